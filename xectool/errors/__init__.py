@@ -1,0 +1,180 @@
+"""Every failure a user can act on, with its exit code.
+
+::
+
+    XecError                    exit  meaning
+    ├── UserError                 2   the user can fix it
+    │   ├── UsageError                a command or option is wrong
+    │   ├── ConfigError               a configuration file or key is wrong (may carry several findings)
+    │   ├── DataFileError             a data file or branch is missing, unreadable or of another shape
+    │   └── CheckpointError           a checkpoint is missing, damaged or does not fit
+    ├── BadResult                 1   the command ran and the answer is "bad"
+    │   ├── DataUnusable              the data cannot be trained on
+    │   ├── RunDiverged               a guard stopped the training
+    │   └── OutputsDiffer             an export or a repeated run does not agree
+    └── WorldError                3   the machine failed
+        ├── DeviceError               a device is absent or broke
+        ├── DiskError                 a disk is full or refuses to write
+        ├── OutOfMemory               host or device memory ran out
+        └── TrackerError              a tracking server or database failed
+
+Exit 130 is an interrupt, 70 a defect of xectool (the traceback is kept).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+EXIT_OK = 0
+EXIT_BAD_RESULT = 1
+EXIT_USER = 2
+EXIT_WORLD = 3
+EXIT_DEFECT = 70
+EXIT_INTERRUPTED = 130
+
+
+class XecError(Exception):
+    """Abstract root: what happened, where, and a line to paste that fixes it.
+
+    Args:
+        problem: One sentence that says what is wrong, with the offending value.
+        where: File and line, configuration key, branch, event, or another place to look at.
+        fix: What to do, with a line to paste where there is one.
+        code: Stable identifier, as shown in ``findings[].code`` of the JSON output.
+    """
+
+    exit_code = EXIT_DEFECT
+    default_code = "XT-ERROR"
+
+    def __init__(self, problem: str, *, where: str = "", fix: str = "", code: str = "") -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.where = where
+        self.fix = fix
+        self.code = code or self.default_code
+
+    def __str__(self) -> str:
+        parts = [self.problem]
+        if self.where:
+            parts.append(f"where: {self.where}")
+        if self.fix:
+            parts.append(f"fix: {self.fix}")
+        return "\n".join(parts)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Loader workers send errors to the parent by pickle; keyword-only arguments need help.
+        return _rebuild, (type(self), self.problem, self.where, self.fix, self.code)
+
+
+def _rebuild(kind: type[XecError], problem: str, where: str, fix: str, code: str) -> XecError:
+    return kind(problem, where=where, fix=fix, code=code)
+
+
+class UserError(XecError):
+    """The user can fix it; exit code 2."""
+
+    exit_code = EXIT_USER
+    default_code = "XT-USER"
+
+
+class UsageError(UserError):
+    """A command or option is wrong."""
+
+    default_code = "XT-USAGE"
+
+
+class ConfigError(UserError):
+    """A configuration file or key is wrong."""
+
+    default_code = "XT-CONFIG"
+
+
+class DataFileError(UserError):
+    """A data file or branch is missing, unreadable or of another shape."""
+
+    default_code = "XT-DATA-FILE"
+
+
+class CheckpointError(UserError):
+    """A checkpoint is missing, damaged or does not fit."""
+
+    default_code = "XT-CKPT"
+
+
+class BadResult(XecError):
+    """The command ran and the answer is bad; exit code 1."""
+
+    exit_code = EXIT_BAD_RESULT
+    default_code = "XT-BAD"
+
+
+class DataUnusable(BadResult):
+    """The data cannot be trained on."""
+
+    default_code = "XT-DATA-UNUSABLE"
+
+
+class RunDiverged(BadResult):
+    """A guard stopped the training."""
+
+    default_code = "XT-DIVERGED"
+
+
+class OutputsDiffer(BadResult):
+    """An export or a repeated run does not agree with the original."""
+
+    default_code = "XT-OUTPUTS-DIFFER"
+
+
+class WorldError(XecError):
+    """The machine failed; exit code 3."""
+
+    exit_code = EXIT_WORLD
+    default_code = "XT-WORLD"
+
+
+class DeviceError(WorldError):
+    """A device is absent or broke."""
+
+    default_code = "XT-DEVICE"
+
+
+class DiskError(WorldError):
+    """A disk is full or refuses to write."""
+
+    default_code = "XT-DISK"
+
+
+class OutOfMemory(WorldError):
+    """Host or device memory ran out."""
+
+    default_code = "XT-OOM"
+
+
+class TrackerError(WorldError):
+    """A tracking server or database failed."""
+
+    default_code = "XT-TRACKER"
+
+
+def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """Return up to ``count`` known names closest to ``name``, best first.
+
+    >>> nearest("batchsize", ["batch_size", "chunksize", "lr"])
+    ['batch_size', 'chunksize']
+    """
+    candidates = list(known)
+    by_lower = {candidate.lower(): candidate for candidate in reversed(candidates)}
+    found = difflib.get_close_matches(name.lower(), by_lower, n=count, cutoff=0.55)
+    return [by_lower[match] for match in found]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ``"did you mean 'x'?"`` for the nearest known name, or an empty string.
+
+    >>> did_you_mean("nphoo", ["npho", "relative_time"])
+    "did you mean 'npho'?"
+    """
+    found = nearest(name, known, count=1)
+    return f"did you mean '{found[0]}'?" if found else ""

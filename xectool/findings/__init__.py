@@ -1,0 +1,74 @@
+"""What a rule, a check or a guard found: one frozen record with evidence and a fix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Severity(Enum):
+    """How much a finding matters."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was found.
+
+    Attributes:
+        code: Stable identifier such as ``CFG-15``; ``xectool explain CODE`` describes it.
+        severity: Error, warning or information.
+        problem: One sentence, with the offending value.
+        where: File and line, configuration key, branch, event or sensor.
+        evidence: Quoted numbers or lines, each with its source.
+        fix: What to do, with a line to paste.
+    """
+
+    code: str
+    severity: Severity
+    problem: str
+    where: str = ""
+    evidence: tuple[str, ...] = ()
+    fix: str = ""
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the finding in the shape of the ``--json`` contract."""
+        return {
+            "code": self.code,
+            "severity": self.severity.value,
+            "problem": self.problem,
+            "where": self.where,
+            "evidence": list(self.evidence),
+            "fix": self.fix,
+        }
+
+
+@dataclass(frozen=True)
+class Report:
+    """An ordered set of findings."""
+
+    findings: tuple[Finding, ...] = field(default=())
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings of severity ``ERROR``."""
+        return tuple(found for found in self.findings if found.severity is Severity.ERROR)
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """The findings of severity ``WARNING``."""
+        return tuple(found for found in self.findings if found.severity is Severity.WARNING)
+
+    def merged(self, other: Report) -> Report:
+        """Return both sets of findings, this one first."""
+        return Report(self.findings + other.findings)
