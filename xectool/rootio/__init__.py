@@ -1,0 +1,1 @@
+"""Opens, checks, reads and writes ROOT files: TTree and RNTuple, local and remote."""

@@ -1,0 +1,233 @@
+"""Writes ROOT files in bounded memory; a file is either whole or absent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Literal, Self
+
+import numpy as np
+import uproot
+
+from xectool.errors import DiskError, UsageError, did_you_mean
+
+FileFormat = Literal["ttree", "rntuple"]
+BranchSpec = tuple[Any, tuple[int, ...]]
+
+# One basket a branch and cluster: large enough for cheap headers, small enough that a reader which
+# needs a part of it wastes little (880 events of two 4760-wide float32 branches).
+CLUSTER_BYTES = 32 * 1024 * 1024
+MAX_CLUSTER_EVENTS = 65_536
+
+_COMPRESSIONS = {"zlib": uproot.ZLIB, "lz4": uproot.LZ4, "zstd": uproot.ZSTD, "lzma": uproot.LZMA}
+_DEFAULT_LEVELS = {"zlib": 1, "lz4": 4, "zstd": 5, "lzma": 5}
+_MAX_LEVELS = {"zlib": 9, "lz4": 12, "zstd": 22, "lzma": 9}
+
+
+def parse_compression(text: str) -> Any:
+    """Return the uproot compression for ``"name"`` or ``"name:level"``; ``"none"`` gives None.
+
+    Raises:
+        UsageError: The name is not known or the level is out of range.
+    """
+    name, _, level_text = text.lower().partition(":")
+    if name == "none" and not level_text:
+        return None
+    if name not in _COMPRESSIONS:
+        known = [*_COMPRESSIONS, "none"]
+        raise UsageError(
+            f"compression '{text}' is not known {did_you_mean(name, known)}".rstrip(),
+            where="--compression",
+            fix=f"--compression zlib:1  (known: {', '.join(known)}, each as name or name:level)",
+        )
+    if level_text and not (level_text.isdigit() and int(level_text) <= _MAX_LEVELS[name]):
+        raise UsageError(
+            f"compression level '{level_text}' is not between 0 and {_MAX_LEVELS[name]}",
+            where="--compression",
+            fix=f"--compression {name}:{_DEFAULT_LEVELS[name]}",
+        )
+    return _COMPRESSIONS[name](int(level_text) if level_text else _DEFAULT_LEVELS[name])
+
+
+class TreeWriter:
+    """Writes one tree to ``<path>.part`` and gives it its name once it is whole and on disk.
+
+    Rows are collected and written in clusters of about 32 MiB, so memory does not grow with the file and
+    the basket layout does not depend on how many rows each ``extend`` brings.
+
+    Args:
+        path: The file to write; missing directories are made.
+        branches: Name to ``(dtype, shape of one entry)``, e.g. ``{"npho": ("f4", (4760,)), "run": ("i4", ())}``.
+        tree: Name of the tree.
+        format: ``ttree`` or ``rntuple``.
+        compression: ``zlib:1``, ``lz4``, ``zstd``, ``lzma`` or ``none``, with an optional ``:level``.
+
+    Raises:
+        DiskError: The disk is full, or the place cannot be written.
+        UsageError: The compression or format is not known.
+
+    >>> with TreeWriter("/tmp/xectool_doc.root", {"run": ("i4", ())}) as writer:
+    ...     writer.extend({"run": np.arange(3)})
+    >>> writer.num_entries
+    3
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        branches: Mapping[str, BranchSpec],
+        tree: str = "tree",
+        format: FileFormat = "ttree",
+        compression: str = "zlib:1",
+    ) -> None:
+        if format not in ("ttree", "rntuple"):
+            raise UsageError(f"file format '{format}' is not known", where="--format", fix="--format ttree")
+        self.path = Path(path)
+        self.part_path = self.path.with_name(self.path.name + ".part")
+        self.num_entries = 0
+        self._branches = {name: (np.dtype(dtype), tuple(shape)) for name, (dtype, shape) in branches.items()}
+        self._tree_name = tree
+        self._format = format
+        self._compression = parse_compression(compression)
+        self._cluster_events = _cluster_events(self._branches)
+        self._buffers: dict[str, np.ndarray[Any, Any]] = {}
+        self._filled = 0
+        self._stream: BinaryIO | None = None
+        self._file: Any = None
+        self._tree: Any = None
+
+    def __enter__(self) -> Self:
+        with _disk_errors(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._stream = open(self.part_path, "w+b")
+            self._file = uproot.recreate(self._stream, compression=self._compression)
+            self._tree = self._make_tree()
+        self._buffers = {
+            name: np.empty((self._cluster_events, *shape), dtype) for name, (dtype, shape) in self._branches.items()
+        }
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._abort()
+            return
+        try:
+            self._finish()
+        except BaseException:
+            self._abort()
+            raise
+
+    def extend(self, rows: Mapping[str, np.ndarray[Any, Any] | Sequence[Any]]) -> None:
+        """Append rows; every branch is given, each with the same number of entries.
+
+        Raises:
+            DiskError: The disk is full.
+            ValueError: A branch is missing, unknown, or of another shape.
+        """
+        if self._tree is None:
+            raise ValueError("TreeWriter.extend is called outside of its 'with' block")
+        arrays = self._checked(rows)
+        total = len(next(iter(arrays.values())))
+        start = 0
+        while start < total:
+            stop = min(total, start + self._cluster_events - self._filled)
+            for name, array in arrays.items():
+                self._buffers[name][self._filled : self._filled + stop - start] = array[start:stop]
+            self._filled += stop - start
+            start = stop
+            if self._filled == self._cluster_events:
+                self._flush_cluster()
+        self.num_entries += total
+
+    def _checked(self, rows: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+        if set(rows) != set(self._branches):
+            missing, unknown = set(self._branches) - set(rows), set(rows) - set(self._branches)
+            raise ValueError(f"missing branches {sorted(missing)}, unknown branches {sorted(unknown)}")
+        arrays = {name: np.asarray(rows[name]) for name in self._branches}
+        lengths = {len(array) for array in arrays.values()}
+        if len(lengths) != 1:
+            raise ValueError(f"branches have different numbers of entries: {sorted(lengths)}")
+        for name, array in arrays.items():
+            dtype, shape = self._branches[name]
+            if array.shape[1:] != shape:
+                raise ValueError(f"branch '{name}' holds entries of shape {shape}, got {array.shape[1:]}")
+            if not np.can_cast(array.dtype, dtype, casting="same_kind"):
+                raise ValueError(f"branch '{name}' holds {dtype}, got {array.dtype}")
+        return arrays
+
+    def _make_tree(self) -> Any:
+        if self._format == "ttree":
+            types = {name: np.dtype((dtype, shape)) for name, (dtype, shape) in self._branches.items()}
+            return self._file.mktree(self._tree_name, types)
+        empty = {name: np.empty((0, *shape), dtype) for name, (dtype, shape) in self._branches.items()}
+        return self._file.mkrntuple(self._tree_name, _record(empty).layout.form)
+
+    def _flush_cluster(self) -> None:
+        rows = {name: buffer[: self._filled] for name, buffer in self._buffers.items()}
+        with _disk_errors(self.path):
+            self._tree.extend(rows if self._format == "ttree" else _record(rows))
+        self._filled = 0
+
+    def _finish(self) -> None:
+        if self._filled:
+            self._flush_cluster()
+        with _disk_errors(self.path):
+            self._file.close()
+            # Closing the uproot file closes the stream it was given; the bytes are synced through a new one.
+            with open(self.part_path, "rb") as whole:
+                os.fsync(whole.fileno())
+            os.replace(self.part_path, self.path)
+            _sync_directory(self.path.parent)
+        self._release()
+
+    def _abort(self) -> None:
+        # The half-written file is thrown away, so a second failure while closing it says nothing new.
+        with contextlib.suppress(OSError, ValueError):
+            if self._stream is not None:
+                self._stream.close()
+        with contextlib.suppress(OSError):
+            self.part_path.unlink()
+        self._release()
+
+    def _release(self) -> None:
+        self._buffers = {}
+        self._stream = self._file = self._tree = None
+
+
+def _cluster_events(branches: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]) -> int:
+    event_bytes = sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in branches.values())
+    return int(np.clip(CLUSTER_BYTES // max(event_bytes, 1), 1, MAX_CLUSTER_EVENTS))
+
+
+def _record(rows: Mapping[str, np.ndarray[Any, Any]]) -> Any:
+    import awkward as ak
+
+    contents = [ak.from_numpy(np.ascontiguousarray(array), regulararray=True).layout for array in rows.values()]
+    length = len(next(iter(rows.values())))
+    return ak.Array(ak.contents.RecordArray(contents, list(rows), length=length))
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _disk_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise DiskError(
+            f"cannot write '{path}': {reason}",
+            where=str(path),
+            fix=f"df -h '{path.parent}'   # free space there, or name another place for the output",
+        ) from error
