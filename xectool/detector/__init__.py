@@ -1,0 +1,1 @@
+"""The liquid-xenon calorimeter: sensors, faces, positions, coordinates, solid angles; numpy only."""
