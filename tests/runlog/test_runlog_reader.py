@@ -1,0 +1,167 @@
+import time
+from pathlib import Path
+
+import pytest
+from xectool.errors import UsageError
+from xectool.runlog.reader import Position, RunReader
+from xectool.runlog.records import EpochRecord, EventRecord, StepRecord
+from xectool.runlog.storage import attempt_dir
+from xectool.runlog.writer import RunWriter
+
+
+def attempt(run_dir: Path, first: int, last: int, *, loss: float = 1.0, end: str = "", resume: bool = False) -> None:
+    """Records steps ``first`` to ``last`` with an epoch every ten steps."""
+    with RunWriter(run_dir) as writer:
+        if resume:
+            writer.resume(first - 1, (first - 1) // 10)
+        for step in range(first, last + 1):
+            writer.step(StepRecord((step - 1) // 10 + 1, step, time.time(), time.monotonic(), loss))
+            if step % 10 == 0:
+                writer.epoch(EpochRecord(step // 10, step, time.time(), time.monotonic(), {"val/loss": loss}))
+        if end:
+            writer.event(end, "the end")
+
+
+def last_file(run_dir: Path, number: int = 1) -> Path:
+    return attempt_dir(run_dir, number) / "record.jsonl"
+
+
+def test_resumed_run_reads_as_one_run(tmp_path):
+    attempt(tmp_path, 1, 27, loss=1.0)
+    attempt(tmp_path, 16, 40, loss=2.0, resume=True, end="finished")
+    reader = RunReader(tmp_path)
+    steps = list(reader.steps())
+    assert [record.step for record in steps] == list(range(1, 41))
+    assert [record.loss for record in steps] == [1.0] * 15 + [2.0] * 25
+    assert [(record.epoch, record.metrics["val/loss"]) for record in reader.epochs()] == [
+        (1, 1),
+        (2, 2),
+        (3, 2),
+        (4, 2),
+    ]
+    assert reader.status().state == "finished"
+    assert (reader.status().attempts, reader.status().step, reader.status().epoch) == (2, 40, 4)
+
+
+def test_third_attempt_may_go_back_before_the_second(tmp_path):
+    attempt(tmp_path, 1, 30, loss=1.0)
+    attempt(tmp_path, 25, 35, loss=2.0, resume=True)
+    attempt(tmp_path, 11, 12, loss=3.0, resume=True)
+    assert [(r.step, r.loss) for r in RunReader(tmp_path).steps()][9:] == [(10, 1.0), (11, 3.0), (12, 3.0)]
+    assert [record.epoch for record in RunReader(tmp_path).epochs()] == [1]
+
+
+def test_attempt_that_died_before_it_loaded_a_checkpoint_supersedes_nothing(tmp_path):
+    attempt(tmp_path, 1, 5)
+    RunWriter(tmp_path).close()
+    assert [record.step for record in RunReader(tmp_path).steps()] == [1, 2, 3, 4, 5]
+
+
+def test_epoch_validated_twice_counts_once(tmp_path):
+    attempt(tmp_path, 1, 10, loss=1.0)
+    with RunWriter(tmp_path) as writer:
+        writer.resume(10, 1)
+        writer.epoch(EpochRecord(1, 10, time.time(), time.monotonic(), {"val/loss": 5.0}))
+    assert [record.metrics["val/loss"] for record in RunReader(tmp_path).epochs()] == [5.0]
+
+
+def test_record_cut_at_any_byte_reads_up_to_the_last_whole_line(tmp_path):
+    attempt(tmp_path, 1, 3)
+    whole = last_file(tmp_path).read_bytes()
+    ends = [place for place, byte in enumerate(whole) if byte == ord("\n")]
+    for size in range(ends[0], len(whole)):
+        last_file(tmp_path).write_bytes(whole[:size])
+        reader = RunReader(tmp_path)
+        assert len(list(reader.steps())) == sum(end < size for end in ends) - 1 if size > ends[0] else True
+        assert reader.status().damaged == 0
+
+
+def test_overwritten_line_is_counted_and_the_rest_is_read(tmp_path):
+    attempt(tmp_path, 1, 5)
+    lines = last_file(tmp_path).read_bytes().splitlines(keepends=True)
+    lines[3] = b"\0" * 40 + b"\n"
+    last_file(tmp_path).write_bytes(b"".join(lines))
+    assert [record.step for record in RunReader(tmp_path).steps()] == [1, 2, 4, 5]
+    assert RunReader(tmp_path).status().damaged == 1
+
+
+def test_follower_sees_each_record_once_across_writes_and_attempts(tmp_path):
+    writer = RunWriter(tmp_path)
+    reader = RunReader(tmp_path)
+    seen: list[int] = []
+    position = None
+    for number in range(1, 8):
+        writer.step(StepRecord(1, number, 0.0, 0.0, 1.0))
+        if number % 2:
+            records, position = reader.follow(position)
+            seen += [record.step for record in records if isinstance(record, StepRecord)]
+    writer.close()
+    attempt(tmp_path, 8, 9, resume=True)
+    for _ in range(3):
+        records, position = reader.follow(position)
+        seen += [record.step for record in records if isinstance(record, StepRecord)]
+    assert seen == list(range(1, 10))
+    assert reader.follow(position) == ([], position)
+    assert reader.follow(Position(position.attempt, position.offset)) == ([], position)
+
+
+def test_follower_leaves_an_unfinished_line_for_later(tmp_path):
+    attempt(tmp_path, 1, 2)
+    whole = last_file(tmp_path).read_bytes()
+    last_file(tmp_path).write_bytes(whole[:-10])
+    reader = RunReader(tmp_path)
+    first, position = reader.follow()
+    last_file(tmp_path).write_bytes(whole)
+    second, _ = reader.follow(position)
+    assert [getattr(record, "step", 0) for record in [*first, *second]] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("end", ["finished", "failed", "interrupted"])
+def test_last_event_tells_how_the_run_ended(tmp_path, end):
+    attempt(tmp_path, 1, 2, end=end)
+    status = RunReader(tmp_path).status()
+    assert (status.state, status.message) == (end, "the end")
+
+
+def test_run_without_a_last_event_is_running_while_its_process_lives(tmp_path):
+    writer = RunWriter(tmp_path)
+    assert RunReader(tmp_path).status().state == "running"
+    writer.close()
+
+
+def test_pid_given_to_another_process_does_not_look_like_the_run(tmp_path):
+    attempt(tmp_path, 1, 1)
+    text = last_file(tmp_path).read_text()
+    start = text.index('"pid_start":') + len('"pid_start":')
+    last_file(tmp_path).write_text(text[:start] + "7" + text[text.index(",", start) :])
+    assert RunReader(tmp_path).status().state == "killed"
+
+
+def test_run_on_another_host_is_unknown(tmp_path):
+    attempt(tmp_path, 1, 1)
+    text = last_file(tmp_path).read_text()
+    start = text.index('"host":"') + len('"host":"')
+    last_file(tmp_path).write_text(text[:start] + "far-away-" + text[start:])
+    assert RunReader(tmp_path).status().state == "unknown"
+
+
+def test_directory_without_a_record_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="name the directory of a run"):
+        RunReader(tmp_path)
+
+
+def test_record_of_a_newer_format_is_refused(tmp_path):
+    attempt(tmp_path, 1, 1)
+    text = last_file(tmp_path).read_text()
+    last_file(tmp_path).write_text(text.replace('"format":1', '"format":99'))
+    with pytest.raises(UsageError, match="pip install --upgrade xectool"):
+        list(RunReader(tmp_path).steps())
+    with pytest.raises(UsageError, match="pip install --upgrade xectool"):
+        RunReader(tmp_path).follow()
+
+
+def test_events_of_all_attempts_are_kept(tmp_path):
+    attempt(tmp_path, 1, 2, end="failed")
+    attempt(tmp_path, 1, 2, resume=True, end="finished")
+    assert [event.kind for event in RunReader(tmp_path).events()] == ["failed", "resume", "finished"]
+    assert all(isinstance(event, EventRecord) for event in RunReader(tmp_path).events())

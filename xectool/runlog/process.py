@@ -1,0 +1,50 @@
+"""Who a process is, so that a reader can tell a live run from a dead one whose pid was given away again."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class ProcessIdentity:
+    """One process on one boot of one host; ``start`` is its start time in clock ticks since boot."""
+
+    pid: int
+    start: int
+    boot_id: str
+    host: str
+
+
+def boot_id() -> str:
+    """Return the identity of the running kernel, or an empty string where the system does not tell."""
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text().strip() if path.exists() else ""
+
+
+def start_ticks(pid: int) -> int:
+    """Return the start time of a process in clock ticks since boot, 0 where it does not exist or is a zombie."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    # The command name may hold spaces and brackets; the fields after its last bracket do not.
+    values = text.rpartition(")")[2].split()
+    return 0 if values[0] in ("Z", "X") else int(values[19])
+
+
+def current_process() -> ProcessIdentity:
+    """Return the identity of this process."""
+    pid = os.getpid()
+    return ProcessIdentity(pid, start_ticks(pid), boot_id(), socket.gethostname())
+
+
+def is_alive(process: ProcessIdentity) -> bool | None:
+    """Return whether a process still runs; None where it belongs to another host and cannot be seen from here."""
+    if process.host != socket.gethostname():
+        return None
+    if process.boot_id != boot_id():
+        return False
+    return process.start > 0 and start_ticks(process.pid) == process.start

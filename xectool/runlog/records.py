@@ -1,0 +1,195 @@
+"""The records of a run: what one line of the flight recorder says.
+
+Each record is a frozen dataclass and one line of JSON. Fields are only ever added, each with a default, so a reader
+of format ``FORMAT`` reads all older lines and skips fields it does not know. Non-finite floats are written as the
+strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, which every JSON parser accepts and ``float()`` turns back.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+FORMAT = 1
+NAN = math.nan
+
+
+@dataclass(frozen=True)
+class AttemptRecord:
+    """The first line of an attempt: which process writes it.
+
+    ``pid_start`` (clock ticks since boot) and ``boot_id`` tell a live writer from another process with the same pid.
+    """
+
+    tag: ClassVar[str] = "attempt"
+
+    attempt: int
+    time: float
+    mono: float
+    pid: int
+    pid_start: int = 0
+    boot_id: str = ""
+    host: str = ""
+    version: str = ""
+    format: int = FORMAT
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One optimizer step, also where its update was skipped.
+
+    ``step`` counts optimizer steps over the whole run from 1; a step whose update was skipped counts too, so a number
+    occurs once. ``batch_start`` and ``batch_stop`` are the micro-batches of the epoch that went in (half-open); with
+    ``seed`` and ``epoch`` they give back all event identities from the data plan. Times are wall seconds of the
+    training thread; ``step_s`` is the whole step, waiting for data included.
+    """
+
+    tag: ClassVar[str] = "step"
+
+    epoch: int
+    step: int
+    time: float
+    mono: float
+    loss: float
+    losses: Mapping[str, float] = field(default_factory=dict)
+    lr: float = NAN
+    grad_norm: float = NAN
+    clip_coef: float = 1.0
+    data_wait_s: float = 0.0
+    transfer_s: float = 0.0
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    optimizer_s: float = 0.0
+    step_s: float = 0.0
+    num_events: int = 0
+    seed: int = 0
+    batch_start: int = 0
+    batch_stop: int = 0
+    file_index: int = -1
+    entry: int = -1
+    nonfinite: bool = False
+    skipped: bool = False
+    amp_scale: float = 1.0
+    rank: int = 0
+
+    @property
+    def batch_key(self) -> tuple[int, int, int, int]:
+        """Return (seed, epoch, first micro-batch, micro-batch after the last)."""
+        return self.seed, self.epoch, self.batch_start, self.batch_stop
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One finished epoch; ``metrics`` holds the names of the tracker, such as ``train/loss`` and ``val/loss``.
+
+    ``epoch`` counts from 1; ``step`` is the last optimizer step of the epoch. ``events_seen`` and ``events_expected``
+    are the audit of the data plan over all ranks (-1: not counted).
+    """
+
+    tag: ClassVar[str] = "epoch"
+
+    epoch: int
+    step: int
+    time: float
+    mono: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    lr: float = NAN
+    seconds: float = 0.0
+    events_seen: int = -1
+    events_expected: int = -1
+
+
+@dataclass(frozen=True)
+class EventRecord:
+    """Something that happened once: ``checkpoint``, ``resume``, ``nonfinite_skip``, ``finished``, ``failed``, …
+
+    ``data`` holds plain JSON values. A ``resume`` event states in ``step`` the last step that still counts.
+    """
+
+    tag: ClassVar[str] = "event"
+
+    kind: str
+    time: float
+    mono: float
+    step: int = 0
+    epoch: int = 0
+    message: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+Record = AttemptRecord | StepRecord | EpochRecord | EventRecord
+
+_KINDS: dict[str, type[Record]] = {kind.tag: kind for kind in (AttemptRecord, StepRecord, EpochRecord, EventRecord)}
+_FLOATS = {kind: {item.name for item in fields(kind) if item.type == "float"} for kind in _KINDS.values()}
+_NAMES = {kind: {item.name for item in fields(kind)} for kind in _KINDS.values()}
+_FLOAT_MAPS = {StepRecord: "losses", EpochRecord: "metrics"}
+
+
+def _plain(value: object) -> object:
+    """Return a JSON value for what is not one: numbers and arrays of NumPy or torch by content, the rest by name."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=str)
+    return str(value)
+
+
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=_plain)
+
+
+def _nonfinite_as_text(value: Any) -> Any:
+    """Return ``value`` with each non-finite float replaced by its JSON-safe name."""
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return float(value)
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, Mapping):
+        return {str(key): _nonfinite_as_text(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_nonfinite_as_text(item) for item in value]
+    if value is None or isinstance(value, str | int):
+        return value
+    return _nonfinite_as_text(_plain(value))
+
+
+def to_json(content: Any) -> str:
+    """Return one line of standard JSON, whatever floats are in ``content``."""
+    try:
+        return _ENCODER.encode(content)
+    except ValueError:
+        # Rare by nature, so finite steps do not pay for a walk over their values.
+        return _ENCODER.encode(_nonfinite_as_text(content))
+
+
+def encode(record: Record) -> bytes:
+    """Return the line of a record, newline included."""
+    return (to_json({"r": record.tag, **vars(record)}) + "\n").encode()
+
+
+def decode(line: bytes) -> Record | None:
+    """Return the record of a line, or None where its kind is unknown to this version.
+
+    Raises:
+        ValueError: The line is not JSON, or lacks what its kind must have.
+    """
+    content = json.loads(line)
+    if not isinstance(content, dict):
+        raise ValueError("a record is a JSON object")
+    kind = _KINDS.get(content.pop("r", ""))
+    if kind is None:
+        return None
+    known = {name: value for name, value in content.items() if name in _NAMES[kind]}
+    for name in _FLOATS[kind] & known.keys():
+        known[name] = float(known[name])
+    values = _FLOAT_MAPS.get(kind)
+    if values in known:
+        known[values] = {name: float(value) for name, value in known[values].items()}
+    try:
+        return kind(**known)
+    except TypeError as error:
+        raise ValueError(str(error)) from error

@@ -1,0 +1,112 @@
+"""The training side of the flight recorder."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import xectool
+from xectool.errors import DiskError, UsageError
+from xectool.runlog.lock import ProcessLock
+from xectool.runlog.process import current_process
+from xectool.runlog.records import AttemptRecord, EpochRecord, EventRecord, StepRecord
+from xectool.runlog.storage import RECORD_DIR, RecordSink, attempt_dir, attempts, open_sink
+
+
+class RunWriter:
+    """Writes the record of one attempt at a run; each start or resume is an attempt of its own.
+
+    The record outlives a SIGKILL at any byte: each record is in the kernel's hands when the call returns, an attempt
+    never appends to the file of an earlier one, and a reader leaves out an unfinished last line. A disk that refuses
+    costs records (`dropped`), never the training.
+
+    Args:
+        run_dir: Directory of the run; created where it is missing.
+        attempt: Number of the attempt, from 1; by default the next free one.
+
+    Raises:
+        UsageError: Another live process writes to this run, or the attempt exists.
+        DiskError: The run directory cannot be created.
+    """
+
+    def __init__(self, run_dir: Path | str, *, attempt: int | None = None) -> None:
+        self.run_dir = Path(run_dir)
+        root = self.run_dir / RECORD_DIR
+        try:
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = _lock(root)
+            self.attempt = attempt if attempt is not None else max(attempts(self.run_dir), default=0) + 1
+            self._sink = _new_sink(self.run_dir, self.attempt)
+        except OSError as error:
+            fix = "choose a writable place: --set checkpoint.save_dir=/path/with/space"
+            raise DiskError(f"the run record cannot be created: {error.strerror}", where=str(root), fix=fix) from error
+        me = current_process()
+        self._sink.append(
+            AttemptRecord(
+                attempt=self.attempt,
+                time=time.time(),
+                mono=time.monotonic(),
+                pid=me.pid,
+                pid_start=me.start,
+                boot_id=me.boot_id,
+                host=me.host,
+                version=xectool.__version__,
+            )
+        )
+
+    @property
+    def dropped(self) -> int:
+        """Number of records that the disk refused."""
+        return self._sink.dropped
+
+    def step(self, record: StepRecord) -> None:
+        """Record an optimizer step."""
+        self._sink.append(record)
+
+    def epoch(self, record: EpochRecord) -> None:
+        """Record a finished epoch."""
+        self._sink.append(record)
+
+    def event(self, kind: str, message: str = "", *, step: int = 0, epoch: int = 0, **data: Any) -> None:
+        """Record something that happened once; ``data`` are plain JSON values."""
+        self._sink.append(EventRecord(kind, time.time(), time.monotonic(), step, epoch, message, data))
+
+    def resume(self, step: int, epoch: int, **data: Any) -> None:
+        """Record that this attempt goes on after ``step``: later steps of earlier attempts no longer count."""
+        self.event("resume", f"resumed after step {step}", step=step, epoch=epoch, **data)
+
+    def close(self) -> None:
+        """Release the record; idempotent."""
+        self._sink.close()
+        self._lock.release()
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _lock(root: Path) -> ProcessLock:
+    lock = ProcessLock(root / "lock")
+    if not lock.acquire():
+        raise UsageError(
+            f"another process (pid {lock.holder()}) is training into this run",
+            where=str(root.parent),
+            fix="wait for it, or give this run its own name: --run-name OTHER",
+        )
+    return lock
+
+
+def _new_sink(run_dir: Path, attempt: int) -> RecordSink:
+    directory = attempt_dir(run_dir, attempt)
+    try:
+        directory.mkdir(mode=0o700)
+    except FileExistsError:
+        raise UsageError(
+            f"attempt {attempt} of this run is already recorded",
+            where=str(directory),
+            fix="leave out the attempt number",
+        ) from None
+    return open_sink(directory)
