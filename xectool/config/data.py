@@ -1,0 +1,75 @@
+"""Where the events come from and how they are served."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator
+
+from xectool.config.section import Bool, Float, Int, Section, Str, describe, knob, refuse, section
+from xectool.config.tasks import TASK_NAMES, TRUTH_BRANCHES
+
+
+def _read_paths(value: object) -> object:
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    raise refuse(f"expected a path or a list of paths, got {describe(value)}")
+
+
+def _read_branches(value: object) -> object:
+    if not isinstance(value, dict):
+        raise refuse(f"expected a mapping of task to branch, got {describe(value)}")
+    for task, branch in value.items():
+        if task not in TASK_NAMES:
+            raise refuse(f"unknown task '{task}'; one of {', '.join(TASK_NAMES)}")
+        if not isinstance(branch, str) or not branch:
+            raise refuse(f"expected a branch name for {task}, got {describe(branch)}")
+    return dict(TRUTH_BRANCHES) | value
+
+
+Paths = Annotated[str | tuple[str, ...], BeforeValidator(_read_paths)]
+Branches = Annotated[dict[str, str], BeforeValidator(_read_branches)]
+
+
+class FiducialConfig(Section):
+    """Keep only events whose true conversion point lies inside this volume."""
+
+    enabled: Bool = knob(False, "Whether the cut is applied, to training and validation events")
+    u_max: Float = knob(23.9, "Largest |u| kept", "cm", gt=0, le=200)
+    v_max: Float = knob(67.9, "Largest |v| kept", "cm", gt=0, le=200)
+    w_min: Float = knob(0.0, "Smallest depth w kept", "cm", ge=-100, le=200)
+    w_max: Float | None = knob(None, "Largest depth w kept; null for no limit", "cm", gt=0, le=200)
+
+
+class DataConfig(Section):
+    """Files, branches, and the order and size in which events are read."""
+
+    train_path: Paths = knob("", "Training files: file, glob, directory, @list, url, or a list of these", code="CFG-38")
+    val_path: Paths = knob("", "Validation files, written the same way", code="CFG-38")
+    tree_name: Str = knob("tree", "Name of the TTree or RNTuple in each file")
+    batch_size: Int = knob(256, "Events in one batch of one rank", "events", gt=0, le=1_000_000)
+    chunksize: Int = knob(8192, "Events held in memory for shuffling, in total", "events", gt=0, le=100_000_000)
+    num_shards: Int = knob(8, "Interleaved streams of an epoch; part of the event order", "streams", gt=0, le=4096)
+    num_workers: Int = knob(0, "Reader processes of a rank; 0 reads in threads of the main process", "1", ge=0, le=512)
+    num_threads: Int = knob(2, "Reader threads of a process", "1", gt=0, le=512)
+    prefetch_factor: Int | None = knob(
+        None, "Windows each worker process reads ahead; needs num_workers > 0", "1", gt=0, le=64
+    )
+    persistent_workers: Bool | None = knob(None, "Keep workers between epochs; needs num_workers > 0")
+    pin_memory: Bool | None = knob(None, "Page-locked batches; null: only with an accelerator")
+    mp_context: Literal["forkserver", "spawn", "fork"] = knob("forkserver", "How worker processes start", code="CFG-19")
+    timeout_s: Float = knob(600.0, "Longest wait for one window from a worker process", "s", gt=0, le=86_400)
+    npho_branch: Str = knob("npho", "Branch with the photons of each sensor, 4760 numbers")
+    time_branch: Str = knob("relative_time", "Branch with the time of each sensor, 4760 numbers in s")
+    run_branch: Str = knob("run", "Branch with the run number")
+    event_branch: Str = knob("event", "Branch with the event number")
+    truth_branches: Branches = knob(dict(TRUTH_BRANCHES), "Branch that holds the truth of each task", code="CFG-04")
+    log_invalid_npho: Bool = knob(True, "Report sensors whose photon number is invalid")
+    fiducial: FiducialConfig = section(FiducialConfig, "Cut on the true conversion point")
+    shuffle: Bool = knob(True, "Shuffle training events, over all files")
+    drop_last: Bool = knob(False, "Leave out the short last batch of a training epoch")
+    allow_overlap: Bool = knob(False, "Allow the same file for training and validation (smoke tests only)")
