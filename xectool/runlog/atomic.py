@@ -1,0 +1,46 @@
+"""Small files that are whole or absent, whenever the process dies."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from xectool.errors import DiskError
+from xectool.runlog.records import to_json
+
+
+def write_json(path: Path, content: Any, *, durable: bool = True) -> None:
+    """Replace ``path`` by indented standard JSON in one rename; readable by its owner only.
+
+    Args:
+        path: File to write; its directory exists.
+        content: Plain values; non-finite floats become their names.
+        durable: Wait until the content is on the disk; without it a power cut may lose the newest version.
+
+    Raises:
+        DiskError: The disk refuses.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    text = json.dumps(json.loads(to_json(content)), indent=1) + "\n"
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as stream:
+            stream.write(text)
+            stream.flush()
+            if durable:
+                os.fsync(stream.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        fix = f"free space on the disk that holds it: df -h {path.parent}"
+        raise DiskError(f"{path.name} cannot be written: {error.strerror}", where=str(path), fix=fix) from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return what `write_json` wrote, empty where the file is absent."""
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    return dict(content)
