@@ -1,0 +1,195 @@
+"""One column of numbers as both kinds of tree offer it, and the way it is read from a TTree."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Protocol
+
+import numpy as np
+
+from xectool.rootio.inflate import INFLATE_ERRORS, inflate_range
+from xectool.rootio.source import ByteSource
+
+Array = np.ndarray[Any, Any]
+
+# A broken byte in a basket, its key or a page reaches one of these.
+READ_ERRORS = (*INFLATE_ERRORS, OSError, IndexError, KeyError, TypeError, struct.error, OverflowError)
+
+
+class DamagedRangeError(Exception):
+    """Entries ``[start, stop)`` of a column cannot be read; the reader adds file, tree and branch."""
+
+    def __init__(self, start: int, stop: int, reason: str) -> None:
+        super().__init__(f"entries {start} to {stop}: {reason}")
+        self.start, self.stop, self.reason = start, stop, reason
+
+
+class WrongLengthError(Exception):
+    """An entry of a variable-length column has another length than the caller's array."""
+
+    def __init__(self, entry: int, found: int, expected: int) -> None:
+        super().__init__(f"entry {entry} holds {found} values, expected {expected}")
+        self.entry, self.found, self.expected = entry, found, expected
+
+
+class Column(Protocol):
+    """Abstract column: numbers of one branch, the same count in every entry or a variable one."""
+
+    dtype: np.dtype[Any]
+    #: Numbers in an entry; None where each entry has its own count.
+    width: int | None
+
+    def boundaries(self) -> list[int]:
+        """Return the entries at which storage units start, and the end."""
+        ...
+
+    def read(self, start: int, stop: int, out: Array) -> None:
+        """Fill ``out``, shape (stop - start, width), with the entries ``[start, stop)``, cast to its type."""
+        ...
+
+    def first_width(self) -> int:
+        """Return the count of numbers in the first entry."""
+        ...
+
+
+class BasketColumn:
+    """Fixed-width numbers of a TTree branch, decoded from its baskets straight into the caller's array.
+
+    Of a basket only the compressed blocks that hold wanted entries are inflated, so memory is bounded by the
+    wanted entries plus one block of 16 MiB, whatever the basket size.
+
+    Args:
+        branch: uproot's branch; its interpretation is ``AsDtype``.
+        source: The bytes of the file.
+    """
+
+    def __init__(self, branch: Any, source: ByteSource) -> None:
+        stored = branch.interpretation.from_dtype
+        base, shape = stored.subdtype if stored.subdtype else (stored, ())
+        self._branch, self._source, self._stored = branch, source, base
+        self.dtype = base.newbyteorder("=")
+        self.width: int | None = int(np.prod(shape, dtype=np.int64))
+        self._entry_bytes = base.itemsize * self.width
+        self._offsets = np.asarray(branch.entry_offsets, dtype=np.int64)
+        num_free = branch.num_baskets - len(branch.embedded_baskets)
+        self._seeks = np.asarray(branch.member("fBasketSeek"))[:num_free]
+        self._sizes = np.asarray(branch.member("fBasketBytes"))[:num_free]
+
+    def boundaries(self) -> list[int]:
+        """Return the entries at which baskets start, and the end."""
+        return [int(entry) for entry in self._offsets]
+
+    def first_width(self) -> int:
+        """Return the count of numbers in every entry."""
+        return self.width or 0
+
+    def read(self, start: int, stop: int, out: Array) -> None:
+        """Fill ``out``, shape (stop - start, width), with the entries ``[start, stop)``, cast to its type.
+
+        Raises:
+            DamagedRangeError: A basket cannot be read; names that basket's entries.
+        """
+        basket = int(np.searchsorted(self._offsets, start, side="right")) - 1
+        while start < stop:
+            first, end = int(self._offsets[basket]), int(self._offsets[basket + 1])
+            upto = min(stop, end)
+            try:
+                values = self._basket_values(basket, start - first, upto - first, end - first)
+            except READ_ERRORS as error:
+                raise DamagedRangeError(first, end, f"{type(error).__name__}: {error}") from error
+            with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, which counts as invalid
+                out[: upto - start] = values.reshape(upto - start, -1)
+            out = out[upto - start :]
+            start, basket = upto, basket + 1
+
+    def _basket_values(self, basket: int, first: int, last: int, num_entries: int) -> Array:
+        begin, end = first * self._entry_bytes, last * self._entry_bytes
+        if basket >= len(self._seeks):
+            data = memoryview(self._branch.basket(basket).data)[begin:end]
+        else:
+            data = self._free_basket(basket, begin, end, num_entries * self._entry_bytes)
+        return np.frombuffer(data, self._stored, count=(end - begin) // self._stored.itemsize)
+
+    def _free_basket(self, basket: int, begin: int, end: int, num_bytes: int) -> Any:
+        raw = self._source.read(int(self._seeks[basket]), int(self._sizes[basket]))
+        stored_bytes, _version, object_bytes, _date, key_bytes = struct.unpack_from(">iHiIH", raw, 0)
+        if stored_bytes != len(raw) or not 18 <= key_bytes <= len(raw) or object_bytes < num_bytes:
+            raise ValueError("the basket's header does not agree with its branch")
+        body = memoryview(raw)[key_bytes:]
+        if stored_bytes - key_bytes == object_bytes:
+            return body[begin:end]
+        return inflate_range(body, begin, end)
+
+
+class LooseColumn:
+    """A TTree branch of variable or packed numbers (``std::vector``, ``n/I`` arrays, ``Double32_t``), read by uproot.
+
+    Args:
+        branch: uproot's branch.
+        dtype: Type of one number.
+        width: Numbers in an entry where that is fixed.
+    """
+
+    def __init__(self, branch: Any, dtype: np.dtype[Any], width: int | None) -> None:
+        self._branch, self.dtype, self.width = branch, dtype, width
+
+    def boundaries(self) -> list[int]:
+        """Return the entries at which baskets start, and the end."""
+        return [int(entry) for entry in self._branch.entry_offsets]
+
+    def first_width(self) -> int:
+        """Return the count of numbers in the first entry."""
+        return int(self._flat(0, 1)[1][0])
+
+    def read(self, start: int, stop: int, out: Array) -> None:
+        """Fill ``out``, shape (stop - start, width), with the entries ``[start, stop)``, cast to its type.
+
+        Raises:
+            DamagedRangeError: A basket cannot be read.
+            WrongLengthError: An entry has another length than a row of ``out``.
+        """
+        values, counts = self._flat(start, stop)
+        check_lengths(counts, start, out.shape[1])
+        with np.errstate(over="ignore"):
+            out[:] = values.reshape(out.shape)
+
+    def _flat(self, start: int, stop: int) -> tuple[Array, Array]:
+        import awkward as ak
+
+        try:
+            rows = self._branch.array(entry_start=start, entry_stop=stop, library="ak")
+        except READ_ERRORS as error:
+            raise DamagedRangeError(start, stop, f"{type(error).__name__}: {error}") from error
+        if rows.ndim == 1:
+            return ak.to_numpy(rows), np.ones(len(rows), np.int64)
+        return ak.to_numpy(ak.flatten(rows, axis=None)), ak.to_numpy(ak.num(rows, axis=1))
+
+
+def check_lengths(counts: Array, first_entry: int, expected: int) -> None:
+    """Check that every entry of a variable-length column has the expected count of numbers.
+
+    Raises:
+        WrongLengthError: One has not; names the first.
+    """
+    wrong = np.flatnonzero(counts != expected)
+    if len(wrong):
+        raise WrongLengthError(first_entry + int(wrong[0]), int(counts[wrong[0]]), expected)
+
+
+def tree_column(branch: Any, source: ByteSource) -> Column | None:
+    """Return the column of a TTree branch, or None where it does not hold plain numbers."""
+    from uproot.interpretation.jagged import AsJagged
+    from uproot.interpretation.numerical import AsDtype, TruncatedNumerical
+
+    interpretation = branch.interpretation
+    if type(interpretation) is AsDtype:
+        stored = interpretation.from_dtype
+        base = stored.subdtype[0] if stored.subdtype else stored
+        return BasketColumn(branch, source) if base.kind in "fiub" else None
+    if isinstance(interpretation, TruncatedNumerical):
+        shape = interpretation.to_dtype.shape
+        return LooseColumn(branch, interpretation.to_dtype.base, int(np.prod(shape, dtype=np.int64)))
+    if isinstance(interpretation, AsJagged) and type(interpretation.content) is AsDtype:
+        base = interpretation.content.to_dtype.base
+        return LooseColumn(branch, base, None) if base.kind in "fiub" else None
+    return None

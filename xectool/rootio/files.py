@@ -1,0 +1,257 @@
+"""Finds and opens ROOT files; each failure names the file, the tree and what is there instead."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cramjam
+import uproot
+
+from xectool.errors import DataFileError, did_you_mean, nearest
+
+_TREE_SUFFIX = re.compile(r"^(?P<file>.+\.root):(?P<tree>[^:/\\]+)$")
+_REMOTE = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_COPY_AGAIN = "copy the file again and compare its checksum, or take it out of the list"
+
+# What uproot raises on broken metadata; a file of random bytes reaches each of these.
+OPEN_ERRORS = (
+    OSError,
+    ValueError,
+    KeyError,
+    IndexError,
+    EOFError,
+    AttributeError,
+    TypeError,
+    AssertionError,
+    NotImplementedError,
+    RecursionError,
+    OverflowError,
+    struct.error,
+    zlib.error,
+    cramjam.DecompressionError,
+    uproot.DeserializationError,
+)
+
+
+def is_remote(path: str) -> bool:
+    """Say whether a path is a url.
+
+    >>> is_remote("root://server//store/a.root"), is_remote("/data/a.root")
+    (True, False)
+    """
+    return _REMOTE.match(path) is not None
+
+
+def split_tree(path: str, default_tree: str = "tree") -> tuple[str, str]:
+    """Split ``file.root:tree`` into file and tree.
+
+    >>> split_tree("/data/a.root:events")
+    ('/data/a.root', 'events')
+    >>> split_tree("root://server:1094//store/a.root")
+    ('root://server:1094//store/a.root', 'tree')
+    """
+    found = _TREE_SUFFIX.match(path)
+    return (found["file"], found["tree"]) if found else (path, default_tree)
+
+
+def expand_inputs(spec: str | os.PathLike[str] | Sequence[str]) -> list[str]:
+    """Return the files that ``spec`` names, in a stable order, each once.
+
+    Args:
+        spec: A file, a glob, a directory (its ``*.root``, sorted), a list file ``@files.txt`` (one input a line,
+            ``#`` starts a comment, relative to the list), a url, or a sequence of these. A suffix ``:tree`` is kept.
+
+    Raises:
+        DataFileError: Nothing is there; the message names what was looked for and the nearest names.
+    """
+    parts = [os.fspath(spec)] if isinstance(spec, str | os.PathLike) else [os.fspath(part) for part in spec]
+    if not parts or not any(part.strip() for part in parts):
+        raise DataFileError("no input file is given", fix="data.train_path: /path/to/files/*.root")
+    found = [path for part in parts for path in _expand_one(part)]
+    return list(dict.fromkeys(found))
+
+
+def _expand_one(part: str) -> list[str]:
+    if part.startswith("@"):
+        return _expand_list(Path(part[1:]).expanduser())
+    if is_remote(part):
+        return [part]
+    path, tree = split_tree(part, "")
+    path = os.path.expanduser(path)
+    suffix = f":{tree}" if tree else ""
+    if os.path.isdir(path):
+        return [str(file) + suffix for file in _directory_files(Path(path))]
+    if os.path.exists(path):
+        return [path + suffix]
+    if glob.has_magic(path):
+        matches = sorted(glob.glob(path, recursive=True))
+        if not matches:
+            raise DataFileError(f"no file matches '{path}'", where=path, fix=f"ls {os.path.dirname(path) or '.'}")
+        return [match + suffix for match in matches]
+    raise missing_file(path)
+
+
+def _expand_list(list_path: Path) -> list[str]:
+    if not list_path.is_file():
+        raise missing_file(str(list_path), kind="list file")
+    found: list[str] = []
+    for line in list_path.read_text().splitlines():
+        entry = line.split("#", 1)[0].strip()
+        if entry:
+            local = not (is_remote(entry) or os.path.isabs(entry) or entry.startswith(("~", "@")))
+            found += _expand_one(str(list_path.parent / entry) if local else entry)
+    if not found:
+        raise DataFileError(f"the list file '{list_path}' names no file", where=str(list_path), fix="one path a line")
+    return found
+
+
+def _directory_files(directory: Path) -> list[Path]:
+    files = sorted(directory.glob("*.root"))
+    if not files:
+        others = ", ".join(sorted(entry.name for entry in directory.iterdir())[:5]) or "nothing"
+        raise DataFileError(
+            f"the directory '{directory}' holds no *.root file (it holds {others})",
+            where=str(directory),
+            fix=f"'{directory}/**/*.root' looks into its subdirectories",
+        )
+    return files
+
+
+def missing_file(path: str, kind: str = "file") -> DataFileError:
+    """Return the error for a path that is not there, with the nearest names beside it."""
+    parent = Path(path).parent
+    if not parent.is_dir():
+        return DataFileError(
+            f"{kind} '{path}' does not exist: there is no directory '{parent}'", where=path, fix=f"ls {parent.parent}"
+        )
+    close = nearest(Path(path).name, sorted(entry.name for entry in parent.iterdir()))
+    fix = f"did you mean {', '.join(repr(str(parent / name)) for name in close)}?" if close else f"ls {parent}"
+    return DataFileError(f"{kind} '{path}' does not exist", where=path, fix=fix)
+
+
+def open_tree(path: str, tree_name: str = "tree") -> Any:
+    """Open one tree (TTree or RNTuple) with uproot.
+
+    Args:
+        path: A local path or a url; a suffix ``:tree`` wins over ``tree_name``.
+        tree_name: The tree to open.
+
+    Raises:
+        DataFileError: The file is absent, empty, truncated, not ROOT or damaged, or the tree is not in it.
+    """
+    path, tree_name = split_tree(path, tree_name)
+    if not is_remote(path):
+        check_local_file(path)
+    try:
+        directory = _open_directory(path)
+        classes = directory.classnames(cycle=False)
+        found = directory[tree_name] if tree_name in classes else None
+    except ImportError as error:
+        raise _missing_package(path, error) from error
+    except OPEN_ERRORS as error:
+        raise _cannot_open(path, tree_name, error) from error
+    if found is None:
+        raise _missing_tree(path, tree_name, classes)
+    if not hasattr(found, "num_entries"):
+        raise _missing_tree(path, tree_name, {name: kind for name, kind in classes.items() if name != tree_name})
+    return found
+
+
+def _open_directory(path: str) -> Any:
+    if is_remote(path):
+        return uproot.open({path: None})
+    return uproot.open({path: None}, handler=uproot.source.file.MemmapSource)
+
+
+def check_local_file(path: str) -> None:
+    """Check that a local file is there, is a ROOT file and is as long as its header says.
+
+    Raises:
+        DataFileError: It is not.
+    """
+    try:
+        size = os.stat(path).st_size
+        if os.path.isdir(path):
+            raise DataFileError(f"'{path}' is a directory, not a file", where=path, fix=f"'{path}/*.root'")
+        with open(path, "rb") as stream:
+            head = stream.read(64)
+    except FileNotFoundError as error:
+        raise missing_file(path) from error
+    except OSError as error:
+        raise DataFileError(f"cannot read '{path}': {error.strerror}", where=path, fix=f"ls -l '{path}'") from error
+    if size == 0:
+        raise DataFileError(f"'{path}' is empty (0 bytes)", where=path, fix=_COPY_AGAIN, code="XT-DATA-EMPTY")
+    if not head.startswith(b"root"):
+        raise DataFileError(
+            f"'{path}' is not a ROOT file: {_what_it_is(head)}", where=path, fix=_COPY_AGAIN, code="XT-DATA-NOT-ROOT"
+        )
+    end = _recorded_end(head)
+    if end > size:
+        raise DataFileError(
+            f"'{path}' is truncated: its header says {end} bytes, the file has {size}",
+            where=path,
+            fix=_COPY_AGAIN,
+            code="XT-DATA-TRUNCATED",
+        )
+
+
+def _recorded_end(head: bytes) -> int:
+    """Return the file's end (fEND) from a TFile header; 0 where the header itself is cut."""
+    if len(head) < 20:
+        return len(head) + 1
+    (version,) = struct.unpack_from(">i", head, 4)
+    return int(struct.unpack_from(">q" if version >= 1_000_000 else ">i", head, 12)[0])
+
+
+def _what_it_is(head: bytes) -> str:
+    if head.lstrip().lower().startswith((b"<!doc", b"<htm", b"<?xml")):
+        return "it is a web page (a download that needs a login?)"
+    if head.startswith(b"version https://git-lfs"):
+        return "it is a Git LFS pointer; the data were never fetched (git lfs pull)"
+    if head.startswith(b"\x89HDF"):
+        return "it is an HDF5 file"
+    if not head.strip(b"\0"):
+        return "it starts with zero bytes (an interrupted copy)"
+    if all(32 <= byte < 127 or byte in b"\t\r\n" for byte in head):
+        return f"it is text, starting with {head[:24].decode('ascii')!r}"
+    return f"its first four bytes are {head[:4]!r}, not b'root'"
+
+
+def _missing_package(path: str, error: ImportError) -> DataFileError:
+    package = "fsspec-xrootd" if path.startswith("root") else (error.name or "aiohttp")
+    return DataFileError(
+        f"cannot open '{path}': the package that reads this kind of url is not installed ({error})",
+        where=path,
+        fix=f"pip install {package}",
+    )
+
+
+def _cannot_open(path: str, tree_name: str, error: BaseException) -> DataFileError:
+    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    if is_remote(path) and isinstance(error, OSError):
+        return DataFileError(f"cannot open '{path}': {reason}", where=path, fix="check the url and your credentials")
+    return DataFileError(
+        f"'{path}' is damaged: its directory or tree '{tree_name}' cannot be read ({type(error).__name__}: {reason})",
+        where=f"{path}:{tree_name}",
+        fix=_COPY_AGAIN,
+        code="XT-DATA-DAMAGED",
+    )
+
+
+def _missing_tree(path: str, tree_name: str, classes: dict[str, str]) -> DataFileError:
+    trees = [name for name, kind in classes.items() if "TTree" in kind or "TNtuple" in kind or "RNTuple" in kind]
+    there = f"trees there: {', '.join(trees)}" if trees else f"objects there: {', '.join(classes) or 'none'}"
+    hint = did_you_mean(tree_name, trees)
+    return DataFileError(
+        f"'{path}' has no tree '{tree_name}' ({there})",
+        where=f"{path}:{tree_name}",
+        fix=f"{hint} data.tree_name: {trees[0]}".strip() if trees else "name a file that holds a tree",
+        code="XT-DATA-TREE",
+    )

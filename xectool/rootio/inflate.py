@@ -1,0 +1,80 @@
+"""Decompresses ROOT's blocks, and of a large basket only those that are needed.
+
+A compressed ROOT object is a row of blocks of at most 16 MiB, each with a 9-byte header: two letters for the
+algorithm, one byte for its version, three bytes each for the compressed and uncompressed size, little endian.
+"""
+
+from __future__ import annotations
+
+import lzma
+import zlib
+from typing import Any
+
+import cramjam
+import numpy as np
+import xxhash
+
+HEADER_BYTES = 9
+
+# What a broken byte can raise on its way through the decompressors and the header arithmetic.
+INFLATE_ERRORS = (ValueError, EOFError, zlib.error, lzma.LZMAError, cramjam.DecompressionError)
+
+
+def inflate_range(data: Any, start: int, stop: int) -> Any:
+    """Return the uncompressed bytes ``[start, stop)`` of a row of compressed blocks as a flat byte buffer.
+
+    Blocks that lie outside of the range are stepped over, so memory is bounded by the range plus one block.
+
+    Raises:
+        ValueError: A block header is not one of ROOT's, or the blocks end early.
+    """
+    view = memoryview(data)
+    pieces: list[Any] = []
+    position = offset = 0
+    while position < stop:
+        algorithm, packed, unpacked = _block_header(view, offset)
+        offset += HEADER_BYTES
+        if position + unpacked > start:
+            block = memoryview(_inflate_block(algorithm, view[offset : offset + packed], unpacked))
+            pieces.append(block[max(start - position, 0) : stop - position])
+        offset += packed
+        position += unpacked
+    if len(pieces) == 1:
+        return pieces[0]
+    return np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces]) if pieces else b""
+
+
+def _block_header(view: memoryview, offset: int) -> tuple[bytes, int, int]:
+    header = bytes(view[offset : offset + HEADER_BYTES])
+    if len(header) < HEADER_BYTES:
+        raise EOFError("the compressed data ends early")
+    packed = int.from_bytes(header[3:6], "little")
+    unpacked = int.from_bytes(header[6:9], "little")
+    if offset + HEADER_BYTES + packed > len(view) or unpacked == 0:
+        raise ValueError("a compressed block says it is longer than its data")
+    return header[:2], packed, unpacked
+
+
+def _inflate_block(algorithm: bytes, data: memoryview, size: int) -> Any:
+    if algorithm == b"ZL":
+        block: Any = zlib.decompress(data, bufsize=size)
+    elif algorithm == b"L4":
+        block = _inflate_lz4(data, size)
+    elif algorithm == b"ZS":
+        block = cramjam.zstd.decompress(data, output_len=size)
+    elif algorithm == b"XZ":
+        block = lzma.decompress(data)
+    elif algorithm == b"CS":
+        block = zlib.decompress(data, -zlib.MAX_WBITS, bufsize=size)
+    else:
+        raise ValueError(f"a compressed block starts with {algorithm!r}, which is no algorithm of ROOT")
+    if len(block) != size:
+        raise ValueError(f"a compressed block holds {len(block)} bytes where its header says {size}")
+    return block
+
+
+def _inflate_lz4(data: memoryview, size: int) -> Any:
+    expected = int.from_bytes(data[:8], "big")
+    if xxhash.xxh64_intdigest(data[8:]) != expected:
+        raise ValueError("the checksum of an LZ4 block does not match")
+    return cramjam.lz4.decompress_block(data[8:], output_len=size)

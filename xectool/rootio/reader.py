@@ -1,0 +1,163 @@
+"""Reads entry ranges of branches into the caller's arrays, from TTree and RNTuple alike."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from xectool.errors import DataFileError, did_you_mean, nearest
+from xectool.rootio.columns import Array, Column, DamagedRangeError, WrongLengthError, tree_column
+from xectool.rootio.files import is_remote, open_tree, split_tree
+from xectool.rootio.pages import ntuple_column
+from xectool.rootio.source import ByteSource, LocalSource, RemoteSource
+
+# Storage units shorter than this are read together: ROOT writes one event a basket at the start of a file.
+MIN_CLUSTER_EVENTS = 64
+
+
+class EventFile:
+    """One open tree; several threads may read it at once, and it can be sent to another process.
+
+    Args:
+        path: A local path or a url; a suffix ``:tree`` wins over ``tree``.
+        tree: Name of the tree.
+
+    Raises:
+        DataFileError: The file or tree is absent or damaged.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], tree: str = "tree") -> None:
+        self.path, self.tree = split_tree(os.fspath(path), tree)
+        self._tree = open_tree(self.path, self.tree)
+        self.is_ntuple = "RNTuple" in type(self._tree).__name__
+        self.num_entries = int(self._tree.num_entries)
+        self.branch_names: tuple[str, ...] = tuple(self._tree.keys())
+        self._source: ByteSource = (
+            RemoteSource(self._tree.file.source) if is_remote(self.path) else LocalSource(self.path)
+        )
+        self._columns: dict[str, Column] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EventFile, (self.path, self.tree)
+
+    def __enter__(self) -> EventFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._source.close()
+        self._tree.file.close()
+
+    @property
+    def where(self) -> str:
+        """File and tree, as error messages name them."""
+        return f"{self.path}:{self.tree}"
+
+    def column(self, branch: str) -> Column:
+        """Return the column of a branch.
+
+        Raises:
+            DataFileError: The branch is not there, or does not hold plain numbers.
+        """
+        if branch not in self._columns:
+            if branch not in self.branch_names:
+                raise self.missing_branch(branch)
+            self._columns[branch] = self._make_column(branch)
+        return self._columns[branch]
+
+    def missing_branch(self, branch: str, fix: str = "") -> DataFileError:
+        """Return the error for a branch that is not there, with the nearest names that are."""
+        close = nearest(branch, self.branch_names) or list(self.branch_names[:8])
+        hint = did_you_mean(branch, self.branch_names)
+        return DataFileError(
+            f"'{self.path}' has no branch '{branch}' in tree '{self.tree}' (nearest there: {', '.join(close)})",
+            where=f"{self.where} branch {branch}",
+            fix=f"{hint} {fix}".strip() or "name a branch that is there",
+            code="XT-DATA-BRANCH",
+        )
+
+    def cluster_starts(self, branch: str) -> tuple[int, ...]:
+        """Return the entries at which reading ``branch`` starts without waste, at least 64 entries apart."""
+        starts: list[int] = []
+        for entry in self.column(branch).boundaries()[:-1]:
+            if not starts or entry - starts[-1] >= MIN_CLUSTER_EVENTS:
+                starts.append(entry)
+        return tuple(starts)
+
+    def read_into(self, branch: str, start: int, stop: int, out: Array) -> None:
+        """Fill ``out``, shape (stop - start,) or (stop - start, width), cast to its type.
+
+        Raises:
+            DataFileError: The branch is absent, of another width, or damaged; names the entries.
+        """
+        column = self.column(branch)
+        if not 0 <= start <= stop <= self.num_entries or len(out) != stop - start:
+            raise ValueError(f"entries {start} to {stop} of {self.num_entries} do not fit {len(out)} rows")
+        if not out.flags.c_contiguous:
+            raise ValueError("read_into fills contiguous arrays only")
+        rows = out.reshape(len(out), 1) if out.ndim == 1 else out
+        if column.width is not None and column.width != rows.shape[1]:
+            raise self._wrong_width(branch, column.width, rows.shape[1], "")
+        try:
+            column.read(start, stop, rows)
+        except DamagedRangeError as error:
+            raise self._damaged(branch, error) from error
+        except WrongLengthError as error:
+            raise self._wrong_width(branch, error.found, error.expected, f" in entry {error.entry}") from error
+
+    def read_column(self, branch: str, start: int = 0, stop: int | None = None) -> Array:
+        """Return entries ``[start, stop)`` of a branch in its own type, shape (n,) or (n, width)."""
+        column = self.column(branch)
+        stop = self.num_entries if stop is None else stop
+        width = column.width if column.width is not None else (column.first_width() if self.num_entries else 0)
+        out = np.empty((stop - start,) if width == 1 else (stop - start, width), column.dtype)
+        self.read_into(branch, start, stop, out)
+        return out
+
+    def first_width(self, branch: str) -> int:
+        """Return the count of numbers in the first entry of a branch.
+
+        Raises:
+            DataFileError: The branch is absent or damaged.
+        """
+        column = self.column(branch)
+        try:
+            return column.width if column.width is not None else column.first_width()
+        except DamagedRangeError as error:
+            raise self._damaged(branch, error) from error
+
+    def _make_column(self, branch: str) -> Column:
+        if self.is_ntuple:
+            column, kind = ntuple_column(self._tree, self._source, branch), self._tree[branch].typename
+        else:
+            column, kind = tree_column(self._tree[branch], self._source), self._tree[branch].typename
+        if column is None:
+            raise DataFileError(
+                f"branch '{branch}' of '{self.path}' holds {kind or 'objects'}, not plain numbers",
+                where=f"{self.where} branch {branch}",
+                fix="name a branch of float or integer numbers",
+                code="XT-DATA-TYPE",
+            )
+        return column
+
+    def _wrong_width(self, branch: str, found: int, expected: int, place: str) -> DataFileError:
+        return DataFileError(
+            f"branch '{branch}' of '{self.path}' holds {found} values an event{place}, expected {expected}",
+            where=f"{self.where} branch {branch}",
+            fix=f"name a branch of width {expected}, or make the file again",
+            code="XT-DATA-WIDTH",
+        )
+
+    def _damaged(self, branch: str, error: DamagedRangeError) -> DataFileError:
+        return DataFileError(
+            f"'{self.path}' is damaged: branch '{branch}', entries {error.start} to {error.stop} cannot be read "
+            f"({error.reason})",
+            where=f"{self.where} branch {branch} entries [{error.start}, {error.stop})",
+            fix="copy the file again and compare its checksum, or take it out of the list",
+            code="XT-DATA-DAMAGED",
+        )

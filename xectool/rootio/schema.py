@@ -1,0 +1,72 @@
+"""The branches a job expects, checked before the first event is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from xectool.errors import DataFileError, did_you_mean
+from xectool.rootio.reader import EventFile
+
+
+@dataclass(frozen=True)
+class ExpectedBranch:
+    """A branch that a job reads.
+
+    Attributes:
+        name: Name of the branch.
+        width: Numbers an event: 4760 for sensors, 1 for a scalar.
+        role: What it is read for, e.g. ``"truth of task energy"``.
+        option: The configuration key that names it, e.g. ``data.npho_branch``.
+    """
+
+    name: str
+    width: int
+    role: str
+    option: str
+
+
+def check_schema(file: EventFile, expected: Iterable[ExpectedBranch]) -> None:
+    """Check that every expected branch is there, holds numbers, and has its width.
+
+    Integer branches are read as floats. A variable-length branch passes if its first event has the width; every
+    further event is checked when it is read.
+
+    Raises:
+        DataFileError: A branch is absent, of another kind or width; names file, tree, branch and the nearest.
+    """
+    for branch in expected:
+        if branch.name not in file.branch_names:
+            raise _missing(file, branch)
+        if file.num_entries == 0:
+            continue
+        width = file.first_width(branch.name)
+        if width != branch.width:
+            raise _other_width(file, branch, width)
+
+
+def _missing(file: EventFile, branch: ExpectedBranch) -> DataFileError:
+    hint = did_you_mean(branch.name, file.branch_names)
+    found = hint.removeprefix("did you mean '").removesuffix("'?")
+    error = file.missing_branch(branch.name, fix=f"--set {branch.option}={found or 'NAME'}")
+    error.problem += f"; it is the {branch.role}"
+    return error
+
+
+def _other_width(file: EventFile, branch: ExpectedBranch, width: int) -> DataFileError:
+    fitting = [name for name in file.branch_names if name != branch.name and _width_of(file, name) == branch.width]
+    shown = f"branches of that width: {', '.join(fitting[:5])}" if fitting else "no branch has that width"
+    return DataFileError(
+        f"branch '{branch.name}' of '{file.path}' holds {width} values an event where the {branch.role} has "
+        f"{branch.width} ({shown})",
+        where=f"{file.where} branch {branch.name}",
+        fix=f"--set {branch.option}={fitting[0] if fitting else 'NAME'}",
+        code="XT-DATA-WIDTH",
+    )
+
+
+def _width_of(file: EventFile, name: str) -> int | None:
+    try:
+        return file.column(name).width
+    except DataFileError:
+        return None

@@ -1,0 +1,63 @@
+"""Reads byte ranges of one file: by ``pread`` where it is local, through uproot's source where it is not.
+
+Local files are not memory-mapped: mapped pages count as resident memory, and a file that shrinks under a map
+kills the process where a short read is an ordinary error.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Protocol
+
+
+class ByteSource(Protocol):
+    """Abstract source of bytes; safe to use from several threads."""
+
+    def read(self, start: int, num_bytes: int) -> Any:
+        """Return ``num_bytes`` bytes from ``start``; raises ``EOFError`` where the file ends before."""
+        ...
+
+    def close(self) -> None:
+        """Give the file handle back."""
+        ...
+
+
+class LocalSource:
+    """Bytes of a file on this machine."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self, start: int, num_bytes: int) -> bytes:
+        """Return ``num_bytes`` bytes from ``start``; raises ``EOFError`` where the file ends before."""
+        data = os.pread(self._descriptor, num_bytes, start)
+        if len(data) != num_bytes:
+            raise EOFError(f"the file ends {num_bytes - len(data)} bytes early")
+        return data
+
+    def close(self) -> None:
+        """Give the file handle back."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class RemoteSource:
+    """Bytes of a file that uproot reaches through fsspec (``root://``, ``https://``)."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+
+    def read(self, start: int, num_bytes: int) -> Any:
+        """Return ``num_bytes`` bytes from ``start``; raises ``EOFError`` where the file ends before."""
+        data = self._source.chunk(start, start + num_bytes).raw_data
+        if len(data) != num_bytes:
+            raise EOFError(f"the file ends {num_bytes - len(data)} bytes early")
+        return data
+
+    def close(self) -> None:
+        """Close uproot's source."""
+        self._source.close()
