@@ -1,0 +1,35 @@
+"""Build the network that a configuration describes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from xectool.config.root import RegressorConfig, RunConfig
+from xectool.models.regressor import Regressor
+from xectool.registry import Registry
+
+MODELS: Registry[Callable[[RunConfig], nn.Module]] = Registry("model kind", "xectool.models.build")
+"""Builders by ``kind``; each takes the whole configuration."""
+
+
+@MODELS.register("regressor")
+def build_regressor(cfg: RunConfig) -> Regressor:
+    """Return the regressor of a configuration of that kind."""
+    assert isinstance(cfg, RegressorConfig)
+    model = Regressor(cfg.model, cfg.normalization, cfg.tasks.enabled())
+    model.set_activation_checkpointing(cfg.training.activation_checkpointing)
+    return model
+
+
+def build_model(cfg: RunConfig) -> nn.Module:
+    """Return the network of a configuration, with fresh weights from torch's global generator.
+
+    Args:
+        cfg: A run configuration; its ``kind`` picks the network.
+
+    Raises:
+        UsageError: No network of this kind exists.
+    """
+    return MODELS[cfg.kind](cfg)
