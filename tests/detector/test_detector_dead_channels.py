@@ -1,0 +1,63 @@
+"""Lists of dead channels survive a round trip, and mistakes are named with file and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from xectool.detector.dead_channels import read_dead_channels, write_dead_channels
+from xectool.errors import DataFileError, UsageError
+
+
+@given(ids=st.sets(st.integers(0, 4759), max_size=60))
+def test_a_written_list_is_read_back(tmp_path_factory: pytest.TempPathFactory, ids: set[int]) -> None:
+    path = tmp_path_factory.mktemp("dead") / "dead.txt"
+    write_dead_channels(path, ids, comment="run 430000\nmade by hand")
+    assert read_dead_channels(path).tolist() == sorted(ids)
+
+
+def test_the_older_list_is_read(reference_dir: Path) -> None:
+    assert read_dead_channels(reference_dir / "data" / "dead_channels.txt").size == 40
+
+
+def test_comments_and_blank_lines_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "dead.txt"
+    path.write_text("# whole line\n\n7 3  # after ids\n4759\n")
+    assert np.array_equal(read_dead_channels(path), [3, 7, 4759])
+
+
+@pytest.mark.parametrize("word", ["4760", "-1", "12.5", "1e3", "SiPM", "٣"])
+def test_a_word_that_is_no_sensor_is_named_with_its_line(tmp_path: Path, word: str) -> None:
+    path = tmp_path / "dead.txt"
+    path.write_text(f"1\n{word}\n", encoding="utf-8")
+    with pytest.raises(DataFileError, match=r"dead\.txt:2\nfix: write ids from 0 to 4759"):
+        read_dead_channels(path)
+
+
+def test_a_sensor_listed_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "dead.txt"
+    path.write_text("5\n6\n5\n")
+    with pytest.raises(DataFileError, match="remove one of the two lines with 5"):
+        read_dead_channels(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataFileError, match=r"No such file(.|\n)*none\.txt"):
+        read_dead_channels(tmp_path / "none.txt")
+
+
+def test_a_binary_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "dead.root"
+    path.write_bytes(b"root\xff\xfe\x00")
+    with pytest.raises(DataFileError, match="give a text file with one sensor id a line"):
+        read_dead_channels(path)
+
+
+@pytest.mark.parametrize(("ids", "fix"), [([4760], "from 0 to 4759"), ([1, 1], "each dead sensor once")])
+def test_bad_ids_are_not_written(tmp_path: Path, ids: list[int], fix: str) -> None:
+    with pytest.raises(UsageError, match=fix):
+        write_dead_channels(tmp_path / "dead.txt", ids)
+    assert not (tmp_path / "dead.txt").exists()
