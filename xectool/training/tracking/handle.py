@@ -1,0 +1,208 @@
+"""The trainer's end of the mirror: start it, ask how it is, and let it finish."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Protocol
+
+import xectool
+from xectool.errors import EXIT_OK, EXIT_WORLD, TrackerError, UsageError
+from xectool.training.tracking.settings import (
+    TrackerSettings,
+    TrackerState,
+    load_settings,
+    load_state,
+    save_settings,
+    tracking_dir,
+    without_password,
+)
+
+_WARN_EVERY_S: Final = 300.0
+_EXIT_BUSY: Final = 4
+_QUIET: Final = {
+    "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # the mirror retries by itself, and answers in between
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "GIT_PYTHON_REFRESH": "quiet",
+    "OMP_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+
+
+class TrackerHandle(Protocol):
+    """What the training loop knows of tracking."""
+
+    def poll(self) -> str:
+        """Return a warning for the user, at most one in five minutes, else an empty string."""
+
+    def finish(self, timeout_s: float = 60.0) -> TrackerState:
+        """Let the mirror catch up and end; returns after ``timeout_s`` at the latest, whatever the database does."""
+
+
+class NullTracker:
+    """Stands in where tracking is off."""
+
+    def poll(self) -> str:
+        """Return no warning."""
+        return ""
+
+    def finish(self, timeout_s: float = 60.0) -> TrackerState:
+        """Return at once."""
+        return TrackerState(status="done")
+
+
+class Tracker:
+    """A running mirror.
+
+    Args:
+        run_dir: Directory of the run; a `RunWriter` has been opened on it.
+        settings: Where and as what the run is mirrored.
+        new_run: Appear as another MLflow run although this attempt resumes one.
+    """
+
+    def __init__(self, run_dir: Path, settings: TrackerSettings, *, new_run: bool = False) -> None:
+        self._run_dir = run_dir
+        self._next_warning = 0.0
+        self._warn_after_s = settings.warn_after_s
+        save_settings(run_dir, settings, new_run=new_run)
+        self._process = _start(run_dir, "--parent", str(os.getpid()))
+
+    @property
+    def pid(self) -> int:
+        """Process number of the mirror."""
+        return self._process.pid
+
+    def poll(self) -> str:
+        """Return a warning for the user, at most one in five minutes, else an empty string."""
+        now = time.monotonic()
+        if now < self._next_warning:
+            return ""
+        problem = self._problem()
+        if problem:
+            self._next_warning = now + _WARN_EVERY_S
+        return problem
+
+    def _problem(self) -> str:
+        code = self._process.poll()
+        state = load_state(self._run_dir)
+        replay = f"training continues; replay later: {sync_command(self._run_dir)}"
+        if code is not None:
+            log = tracking_dir(self._run_dir) / "mirror.log"
+            return f"the tracking process ended with code {code} (see {log}); {replay}"
+        failing_s = time.time() - state.failing_since
+        if state.status == "paused" and state.pid == self._process.pid and failing_s > self._warn_after_s:
+            return f"tracking is paused: {state.error}; {replay}"
+        return ""
+
+    def finish(self, timeout_s: float = 60.0) -> TrackerState:
+        """Let the mirror catch up and end; returns after ``timeout_s`` at the latest, whatever the database does.
+
+        A mirror that died during the training is started once more. The state's ``status`` is ``done``, or ``behind``
+        where a replay is needed.
+        """
+        deadline = time.monotonic() + timeout_s
+        code = _stop(self._process, timeout_s)
+        if code not in (EXIT_OK, EXIT_WORLD) and time.monotonic() < deadline:
+            code = _replay(self._run_dir, "", deadline - time.monotonic())
+        state = load_state(self._run_dir)
+        return state if code == EXIT_OK else replace(state, status="behind")
+
+
+def start_tracker(run_dir: Path, settings: TrackerSettings | None, *, new_run: bool = False) -> TrackerHandle:
+    """Start the mirror of a run without waiting for it; None turns tracking off.
+
+    Raises:
+        DiskError: The run directory cannot be written.
+    """
+    return Tracker(run_dir, settings, new_run=new_run) if settings else NullTracker()
+
+
+def sync_command(run_dir: Path) -> str:
+    """Return the command that replays what the mirror of a run missed."""
+    return f"xectool runs sync {shlex.quote(str(run_dir))}"
+
+
+def sync_run(run_dir: Path, uri: str | None = None, timeout_s: float = 3600.0) -> TrackerState:
+    """Replay into the database what it misses of a run, and return the state after it.
+
+    Args:
+        run_dir: Directory of the run.
+        uri: Absolute URI of another database; by default the one the run was tracked with.
+        timeout_s: Longest time to take.
+
+    Raises:
+        UsageError: The run was never tracked, or its own mirror is at work.
+        TrackerError: The database is locked, gone or refuses.
+    """
+    settings = load_settings(run_dir)
+    code = _replay(run_dir, uri or "", timeout_s)
+    state = load_state(run_dir)
+    if code == EXIT_OK:
+        return state
+    if code == _EXIT_BUSY:
+        raise UsageError(
+            f"the mirror of this run is at work (process {state.pid})",
+            where=str(run_dir),
+            fix="nothing is missed while it runs; wait for it to end",
+        )
+    where = without_password(uri or settings.uri)
+    if code == EXIT_WORLD:
+        raise TrackerError(state.error, where=where, fix=state.fix)
+    log = shlex.quote(str(tracking_dir(run_dir) / "mirror.log"))
+    raise TrackerError(f"the replay ended with code {code}", where=where, fix=f"tail {log}")
+
+
+def _start(run_dir: Path, *options: str) -> subprocess.Popen[bytes]:
+    """Start the mirror's process in a session of its own, so that Ctrl-C reaches the trainer only."""
+    root = str(Path(xectool.__file__).resolve().parents[1])
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    command = [sys.executable, "-P", "-m", "xectool.training.tracking", str(run_dir), *options]
+    log = os.open(tracking_dir(run_dir) / "mirror.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **_QUIET, "PYTHONPATH": path},
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
+
+
+def _replay(run_dir: Path, uri: str, timeout_s: float) -> int:
+    """Run the mirror once to its end and return its exit code; kills after ``timeout_s``."""
+    process = _start(run_dir, "--once")
+    try:
+        process.communicate(uri.encode(), timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        pass  # the exit code says that it was killed
+    finally:
+        process.kill()
+    return process.wait()
+
+
+def _stop(process: subprocess.Popen[bytes], timeout_s: float) -> int:
+    """Say that the training is over, wait, and return the exit code; kills after ``timeout_s``.
+
+    Killing is harmless: the database says what it holds, so a replay goes on exactly there.
+    """
+    try:
+        if process.stdin and not process.stdin.closed:
+            process.stdin.write(b".")
+            process.stdin.close()
+    except BrokenPipeError:
+        pass  # it has ended already; its exit code says how
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
