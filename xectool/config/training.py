@@ -8,8 +8,6 @@ from pydantic import BeforeValidator
 
 from xectool.config.section import Bool, Float, Int, Section, describe, knob, read_float, refuse, section
 
-COMPILE_MODES = ("auto", "none", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-SCHEDULERS = ("constant", "cosine", "onecycle", "plateau", "cosine_restarts")
 _OFF = {None, False, "none", "null", "false", "off", "no"}
 
 
@@ -55,7 +53,7 @@ def _read_device(value: object) -> object:
 
 
 Compile = Annotated[
-    Literal["auto", "none", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"],
+    Literal["none", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "auto"],
     BeforeValidator(_read_compile),
 ]
 Amp = Annotated[Literal["auto", "off", "bf16", "fp16"], BeforeValidator(_read_amp)]
@@ -111,7 +109,7 @@ class TimeLossConfig(Section):
     mask_ratio_scale: Float = knob(1.0, "How much likelier bright sensors are hidden", "1", gt=0, le=1e3)
     use_npho_weight: Bool = knob(True, "Weight the time loss by sqrt(npho)")
     npho_threshold: Float | None = knob(
-        None, "Photons below which a time is ignored; null: 100", "photons", ge=0, le=1e9
+        None, "Photons below which a time is ignored; null: 100", "photons", ge=-1e9, le=1e9
     )
 
 

@@ -1,0 +1,120 @@
+"""From a schema error to what the user needs: place, key, value, the nearest key, and a line to paste."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from xectool.config.document import Document
+from xectool.config.invalid import config_finding
+from xectool.config.keys import keys_of, nearest_key
+from xectool.config.root import KINDS
+from xectool.config.section import describe
+from xectool.errors import did_you_mean
+from xectool.findings import Finding
+
+_COMPARISONS = {
+    "greater_than": (">", "gt"),
+    "greater_than_equal": (">=", "ge"),
+    "less_than": ("<", "lt"),
+    "less_than_equal": ("<=", "le"),
+}
+# What a bound means, where the number alone does not say it.
+_MEANING = {
+    "checkpoint.save_interval": "save_interval does not change validation frequency",
+    "training.ema_decay": "null for no average",
+    "training.grad_accum_steps": "effective batch = batch_size x grad_accum_steps x ranks",
+    "training.grad_clip": "0 disables clipping",
+}
+_SHOWN_KEYS = 12
+
+
+def explain(error: ValidationError, document: Document, kind: str) -> tuple[Finding, ...]:
+    """Return one finding for each thing a section refused."""
+    return tuple(_finding(detail, document, kind) for detail in error.errors(include_url=False))
+
+
+def dotted_key(detail: ErrorDetails) -> str:
+    """Return the dotted key an error is about, without list positions."""
+    return ".".join(part for part in detail["loc"] if isinstance(part, str))
+
+
+def unknown_key(key: str, value: Any, origin: str, kind: str) -> Finding:
+    """Return the finding for a key that is not in the schema of this kind."""
+    nearest = nearest_key(key, kind)
+    if nearest is not None:
+        fix = f"{nearest}: {_yaml(value)}" if not isinstance(value, dict) else f"{nearest}:"
+        return config_finding("CFG-01", f"unknown key {key}, did you mean {nearest}?", origin, key, fix)
+    elsewhere = [other for other in KINDS if other != kind and key in keys_of(other)]
+    if elsewhere:
+        problem = f"unknown key {key}: a {kind} has none, only kind {' and '.join(elsewhere)}"
+        return config_finding("CFG-01", problem, origin, key, f"delete {key}, or write kind: {elsewhere[0]}")
+    return config_finding("CFG-01", f"unknown key {key}", origin, key, f"delete {key}{_known_beside(key, kind)}")
+
+
+def _known_beside(key: str, kind: str) -> str:
+    parent = key.rpartition(".")[0]
+    names = [known.leaf for known in keys_of(kind).values() if known.parent == parent]
+    shown = ", ".join(names[:_SHOWN_KEYS]) + (", ..." if len(names) > _SHOWN_KEYS else "")
+    return f"; {parent or 'the top level'} knows {shown}" if names else ""
+
+
+def _finding(detail: ErrorDetails, document: Document, kind: str) -> Finding:
+    key = dotted_key(detail)
+    value = detail["input"]
+    origin = document.origin(key)
+    if detail["type"] == "extra_forbidden":
+        return unknown_key(key, value, origin, kind)
+    known = keys_of(kind).get(key)
+    code = str(known.extra.get("code", "")) if known else ""
+    if detail["type"] in ("xectool_type", "finite_number"):
+        message = f"must be finite, got {describe(value)}" if detail["type"] == "finite_number" else detail["msg"]
+        fallback = "CFG-03" if detail["type"] == "finite_number" else "CFG-02"
+        return config_finding(fallback, f"{key}: {message}", origin, key, _fix(key, kind))
+    if detail["type"] in _COMPARISONS:
+        sign, name = _COMPARISONS[detail["type"]]
+        limit = detail["ctx"][name]
+        meaning = f" ({_MEANING[key]})" if key in _MEANING else ""
+        problem = f"{key} must be {sign} {limit:g}, got {value!r}{meaning}"
+        return config_finding(code or "CFG-03", problem, origin, key, _fix(key, kind))
+    if detail["type"] == "literal_error":
+        return _choice(key, value, origin, kind)
+    if detail["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        problem = f"{key}: expected a section with keys, got {describe(value)}"
+        return config_finding("CFG-02", problem, origin, key, f"{key}:")
+    return config_finding(code or "CFG-02", f"{key}: {detail['msg']}", origin, key, _fix(key, kind))
+
+
+def _choice(key: str, value: Any, origin: str, kind: str) -> Finding:
+    known = keys_of(kind)[key]
+    choices = _choices(known.field.annotation)
+    hint = did_you_mean(value, choices) if isinstance(value, str) else ""
+    problem = f"{key}: one of {', '.join(choices)}; got {describe(value)}" + (f", {hint}" if hint else "")
+    fix = f"{key}: {hint.split(chr(39))[1] if hint else known.default()}"
+    return config_finding(str(known.extra.get("code", "CFG-05")), problem, origin, key, fix)
+
+
+def _choices(annotation: Any) -> Sequence[str]:
+    found: list[str] = []
+    for item in get_args(annotation):
+        found += [item] if isinstance(item, str) else _choices(item)
+    return found
+
+
+def _fix(key: str, kind: str) -> str:
+    known = keys_of(kind).get(key)
+    if known is None or known.is_section:
+        return f"correct {key}"
+    limits = f"  # {known.bounds}" if known.bounds else ""
+    return f"{key}: {_yaml(known.default())}{limits}"
+
+
+def _yaml(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(_yaml(item) for item in value) + "]"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,183 @@
+"""From a YAML file and ``--set`` overrides to a frozen configuration; every error of the file at once."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from xectool.config.data_rules import DATA_RULES
+from xectool.config.document import SET, Document, parse_value, read_document
+from xectool.config.explain import dotted_key, explain
+from xectool.config.invalid import InvalidConfigError, place
+from xectool.config.keys import keys_of, nearest_key
+from xectool.config.model_rules import MODEL_RULES
+from xectool.config.platform import Platform
+from xectool.config.platform_rules import PLATFORM_RULES, Situation
+from xectool.config.root import KINDS, RunConfig
+from xectool.config.run_rules import RUN_RULES
+from xectool.config.section import NUMBER
+from xectool.config.task_rules import TASK_RULES
+from xectool.config.training_rules import TRAINING_RULES
+from xectool.config.translate import find_kind, translate
+from xectool.errors import ConfigError
+from xectool.findings import Finding, Report, Severity
+from xectool.rules import Rule, run_rules
+
+CONFIG_RULES: tuple[Rule[RunConfig], ...] = (*DATA_RULES, *MODEL_RULES, *TASK_RULES, *TRAINING_RULES, *RUN_RULES)
+_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class LoadedConfig:
+    """A valid configuration and what is worth knowing about it.
+
+    Attributes:
+        config: The frozen configuration.
+        findings: Warnings and notes; never errors.
+        path: The file it was read from.
+        origins: ``file:line`` or ``--set`` of each dotted key that was written.
+    """
+
+    config: RunConfig
+    findings: Report
+    path: Path
+    origins: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def locate(self, report: Report) -> Report:
+        """Return findings whose place is a dotted key with ``file:line`` before it."""
+        document = Document(str(self.path), {}, {tuple(key.split(".")): where for key, where in self.origins.items()})
+        return Report(tuple(_located(found, document) for found in report))
+
+    def require(self, report: Report) -> LoadedConfig:
+        """Return this configuration with the findings of later rules added.
+
+        Raises:
+            InvalidConfigError: One of them is an error.
+        """
+        located = self.locate(report)
+        if located.errors:
+            raise InvalidConfigError(located.errors, str(self.path))
+        return dataclasses.replace(self, findings=self.findings.merged(located))
+
+
+def load_config(path: Path | str, overrides: Sequence[str] = (), platform: Platform | None = None) -> LoadedConfig:
+    """Read a YAML file, apply overrides, translate older keys, and check every rule that needs no data.
+
+    Args:
+        path: The file; it is never modified.
+        overrides: ``section.key=value`` strings, typed as YAML.
+        platform: Facts of the machine; its rules are skipped where it is None.
+
+    Raises:
+        ConfigError: The file cannot be read or breaks a rule; ``InvalidConfigError.findings`` lists every error.
+    """
+    document = read_document(path)
+    apply_overrides(document, overrides)
+    config, findings = _checked(document, platform)
+    origins = {".".join(key): where for key, where in document.origins.items()}
+    return LoadedConfig(config, Report(findings), Path(path), origins)
+
+
+def config_from_values(values: Mapping[str, Any], source: str) -> RunConfig:
+    """Return the configuration described by plain values; see ``root.config_from_dict``."""
+    config, _ = _checked(Document(source, copy.deepcopy(dict(values))), None)
+    return config
+
+
+def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
+    """Write ``section.key=value`` strings into a document.
+
+    Raises:
+        ConfigError: One is not of this form or its value is not YAML.
+    """
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        key = key.strip()
+        if not equals or not key or not all(key.split(".")):
+            raise ConfigError(
+                f"expected section.key=value, got '{text}'", where=SET, fix="--set training.lr=1e-4", code="CFG-01"
+            )
+        _write(document, key, parse_value(value, f"{SET} {key}"))
+
+
+def to_yaml(config: RunConfig) -> str:
+    """Return the configuration as YAML that loads back to an equal one."""
+    text: str = yaml.dump(config.to_dict(), Dumper=YamlDumper, sort_keys=False, default_flow_style=None, width=120)
+    return text
+
+
+class YamlDumper(yaml.SafeDumper):
+    """Quotes every string that this reader, unlike YAML 1.1, takes for a number."""
+
+
+YamlDumper.add_implicit_resolver("tag:yaml.org,2002:float", NUMBER, list("-+.0123456789"))
+
+
+def _write(document: Document, key: str, value: Any) -> None:
+    path = tuple(key.split("."))
+    if isinstance(value, dict) and isinstance(document.get(path), dict) and _is_section(key):
+        for name, inner in value.items():
+            _write(document, f"{key}.{name}", inner)
+        return
+    document.put(path, value, SET)
+
+
+def _is_section(key: str) -> bool:
+    return any(key in keys_of(kind) and keys_of(kind)[key].is_section for kind in KINDS)
+
+
+def _checked(document: Document, platform: Platform | None) -> tuple[RunConfig, tuple[Finding, ...]]:
+    kind, findings = find_kind(document)
+    findings += translate(document, kind)
+    config, refused, repaired = _validated(document, kind)
+    findings += refused
+    if config is not None:
+        found = run_rules(CONFIG_RULES, config).report
+        if platform is not None:
+            found = found.merged(run_rules(PLATFORM_RULES, Situation(config, platform)).report)
+        findings += [_located(item, document) for item in found if not _touches(item.where, repaired)]
+    errors = [item for item in findings if item.severity is Severity.ERROR]
+    if errors or config is None:
+        raise InvalidConfigError(errors, document.source)
+    return config, tuple(findings)
+
+
+def _validated(document: Document, kind: str) -> tuple[RunConfig | None, list[Finding], set[str]]:
+    """Validate, take out what was refused, and again: errors behind the first ones are found too."""
+    findings: list[Finding] = []
+    repaired: set[str] = set()
+    for _ in range(_ROUNDS):
+        try:
+            return KINDS[kind].model_validate(document.values), findings, repaired
+        except ValidationError as error:
+            findings += explain(error, document, kind)
+            for detail in error.errors(include_url=False):
+                repaired |= _repair(document, dotted_key(detail), kind, detail["type"] == "extra_forbidden")
+    return None, findings, repaired
+
+
+def _repair(document: Document, key: str, kind: str, unknown: bool) -> set[str]:
+    path = tuple(key.split("."))
+    meant = nearest_key(key, kind) if unknown else None
+    if not document.has(path):
+        return {key}
+    if meant is not None and not document.has(tuple(meant.split("."))):
+        document.move(path, tuple(meant.split(".")))
+    else:
+        document.pop(path)
+    return {key, meant or key}
+
+
+def _touches(where: str, repaired: set[str]) -> bool:
+    return any(where == key or where.startswith(key + ".") or key.startswith(where + ".") for key in repaired)
+
+
+def _located(found: Finding, document: Document) -> Finding:
+    return dataclasses.replace(found, where=place(document.origin(found.where), found.where))

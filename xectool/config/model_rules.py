@@ -1,0 +1,176 @@
+"""Rules of the model section."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from xectool.config.model import FINE_GRID
+from xectool.config.root import InpainterConfig, MaeConfig, RegressorConfig, RunConfig
+from xectool.findings import Finding
+from xectool.rules import Rule
+
+_USUAL_MASK_RATIO = {"mae": (0.5, 0.75), "inpainter": (0.01, 0.10)}
+
+
+class MaskRatioIsUsual(Rule[RunConfig]):
+    """Far from the usual share of hidden sensors the task is trivial or hopeless."""
+
+    code = "CFG-13"
+    title = "mask_ratio lies in the range that is known to work"
+
+    def check(self, facts: RunConfig) -> Iterator[Finding]:
+        """Yield a warning outside the typical range; inpainter ratios may be given a face."""
+        if isinstance(facts, RegressorConfig):
+            return
+        ratio = facts.model.mask_ratio
+        low, high = _USUAL_MASK_RATIO[facts.kind]
+        ratios = [value for value in ratio.values() if value > 0] if isinstance(ratio, dict) else [ratio]
+        outside = [value for value in ratios if not low <= value <= high]
+        if outside:
+            yield self.warning(
+                "model.mask_ratio",
+                f"model.mask_ratio {outside[0]:g} lies outside the typical range {low:g} to {high:g} "
+                f"of kind {facts.kind}",
+                f"model.mask_ratio: {0.6 if facts.kind == 'mae' else 0.05}",
+            )
+
+
+class TimeOptionsNeedTime(Rule[RunConfig]):
+    """Options of the time channel do nothing where time is not predicted."""
+
+    code = "CFG-14"
+    title = "training.time is only set where time is predicted"
+
+    def check(self, facts: RunConfig) -> Iterator[Finding]:
+        """Yield a warning for options that differ from their defaults."""
+        if isinstance(facts, RegressorConfig) or "time" in facts.model.predict_channels:
+            return
+        time = facts.training.time
+        defaults = {"weight": 1.0, "mask_ratio_scale": 1.0, "use_npho_weight": True}
+        changed = [name for name, default in defaults.items() if getattr(time, name) != default]
+        if time.npho_threshold not in (None, 100.0):
+            changed.append("npho_threshold")
+        for name in changed:
+            yield self.warning(
+                f"training.time.{name}",
+                f"training.time.{name} is ignored: 'time' not in predict_channels "
+                f"(model.predict_channels: {list(facts.model.predict_channels)})",
+                f"delete training.time.{name}",
+            )
+
+
+class PoolDividesTheFineGrid(Rule[RunConfig]):
+    """Cells that do not divide 45 x 72 leave sensors of the outer face unread."""
+
+    code = "CFG-43"
+    title = "outer_fine_pool divides 45 x 72 and is used with outer_mode finegrid"
+
+    def check(self, facts: RunConfig) -> Iterator[Finding]:
+        """Yield an error with the physical geometry, a warning with compat, which has always dropped the rest."""
+        pool = facts.model.outer_fine_pool
+        if pool is None:
+            return
+        key = "model.outer_fine_pool"
+        if facts.model.outer_mode == "split":
+            yield self.warning(key, f"{key} {list(pool)} has no effect with model.outer_mode: split", f"{key}: null")
+            return
+        left = [size % step for size, step in zip(FINE_GRID, pool, strict=True)]
+        if not any(left):
+            return
+        problem = f"{key} {list(pool)} does not divide 45 x 72: {left[0]} rows and {left[1]} columns are dropped"
+        if facts.model.geometry == "compat":
+            yield self.warning(key, f"{problem}, as the older system did", f"{key}: [3, 3]")
+        else:
+            yield self.error(
+                key,
+                f"{problem} (model.geometry: physical reads every sensor)",
+                f"{key}: [3, 3]\nor, to train as the older system did, model.geometry: compat",
+            )
+
+
+class WidthsDivide(Rule[RunConfig]):
+    """Attention heads and position encodings need widths that divide."""
+
+    code = "CFG-44"
+    title = "encoder_dim is a multiple of 32; cross-attention widths divide by 4 and 6"
+
+    def check(self, facts: RunConfig) -> Iterator[Finding]:
+        """Yield an error for each width that does not divide."""
+        widths = [("encoder_dim", facts.model.encoder_dim, 32, "8 attention heads and the 4 x 4 face maps")]
+        if isinstance(facts, InpainterConfig) and facts.model.head_type == "cross_attention":
+            widths.append(("cross_attn_latent_dim", facts.model.cross_attn_latent_dim, 4, "4 attention heads"))
+            widths.append(("cross_attn_pos_dim", facts.model.cross_attn_pos_dim, 6, "sine and cosine of x, y, z"))
+        for name, width, divisor, reason in widths:
+            if width % divisor:
+                nearest = max(divisor, round(width / divisor) * divisor)
+                yield self.error(
+                    f"model.{name}",
+                    f"model.{name} {width} must be a multiple of {divisor} ({reason})",
+                    f"model.{name}: {nearest}",
+                )
+
+
+class HeadOptionsApply(Rule[RunConfig]):
+    """Options of one kind of head do nothing with the other."""
+
+    code = "CFG-60"
+    title = "Inpainter head options fit head_type"
+
+    def check(self, facts: RunConfig) -> Iterator[Finding]:
+        """Yield a warning where masked attention is asked for beside cross-attention."""
+        if not isinstance(facts, InpainterConfig):
+            return
+        if facts.model.head_type == "cross_attention" and facts.model.use_masked_attention:
+            yield self.warning(
+                "model.use_masked_attention",
+                "model.use_masked_attention: true has no effect with model.head_type: cross_attention",
+                "model.use_masked_attention: false",
+            )
+
+
+class FrozenEncoderIsTrained(Rule[RunConfig]):
+    """A frozen encoder with random weights learns nothing."""
+
+    code = "CFG-60"
+    title = "A frozen encoder starts from a checkpoint"
+
+    def check(self, facts: RunConfig) -> Iterator[Finding]:
+        """Yield a warning where a frozen encoder has no weights to start from."""
+        if not isinstance(facts, InpainterConfig) or not facts.model.freeze_encoder:
+            return
+        if facts.checkpoint.init_from is None and facts.checkpoint.resume_from is None:
+            yield self.warning(
+                "model.freeze_encoder",
+                "model.freeze_encoder: true without checkpoint.init_from keeps random encoder weights for ever",
+                "checkpoint.init_from: artifacts/<mae run>/checkpoint_best.pt",
+            )
+
+
+class LearnedChannelWeights(Rule[RunConfig]):
+    """Learned channel weights need two channels."""
+
+    code = "CFG-60"
+    title = "auto_channel_weight has two channels to weigh"
+
+    def check(self, facts: RunConfig) -> Iterator[Finding]:
+        """Yield a warning where only one channel is predicted."""
+        if not isinstance(facts, MaeConfig) or not facts.training.auto_channel_weight:
+            return
+        if len(facts.model.predict_channels) == 1:
+            yield self.warning(
+                "training.auto_channel_weight",
+                "training.auto_channel_weight: true has one channel only "
+                f"(model.predict_channels: {list(facts.model.predict_channels)})",
+                "training.auto_channel_weight: false",
+            )
+
+
+MODEL_RULES: tuple[Rule[RunConfig], ...] = (
+    MaskRatioIsUsual(),
+    TimeOptionsNeedTime(),
+    PoolDividesTheFineGrid(),
+    WidthsDivide(),
+    HeadOptionsApply(),
+    FrozenEncoderIsTrained(),
+    LearnedChannelWeights(),
+)

@@ -1,0 +1,153 @@
+"""What rules may know about the machine; ``Platform.detect`` is the only place that looks."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import resource
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+
+# Read by rules; nothing else of the environment is kept.
+WATCHED_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "GLOO_SOCKET_IFNAME",
+    "LOCAL_WORLD_SIZE",
+    "MIOPEN_DISABLE_CACHE",
+    "MLFLOW_TRACKING_URI",
+    "NCCL_SOCKET_IFNAME",
+    "NCCL_TIMEOUT",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "SLURM_GPUS_ON_NODE",
+    "TORCHDYNAMO_SUPPRESS_ERRORS",
+    "WORLD_SIZE",
+)
+_GPU_DIRECTORY = Path("/proc/driver/nvidia/gpus")
+_CGROUP = Path("/sys/fs/cgroup")
+# Version 2 of control groups, then version 1.
+_CGROUP_FILES = (
+    ("memory.max", "memory.current"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+)
+_MOUNTS = Path("/proc/self/mounts")
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Platform:
+    """Facts of one machine.
+
+    Attributes:
+        machine: Architecture, such as ``x86_64`` or ``aarch64``.
+        cores: Cores this process may use.
+        memory_bytes: Memory this process may still take: of the machine, its control group, its job and its limits.
+        num_gpus: Visible GPUs.
+        has_bfloat16: Whether the GPUs compute in bfloat16; None where it is not known.
+        has_triton: Whether triton can be imported.
+        versions: Installed version of each package a rule looks at; absent packages are left out.
+        environment: The watched environment variables that are set.
+        interfaces: Network interfaces.
+        mounts: File-system type of each mount point.
+    """
+
+    machine: str = "x86_64"
+    cores: int = 1
+    memory_bytes: int = 8 * 10**9
+    num_gpus: int = 0
+    has_bfloat16: bool | None = None
+    has_triton: bool = False
+    versions: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    interfaces: tuple[str, ...] = ()
+    mounts: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def detect(cls) -> Platform:
+        """Return the facts of this machine, without importing torch."""
+        environment = {name: os.environ[name] for name in WATCHED_VARIABLES if name in os.environ}
+        return cls(
+            machine=platform.machine(),
+            cores=len(os.sched_getaffinity(0)),
+            memory_bytes=_memory_bytes(),
+            num_gpus=_num_gpus(environment.get("CUDA_VISIBLE_DEVICES")),
+            has_triton=importlib.util.find_spec("triton") is not None,
+            versions=_versions("torch", "mlflow"),
+            environment=environment,
+            interfaces=tuple(name for _, name in socket.if_nameindex()),
+            mounts=_mounts(),
+        )
+
+    @property
+    def is_arm(self) -> bool:
+        """Whether the processor is a 64-bit ARM."""
+        return self.machine.lower() in ("aarch64", "arm64")
+
+    def version(self, package: str) -> tuple[int, int] | None:
+        """Return major and minor version of a package, None where it is not installed or not a plain version."""
+        parts = self.versions.get(package, "").split(".")
+        return (int(parts[0]), int(parts[1])) if len(parts) > 1 and parts[0].isdigit() and parts[1].isdigit() else None
+
+    def file_system(self, path: str) -> str:
+        """Return the type of the file system a path lies on, empty where it is not known."""
+        absolute = os.path.abspath(path)
+        holding = [point for point in self.mounts if _holds(point, absolute)]
+        return self.mounts[max(holding, key=len)] if holding else ""
+
+
+def _holds(mount_point: str, path: str) -> bool:
+    return path == mount_point or path.startswith(mount_point.rstrip("/") + "/")
+
+
+def _memory_bytes() -> int:
+    limits = [psutil.virtual_memory().available]
+    for limit_file, used_file in _CGROUP_FILES:
+        limit = _number(_CGROUP / limit_file)
+        if limit is not None:
+            limits.append(limit - (_number(_CGROUP / used_file) or 0))
+    job_mib = os.environ.get("SLURM_MEM_PER_NODE", "")
+    if job_mib.isdigit():
+        limits.append(int(job_mib) * _MIB)
+    address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if address_space != resource.RLIM_INFINITY:
+        limits.append(address_space)
+    return max(0, min(limits))
+
+
+def _number(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _num_gpus(visible: str | None) -> int:
+    present = len(list(_GPU_DIRECTORY.iterdir())) if _GPU_DIRECTORY.is_dir() else 0
+    if visible is None:
+        return present
+    chosen = [name for name in visible.split(",") if name.strip() not in ("", "-1")]
+    return min(present, len(chosen))
+
+
+def _versions(*packages: str) -> dict[str, str]:
+    found = {}
+    for package in packages:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _mounts() -> dict[str, str]:
+    if not _MOUNTS.is_file():
+        return {}
+    fields = [line.split() for line in _MOUNTS.read_text(errors="replace").splitlines()]
+    return {parts[1].replace("\\040", " "): parts[2] for parts in fields if len(parts) > 2}

@@ -1,0 +1,103 @@
+"""Rules of checkpoints, intervals, the tracker and several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from xectool.config.root import RegressorConfig, RunConfig
+from xectool.findings import Finding
+from xectool.rules import Rule
+
+_EXPORTS = {".onnx": "an ONNX export", ".torchscript": "a TorchScript export", ".safetensors": "bare weights"}
+_SHORT_TIMEOUT_S = 60.0
+
+
+class IntervalsFitTheRun(Rule[RunConfig]):
+    """An interval longer than the run, or one of something that is not written, does nothing."""
+
+    code = "CFG-24"
+    title = "Intervals are shorter than the run and belong to something that is written"
+
+    def check(self, facts: RunConfig) -> Iterator[Finding]:
+        """Yield a warning for each interval without effect."""
+        checkpoint, epochs = facts.checkpoint, facts.training.epochs
+        if checkpoint.save_interval > epochs and "save_interval" in checkpoint.model_fields_set:
+            yield self.warning(
+                "checkpoint.save_interval",
+                f"checkpoint.save_interval {checkpoint.save_interval} is above training.epochs {epochs}: no numbered "
+                "checkpoint is written (save_interval does not change validation frequency)",
+                f"checkpoint.save_interval: {max(1, epochs // 2)}",
+            )
+        if facts.validation.interval > epochs:
+            yield self.warning(
+                "validation.interval",
+                f"validation.interval {facts.validation.interval} is above training.epochs {epochs}: only the last "
+                "epoch is validated",
+                "validation.interval: 1",
+            )
+        if isinstance(facts, RegressorConfig) or facts.checkpoint.save_predictions:
+            return
+        default = type(facts.checkpoint).model_fields["root_save_interval"].default
+        if facts.checkpoint.root_save_interval != default:
+            yield self.warning(
+                "checkpoint.root_save_interval",
+                f"checkpoint.root_save_interval {facts.checkpoint.root_save_interval} has no effect with "
+                "checkpoint.save_predictions: false",
+                "checkpoint.save_predictions: true",
+            )
+
+
+class OneStartingPoint(Rule[RunConfig]):
+    """A run continues one checkpoint or starts from another's weights, and neither is an export."""
+
+    code = "CFG-45"
+    title = "resume_from and init_from name one training checkpoint"
+
+    def check(self, facts: RunConfig) -> Iterator[Finding]:
+        """Yield an error for two starting points and for exports, a warning for reset flags without a resume."""
+        checkpoint = facts.checkpoint
+        if checkpoint.resume_from and checkpoint.init_from:
+            yield self.error(
+                "checkpoint.init_from",
+                f"checkpoint.resume_from {checkpoint.resume_from} and checkpoint.init_from {checkpoint.init_from} "
+                "contradict each other: continue a run, or start a new one from weights",
+                "checkpoint.init_from: null",
+            )
+        for name in ("resume_from", "init_from"):
+            path = getattr(checkpoint, name) or ""
+            what = next((text for suffix, text in _EXPORTS.items() if path.lower().endswith(suffix)), None)
+            if what and not (name == "init_from" and what == "bare weights"):
+                yield self.error(
+                    f"checkpoint.{name}",
+                    f"checkpoint.{name} {path} is {what}; training needs a checkpoint with optimizer state",
+                    f"checkpoint.{name}: artifacts/<run>/checkpoint_last.pt",
+                )
+        flags = [name for name in ("refresh_lr", "reset_epoch", "new_mlflow_run") if getattr(checkpoint, name)]
+        if flags and not checkpoint.resume_from:
+            yield self.warning(
+                f"checkpoint.{flags[0]}",
+                f"checkpoint.{' and checkpoint.'.join(flags)} have no effect without "
+                "checkpoint.resume_from or --resume",
+                f"checkpoint.{flags[0]}: false",
+            )
+
+
+class CollectivesHaveTime(Rule[RunConfig]):
+    """The first step compiles and rank 0 writes files; other ranks wait for both."""
+
+    code = "CFG-50"
+    title = "distributed.timeout_s is at least 60 s"
+
+    def check(self, facts: RunConfig) -> Iterator[Finding]:
+        """Yield a warning for a short timeout."""
+        timeout_s = facts.distributed.timeout_s
+        if timeout_s < _SHORT_TIMEOUT_S:
+            yield self.warning(
+                "distributed.timeout_s",
+                f"distributed.timeout_s {timeout_s:g} is below 60 s: compiling or rank 0 writing files takes longer "
+                "and ends the run on the other ranks",
+                "distributed.timeout_s: 600",
+            )
+
+
+RUN_RULES: tuple[Rule[RunConfig], ...] = (IntervalsFitTheRun(), OneStartingPoint(), CollectivesHaveTime())

@@ -1,0 +1,95 @@
+"""The YAML text ``config init`` writes: every key with its value, unit, bound and meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from xectool.config.keys import Key, keys_of
+from xectool.config.load import YamlDumper
+from xectool.config.root import KINDS, RunConfig
+from xectool.config.tasks import TASK_NAMES
+from xectool.errors import UsageError, did_you_mean
+
+_COMMENT_COLUMN = 38
+_MACHINE_PRESETS: dict[str, dict[str, Any]] = {
+    "a100": {
+        "preset": "a100", "data.chunksize": 262_144, "data.num_workers": 4, "data.num_threads": 4,
+        "data.batch_size": 1024, "training.amp": "bf16", "training.compile": "max-autotune-no-cudagraphs",
+    },
+    "gh200": {
+        "preset": "gh200", "data.chunksize": 65_536, "data.num_workers": 1, "data.num_threads": 8,
+        "data.batch_size": 2048, "training.amp": "bf16", "training.compile": "reduce-overhead",
+        "data.drop_last": True,
+    },
+    "cpu": {
+        "preset": "cpu", "data.chunksize": 8192, "data.num_workers": 0, "data.num_threads": 2, "data.batch_size": 128,
+        "training.device": "cpu", "training.amp": "off", "training.compile": "none", "model.encoder_dim": 128,
+    },
+    "ci": {
+        "preset": "ci", "data.chunksize": 1024, "data.num_workers": 0, "data.num_threads": 1, "data.batch_size": 64,
+        "training.device": "cpu", "training.amp": "off", "training.compile": "none", "training.epochs": 2,
+        "training.warmup_epochs": 0, "training.deterministic": True, "model.encoder_dim": 32,
+    },
+}  # fmt: skip
+PRESETS = tuple(_MACHINE_PRESETS)
+_REGRESSOR: dict[str, Any] = {
+    "tasks.energy.enabled": True,
+    "tasks.uvwFI.enabled": True,
+    "training.lr_scheduler": "cosine",
+} | {f"tasks.{task}.{name}": "auto" for task in TASK_NAMES for name in ("scale", "shift")}
+_COMMON: dict[str, Any] = {"data.train_path": "data/train.root", "data.val_path": "data/val.root"}
+
+
+def template(kind: str, preset: str | None = None) -> str:
+    """Return a commented configuration of a kind, with the values of a preset.
+
+    Raises:
+        UsageError: The kind or the preset does not exist.
+    """
+    _known("kind", kind, KINDS)
+    if preset is not None:
+        _known("preset", preset, _MACHINE_PRESETS)
+    values = _COMMON | (_REGRESSOR if kind == "regressor" else {}) | _MACHINE_PRESETS.get(preset or "", {})
+    head = [
+        f"# A run of kind {kind}, every key with its value and meaning. Delete what you do not change.",
+        "# Override on the command line: --set training.lr=1e-4",
+    ]
+    return "\n".join([*head, *_lines(KINDS[kind](), keys_of(kind), values)]) + "\n"
+
+
+def key_comment(key: Key) -> str:
+    """Return the meaning of a key with its unit and bounds, as one line."""
+    unit = str(key.extra.get("unit", ""))
+    limits = ", ".join(part for part in ("" if unit in ("", "1") else unit, key.bounds) if part)
+    return f"{key.field.description}{f' [{limits}]' if limits else ''}"
+
+
+def _known(what: str, name: str, known: Mapping[str, object]) -> None:
+    if name not in known:
+        hint = did_you_mean(name, known) or f"choose one of {', '.join(known)}"
+        raise UsageError(f"unknown {what} '{name}'", where=f"known: {', '.join(known)}", fix=hint)
+
+
+def _lines(config: RunConfig, keys: Mapping[str, Key], values: Mapping[str, Any]) -> Iterator[str]:
+    for dotted, key in keys.items():
+        indent = "  " * dotted.count(".")
+        if key.is_section:
+            yield ("" if indent else "\n") + f"{indent}{key.leaf}:".ljust(_COMMENT_COLUMN) + f"  # {key_comment(key)}"
+            continue
+        value = values.get(dotted, _value(config, dotted))
+        yield f"{indent}{key.leaf}: {_scalar(value)}".ljust(_COMMENT_COLUMN) + f"  # {key_comment(key)}"
+
+
+def _value(config: RunConfig, dotted: str) -> Any:
+    value: Any = config.to_dict()
+    for name in dotted.split("."):
+        value = value[name]
+    return value
+
+
+def _scalar(value: Any) -> str:
+    text: str = yaml.dump(value, Dumper=YamlDumper, default_flow_style=True, width=10**6)
+    return text.removesuffix("\n").removesuffix("\n...")

@@ -1,0 +1,103 @@
+"""The ``config`` commands: start, show, check, describe and compare configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xectool.config.capacity_rules import CAPACITY_RULES
+from xectool.config.json_schema import json_schema
+from xectool.config.load import LoadedConfig, load_config, to_yaml
+from xectool.config.path_rules import overlap_rules, path_rules
+from xectool.config.platform import Platform
+from xectool.config.platform_rules import Situation
+from xectool.config.template import template
+from xectool.findings import Report
+from xectool.rules import run_rules
+
+
+@dataclass(frozen=True)
+class ConfigShown:
+    """A resolved configuration.
+
+    Attributes:
+        config: All keys with their values, as plain types.
+        yaml: The same as YAML text that loads again.
+        findings: Warnings and notes.
+    """
+
+    config: Mapping[str, Any]
+    yaml: str
+    findings: Report
+
+
+@dataclass(frozen=True)
+class ConfigDifference:
+    """One key on which two configurations differ; None also stands for a key one of them does not have."""
+
+    key: str
+    first: Any
+    second: Any
+
+
+def init(kind: str = "regressor", preset: str | None = None) -> str:
+    """Return a commented YAML configuration to start from.
+
+    Raises:
+        UsageError: The kind or the preset does not exist.
+    """
+    return template(kind, preset)
+
+
+def show(path: Path | str, overrides: Sequence[str] = ()) -> ConfigShown:
+    """Return the configuration a file and overrides resolve to.
+
+    Raises:
+        ConfigError: The configuration is not valid.
+    """
+    return _shown(load_config(path, overrides))
+
+
+def check(path: Path | str, overrides: Sequence[str] = (), deep: bool = False) -> ConfigShown:
+    """Check a configuration on this machine; ``deep`` also looks at its paths, the memory and the devices.
+
+    Raises:
+        ConfigError: A rule is broken; ``findings`` of the error lists all of them.
+    """
+    platform = Platform.detect()
+    loaded = load_config(path, overrides, platform)
+    if not deep:
+        return _shown(loaded.require(overlap_rules(loaded.config)))
+    capacity = run_rules(CAPACITY_RULES, Situation(loaded.config, platform)).report
+    return _shown(loaded.require(path_rules(loaded.config).merged(capacity)))
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of all kinds."""
+    return json_schema()
+
+
+def diff(first: Path | str, second: Path | str, overrides: Sequence[str] = ()) -> tuple[ConfigDifference, ...]:
+    """Return the keys on which two resolved configurations differ, overrides applied to both.
+
+    Raises:
+        ConfigError: One of them is not valid.
+    """
+    a = dict(_flat(load_config(first, overrides).config.to_dict()))
+    b = dict(_flat(load_config(second, overrides).config.to_dict()))
+    keys = [*a, *(key for key in b if key not in a)]
+    return tuple(ConfigDifference(key, a.get(key), b.get(key)) for key in keys if a.get(key) != b.get(key))
+
+
+def _shown(loaded: LoadedConfig) -> ConfigShown:
+    return ConfigShown(loaded.config.to_dict(), to_yaml(loaded.config), loaded.findings)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
