@@ -1,0 +1,1 @@
+"""Plots of runs and predictions: resolutions, learning curves and event displays."""

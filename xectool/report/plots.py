@@ -1,0 +1,101 @@
+"""All plots of a prediction file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from xectool.report.displays import write_display
+from xectool.report.pages import Comparison, Panel, panels
+from xectool.report.panels import Quantity
+from xectool.report.predictions import PredictionFile, TaskPredictions
+from xectool.report.style import house_style, new_figure, save
+from xectool.report.worst import SensorFiles, display_events, worst_rows
+
+PANELS_A_ROW = 3
+PANEL_SIZE_IN = (4.4, 3.5)
+NUM_WORST = 5
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written, and what was left out and why.
+
+    Attributes:
+        files: Paths in the order they were written.
+        notes: One sentence for each page or event that was skipped.
+    """
+
+    files: list[Path] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def write_plots(
+    predictions: Path, out_dir: Path, *, sources: SensorFiles | None = None, num_worst: int = NUM_WORST
+) -> Written:
+    """Write ``resolution_<task>.pdf`` and ``.png``, and displays of the worst events.
+
+    Args:
+        predictions: A prediction file.
+        out_dir: Folder for the plots, made if needed.
+        sources: The files that were predicted; without them there are no event displays.
+        num_worst: How many events to display.
+
+    Returns:
+        The files written, and notes on what could not be drawn.
+
+    Raises:
+        DataFileError: The prediction file cannot be read.
+    """
+    written = Written()
+    with PredictionFile(predictions) as file, house_style():
+        found = [file.task(task) for task in file.tasks]
+        for task, events in zip(file.tasks, found, strict=True):
+            _write_task(task, events, file, out_dir, written)
+        if sources is not None:
+            usable = [events for events in found if events is not None and len(events.rows)]
+            rows = worst_rows(usable, num_worst)
+            for rank, display in enumerate(display_events(file, rows, usable, sources), start=1):
+                written.files.extend(write_display(display, out_dir / "worst_events", f"worst_{rank:02d}"))
+    return written
+
+
+def _write_task(
+    task: str, events: TaskPredictions | None, file: PredictionFile, out_dir: Path, written: Written
+) -> None:
+    if events is None:
+        written.notes.append(f"{task}: no plots, the file has no truth_{task} of the same width")
+        return
+    if events.num_nonfinite:
+        written.notes.append(f"{task}: {events.num_nonfinite} of {file.num_events} predictions are not finite")
+    if not len(events.rows):
+        written.notes.append(f"{task}: no plots, no event has a known truth and a finite prediction")
+        return
+    title = f"{task}: {len(events.rows)} events"
+    if events.num_nonfinite:
+        title += f", {events.num_nonfinite} not finite"
+    drawn = panels(Comparison(events, _against(file, events)))
+    written.files.extend(_write_page(drawn, title, out_dir, f"resolution_{task}"))
+
+
+def _write_page(drawn: list[Panel], title: str, out_dir: Path, stem: str) -> list[Path]:
+    columns = min(PANELS_A_ROW, len(drawn))
+    rows = -(-len(drawn) // columns)
+    figure = new_figure(PANEL_SIZE_IN[0] * columns, PANEL_SIZE_IN[1] * rows + 0.4)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    for index, panel in enumerate(drawn, start=1):
+        panel(figure.add_subplot(rows, columns, index))
+    return save(figure, out_dir, stem)
+
+
+def _against(file: PredictionFile, events: TaskPredictions) -> tuple[Quantity, ...]:
+    """Return the true energy and position of the events, as far as any of them is known."""
+    found = []
+    energy, position = file.truth("energy"), file.truth("uvwFI")
+    if energy is not None:
+        found.append(Quantity(1e3 * energy[events.rows, 0], "true $E$", "MeV"))
+    if position is not None:
+        found += [Quantity(position[events.rows, i], f"true ${axis}$", "cm") for i, axis in enumerate("uvw")]
+    return tuple(quantity for quantity in found if np.isfinite(quantity.values).any())

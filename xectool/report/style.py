@@ -1,0 +1,84 @@
+"""The look of all figures: high-energy physics habits, without touching the state of matplotlib.pyplot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import mplhep
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+BLUE, ORANGE, RED, PURPLE, GREY, VIOLET = "#5790fc", "#f89c20", "#e42536", "#964a8b", "#9c9ca1", "#7a21dd"
+INK = "#222222"
+PNG_DPI = 150
+
+_SIZES: dict[str, Any] = {
+    "font.size": 11,
+    "font.sans-serif": ["TeX Gyre Heros", "Helvetica", "Arial", "DejaVu Sans"],
+    "axes.linewidth": 1.0,
+    "axes.titlesize": 11,
+    "lines.linewidth": 1.5,
+    "lines.markersize": 4,
+    "legend.fontsize": 9.5,
+    "xtick.major.size": 6,
+    "xtick.minor.size": 3,
+    "ytick.major.size": 6,
+    "ytick.minor.size": 3,
+    "xtick.labelsize": 10,
+    "ytick.labelsize": 10,
+    "axes.formatter.useoffset": False,
+    "axes.formatter.limits": (-4, 5),
+    "axes.formatter.use_mathtext": True,
+    "pdf.fonttype": 42,
+}
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    """Apply the style inside the block only; drawing and saving both have to happen there."""
+    settings: Any = {**mplhep.style.ROOT, **_SIZES}
+    with mpl.rc_context(settings):
+        yield
+
+
+def new_figure(width_in: float, height_in: float) -> Figure:
+    """Return a figure that no pyplot window manager knows, so that nothing has to be closed."""
+    figure = Figure(figsize=(width_in, height_in), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save(figure: Figure, out_dir: Path, stem: str) -> list[Path]:
+    """Write ``<stem>.pdf`` and ``<stem>.png``; returns both paths.
+
+    The PDF carries no creation date: the same input gives the same bytes.
+    """
+    out_dir.mkdir(parents=True, exist_ok=True)
+    pdf, png = out_dir / f"{stem}.pdf", out_dir / f"{stem}.png"
+    figure.savefig(pdf, metadata={"CreationDate": None})
+    figure.savefig(png, dpi=PNG_DPI)
+    return [pdf, png]
+
+
+def say(axes: Axes, text: str, corner: str = "upper left") -> None:
+    """Write a short text into a corner of the axes."""
+    vertical, horizontal = corner.split()
+    x = {"left": 0.04, "right": 0.96}[horizontal]
+    y = {"upper": 0.95, "lower": 0.05}[vertical]
+    box = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.5}
+    axes.text(
+        x, y, text, transform=axes.transAxes, fontsize=9.5, color=INK, linespacing=1.4, bbox=box,
+        ha=horizontal, va={"upper": "top", "lower": "bottom"}[vertical],
+    )  # fmt: skip
+
+
+def say_nothing_to_show(axes: Axes, reason: str) -> None:
+    """Say in an otherwise empty panel why it is empty."""
+    axes.text(0.5, 0.5, reason, transform=axes.transAxes, ha="center", va="center", color=GREY, fontsize=10)
+    axes.set_xticks([])
+    axes.set_yticks([])
