@@ -1,0 +1,59 @@
+"""A batch of events with its identity.
+
+Axes: B events, S sensors (4760), D numbers of a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+
+@dataclass(frozen=True)
+class EventBatch:
+    """Events of one step of one rank; it may be empty in the last step of an epoch.
+
+    Attributes:
+        npho: Photons of each sensor as in the file, shape (B, S), float32.
+        time: Time of each sensor in s as in the file, shape (B, S), float32.
+        targets: Truth of each task in physical units, shape (B, D), float32; unknown values as in the file (1e10).
+        weight: Weight of each event in the loss, shape (B,), float32.
+        file_index: Index of the file of each event, shape (B,).
+        entry: Entry in that file, shape (B,).
+        run: Run number, -1 where the file has none, shape (B,).
+        event: Event number, the entry where the file has none, shape (B,).
+        epoch: Epoch the batch belongs to.
+        step: Step inside the epoch, from 0.
+    """
+
+    npho: torch.Tensor
+    time: torch.Tensor
+    targets: Mapping[str, torch.Tensor]
+    weight: torch.Tensor
+    file_index: npt.NDArray[np.int32]
+    entry: npt.NDArray[np.int64]
+    run: npt.NDArray[np.int64]
+    event: npt.NDArray[np.int64]
+    epoch: int
+    step: int
+
+    @property
+    def num_events(self) -> int:
+        """Count of events, B."""
+        return int(self.npho.shape[0])
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> EventBatch:
+        """Return the batch with its tensors on ``device``; the identity stays with the host."""
+        options: dict[str, Any] = {"device": device, "non_blocking": non_blocking}
+        return replace(
+            self,
+            npho=self.npho.to(**options),
+            time=self.time.to(**options),
+            targets={task: target.to(**options) for task, target in self.targets.items()},
+            weight=self.weight.to(**options),
+        )

@@ -1,0 +1,150 @@
+"""The events of a data set: its files, checked before reading, and how a run of entries is read."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from xectool.config.tasks import TASK_WIDTHS
+from xectool.data.blocks import Piece, SourceFile
+from xectool.data.window import WindowArrays
+from xectool.detector.constants import DEAD_VALUE
+from xectool.findings import Finding
+from xectool.rootio.reader import EventFile
+
+# Open files a process keeps; parsing a tree's header again costs milliseconds.
+_KEPT_FILES = 64
+
+
+@dataclass(frozen=True)
+class SourceBranches:
+    """Names of the branches that are read.
+
+    Attributes:
+        npho: Photons of the sensors.
+        time: Times of the sensors.
+        run: Run number; a file without it gives -1.
+        event: Event number; a file without it gives the entry.
+        truth: Branch of each task's truth; a file without it gives 1e10, "unknown".
+    """
+
+    npho: str = "npho"
+    time: str = "relative_time"
+    run: str = "run"
+    event: str = "event"
+    truth: Mapping[str, str] = field(default_factory=dict)
+
+
+class EventSource:
+    """Reads entries of the files of a data set into tensors; safe to use from threads, can go to other processes.
+
+    Args:
+        files: The files, each with the entries that are served.
+        branches: What is read.
+        findings: What was noticed while the files were opened, e.g. empty ones.
+    """
+
+    def __init__(
+        self, files: tuple[SourceFile, ...], branches: SourceBranches, findings: tuple[Finding, ...] = ()
+    ) -> None:
+        self.files, self.branches, self.findings = files, branches, findings
+        self.widths = {task: TASK_WIDTHS[task] for task in branches.truth}
+        self._open: OrderedDict[int, EventFile] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"files": self.files, "branches": self.branches, "findings": self.findings}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]  # the cache and its lock are made anew
+
+    @property
+    def num_events(self) -> int:
+        """Count of events that are served."""
+        return sum(file.num_selected for file in self.files)
+
+    def first(self, num_events: int) -> EventSource:
+        """Return the source cut to its first ``num_events`` events, in file order; files without any are kept."""
+        files, left = [], num_events
+        for file in self.files:
+            take = min(left, file.num_selected)
+            left -= take
+            if take < file.num_selected:
+                chosen = np.arange(take, dtype=np.int64) if file.selected is None else file.selected[:take]
+                file = replace(file, selected=chosen)
+            files.append(file)
+        return EventSource(tuple(files), self.branches, self.findings)
+
+    def event_file(self, file_index: int) -> EventFile:
+        """Return the open file; the least recently used one is closed when too many are open."""
+        with self._lock:
+            found = self._open.pop(file_index, None)
+            if found is None:
+                file = self.files[file_index]
+                found = EventFile(file.path, file.tree)
+            self._open[file_index] = found
+            while len(self._open) > _KEPT_FILES:
+                # Only forgotten, not closed: another thread may still read from it.
+                self._open.popitem(last=False)
+            return found
+
+    def read_piece(self, piece: Piece, window: WindowArrays, row: int) -> None:
+        """Read a run of events into the rows of a window from ``row`` on.
+
+        Raises:
+            DataFileError: The file is damaged; names branch and entries.
+        """
+        file = self.event_file(piece.file_index)
+        rows = slice(row, row + piece.num_events)
+        _read_rows(file, self.branches.npho, piece, window.npho[rows])
+        _read_rows(file, self.branches.time, piece, window.time[rows])
+        for task, branch in self.branches.truth.items():
+            if branch in file.branch_names:
+                _read_rows(file, branch, piece, window.targets[task][rows])
+            else:
+                window.targets[task][rows] = DEAD_VALUE
+        window.identity[rows] = torch.from_numpy(self._identity(file, piece))
+
+    def truth(self, file_index: int, task: str) -> npt.NDArray[np.float32]:
+        """Return the truth of a task for the served entries of a file, shape (events, D)."""
+        served = self.files[file_index]
+        file = self.event_file(file_index)
+        values = np.empty((served.num_entries, self.widths[task]), np.float32)
+        file.read_into(self.branches.truth[task], 0, served.num_entries, values)
+        return values if served.selected is None else values[served.selected]
+
+    def run_event_numbers(self, file_index: int) -> npt.NDArray[np.int64]:
+        """Return run and event number of the served entries of a file, shape (events, 2)."""
+        served = self.files[file_index]
+        whole = Piece(file_index, 0, served.num_entries, served.selected, 0, 0)
+        return self._identity(self.event_file(file_index), whole)[:, 2:]
+
+    def _identity(self, file: EventFile, piece: Piece) -> npt.NDArray[np.int64]:
+        entries = np.arange(piece.entry_start, piece.entry_stop) if piece.selected is None else piece.selected
+        identity = np.empty((len(entries), 4), np.int64)
+        identity[:, 0], identity[:, 1] = piece.file_index, entries
+        for column, branch, default in ((2, self.branches.run, -1), (3, self.branches.event, entries)):
+            if branch in file.branch_names:
+                values = np.empty(piece.entry_stop - piece.entry_start, np.int64)
+                file.read_into(branch, piece.entry_start, piece.entry_stop, values)
+                identity[:, column] = values if piece.selected is None else values[entries - piece.entry_start]
+            else:
+                identity[:, column] = default
+        return identity
+
+
+def _read_rows(file: EventFile, branch: str, piece: Piece, target: torch.Tensor) -> None:
+    out = target.numpy()
+    if piece.selected is None:
+        file.read_into(branch, piece.entry_start, piece.entry_stop, out)
+        return
+    whole = np.empty((piece.entry_stop - piece.entry_start, out.shape[1]), np.float32)
+    file.read_into(branch, piece.entry_start, piece.entry_stop, whole)
+    np.take(whole, piece.selected - piece.entry_start, axis=0, out=out)

@@ -1,0 +1,223 @@
+"""Serves the batches of an epoch in the order of the plan.
+
+Axes: B events, S sensors (4760), D numbers of a task.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from xectool.config.data import DataConfig
+from xectool.data.batch import EventBatch
+from xectool.data.events import EventSource
+from xectool.data.plan import DataPlan
+from xectool.data.readers import ThreadReader, WindowReader, WorkerReader
+from xectool.data.window import WindowArrays, event_bytes
+from xectool.errors import XecError
+
+# Largest decompressed block of a ROOT file and its compressed bytes, held by each reading thread.
+_BLOCK_BYTES = 2 * 16 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class LoaderOptions:
+    """How windows are read; nothing here changes what is served.
+
+    Attributes:
+        num_workers: Processes; 0 reads in threads of this one.
+        num_threads: Reading threads of a process.
+        prefetch_factor: Windows each worker process reads ahead.
+        persistent_workers: Whether worker processes outlive an epoch.
+        pin_memory: Whether batches lie in page-locked memory.
+        mp_context: How worker processes start.
+        timeout_s: Longest wait for a worker process.
+    """
+
+    num_workers: int = 0
+    num_threads: int = 2
+    prefetch_factor: int = 2
+    persistent_workers: bool = True
+    pin_memory: bool = False
+    mp_context: str = "forkserver"
+    timeout_s: float = 600.0
+
+    @classmethod
+    def from_config(cls, data: DataConfig, device: torch.device | str) -> LoaderOptions:
+        """Return the options of a configuration; memory is pinned for an accelerator unless it says otherwise."""
+        pin = torch.device(device).type == "cuda" if data.pin_memory is None else data.pin_memory
+        return cls(
+            num_workers=data.num_workers,
+            num_threads=data.num_threads,
+            prefetch_factor=2 if data.prefetch_factor is None else data.prefetch_factor,
+            persistent_workers=True if data.persistent_workers is None else data.persistent_workers,
+            pin_memory=pin,
+            mp_context=data.mp_context,
+            timeout_s=data.timeout_s,
+        )
+
+    def for_torch(self) -> dict[str, Any]:
+        """Return the arguments of ``DataLoader``; those that need workers are given only with workers."""
+        return {
+            "num_workers": self.num_workers,
+            "prefetch_factor": self.prefetch_factor,
+            "persistent_workers": self.persistent_workers,
+            "multiprocessing_context": self.mp_context,
+            "timeout": self.timeout_s,
+        }
+
+
+class EventWeigher(Protocol):
+    """Abstract source of loss weights."""
+
+    def weights(self, targets: Mapping[str, npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
+        """Return the weight of each event, shape (B,), from its truth, each of shape (B, D)."""
+        ...
+
+
+class EventLoader:
+    """Serves the batches of one rank.
+
+    Args:
+        source: The events.
+        plan: Their order; made from ``source.files``.
+        rank: The rank served.
+        options: How windows are read.
+        weights: Weights of the events; None gives ones.
+
+    Attributes:
+        data_wait_s: Seconds the consumer has waited for batches, over all epochs.
+        events_served: Events of all batches so far.
+    """
+
+    def __init__(
+        self,
+        source: EventSource,
+        plan: DataPlan,
+        *,
+        rank: int = 0,
+        options: LoaderOptions | None = None,
+        weights: EventWeigher | None = None,
+    ) -> None:
+        self.source, self.plan, self.rank = source, plan, rank
+        self.options = options or LoaderOptions()
+        self.data_wait_s = 0.0
+        self.events_served = 0
+        self._weigher = weights
+        self._reader: WindowReader | None = None
+
+    def __enter__(self) -> EventLoader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of an epoch, the same on every rank."""
+        return self.plan.num_steps
+
+    def close(self) -> None:
+        """Stop the reading threads or processes; a later epoch starts them again."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[EventBatch]:
+        """Yield the batches of an epoch from a step on; only what they need is read.
+
+        Raises:
+            DataFileError: A file is damaged; names branch and entries.
+            WorldError: A worker process died or does not answer.
+        """
+        reader = self._reader = self._reader or self._make_reader()
+        reader.start(epoch, self.plan.windows(epoch, self.rank, start_step))
+        seen = 0
+        try:
+            for step in range(start_step, self.plan.num_steps):
+                begin = time.perf_counter()
+                batch = self._batch(reader, epoch, step)
+                self.data_wait_s += time.perf_counter() - begin
+                seen += batch.num_events
+                self.events_served += batch.num_events
+                yield batch
+            self._audit(seen, start_step)
+        finally:
+            reader.stop()
+
+    def _make_reader(self) -> WindowReader:
+        options = self.options
+        if options.num_workers > 0:
+            return WorkerReader(self.source, self.plan, options.num_threads, options.for_torch())
+        return ThreadReader(self.source, self.plan, options.num_threads, _resident_windows(self.plan, options))
+
+    def _batch(self, reader: WindowReader, epoch: int, step: int) -> EventBatch:
+        layout = self.plan.batch_layout(epoch, step, self.rank)
+        num_events = sum(len(places) for _, places, _ in layout)
+        rows = WindowArrays.empty(num_events, self.source.widths, self.options.pin_memory)
+        for key, places, window_rows in layout:
+            window = reader.get(key)
+            window.gather_into(rows, torch.from_numpy(places), torch.from_numpy(window_rows))
+            if self.plan.is_used_up(epoch, key, self.rank, step + 1):
+                reader.retire(key)
+        return self._finished(rows, epoch, step)
+
+    def _finished(self, rows: WindowArrays, epoch: int, step: int) -> EventBatch:
+        num_events = len(rows.npho)
+        weight = torch.ones(num_events, pin_memory=self.options.pin_memory)
+        if self._weigher is not None:
+            weight.copy_(torch.from_numpy(self._weigher.weights({k: v.numpy() for k, v in rows.targets.items()})))
+        identity = rows.identity.numpy()
+        return EventBatch(
+            npho=rows.npho,
+            time=rows.time,
+            targets=rows.targets,
+            weight=weight,
+            file_index=identity[:, 0].astype(np.int32),
+            entry=identity[:, 1].copy(),
+            run=identity[:, 2].copy(),
+            event=identity[:, 3].copy(),
+            epoch=epoch,
+            step=step,
+        )
+
+    def _audit(self, seen: int, start_step: int) -> None:
+        expected = self.plan.events_of_rank(self.rank, start_step)
+        if seen != expected:
+            raise XecError(
+                f"rank {self.rank} served {seen} events of an epoch, expected {expected}",
+                where="xectool.data.loader",
+                fix="report this as a defect of xectool, with the configuration",
+                code="XT-DUPLICATE-EVENTS",
+            )
+
+
+def _resident_windows(plan: DataPlan, options: LoaderOptions) -> int:
+    """Return how many windows are in memory at once: one a shard in use, and those read ahead."""
+    shards = max(len(plan.shards_of_rank(rank)) for rank in range(plan.world_size))
+    ahead = options.num_workers * options.prefetch_factor if options.num_workers else options.num_threads
+    return shards + ahead
+
+
+def loader_memory_bytes(plan: DataPlan, options: LoaderOptions, widths: Mapping[str, int]) -> int:
+    """Return an upper bound on the memory a rank's loader takes, without the interpreters of its processes.
+
+    (windows in use and ahead) x (events of the largest window) x (bytes of an event)
+    + 3 batches (being filled, in use, and freed late) + one decompressed block a reading thread.
+
+    Args:
+        plan: The data plan.
+        options: How it is read.
+        widths: Numbers of each task whose truth is read.
+    """
+    one_event = event_bytes(widths)
+    windows = _resident_windows(plan, options) * plan.max_window_events
+    batches = 3 * min(plan.batch_size, plan.num_events)
+    threads = options.num_threads * max(options.num_workers, 1)
+    return (windows + batches) * one_event + threads * _BLOCK_BYTES

@@ -1,0 +1,133 @@
+"""Opens a data set as the configuration describes it: files found, branches checked, events selected."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Literal
+
+from xectool.config.data import DataConfig
+from xectool.config.tasks import TASK_WIDTHS
+from xectool.data.blocks import SourceFile
+from xectool.data.events import EventSource, SourceBranches
+from xectool.data.selection import excluded_entries, fiducial_entries
+from xectool.detector.constants import NUM_SENSORS
+from xectool.errors import ConfigError, DataUnusable
+from xectool.findings import Finding, Severity
+from xectool.rootio.files import expand_inputs
+from xectool.rootio.reader import EventFile
+from xectool.rootio.schema import ExpectedBranch, check_schema
+
+__all__ = ["EventSource", "SourceBranches", "open_source"]
+
+EventIdentity = tuple[int, int]
+
+
+def open_source(
+    data: DataConfig,
+    which: Literal["train", "val"] | Sequence[str],
+    tasks: Sequence[str],
+    require_truth: bool = True,
+    exclude: Collection[EventIdentity] = (),
+) -> EventSource:
+    """Open the training files, the validation files, or the given ones.
+
+    The fiducial cut is applied to training and validation files, never to given ones. A file without run or event
+    branch is served with run -1 and the entry as event number.
+
+    Args:
+        data: The data section of the configuration.
+        which: ``"train"``, ``"val"``, or paths as ``expand_inputs`` takes them.
+        tasks: Tasks whose truth is read.
+        require_truth: Whether a file without the truth of a task is an error; else its truth is "unknown" (1e10), and
+            a task without truth in any file is left out.
+        exclude: Events that are not served, as (file index, entry).
+
+    Raises:
+        DataFileError: A file, tree or branch is absent or of another shape.
+        DataUnusable: No file holds an event, or no event passes the selection.
+    """
+    branches = {task: data.truth_branches[task] for task in tasks}
+    cut = isinstance(which, str) and data.fiducial.enabled
+    files: list[SourceFile] = []
+    present: set[str] = set()
+    findings: list[Finding] = []
+    for index, path in enumerate(expand_inputs(_paths(data, which))):
+        with EventFile(path, data.tree_name) as file:
+            check_schema(file, _expected(data, file, branches, require_truth, cut))
+            present |= {task for task, branch in branches.items() if branch in file.branch_names}
+            if file.num_entries == 0:
+                findings.append(_empty_file(file))
+            selected = fiducial_entries(file, data) if cut else None
+            selected = excluded_entries(selected, file.num_entries, [entry for at, entry in exclude if at == index])
+            starts = file.cluster_starts(data.npho_branch)
+            files.append(SourceFile(file.path, file.tree, file.num_entries, starts, selected))
+    truth = {task: branch for task, branch in branches.items() if task in present}
+    source = EventSource(
+        tuple(files),
+        SourceBranches(data.npho_branch, data.time_branch, data.run_branch, data.event_branch, truth),
+        tuple(findings),
+    )
+    _check_not_empty(source, cut)
+    return source
+
+
+def _paths(data: DataConfig, which: str | Sequence[str]) -> str | Sequence[str]:
+    if not isinstance(which, str):
+        return which
+    paths = {"train": data.train_path, "val": data.val_path}[which]
+    if not paths:
+        raise ConfigError(
+            f"data.{which}_path is empty", where=f"data.{which}_path", fix=f"--set data.{which}_path=/path/to/*.root"
+        )
+    return paths
+
+
+def _expected(
+    data: DataConfig, file: EventFile, truth: dict[str, str], require_truth: bool, cut: bool
+) -> list[ExpectedBranch]:
+    expected = [
+        ExpectedBranch(data.npho_branch, NUM_SENSORS, "photons of each sensor", "data.npho_branch"),
+        ExpectedBranch(data.time_branch, NUM_SENSORS, "time of each sensor", "data.time_branch"),
+    ]
+    needed = dict(truth)
+    if cut:
+        needed["uvwFI"] = data.truth_branches["uvwFI"]
+    expected += [
+        ExpectedBranch(branch, TASK_WIDTHS[task], f"truth of task {task}", f"data.truth_branches.{task}")
+        for task, branch in needed.items()
+        if require_truth or branch in file.branch_names or (cut and task == "uvwFI")
+    ]
+    numbers = (
+        ("run number", data.run_branch, "data.run_branch"),
+        ("event number", data.event_branch, "data.event_branch"),
+    )
+    expected += [ExpectedBranch(name, 1, role, option) for role, name, option in numbers if name in file.branch_names]
+    return expected
+
+
+def _empty_file(file: EventFile) -> Finding:
+    return Finding(
+        code="XT-DATA-EMPTY-TREE",
+        severity=Severity.WARNING,
+        problem=f"'{file.path}' has no entries in tree '{file.tree}' and is left out",
+        where=file.where,
+        fix="take it out of the list, or make it again",
+    )
+
+
+def _check_not_empty(source: EventSource, cut: bool) -> None:
+    total = sum(file.num_entries for file in source.files)
+    if total == 0:
+        raise DataUnusable(
+            f"none of the {len(source.files)} files holds an event (first: '{source.files[0].path}')",
+            where=source.files[0].path,
+            fix="make the files again; xectool check-data shows each",
+            code="XT-DATA-NO-EVENTS",
+        )
+    if source.num_events == 0:
+        raise DataUnusable(
+            f"none of the {total} events passes the selection",
+            where="data.fiducial",
+            fix="--set data.fiducial.enabled=false" if cut else "serve fewer excluded events",
+            code="XT-DATA-NO-EVENTS",
+        )
