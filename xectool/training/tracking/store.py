@@ -88,7 +88,7 @@ class MlflowStore:
             fix = f"see who holds it: fuser -v {path} (do not delete the file); {fix}"
             raise TrackerError(f"the MLflow database refuses: {error}", where=uri, fix=fix) from error
         except (mlflow.exceptions.MlflowException, sqlalchemy.exc.SQLAlchemyError, OSError) as error:
-            reason = str(error).strip().splitlines()[0][:300]
+            reason = without_password(str(error).strip().splitlines()[0][:300])
             raise TrackerError(f"MLflow failed: {reason}", where=uri, fix=fix) from error
 
     def _connect(self) -> Progress:

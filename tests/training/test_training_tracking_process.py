@@ -1,0 +1,217 @@
+"""Faults of a real MLflow database, injected for real: locked, gone, mirror killed, trainer killed."""
+
+import contextlib
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from xectool.errors import TrackerError, UsageError
+from xectool.runlog.reader import RunReader
+from xectool.runlog.records import EpochRecord, StepRecord
+from xectool.runlog.writer import RunWriter
+from xectool.training.tracking import Tracker, TrackerSettings, sync_run
+from xectool.training.tracking.settings import load_state
+
+LOCKER = """
+import sqlite3, sys, time
+database = sqlite3.connect(sys.argv[1], isolation_level=None)
+database.execute("BEGIN EXCLUSIVE")
+print("locked", flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+TRAINER = """
+import os, sys, time
+from pathlib import Path
+from xectool.runlog.records import StepRecord
+from xectool.runlog.writer import RunWriter
+from xectool.training.tracking import Tracker, TrackerSettings
+run_dir = Path(sys.argv[1])
+writer = RunWriter(run_dir)
+tracker = Tracker(run_dir, TrackerSettings(sys.argv[2], "exp", "run", {"lr": "1"}, poll_s=0.2))
+print(tracker.pid, flush=True)
+if os.fork() == 0:
+    time.sleep(60)  # a loader worker that hangs and outlives its trainer
+for step in range(1, 10**6):
+    writer.step(StepRecord(1, step, time.time(), time.monotonic(), 1.0 / step))
+    time.sleep(0.005)
+"""
+
+
+@pytest.fixture(scope="module")
+def made_database(tmp_path_factory) -> Path:
+    """An MLflow database whose tables exist: creating them takes seconds."""
+    run_dir = tmp_path_factory.mktemp("made") / "run"
+    with RunWriter(run_dir) as writer:
+        tracker = Tracker(run_dir, replace(settings(run_dir.parent / "mlflow.db"), run_name="made"))
+        writer.event("finished")
+        assert tracker.finish().status == "done"
+    return run_dir.parent / "mlflow.db"
+
+
+@pytest.fixture
+def database(made_database, tmp_path) -> Path:
+    return Path(shutil.copy(made_database, tmp_path / "mlflow.db"))
+
+
+def settings(database: Path, **changes) -> TrackerSettings:
+    values = {"params": {"lr": "1", "batch_size": "8"}, "poll_s": 0.2, "warn_after_s": 0.0} | changes
+    return TrackerSettings(f"sqlite:///{database}", "exp", "my run", **values)
+
+
+def write_steps(writer: RunWriter, first: int, last: int) -> None:
+    for step in range(first, last + 1):
+        writer.step(StepRecord(1, step, time.time(), time.monotonic(), 1.0 / step, {"energy": 0.5}, 1e-3, 2.0))
+
+
+def wait_until(condition, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def rows(database: Path, query: str) -> list[tuple]:
+    with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        return connection.execute(query).fetchall()
+
+
+def curve(database: Path, key: str = "step/loss", name: str = "my run") -> list[tuple[int, float]]:
+    query = (
+        "select step, value from metrics join runs using (run_uuid) "
+        f"where key = '{key}' and name = '{name}' order by step, timestamp"
+    )
+    return rows(database, query)
+
+
+def recorded(run_dir: Path) -> list[tuple[int, float]]:
+    return [(record.step, record.loss) for record in RunReader(run_dir).steps()]
+
+
+@contextlib.contextmanager
+def locked(database: Path, seconds: float = 60.0):
+    holder = subprocess.Popen(
+        [sys.executable, "-c", LOCKER, database, str(seconds)], stdout=subprocess.PIPE, text=True, bufsize=1
+    )
+    assert holder.stdout.readline() == "locked\n"
+    try:
+        yield
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+def test_mirror_killed_twice_ends_with_each_point_once(database, tmp_path):
+    run_dir = tmp_path / "run"
+    (run_dir / "plots").mkdir(parents=True)
+    (run_dir / "config.yaml").write_text("kind: regressor\n")
+    with RunWriter(run_dir) as writer:
+        write_steps(writer, 1, 300)
+        start = time.perf_counter()
+        tracker = Tracker(run_dir, settings(database))
+        assert time.perf_counter() - start < 0.5
+        wait_until(lambda: load_state(run_dir).step > 0 or len(curve(database)) > 100)
+        assert "libtorch" not in Path(f"/proc/{tracker.pid}/maps").read_text()
+        os.kill(tracker.pid, signal.SIGKILL)
+        wait_until(lambda: tracker.poll().startswith("the tracking process ended with code -9"))
+        assert tracker.poll() == ""
+        write_steps(writer, 301, 400)
+        values = {"train/loss": 0.5, "val/loss": float("nan")}
+        writer.epoch(EpochRecord(1, 400, time.time(), time.monotonic(), values, 1e-3, 2.5, 8, 8))
+        (run_dir / "plots" / "loss.png").write_bytes(b"png")
+        writer.event("finished")
+        assert tracker.finish().status == "done"
+    assert curve(database) == recorded(run_dir)
+    assert curve(database, "perf/epoch_time_sec") == [(1, 2.5)]
+    assert rows(database, "select is_nan from metrics where key = 'val/loss'") == [(1,)]
+    assert ("my run", "FINISHED") in rows(database, "select name, status from runs")
+    ((location,),) = rows(database, "select artifact_uri from runs where name = 'my run'")
+    uploaded = {path.name for path in Path(location.removeprefix("file://")).rglob("*") if path.is_file()}
+    assert {"config.yaml", "loss.png"} <= uploaded
+
+
+def test_database_locked_for_good_costs_the_training_nothing_and_is_filled_by_a_replay(database, tmp_path):
+    run_dir = tmp_path / "run"
+    with RunWriter(run_dir) as writer, locked(database):
+        tracker = Tracker(run_dir, settings(database))
+        start = time.perf_counter()
+        write_steps(writer, 1, 200)
+        assert time.perf_counter() - start < 0.5
+        wait_until(lambda: "database is locked" in tracker.poll())
+        writer.event("finished")
+        start = time.perf_counter()
+        assert tracker.finish(timeout_s=1.0).status == "behind"
+        assert time.perf_counter() - start < 3.0
+        with pytest.raises(TrackerError, match=r"database is locked[\s\S]*fuser -v .*do not delete"):
+            sync_run(run_dir)
+    assert sync_run(run_dir).points == 7 * 200
+    assert curve(database) == recorded(run_dir)
+
+
+@pytest.mark.slow
+def test_database_locked_for_twenty_seconds_is_caught_up_by_the_mirror_itself(database, tmp_path):
+    run_dir = tmp_path / "run"
+    with RunWriter(run_dir) as writer:
+        with locked(database, 20.0):
+            tracker = Tracker(run_dir, settings(database))
+            write_steps(writer, 1, 100)
+            wait_until(lambda: load_state(run_dir).status == "paused")
+            writer.event("finished")
+            wait_until(lambda: load_state(run_dir).failing_since > 0, 1.0)
+            time.sleep(18)
+        assert tracker.finish(timeout_s=60.0).status == "done"
+    assert curve(database) == recorded(run_dir)
+
+
+def test_server_that_is_gone_costs_nothing_and_another_database_takes_the_replay(database, tmp_path):
+    run_dir = tmp_path / "run"
+    gone = TrackerSettings("http://me:secret@127.0.0.1:9", "exp", "my run", poll_s=0.2, warn_after_s=0.0)
+    with RunWriter(run_dir) as writer:
+        tracker = Tracker(run_dir, gone)
+        write_steps(writer, 1, 50)
+        wait_until(lambda: "tracking is paused: MLflow failed" in tracker.poll())
+        writer.event("failed")
+        assert tracker.finish(timeout_s=0.5).status == "behind"
+    assert "secret" not in (run_dir / "tracking" / "state.json").read_text()
+    sync_run(run_dir, f"sqlite:///{database}")
+    assert curve(database) == recorded(run_dir)
+    assert ("my run", "FAILED") in rows(database, "select name, status from runs")
+
+
+def test_killed_trainer_leaves_no_mirror_and_its_resumed_run_has_each_step_once(database, tmp_path):
+    run_dir = tmp_path / "run"
+    command = [sys.executable, "-c", TRAINER, run_dir, f"sqlite:///{database}"]
+    trainer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    mirror = int(trainer.stdout.readline())
+    wait_until(lambda: len(curve(database, name="run")) > 20)
+    trainer.kill()
+    trainer.wait()
+    try:
+        with pytest.raises(UsageError, match=f"process {mirror}"):
+            sync_run(run_dir)
+        wait_until(
+            lambda: not Path(f"/proc/{mirror}/stat").exists() or " Z " in Path(f"/proc/{mirror}/stat").read_text()
+        )
+        assert RunReader(run_dir).status().state == "killed"
+        assert curve(database, name="run") == recorded(run_dir)
+        assert ("run", "KILLED") in rows(database, "select name, status from runs")
+        last = len(recorded(run_dir))
+        with RunWriter(run_dir) as writer:
+            writer.resume(last - 15, 1)
+            tracker = Tracker(run_dir, settings(database, params={"lr": "2"}, attempt=2))
+            write_steps(writer, last - 14, last + 20)
+            writer.event("finished")
+            assert tracker.finish().status == "done"
+    finally:
+        os.killpg(trainer.pid, signal.SIGKILL)
+        trainer.stdout.close()
+    assert [step for step, _ in curve(database, name="run")] == list(range(1, last + 21))
+    tags = dict(rows(database, "select key, value from tags where key like 'resume%'"))
+    assert tags == {"resume_1/lr": "2", "resume_1/after_step": str(last - 15)}
+    assert rows(database, "select p.value from params p join runs r using (run_uuid) where r.name = 'run'") == [("1",)]
