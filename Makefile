@@ -1,0 +1,40 @@
+# Two commands on a bare machine with python3 and make:  make quickstart   and   make test
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+QUICKSTART ?= quickstart
+
+.PHONY: quickstart test test-fast check format bench clean
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --upgrade pip
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	touch $(STAMP)
+
+quickstart: $(STAMP)  ## simulate, train, predict
+	XECTOOL=$(abspath $(BIN))/xectool sh examples/quickstart.sh $(QUICKSTART)
+
+test: $(STAMP)  ## every test, the slow ones too
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+test-fast: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow"
+
+check: $(STAMP)  ## the one gate: format, lint, types, layers, tests
+	$(BIN)/ruff format --check xectool tests benchmarks
+	$(BIN)/ruff check xectool tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+format: $(STAMP)
+	$(BIN)/ruff format xectool tests benchmarks
+	$(BIN)/ruff check --fix xectool tests benchmarks
+
+bench: $(STAMP)  ## ratios against plain PyTorch and plain uproot, in one run
+	$(BIN)/python -m benchmarks.run
+
+clean:
+	rm -rf $(VENV) $(QUICKSTART) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

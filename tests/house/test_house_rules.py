@@ -1,0 +1,119 @@
+"""The house keeps its own rules: layers, sizes, complexity, one public docstring each."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = sorted((ROOT / "xectool").rglob("*.py"))
+MAX_FILE_LINES = 300
+MAX_FUNCTION_CODE_LINES = 40
+MAX_NESTING = 3
+BLOCKS = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.AsyncFor, ast.AsyncWith, ast.Match)
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def code_lines(node: ast.AST, source: list[str]) -> int:
+    """Lines of a function's body without docstring, comments and blanks."""
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    if not body:
+        return 0
+    lines = source[body[0].lineno - 1 : node.end_lineno]
+    return sum(1 for line in lines if line.strip() and not line.strip().startswith("#"))
+
+
+def nesting(node: ast.AST, depth: int = 0) -> int:
+    deepest = depth
+    for child in ast.iter_child_nodes(node):
+        elif_branch = isinstance(node, ast.If) and isinstance(child, ast.If) and child in node.orelse
+        inner = depth + (isinstance(child, BLOCKS) and not elif_branch)
+        deepest = max(deepest, nesting(child, inner))
+    return deepest
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_file_and_its_functions_keep_the_size_rules(path: Path) -> None:
+    source = path.read_text().splitlines()
+    assert len(source) <= MAX_FILE_LINES, f"{path} has {len(source)} lines: split it by what its parts are about"
+    for function in functions(path):
+        where = f"{path.relative_to(ROOT)}:{function.lineno} {function.name}"
+        assert code_lines(function, source) <= MAX_FUNCTION_CODE_LINES, f"{where} is too long"
+        assert nesting(function) <= MAX_NESTING, f"{where} nests too deeply"
+
+
+def test_size_rule_sees_a_long_function() -> None:
+    body = "\n".join(f"    x = {i}" for i in range(50))
+    tree = ast.parse(f"def f():\n{body}\n")
+    assert code_lines(tree.body[0], f"def f():\n{body}\n".splitlines()) > MAX_FUNCTION_CODE_LINES
+
+
+def test_nesting_rule_sees_four_levels() -> None:
+    tree = ast.parse("def f():\n for a in b:\n  if a:\n   while a:\n    if b:\n     pass\n")
+    assert nesting(tree.body[0]) > MAX_NESTING
+
+
+@pytest.mark.slow
+def test_layers_hold() -> None:
+    result = subprocess.run(
+        [str(Path(sys.executable).with_name("lint-imports"))], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.slow
+def test_lint_is_clean() -> None:
+    command = [sys.executable, "-m", "ruff", "check", "xectool", "tests", "benchmarks"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.slow
+def test_format_is_clean() -> None:
+    command = [sys.executable, "-m", "ruff", "format", "--check", "xectool", "tests", "benchmarks"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.slow
+def test_types_are_strict() -> None:
+    result = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout
+
+
+def test_no_catch_all_outside_the_boundary() -> None:
+    catching = [
+        str(path.relative_to(ROOT))
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ExceptHandler)
+        and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id in {"Exception", "BaseException"}))
+        and not (isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None)  # cleaning up and passing it on
+    ]
+    assert catching == ["xectool/cli/boundary.py"]
+
+
+def test_the_library_does_not_print() -> None:
+    printing = [
+        str(path.relative_to(ROOT))
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+    assert printing == []
+
+
+@pytest.mark.parametrize("name", ["utils.py", "helpers.py", "common.py", "misc.py"])
+def test_no_room_without_a_name(name: str) -> None:
+    assert not [path for path in SOURCES if path.name == name]

@@ -1,0 +1,84 @@
+"""The learning rate follows from the step alone."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xectool.config.training import RegressorTrainingConfig
+from xectool.training.schedule import LearningRate
+
+
+def rate(steps_per_epoch: int = 10, **keys: object) -> LearningRate:
+    return LearningRate(RegressorTrainingConfig.model_validate({"lr": 1e-3, **keys}), steps_per_epoch)
+
+
+def test_warm_up_rises_linearly_from_the_first_step() -> None:
+    lr = rate(warmup_epochs=2, lr_scheduler="cosine", epochs=10)
+    assert lr(0) == pytest.approx(1e-3 / 20)
+    assert lr(19) == pytest.approx(1e-3)
+    assert lr(0) > 0
+
+
+def test_cosine_ends_at_lr_min_and_never_rises_again() -> None:
+    lr = rate(warmup_epochs=1, lr_scheduler="cosine", epochs=10, lr_min=1e-6)
+    after = [lr(step) for step in range(10, 300)]
+    assert all(a >= b for a, b in zip(after, after[1:], strict=False))
+    assert lr(100) == pytest.approx(1e-6)
+    assert lr(250) == pytest.approx(1e-6)
+
+
+def test_more_epochs_on_resume_keep_falling() -> None:
+    longer = rate(warmup_epochs=0, lr_scheduler="cosine", epochs=40)
+    longer.load_state_dict(rate(warmup_epochs=0, lr_scheduler="cosine", epochs=20).state_dict())
+    tail = [longer(step) for step in range(200, 400)]
+    assert all(a >= b for a, b in zip(tail, tail[1:], strict=False))
+
+
+def test_refreshed_schedule_spans_the_remaining_steps_without_warm_up() -> None:
+    lr = rate(warmup_epochs=2, lr_scheduler="cosine", epochs=10, lr_min=1e-6)
+    lr.restart(50)
+    assert lr(50) == pytest.approx(1e-3)
+    assert lr(100) == pytest.approx(1e-6)
+
+
+def test_onecycle_peaks_at_max_lr_and_stays_at_its_end() -> None:
+    lr = rate(warmup_epochs=0, lr_scheduler="onecycle", epochs=10, max_lr=2e-3, pct_start=0.3)
+    assert lr(0) == pytest.approx(2e-3 / 25)
+    assert lr(30) == pytest.approx(2e-3)
+    assert lr(100) == lr(1000) == pytest.approx(2e-3 / 25 / 1e4)
+
+
+def test_restarts_return_to_the_full_rate() -> None:
+    lr = rate(
+        warmup_epochs=0, lr_scheduler="cosine_restarts", epochs=100, lr_restart_period=2, lr_restart_mult=2, lr_min=0.0
+    )
+    assert [step for step in range(0, 200) if lr(step) == pytest.approx(1e-3)] == [0, 20, 60, 140]
+
+
+def test_plateau_reduces_after_patience_and_ignores_nan() -> None:
+    lr = rate(warmup_epochs=0, lr_scheduler="plateau", lr_patience=1, lr_factor=0.5)
+    for loss in (1.0, 1.1, float("nan"), 1.2):
+        lr.observe(loss)
+    assert lr(1000) == pytest.approx(5e-4)
+
+
+def test_plateau_state_survives_a_resume() -> None:
+    first, second = (rate(warmup_epochs=0, lr_scheduler="plateau", lr_patience=0) for _ in range(2))
+    for loss in (1.0, 2.0, 3.0):
+        first.observe(loss)
+    second.load_state_dict(first.state_dict())
+    assert second(0) == first(0) == pytest.approx(2.5e-4)
+
+
+@given(
+    st.sampled_from(["constant", "cosine", "onecycle", "cosine_restarts", "plateau"]),
+    st.integers(0, 3), st.integers(4, 12), st.integers(1, 50), st.integers(0, 2000),
+)  # fmt: skip
+def test_rate_is_always_positive_and_bounded(name: str, warmup: int, epochs: int, per_epoch: int, step: int) -> None:
+    lr = rate(per_epoch, warmup_epochs=warmup, epochs=epochs, lr_scheduler=name)(step)
+    assert math.isfinite(lr)
+    assert 0 < lr <= 1e-3 + 1e-12

@@ -1,0 +1,147 @@
+"""What a checkpoint holds: tensors and plain types only, in named sections, with a digest over all of it.
+
+On disk a checkpoint is one ``torch.save`` archive of a dictionary::
+
+    format   "xectool-checkpoint"
+    version  1
+    digest   SHA-256 over everything below, in canonical order
+    meta     JSON text: kind, config, position, history, versions, lineage
+    model    {state-dict key: tensor}      raw weights
+    ema      {state-dict key: tensor}      averaged weights; empty without EMA
+    training {optimizer, scaler, schedule, task, rng, ...}   what a resume needs; empty in an extract
+
+It loads with ``torch.load(..., weights_only=True)``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from xectool.errors import CheckpointError
+
+FORMAT_NAME = "xectool-checkpoint"
+FORMAT_VERSION = 1
+
+Plain = Any  # dict, list, tuple, str, int, float, bool, None or Tensor, nested: what weights_only accepts
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint in memory.
+
+    Attributes:
+        meta: Plain JSON-compatible facts; always has ``kind`` and ``config`` (the resolved configuration).
+        model: Raw weights by state-dict key.
+        ema: Averaged weights by state-dict key; empty where no average was kept.
+        training: Everything a bit-exact resume needs beyond the weights; empty in an extract.
+        best: Weights of the best epoch where an older layout keeps them in the same file; never in ours.
+        origin: Which layout the file had: ``xectool-checkpoint`` or a name of an older system's layout.
+    """
+
+    meta: dict[str, Any]
+    model: dict[str, Tensor]
+    ema: dict[str, Tensor] = field(default_factory=dict)
+    training: dict[str, Plain] = field(default_factory=dict)
+    best: dict[str, Tensor] = field(default_factory=dict)
+    origin: str = FORMAT_NAME
+
+    @property
+    def kind(self) -> str:
+        """The kind of model: regressor, mae or inpainter."""
+        return str(self.meta["kind"])
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The resolved configuration the weights were trained with."""
+        config = self.meta["config"]
+        assert isinstance(config, dict)
+        return config
+
+    def weights(self, which: str = "auto") -> dict[str, Tensor]:
+        """Return the weights to predict with.
+
+        Args:
+            which: ``ema``, ``model``, ``best`` (of a layout that keeps them in the same file, else as ``auto``), or
+                ``auto`` (EMA where present).
+
+        Raises:
+            CheckpointError: EMA weights are asked for and the checkpoint has none.
+        """
+        if which == "ema" and not self.ema:
+            raise CheckpointError(
+                "the checkpoint holds no EMA weights",
+                where="training.ema_decay was off in that run",
+                fix="--weights model",
+                code="XT-CKPT-NO-EMA",
+            )
+        if which == "best" and self.best:
+            return self.best
+        return self.ema if self.ema and which != "model" else self.model
+
+
+def pack(checkpoint: Checkpoint) -> dict[str, Plain]:
+    """Return the dictionary that goes to disk, digest included."""
+    payload: dict[str, Plain] = {
+        "meta": json.dumps(checkpoint.meta, sort_keys=True),
+        "model": checkpoint.model,
+        "ema": checkpoint.ema,
+        "training": checkpoint.training,
+    }
+    return {"format": FORMAT_NAME, "version": FORMAT_VERSION, "digest": digest(payload), **payload}
+
+
+def unpack(payload: Mapping[str, Plain], where: str) -> Checkpoint:
+    """Return the checkpoint of a loaded dictionary after verifying version and digest.
+
+    Raises:
+        CheckpointError: The version is newer than this program, or the content does not match its digest.
+    """
+    version = payload.get("version")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise CheckpointError(
+            f"checkpoint format version {version} is newer than this xectool understands ({FORMAT_VERSION})",
+            where=where,
+            fix="pip install --upgrade xectool",
+            code="XT-CKPT-VERSION",
+        )
+    content = {name: payload[name] for name in ("meta", "model", "ema", "training")}
+    if digest(content) != payload.get("digest"):
+        raise CheckpointError(
+            "the checkpoint is damaged: its content does not match the digest stored with it",
+            where=where,
+            fix="use another checkpoint of the run; xectool train CONFIG --resume auto picks the newest sound one",
+            code="XT-CKPT-CORRUPT",
+        )
+    return Checkpoint(json.loads(content["meta"]), content["model"], content["ema"], content["training"])
+
+
+def digest(content: Plain) -> str:
+    """Return the SHA-256 of nested tensors and plain values, independent of dictionary order."""
+    state = hashlib.sha256()
+    _update(state, content)
+    return state.hexdigest()
+
+
+def _update(state: hashlib._Hash, value: Plain) -> None:
+    if isinstance(value, Tensor):
+        flat = value.detach().cpu().contiguous()
+        state.update(f"tensor {flat.dtype} {tuple(flat.shape)};".encode())
+        state.update(flat.reshape(-1).view(torch.uint8).numpy() if flat.numel() else b"")
+    elif isinstance(value, Mapping):
+        state.update(f"dict {len(value)};".encode())
+        for key in sorted(value, key=repr):
+            state.update(repr(key).encode())
+            _update(state, value[key])
+    elif isinstance(value, list | tuple):
+        state.update(f"{type(value).__name__} {len(value)};".encode())
+        for item in value:
+            _update(state, item)
+    else:
+        state.update(f"{type(value).__name__} {value!r};".encode())

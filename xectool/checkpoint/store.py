@@ -1,0 +1,201 @@
+"""Save checkpoints so that no kill or full disk can tear one; load them without executing anything."""
+
+from __future__ import annotations
+
+import contextlib
+import lzma
+import os
+import pickle
+import shutil
+import zipfile
+from io import BytesIO
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from xectool.checkpoint import foreign, format
+from xectool.checkpoint.format import Checkpoint
+from xectool.errors import CheckpointError, DiskError, XecError, nearest
+
+LAST_NAME = "checkpoint_last.pt"
+BEST_NAME = "checkpoint_best.pt"
+
+
+def epoch_name(epoch: int) -> str:
+    """Return the file name of the numbered checkpoint of an epoch."""
+    return f"checkpoint_epoch_{epoch}.pt"
+
+
+def save(path: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint under its final name in one step: whole or not at all.
+
+    The bytes go to ``<name>.part``, are flushed to the disk, and the file is renamed. A kill leaves the
+    previous checkpoint of that name untouched.
+
+    Raises:
+        DiskError: The disk is full or refuses to write; the previous file is intact.
+    """
+    part = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("wb") as stream:
+            torch.save(format.pack(checkpoint), stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.replace(path)
+        _sync_directory(path.parent)
+    except (OSError, RuntimeError) as error:
+        # torch reports a failed write as RuntimeError; both mean that the disk did not take the bytes
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise _disk_error(path, error) from error
+
+
+def publish(source: Path, name: str) -> Path:
+    """Give a saved checkpoint a second name beside the first, atomically and without a second copy where possible.
+
+    Raises:
+        DiskError: Neither a link nor a copy could be made.
+    """
+    target = source.with_name(name)
+    part = target.with_name(target.name + ".part")
+    try:
+        part.unlink(missing_ok=True)
+        try:
+            os.link(source, part)
+        except OSError:  # file systems without hard links
+            shutil.copyfile(source, part)
+            with part.open("rb+") as stream:
+                os.fsync(stream.fileno())
+        part.replace(target)
+        _sync_directory(target.parent)
+    except OSError as error:
+        raise _disk_error(target, error) from error
+    return target
+
+
+def load(path: Path) -> Checkpoint:
+    """Return a checkpoint of ours, or of an older layout translated to ours, on the CPU.
+
+    Raises:
+        CheckpointError: The file is missing, is not a checkpoint, is damaged, or holds an unknown layout.
+    """
+    payload = _read(path)
+    if isinstance(payload, dict) and payload.get("format") == format.FORMAT_NAME:
+        return format.unpack(payload, str(path))
+    if not isinstance(payload, dict):
+        raise _not_a_checkpoint(path, f"it holds a {type(payload).__name__}, not a dictionary of sections")
+    layout = foreign.recognise(payload)
+    config = foreign.to_config(payload)
+    ema = foreign.state_dict(payload, "ema") if layout.has_ema else {}
+    best = foreign.state_dict(payload, "best") if layout.has_best else {}
+    return Checkpoint(
+        meta={"kind": layout.kind, "config": config, "origin": layout.name, "epoch": layout.epoch},
+        model=foreign.state_dict(payload, "model"),
+        ema=ema,
+        best=best,
+        origin=layout.name,
+    )
+
+
+def newest(run_dir: Path) -> tuple[Path, Checkpoint, list[XecError]]:
+    """Return the furthest sound checkpoint of a run, and why better candidates were passed over.
+
+    Raises:
+        CheckpointError: The run holds no sound checkpoint.
+    """
+    rejected: list[XecError] = []
+    for path in sorted(run_dir.glob("checkpoint_*.pt"), key=lambda p: (p.stat().st_mtime_ns, p.name), reverse=True):
+        try:
+            checkpoint = load(path)
+        except CheckpointError as error:
+            rejected.append(error)
+            continue
+        if checkpoint.training:
+            return path, checkpoint, rejected
+    reasons = "; ".join(f"{error.where}: {error.problem}" for error in rejected)
+    raise CheckpointError(
+        f"no checkpoint to resume from ({reasons})" if reasons else "no checkpoint to resume from",
+        where=str(run_dir),
+        fix="start afresh: leave out --resume and choose another --run-name",
+        code="XT-CKPT-NONE",
+    )
+
+
+def _read(path: Path) -> Any:
+    if not path.is_file():
+        raise _missing(path)
+    try:
+        with _opened(path) as stream:
+            return torch.load(stream, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise _unsafe_or_garbled(path, error) from error
+    except (OSError, RuntimeError, EOFError, KeyError, ValueError, lzma.LZMAError, zipfile.BadZipFile) as error:
+        raise _not_a_checkpoint(path, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from error
+
+
+def _opened(path: Path) -> IO[bytes]:
+    if path.suffix == ".xz":
+        return BytesIO(lzma.decompress(path.read_bytes()))
+    return path.open("rb")
+
+
+def _missing(path: Path) -> CheckpointError:
+    here = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+    similar = nearest(path.name, here) or sorted(p for p in here if p.startswith("checkpoint"))[:3]
+    return CheckpointError(
+        "no such checkpoint",
+        where=str(path),
+        fix=f"did you mean {path.parent / similar[0]}?" if similar else "check the path",
+        code="XT-CKPT-MISSING",
+    )
+
+
+def _not_a_checkpoint(path: Path, detail: str) -> CheckpointError:
+    head = path.read_bytes()[:16] if path.is_file() else b""
+    if not head:
+        what = "the file is empty"
+    elif head.startswith(b"PK"):
+        what = "the archive is truncated or damaged"
+    else:
+        what = f"the file does not start like a checkpoint (first bytes {head[:8]!r})"
+    return CheckpointError(
+        f"cannot read the checkpoint: {what} ({detail})",
+        where=str(path),
+        fix="use another checkpoint of the run; xectool train CONFIG --resume auto picks the newest sound one",
+        code="XT-CKPT-CORRUPT",
+    )
+
+
+def _unsafe_or_garbled(path: Path, error: Exception) -> CheckpointError:
+    text = str(error)
+    if "Unsupported global" not in text and "Unsupported class" not in text:
+        return _not_a_checkpoint(path, text.splitlines()[0])
+    name = text.split("GLOBAL", 1)[-1].split()[0] if "GLOBAL" in text else "an unknown class"
+    return CheckpointError(
+        f"the file would run code when loaded: it contains {name}, so it was not loaded",
+        where=str(path),
+        fix="ask its author for a state_dict saved with tensors and plain types only",
+        code="XT-CKPT-UNSAFE",
+    )
+
+
+def _disk_error(path: Path, error: Exception) -> DiskError:
+    with contextlib.suppress(OSError):
+        free = shutil.disk_usage(path.parent).free
+        return DiskError(
+            f"cannot write the checkpoint: {error} ({free / 1e9:.2f} GB free)",
+            where=str(path),
+            fix="free some space or set checkpoint.save_dir to another disk, then --resume auto",
+            code="XT-DISK-CKPT",
+        )
+    return DiskError(f"cannot write the checkpoint: {error}", where=str(path), fix="set checkpoint.save_dir to another disk")
+
+
+def _sync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

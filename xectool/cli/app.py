@@ -1,0 +1,39 @@
+"""The application: its commands and the entry point of the process."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from xectool import __version__
+from xectool.cli import boundary, config, predict, runs, simulate, train
+
+app = typer.Typer(
+    name="xectool",
+    help="Train neural networks on MEG II liquid-xenon calorimeter data, and find out what went wrong when it does.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("simulate")(simulate.simulate)
+app.command("train")(train.train)
+app.command("predict")(predict.predict)
+app.add_typer(config.app, name="config")
+app.add_typer(runs.app, name="runs")
+
+
+@app.callback()
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+) -> None:
+    """Train neural networks on MEG II liquid-xenon calorimeter data, and find out what went wrong when it does."""
+    if version:
+        sys.stdout.write(f"xectool {__version__}\n")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line; the exit code follows the documented table."""
+    sys.exit(boundary.run(app, sys.argv[1:]))

@@ -1,0 +1,64 @@
+"""The one error boundary: every failure becomes one clear message and the documented exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from typer.exceptions import Abort, TyperException
+
+from xectool.cli import render
+from xectool.errors import EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_OK, EXIT_USER, XecError
+
+
+def run(app: Callable[..., Any], argv: Sequence[str]) -> int:
+    """Run the application and return the exit code of the process.
+
+    Args:
+        app: The Typer application.
+        argv: Arguments without the program name.
+    """
+    output = render.Output(command=_command_of(argv), as_json="--json" in argv)
+    try:
+        code = app(args=list(argv), prog_name="xectool", standalone_mode=False)
+    except XecError as error:
+        output.error(error)
+        return error.exit_code
+    except TyperException as error:
+        output.usage_error(error.format_message())
+        return EXIT_USER
+    except (KeyboardInterrupt, Abort):
+        return _interrupted(output)
+    except BrokenPipeError:
+        # the reader of our output is gone (xectool … | head); Python would complain again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+    except Exception as error:
+        output.defect(error, _keep_traceback())
+        return EXIT_DEFECT
+    if code == EXIT_INTERRUPTED:
+        return _interrupted(output)
+    return int(code or EXIT_OK)
+
+
+def _interrupted(output: render.Output) -> int:
+    output.interrupted()
+    return EXIT_INTERRUPTED
+
+
+def _command_of(argv: Sequence[str]) -> str:
+    words = [word for word in argv if not word.startswith("-")]
+    return words[0] if words else ""
+
+
+def _keep_traceback() -> Path:
+    handle, name = tempfile.mkstemp(prefix="xectool-defect-", suffix=".txt")
+    with os.fdopen(handle, "w") as stream:
+        stream.write(f"argv: {sys.argv!r}\n")
+        traceback.print_exc(file=stream)
+    return Path(name)

@@ -1,0 +1,42 @@
+"""Options that several commands share, and the units their values may carry."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from xectool.errors import UsageError
+
+COUNT_SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+COUNT_PATTERN = re.compile(r"^(\d[\d_]*(?:\.\d+)?)\s*([kmg]?)$", re.IGNORECASE)
+
+
+def parse_count(text: str) -> int:
+    """Return a number of things: ``2000``, ``20k``, ``1M`` or ``1_000_000``.
+
+    Raises:
+        UsageError: The text is not a whole number of things.
+
+    >>> parse_count("20k"), parse_count("1_000_000"), parse_count("1.5M")
+    (20000, 1000000, 1500000)
+    """
+    match = COUNT_PATTERN.match(str(text).strip())
+    value = float(match[1].replace("_", "")) * COUNT_SUFFIXES[match[2].lower()] if match else -1.0
+    if value < 0 or value != int(value):
+        raise UsageError(f"'{text}' is not a count", where="command line", fix="write 2000, 20k, 1M or 1_000_000")
+    return int(value)
+
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a configuration key, e.g. training.lr=3e-4; repeatable."),
+]
+DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1 or auto; default: the config's.")]
+EventsOption = Annotated[int, typer.Option("--events", parser=parse_count, metavar="COUNT", help="Number of events.")]
+MaxEventsOption = Annotated[
+    int | None,
+    typer.Option("--max-events", parser=parse_count, metavar="COUNT", help="Stop after this many events."),
+]

@@ -1,0 +1,142 @@
+"""Progress of a run: a live bar on a terminal, one line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from xectool.cli.render import console
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+LINE_INTERVAL_S = 10.0  # between lines where there is no terminal
+EPOCH_METRICS = (
+    "train/loss", "val/loss", "energy_res_68pct", "uvw_dist_68pct", "angle_resolution_68pct", "timing_res_68pct",
+)  # fmt: skip
+
+
+class Watcher:
+    """Shows what the engine reports.
+
+    Args:
+        screen: Where to show it.
+    """
+
+    def __init__(self, screen: Console) -> None:
+        self.screen = screen
+        self._phase, self._total, self._done = "", 0, 0
+        self._began = time.monotonic()
+
+    def started(self, facts: Mapping[str, Any]) -> None:
+        """Print what is about to run, one fact a line."""
+        for name, value in facts.items():
+            for line in [value] if isinstance(value, str | int | float) else value:
+                self.message(f"{name:>12}  {line}")
+
+    def phase(self, name: str, total: int) -> None:
+        """Begin a phase of ``total`` batches."""
+        self._phase, self._total, self._done, self._began = name, total, 0, time.monotonic()
+
+    def advanced(self, num_batches: int, values: Mapping[str, float]) -> None:
+        """Count finished batches."""
+        self._done += num_batches
+
+    def epoch_done(self, epoch: int, metrics: Mapping[str, float]) -> None:
+        """Print the figures of a finished epoch on one line."""
+        shown = [f"{name} {metrics[name]:.4g}" for name in EPOCH_METRICS if name in metrics]
+        rate = f"{metrics.get('perf/events_per_s', 0.0):.0f} events/s"
+        wait = f"data wait {100 * metrics.get('perf/data_wait_fraction', 0.0):.0f} %"
+        self.message(f"epoch {epoch}: {', '.join([*shown, rate, wait])}")
+
+    def message(self, text: str) -> None:
+        """Print one line."""
+        self.screen.print(text, markup=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Stop showing."""
+
+
+class LineWatcher(Watcher):
+    """Prints a line every few seconds; for logs and pipes."""
+
+    _last_line = 0.0
+
+    def advanced(self, num_batches: int, values: Mapping[str, float]) -> None:
+        """Count finished batches and print a line when one is due."""
+        super().advanced(num_batches, values)
+        now = time.monotonic()
+        if now - self._last_line < LINE_INTERVAL_S or not self._done or not self._total:
+            return
+        self._last_line = now
+        left = (now - self._began) / self._done * (self._total - self._done)
+        self.message(f"{self._phase}  {self._done}/{self._total}  {describe(values)}  ETA {left:.0f} s")
+
+
+class LiveWatcher(Watcher):
+    """Draws a progress bar; for terminals."""
+
+    def __init__(self, screen: Console) -> None:
+        super().__init__(screen)
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._bar: Progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[values]}"),
+            TextColumn("ETA"),
+            TimeRemainingColumn(),
+            console=screen,
+            transient=True,
+        )
+        self._task: TaskID | None = None
+        self._bar.start()
+
+    def phase(self, name: str, total: int) -> None:
+        """Replace the bar by that of a new phase."""
+        super().phase(name, total)
+        if self._task is not None:
+            self._bar.remove_task(self._task)
+        self._task = self._bar.add_task(name, total=total, values="")
+
+    def advanced(self, num_batches: int, values: Mapping[str, float]) -> None:
+        """Move the bar."""
+        super().advanced(num_batches, values)
+        if self._task is not None:
+            shown = {"values": describe(values)} if values else {}
+            self._bar.update(self._task, advance=num_batches, **shown)
+
+    def close(self) -> None:
+        """Remove the bar."""
+        self._bar.stop()
+
+
+def describe(values: Mapping[str, float]) -> str:
+    """Return the values worth showing beside a bar on one line."""
+    parts = []
+    if "loss" in values:
+        parts.append(f"loss {values['loss']:.4g}")
+    if "events_per_s" in values:
+        parts.append(f"{values['events_per_s']:.0f} events/s")
+    if "data_wait" in values:
+        parts.append(f"data wait {100 * values['data_wait']:.0f} %")
+    return "  ".join(parts)
+
+
+@contextmanager
+def watcher(quiet: bool) -> Iterator[Watcher | None]:
+    """Give an observer fit for this terminal, or None when nothing shall be shown.
+
+    Args:
+        quiet: Whether only the JSON document is wanted; messages then go to stderr without a bar.
+    """
+    screen = console()
+    shown = LiveWatcher(screen) if screen.is_terminal and not quiet else LineWatcher(screen)
+    try:
+        yield shown
+    finally:
+        shown.close()

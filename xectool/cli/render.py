@@ -1,0 +1,150 @@
+"""What the user sees: one JSON document on stdout under ``--json``, everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xectool.errors import XecError
+from xectool.findings import Finding, Severity
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
+
+
+def console() -> Console:
+    """Return a console on stderr; plain when stderr is not a terminal or under ``NO_COLOR``."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def plain(value: Any) -> Any:
+    """Return ``value`` as JSON types: dataclasses become objects, NaN and infinity become null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Enum):
+        return plain(value.value)
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return [plain(item) for item in value]
+    return value
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a command's outcome goes.
+
+    Attributes:
+        command: Name of the command, for the JSON document.
+        as_json: Whether the outcome is one JSON document on stdout instead of text on stderr.
+    """
+
+    command: str
+    as_json: bool
+
+    def result(
+        self,
+        result: Any,
+        *,
+        findings: Sequence[Finding] = (),
+        bad: bool = False,
+        human: Callable[[Console], None] | None = None,
+    ) -> None:
+        """Show the outcome of a command that ran.
+
+        Args:
+            result: Dataclass or mapping with the keys that the contract lists.
+            findings: What was found on the way.
+            bad: Whether the answer is "bad" (exit code 1).
+            human: Draws the text form.
+        """
+        if self.as_json:
+            self._document("bad" if bad else "ok", plain(result), findings)
+            return
+        screen = console()
+        if human is not None:
+            human(screen)
+        show_findings(screen, findings)
+
+    def error(self, error: XecError) -> None:
+        """Show a failure the user can act on; an error may carry one finding or several."""
+        carried: tuple[Finding, ...] = tuple(getattr(error, "findings", ()))
+        found = carried or (
+            Finding(error.code, Severity.ERROR, error.problem, where=error.where, fix=error.fix),
+        )
+        if self.as_json:
+            self._document("error", {}, found)
+        else:
+            show_findings(console(), found)
+
+    def usage_error(self, message: str) -> None:
+        """Show a mistake on the command line."""
+        fix = f"xectool {self.command} --help".replace("  ", " ")
+        self.error(XecError(message, where="command line", fix=fix, code="XT-USAGE"))
+
+    def interrupted(self) -> None:
+        """Say that the user stopped the command."""
+        self.error(XecError("interrupted", where=f"xectool {self.command}", code="XT-INTERRUPTED"))
+
+    def defect(self, error: Exception, kept: Path) -> None:
+        """Say that xectool itself failed, and where the traceback is."""
+        self.error(
+            XecError(
+                f"xectool itself failed: {type(error).__name__}: {error}",
+                where=str(kept),
+                fix="please report it together with that file; your data and checkpoints are untouched",
+                code="XT-DEFECT",
+            )
+        )
+
+    def _document(self, status: str, result: Any, findings: Sequence[Finding]) -> None:
+        document = {
+            "command": self.command,
+            "status": status,
+            "result": result,
+            "findings": [plain(found.as_dict()) for found in findings],
+        }
+        sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
+        sys.stdout.flush()
+
+
+def show_findings(screen: Console, findings: Iterable[Finding]) -> None:
+    """Print findings, one block each: what, where, evidence, fix."""
+    from rich.markup import escape
+
+    for found in findings:
+        style = STYLES[found.severity]
+        screen.print(f"[{style}]{found.severity.value}[/] [bold]{escape(found.code)}[/]: {escape(found.problem)}")
+        if found.where:
+            screen.print(f"  where: {escape(found.where)}")
+        for line in found.evidence:
+            screen.print(f"  evidence: {escape(line)}")
+        if found.fix:
+            screen.print(f"  fix: [green]{escape(found.fix)}[/]")
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """Return a table of plain values; numbers are shown with five significant digits."""
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    drawn = Table(*[escape(column) for column in columns], title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    for row in rows:
+        drawn.add_row(*[escape(f"{cell:.5g}" if isinstance(cell, float) else str(cell)) for cell in row])
+    return drawn

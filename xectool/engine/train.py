@@ -1,0 +1,213 @@
+"""``train``: configuration to trained model, with its record, checkpoints, predictions and plots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from xectool.checkpoint import store
+from xectool.config.load import LoadedConfig, load_config
+from xectool.config.platform import Platform
+from xectool.engine.artifacts import RunOutputs, calibrate_conventional, write_outputs
+from xectool.errors import XecError
+from xectool.findings import Finding, Severity
+from xectool.runlog.writer import RunWriter
+from xectool.training.build import RunData, build_parts, open_data
+from xectool.training.description import describe_run, start_facts, tracker_settings
+from xectool.training.device import apply_determinism, plan_execution
+from xectool.training.distributed import Ranks
+from xectool.training.memory_faults import memory_faults
+from xectool.training.parts import RunParts
+from xectool.training.progress import NullObserver, Observer
+from xectool.training.resume import adopt_resolved, data_facts, require_resumable
+from xectool.training.run_dir import RunPlace, choose_place
+from xectool.training.saving import Saver
+from xectool.training.state import Progress, load_weights, restore
+from xectool.training.tracking import TrackerHandle, start_tracker
+from xectool.training.trainer import FitResult, Trainer
+
+HEADLINES = {
+    "energy": "energy_res_68pct",
+    "uvwFI": "uvw_dist_68pct",
+    "angle": "angle_resolution_68pct",
+    "timing": "timing_res_68pct",
+}
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a training left behind.
+
+    Attributes:
+        run_dir: The run directory.
+        status: ``finished``, ``early_stopped``, ``max_steps``, ``interrupted`` or ``dry_run``.
+        epochs: Finished epochs.
+        steps: Optimizer steps of the run.
+        best_epoch: Epoch of the lowest validation loss; 0 without validation.
+        metrics: Figures of the best weights on the validation events, conventional estimators included.
+        checkpoint_best: Path, or None.
+        checkpoint_last: Path, or None.
+        nonfinite_batches: Steps skipped because a value was not finite.
+        events_per_s: Training throughput of the last finished epoch.
+        artifacts: Files written beside the checkpoints.
+        findings: Warnings of configuration, data and tracking.
+    """
+
+    run_dir: str
+    status: str
+    epochs: int = 0
+    steps: int = 0
+    best_epoch: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    checkpoint_best: str | None = None
+    checkpoint_last: str | None = None
+    nonfinite_batches: int = 0
+    events_per_s: float = 0.0
+    artifacts: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result keys of the command-line contract."""
+        return {name: value for name, value in vars(self).items() if name != "findings"}
+
+    def headline_rows(self) -> list[tuple[str, object, object]]:
+        """Return metric, network and conventional estimator, a row a task."""
+        rows: list[tuple[str, object, object]] = []
+        if "val/loss" in self.metrics:
+            rows.append(("val/loss", self.metrics["val/loss"], ""))
+        for task, metric in HEADLINES.items():
+            if metric in self.metrics:
+                rows.append((metric, self.metrics[metric], self.metrics.get(f"baseline_{task}", "")))
+        return rows
+
+
+def train(  # noqa: PLR0913  the function is the command: one argument an option
+    config: str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    resume: str | None = None,
+    run_name: str | None = None,
+    device: str | None = None,
+    max_steps: int | None = None,
+    dry_run: bool = False,
+    observer: Observer | None = None,
+) -> TrainResult:
+    """Train a model and return where everything lies.
+
+    Args:
+        config: YAML file.
+        overrides: ``key=value`` settings that go before the file's.
+        resume: ``auto``, a checkpoint or a run directory.
+        run_name: Name of the run and of its directory.
+        device: Device that goes before ``training.device``.
+        max_steps: Stop after this many optimizer steps of the run.
+        dry_run: Check everything and build the model, but train nothing and write nothing.
+        observer: Receives progress.
+
+    Raises:
+        XecError: Anything the user can act on; see `xectool.errors`.
+    """
+    watching = observer or NullObserver()
+    loaded = load_config(config, overrides, Platform.detect())
+    place = choose_place(loaded.config, run_name, resume)
+    parts, data = _assemble(loaded, place, device)
+    progress = _begin(parts, data, place)
+    watching.started(start_facts(parts, data, place, progress))
+    findings = (*loaded.findings, *data.train.findings, *data.val.findings)
+    if dry_run:
+        return TrainResult(str(place.directory), "dry_run", findings=findings)
+    with RunWriter(place.directory) as writer:
+        run = _Run(parts, data, place, writer, watching)
+        return run.result(*run.train(progress, max_steps), findings)
+
+
+def _assemble(loaded: LoadedConfig, place: RunPlace, device: str | None) -> tuple[RunParts, RunData]:
+    settings = loaded.config if place.checkpoint is None else adopt_resolved(loaded.config, place.checkpoint)
+    execution = plan_execution(settings.training, device)
+    apply_determinism(settings.training.deterministic)
+    data = open_data(settings)
+    with memory_faults(settings, "building the model"):
+        return build_parts(data, execution, Ranks()), data
+
+
+def _begin(parts: RunParts, data: RunData, place: RunPlace) -> Progress:
+    """Return where the run starts: from nothing, from other weights, or where its checkpoint stands."""
+    checkpoint = parts.config.checkpoint
+    if place.checkpoint is None or place.checkpoint_path is None:
+        if checkpoint.init_from:
+            load_weights(parts.model, store.load(Path(checkpoint.init_from).expanduser()).weights())
+        return Progress()
+    require_resumable(parts.config, place.checkpoint, data.train, place.checkpoint_path)
+    if checkpoint.reset_epoch:
+        load_weights(parts.model, place.checkpoint.weights())
+        return Progress()
+    progress = restore(parts, place.checkpoint)
+    if checkpoint.refresh_lr:
+        parts.schedule.restart(progress.step)
+    return progress
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One attempt at a run, from its first step to its last file."""
+
+    parts: RunParts
+    data: RunData
+    place: RunPlace
+    writer: RunWriter
+    observer: Observer
+
+    def train(self, progress: Progress, max_steps: int | None) -> tuple[FitResult, RunOutputs]:
+        directory = self.place.directory
+        describe_run(self.parts, self.data, directory, self.writer.attempt)
+        if self.place.checkpoint is not None:
+            self.writer.resume(progress.step, progress.epoch, path=str(self.place.checkpoint_path))
+        settings = tracker_settings(self.parts, directory, self.writer.attempt)
+        tracker = start_tracker(directory, settings, new_run=self.parts.config.checkpoint.new_mlflow_run)
+        try:
+            with memory_faults(self.parts.config, "training"):
+                ended = self._fit(progress, max_steps)
+        except XecError as error:
+            self.writer.event("failed", error.problem, step=progress.step, epoch=progress.epoch, code=error.code)
+            raise
+        else:
+            status = ended[0].status
+            self.writer.event("finished", status, step=progress.step, epoch=progress.epoch, status=status)
+        finally:
+            self._finish_tracking(tracker)
+        return ended
+
+    def _fit(self, progress: Progress, max_steps: int | None) -> tuple[FitResult, RunOutputs]:
+        conventional = calibrate_conventional(self.parts)
+        facts = {**data_facts(self.data.train), "conventional": conventional}
+        saver = Saver(self.parts, self.place.directory, self.writer, facts)
+        fit = Trainer(self.parts, saver, self.writer, self.observer, max_steps).fit(progress)
+        if fit.status == "interrupted":
+            return fit, RunOutputs()
+        return fit, write_outputs(self.parts, self.data, fit, self.place.directory, conventional, self.observer)
+
+    def _finish_tracking(self, tracker: TrackerHandle) -> None:
+        state = tracker.finish()
+        if state.status == "behind":
+            self.observer.message(f"tracking is behind: {state.error}; xectool runs sync {self.place.directory}")
+
+    def result(self, fit: FitResult, outputs: RunOutputs, findings: tuple[Finding, ...]) -> TrainResult:
+        best, last = self.place.directory / store.BEST_NAME, self.place.directory / store.LAST_NAME
+        history = fit.progress.history
+        notes = tuple(Finding("XT-PLOT-SKIPPED", Severity.INFO, note) for note in outputs.notes)
+        return TrainResult(
+            run_dir=str(self.place.directory),
+            status=fit.status,
+            epochs=len(history),
+            steps=fit.progress.step,
+            best_epoch=fit.progress.best_epoch,
+            metrics={**fit.metrics, **outputs.metrics},
+            checkpoint_best=str(best) if best.exists() else None,
+            checkpoint_last=str(last) if last.exists() else None,
+            nonfinite_batches=self.parts.guard.total_bad,
+            events_per_s=history[-1].get("perf/events_per_s", 0.0) if history else 0.0,
+            artifacts=tuple(str(path) for path in outputs.files),
+            findings=(*findings, *notes),
+        )

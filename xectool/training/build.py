@@ -1,0 +1,157 @@
+"""The composition root: a configuration and its data become the parts of a run."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from xectool.config.root import RegressorConfig, RunConfig
+from xectool.data.loader import EventLoader, LoaderOptions
+from xectool.data.events import open_source
+from xectool.data.plan import DataPlan
+from xectool.data.selection import find_overlap
+from xectool.data.source import EventSource
+from xectool.data.weights import SampleReweighter
+from xectool.errors import ConfigError, DataUnusable
+from xectool.models.build import build_model
+from xectool.tasks import build_task
+from xectool.training.device import Execution
+from xectool.training.distributed import Ranks
+from xectool.training.ema import WeightAverage
+from xectool.training.guards import NonFiniteGuard
+from xectool.training.optim import build_optimizer
+from xectool.training.parts import RunParts
+from xectool.training.schedule import LearningRate
+from xectool.training.step import Stepper
+from xectool.training.targets import resolve_target_scaling
+
+
+@dataclass(frozen=True)
+class RunData:
+    """The events of a run.
+
+    Attributes:
+        train: Training events, cuts applied.
+        val: Validation events, cuts applied.
+        config: The configuration with every value that depends on the data resolved to numbers.
+    """
+
+    train: EventSource
+    val: EventSource
+    config: RunConfig
+
+
+def open_data(config: RunConfig) -> RunData:
+    """Open both data sets and resolve what depends on them.
+
+    Raises:
+        DataFileError: A file or branch is missing or unreadable.
+        ConfigError: Training and validation share events.
+        DataUnusable: The selected events cannot be trained on.
+    """
+    tasks = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
+    train = open_source(config.data, "train", tasks=tasks, require_truth=True)
+    val = open_source(config.data, "val", tasks=tasks, require_truth=True)
+    if not config.data.allow_overlap:
+        _refuse_overlap(train, val)
+    if isinstance(config, RegressorConfig):
+        config = resolve_target_scaling(config, train)
+    return RunData(train, val, config)
+
+
+def build_parts(data: RunData, execution: Execution, ranks: Ranks) -> RunParts:
+    """Put a run together; weights are drawn from ``training.seed``.
+
+    Raises:
+        DataUnusable: There are fewer training events than one batch needs.
+    """
+    config, training = data.config, data.config.training
+    seed_everything(training.seed)
+    model = build_model(config).to(execution.device)
+    task = build_task(config, model).to(execution.device)
+    optimizer = build_optimizer([model, task], training.lr, training.weight_decay)
+    average = WeightAverage(model, training.ema_decay)
+    train_loader = _train_loader(data, execution, ranks)
+    val_loader = sequential_loader(data.val, config, execution, ranks)
+    steps_per_epoch = -(-train_loader.plan.num_steps // training.grad_accum_steps)
+    return RunParts(
+        config=config,
+        model=model,
+        task=task,
+        stepper=Stepper(model, task, optimizer, average, execution, training, ranks),
+        average=average,
+        schedule=LearningRate(training, steps_per_epoch),
+        guard=NonFiniteGuard(config.guards),
+        train_loader=train_loader,
+        val_loader=val_loader,
+        execution=execution,
+        ranks=ranks,
+    )
+
+
+def sequential_loader(
+    source: EventSource, config: RunConfig, execution: Execution, ranks: Ranks, batch_size: int | None = None
+) -> EventLoader:
+    """Return a loader that serves every event once in file order, for validation and prediction."""
+    data = config.data
+    plan = DataPlan(
+        source.files,
+        batch_size=batch_size or config.validation.batch_size or data.batch_size,
+        seed=config.training.seed,
+        shuffle=False,
+        num_shards=data.num_shards,
+        chunksize=data.chunksize,
+        world_size=ranks.world_size,
+    )
+    return EventLoader(source, plan, rank=ranks.rank, options=LoaderOptions.from_config(data, execution.device))
+
+
+def seed_everything(seed: int) -> None:
+    """Seed every source of random numbers of the process."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - libraries that use the global state shall repeat too
+    torch.manual_seed(seed)
+
+
+def _train_loader(data: RunData, execution: Execution, ranks: Ranks) -> EventLoader:
+    config = data.config
+    plan = DataPlan(
+        data.train.files,
+        batch_size=config.data.batch_size,
+        seed=config.training.seed,
+        shuffle=config.data.shuffle,
+        num_shards=config.data.num_shards,
+        chunksize=config.data.chunksize,
+        world_size=ranks.world_size,
+        drop_last=config.data.drop_last,
+    )
+    if plan.num_steps == 0:
+        raise DataUnusable(
+            f"{plan.num_events} training events give 0 batches of {config.data.batch_size} on {ranks.world_size} ranks",
+            where="data.batch_size, data.drop_last",
+            fix="data.drop_last: false",
+            code="CFG-35",
+        )
+    options = LoaderOptions.from_config(config.data, execution.device)
+    weights = _sample_weights(config, data.train)
+    return EventLoader(data.train, plan, rank=ranks.rank, options=options, weigher=weights)
+
+
+def _sample_weights(config: RunConfig, source: EventSource) -> SampleReweighter | None:
+    if not isinstance(config, RegressorConfig) or not config.reweighting.enabled():
+        return None
+    return SampleReweighter.fit(source, config.reweighting)
+
+
+def _refuse_overlap(train: EventSource, val: EventSource) -> None:
+    overlap = find_overlap(train, val)
+    if overlap.num_events:
+        raise ConfigError(
+            f"validation shares {overlap.num_events} events with training, so its metrics would mean nothing",
+            where=f"data.val_path: {overlap.where}",
+            fix="give data.val_path other files; for a smoke test: --set data.allow_overlap=true",
+            code="CFG-37",
+        )

@@ -1,0 +1,144 @@
+"""Where and in which precision a run computes, and why."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from dataclasses import dataclass
+
+import torch
+
+from xectool.config.training import TrainingConfig
+from xectool.errors import DeviceError
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How tensors are computed.
+
+    Attributes:
+        device: The device of model and batches.
+        autocast_dtype: Reduced precision of the forward pass, or None for float32.
+        use_scaler: Whether gradients are scaled (float16 only; bfloat16 has the range of float32).
+        compile_mode: Mode for ``torch.compile``, or None for eager.
+        notes: What was chosen and why, one sentence each.
+    """
+
+    device: torch.device
+    autocast_dtype: torch.dtype | None
+    use_scaler: bool
+    compile_mode: str | None
+    notes: tuple[str, ...] = ()
+
+    def autocast(self) -> torch.autocast:
+        """Return the autocast context of the forward pass on the real device type."""
+        return torch.autocast(
+            self.device.type,
+            dtype=self.autocast_dtype or torch.bfloat16,
+            enabled=self.autocast_dtype is not None,
+        )
+
+
+def plan_execution(training: TrainingConfig, device: str | None = None) -> Execution:
+    """Choose device, precision and compile mode for a configuration on this machine.
+
+    Raises:
+        DeviceError: A device is asked for that this machine or this build of PyTorch does not have.
+    """
+    chosen = resolve_device(device or training.device)
+    dtype, precision_note = _precision(training.amp, chosen)
+    mode, compile_note = _compile_mode(training.compile, chosen)
+    return Execution(
+        device=chosen,
+        autocast_dtype=dtype,
+        use_scaler=dtype is torch.float16,
+        compile_mode=mode,
+        notes=(f"device {chosen}", precision_note, compile_note),
+    )
+
+
+def resolve_device(name: str) -> torch.device:
+    """Return the device of a name; ``auto`` is the first CUDA device where there is one, else the CPU.
+
+    Raises:
+        DeviceError: The device does not exist here.
+    """
+    if name == "auto":
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise DeviceError(
+            f"unknown device '{name}'", where="training.device or --device", fix="--device cpu", code="XT-DEVICE"
+        ) from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise DeviceError(
+            f"device '{name}' is not here: {torch.cuda.device_count()} CUDA devices, PyTorch {torch.__version__}",
+            where="training.device or --device",
+            fix="--device cpu",
+            code="XT-DEVICE",
+        )
+    if device.type not in {"cpu", "cuda"}:
+        raise DeviceError(
+            f"device type '{device.type}' is not supported", where="training.device or --device", fix="--device cpu"
+        )
+    return device
+
+
+def _precision(amp: str, device: torch.device) -> tuple[torch.dtype | None, str]:
+    if amp == "off":
+        return None, "float32 (training.amp: off)"
+    if amp == "fp16":
+        return torch.float16, "float16 autocast with gradient scaling"
+    if amp == "bf16":
+        if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+            raise DeviceError(
+                f"{torch.cuda.get_device_name(device)} has no bfloat16 arithmetic",
+                where="training.amp: bf16",
+                fix="training.amp: fp16",
+                code="CFG-32",
+            )
+        return torch.bfloat16, "bfloat16 autocast"
+    if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
+        return torch.bfloat16, "bfloat16 autocast (training.amp: auto on a GPU that has it)"
+    return None, f"float32 (training.amp: auto on {device.type})"
+
+
+def _compile_mode(mode: str, device: torch.device) -> tuple[str | None, str]:
+    if mode == "none":
+        return None, "eager (training.compile: none)"
+    missing = missing_toolchain(device)
+    if mode == "auto":
+        if device.type == "cpu":
+            return None, "eager (training.compile: auto on the CPU, where compiled steps were measured slower)"
+        if missing:
+            return None, f"eager (training.compile: auto, and {missing})"
+        return "default", "compiled (training.compile: auto)"
+    if missing:
+        raise DeviceError(
+            f"training.compile: {mode} cannot work here: {missing}",
+            where="training.compile",
+            fix="training.compile: none",
+            code="XT-COMPILE-TOOLCHAIN",
+        )
+    return mode, f"compiled (training.compile: {mode})"
+
+
+def missing_toolchain(device: torch.device) -> str:
+    """Return what ``torch.compile`` needs and does not find on this machine, or an empty string."""
+    if device.type == "cuda":
+        return "" if importlib.util.find_spec("triton") else "no working triton installation is found"
+    compiler = os.environ.get("CXX", "g++")
+    return "" if shutil.which(compiler) or shutil.which("clang++") else f"no working C++ compiler is found ({compiler})"
+
+
+def apply_determinism(deterministic: bool) -> None:
+    """Switch PyTorch to reproducible kernels, or leave its defaults.
+
+    Note: ``CUBLAS_WORKSPACE_CONFIG`` only counts before the first CUDA call of the process.
+    """
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.backends.cudnn.benchmark = False
+    torch.use_deterministic_algorithms(deterministic)

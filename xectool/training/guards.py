@@ -1,0 +1,90 @@
+"""What keeps a fault in one batch from reaching the weights, and stops a run that is beyond help."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import torch
+from torch import nn
+
+from xectool.config.guards import GuardsConfig
+from xectool.errors import RunDiverged
+
+WINDOW_STEPS = 1000  # steps over which guards.max_bad_fraction is taken
+MAX_NAMED = 3  # parameters named in a message
+
+
+class NonFiniteGuard:
+    """Count skipped steps and stop the run when there are too many.
+
+    Args:
+        config: The guards section: what to do, and how much to tolerate.
+    """
+
+    def __init__(self, config: GuardsConfig) -> None:
+        self.config = config
+        self.total_bad = 0
+        self._consecutive = 0
+        self._recent: deque[bool] = deque(maxlen=WINDOW_STEPS)
+
+    def observe(self, finite: bool, description: str = "") -> None:
+        """Take note of one step.
+
+        Raises:
+            RunDiverged: The step is non-finite and the configured tolerance is used up.
+        """
+        self._recent.append(not finite)
+        if finite:
+            self._consecutive = 0
+            return
+        self.total_bad += 1
+        self._consecutive += 1
+        if self.config.on_nonfinite == "stop":
+            raise self._stop(description, "guards.on_nonfinite: stop")
+        if self._consecutive > self.config.max_consecutive_bad:
+            raise self._stop(description, f"{self._consecutive} steps in a row were non-finite")
+        allowed = self.config.max_bad_fraction * WINDOW_STEPS
+        if sum(self._recent) > max(allowed, self.config.max_consecutive_bad):
+            raise self._stop(description, f"{sum(self._recent)} of the last {len(self._recent)} steps were non-finite")
+
+    def state_dict(self) -> dict[str, object]:
+        """Return what a resume needs."""
+        return {"total_bad": self.total_bad, "consecutive": self._consecutive, "recent": list(self._recent)}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Continue from a saved state."""
+        self.total_bad = int(str(state["total_bad"]))
+        self._consecutive = int(str(state["consecutive"]))
+        recent = state["recent"]
+        assert isinstance(recent, list)
+        self._recent = deque((bool(bad) for bad in recent), maxlen=WINDOW_STEPS)
+
+    def _stop(self, description: str, reason: str) -> RunDiverged:
+        return RunDiverged(
+            f"training stopped: {reason}; last: {description}",
+            where="the weights are those before the fault; checkpoint_last.pt holds them",
+            fix="xectool check-data on the named file; if the data are sound, lower training.lr",
+            code="XT-NAN",
+        )
+
+
+def nonfinite_gradients(model: nn.Module) -> str:
+    """Name the parameters whose gradients are not finite, e.g. ``heads.energy.6.weight (3 NaN, 0 Inf)``."""
+    named: list[str] = []
+    for name, parameter in model.named_parameters():
+        if parameter.grad is None or bool(torch.isfinite(parameter.grad).all()):
+            continue
+        num_nan = int(torch.isnan(parameter.grad).sum())
+        num_inf = int(torch.isinf(parameter.grad).sum())
+        named.append(f"{name} ({num_nan} NaN, {num_inf} Inf)")
+    shown = ", ".join(named[:MAX_NAMED])
+    return f"{shown} and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else shown
+
+
+def nonfinite_weights(model: nn.Module) -> list[str]:
+    """Return the names of parameters and buffers that hold NaN or infinity."""
+    return [
+        name
+        for name, tensor in model.state_dict().items()
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all())
+    ]

@@ -1,0 +1,48 @@
+"""What a run is made of, put together once by the composition root."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from xectool.config.root import RunConfig
+from xectool.data.loader import EventLoader
+from xectool.tasks.base import TrainingTask
+from xectool.training.device import Execution
+from xectool.training.distributed import Ranks
+from xectool.training.ema import WeightAverage
+from xectool.training.guards import NonFiniteGuard
+from xectool.training.schedule import LearningRate
+from xectool.training.step import Stepper
+
+
+@dataclass(frozen=True)
+class RunParts:
+    """The parts of a run.
+
+    Attributes:
+        config: The resolved configuration: no ``auto`` is left in it that training depends on.
+        model: The network, on its device.
+        task: Loss, denominators, metrics.
+        stepper: Takes optimizer steps.
+        average: The averaged weights.
+        schedule: The learning rate.
+        guard: Counts and limits skipped steps.
+        train_loader: Training events.
+        val_loader: Validation events.
+        execution: Device, precision, compile mode.
+        ranks: The other processes.
+    """
+
+    config: RunConfig
+    model: nn.Module
+    task: TrainingTask
+    stepper: Stepper
+    average: WeightAverage
+    schedule: LearningRate
+    guard: NonFiniteGuard
+    train_loader: EventLoader
+    val_loader: EventLoader
+    execution: Execution
+    ranks: Ranks

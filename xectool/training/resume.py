@@ -1,0 +1,92 @@
+"""Whether a checkpoint may continue under a configuration, and on these data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from xectool.checkpoint.format import Checkpoint
+from xectool.config.root import RegressorConfig, RunConfig
+from xectool.data.source import EventSource
+from xectool.errors import CheckpointError
+
+# Keys that change what the weights mean; a resume with another value would train on silently wrong.
+OUTPUT_KEYS = ("kind", "normalization", "model", "tasks")
+OUTPUT_EXCEPT = ("dropout", "drop_path_rate", "head_dropout", "weight", "loss_beta")
+# Keys that define which events a batch holds; they may change between epochs, not inside one.
+ORDER_KEYS = (
+    "data.batch_size", "data.chunksize", "data.num_shards", "data.shuffle", "data.drop_last", "data.fiducial",
+    "training.seed", "training.grad_accum_steps",
+)  # fmt: skip
+
+
+def data_facts(train: EventSource) -> dict[str, Any]:
+    """Return the identity of the training data that a checkpoint carries."""
+    files = [{"name": Path(f.path).name, "events": f.num_selected, "entries": f.num_entries} for f in train.files]
+    return {"train_files": files}
+
+
+def adopt_resolved(config: RunConfig, checkpoint: Checkpoint) -> RunConfig:
+    """Return the configuration with ``auto`` scales replaced by the numbers the checkpoint was trained with."""
+    if not isinstance(config, RegressorConfig) or "tasks" not in checkpoint.config:
+        return config
+    updates = {}
+    for name, task in config.tasks.enabled().items():
+        saved = checkpoint.config["tasks"].get(name, {})
+        changes = {key: _frozen(saved.get(key)) for key in ("scale", "shift") if getattr(task, key) == "auto"}
+        if changes:
+            updates[name] = task.model_copy(update=changes)
+    return config.model_copy(update={"tasks": config.tasks.model_copy(update=updates)}) if updates else config
+
+
+def require_resumable(config: RunConfig, checkpoint: Checkpoint, train: EventSource, path: Path) -> None:
+    """Refuse a resume that would go on with other inputs, outputs or, inside an epoch, other batches.
+
+    Raises:
+        CheckpointError: Keys differ; the message lists each with both values.
+    """
+    current, saved = config.to_dict(), checkpoint.config
+    differing = [d for key in OUTPUT_KEYS for d in differences(saved.get(key), current.get(key), key)]
+    differing = [d for d in differing if d[0].rsplit(".", 1)[-1] not in OUTPUT_EXCEPT]
+    if differing:
+        raise _refusal("would change what the weights mean", differing, path)
+    if int(checkpoint.meta["progress"]["batch"]) == 0:
+        return
+    differing = [d for key in ORDER_KEYS for d in differences(_at(saved, key), _at(current, key), key)]
+    if data_facts(train)["train_files"] != checkpoint.meta.get("train_files"):
+        differing.append(("data.train_path", "the files of the checkpoint", "other files or entries"))
+    if differing:
+        raise _refusal("would serve other batches in the middle of an epoch", differing, path)
+
+
+def differences(saved: Any, current: Any, key: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each leaf of two nested values that differs, as ``(dotted key, saved, current)``."""
+    if isinstance(saved, dict) and isinstance(current, dict):
+        for name in sorted(saved.keys() | current.keys()):
+            yield from differences(saved.get(name), current.get(name), f"{key}.{name}")
+    elif _frozen(saved) != _frozen(current):
+        yield key, saved, current
+
+
+def _refusal(effect: str, differing: list[tuple[str, Any, Any]], path: Path) -> CheckpointError:
+    shown = "; ".join(f"{key}: {saved} in the checkpoint, {current} now" for key, saved, current in differing[:5])
+    more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
+    paste = " ".join(f"--set {key}={saved}" for key, saved, _ in differing[:3] if not isinstance(saved, dict))
+    return CheckpointError(
+        f"resuming {effect}: {shown}{more}",
+        where=str(path),
+        fix=f"{paste} (as in the checkpoint), or start a new run from its weights: --set checkpoint.init_from={path}",
+        code="CFG-46",
+    )
+
+
+def _at(config: dict[str, Any], dotted: str) -> Any:
+    value: Any = config
+    for part in dotted.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list | tuple) else value

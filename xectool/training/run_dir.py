@@ -1,0 +1,99 @@
+"""Which directory a run lives in, and which checkpoint it continues from."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from xectool.checkpoint import store
+from xectool.checkpoint.format import Checkpoint
+from xectool.config.root import RunConfig
+from xectool.errors import CheckpointError, UsageError
+
+AUTO = "auto"
+RUN_NAME_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}$")
+
+
+@dataclass(frozen=True)
+class RunPlace:
+    """Where a run goes on.
+
+    Attributes:
+        directory: The run directory.
+        checkpoint: What it continues from; None for a new run.
+        checkpoint_path: The file of that checkpoint.
+        notes: What the user should know about the choice.
+    """
+
+    directory: Path
+    checkpoint: Checkpoint | None = None
+    checkpoint_path: Path | None = None
+    notes: tuple[str, ...] = ()
+
+
+def choose_place(config: RunConfig, run_name: str | None, resume: str | None) -> RunPlace:
+    """Choose the run directory, and the checkpoint when the run is to continue.
+
+    Args:
+        config: Gives ``checkpoint.save_dir``, ``mlflow.run_name`` and ``checkpoint.resume_from``.
+        run_name: Name that goes before the configured one.
+        resume: ``auto`` (the newest sound checkpoint of this run; a new run where there is none), a checkpoint
+            file or a run directory; None starts anew unless the configuration says otherwise.
+
+    Raises:
+        UsageError: The name is not a plain directory name, or a run of that name exists.
+        CheckpointError: The checkpoint to resume from is missing, damaged, or holds no training state.
+    """
+    resume = resume or config.checkpoint.resume_from
+    name = run_name or config.mlflow.run_name
+    if name is not None and not RUN_NAME_PATTERN.match(name):
+        raise UsageError(
+            f"'{name}' cannot be the name of a run: letters, digits, '.', '_', '+' and '-' only",
+            where="--run-name or mlflow.run_name",
+            fix=f"--run-name {re.sub(r'[^A-Za-z0-9._+-]+', '_', name).strip('._+-') or 'run1'}",
+        )
+    root = Path(config.checkpoint.save_dir).expanduser()
+    if resume and resume != AUTO:
+        return _resume_from(Path(resume).expanduser(), root / name if name else None)
+    directory = root / name if name else _unnamed(root, config.kind, resume == AUTO)
+    if resume == AUTO:
+        return _resume_newest(directory)
+    if not config.checkpoint.overwrite and any(directory.glob("checkpoint_*.pt")):
+        raise UsageError(
+            f"a run named '{directory.name}' is already there",
+            where=str(directory),
+            fix=f"continue it with --resume auto --run-name {directory.name}, or choose another --run-name",
+            code="CFG-53",
+        )
+    return RunPlace(directory)
+
+
+def _resume_newest(directory: Path) -> RunPlace:
+    if not any(directory.glob("checkpoint_*.pt")):
+        return RunPlace(directory, notes=(f"--resume auto: {directory} has no checkpoint yet, so this is a new run",))
+    path, checkpoint, rejected = store.newest(directory)
+    notes = [f"passed over {error.where}: {error.problem}" for error in rejected]
+    return RunPlace(directory, checkpoint, path, (*notes, f"continuing from {path}"))
+
+
+def _resume_from(path: Path, directory: Path | None) -> RunPlace:
+    if path.is_dir():
+        place = _resume_newest(path)
+        if place.checkpoint is None:
+            raise CheckpointError(
+                "no checkpoint to resume from", where=str(path), fix="--resume auto starts a new run where there is none"
+            )
+        return RunPlace(directory or path, place.checkpoint, place.checkpoint_path, place.notes)
+    checkpoint = store.load(path)
+    return RunPlace(directory or path.parent, checkpoint, path, (f"continuing from {path}",))
+
+
+def _unnamed(root: Path, kind: str, continuing: bool) -> Path:
+    """Return the directory of a run without a name: a new one, or the one that was saved to last."""
+    if continuing:
+        saved = sorted(root.glob(f"{kind}_*/{store.LAST_NAME}"), key=lambda path: path.stat().st_mtime_ns)
+        if saved:
+            return saved[-1].parent
+    return root / f"{kind}_{time.strftime('%Y%m%d-%H%M%S')}"

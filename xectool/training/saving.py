@@ -1,0 +1,89 @@
+"""When and under which names a run saves itself."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from xectool.checkpoint import store
+from xectool.errors import RunDiverged
+from xectool.runlog.writer import RunWriter
+from xectool.training.guards import nonfinite_weights
+from xectool.training.parts import RunParts
+from xectool.training.state import Progress, capture
+
+
+class Saver:
+    """Saves a run between steps.
+
+    ``checkpoint_last.pt`` is written whole; ``checkpoint_best.pt`` and the numbered checkpoints are further names of
+    one that was last when its epoch ended.
+
+    Args:
+        parts: What is trained.
+        run_dir: Where checkpoints go.
+        writer: The run's own record.
+        facts: Lineage and data identity, saved in every checkpoint.
+    """
+
+    def __init__(self, parts: RunParts, run_dir: Path, writer: RunWriter, facts: dict[str, Any]) -> None:
+        self.parts = parts
+        self.run_dir = run_dir
+        self.writer = writer
+        self.facts = facts
+        self._saved_at = time.monotonic()
+
+    @property
+    def last(self) -> Path:
+        """The checkpoint a resume continues from."""
+        return self.run_dir / store.LAST_NAME
+
+    def save(self, progress: Progress) -> None:
+        """Write ``checkpoint_last.pt``.
+
+        Raises:
+            RunDiverged: The weights are not finite; nothing is written.
+            DiskError: The disk refuses; the previous checkpoint is intact.
+        """
+        bad = nonfinite_weights(self.parts.model)
+        if bad:
+            raise RunDiverged(
+                f"{len(bad)} tensors of the model are not finite ({', '.join(bad[:3])}); they are not saved",
+                where=f"step {progress.step}",
+                fix=f"xectool train CONFIG --resume {self.last}",
+                code="XT-NAN-WEIGHTS",
+            )
+        began = time.perf_counter()
+        store.save(self.last, capture(self.parts, progress, self.facts))
+        self._saved_at = time.monotonic()
+        self.writer.event(
+            "checkpoint",
+            step=progress.step,
+            epoch=progress.epoch,
+            path=self.last.name,
+            size_bytes=self.last.stat().st_size,
+            seconds=time.perf_counter() - began,
+        )
+
+    def save_if_due(self, progress: Progress) -> None:
+        """Write ``checkpoint_last.pt`` if so many steps or minutes have passed since the last time."""
+        config = self.parts.config.checkpoint
+        by_step = config.save_steps is not None and progress.step % config.save_steps == 0
+        waited_s = time.monotonic() - self._saved_at
+        by_time = config.save_minutes is not None and waited_s >= 60.0 * config.save_minutes
+        if by_step or by_time:
+            self.save(progress)
+
+    def publish(self, progress: Progress) -> None:
+        """Give the checkpoint of a finished epoch its further names.
+
+        Follows from ``progress`` alone, so a run killed between saving and naming makes up for it when it resumes.
+        """
+        finished = progress.epoch - 1
+        if progress.batch or not finished:
+            return
+        if progress.best_epoch == finished:
+            store.publish(self.last, store.BEST_NAME)
+        if finished % self.parts.config.checkpoint.save_interval == 0:
+            store.publish(self.last, store.epoch_name(finished))

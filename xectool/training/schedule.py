@@ -1,0 +1,115 @@
+"""Learning rate as a pure function of the optimizer step, so that a resume cannot disturb it.
+
+Every schedule but ``plateau`` has no state: the rate of a step follows from the configuration, the number of
+steps in an epoch and where the schedule began. Past its planned end a schedule stays at its last value.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from xectool.config.training import TrainingConfig
+
+ONECYCLE_START_DIVISOR = 25.0  # torch.optim.lr_scheduler.OneCycleLR, div_factor
+ONECYCLE_END_DIVISOR = 1e4  # torch.optim.lr_scheduler.OneCycleLR, final_div_factor
+
+
+@dataclass
+class PlateauState:
+    """What the plateau schedule has seen: best validation loss, bad epochs in a row, reductions made."""
+
+    best: float = math.inf
+    num_bad: int = 0
+    reductions: int = 0
+
+
+class LearningRate:
+    """The learning rate of each optimizer step.
+
+    Args:
+        config: The training section.
+        steps_per_epoch: Optimizer steps in one epoch.
+        start_step: Optimizer step at which the schedule begins; more than 0 after ``checkpoint.refresh_lr``.
+    """
+
+    def __init__(self, config: TrainingConfig, steps_per_epoch: int, start_step: int = 0) -> None:
+        self.config = config
+        self.steps_per_epoch = max(1, steps_per_epoch)
+        self.plateau = PlateauState()
+        self._begin(start_step)
+
+    def __call__(self, step: int) -> float:
+        """Return the rate of optimizer step ``step``, counted from 0 over the whole run."""
+        local = max(0, step - self.start_step)
+        name = self.config.lr_scheduler
+        if name == "onecycle":
+            return self._onecycle(local)
+        if local < self.warmup_steps:
+            return self.config.lr * (local + 1) / self.warmup_steps
+        after, span = local - self.warmup_steps, max(1, self.total_steps - self.warmup_steps)
+        if name == "cosine":
+            return _cosine(self.config.lr, self.config.lr_min, min(1.0, after / span))
+        if name == "cosine_restarts":
+            return self._restarts(after)
+        if name == "plateau":
+            return max(self.config.lr * self.config.lr_factor**self.plateau.reductions, self.config.lr_min)
+        return self.config.lr
+
+    def observe(self, validation_loss: float) -> None:
+        """Tell the plateau schedule the validation loss of an epoch; a non-finite loss says nothing about a plateau."""
+        if self.config.lr_scheduler != "plateau" or not math.isfinite(validation_loss):
+            return
+        state = self.plateau
+        if validation_loss < state.best:
+            state.best, state.num_bad = validation_loss, 0
+            return
+        state.num_bad += 1
+        if state.num_bad > self.config.lr_patience:
+            state.reductions, state.num_bad = state.reductions + 1, 0
+
+    def restart(self, step: int) -> None:
+        """Begin the schedule anew at ``step``, over the steps that remain; without a warm-up."""
+        self.plateau = PlateauState()
+        self._begin(step)
+
+    def state_dict(self) -> dict[str, float | int]:
+        """Return what a resume needs."""
+        return {
+            "start_step": self.start_step,
+            "plateau_best": self.plateau.best,
+            "plateau_num_bad": self.plateau.num_bad,
+            "plateau_reductions": self.plateau.reductions,
+        }
+
+    def load_state_dict(self, state: dict[str, float | int]) -> None:
+        """Continue from a saved state."""
+        self._begin(int(state["start_step"]))
+        self.plateau = PlateauState(
+            float(state["plateau_best"]), int(state["plateau_num_bad"]), int(state["plateau_reductions"])
+        )
+
+    def _begin(self, start_step: int) -> None:
+        self.start_step = start_step
+        # A refreshed schedule continues trained weights, so it does not warm up again.
+        self.warmup_steps = 0 if start_step else self.config.warmup_epochs * self.steps_per_epoch
+        self.total_steps = max(1, self.config.epochs * self.steps_per_epoch - start_step)
+
+    def _onecycle(self, local: int) -> float:
+        top = self.config.max_lr if self.config.max_lr is not None else self.config.lr
+        rise = max(1.0, self.config.pct_start * self.total_steps)
+        if local < rise:
+            return _cosine(top / ONECYCLE_START_DIVISOR, top, local / rise)
+        progress = (local - rise) / max(1.0, self.total_steps - rise)
+        return _cosine(top, top / ONECYCLE_START_DIVISOR / ONECYCLE_END_DIVISOR, min(1.0, progress))
+
+    def _restarts(self, after: int) -> float:
+        period = self.config.lr_restart_period * self.steps_per_epoch
+        while after >= period:
+            after -= period
+            period *= self.config.lr_restart_mult
+        return _cosine(self.config.lr, self.config.lr_min, after / period)
+
+
+def _cosine(start: float, end: float, progress: float) -> float:
+    return end + (start - end) * 0.5 * (1.0 + math.cos(math.pi * progress))

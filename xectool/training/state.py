@@ -1,0 +1,170 @@
+"""Everything a run is at a step boundary, to and from a checkpoint."""
+
+from __future__ import annotations
+
+import platform
+import random
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+import xectool
+from xectool.checkpoint.format import Checkpoint
+from xectool.errors import CheckpointError
+from xectool.training.epoch_stats import EpochStats
+from xectool.training.parts import RunParts
+
+
+@dataclass
+class Progress:
+    """Where a run stands; all counters are those after the last finished step.
+
+    Attributes:
+        epoch: The epoch in progress, from 1.
+        batch: Micro-batches of that epoch already used.
+        step: Optimizer steps of the run, skipped ones included.
+        stats: Sums of the epoch in progress.
+        history: Metrics of the finished epochs.
+        best_loss: Lowest validation loss so far.
+        best_epoch: Epoch it was reached in; 0 before the first.
+        epochs_since_best: Validated epochs without improvement.
+    """
+
+    epoch: int = 1
+    batch: int = 0
+    step: int = 0
+    stats: EpochStats = field(default_factory=EpochStats)
+    history: list[dict[str, float]] = field(default_factory=list)
+    best_loss: float = float("inf")
+    best_epoch: int = 0
+    epochs_since_best: int = 0
+
+
+def capture(parts: RunParts, progress: Progress, facts: dict[str, Any]) -> Checkpoint:
+    """Return the checkpoint of a run between two steps.
+
+    Args:
+        parts: What is trained.
+        progress: Where it stands.
+        facts: Lineage and data identity that the resume verifies.
+    """
+    meta = {
+        "kind": parts.config.kind,
+        "config": parts.config.to_dict(),
+        "progress": asdict(progress),
+        "epoch": progress.epoch,
+        "step": progress.step,
+        "num_averaged": parts.average.num_averaged,
+        "guard": parts.guard.state_dict(),
+        "schedule": parts.schedule.state_dict(),
+        "created": time.time(),
+        "versions": {
+            "xectool": xectool.__version__,
+            "torch": str(torch.__version__),
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        **facts,
+    }
+    training = {
+        "optimizer": parts.stepper.optimizer.state_dict(),
+        "scaler": parts.stepper.scaler.state_dict(),
+        "task": dict(parts.task.state_dict()),
+        "rng": _random_state(),
+    }
+    return Checkpoint(meta, dict(parts.model.state_dict()), parts.average.weights(), training)
+
+
+def restore(parts: RunParts, checkpoint: Checkpoint) -> Progress:
+    """Continue a run from its checkpoint and return where it stands.
+
+    Raises:
+        CheckpointError: The checkpoint holds weights only, or its tensors do not fit the configured model.
+    """
+    if not checkpoint.training:
+        raise CheckpointError(
+            "this checkpoint holds weights only, so a run cannot resume from it",
+            where="checkpoint.resume_from or --resume",
+            fix="start a new run from its weights: --set checkpoint.init_from=PATH",
+            code="XT-CKPT-NO-TRAINING",
+        )
+    load_weights(parts.model, checkpoint.model)
+    parts.task.load_state_dict(checkpoint.training["task"])
+    _load_optimizer(parts.stepper.optimizer, checkpoint.training["optimizer"])
+    parts.stepper.scaler.load_state_dict(checkpoint.training["scaler"])
+    parts.average.load(checkpoint.ema, int(checkpoint.meta["num_averaged"]))
+    parts.schedule.load_state_dict(checkpoint.meta["schedule"])
+    parts.guard.load_state_dict(checkpoint.meta["guard"])
+    _restore_random_state(checkpoint.training["rng"])
+    saved = dict(checkpoint.meta["progress"])
+    saved["stats"] = EpochStats(**saved["stats"])
+    return Progress(**saved)
+
+
+def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
+    """Load weights that must fit exactly.
+
+    Raises:
+        CheckpointError: Keys or shapes differ; the message counts and names them.
+    """
+    own = model.state_dict()
+    missing = sorted(own.keys() - weights.keys())
+    unexpected = sorted(weights.keys() - own.keys())
+    reshaped = [
+        f"{key} {tuple(weights[key].shape)} (model: {tuple(own[key].shape)})"
+        for key in sorted(own.keys() & weights.keys())
+        if own[key].shape != weights[key].shape
+    ]
+    if missing or unexpected or reshaped:
+        raise CheckpointError(
+            f"the weights do not fit the configured model: {len(missing)} keys missing {missing[:3]}, "
+            f"{len(unexpected)} unexpected {unexpected[:3]}, {len(reshaped)} of another shape {reshaped[:3]}",
+            where="model section of the configuration",
+            fix="use the configuration saved beside the checkpoint (config.yaml)",
+            code="XT-CKPT-MISMATCH",
+        )
+    model.load_state_dict(weights)
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    own = [p for group in optimizer.param_groups for p in group["params"]]
+    saved = state["state"]
+    shapes_fit = all(
+        not torch.is_tensor(moment) or moment.ndim == 0 or moment.shape == own[index].shape
+        for index, entry in saved.items()
+        for moment in entry.values()
+        if index < len(own)
+    )
+    sizes = [len(group["params"]) for group in state["param_groups"]]
+    if sizes != [len(group["params"]) for group in optimizer.param_groups] or not shapes_fit:
+        raise CheckpointError(
+            "the optimizer state belongs to another set of parameters",
+            where="tasks or model section of the configuration",
+            fix="start a new run from the weights: --set checkpoint.init_from=PATH",
+            code="XT-CKPT-OPTIMIZER",
+        )
+    optimizer.load_state_dict(state)
+
+
+def _random_state() -> dict[str, Any]:
+    name, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002 - the global state is what is saved
+    version, internal, gauss_next = random.getstate()
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "numpy": [name, torch.from_numpy(np.asarray(keys, dtype=np.int64)), position, has_gauss, cached],
+        "python": [version, list(internal), gauss_next],
+    }
+
+
+def _restore_random_state(state: dict[str, Any]) -> None:
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(state["cuda"])
+    name, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002
+    version, internal, gauss_next = state["python"]
+    random.setstate((version, tuple(internal), gauss_next))

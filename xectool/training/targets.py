@@ -1,0 +1,69 @@
+"""Measure the spread of each target, so that nanoseconds train as well as degrees."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from xectool.config.root import RegressorConfig
+from xectool.config.tasks import TaskConfig
+from xectool.data.source import EventSource
+from xectool.errors import DataUnusable
+from xectool.models.heads import LOG_FLOOR
+from xectool.tasks.base import TRUTH_LIMIT
+
+
+def resolve_target_scaling(config: RegressorConfig, source: EventSource) -> RegressorConfig:
+    """Return the configuration with every ``scale: auto`` and ``shift: auto`` replaced by numbers.
+
+    The scale of a task is one number, the root mean square spread over its components, so components keep their
+    relative weight; the shift is the mean of each component. Both refer to the logarithm under ``log_transform``.
+
+    Raises:
+        DataUnusable: No training event has a known truth of a task, or the truth is constant.
+    """
+    resolved = {
+        name: _resolve(name, task, source) for name, task in config.tasks.enabled().items() if _is_auto(task)
+    }
+    return config.model_copy(update={"tasks": config.tasks.model_copy(update=resolved)}) if resolved else config
+
+
+def _is_auto(task: TaskConfig) -> bool:
+    return task.scale == "auto" or task.shift == "auto"
+
+
+def _resolve(name: str, task: TaskConfig, source: EventSource) -> TaskConfig:
+    truth = known_truth(name, source)
+    if task.log_transform:
+        truth = np.log(np.maximum(truth, LOG_FLOOR))
+    spread = float(np.sqrt(truth.var(axis=0).mean()))
+    if not spread > 0:
+        raise DataUnusable(
+            f"the truth of task '{name}' is the same in all {len(truth)} training events: {truth[0].tolist()}",
+            where=f"branch {source.branches.truth[name]}",
+            fix=f"tasks.{name}.scale: 1.0 to train on it all the same, or tasks.{name}.enabled: false",
+            code="XT-DATA-CONSTANT",
+        )
+    changes: dict[str, object] = {}
+    if task.scale == "auto":
+        changes["scale"] = spread
+    if task.shift == "auto":
+        changes["shift"] = tuple(float(mean) for mean in truth.mean(axis=0))
+    return task.model_copy(update=changes)
+
+
+def known_truth(name: str, source: EventSource) -> np.ndarray:
+    """Return the known truth of a task in physical units, float64, shape (B, D).
+
+    Raises:
+        DataUnusable: No event has a known truth.
+    """
+    truth = np.concatenate([source.truth(index, name) for index in range(len(source.files))]).astype(np.float64)
+    known = truth[(np.isfinite(truth) & (np.abs(truth) < TRUTH_LIMIT)).all(axis=1)]
+    if not len(known):
+        raise DataUnusable(
+            f"none of the {len(truth)} training events has a known truth for task '{name}'",
+            where=f"branch {source.branches.truth[name]} (unknown means NaN, infinite or 1e10)",
+            fix=f"tasks.{name}.enabled: false",
+            code="XT-DATA-NO-TRUTH",
+        )
+    return known

@@ -1,0 +1,172 @@
+"""The only training loop: epochs of optimizer steps, validation, checkpoints."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from xectool.data.batch import EventBatch
+from xectool.runlog.writer import RunWriter
+from xectool.tasks.base import WorstEvent
+from xectool.training.epoch_stats import EpochStats
+from xectool.training.evaluate import evaluate
+from xectool.training.parts import RunParts
+from xectool.training.progress import Observer
+from xectool.training.recording import StepTiming, epoch_record, record_skip, step_record
+from xectool.training.saving import Saver
+from xectool.training.signals import StopRequest
+from xectool.training.state import Progress
+
+NUM_WORST_EVENTS = 5
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """How a training ended.
+
+    Attributes:
+        status: ``finished``, ``early_stopped``, ``max_steps`` or ``interrupted``.
+        progress: Where it stands.
+        metrics: Metrics of the last finished epoch.
+        worst: Events of the last validation with the largest loss.
+    """
+
+    status: str
+    progress: Progress
+    metrics: dict[str, float] = field(default_factory=dict)
+    worst: tuple[WorstEvent, ...] = ()
+
+
+class Trainer:
+    """Runs the loop.
+
+    Args:
+        parts: What is trained, on what.
+        saver: Writes its checkpoints.
+        writer: The run's own record.
+        observer: Whoever watches.
+        max_steps: Stop after this many optimizer steps of the run, or None.
+    """
+
+    def __init__(
+        self, parts: RunParts, saver: Saver, writer: RunWriter, observer: Observer, max_steps: int | None = None
+    ) -> None:
+        self.parts = parts
+        self.saver = saver
+        self.writer = writer
+        self.observer = observer
+        self.max_steps = max_steps
+        self.worst: tuple[WorstEvent, ...] = ()
+
+    def fit(self, progress: Progress) -> FitResult:
+        """Train from ``progress`` to the end of the configured epochs.
+
+        Raises:
+            RunDiverged: A guard gave up; the last checkpoint is sound.
+            DiskError: A checkpoint could not be written; the previous one is intact.
+        """
+        status = "finished"
+        if self.saver.last.exists():
+            self.saver.publish(progress)
+        with StopRequest() as stop:
+            while progress.epoch <= self.parts.config.training.epochs:
+                if self._stale(progress):
+                    status = "early_stopped"
+                    break
+                ended = self._train_epoch(progress, stop)
+                if ended:
+                    self.saver.save(progress)
+                    status = ended
+                    break
+                self._finish_epoch(progress)
+        return FitResult(status, progress, progress.history[-1] if progress.history else {}, self.worst)
+
+    def _train_epoch(self, progress: Progress, stop: StopRequest) -> str:
+        """Run the rest of an epoch; return why it ended before its last batch, or an empty string."""
+        training, loader = self.parts.config.training, self.parts.train_loader
+        self.parts.model.train()
+        self.parts.task.train()
+        self.observer.phase(f"train {progress.epoch}/{training.epochs}", loader.plan.num_steps)
+        self.observer.advanced(progress.batch, {})
+        began = time.perf_counter()
+        for window, wait_s in _windows(loader.epoch(progress.epoch, progress.batch), training.grad_accum_steps):
+            if stop.requested:
+                return "interrupted"
+            if self.max_steps is not None and progress.step >= self.max_steps:
+                return "max_steps"
+            self._step(progress, window, wait_s, began)
+            began = time.perf_counter()
+            if progress.batch < loader.plan.num_steps:
+                self.saver.save_if_due(progress)
+        return ""
+
+    def _step(self, progress: Progress, window: list[EventBatch], wait_s: float, began: float) -> None:
+        lr = self.parts.schedule(progress.step)
+        result = self.parts.stepper.run(window, lr)
+        timing = StepTiming(lr, wait_s, time.perf_counter() - began)
+        progress.step += 1
+        progress.batch += len(window)
+        stats = progress.stats
+        stats.add(result, wait_s, timing.step_s)
+        self.writer.step(step_record(self.parts, progress, window, result, timing))
+        if not result.finite:
+            self.observer.message(record_skip(self.writer, progress, window, result))
+        self.parts.guard.observe(result.finite, result.fault)
+        seconds = max(stats.seconds, 1e-9)
+        shown = {"loss": result.loss, "lr": lr, "grad_norm": result.grad_norm}
+        rates = {"events_per_s": stats.events / seconds, "data_wait": stats.data_wait_s / seconds}
+        self.observer.advanced(len(window), shown | rates)
+
+    def _finish_epoch(self, progress: Progress) -> None:
+        config, epoch = self.parts.config, progress.epoch
+        metrics = progress.stats.metrics(self.parts.task) | self.parts.task.scalars()
+        metrics["lr"] = self.parts.schedule(max(0, progress.step - 1))
+        metrics["perf/epoch_time_sec"] = progress.stats.seconds
+        if epoch % config.validation.interval == 0 or epoch == config.training.epochs:
+            metrics |= self._validate(progress)
+            self._judge(progress, metrics["val/loss"])
+            self.parts.schedule.observe(metrics["val/loss"])
+        progress.history.append({"epoch": float(epoch), **metrics})
+        self.writer.epoch(epoch_record(self.parts, progress, metrics))
+        self.observer.epoch_done(epoch, metrics)
+        progress.epoch, progress.batch, progress.stats = epoch + 1, 0, EpochStats()
+        self.saver.save(progress)
+        self.saver.publish(progress)
+
+    def _validate(self, progress: Progress) -> dict[str, float]:
+        loader, config = self.parts.val_loader, self.parts.config
+        self.observer.phase(f"validate {progress.epoch}/{config.training.epochs}", loader.plan.num_steps)
+        accumulator = self.parts.task.accumulator()
+        model = self.parts.average.best_model if config.validation.use_ema else self.parts.model
+        self.parts.task.eval()
+        rate = evaluate(
+            model, loader.epoch(0), accumulator, self.parts.execution, lambda: self.observer.advanced(1, {})
+        )
+        self.worst = tuple(accumulator.worst(NUM_WORST_EVENTS))
+        return {**accumulator.compute(), "perf/val_events_per_s": rate}
+
+    def _judge(self, progress: Progress, loss: float) -> None:
+        """Take note of a validation loss; a non-finite one never becomes the best."""
+        if math.isfinite(loss) and loss < progress.best_loss:
+            progress.best_loss, progress.best_epoch, progress.epochs_since_best = loss, progress.epoch, 0
+            return
+        progress.epochs_since_best += 1
+        if not math.isfinite(loss):
+            self.observer.message(f"validation loss of epoch {progress.epoch} is {loss}; it is not taken as best")
+
+    def _stale(self, progress: Progress) -> bool:
+        patience = self.parts.config.training.early_stop_patience
+        return patience is not None and progress.epochs_since_best > patience
+
+
+def _windows(batches: Iterator[EventBatch], size: int) -> Iterator[tuple[list[EventBatch], float]]:
+    """Yield accumulation windows, the last one as short as it comes, with the seconds waited for each."""
+    while True:
+        began = time.perf_counter()
+        window = list(islice(batches, size))
+        if not window:
+            return
+        yield window, time.perf_counter() - began
