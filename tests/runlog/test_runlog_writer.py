@@ -127,3 +127,15 @@ def test_one_step_costs_less_than_a_tenth_of_a_millisecond(tmp_path):
             cost.append(stop.ru_utime + stop.ru_stime - start.ru_utime - start.ru_stime)
     assert sorted(cost)[len(cost) // 4] / 50 < 200e-6
     assert len(encode(record)) < 1000
+
+
+@pytest.mark.parametrize(("error", "state"), [(ValueError("boom"), "failed"), (KeyboardInterrupt(), "interrupted")])
+def test_error_that_ends_the_run_is_its_last_word(tmp_path, error, state):
+    def train() -> None:
+        with RunWriter(tmp_path):
+            raise error
+
+    with pytest.raises(type(error)):
+        train()
+    status = RunReader(tmp_path).status()
+    assert (status.state, status.message) == (state, f"{type(error).__name__}: {error}")

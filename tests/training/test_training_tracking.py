@@ -70,8 +70,8 @@ def record(run_dir: Path, first: int, last: int, *, resume: bool = False, end: s
             writer.event(end)
 
 
-def mirror(run_dir: Path, store: MemoryStore, **changes):
-    return Mirror(run_dir, settings_of(**changes), store).run(lambda seconds: True)
+def mirror(run_dir: Path, store: MemoryStore, *, replay: bool = True, **changes):
+    return Mirror(run_dir, settings_of(**changes), store, replay=replay).run(lambda seconds: True)
 
 
 @settings(max_examples=25, deadline=None)
@@ -107,6 +107,13 @@ def test_run_that_goes_on_keeps_its_status_in_a_replay(tmp_path):
         writer.step(StepRecord(1, 1, time.time(), time.monotonic(), 1.0))
         assert mirror(tmp_path, store).status == "done"
     assert store.statuses == []
+
+
+def test_trainer_that_lets_go_without_a_last_word_has_failed(tmp_path):
+    store = MemoryStore()
+    with RunWriter(tmp_path):
+        mirror(tmp_path, store, replay=False)
+    assert store.statuses == ["FAILED"]
 
 
 def test_mirror_that_cannot_reach_the_database_ends_behind_and_says_why(tmp_path):

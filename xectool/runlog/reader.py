@@ -9,12 +9,11 @@ from pathlib import Path
 
 from xectool.errors import UsageError
 from xectool.runlog.process import ProcessIdentity, is_alive
-from xectool.runlog.records import FORMAT, AttemptRecord, EpochRecord, EventRecord, Record, StepRecord
+from xectool.runlog.records import END_KINDS, FORMAT, AttemptRecord, EpochRecord, EventRecord, Record, StepRecord
 from xectool.runlog.storage import attempt_dir, attempts, open_source
 
 _BLOCK_BYTES = 1 << 20
 _HEAD_BYTES = 1 << 13
-_END_STATES = {"finished": "finished", "failed": "failed", "interrupted": "interrupted"}
 
 
 @dataclass(frozen=True)
@@ -174,7 +173,7 @@ class _Tally:
             self.step = max(self.step, record.step)
 
     def _add_event(self, event: EventRecord) -> None:
-        if event.kind in _END_STATES:
+        if event.kind in END_KINDS:
             self.end = event
         elif event.kind == "recorder_gap":
             self.lost += int(event.data.get("lost", 0))
@@ -196,7 +195,7 @@ class _Tally:
 
     def _state(self) -> str:
         if self.end is not None:
-            return _END_STATES[self.end.kind]
+            return self.end.kind
         if self.writer is None:
             return "killed"
         writer = self.writer

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 FORMAT = 1
+END_KINDS = ("finished", "failed", "interrupted")
+"""Kinds of the event that says how a run ended; without one it was killed, or still runs."""
 NAN = math.nan
 
 
@@ -104,7 +106,7 @@ class EpochRecord:
 
 @dataclass(frozen=True)
 class EventRecord:
-    """Something that happened once: ``checkpoint``, ``resume``, ``nonfinite_skip``, ``finished``, ``failed``, …
+    """Something that happened once: ``checkpoint``, ``resume``, ``nonfinite_skip``, or one of `END_KINDS`.
 
     ``data`` holds plain JSON values. A ``resume`` event states in ``step`` the last step that still counts.
     """

@@ -10,7 +10,7 @@ import xectool
 from xectool.errors import DiskError, UsageError
 from xectool.runlog.lock import ProcessLock
 from xectool.runlog.process import current_process
-from xectool.runlog.records import AttemptRecord, EpochRecord, EventRecord, StepRecord
+from xectool.runlog.records import END_KINDS, AttemptRecord, EpochRecord, EventRecord, StepRecord
 from xectool.runlog.storage import RECORD_DIR, RecordSink, attempt_dir, attempts, open_sink
 
 
@@ -19,7 +19,7 @@ class RunWriter:
 
     The record outlives a SIGKILL at any byte: each record is in the kernel's hands when the call returns, an attempt
     never appends to the file of an earlier one, and a reader leaves out an unfinished last line. A disk that refuses
-    costs records (`dropped`), never the training.
+    costs records (`dropped`), never the training. Used as a context, it records an error that ends the run.
 
     Args:
         run_dir: Directory of the run; created where it is missing.
@@ -41,6 +41,7 @@ class RunWriter:
         except OSError as error:
             fix = "choose a writable place: --set checkpoint.save_dir=/path/with/space"
             raise DiskError(f"the run record cannot be created: {error.strerror}", where=str(root), fix=fix) from error
+        self._ended = False
         me = current_process()
         self._sink.append(
             AttemptRecord(
@@ -70,6 +71,7 @@ class RunWriter:
 
     def event(self, kind: str, message: str = "", *, step: int = 0, epoch: int = 0, **data: Any) -> None:
         """Record something that happened once; ``data`` are plain JSON values."""
+        self._ended = self._ended or kind in END_KINDS
         self._sink.append(EventRecord(kind, time.time(), time.monotonic(), step, epoch, message, data))
 
     def resume(self, step: int, epoch: int, **data: Any) -> None:
@@ -84,7 +86,10 @@ class RunWriter:
     def __enter__(self) -> RunWriter:
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *trace: object) -> None:
+        if kind is not None and not self._ended:
+            end = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed"
+            self.event(end, f"{kind.__name__}: {error}")
         self.close()
 
 

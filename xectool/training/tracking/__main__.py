@@ -25,6 +25,7 @@ from xectool.training.tracking.settings import TrackerSettings, load_settings, t
 
 _LOG = logging.getLogger(__name__)
 _EXIT_BUSY: Final = 4
+_NO_PARENT: Final = -1  # a replay has nobody to wait for
 _NICENESS: Final = 5
 _PARENT_EXIT_S: Final = 5.0
 _REPLAY_PATIENCE_S: Final = 5.0
@@ -79,7 +80,7 @@ def main() -> int:
         settings = replace(settings, uri=uri or settings.uri, drain_s=_REPLAY_PATIENCE_S)
         if not lock.acquire():
             return _EXIT_BUSY
-        return _mirror(options.run_dir, settings, TrainerWatch(-1, sys.stdin.fileno()))
+        return _mirror(options.run_dir, settings, TrainerWatch(_NO_PARENT, sys.stdin.fileno()), replay=True)
     # A job told to stop tells all its processes; this one has to log how the trainer then ends, and ends with it.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -88,15 +89,16 @@ def main() -> int:
     if not lock.acquire(settings.drain_s + 30.0):
         _LOG.warning("process %s mirrors this run already", lock.holder())
         return _EXIT_BUSY
-    return _mirror(options.run_dir, settings, watch)
+    return _mirror(options.run_dir, settings, watch, replay=False)
 
 
-def _mirror(run_dir: Path, settings: TrackerSettings, watch: TrainerWatch) -> int:
+def _mirror(run_dir: Path, settings: TrackerSettings, watch: TrainerWatch, *, replay: bool) -> int:
     # Imported late: it takes seconds, and the lock and the pipe must be watched from the start.
     from xectool.training.tracking.store import MlflowStore
 
     started = RunReader(run_dir).status().started
-    state = Mirror(run_dir, settings, MlflowStore(settings, run_dir, started)).run(watch.wait)
+    store = MlflowStore(settings, run_dir, started)
+    state = Mirror(run_dir, settings, store, replay=replay).run(watch.wait)
     return EXIT_OK if state.status == "done" else EXIT_WORLD
 
 

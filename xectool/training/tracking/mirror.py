@@ -54,12 +54,14 @@ class Mirror:
         run_dir: Directory of the run; its record has been started.
         settings: Where and as what it is mirrored.
         store: The database.
+        replay: Whether this is a replay and not the mirror the trainer started.
     """
 
-    def __init__(self, run_dir: Path, settings: TrackerSettings, store: Store) -> None:
+    def __init__(self, run_dir: Path, settings: TrackerSettings, store: Store, *, replay: bool = False) -> None:
         self._run_dir = run_dir
         self._settings = settings
         self._store = store
+        self._replay = replay
         self._reader = RunReader(run_dir)
         self._position: Position | None = None
         self._progress: Progress | None = None
@@ -119,9 +121,13 @@ class Mirror:
         """Upload what the end of the training left and set how it ended."""
         self._store.upload()
         found = self._reader.status()
-        # A run that still goes on (a replay beside it), or whose process cannot be seen, keeps its status.
-        if found.state in _END_STATUS:
-            self._store.finish(_END_STATUS[found.state], found.updated)
+        status = _END_STATUS.get(found.state)
+        if found.state == "running" and not self._replay:
+            # The trainer has let go of us without a word on how it ended: an error is on its way up.
+            status = "FAILED"
+        # A run that goes on beside a replay, or whose process cannot be seen, keeps its status.
+        if status is not None:
+            self._store.finish(status, found.updated)
         return self._update(status="done")
 
     def _update(self, **changes: Any) -> TrackerState:

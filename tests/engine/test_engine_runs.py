@@ -1,0 +1,87 @@
+import math
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from xectool.engine import runs
+from xectool.errors import ConfigError, UsageError
+from xectool.runlog.records import EpochRecord, StepRecord
+from xectool.runlog.writer import RunWriter
+
+
+def make_run(run_dir: Path, losses: list[float], *, lr: float = 1e-3, end: str = "finished") -> Path:
+    with RunWriter(run_dir) as writer:
+        config = {"kind": "regressor", "training": {"lr": lr, "seed": 42}, "data": {"train_path": "a.root"}}
+        (run_dir / "config.yaml").write_text(yaml.safe_dump(config))
+        for epoch, loss in enumerate(losses, 1):
+            now = time.time(), time.monotonic()
+            writer.step(StepRecord(epoch, epoch, *now, loss))
+            writer.epoch(EpochRecord(epoch, epoch, *now, {"val/loss": loss, "train/loss": loss / 2}))
+        writer.event(end)
+    return run_dir
+
+
+def test_runs_are_listed_with_status_and_best_loss(tmp_path):
+    make_run(tmp_path / "one", [3.0, 1.0, math.nan, 2.0])
+    make_run(tmp_path / "scan" / "two", [], end="failed")
+    (tmp_path / "no run").mkdir()
+    table = {row.name: row for row in runs.list_runs(tmp_path).runs}
+    assert table.keys() == {"one", "two"}
+    one = table["one"]
+    assert (one.kind, one.status, one.epochs, one.steps) == ("regressor", "finished", 4, 4)
+    assert (one.best, one.best_epoch) == (1.0, 2)
+    assert (table["two"].status, math.isnan(table["two"].best)) == ("failed", True)
+
+
+def test_run_directory_itself_is_listed(tmp_path):
+    make_run(tmp_path / "one", [1.0])
+    assert [row.name for row in runs.list_runs(tmp_path / "one").runs] == ["one"]
+
+
+def test_absent_directory_names_the_option(tmp_path):
+    with pytest.raises(UsageError, match="--root"):
+        runs.list_runs(tmp_path / "absent")
+
+
+def test_comparison_shows_differing_keys_and_metrics_of_the_best_epochs(tmp_path):
+    first = make_run(tmp_path / "a", [3.0, 1.0])
+    second = make_run(tmp_path / "b", [2.0, 4.0], lr=1e-4)
+    compared = runs.compare(first, second)
+    assert [(item.key, item.first, item.second) for item in compared.config] == [("training.lr", 1e-3, 1e-4)]
+    metrics = {item.key: (item.first, item.second) for item in compared.metrics}
+    assert metrics["val/loss"] == (1.0, 2.0)
+    assert metrics["epoch"] == (2, 1)
+
+
+def test_comparison_with_a_directory_that_is_no_run_is_refused(tmp_path):
+    make_run(tmp_path / "a", [1.0])
+    with pytest.raises(UsageError, match="name the directory of a run"):
+        runs.compare(tmp_path / "a", tmp_path)
+
+
+def test_sync_of_a_run_without_tracking_says_how_to_track(tmp_path):
+    with pytest.raises(UsageError, match=r"mlflow\.enabled=true"):
+        runs.sync(make_run(tmp_path / "a", [1.0]))
+
+
+def test_sync_into_a_directory_of_files_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="sqlite:///"):
+        runs.sync(make_run(tmp_path / "a", [1.0]), "file:///somewhere/mlruns")
+
+
+def test_sync_of_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="name the directory of a run"):
+        runs.sync(tmp_path)
+
+
+def test_runs_are_listed_without_torch_or_mlflow(tmp_path):
+    code = (
+        "import sys; from xectool.engine import runs; runs.list_runs(sys.argv[1]);"
+        "sys.exit(bool({'torch', 'mlflow'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code, make_run(tmp_path / "a", [1.0])], check=False).returncode == 0
+    shutil.rmtree(tmp_path / "a")
