@@ -36,9 +36,6 @@ OUTER_PITCH_Z_CM = 10.356  # table
 OUTER_CENTER_SHAPE = (6, 5)  # table: 6 azimuths x 5 z that replace 4 x 3 cells of the coarse grid
 OUTER_CENTER_PITCH_DEG = PMT_PITCH_DEG * 4 / 6  # derived: six rows in the room of four
 OUTER_CENTER_PITCH_Z_CM = 6.2  # table
-OUTER_CENTER_FIRST_ROW = 10  # table: coarse rows 10..13 are replaced
-OUTER_CENTER_FIRST_COLUMN = 3  # table: coarse columns 3..5 are replaced
-OUTER_EXTRA_FIRST = 4742  # table: 18 sensors of the centre that have no place on the coarse grid
 
 # End faces (upstream at z < 0, downstream at z > 0) -----------------------------------------------------------
 END_SHAPE = (24, 6)  # design: 24 azimuths x 6 positions along the slope

@@ -1,0 +1,78 @@
+"""Simulates events with truth and writes them to ROOT files."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import cast
+
+from xectool.errors import UsageError, did_you_mean
+from xectool.rootio.writer import FileFormat
+from xectool.simulation import physics
+from xectool.simulation.dataset import SimulationSettings, write_dataset
+
+FORMATS = ("ttree", "rntuple")
+
+
+@dataclass(frozen=True)
+class SimulateResult:
+    """What was written.
+
+    Attributes:
+        files: Paths of the files, in the order of their events.
+        events: Number of events over all files.
+        seconds: Time it took, writing included.
+    """
+
+    files: list[str]
+    events: int
+    seconds: float
+
+
+def simulate(  # noqa: PLR0913  one keyword an option, as on the command line
+    output: str | os.PathLike[str],
+    *,
+    events: int = 20_000,
+    seed: int = 1,
+    files: int = 1,
+    energy_gev: float | tuple[float, float] | None = None,
+    dead_fraction: float = 0.01,
+    pileup: float = 0.0,
+    detector_seed: int = 1,
+    format: str = "ttree",
+    compression: str = "zlib:1",
+) -> SimulateResult:
+    """Write simulated events with truth to one or several ROOT files.
+
+    Args:
+        output: The file to write; with several files ``OUT_000.root`` and on. Missing directories are made.
+        events: Number of events, over all files.
+        seed: Seed of the events.
+        files: Number of files the events are spread over; each has a run number of its own.
+        energy_gev: Energy of the gamma ray, or limits of a flat spectrum; by default flat from 0.015 to 0.060.
+        dead_fraction: Share of sensors that are dead.
+        pileup: Probability of a second gamma ray in an event.
+        detector_seed: Seed of dead channels and efficiencies; sets that share it share a detector.
+        format: ``ttree`` or ``rntuple``.
+        compression: ``zlib:1``, ``lz4``, ``zstd``, ``lzma`` or ``none``, with an optional level.
+
+    Raises:
+        UsageError: An option is out of its range.
+        DiskError: A file cannot be written.
+    """
+    if format not in FORMATS:
+        fix = f"--format ttree   # {did_you_mean(format, FORMATS) or 'or rntuple'}"
+        raise UsageError(f"file format '{format}' is not known", where="--format", fix=fix)
+    settings = SimulationSettings(
+        events=events,
+        seed=seed,
+        files=files,
+        energy_gev=physics.ENERGY_RANGE_GEV if energy_gev is None else energy_gev,
+        dead_fraction=dead_fraction,
+        pileup=pileup,
+        detector_seed=detector_seed,
+    )
+    start = time.perf_counter()
+    paths = write_dataset(settings, output, format=cast(FileFormat, format), compression=compression)
+    return SimulateResult([str(path) for path in paths], events, time.perf_counter() - start)
