@@ -10,8 +10,19 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from xectool.report.plots import PANEL_SIZE_IN, PANELS_A_ROW, Written
-from xectool.report.style import BLUE, GREY, ORANGE, RED, house_style, new_figure, save
+from xectool.report.plots import Written
+from xectool.report.style import (
+    BLUE,
+    GREY,
+    ORANGE,
+    PANEL_SIZE_IN,
+    PURPLE,
+    RED,
+    grid_shape,
+    house_style,
+    new_figure,
+    save,
+)
 
 #: Panels in their order: title, unit factor, and the metrics drawn in it.
 CURVES: tuple[tuple[str, float, tuple[str, ...]], ...] = (
@@ -26,6 +37,13 @@ CURVES: tuple[tuple[str, float, tuple[str, ...]], ...] = (
     ("learning rate", 1.0, ("lr",)),
     ("gradient norm (largest, before clipping)", 1.0, ("train/grad_norm_max",)),
 )
+#: Metrics of conventional estimators on the same events, drawn as a line beside the network's.
+BASELINES = {
+    "angle_resolution_68pct": "baseline_angle",
+    "energy_res_68pct": "baseline_energy",
+    "timing_res_68pct": "baseline_timing",
+    "uvw_dist_68pct": "baseline_uvwFI",
+}
 _COLORS = (BLUE, ORANGE, RED)
 LOG_SPAN = 20.0  # a curve that spans more than this factor is drawn on a logarithmic axis
 
@@ -45,8 +63,7 @@ def plot_learning_curves(epochs: Sequence[Mapping[str, Any]], out_dir: Path) -> 
     if not wanted:
         return Written(notes=["no learning curves: no epoch has recorded a metric yet"])
     with house_style():
-        columns = min(PANELS_A_ROW, len(wanted))
-        lines = -(-len(wanted) // columns)
+        lines, columns = grid_shape(len(wanted))
         figure = new_figure(PANEL_SIZE_IN[0] * columns, PANEL_SIZE_IN[1] * lines)
         for index, (title, factor, names) in enumerate(wanted, start=1):
             _draw(figure.add_subplot(lines, columns, index), rows, title, factor, names)
@@ -63,15 +80,23 @@ def _draw(axes: Axes, rows: list[dict[str, Any]], title: str, factor: float, nam
     values = np.concatenate([points[:, 1] for points in drawn])
     if values.min() > 0 and values.max() > LOG_SPAN * values.min():
         axes.set_yscale("log")
-    if names[0] != "lr" and names != ("train/grad_norm_max",) and len(names) == 1:
-        best = drawn[0][np.argmax(values) if "accuracy" in names[0] else np.argmin(values)]
-        axes.plot(*best, "o", markersize=9, markerfacecolor="none", color=RED)
-        axes.axhline(best[1], color=GREY, linewidth=0.8, linestyle=":")
-        axes.set_title(f"best {best[1]:.4g} in epoch {int(best[0])}", loc="right", fontsize=9.5)
-    if len(names) > 1:
+    if names[0] in (*BASELINES, "angleVec_resolution_68pct", "n_gamma_accuracy"):
+        _mark_best(axes, drawn[0], largest="accuracy" in names[0])
+    baseline = BASELINES.get(names[0], "")
+    baselines = [row[baseline] for row in rows if _finite(row.get(baseline))]
+    if baselines:
+        axes.axhline(factor * baselines[-1], color=PURPLE, linewidth=1.2, linestyle="--", label="conventional")
+    if len(drawn) > 1 or baselines:
         axes.legend(loc="upper right")
     axes.set(xlabel="epoch", ylabel=title)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _mark_best(axes: Axes, points: np.ndarray, largest: bool) -> None:
+    best = points[np.argmax(points[:, 1]) if largest else np.argmin(points[:, 1])]
+    axes.plot(*best, "o", markersize=9, markerfacecolor="none", color=RED)
+    axes.axhline(best[1], color=GREY, linewidth=0.8, linestyle=":")
+    axes.set_title(f"best {best[1]:.4g} in epoch {int(best[0])}", loc="right", fontsize=9.5)
 
 
 def _finite(value: object) -> bool:

@@ -11,11 +11,9 @@ from xectool.report.displays import write_display
 from xectool.report.pages import Comparison, Panel, panels
 from xectool.report.panels import Quantity
 from xectool.report.predictions import PredictionFile, TaskPredictions
-from xectool.report.style import house_style, new_figure, save
+from xectool.report.style import PANEL_SIZE_IN, grid_shape, house_style, new_figure, save
 from xectool.report.worst import SensorFiles, display_events, worst_rows
 
-PANELS_A_ROW = 3
-PANEL_SIZE_IN = (4.4, 3.5)
 NUM_WORST = 5
 
 
@@ -81,8 +79,7 @@ def _write_task(
 
 
 def _write_page(drawn: list[Panel], title: str, out_dir: Path, stem: str) -> list[Path]:
-    columns = min(PANELS_A_ROW, len(drawn))
-    rows = -(-len(drawn) // columns)
+    rows, columns = grid_shape(len(drawn))
     figure = new_figure(PANEL_SIZE_IN[0] * columns, PANEL_SIZE_IN[1] * rows + 0.4)
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     for index, panel in enumerate(drawn, start=1):

@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 
 BLUE, ORANGE, RED, PURPLE, GREY, VIOLET = "#5790fc", "#f89c20", "#e42536", "#964a8b", "#9c9ca1", "#7a21dd"
 INK = "#222222"
-PNG_DPI = 150
+PNG_DPI = 130
+PANEL_SIZE_IN = (4.4, 3.5)
 
 _SIZES: dict[str, Any] = {
     "font.size": 11,
@@ -33,7 +34,6 @@ _SIZES: dict[str, Any] = {
     "ytick.labelsize": 10,
     "axes.formatter.useoffset": False,
     "axes.formatter.limits": (-4, 5),
-    "axes.formatter.use_mathtext": True,
     "pdf.fonttype": 42,
 }
 
@@ -53,12 +53,21 @@ def new_figure(width_in: float, height_in: float) -> Figure:
     return figure
 
 
+def grid_shape(num_panels: int) -> tuple[int, int]:
+    """Return rows and columns of a page: three columns, four from ten panels on."""
+    columns = min(3 if num_panels < 10 else 4, num_panels)
+    return -(-num_panels // columns), columns
+
+
 def save(figure: Figure, out_dir: Path, stem: str) -> list[Path]:
     """Write ``<stem>.pdf`` and ``<stem>.png``; returns both paths.
 
     The PDF carries no creation date: the same input gives the same bytes.
     """
     out_dir.mkdir(parents=True, exist_ok=True)
+    # Laid out once and then frozen: each of the two formats would solve the constraints again, seconds a page.
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
     pdf, png = out_dir / f"{stem}.pdf", out_dir / f"{stem}.png"
     figure.savefig(pdf, metadata={"CreationDate": None})
     figure.savefig(png, dpi=PNG_DPI)
