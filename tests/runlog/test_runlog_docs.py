@@ -1,0 +1,19 @@
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from xectool.runlog.records import AttemptRecord, EpochRecord, EventRecord, StepRecord
+
+PAGE = (Path(__file__).parents[2] / "docs" / "recorder.md").read_text()
+
+
+def test_example_of_the_recorder_page_runs():
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(compile(code, "docs/recorder.md", "exec"), {})
+
+
+@pytest.mark.parametrize("kind", [AttemptRecord, StepRecord, EpochRecord, EventRecord])
+def test_every_field_of_a_record_is_documented(kind):
+    (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| `{kind.tag}`"))
+    assert {item.name for item in fields(kind)} <= set(re.findall(r"\w+", row))
