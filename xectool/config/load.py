@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from xectool.config.data_rules import DATA_RULES
@@ -22,13 +21,15 @@ from xectool.config.platform import Platform
 from xectool.config.platform_rules import PLATFORM_RULES, Situation
 from xectool.config.root import KINDS, RunConfig
 from xectool.config.run_rules import RUN_RULES
-from xectool.config.section import NUMBER
+from xectool.config.serialize import to_yaml
 from xectool.config.task_rules import TASK_RULES
 from xectool.config.training_rules import TRAINING_RULES
 from xectool.config.translate import find_kind, translate
 from xectool.errors import ConfigError
 from xectool.findings import Finding, Report, Severity
 from xectool.rules import Rule, run_rules
+
+__all__ = ["CONFIG_RULES", "LoadedConfig", "apply_overrides", "config_from_values", "load_config", "to_yaml"]
 
 CONFIG_RULES: tuple[Rule[RunConfig], ...] = (*DATA_RULES, *MODEL_RULES, *TASK_RULES, *TRAINING_RULES, *RUN_RULES)
 _ROUNDS = 5
@@ -105,19 +106,6 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
                 f"expected section.key=value, got '{text}'", where=SET, fix="--set training.lr=1e-4", code="CFG-01"
             )
         _write(document, key, parse_value(value, f"{SET} {key}"))
-
-
-def to_yaml(config: RunConfig) -> str:
-    """Return the configuration as YAML that loads back to an equal one."""
-    text: str = yaml.dump(config.to_dict(), Dumper=YamlDumper, sort_keys=False, default_flow_style=None, width=120)
-    return text
-
-
-class YamlDumper(yaml.SafeDumper):
-    """Quotes every string that this reader, unlike YAML 1.1, takes for a number."""
-
-
-YamlDumper.add_implicit_resolver("tag:yaml.org,2002:float", NUMBER, list("-+.0123456789"))
 
 
 def _write(document: Document, key: str, value: Any) -> None:

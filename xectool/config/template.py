@@ -7,9 +7,12 @@ from typing import Any
 
 import yaml
 
+from xectool.config.capacity_rules import HostMemorySuffices
 from xectool.config.keys import Key, keys_of
-from xectool.config.load import YamlDumper
-from xectool.config.root import KINDS, RunConfig
+from xectool.config.platform import Platform
+from xectool.config.platform_rules import Situation
+from xectool.config.root import KINDS, RunConfig, config_from_dict
+from xectool.config.serialize import YamlDumper
 from xectool.config.tasks import TASK_NAMES
 from xectool.errors import UsageError, did_you_mean
 
@@ -31,10 +34,13 @@ _MACHINE_PRESETS: dict[str, dict[str, Any]] = {
     "ci": {
         "preset": "ci", "data.chunksize": 1024, "data.num_workers": 0, "data.num_threads": 1, "data.batch_size": 64,
         "training.device": "cpu", "training.amp": "off", "training.compile": "none", "training.epochs": 2,
+        "checkpoint.save_interval": 1,
         "training.warmup_epochs": 0, "training.deterministic": True, "model.encoder_dim": 32,
     },
 }  # fmt: skip
 PRESETS = tuple(_MACHINE_PRESETS)
+_SIZES = ("chunksize", "batch_size", "num_workers", "num_threads")
+_LEARN: dict[str, Any] = {"kind": "regressor", "tasks": {"energy": {"enabled": True}}}
 _REGRESSOR: dict[str, Any] = {
     "tasks.energy.enabled": True,
     "tasks.uvwFI.enabled": True,
@@ -43,8 +49,8 @@ _REGRESSOR: dict[str, Any] = {
 _COMMON: dict[str, Any] = {"data.train_path": "data/train.root", "data.val_path": "data/val.root"}
 
 
-def template(kind: str, preset: str | None = None) -> str:
-    """Return a commented configuration of a kind, with the values of a preset.
+def template(kind: str, preset: str | None = None, platform: Platform | None = None) -> str:
+    """Return a commented configuration of a kind, with the values of a preset, cut to the memory of the platform.
 
     Raises:
         UsageError: The kind or the preset does not exist.
@@ -57,6 +63,8 @@ def template(kind: str, preset: str | None = None) -> str:
         f"# A run of kind {kind}, every key with its value and meaning. Delete what you do not change.",
         "# Override on the command line: --set training.lr=1e-4",
     ]
+    cut = _cut_to_memory(values, platform) if preset is not None and platform is not None else []
+    head += cut
     return "\n".join([*head, *_lines(KINDS[kind](), keys_of(kind), values)]) + "\n"
 
 
@@ -65,6 +73,15 @@ def key_comment(key: Key) -> str:
     unit = str(key.extra.get("unit", ""))
     limits = ", ".join(part for part in ("" if unit in ("", "1") else unit, key.bounds) if part)
     return f"{key.field.description}{f' [{limits}]' if limits else ''}"
+
+
+def _cut_to_memory(values: dict[str, Any], platform: Platform) -> list[str]:
+    config = config_from_dict({"data": {name: values[f"data.{name}"] for name in _SIZES}, **_LEARN}, "preset")
+    for found in HostMemorySuffices().check(Situation(config, platform)):
+        wanted, chunk = values["data.chunksize"], int(found.fix.partition(": ")[2])
+        values["data.chunksize"] = chunk
+        return [f"# data.chunksize {wanted} of the preset was cut to {chunk} for this machine: {found.problem}"]
+    return []
 
 
 def _known(what: str, name: str, known: Mapping[str, object]) -> None:
@@ -91,5 +108,5 @@ def _value(config: RunConfig, dotted: str) -> Any:
 
 
 def _scalar(value: Any) -> str:
-    text: str = yaml.dump(value, Dumper=YamlDumper, default_flow_style=True, width=10**6)
+    text: str = yaml.dump(value, Dumper=YamlDumper, sort_keys=False, default_flow_style=True, width=10**6)
     return text.removesuffix("\n").removesuffix("\n...")

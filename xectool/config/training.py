@@ -82,6 +82,7 @@ class TrainingConfig(Section):
     lr_restart_mult: Int = knob(2, "Growth of the following cycles", "1", gt=0, le=100)
     amp: Amp = knob("auto", "Mixed precision; auto: bf16 where the device has it", code="CFG-05")
     ema_decay: EmaDecay = knob(0.999, "Decay of the weight average used to validate; null for none", "1", "CFG-52")
+    channel_dropout_rate: Float = knob(0.0, "Chance that a sensor is made dead in a training event", "1", ge=0, lt=1)
     grad_clip: Float = knob(1.0, "Largest gradient norm; 0 for no clipping", "1", "CFG-26", ge=0, le=1e6)
     grad_accum_steps: Int = knob(1, "Batches summed into one optimiser step", "batches", "CFG-25", ge=1, le=100_000)
     compile: Compile = knob("auto", "torch.compile mode; auto: eager on CPU and without a toolchain", code="CFG-06")

@@ -9,10 +9,11 @@ from typing import Any
 
 from xectool.config.capacity_rules import CAPACITY_RULES
 from xectool.config.json_schema import json_schema
-from xectool.config.load import LoadedConfig, load_config, to_yaml
+from xectool.config.load import LoadedConfig, load_config
 from xectool.config.path_rules import overlap_rules, path_rules
 from xectool.config.platform import Platform
 from xectool.config.platform_rules import Situation
+from xectool.config.serialize import to_yaml
 from xectool.config.template import template
 from xectool.findings import Report
 from xectool.rules import run_rules
@@ -48,7 +49,7 @@ def init(kind: str = "regressor", preset: str | None = None) -> str:
     Raises:
         UsageError: The kind or the preset does not exist.
     """
-    return template(kind, preset)
+    return template(kind, preset, Platform.detect())
 
 
 def show(path: Path | str, overrides: Sequence[str] = ()) -> ConfigShown:
