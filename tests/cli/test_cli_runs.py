@@ -1,0 +1,54 @@
+import json
+import time
+from pathlib import Path
+
+import pytest
+from xectool.cli import boundary
+from xectool.cli.app import app
+from xectool.runlog.records import EpochRecord
+from xectool.runlog.writer import RunWriter
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    for name, lr in (("one", 1e-3), ("two", 1e-4)):
+        with RunWriter(tmp_path / name) as writer:
+            (tmp_path / name / "config.yaml").write_text(f"kind: regressor\ntraining: {{lr: {lr}}}\n")
+            writer.epoch(EpochRecord(1, 5, time.time(), time.monotonic(), {"val/loss": 0.5}))
+            writer.event("finished")
+    return tmp_path
+
+
+def test_help_names_the_commands(capsys):
+    assert boundary.run(app, ["runs", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(word in out for word in ("compare", "sync", "--root"))
+
+
+def test_table_of_runs_goes_to_stderr(root, capsys):
+    assert boundary.run(app, ["runs", "--root", str(root)]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert all(word in shown.err for word in ("one", "two", "finished", "0.5"))
+
+
+def test_table_of_runs_is_one_json_document(root, capsys):
+    assert boundary.run(app, ["runs", "--root", str(root), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["command"], document["status"]) == ("runs", "ok")
+    assert [run["name"] for run in document["result"]["runs"]] == ["one", "two"]
+
+
+def test_comparison_shows_the_differing_key(root, capsys):
+    assert boundary.run(app, ["runs", "compare", str(root / "one"), str(root / "two"), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)["result"]
+    assert [item["key"] for item in result["config"]] == ["training.lr"]
+    assert boundary.run(app, ["runs", "compare", str(root / "one"), str(root / "two")]) == 0
+    assert "training.lr" in capsys.readouterr().err
+
+
+def test_directory_that_is_no_run_is_the_users_to_fix(root, capsys):
+    assert boundary.run(app, ["runs", "sync", str(root), "--json"]) == 2
+    document = json.loads(capsys.readouterr().out)
+    assert document["status"] == "error"
+    assert "`xectool runs` lists them" in document["findings"][0]["fix"]
