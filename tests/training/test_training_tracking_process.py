@@ -136,6 +136,7 @@ def test_mirror_killed_twice_ends_with_each_point_once(database, tmp_path):
     assert {"config.yaml", "loss.png"} <= uploaded
 
 
+@pytest.mark.slow
 def test_database_locked_for_good_costs_the_training_nothing_and_is_filled_by_a_replay(database, tmp_path):
     run_dir = tmp_path / "run"
     with RunWriter(run_dir) as writer, locked(database):
