@@ -65,3 +65,13 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     for index, size in enumerate(sizes):
         write_events(directory / f"part{index}.root", make_events(size, index, 1000 + index))
     return Dataset(directory, sizes)
+
+
+@pytest.fixture(scope="session", name="make_events")
+def _make_events():
+    return make_events
+
+
+@pytest.fixture(scope="session", name="write_events")
+def _write_events():
+    return write_events

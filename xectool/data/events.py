@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.data.blocks import Piece, SourceFile
@@ -110,7 +109,7 @@ class EventSource:
                 _read_rows(file, branch, piece, window.targets[task][rows])
             else:
                 window.targets[task][rows] = DEAD_VALUE
-        window.identity[rows] = torch.from_numpy(self._identity(file, piece))
+        window.identity[rows] = self._identity(file, piece)
 
     def truth(self, file_index: int, task: str) -> npt.NDArray[np.float32]:
         """Return the truth of a task for the served entries of a file, shape (events, D)."""
@@ -140,8 +139,7 @@ class EventSource:
         return identity
 
 
-def _read_rows(file: EventFile, branch: str, piece: Piece, target: torch.Tensor) -> None:
-    out = target.numpy()
+def _read_rows(file: EventFile, branch: str, piece: Piece, out: npt.NDArray[np.float32]) -> None:
     if piece.selected is None:
         file.read_into(branch, piece.entry_start, piece.entry_stop, out)
         return

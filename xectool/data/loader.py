@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,10 @@ from xectool.config.data import DataConfig
 from xectool.data.batch import EventBatch
 from xectool.data.events import EventSource
 from xectool.data.plan import DataPlan
-from xectool.data.readers import ThreadReader, WindowReader, WorkerReader
-from xectool.data.window import WindowArrays, event_bytes
+from xectool.data.processes import ProcessReader
+from xectool.data.readers import ThreadReader, WindowReader
+from xectool.data.window import event_bytes
+from xectool.detector.constants import NUM_SENSORS
 from xectool.errors import XecError
 
 # Largest decompressed block of a ROOT file and its compressed bytes, held by each reading thread.
@@ -62,16 +64,6 @@ class LoaderOptions:
             timeout_s=data.timeout_s,
         )
 
-    def for_torch(self) -> dict[str, Any]:
-        """Return the arguments of ``DataLoader``; those that need workers are given only with workers."""
-        return {
-            "num_workers": self.num_workers,
-            "prefetch_factor": self.prefetch_factor,
-            "persistent_workers": self.persistent_workers,
-            "multiprocessing_context": self.mp_context,
-            "timeout": self.timeout_s,
-        }
-
 
 class EventWeigher(Protocol):
     """Abstract source of loss weights."""
@@ -109,7 +101,7 @@ class EventLoader:
         self.options = options or LoaderOptions()
         self.data_wait_s = 0.0
         self.events_served = 0
-        self._weigher = weights
+        self._weights = weights
         self._reader: WindowReader | None = None
 
     def __enter__(self) -> EventLoader:
@@ -150,39 +142,50 @@ class EventLoader:
             self._audit(seen, start_step)
         finally:
             reader.stop()
+            if (self.options.num_workers and not self.options.persistent_workers) or reader.is_closed:
+                self.close()
 
     def _make_reader(self) -> WindowReader:
-        options = self.options
+        options, resident = self.options, _resident_windows(self.plan, self.options)
         if options.num_workers > 0:
-            return WorkerReader(self.source, self.plan, options.num_threads, options.for_torch())
-        return ThreadReader(self.source, self.plan, options.num_threads, _resident_windows(self.plan, options))
+            start = (options.mp_context, options.timeout_s)
+            return ProcessReader(self.source, self.plan, options.num_threads, resident, options.num_workers, start)
+        return ThreadReader(self.source, self.plan, options.num_threads, resident)
 
     def _batch(self, reader: WindowReader, epoch: int, step: int) -> EventBatch:
         layout = self.plan.batch_layout(epoch, step, self.rank)
-        num_events = sum(len(places) for _, places, _ in layout)
-        rows = WindowArrays.empty(num_events, self.source.widths, self.options.pin_memory)
-        for key, places, window_rows in layout:
-            window = reader.get(key)
-            window.gather_into(rows, torch.from_numpy(places), torch.from_numpy(window_rows))
+        batch = self._empty_batch(sum(len(places) for _, places, _ in layout), epoch, step)
+        identity = torch.empty((batch.num_events, 4), dtype=torch.int64)
+        tensors = [batch.npho, batch.time, *(batch.targets[task] for task in sorted(batch.targets)), identity]
+        for key, places, rows in layout:
+            for source, target in zip(reader.get(key).arrays(), tensors, strict=True):
+                gather(torch.from_numpy(source), target, places, torch.from_numpy(rows))
             if self.plan.is_used_up(epoch, key, self.rank, step + 1):
                 reader.retire(key)
-        return self._finished(rows, epoch, step)
+        if self._weights is not None:
+            truth = {task: target.numpy() for task, target in batch.targets.items()}
+            batch.weight.copy_(torch.from_numpy(self._weights.weights(truth)))
+        numbers = identity.numpy()
+        return replace(
+            batch,
+            file_index=numbers[:, 0].astype(np.int32),
+            entry=numbers[:, 1].copy(),
+            run=numbers[:, 2].copy(),
+            event=numbers[:, 3].copy(),
+        )
 
-    def _finished(self, rows: WindowArrays, epoch: int, step: int) -> EventBatch:
-        num_events = len(rows.npho)
-        weight = torch.ones(num_events, pin_memory=self.options.pin_memory)
-        if self._weigher is not None:
-            weight.copy_(torch.from_numpy(self._weigher.weights({k: v.numpy() for k, v in rows.targets.items()})))
-        identity = rows.identity.numpy()
+    def _empty_batch(self, num_events: int, epoch: int, step: int) -> EventBatch:
+        pin = self.options.pin_memory
+        numbers = np.empty(0, np.int64)
         return EventBatch(
-            npho=rows.npho,
-            time=rows.time,
-            targets=rows.targets,
-            weight=weight,
-            file_index=identity[:, 0].astype(np.int32),
-            entry=identity[:, 1].copy(),
-            run=identity[:, 2].copy(),
-            event=identity[:, 3].copy(),
+            npho=torch.empty((num_events, NUM_SENSORS), pin_memory=pin),
+            time=torch.empty((num_events, NUM_SENSORS), pin_memory=pin),
+            targets={t: torch.empty((num_events, d), pin_memory=pin) for t, d in self.source.widths.items()},
+            weight=torch.ones(num_events, pin_memory=pin),
+            file_index=numbers.astype(np.int32),
+            entry=numbers,
+            run=numbers,
+            event=numbers,
             epoch=epoch,
             step=step,
         )
@@ -196,6 +199,16 @@ class EventLoader:
                 fix="report this as a defect of xectool, with the configuration",
                 code="XT-DUPLICATE-EVENTS",
             )
+
+
+def gather(source: torch.Tensor, target: torch.Tensor, places: npt.NDArray[np.int64], rows: torch.Tensor) -> None:
+    """Copy ``rows`` of a window's tensor, shape (N, ...), to ``places`` of a batch's tensor, shape (B, ...)."""
+    step = int(places[1] - places[0]) if len(places) > 1 else 1
+    if (np.diff(places) == step).all():
+        # Straight into the strided rows: one pass less over the memory than index_copy_.
+        torch.index_select(source, 0, rows, out=target[int(places[0]) : int(places[-1]) + 1 : step])
+    else:
+        target.index_copy_(0, torch.from_numpy(places), source.index_select(0, rows))
 
 
 def _resident_windows(plan: DataPlan, options: LoaderOptions) -> int:

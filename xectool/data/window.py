@@ -1,21 +1,28 @@
-"""The events of one window in memory, and how a batch is gathered from it.
+"""The events of one window in memory.
 
-Axes: N events of the window, B events of the batch, S sensors (4760), D numbers of a task.
+Axes: N events of the window, S sensors (4760), D numbers of a task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 from xectool.detector.constants import NUM_SENSORS
+
+Array = npt.NDArray[Any]
+
+# Starts of the arrays in a shared buffer; numpy and torch read aligned rows faster.
+_ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
 class WindowArrays:
-    """Raw events as tensors, so that a worker process can hand them over through shared memory.
+    """Raw events.
 
     Attributes:
         npho: Photons, shape (N, S), float32.
@@ -24,36 +31,34 @@ class WindowArrays:
         identity: File index, entry, run and event number, shape (N, 4), int64.
     """
 
-    npho: torch.Tensor
-    time: torch.Tensor
-    targets: Mapping[str, torch.Tensor]
-    identity: torch.Tensor
+    npho: Array
+    time: Array
+    targets: Mapping[str, Array]
+    identity: Array
 
-    @staticmethod
-    def empty(num_events: int, widths: Mapping[str, int], pin_memory: bool = False) -> WindowArrays:
+    @classmethod
+    def empty(cls, num_events: int, widths: Mapping[str, int]) -> WindowArrays:
         """Return arrays for ``num_events`` events; memory is only taken as they are filled."""
-        return WindowArrays(
-            npho=torch.empty((num_events, NUM_SENSORS), pin_memory=pin_memory),
-            time=torch.empty((num_events, NUM_SENSORS), pin_memory=pin_memory),
-            targets={task: torch.empty((num_events, width), pin_memory=pin_memory) for task, width in widths.items()},
-            identity=torch.empty((num_events, 4), dtype=torch.int64),
-        )
+        return cls.in_buffer(np.empty(buffer_bytes(num_events, widths), np.uint8), num_events, widths)
 
-    def tensors(self) -> list[torch.Tensor]:
-        """Return all tensors, tasks in order of their names."""
+    @classmethod
+    def in_buffer(cls, buffer: Any, num_events: int, widths: Mapping[str, int]) -> WindowArrays:
+        """Return arrays that lie in ``buffer``, of at least ``buffer_bytes`` bytes."""
+        arrays, offset = [], 0
+        for shape, dtype in _layout(num_events, widths):
+            arrays.append(np.ndarray(shape, dtype, buffer, offset))
+            offset += _aligned(arrays[-1].nbytes)
+        npho, time, *targets, identity = arrays
+        return cls(npho, time, dict(zip(sorted(widths), targets, strict=True)), identity)
+
+    def arrays(self) -> list[Array]:
+        """Return all arrays, tasks in order of their names."""
         return [self.npho, self.time, *(self.targets[task] for task in sorted(self.targets)), self.identity]
 
-    def gather_into(self, batch: WindowArrays, places: torch.Tensor, rows: torch.Tensor) -> None:
-        """Copy events ``rows`` of the window to ``places`` of the batch, both of shape (n,)."""
-        step = int(places[1] - places[0]) if len(places) > 1 else 1
-        spaced = bool((places[1:] - places[:-1] == step).all())
-        for source, target in zip(self.tensors(), batch.tensors(), strict=True):
-            if spaced:
-                # Straight into the strided rows: one pass less over the memory than index_copy_.
-                view = target[int(places[0]) : int(places[-1]) + 1 : step]
-                torch.index_select(source, 0, rows, out=view)
-            else:
-                target.index_copy_(0, places, source.index_select(0, rows))
+
+def buffer_bytes(num_events: int, widths: Mapping[str, int]) -> int:
+    """Return the bytes of the arrays of a window."""
+    return sum(_aligned(int(np.prod(shape)) * np.dtype(dtype).itemsize) for shape, dtype in _layout(num_events, widths))
 
 
 def event_bytes(widths: Mapping[str, int]) -> int:
@@ -63,3 +68,13 @@ def event_bytes(widths: Mapping[str, int]) -> int:
     38116
     """
     return 2 * NUM_SENSORS * 4 + 4 * sum(widths.values()) + 4 * 8
+
+
+def _layout(num_events: int, widths: Mapping[str, int]) -> list[tuple[tuple[int, int], type]]:
+    sensors: tuple[tuple[int, int], type] = ((num_events, NUM_SENSORS), np.float32)
+    targets: list[tuple[tuple[int, int], type]] = [((num_events, widths[task]), np.float32) for task in sorted(widths)]
+    return [sensors, sensors, *targets, ((num_events, 4), np.int64)]
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT

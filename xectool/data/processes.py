@@ -1,0 +1,221 @@
+"""Reads windows ahead of the consumer, in worker processes that fill shared buffers.
+
+Window k of an epoch is read by worker k mod ``num_workers``, so what a dead worker was reading is known. The workers do
+not import torch: they start in a fraction of a second and stay small.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from xectool.data.events import EventSource
+from xectool.data.plan import DataPlan, WindowKey
+from xectool.data.readers import read_window
+from xectool.data.shared_buffer import SharedBuffer
+from xectool.data.window import WindowArrays, buffer_bytes
+from xectool.errors import OutOfMemory, WorldError, XecError
+
+# How often an idle worker looks whether its parent still lives.
+_PARENT_CHECK_S = 5.0
+_STOP_S = 5.0
+
+
+@dataclass
+class _Worker:
+    process: Any
+    connection: Connection
+
+
+class ProcessReader:
+    """Reads in ``num_workers`` processes; gives the same windows as ``ThreadReader``.
+
+    Args:
+        source: The events.
+        plan: Their order.
+        num_threads: Reading threads of each process.
+        resident: Windows in memory at once, in use and ahead.
+        num_workers: Count of processes.
+        start: How processes start (``forkserver``, ``spawn``, ``fork``) and the longest wait for a window in s.
+    """
+
+    def __init__(
+        self,
+        source: EventSource,
+        plan: DataPlan,
+        num_threads: int,
+        resident: int,
+        num_workers: int,
+        start: tuple[str, float],
+    ) -> None:
+        self._source, self._plan, self._timeout_s = source, plan, start[1]
+        size = buffer_bytes(plan.max_window_events, source.widths)
+        self._buffers = [SharedBuffer(size) for _ in range(resident)]
+        self._windows = [
+            WindowArrays.in_buffer(buffer.memory, plan.max_window_events, source.widths) for buffer in self._buffers
+        ]
+        self._free = list(range(resident))
+        self._pending: list[tuple[int, WindowKey]] = []
+        # Window to (worker, buffer); the worker is -1 once the window is whole.
+        self._held: dict[WindowKey, tuple[int, int]] = {}
+        self._epoch = 0
+        self._failed = False
+        context = multiprocessing.get_context(start[0])
+        self._workers = [self._start_worker(context, num_threads) for _ in range(num_workers)]
+
+    def start(self, epoch: int, keys: Sequence[WindowKey]) -> None:
+        """Begin an epoch: ``keys`` are wanted, in this order of first use."""
+        self._epoch, self._pending = epoch, list(reversed(list(enumerate(keys))))
+        self._read_ahead()
+
+    def get(self, key: WindowKey) -> WindowArrays:
+        """Return a window; waits for it.
+
+        Raises:
+            DataFileError: A file of the window is damaged.
+            OutOfMemory: The worker was killed.
+            WorldError: The worker died or does not answer.
+        """
+        while self._held[key][0] >= 0:
+            self._failed = True  # until the answer is there
+            self._receive(self._held[key][0])
+            self._failed = False
+        return self._windows[self._held[key][1]]
+
+    def retire(self, key: WindowKey) -> None:
+        """Give a window back; its buffer is used for the next one."""
+        _, buffer = self._held.pop(key)
+        self._free.append(buffer)
+        self._read_ahead()
+
+    def stop(self) -> None:
+        """End the epoch: windows under way are waited for, unless their worker is gone."""
+        self._pending = []
+        try:
+            for key in () if self._failed else list(self._held):
+                self.get(key)
+        except XecError:
+            # An event that is not wanted any more cannot be read; the workers start again with the next epoch.
+            self._failed = True
+        if self._failed:
+            self.close()
+        self._free = list(range(len(self._buffers)))
+        self._held = {}
+
+    def close(self) -> None:
+        """Stop the worker processes."""
+        workers, self._workers = self._workers, []
+        for worker in workers:
+            worker.connection.close()
+        for worker in workers:
+            worker.process.join(0 if self._failed else _STOP_S)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+            worker.process.close()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the workers are gone; a new reader is needed for another epoch."""
+        return not self._workers
+
+    def _start_worker(self, context: Any, num_threads: int) -> _Worker:
+        here, there = context.Pipe()
+        arguments = (self._source, self._plan, self._buffers, there, num_threads)
+        process = context.Process(target=_serve, args=arguments, daemon=True, name="xectool-read")
+        process.start()
+        there.close()
+        return _Worker(process, here)
+
+    def _read_ahead(self) -> None:
+        while self._pending and self._free and self._workers:
+            number, key = self._pending.pop()
+            worker, buffer = number % len(self._workers), self._free.pop()
+            self._held[key] = (worker, buffer)
+            try:
+                self._workers[worker].connection.send((self._epoch, key, buffer))
+            except OSError as error:
+                raise self._dead(worker) from error
+
+    def _receive(self, worker: int) -> None:
+        """Wait for the next answer of a worker."""
+        connection, process = self._workers[worker].connection, self._workers[worker].process
+        if not wait([connection, process.sentinel], self._timeout_s):
+            raise WorldError(
+                f"loader process {process.pid} gave no window within {self._timeout_s:g} s",
+                where=self._reading(worker),
+                fix="--set data.timeout_s=1800   # slow storage; or look with: xectool diagnose hang",
+                code="XT-LOADER-TIMEOUT",
+            )
+        try:
+            answer = connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._dead(worker) from error
+        if isinstance(answer, XecError):
+            raise answer
+        self._held[answer] = (-1, self._held[answer][1])
+
+    def _dead(self, worker: int) -> XecError:
+        process = self._workers[worker].process
+        process.join(_STOP_S)
+        code, where = process.exitcode, self._reading(worker)
+        if code == -signal.SIGKILL:
+            return OutOfMemory(
+                f"loader process {process.pid} was killed, most likely because the machine's memory ran out",
+                where=where,
+                fix="--set data.num_workers=0 --set data.chunksize=4096",
+                code="XT-LOADER-KILLED",
+            )
+        how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit status {code}"
+        return WorldError(
+            f"loader process {process.pid} died ({how})",
+            where=where,
+            fix="--set data.num_workers=0   # reads in this process, so that the fault shows itself",
+            code="XT-LOADER-DIED",
+        )
+
+    def _reading(self, worker: int) -> str:
+        """Return the files and entries of the first window a worker has not answered."""
+        key = next(key for key, (number, _) in self._held.items() if number == worker)
+        pieces = self._plan.pieces(self._epoch, key)
+        parts = [f"{self._source.files[p.file_index].path} entries [{p.entry_start}, {p.entry_stop})" for p in pieces]
+        more = f" and {len(parts) - 3} more" if len(parts) > 3 else ""
+        return f"it was reading {', '.join(parts[:3])}{more}"
+
+
+def _serve(
+    source: EventSource, plan: DataPlan, buffers: list[SharedBuffer], connection: Connection, num_threads: int
+) -> None:
+    """Answer requests for windows until the connection or the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    threading.current_thread().name = "xectool-serve"
+    windows = [WindowArrays.in_buffer(buffer.memory, plan.max_window_events, source.widths) for buffer in buffers]
+    parent = os.getppid()
+    with ThreadPoolExecutor(num_threads) as pool:
+        while os.getppid() == parent:
+            try:
+                if not connection.poll(_PARENT_CHECK_S):
+                    continue
+                epoch, key, buffer = connection.recv()
+                connection.send(_fill(source, plan, epoch, key, pool, windows[buffer]))
+            except (EOFError, OSError):
+                return
+
+
+def _fill(
+    source: EventSource, plan: DataPlan, epoch: int, key: WindowKey, pool: ThreadPoolExecutor, window: WindowArrays
+) -> WindowKey | XecError:
+    futures = read_window(source, plan, epoch, key, pool.submit, window)
+    errors = [error for error in (future.exception() for future in futures) if error is not None]
+    if not errors:
+        return key
+    if isinstance(errors[0], XecError):
+        return errors[0]
+    raise errors[0]
