@@ -15,6 +15,7 @@ app = typer.Typer(
     help="Train neural networks on MEG II liquid-xenon calorimeter data, and find out what went wrong when it does.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("simulate")(simulate.simulate)

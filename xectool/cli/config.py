@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json as json_module
 import sys
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
 from xectool.cli.options import JsonOption, SetOption
-from xectool.cli.render import Output, plain, table
-from xectool.errors import EXIT_USER
+from xectool.cli.render import Output, console, show_findings, table
+from xectool.findings import Finding
 
 app = typer.Typer(help="Write, check and compare configurations.", no_args_is_help=True)
 
@@ -20,13 +21,14 @@ ConfigArgument = Annotated[str, typer.Argument(metavar="CONFIG", help="YAML conf
 @app.command()
 def init(
     kind: Annotated[str, typer.Option(help="regressor, mae or inpainter.")] = "regressor",
+    preset: Annotated[str | None, typer.Option(help="a100, gh200, cpu or ci.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Print a commented configuration to start from: xectool config init > config.yaml."""
     from xectool import engine
 
-    result = engine.config.init(kind)
-    _print_text(json, result, result.text)
+    text = engine.config.init(kind, preset)
+    _text_or_json(json, {"yaml": text}, text)
 
 
 @app.command()
@@ -35,7 +37,7 @@ def show(config: ConfigArgument, set_: SetOption = None, json: JsonOption = Fals
     from xectool import engine
 
     result = engine.config.show(config, set_ or ())
-    _print_text(json, result, result.text)
+    _text_or_json(json, result.config, result.yaml, result.findings)
 
 
 @app.command()
@@ -51,12 +53,9 @@ def check(
     result = engine.config.check(config, set_ or (), deep=deep)
     Output("config", json).result(
         result.config,
-        findings=result.findings,
-        bad=not result.ok,
-        human=lambda screen: screen.print(f"{config}: {'sound' if result.ok else 'refused'}", markup=False),
+        findings=tuple(result.findings),
+        human=lambda screen: screen.print(f"{config}: sound, {len(result.findings)} remarks", markup=False),
     )
-    if not result.ok:
-        raise typer.Exit(EXIT_USER)
 
 
 @app.command()
@@ -65,34 +64,31 @@ def schema(json: JsonOption = False) -> None:
     from xectool import engine
 
     result = engine.config.schema()
-    _print_text(json, result.schema, json_module.dumps(result.schema, indent=2) + "\n")
+    _text_or_json(json, result, json_module.dumps(result, indent=2) + "\n")
 
 
 @app.command()
 def diff(
     first: Annotated[str, typer.Argument(metavar="A", help="YAML configuration.")],
     second: Annotated[str, typer.Argument(metavar="B", help="YAML configuration.")],
+    set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show which keys of two configurations differ once defaults are filled in."""
     from xectool import engine
 
-    result = engine.config.diff(first, second)
+    found = engine.config.diff(first, second, set_ or ())
+    rows = [(item.key, item.first, item.second) for item in found]
     Output("config", json).result(
-        result,
-        human=lambda screen: screen.print(
-            table(f"{len(result.differences)} keys differ", ["key", first, second], map(_row, result.differences))
-        ),
+        {"differences": found},
+        human=lambda screen: screen.print(table(f"{len(rows)} keys differ", ["key", first, second], rows)),
     )
 
 
-def _row(difference: object) -> list[object]:
-    value = plain(difference)
-    return list(value.values()) if isinstance(value, dict) else list(value)
-
-
-def _print_text(json: bool, result: object, text: str) -> None:
+def _text_or_json(json: bool, result: object, text: str, findings: Iterable[Finding] = ()) -> None:
+    """Print what can be piped into a file on stdout, and remarks on stderr."""
     if json:
-        Output("config", True).result(result)
-    else:
-        sys.stdout.write(text)
+        Output("config", True).result(result, findings=tuple(findings))
+        return
+    sys.stdout.write(text)
+    show_findings(console(), findings)

@@ -9,7 +9,7 @@ from typing import Any
 
 from xectool.checkpoint import store
 from xectool.data.batch import EventBatch
-from xectool.data.source import EventSource
+from xectool.data.events import EventSource
 from xectool.report.curves import plot_learning_curves
 from xectool.report.plots import Written, write_plots
 from xectool.report.worst import SensorFiles

@@ -10,10 +10,10 @@ import torch
 
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.data.loader import EventLoader, LoaderOptions
-from xectool.data.events import open_source
+from xectool.data.source import open_source
 from xectool.data.plan import DataPlan
 from xectool.data.selection import find_overlap
-from xectool.data.source import EventSource
+from xectool.data.events import EventSource
 from xectool.data.weights import SampleReweighter
 from xectool.errors import ConfigError, DataUnusable
 from xectool.models.build import build_model
@@ -137,7 +137,7 @@ def _train_loader(data: RunData, execution: Execution, ranks: Ranks) -> EventLoa
         )
     options = LoaderOptions.from_config(config.data, execution.device)
     weights = _sample_weights(config, data.train)
-    return EventLoader(data.train, plan, rank=ranks.rank, options=options, weigher=weights)
+    return EventLoader(data.train, plan, rank=ranks.rank, options=options, weights=weights)
 
 
 def _sample_weights(config: RunConfig, source: EventSource) -> SampleReweighter | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from xectool.config.load import to_yaml
+from xectool.config.serialize import to_yaml
 from xectool.runlog.manifest import AttemptFacts, DataFileFacts, write_manifest
 from xectool.training.build import RunData
 from xectool.training.parts import RunParts

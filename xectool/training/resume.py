@@ -8,7 +8,7 @@ from typing import Any
 
 from xectool.checkpoint.format import Checkpoint
 from xectool.config.root import RegressorConfig, RunConfig
-from xectool.data.source import EventSource
+from xectool.data.events import EventSource
 from xectool.errors import CheckpointError
 
 # Keys that change what the weights mean; a resume with another value would train on silently wrong.

@@ -6,7 +6,7 @@ import numpy as np
 
 from xectool.config.root import RegressorConfig
 from xectool.config.tasks import TaskConfig
-from xectool.data.source import EventSource
+from xectool.data.events import EventSource
 from xectool.errors import DataUnusable
 from xectool.models.heads import LOG_FLOOR
 from xectool.tasks.base import TRUTH_LIMIT

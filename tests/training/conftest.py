@@ -1,0 +1,51 @@
+"""Small simulated files and a run description that trains on them in a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from xectool import engine
+
+
+@pytest.fixture(scope="session")
+def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with train_000.root, train_001.root (40 events together) and val.root (16 events)."""
+    directory = tmp_path_factory.mktemp("tiny")
+    engine.simulate(str(directory / "train.root"), events=40, seed=1, files=2)
+    engine.simulate(str(directory / "val.root"), events=16, seed=2)
+    return directory
+
+
+@pytest.fixture
+def tiny_config(tiny_data: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Write a configuration; keyword arguments are sections to merge."""
+
+    def write(**sections: dict[str, Any]) -> Path:
+        tasks = {"enabled": True, "scale": "auto", "shift": "auto"}
+        config: dict[str, Any] = {
+            "kind": "regressor",
+            "data": {
+                "train_path": str(tiny_data / "train_*.root"),
+                "val_path": str(tiny_data / "val.root"),
+                "batch_size": 8,
+                "chunksize": 16,
+                "num_shards": 2,
+            },
+            "model": {"encoder_dim": 32, "hidden_dim": 8, "outer_fine_pool": [5, 3], "num_fusion_layers": 1},
+            "tasks": {"energy": dict(tasks), "uvwFI": dict(tasks)},
+            "training": {"epochs": 2, "warmup_epochs": 0, "lr": 1e-3, "ema_decay": 0.9, "deterministic": True},
+            "checkpoint": {"save_dir": str(tmp_path / "runs"), "save_minutes": None, "save_artifacts": False},
+            "mlflow": {"enabled": False, "run_name": "r"},
+        }
+        for section, values in sections.items():
+            config[section] = {**config.get(section, {}), **values} if isinstance(values, dict) else values
+        path = tmp_path / "config.yaml"
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+    return write

@@ -1,0 +1,205 @@
+"""A run that is stopped anywhere and resumed ends exactly like the run that was not."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from xectool import engine
+from xectool.checkpoint import store
+from xectool.checkpoint.format import Checkpoint
+from xectool.errors import CheckpointError, UsageError
+from xectool.runlog.reader import RunReader
+
+Config = Callable[..., Path]
+
+
+def final(run_dir: Path) -> Checkpoint:
+    return store.load(run_dir / store.LAST_NAME)
+
+
+def assert_identical(a: Checkpoint, b: Checkpoint) -> None:
+    for one, other in ((a.model, b.model), (a.ema, b.ema)):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    for index, moments in a.training["optimizer"]["state"].items():
+        for name, value in moments.items():
+            assert torch.equal(value, b.training["optimizer"]["state"][index][name])
+    keys = ("step", "epoch", "best_loss", "best_epoch")
+    assert [a.meta["progress"][key] for key in keys] == [b.meta["progress"][key] for key in keys]
+    timeless = [
+        {k: v for k, v in epoch.items() if not k.startswith("perf/")} for epoch in a.meta["progress"]["history"]
+    ]
+    assert timeless == [
+        {k: v for k, v in epoch.items() if not k.startswith("perf/")} for epoch in b.meta["progress"]["history"]
+    ]
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"lr_scheduler": "cosine"},
+        {"lr_scheduler": "plateau", "lr_patience": 0, "grad_accum_steps": 2},
+        {"lr_scheduler": "onecycle", "ema_decay": None},
+    ],
+)
+def test_stop_at_any_step_and_resume_is_bit_identical(tiny_config: Config, training: dict[str, object]) -> None:
+    config = tiny_config(training=training)
+    whole = engine.train(config, run_name="whole")
+    steps = whole.steps
+    for stop in (1, steps // 2, steps - 1):
+        engine.train(config, run_name=f"cut{stop}", max_steps=stop)
+        resumed = engine.train(config, run_name=f"cut{stop}", resume="auto")
+        assert resumed.steps == steps
+        assert_identical(final(Path(whole.run_dir)), final(Path(resumed.run_dir)))
+
+
+def test_resume_is_bit_identical_with_worker_processes(tiny_config: Config) -> None:
+    config = tiny_config(data={"num_workers": 1}, training={"epochs": 1})
+    whole = engine.train(config, run_name="whole", overrides=["data.num_workers=0"])
+    engine.train(config, run_name="cut", max_steps=2)
+    resumed = engine.train(config, run_name="cut", resume="auto")
+    assert_identical(final(Path(whole.run_dir)), final(Path(resumed.run_dir)))
+
+
+def test_different_seed_gives_different_weights(tiny_config: Config) -> None:
+    runs = [engine.train(tiny_config(training={"seed": seed}), run_name=f"s{seed}", max_steps=1) for seed in (1, 2)]
+    a, b = (final(Path(run.run_dir)) for run in runs)
+    assert not torch.equal(a.model["backbone.pos_embed"], b.model["backbone.pos_embed"])
+
+
+def test_record_of_a_resumed_run_counts_each_step_once(tiny_config: Config) -> None:
+    config = tiny_config(checkpoint={"save_steps": 2})
+    cut = engine.train(config, max_steps=3)
+    # as if killed after step 3 with the last save at step 2
+    run_dir = Path(cut.run_dir)
+    resumed = engine.train(config, resume="auto")
+    steps = [record.step for record in RunReader(run_dir).steps()]
+    assert steps == list(range(1, resumed.steps + 1))
+
+
+def test_finished_run_resumes_to_nothing_more(tiny_config: Config) -> None:
+    config = tiny_config(training={"epochs": 1})
+    done = engine.train(config)
+    before = final(Path(done.run_dir))
+    again = engine.train(config, resume="auto")
+    assert (again.status, again.steps) == ("finished", done.steps)
+    assert_identical(before, final(Path(again.run_dir)))
+
+
+def test_best_name_is_made_up_for_after_a_kill_between_saving_and_naming(tiny_config: Config) -> None:
+    config = tiny_config(training={"epochs": 1})
+    done = engine.train(config)
+    best = Path(done.run_dir) / store.BEST_NAME
+    best.unlink()
+    engine.train(config, resume="auto")
+    assert store.load(best).meta["progress"]["best_epoch"] == 1
+
+
+def test_existing_run_is_not_overwritten(tiny_config: Config) -> None:
+    config = tiny_config(training={"epochs": 1})
+    engine.train(config, max_steps=1)
+    with pytest.raises(UsageError, match="--resume auto"):
+        engine.train(config)
+
+
+def test_resume_auto_without_a_checkpoint_starts_and_says_so(tiny_config: Config) -> None:
+    result = engine.train(tiny_config(), resume="auto", max_steps=1)
+    assert result.steps == 1
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("normalization.npho_scale=900", "normalization.npho_scale"),
+        ("model.outer_fine_pool=[3,3]", "model.outer_fine_pool"),
+        ("model.geometry=compat", "model.geometry"),
+        ("normalization.sentinel_time=-2.0", "normalization.sentinel_time"),
+        ("tasks.energy.scale=2.0", "tasks.energy.scale"),
+        ("tasks.angle.enabled=true", "tasks.angle.enabled"),
+    ],
+)
+def test_resume_with_silently_other_outputs_is_refused(tiny_config: Config, override: str, key: str) -> None:
+    config = tiny_config()
+    engine.train(config, max_steps=1)
+    with pytest.raises(CheckpointError, match="checkpoint.init_from") as caught:
+        engine.train(config, resume="auto", overrides=[override])
+    assert key in caught.value.problem
+
+
+def test_other_batches_are_refused_inside_an_epoch_and_allowed_between(tiny_config: Config) -> None:
+    config = tiny_config()
+    engine.train(config, run_name="inside", max_steps=2)
+    with pytest.raises(CheckpointError, match=r"data\.batch_size"):
+        engine.train(config, run_name="inside", resume="auto", overrides=["data.batch_size=4"])
+    engine.train(config, run_name="between", overrides=["training.epochs=1"])
+    resumed = engine.train(config, run_name="between", resume="auto", overrides=["data.batch_size=4"])
+    assert resumed.epochs == 2
+
+
+def test_more_epochs_continue_a_finished_run(tiny_config: Config) -> None:
+    config = tiny_config(training={"epochs": 1})
+    engine.train(config)
+    longer = engine.train(config, resume="auto", overrides=["training.epochs=3"])
+    assert longer.epochs == 3
+
+
+def test_new_run_from_weights_starts_at_epoch_one(tiny_config: Config) -> None:
+    config = tiny_config(training={"epochs": 1})
+    first = engine.train(config, run_name="first")
+    override = f"checkpoint.init_from={first.checkpoint_last}"
+    second = engine.train(config, run_name="second", overrides=[override, "training.lr=1e-12", "training.ema_decay=null"])
+    assert second.epochs == 1
+    a, b = final(Path(first.run_dir)), final(Path(second.run_dir))
+    name = "backbone.pos_embed"
+    assert torch.allclose(a.weights()[name], b.model[name], atol=1e-9)
+
+
+def test_weights_of_another_shape_are_refused_with_the_keys(tiny_config: Config) -> None:
+    first = engine.train(tiny_config(), run_name="first", max_steps=1)
+    other = [f"checkpoint.init_from={first.checkpoint_last}", "model.hidden_dim=16"]
+    with pytest.raises(CheckpointError, match="config.yaml") as caught:
+        engine.train(tiny_config(), run_name="second", overrides=other)
+    assert "of another shape" in caught.value.problem
+
+
+@pytest.mark.slow
+def test_kill_at_random_moments_and_resume_is_bit_identical(tiny_config: Config, tmp_path: Path) -> None:
+    config = tiny_config(training={"epochs": 3}, checkpoint={"save_steps": 1})
+    whole = engine.train(config, run_name="whole")
+    command = [sys.executable, "-m", "xectool", "train", str(config), "--run-name", "killed", "--resume", "auto"]
+    rng = np.random.default_rng(11)
+    run_dir = tmp_path / "runs" / "killed"
+    kills = 0
+    for _ in range(40):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        began = last_seen = _saved(run_dir)
+        while process.poll() is None and last_seen == began:
+            time.sleep(0.01)
+            last_seen = _saved(run_dir)
+        time.sleep(float(rng.uniform(0.0, 0.6)))
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+        for path in run_dir.glob("checkpoint_*.pt"):
+            store.load(path)
+    assert process.returncode == 0
+    assert kills >= 3
+    assert_identical(final(Path(whole.run_dir)), final(run_dir))
+    shutil.rmtree(run_dir)
+
+
+def _saved(run_dir: Path) -> int:
+    path = run_dir / store.LAST_NAME
+    return path.stat().st_mtime_ns if path.exists() else 0
