@@ -44,14 +44,14 @@ def dotted_key(detail: ErrorDetails) -> str:
 
 def unknown_key(key: str, value: Any, origin: str, kind: str) -> Finding:
     """Return the finding for a key that is not in the schema of this kind."""
-    nearest = nearest_key(key, kind)
-    if nearest is not None:
-        fix = f"{nearest}: {_yaml(value)}" if not isinstance(value, dict) else f"{nearest}:"
-        return config_finding("CFG-01", f"unknown key {key}, did you mean {nearest}?", origin, key, fix)
     elsewhere = [other for other in KINDS if other != kind and key in keys_of(other)]
     if elsewhere:
         problem = f"unknown key {key}: a {kind} has none, only kind {' and '.join(elsewhere)}"
         return config_finding("CFG-01", problem, origin, key, f"delete {key}, or write kind: {elsewhere[0]}")
+    nearest = nearest_key(key, kind)
+    if nearest is not None:
+        fix = f"{nearest}: {_yaml(value)}" if not isinstance(value, dict) else f"{nearest}:"
+        return config_finding("CFG-01", f"unknown key {key}, did you mean {nearest}?", origin, key, fix)
     return config_finding("CFG-01", f"unknown key {key}", origin, key, f"delete {key}{_known_beside(key, kind)}")
 
 

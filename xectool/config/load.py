@@ -152,15 +152,16 @@ def _validated(document: Document, kind: str) -> tuple[RunConfig | None, list[Fi
 
 
 def _repair(document: Document, key: str, kind: str, unknown: bool) -> set[str]:
+    """Rename a misspelt section so that its content is checked, take out anything else; return what rules must skip."""
     path = tuple(key.split("."))
     meant = nearest_key(key, kind) if unknown else None
     if not document.has(path):
         return {key}
-    if meant is not None and not document.has(tuple(meant.split("."))):
+    if meant is not None and keys_of(kind)[meant].is_section and not document.has(tuple(meant.split("."))):
         document.move(path, tuple(meant.split(".")))
-    else:
-        document.pop(path)
-    return {key, meant or key}
+        return {key}
+    document.pop(path)
+    return {key} if meant is None or keys_of(kind)[meant].is_section else {key, meant}
 
 
 def _touches(where: str, repaired: set[str]) -> bool:

@@ -8,29 +8,34 @@ from pydantic import BeforeValidator
 
 from xectool.config.section import Bool, Float, Int, Section, describe, knob, read_float, refuse, section
 
-_OFF = {None, False, "none", "null", "false", "off", "no"}
+_OFF = {"none", "null", "false", "off", "no"}
+
+
+def _is_off(value: object) -> bool:
+    # YAML 1.1 readers made `off` and `no` false, and older files use all of these.
+    return value is None or value is False or (isinstance(value, str) and value.lower() in _OFF)
 
 
 def _read_compile(value: object) -> object:
     if isinstance(value, str):
         value = value.lower()
-    if value in (True, "true"):
+    if value is True or value in ("true", "yes", "on"):
         return "default"
-    return "none" if value is None or value is False or value in ("false", "null") else value
+    return "none" if _is_off(value) else value
 
 
 def _read_amp(value: object) -> object:
-    if value is None or value is False:
+    if _is_off(value):
         return "off"
     return "auto" if value is True else value
 
 
 def _read_scheduler(value: object) -> object:
-    return "constant" if isinstance(value, str | bool | None) and value in _OFF else value
+    return "constant" if _is_off(value) else value
 
 
 def _read_ema(value: object) -> object:
-    if value is None or value is False:
+    if _is_off(value):
         return None
     decay = read_float(value)
     if decay == 0:
@@ -41,7 +46,7 @@ def _read_ema(value: object) -> object:
 
 
 def _read_checkpointing(value: object) -> object:
-    return "none" if value is None or value is False else value
+    return "none" if _is_off(value) else value
 
 
 def _read_device(value: object) -> object:

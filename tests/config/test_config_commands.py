@@ -1,0 +1,131 @@
+"""The config commands: what init writes loads, what show prints loads again, what differs is listed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from xectool.config.keys import keys_of
+from xectool.config.load import load_config
+from xectool.config.platform import Platform
+from xectool.config.root import KINDS
+from xectool.config.template import PRESETS, key_comment, template
+from xectool.engine import config as commands
+from xectool.errors import ConfigError, UsageError
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+GOOD = "kind: regressor\ntasks:\n  energy: {enabled: true, scale: auto}\n"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "run.yaml").write_text(GOOD)
+    return tmp_path / "run.yaml"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("preset", [None, *PRESETS])
+def test_a_started_configuration_loads_and_holds_every_key(kind: str, preset: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(template(kind, preset))
+    loaded = load_config(path)
+    assert loaded.config.kind == kind
+    assert set(keys_of(kind)) <= set(loaded.origins) | {"kind"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_line_of_a_started_configuration_says_what_it_means(kind: str) -> None:
+    lines = [line for line in commands.init(kind).splitlines() if line and not line.startswith("#")]
+    assert all("  # " in line for line in lines)
+
+
+def test_a_comment_holds_unit_and_bound() -> None:
+    assert key_comment(keys_of("mae")["data.timeout_s"]).endswith("[s, > 0, <= 86400]")
+
+
+def test_the_grace_hopper_preset_has_its_published_values(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(template("regressor", "gh200", Platform(memory_bytes=24 * 10**9)))
+    config = load_config(path).config
+    assert (config.data.chunksize, config.data.num_workers, config.data.num_threads) == (65_536, 1, 8)
+    assert (config.data.batch_size, config.training.compile) == (2048, "reduce-overhead")
+
+
+def test_a_preset_is_cut_to_the_memory_of_the_machine(tmp_path: Path) -> None:
+    text = template("regressor", "a100", Platform(memory_bytes=24 * 10**9))
+    assert "data.chunksize 262144 of the preset was cut to" in text
+    (tmp_path / "run.yaml").write_text(text)
+    assert load_config(tmp_path / "run.yaml").config.data.chunksize < 262_144
+
+
+@pytest.mark.parametrize(("kind", "preset", "hint"), [("mea", None, "'mae'"), ("mae", "a10", "'a100'")])
+def test_an_unknown_kind_or_preset_names_the_nearest(kind: str, preset: str | None, hint: str) -> None:
+    with pytest.raises(UsageError, match=hint):
+        commands.init(kind, preset)
+
+
+def test_what_is_shown_loads_again(path: Path, tmp_path: Path) -> None:
+    shown = commands.show(path, ["training.lr=1e-5"])
+    again = tmp_path / "again.yaml"
+    again.write_text(shown.yaml)
+    assert commands.show(again).config == shown.config
+    assert shown.config["training"]["lr"] == 1e-5
+    assert json.loads(json.dumps(shown.config)) == shown.config
+
+
+def test_check_refuses_overlap_without_looking_for_files(path: Path) -> None:
+    same = ["data.train_path=/nowhere/a.root", "data.val_path=/nowhere/a.root"]
+    with pytest.raises(ConfigError, match=r"data\.allow_overlap: true") as caught:
+        commands.check(path, same)
+    assert caught.value.where == "--set (data.val_path)"
+    found = commands.check(path, [*same, "data.allow_overlap=true"]).findings
+    assert "CFG-37" in {item.code for item in found.warnings}
+
+
+def test_only_a_deep_check_looks_for_files(path: Path) -> None:
+    paths = ["data.train_path=/nowhere/a.root", "data.val_path=/nowhere/b.root"]
+    assert commands.check(path, paths).config["data"]["train_path"] == "/nowhere/a.root"
+    with pytest.raises(ConfigError, match=r"no files match data\.train_path"):
+        commands.check(path, paths, deep=True)
+
+
+def test_a_deep_check_looks_at_memory(path: Path, tmp_path: Path) -> None:
+    for name in ("a.root", "b.root"):
+        (tmp_path / name).write_bytes(b"root")
+    sets = [f"data.train_path={tmp_path}/a.root", f"data.val_path={tmp_path}/b.root"]
+    assert commands.check(path, sets, deep=True).findings.errors == ()
+    with pytest.raises(ConfigError, match="estimated host RAM"):
+        commands.check(path, [*sets, "data.chunksize=100000000"], deep=True)
+
+
+def test_check_knows_the_machine(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    monkeypatch.setitem(__import__("sys").modules, "triton", None)
+    with pytest.raises(ConfigError, match=r"training\.compile: none"):
+        commands.check(path, ["training.compile=max-autotune"])
+
+
+def test_the_difference_lists_each_key_once(path: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(GOOD + "training: {lr: 1e-3}\ndata: {batch_size: 8}\n")
+    found = {item.key: (item.first, item.second) for item in commands.diff(path, other)}
+    assert found == {"training.lr": (3e-4, 1e-3), "data.batch_size": (256, 8)}
+    assert commands.diff(path, path) == ()
+
+
+def test_two_kinds_differ_in_the_keys_only_one_has(path: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text("kind: mae\n")
+    found = {item.key: (item.first, item.second) for item in commands.diff(path, other)}
+    assert found["kind"] == ("regressor", "mae")
+    assert found["model.decoder_dim"] == (None, 128)
+
+
+def test_the_schema_is_json() -> None:
+    assert len(json.loads(json.dumps(commands.schema()))["oneOf"]) == len(KINDS)
+
+
+def test_the_example_is_valid_and_free_of_warnings() -> None:
+    loaded = load_config(EXAMPLES / "regressor.yaml")
+    assert list(loaded.findings) == []

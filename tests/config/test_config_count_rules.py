@@ -1,0 +1,57 @@
+"""Rules that know how many events there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from xectool.config.count_rules import COUNT_RULES, count_rules, prediction_bytes
+from xectool.config.root import RunConfig, config_from_dict
+from xectool.findings import Severity
+
+
+def config(kind: str = "regressor", **sections: Any) -> RunConfig:
+    tasks = {"tasks": {"energy": {"enabled": True, "scale": "auto"}}} if kind == "regressor" else {}
+    return config_from_dict({"kind": kind, **tasks, **sections}, "here")
+
+
+def test_an_epoch_without_a_batch_is_refused() -> None:
+    (found,) = count_rules(config(data={"drop_last": True, "batch_size": 64}), 100, 10, world_size=2)
+    assert (found.code, found.severity) == ("CFG-35", Severity.ERROR)
+    assert "0 batches" in found.problem
+
+
+def test_an_epoch_of_one_batch_is_enough() -> None:
+    assert len(count_rules(config(data={"drop_last": True, "batch_size": 50}), 100, 10, world_size=2)) == 0
+
+
+def test_accumulation_beyond_the_epoch_names_the_effective_batch() -> None:
+    (found,) = count_rules(config(data={"batch_size": 64}, training={"grad_accum_steps": 8}), 200, 10)
+    assert found.code == "CFG-25"
+    assert "effective batch is 200, not 512" in found.problem
+    assert found.fix == "training.grad_accum_steps: 4"
+
+
+def test_accumulation_within_the_epoch_is_fine() -> None:
+    assert len(count_rules(config(data={"batch_size": 64}, training={"grad_accum_steps": 4}), 256, 10)) == 0
+
+
+def test_predictions_of_a_million_events_are_sized() -> None:
+    (found,) = count_rules(config("inpainter", model={"freeze_encoder": False}), 10_000, 1_000_000)
+    assert found.code == "CFG-23"
+    assert "7.1 GB" in found.problem
+    assert "validation.max_events" in found.fix
+
+
+def test_fewer_predicted_events_are_fine() -> None:
+    limited = config("inpainter", model={"freeze_encoder": False}, validation={"max_events": 100_000})
+    assert len(count_rules(limited, 10_000, 1_000_000)) == 0
+
+
+@pytest.mark.parametrize(("ratio", "rows"), [(0.05, 238), ({"inner": 0.1, "us": 0.0}, 238)])
+def test_the_size_counts_hidden_sensors_once(ratio: Any, rows: int) -> None:
+    assert prediction_bytes(config("inpainter", model={"mask_ratio": ratio})) == rows * 30
+
+
+def test_each_rule_has_a_title() -> None:
+    assert all(rule.title for rule in COUNT_RULES)

@@ -1,0 +1,181 @@
+"""Files and unknown keys, up to the one error that carries everything."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import string
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from xectool.config.invalid import InvalidConfigError
+from xectool.config.keys import edit_distance, keys_of, nearest_key
+from xectool.config.load import load_config
+from xectool.config.root import KINDS, RegressorConfig, config_from_dict
+from xectool.config.serialize import to_yaml
+from xectool.errors import ConfigError
+from xectool.findings import Severity
+
+GOOD = "kind: regressor\ntasks:\n  energy: {enabled: true, scale: auto}\n"
+
+
+def write(tmp_path: Path, text: str, name: str = "run.yaml") -> Path:
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def refused(path: Path, overrides: tuple[str, ...] = ()) -> InvalidConfigError:
+    with pytest.raises(InvalidConfigError) as caught:
+        load_config(path, overrides)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the file is empty"),
+        (b"# only a comment\n", "the file is empty"),
+        (b"- a\n- b\n", "found a list"),
+        (b"just text\n", "found plain text"),
+        (b"\x80\x02}q\x00.", "not a text file"),
+        (b"data: {a: [1, 2\n", "not valid YAML"),
+        (b"data:\n\tbatch_size: 3\n", "not valid YAML"),
+        (b"data:\n  batch_size: 1\n  batch_size: 2\n", "written twice, first on line 2"),
+        (b"data: !!python/object/apply:os.system [ls]\n", "tag .* is not allowed"),
+        (b"data: &a {x: *a}\n", "aliases repeat without end"),
+        (b"? [a, b]\n: 1\n", "a key must be plain text"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_named(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_config(path)
+    assert str(path) in caught.value.where
+    assert caught.value.fix
+
+
+def test_a_missing_file_names_the_nearest_one(tmp_path: Path) -> None:
+    write(tmp_path, GOOD, "regressor.yaml")
+    with pytest.raises(ConfigError, match=r"did you mean 'regressor.yaml'"):
+        load_config(tmp_path / "regresor.yaml")
+
+
+def test_a_directory_names_the_files_in_it(tmp_path: Path) -> None:
+    write(tmp_path, GOOD)
+    with pytest.raises(ConfigError, match=r"choose one of run.yaml"):
+        load_config(tmp_path)
+
+
+def test_the_file_is_never_modified(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD + "training: {lr: 1e-4, unknown_key: 3}\n")
+    before = (hashlib.sha256(path.read_bytes()).digest(), path.stat().st_mtime_ns)
+    refused(path)
+    load_config(write(tmp_path, GOOD, "other.yaml"))
+    assert (hashlib.sha256(path.read_bytes()).digest(), path.stat().st_mtime_ns) == before
+
+
+def test_anchors_and_merge_keys_are_read(tmp_path: Path) -> None:
+    text = "kind: regressor\ntasks:\n  energy: &t {enabled: true, scale: auto}\n  uvwFI: {<<: *t, loss_fn: l1}\n"
+    config = load_config(write(tmp_path, text)).config
+    assert isinstance(config, RegressorConfig)
+    assert (config.tasks.uvwFI.enabled, config.tasks.uvwFI.loss_fn) == (True, "l1")
+
+
+def test_loading_is_fast(tmp_path: Path) -> None:
+    path = write(tmp_path, to_yaml(load_config(write(tmp_path, GOOD)).config), "full.yaml")
+    start = time.perf_counter()
+    load_config(path)
+    assert time.perf_counter() - start < 0.5  # 0.02 s on an idle core
+
+
+def test_unknown_key_names_the_nearest_key(tmp_path: Path) -> None:
+    error = refused(write(tmp_path, GOOD + "training:\n  batch_size: 512\n"))
+    assert "unknown key training.batch_size" in str(error)
+    assert "did you mean data.batch_size" in str(error)
+    assert error.where.endswith("run.yaml:5 (training.batch_size)")
+    assert error.fix == "data.batch_size: 512"
+    assert error.code == "CFG-01"
+
+
+@pytest.mark.parametrize(
+    ("section", "token"),
+    [
+        ("checkpoint: {save_root_predictions: false}", "did you mean checkpoint.save_predictions"),
+        ("training: {scheduler: cosine}", "did you mean training.lr_scheduler"),
+        ("training: {npho_threshold: 50}", "did you mean normalization.npho_threshold"),
+        ("training: {learning_rate: 1e-3}", "did you mean training.lr"),
+        ("data: {relative_npho: x}", "did you mean data.npho_branch"),
+        ("trainning: {lr: 1e-3}", "did you mean training"),
+        ("model: {decoder_dim: 3}", "only kind mae"),
+        ("reweighting: {n_gamma: {enabled: true}}", "unknown key reweighting.n_gamma"),
+        ("batch_size: 12", "did you mean data.batch_size"),
+        ("data: {quantum_foam: 1}", "delete data.quantum_foam; data knows train_path"),
+    ],
+)
+def test_a_misplaced_key_is_sent_home(section: str, token: str, tmp_path: Path) -> None:
+    error = refused(write(tmp_path, GOOD + section + "\n"))
+    assert token in str(error)
+    assert "run.yaml:4" in error.where
+
+
+def test_all_errors_of_a_file_are_reported_together(tmp_path: Path) -> None:
+    text = GOOD + (
+        "data:\n  batch_size: 0\n  shufle: true\ntraining:\n  lr: fast\n  epochs: 3\n  warmup_epochs: 3\n"
+        "trainingg:\n  seed: 1\ncheckpoint: {resume_from: a.onnx}\n"
+    )
+    error = refused(write(tmp_path, text))
+    assert {found.where.rpartition("(")[2].rstrip(")") for found in error.findings} == {
+        "data.batch_size", "data.shufle", "training.lr", "trainingg", "training.warmup_epochs",
+        "checkpoint.resume_from",
+    }  # fmt: skip
+    assert all(found.severity is Severity.ERROR and found.fix for found in error.findings)
+    assert str(error).startswith("6 errors in ")
+
+
+def test_errors_inside_a_misspelt_section_are_found_too(tmp_path: Path) -> None:
+    error = refused(write(tmp_path, GOOD + "trainning: {lr: -1, epohcs: 3}\n"))
+    assert "unknown key trainning" in str(error)
+    assert "training.lr must be > 0" in str(error)
+    assert "did you mean training.epochs" in str(error)
+
+
+def test_a_misspelt_task_is_not_reported_as_no_task(tmp_path: Path) -> None:
+    error = refused(write(tmp_path, "kind: regressor\ntasks: {enrgy: {enabled: true}}\n"))
+    assert [found.code for found in error.findings] == ["CFG-01"]
+
+
+def test_the_error_survives_pickling(tmp_path: Path) -> None:
+    error = refused(write(tmp_path, GOOD + "data: {batch_size: 0, chunksize: 0}\n"))
+    copied = pickle.loads(pickle.dumps(error))
+    assert copied.findings == error.findings
+    assert str(copied) == str(error)
+
+
+def test_values_of_a_checkpoint_are_refused_with_their_source() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean training\.lr") as caught:
+        config_from_dict({"kind": "mae", "training": {"lrr": 1}}, "model.pt")
+    assert caught.value.where == "model.pt (training.lrr)"
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_typo_of_any_key_names_that_key_or_one_as_near(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(sorted(KINDS)))
+    known = keys_of(kind)
+    key = data.draw(st.sampled_from([item for item in known.values() if len(item.leaf) > 2]))
+    at = data.draw(st.integers(0, len(key.leaf) - 1))
+    letter = data.draw(st.sampled_from(string.ascii_lowercase + "_"))
+    edits = [key.leaf[:at] + key.leaf[at + 1 :], key.leaf[:at] + letter + key.leaf[at:],
+             key.leaf[:at] + letter + key.leaf[at + 1 :]]  # fmt: skip
+    typo = data.draw(st.sampled_from(edits))
+    dotted = f"{key.parent}.{typo}" if key.parent else typo
+    if dotted in known or typo in ("batch", "tree"):
+        return
+    found = nearest_key(dotted, kind)
+    assert found is not None
+    assert found == key.dotted or edit_distance(found.rpartition(".")[2].lower(), typo.lower()) <= 1

@@ -1,0 +1,117 @@
+"""Overrides, and YAML that loads back to the same configuration."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from xectool.config.document import parse_document
+from xectool.config.invalid import InvalidConfigError
+from xectool.config.load import load_config
+from xectool.config.root import KINDS, RegressorConfig, RunConfig, config_from_dict
+from xectool.config.serialize import to_yaml
+from xectool.errors import ConfigError
+
+GOOD = "kind: regressor\ntasks:\n  energy: {enabled: true, scale: auto}\n"
+
+
+def write(tmp_path: Path, text: str, name: str = "run.yaml") -> Path:
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def refused(path: Path, overrides: tuple[str, ...] = ()) -> InvalidConfigError:
+    with pytest.raises(InvalidConfigError) as caught:
+        load_config(path, overrides)
+    return caught.value
+
+
+def test_overrides_are_typed_as_yaml(tmp_path: Path) -> None:
+    overrides = ["training.lr=1e-3", "data.shuffle=false", "model.outer_fine_pool=[3, 3]", "mlflow.run_name=a=b",
+                 "tasks.timing={enabled: true, scale: 1e-9}", "training.grad_clip=.5", "export.onnx="]  # fmt: skip
+    config = load_config(write(tmp_path, GOOD), overrides).config
+    assert isinstance(config, RegressorConfig)
+    assert config.training.lr == 1e-3
+    assert config.data.shuffle is False
+    assert config.model.outer_fine_pool == (3, 3)
+    assert config.mlflow.run_name == "a=b"
+    assert config.tasks.timing.scale == 1e-9
+    assert config.export.onnx is None
+
+
+def test_overriding_a_section_keeps_its_other_keys(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, GOOD), ["tasks.energy={loss_fn: l1}"]).config
+    assert isinstance(config, RegressorConfig)
+    assert (config.tasks.energy.enabled, config.tasks.energy.loss_fn) == (True, "l1")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.lr", "expected section.key=value"),
+        ("=3", "expected section.key=value"),
+        ("training..lr=3", "expected section.key=value"),
+        ("training.lr=[1", "not valid YAML"),
+        ("kind.name=3", "kind is a value, not a section"),
+    ],
+)
+def test_a_malformed_override_is_named(override: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_config(write(tmp_path, GOOD), [override])
+    assert "--set" in caught.value.where
+
+
+def test_an_unknown_override_names_the_nearest_key(tmp_path: Path) -> None:
+    error = refused(write(tmp_path, GOOD), ("training.learning_rat=1e-3",))
+    assert error.where == "--set (training.learning_rat)"
+    error = refused(write(tmp_path, GOOD), ("data.batchsize=3",))
+    assert "did you mean data.batch_size" in str(error)
+
+
+_NUMBERS = st.floats(allow_nan=False, allow_infinity=False, min_value=1e-300, max_value=9.0)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lr=_NUMBERS, seed=st.integers(0, 2**62), name=st.text(string.ascii_letters + string.digits + "._-:", min_size=1))
+def test_overrides_of_any_value_arrive(lr: float, seed: int, name: str, tmp_path: Path) -> None:
+    quoted = "'" + name + "'"
+    overrides = [f"training.lr={lr!r}", f"training.seed={seed}", f"mlflow.run_name={quoted}"]
+    config = load_config(write(tmp_path, GOOD), overrides).config
+    assert (config.training.lr, config.training.seed, config.mlflow.run_name) == (lr, seed, name)
+
+
+def drawn_config(data: st.DataObject) -> RunConfig:
+    draw = data.draw
+    kind = draw(st.sampled_from(sorted(KINDS)))
+    text = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), max_size=12)
+    plain = draw(st.one_of(text, st.sampled_from(["1e-4", "off", "010", "3:00", "null", "true", "1_0", "~", "<<"])))
+    values: dict[str, Any] = {
+        "kind": kind,
+        "data": {"train_path": draw(st.one_of(st.just(plain), st.lists(text, max_size=3))),
+                 "batch_size": draw(st.integers(1, 10**6))},
+        "training": {"lr": draw(st.floats(1e-12, 10, exclude_min=True)), "seed": draw(st.integers(0, 2**63 - 1)),
+                     "ema_decay": draw(st.one_of(st.none(), st.floats(0.01, 0.9999)))},
+        "normalization": {"time_shift": draw(st.floats(-1000, 1000)), "npho_threshold": draw(st.integers(0, 10**9))},
+        "mlflow": {"run_name": plain or None},
+    }  # fmt: skip
+    if kind == "regressor":
+        scale = draw(st.one_of(st.none(), st.just("auto"), st.floats(1e-12, 1e3)))
+        shift = draw(st.one_of(st.none(), st.just("auto"), st.lists(st.floats(-9, 9), min_size=3, max_size=3)))
+        values["tasks"] = {"uvwFI": {"enabled": True, "scale": scale, "shift": shift}}
+    if kind == "inpainter":
+        values["model"] = {"mask_ratio": {"inner": draw(st.floats(0.01, 0.99)), "top": 0}}
+    return config_from_dict(values, "drawn")
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_yaml_of_a_configuration_loads_to_an_equal_one(data: st.DataObject) -> None:
+    config = drawn_config(data)
+    text = to_yaml(config)
+    assert config_from_dict(parse_document(text, "again").values, "again") == config
+    assert config_from_dict(config.to_dict(), "again") == config

@@ -1,0 +1,137 @@
+"""Rules on local files: overlap, inputs, starting checkpoint, run directory, free space."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xectool.config.path_rules import PATH_RULES, local_files, overlap_rules, path_rules
+from xectool.config.root import RunConfig, config_from_dict
+from xectool.findings import Report, Severity
+
+
+def config(tmp_path: Path, **changes: Any) -> RunConfig:
+    data = {"train_path": str(tmp_path / "train.root"), "val_path": str(tmp_path / "val.root")}
+    data |= changes.pop("data", {})
+    checkpoint = {"save_dir": str(tmp_path / "runs")} | changes.pop("checkpoint", {})
+    tasks = {"energy": {"enabled": True, "scale": "auto"}}
+    return config_from_dict(
+        {"kind": "regressor", "data": data, "checkpoint": checkpoint, "tasks": tasks, **changes}, "x"
+    )
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> Path:
+    for name in ("train.root", "val.root"):
+        (tmp_path / name).write_bytes(b"root")
+    return tmp_path
+
+
+def codes(report: Report) -> list[tuple[str, str]]:
+    return [(found.code, found.where) for found in report]
+
+
+def test_existing_inputs_and_a_new_directory_are_fine(inputs: Path) -> None:
+    assert codes(path_rules(config(inputs))) == []
+
+
+@pytest.mark.parametrize("spec", ["val.root", "../{name}/val.root", "*.root", ".", "@list.txt", "val.root:tree"])
+def test_a_shared_file_is_found_however_it_is_written(spec: str, inputs: Path) -> None:
+    (inputs / "list.txt").write_text("# validation\n" + str(inputs / "val.root") + "\n")
+    path = str(inputs / spec.format(name=inputs.name)) if not spec.startswith("@") else f"@{inputs / spec[1:]}"
+    (found,) = overlap_rules(config(inputs, data={"train_path": path}))
+    assert (found.code, found.severity, found.where) == ("CFG-37", Severity.ERROR, "data.val_path")
+    assert "overlap" in found.problem
+    assert "data.allow_overlap: true" in found.fix
+
+
+def test_a_link_to_a_training_file_is_an_overlap(inputs: Path) -> None:
+    (inputs / "other.root").symlink_to(inputs / "train.root")
+    assert overlap_rules(config(inputs, data={"val_path": str(inputs / "other.root")})).errors
+
+
+def test_overlap_is_a_warning_where_it_is_allowed(inputs: Path) -> None:
+    same = str(inputs / "train.root")
+    (found,) = overlap_rules(config(inputs, data={"val_path": same, "allow_overlap": True}))
+    assert found.severity is Severity.WARNING
+
+
+def test_equal_paths_overlap_even_where_they_do_not_exist(tmp_path: Path) -> None:
+    same = "/cluster/data/all.root"
+    assert overlap_rules(config(tmp_path, data={"train_path": same, "val_path": same})).errors
+
+
+def test_empty_paths_do_not_overlap(tmp_path: Path) -> None:
+    assert codes(overlap_rules(config(tmp_path, data={"train_path": "", "val_path": ""}))) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem", "fix"),
+    [
+        ("trian.root", "no files match data.train_path", "did you mean 'train.root'"),
+        ("*.quantum", "no files match", "--set data.train_path=PATH"),
+        ("notes.txt", "is not a .root file", "give .root files"),
+        ("", "data.train_path is empty: no files match", "--set data.train_path=PATH"),
+    ],
+)
+def test_an_input_that_cannot_be_read_is_named(spec: str, problem: str, fix: str, inputs: Path) -> None:
+    (inputs / "notes.txt").write_text("no events")
+    path = str(inputs / spec) if spec else ""
+    (found,) = path_rules(config(inputs, data={"train_path": path}))
+    assert (found.code, found.where) == ("CFG-38", "data.train_path")
+    assert problem in found.problem
+    assert fix in found.fix
+
+
+def test_remote_inputs_are_not_opened(inputs: Path) -> None:
+    data = {"train_path": "root://host//a.root", "val_path": ["https://host/b.root", str(inputs / "val.root")]}
+    assert codes(path_rules(config(inputs, data=data))) == []
+
+
+def test_a_missing_checkpoint_is_named(inputs: Path) -> None:
+    (inputs / "checkpoint_last.pt").write_bytes(b"x")
+    changes = {"resume_from": str(inputs / "checkpoint_lst.pt")}
+    (found,) = path_rules(config(inputs, checkpoint=changes))
+    assert (found.code, found.where) == ("CFG-45", "checkpoint.resume_from")
+    assert "checkpoint_last.pt" in found.fix
+
+
+def test_resuming_automatically_needs_no_file(inputs: Path) -> None:
+    assert codes(path_rules(config(inputs, checkpoint={"resume_from": "auto"}))) == []
+
+
+def test_a_scripted_model_is_no_checkpoint(inputs: Path) -> None:
+    with zipfile.ZipFile(inputs / "m.pt", "w") as archive:
+        archive.writestr("m/code/model.py", "")
+    (found,) = path_rules(config(inputs, checkpoint={"init_from": str(inputs / "m.pt")}))
+    assert "TorchScript" in found.problem
+
+
+def test_a_run_is_not_overwritten_by_accident(inputs: Path) -> None:
+    (inputs / "runs" / "first").mkdir(parents=True)
+    (inputs / "runs" / "first" / "config.yaml").write_text("kind: mae")
+    named = {"mlflow": {"run_name": "first"}}
+    (found,) = path_rules(config(inputs, **named))
+    assert found.code == "CFG-53"
+    assert "checkpoint.overwrite: true" in found.fix
+    assert codes(path_rules(config(inputs, **named), resuming=True)) == []
+    assert codes(path_rules(config(inputs, **named, checkpoint={"overwrite": True}))) == []
+    assert codes(path_rules(config(inputs, mlflow={"run_name": "second"}))) == []
+
+
+def test_a_full_disk_is_found_before_training(inputs: Path) -> None:
+    (found,) = path_rules(config(inputs), checkpoint_bytes=10**18)
+    assert "free disk" in found.problem
+    assert "3 checkpoints" in found.problem
+    assert codes(path_rules(config(inputs), checkpoint_bytes=1)) == []
+
+
+def test_a_directory_stands_for_its_root_files(inputs: Path) -> None:
+    assert [Path(path).name for path in local_files(str(inputs))] == ["train.root", "val.root"]
+
+
+def test_every_path_rule_has_a_code_and_a_title() -> None:
+    assert {rule.code for rule in PATH_RULES} == {"CFG-37", "CFG-38", "CFG-45", "CFG-53"}
+    assert all(rule.title for rule in PATH_RULES)

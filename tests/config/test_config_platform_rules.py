@@ -1,0 +1,185 @@
+"""Rules that know the machine: each on a machine that passes and one that fails."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xectool.config.capacity_rules import CAPACITY_RULES, host_memory_bytes
+from xectool.config.document import Document
+from xectool.config.load import load_config
+from xectool.config.platform import Platform
+from xectool.config.platform_rules import PLATFORM_RULES, Situation
+from xectool.config.root import RegressorConfig
+from xectool.errors import ConfigError
+from xectool.findings import Severity
+
+ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
+ARM = Platform(machine="aarch64", cores=72, memory_bytes=400 * 10**9, num_gpus=1, has_triton=False)
+INTEL = Platform(machine="x86_64", cores=8, memory_bytes=24 * 10**9, interfaces=("lo", "eth0"))
+RULES = {rule.name: rule for rule in (*PLATFORM_RULES, *CAPACITY_RULES)}
+
+
+def on(platform: Platform, **facts: Any) -> Platform:
+    return dataclasses.replace(platform, **facts)
+
+
+def with_environment(**variables: str) -> Platform:
+    return on(INTEL, environment=variables)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a rule must say on one machine, and a machine or configuration it must let pass."""
+
+    rule: str
+    severity: Severity
+    platform: Platform
+    tokens: tuple[str, ...]
+    passing: Platform
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    passing_changes: Mapping[str, Any] | None = None
+
+
+NO_CHANGES: dict[str, Any] = {}
+CASES = [
+    Case("CompileOnArm", ERROR, ARM, ("training.compile: none", "triton", "ARM", "aarch64"), INTEL,
+         {"training.compile": "max-autotune"}),
+    Case("CompileOnArm", ERROR, on(ARM, machine="arm64"), ("arm64",), ARM, {"training.compile": "default"}, NO_CHANGES),
+    Case("CompileOnArm", WARNING, on(ARM, has_triton=True), ("xectool diagnose compile",), ARM,
+         {"training.compile": "default"}, {"training.compile": "none"}),
+    Case("WorkersFitTheCores", WARNING, INTEL, ("suggested max 8", "data.num_workers 9"), on(INTEL, cores=64),
+         {"data.num_workers": 9, "data.num_threads": 1}),
+    Case("WorkersFitTheCores", WARNING, INTEL, ("suggested max 4", "data.num_threads 8"), on(INTEL, cores=16),
+         {"data.num_workers": 4, "data.num_threads": 8}),
+    Case("WorkersOnGraceHopper", INFO, ARM, ("seed recommends 1 on Grace-Hopper",), INTEL, {"data.num_workers": 4}),
+    Case("TrackerSurvives", ERROR, on(INTEL, versions={"mlflow": "3.17.2"}), ("file store", "absolute URI"), INTEL,
+         {"mlflow.tracking_uri": "./mlruns"}, {"mlflow.tracking_uri": "http://host:5000"}),
+    Case("TrackerSurvives", WARNING, on(INTEL, versions={"mlflow": "3.5.0"}), ("file store",), INTEL,
+         {"mlflow.tracking_uri": "file:///x/mlruns"}, {"mlflow.tracking_uri": "file:///x", "mlflow.enabled": False}),
+    Case("TrackerSurvives", WARNING, with_environment(MLFLOW_TRACKING_URI="sqlite:///mlruns.db"),
+         ("relative", "absolute URI"), with_environment(MLFLOW_TRACKING_URI="sqlite:////tmp/mlruns.db")),
+    Case("TrackerSurvives", WARNING, on(INTEL, mounts={"/": "ext4", "/home": "nfs4"}), ("nfs4",),
+         on(INTEL, mounts={"/": "nfs4", "/home": "ext4"}), {"mlflow.tracking_uri": "sqlite:////home/me/mlruns.db"}),
+    Case("EnvironmentMeansWhatItSays", WARNING, with_environment(NCCL_TIMEOUT="300"),
+         ("NCCL_TIMEOUT has no effect; use distributed.timeout_s",), INTEL),
+    Case("EnvironmentMeansWhatItSays", WARNING, with_environment(TORCHDYNAMO_SUPPRESS_ERRORS="1"),
+         ("TORCHDYNAMO_SUPPRESS_ERRORS",), with_environment(CUDA_VISIBLE_DEVICES="0")),
+    Case("EnvironmentMeansWhatItSays", WARNING, with_environment(MIOPEN_DISABLE_CACHE="1"),
+         ("MIOPEN_DISABLE_CACHE",), INTEL),
+    Case("EnvironmentMeansWhatItSays", WARNING,
+         with_environment(PYTORCH_ALLOC_CONF="expandable_segments:True", PYTORCH_CUDA_ALLOC_CONF="x:1"),
+         ("not applied",), with_environment(PYTORCH_ALLOC_CONF="x:1", PYTORCH_CUDA_ALLOC_CONF="x:1")),
+    Case("EnvironmentMeansWhatItSays", ERROR,
+         on(INTEL, environment={"GLOO_SOCKET_IFNAME": "doesnotexist0", "WORLD_SIZE": "2"}),
+         ("interface doesnotexist0 not found; available: lo, eth0",), with_environment(GLOO_SOCKET_IFNAME="eth")),
+    Case("EnvironmentMeansWhatItSays", WARNING, with_environment(NCCL_SOCKET_IFNAME="=eth"), ("interface eth",),
+         with_environment(NCCL_SOCKET_IFNAME="^lo,=eth0")),
+    Case("TorchIsSafe", WARNING, on(INTEL, versions={"torch": "2.9.1+cpu"}), ("CVE-2026-24747",),
+         on(INTEL, versions={"torch": "2.13.0+cpu"})),
+    Case("TorchIsSafe", ERROR, on(INTEL, versions={"torch": "2.5.1"}), ("CVE-2025-32434",), INTEL),
+    Case("PresetFitsTheMachine", WARNING, INTEL, ("preset a100",), on(INTEL, num_gpus=1), {"preset": "a100"}),
+    Case("PresetFitsTheMachine", WARNING, on(INTEL, num_gpus=1), ("preset gh200", "x86_64"), ARM, {"preset": "gh200"}),
+    Case("HostMemorySuffices", ERROR, INTEL, ("estimated host RAM", "largest term: shuffling window", "data.chunksize"),
+         on(INTEL, memory_bytes=512 * 10**9), {"data.chunksize": 262_144}),
+    Case("HostMemorySuffices", WARNING, on(INTEL, memory_bytes=9 * 10**9), ("estimated host RAM",), INTEL,
+         {"data.chunksize": 65_536}),
+    Case("RanksHaveDevices", ERROR, on(INTEL, num_gpus=1), ("2 ranks but 1 visible GPU",), on(INTEL, num_gpus=2),
+         {"distributed.num_gpus": 2}),
+    Case("RanksHaveDevices", ERROR, INTEL, ("distributed.backend: nccl",), on(INTEL, num_gpus=1),
+         {"distributed.backend": "nccl"}),
+    Case("PrecisionExists", WARNING, on(INTEL, has_bfloat16=False), ("training.amp: bf16",), INTEL,
+         {"training.amp": "bf16"}),
+]  # fmt: skip
+
+
+def situation(platform: Platform, changes: Mapping[str, Any]) -> Situation:
+    document = Document("test", {})
+    for key, value in changes.items():
+        document.put(tuple(key.split(".")), value, "test")
+    return Situation(RegressorConfig.model_validate(document.values), platform)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rule}-{case.tokens[0]}")
+def test_the_failing_machine_is_found_with_its_tokens(case: Case) -> None:
+    found = list(RULES[case.rule].check(situation(case.platform, case.changes)))
+    assert [item.severity for item in found] == [case.severity]
+    text = f"{found[0].where} {found[0].problem} {found[0].fix}"
+    assert [token for token in case.tokens if token not in text] == []
+    assert found[0].fix
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rule}-{case.tokens[0]}")
+def test_the_passing_machine_is_silent(case: Case) -> None:
+    changes = case.changes if case.passing_changes is None else case.passing_changes
+    assert list(RULES[case.rule].check(situation(case.passing, changes))) == []
+
+
+def test_each_rule_has_a_case() -> None:
+    assert {case.rule for case in CASES} == set(RULES)
+
+
+def test_default_configuration_is_fine_everywhere() -> None:
+    for platform in (ARM, INTEL, on(INTEL, num_gpus=4)):
+        assert [found for rule in RULES.values() for found in rule.check(situation(platform, {}))] == []
+
+
+def test_the_suggested_chunksize_fits(tmp_path: Path) -> None:
+    facts = situation(INTEL, {"data.chunksize": 262_144})
+    (found,) = RULES["HostMemorySuffices"].check(facts)
+    chunk = int(found.fix.removeprefix("data.chunksize: "))
+    assert chunk % facts.config.data.batch_size == 0
+    assert list(RULES["HostMemorySuffices"].check(situation(INTEL, {"data.chunksize": chunk}))) == []
+
+
+def test_the_window_dominates_a_large_chunk() -> None:
+    terms = host_memory_bytes(situation(INTEL, {"data.chunksize": 262_144}).config)
+    assert terms["shuffling window"] == 262_144 * 38_080 * 2.5
+
+
+def test_compile_on_arm_is_refused_by_the_loader(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("kind: mae\ntraining:\n  compile: max-autotune\n")
+    with pytest.raises(ConfigError, match=r"fix: training.compile: none") as caught:
+        load_config(path, platform=ARM)
+    assert caught.value.where.endswith("run.yaml:3 (training.compile)")
+    assert load_config(path).config.training.compile == "max-autotune"
+
+
+def test_detection_finds_this_machine() -> None:
+    found = Platform.detect()
+    assert found.cores >= 1
+    assert found.memory_bytes > 0
+    assert found.version("torch") is not None
+    assert found.file_system("/") != "" or not found.mounts
+
+
+def test_detection_asks_for_the_machine_at_call_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    monkeypatch.setitem(__import__("sys").modules, "triton", None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    found = Platform.detect()
+    assert found.is_arm
+    assert not found.has_triton
+    assert found.num_gpus == 0
+
+
+def test_a_job_limit_lowers_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "100")
+    assert Platform.detect().memory_bytes <= 100 * 1024 * 1024
+
+
+def test_a_control_group_lowers_the_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "memory.current").write_text("400000\n")
+    monkeypatch.setattr("xectool.config.platform._CGROUP", tmp_path)
+    assert Platform.detect().memory_bytes == 600_000
+
+
+def test_an_odd_version_is_not_guessed() -> None:
+    assert on(INTEL, versions={"torch": "main"}).version("torch") is None
+    assert INTEL.version("torch") is None

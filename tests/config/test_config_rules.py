@@ -1,0 +1,240 @@
+"""Each rule of a configuration with one case that passes and one that fails."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from xectool.config.document import Document
+from xectool.config.load import CONFIG_RULES
+from xectool.config.root import KINDS, RunConfig, config_from_dict
+from xectool.config.translate import translate
+from xectool.errors import ConfigError
+from xectool.findings import Severity
+
+ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a rule must say about one change to a good configuration, and a change it must let pass."""
+
+    rule: str
+    code: str
+    severity: Severity
+    failing: Values
+    tokens: tuple[str, ...]
+    passing: Values
+    kind: str = "regressor"
+
+
+CASES = [
+    Case("LoaderOptionsNeedWorkers", "CFG-15", ERROR, {"data.prefetch_factor": 2},
+         ("prefetch_factor needs num_workers > 0", "data.num_workers", "persistent_workers", "mp_context", "timeout_s"),
+         {"data.prefetch_factor": 2, "data.num_workers": 1}),
+    Case("LoaderOptionsNeedWorkers", "CFG-15", ERROR, {"data.persistent_workers": True},
+         ("persistent_workers needs num_workers > 0",), {"data.persistent_workers": False}),
+    Case("LoaderOptionsNeedWorkers", "CFG-15", ERROR, {"data.mp_context": "spawn"},
+         ("mp_context needs num_workers > 0",), {"data.mp_context": "spawn", "data.num_workers": 2}),
+    Case("LoaderOptionsNeedWorkers", "CFG-15", ERROR, {"data.timeout_s": 30},
+         ("timeout_s needs num_workers > 0",), {"data.timeout_s": 600}),
+    Case("ForkInheritsCompilerThreads", "CFG-19", WARNING,
+         {"data.mp_context": "fork", "data.num_workers": 2, "training.compile": "default"},
+         ("pthread_join failed", "forkserver", "training.compile"),
+         {"data.mp_context": "fork", "data.num_workers": 2, "training.compile": "none"}),
+    Case("WindowHoldsWholeBatches", "CFG-21", WARNING, {"data.chunksize": 100, "data.batch_size": 256},
+         ("partial batches", "data.batch_size 256"), {"data.chunksize": 512, "data.batch_size": 256}),
+    Case("WindowHoldsWholeBatches", "CFG-21", INFO, {"data.chunksize": 1000, "data.batch_size": 256},
+         ("partial batches",), {"data.chunksize": 1024, "data.batch_size": 256}),
+    Case("TrainingIsShuffled", "CFG-36", WARNING, {"data.shuffle": False}, ("data.shuffle",), {"data.shuffle": True}),
+    Case("BranchIsCurrent", "CFG-39", WARNING, {"data.npho_branch": "relative_npho"}, ("deprecated; use npho",),
+         {"data.npho_branch": "npho"}),
+    Case("FiducialVolumeIsNotEmpty", "CFG-03", ERROR, {"data.fiducial.w_min": 5, "data.fiducial.w_max": 2},
+         ("data.fiducial.w_max", "data.fiducial.w_min", "must be >"), {"data.fiducial.w_max": 2}),
+    Case("NormalizationIsOfOneFamily", "CFG-40", WARNING, {"normalization.npho_scale": 0.58},
+         ("normalisation incomplete", "normalization.npho_scale2 4.08"),
+         {"normalization.npho_scale": 0.58, "normalization.npho_scale2": 1.0}),
+    Case("NormalizationIsOfOneFamily", "CFG-40", WARNING, {"normalization.time_scale": 6.5e-8},
+         ("normalisation incomplete", "normalization.time_shift"),
+         {"normalization.npho_scheme": "sqrt", "normalization.npho_scale": 0.58}),
+    Case("SentinelsStandApart", "CFG-41", WARNING, {"normalization.sentinel_npho": 0.5},
+         ("inside the expected range",), {"normalization.sentinel_npho": -2}),
+    Case("SentinelsStandApart", "CFG-41", WARNING, {"normalization.sentinel_time": 0.75},
+         ("normalization.sentinel_time", "inside the expected range"), {"normalization.sentinel_time": -5}),
+    Case("SentinelsStandApart", "CFG-41", WARNING, {"normalization.sentinel_time": -1.001},
+         ("not bf16-representable",), {"normalization.sentinel_time": -1.5}),
+    Case("OneNphoThreshold", "CFG-40", WARNING, {"training.time.npho_threshold": 50},
+         ("normalization.npho_threshold 100", "training.time.npho_threshold 50"),
+         {"training.time.npho_threshold": 100}, "mae"),
+    Case("MaskRatioIsUsual", "CFG-13", WARNING, {"model.mask_ratio": 0.9}, ("typical range", "0.5 to 0.75"),
+         {"model.mask_ratio": 0.65}, "mae"),
+    Case("MaskRatioIsUsual", "CFG-13", WARNING, {"model.mask_ratio": {"inner": 0.05, "us": 0.4}},
+         ("typical range", "0.4"), {"model.mask_ratio": {"inner": 0.05, "us": 0}}, "inpainter"),
+    Case("TimeOptionsNeedTime", "CFG-14", WARNING, {"training.time.weight": 0.5},
+         ("ignored: 'time' not in predict_channels", "training.time.weight"),
+         {"training.time.weight": 0.5, "model.predict_channels": ["npho", "time"]}, "inpainter"),
+    Case("PoolDividesTheFineGrid", "CFG-43", ERROR, {"model.outer_fine_pool": [2, 2]},
+         ("model.outer_fine_pool", "45 x 72", "model.geometry"), {"model.outer_fine_pool": [5, 3]}),
+    Case("PoolDividesTheFineGrid", "CFG-43", WARNING, {"model.outer_fine_pool": [2, 2], "model.geometry": "compat"},
+         ("1 rows and 0 columns are dropped",), {"model.outer_fine_pool": [3, 3], "model.geometry": "compat"}),
+    Case("PoolDividesTheFineGrid", "CFG-43", WARNING, {"model.outer_fine_pool": [3, 3], "model.outer_mode": "split"},
+         ("no effect with model.outer_mode: split",), {"model.outer_mode": "split"}),
+    Case("WidthsDivide", "CFG-44", ERROR, {"model.encoder_dim": 100}, ("model.encoder_dim 100", "multiple of 32"),
+         {"model.encoder_dim": 96}),
+    Case("WidthsDivide", "CFG-44", ERROR, {"model.cross_attn_pos_dim": 97, "model.head_type": "cross_attention"},
+         ("model.cross_attn_pos_dim", "multiple of 6"), {"model.cross_attn_pos_dim": 97}, "inpainter"),
+    Case("HeadOptionsApply", "CFG-60", WARNING,
+         {"model.head_type": "cross_attention", "model.use_masked_attention": True},
+         ("model.use_masked_attention", "model.head_type"), {"model.use_masked_attention": True}, "inpainter"),
+    Case("FrozenEncoderIsTrained", "CFG-60", WARNING, {"model.freeze_encoder": True},
+         ("model.freeze_encoder", "checkpoint.init_from"),
+         {"model.freeze_encoder": True, "checkpoint.init_from": "mae.pt"}, "inpainter"),
+    Case("LearnedChannelWeights", "CFG-60", WARNING,
+         {"training.auto_channel_weight": True, "model.predict_channels": ["npho"]},
+         ("training.auto_channel_weight", "model.predict_channels"), {"training.auto_channel_weight": True}, "mae"),
+    Case("SomethingIsLearnt", "CFG-04", ERROR, {"tasks.energy.enabled": False},
+         ("enable at least one of angle, energy, timing, uvwFI",), {"tasks.n_gamma.enabled": True}),
+    Case("SomethingIsLearnt", "CFG-04", ERROR, {"tasks.energy.weight": 0},
+         ("every enabled task has weight 0", "tasks.energy.weight"[:5]),
+         {"tasks.energy.weight": 0, "loss_balance": "auto"}),
+    Case("SomethingIsLearnt", "CFG-04", ERROR, {"training.npho_weight": 0, "training.time.weight": 0},
+         ("training.npho_weight", "training.time.weight"), {"training.npho_weight": 0}, "mae"),
+    Case("CosineNeedsAngles", "CFG-05", ERROR, {"tasks.energy.loss_fn": "cosine"}, ("tasks.energy.loss_fn", "angle"),
+         {"tasks.angle.enabled": True, "tasks.angle.loss_fn": "cosine"}),
+    Case("BetaZeroIsL1", "CFG-07", WARNING, {"tasks.energy.loss_beta": 0}, ("beta 0 is plain L1",),
+         {"tasks.energy.loss_beta": 0, "tasks.energy.loss_fn": "gaussian_nll"}),
+    Case("BetaZeroIsL1", "CFG-07", WARNING, {"training.loss_beta": 0}, ("beta 0 is plain L1",),
+         {"training.loss_beta": 0, "training.loss_fn": "mse"}, "mae"),
+    Case("SmallTargetsAreScaled", "CFG-09", WARNING, {"tasks.timing.enabled": True},
+         ("targets of order 1e-9", "set tasks.timing.scale"),
+         {"tasks.timing.enabled": True, "tasks.timing.scale": 1e-9}),
+    Case("SmallTargetsAreScaled", "CFG-09", WARNING, {"tasks.energy.scale": None}, ("set tasks.energy.scale",),
+         {"tasks.energy.scale": None, "tasks.energy.log_transform": True}),
+    Case("LogarithmNeedsPositiveTargets", "CFG-10", ERROR,
+         {"tasks.uvwFI.enabled": True, "tasks.uvwFI.log_transform": True},
+         ("log_transform needs positive targets", "tasks.uvwFI.log_transform"), {"tasks.energy.log_transform": True}),
+    Case("NllBetaIsAnExponent", "CFG-11", ERROR,
+         {"tasks.energy.loss_fn": "gaussian_nll", "tasks.energy.loss_beta": 1.5},
+         ("tasks.energy.loss_beta 1.5", "beta-NLL", "tasks.energy.loss_fn"),
+         {"tasks.energy.loss_fn": "gaussian_nll", "tasks.energy.loss_beta": 1.0}),
+    Case("ShiftFitsTheTarget", "CFG-03", ERROR, {"tasks.energy.shift": [0.0, 1.0]}, ("tasks.energy.shift has 2",),
+         {"tasks.uvwFI.enabled": True, "tasks.uvwFI.shift": [0, 1, 2]}),
+    Case("ReweightedTargetsAreLearnt", "CFG-60", WARNING, {"reweighting.angle.enabled": True},
+         ("reweighting.angle.enabled", "tasks.angle.enabled"), {"reweighting.energy.enabled": True}),
+    Case("ClippingClips", "CFG-26", WARNING, {"training.grad_clip": 0}, ("0 disables clipping",),
+         {"training.grad_clip": 0.1}),
+    Case("ClippingClips", "CFG-26", WARNING, {"training.grad_clip": 1000}, ("above 100",),
+         {"training.grad_clip": 100}),
+    Case("WarmupEndsBeforeTraining", "CFG-27", ERROR, {"training.warmup_epochs": 20},
+         ("T_max", "training.epochs 20", "training.warmup_epochs 20"),
+         {"training.warmup_epochs": 20, "training.lr_scheduler": "onecycle"}),
+    Case("OnecycleRises", "CFG-28", ERROR, {"training.lr_scheduler": "onecycle", "training.max_lr": 1e-5},
+         ("training.max_lr", "training.lr 0.0003"), {"training.lr_scheduler": "onecycle", "training.max_lr": 1e-3}),
+    Case("OnecycleRises", "CFG-28", WARNING, {"training.max_lr": 1e-2}, ("no effect", "training.lr_scheduler"),
+         {"training.max_lr": None}),
+    Case("LearningRateIsUsual", "CFG-29", WARNING, {"training.lr": 0.1}, ("1e-5 to 1e-3",), {"training.lr": 1e-3}),
+    Case("LearningRateIsUsual", "CFG-29", ERROR, {"training.lr_scheduler": "cosine", "training.lr_min": 1e-3},
+         ("training.lr_min", "training.lr 0.0003"), {"training.lr_min": 1e-3}),
+    Case("GraphsNeedStaticShapes", "CFG-30", WARNING, {"training.compile": "reduce-overhead"},
+         ("CUDA graphs need static shapes", "data.drop_last"),
+         {"training.compile": "reduce-overhead", "data.drop_last": True}),
+    Case("GraphsAndAccumulation", "CFG-31", WARNING,
+         {"training.compile": "max-autotune", "training.grad_accum_steps": 2, "data.drop_last": True},
+         ("overwritten by a subsequent run", "max-autotune-no-cudagraphs"),
+         {"training.compile": "max-autotune-no-cudagraphs", "training.grad_accum_steps": 2}),
+    Case("DeterminismAndAutotuning", "CFG-33", WARNING,
+         {"training.deterministic": True, "training.compile": "max-autotune-no-cudagraphs"},
+         ("training.deterministic", "training.compile"), {"training.deterministic": True}),
+    Case("FullgraphNeedsCompile", "CFG-60", WARNING,
+         {"training.compile_fullgraph": True, "training.compile": "none"},
+         ("training.compile_fullgraph", "training.compile: none"), {"training.compile_fullgraph": True}),
+    Case("IntervalsFitTheRun", "CFG-24", WARNING, {"checkpoint.save_interval": 50},
+         ("save_interval does not change validation frequency", "training.epochs 20"),
+         {"training.epochs": 5}),
+    Case("IntervalsFitTheRun", "CFG-24", WARNING, {"validation.interval": 50}, ("validation.interval 50",),
+         {"validation.interval": 20}),
+    Case("IntervalsFitTheRun", "CFG-24", WARNING,
+         {"checkpoint.root_save_interval": 3, "checkpoint.save_predictions": False},
+         ("checkpoint.root_save_interval", "checkpoint.save_predictions"), {"checkpoint.root_save_interval": 3}, "mae"),
+    Case("OneStartingPoint", "CFG-45", ERROR, {"checkpoint.resume_from": "a.pt", "checkpoint.init_from": "b.pt"},
+         ("checkpoint.resume_from", "checkpoint.init_from"), {"checkpoint.init_from": "b.pt"}),
+    Case("OneStartingPoint", "CFG-45", ERROR, {"checkpoint.resume_from": "model.onnx"}, ("ONNX",),
+         {"checkpoint.resume_from": "model.pth"}),
+    Case("OneStartingPoint", "CFG-45", WARNING, {"checkpoint.refresh_lr": True},
+         ("checkpoint.refresh_lr", "checkpoint.resume_from"),
+         {"checkpoint.refresh_lr": True, "checkpoint.resume_from": "a.pt"}),
+    Case("CollectivesHaveTime", "CFG-50", WARNING, {"distributed.timeout_s": 30}, ("below 60 s",),
+         {"distributed.timeout_s": 60}),
+]  # fmt: skip
+
+GOOD = {"regressor": {"tasks.energy.enabled": True, "tasks.energy.scale": "auto"}, "mae": {},
+        "inpainter": {"model.freeze_encoder": False}}  # fmt: skip
+RULES = {rule.name: rule for rule in CONFIG_RULES}
+
+
+def build(kind: str, changes: Values) -> RunConfig:
+    document = Document("test", {})
+    for key, value in (GOOD[kind] | dict(changes)).items():
+        document.put(tuple(key.split(".")), value, "test")
+    return KINDS[kind].model_validate(document.values)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rule}-{'-'.join(case.failing)}")
+def test_the_failing_case_is_found_with_its_tokens(case: Case) -> None:
+    found = list(RULES[case.rule].check(build(case.kind, case.failing)))
+    assert [(item.code, item.severity) for item in found] == [(case.code, case.severity)]
+    text = f"{found[0].where} {found[0].problem} {found[0].fix}"
+    assert [token for token in case.tokens if token not in text] == []
+    assert found[0].fix
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rule}-{'-'.join(case.passing)}")
+def test_the_passing_case_is_silent(case: Case) -> None:
+    assert list(RULES[case.rule].check(build(case.kind, case.passing))) == []
+
+
+def test_each_rule_has_a_case() -> None:
+    assert {case.rule for case in CASES} == set(RULES)
+
+
+def test_good_configurations_break_no_rule() -> None:
+    for kind, changes in GOOD.items():
+        config = build(kind, changes)
+        assert [found for rule in CONFIG_RULES for found in rule.check(config)] == []
+
+
+def test_every_rule_says_what_it_requires() -> None:
+    for rule in CONFIG_RULES:
+        assert re.fullmatch(r"CFG-\d\d", rule.code)
+        assert rule.title
+
+
+def test_the_key_of_a_finding_is_a_key_of_the_schema() -> None:
+    from xectool.config.keys import keys_of
+
+    for case in CASES:
+        (found,) = RULES[case.rule].check(build(case.kind, case.failing))
+        assert found.where in keys_of(case.kind)
+
+
+def test_dropping_validation_events_is_refused() -> None:
+    document = Document("run.yaml", {"validation": {"drop_last": True}})
+    (found,) = translate(document, "regressor")
+    assert (found.code, found.severity) == ("CFG-34", ERROR)
+    assert "drops events" in found.problem
+
+
+def test_keeping_validation_events_is_only_noted() -> None:
+    document = Document("run.yaml", {"validation": {"drop_last": False}})
+    (found,) = translate(document, "regressor")
+    assert found.severity is INFO
+    assert document.values == {"validation": {}}
+
+
+def test_a_broken_rule_is_one_config_error() -> None:
+    with pytest.raises(ConfigError, match="T_max"):
+        config_from_dict({"kind": "mae", "training": {"warmup_epochs": 30}}, "here")

@@ -1,0 +1,143 @@
+"""Files of the older system: inferred kind, moved keys, defaults that are no errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xectool.config.invalid import InvalidConfigError
+from xectool.config.load import load_config
+from xectool.config.root import InpainterConfig, MaeConfig, RegressorConfig, RunConfig
+
+GOOD = "kind: regressor\ntasks:\n  energy: {enabled: true, scale: auto}\n"
+
+
+def write(tmp_path: Path, text: str, name: str = "run.yaml") -> Path:
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def refused(path: Path, overrides: tuple[str, ...] = ()) -> InvalidConfigError:
+    with pytest.raises(InvalidConfigError) as caught:
+        load_config(path, overrides)
+    return caught.value
+
+
+@pytest.mark.parametrize("name", ["reg_small", "mae_small", "inp_small_perface", "inp_small_xattn"])
+def test_a_file_of_the_older_system_loads_as_it_is(name: str, reference_dir: Path) -> None:
+    loaded = load_config(reference_dir / "configs" / f"{name}.yaml")
+    assert loaded.config.kind == {"reg": "regressor", "mae": "mae", "inp": "inpainter"}[name[:3]]
+    assert loaded.findings.errors == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("tasks: {energy: {enabled: true, scale: auto}}", RegressorConfig),
+        ("model: {decoder_dim: 16}", MaeConfig),
+        ("model: {mask_ratio: 0.6}", MaeConfig),
+        ("model: {mask_ratio: 0.05, freeze_encoder: false}", InpainterConfig),
+        ("training: {mae_checkpoint: x.pth}", InpainterConfig),
+    ],
+)
+def test_the_kind_is_inferred_with_a_note(text: str, kind: type[RunConfig], tmp_path: Path) -> None:
+    loaded = load_config(write(tmp_path, text))
+    assert isinstance(loaded.config, kind)
+    assert any("kind is not written" in found.problem for found in loaded.findings)
+
+
+def test_a_misspelt_kind_is_refused(tmp_path: Path) -> None:
+    error = refused(write(tmp_path, "kind: regresor\ntasks: {energy: {enabled: true}}\n"))
+    assert error.fix == "kind: regressor"
+
+
+@pytest.mark.parametrize(
+    ("old", "read"),
+    [
+        ("training: {time_weight: 0.5}", lambda c: c.training.time.weight == 0.5),
+        ("training: {use_npho_time_weight: false}", lambda c: c.training.time.use_npho_weight is False),
+        ("training: {npho_threshold: 50}", lambda c: c.training.time.npho_threshold == 50),
+        ("model: {time_mask_ratio_scale: 2}", lambda c: c.training.time.mask_ratio_scale == 2),
+        ("training: {mae_checkpoint: a.pth}", lambda c: c.checkpoint.init_from == "a.pth"),
+        ("training: {mae_checkpoint: null}", lambda c: c.checkpoint.init_from is None),
+    ],
+)
+def test_a_moved_key_is_translated_with_a_note(old: str, read: Any, tmp_path: Path) -> None:
+    loaded = load_config(write(tmp_path, f"kind: inpainter\n{old}\n"))
+    assert read(loaded.config)
+    (note,) = [found for found in loaded.findings if found.code == "CFG-NOTE"]
+    assert "is read as" in note.problem
+    assert "run.yaml:2" in note.where
+
+
+def test_old_and_new_key_with_different_values_are_refused(tmp_path: Path) -> None:
+    text = "kind: mae\ntraining: {time_weight: 0.5, time: {weight: 2.0}}\n"
+    assert "are the same option" in str(refused(write(tmp_path, text)))
+
+
+def test_an_override_wins_over_an_older_key(tmp_path: Path) -> None:
+    path = write(tmp_path, "kind: mae\ntraining: {time_weight: 0.5}\n")
+    loaded = load_config(path, ["training.time.weight=2.0"])
+    assert isinstance(loaded.config, MaeConfig)
+    assert loaded.config.training.time.weight == 2.0
+    assert any("is ignored" in found.problem for found in loaded.findings)
+
+
+def test_empty_sections_mean_their_defaults(tmp_path: Path) -> None:
+    text = "kind: regressor\ndata:\ntraining:\nexport:\nreweighting:\n  angle:\ntasks:\n  energy: {enabled: true}\n"
+    config = load_config(write(tmp_path, text)).config
+    assert config.data == RegressorConfig().data
+
+
+_OLDER_DATA = """data:
+  train_path: /cluster/a.root
+  val_path: /cluster/b.root
+  tree_name: tree
+  batch_size: 64
+  chunksize: 256000
+  num_workers: 0
+  num_threads: 4
+  prefetch_factor: 2
+  npho_branch: npho
+  time_branch: relative_time
+  log_invalid_npho: true
+tasks: {energy: {enabled: true, scale: auto}}
+"""
+
+
+def test_prefetch_of_a_complete_older_file_is_left_out_with_a_note(tmp_path: Path) -> None:
+    loaded = load_config(write(tmp_path, _OLDER_DATA))
+    assert loaded.config.data.prefetch_factor is None
+    assert any("prefetch_factor 2, which the older system" in found.problem for found in loaded.findings)
+
+
+def test_prefetch_without_workers_is_refused_in_any_other_file(tmp_path: Path) -> None:
+    error = refused(write(tmp_path, GOOD + "data: {num_workers: 0, prefetch_factor: 2}\n"))
+    assert error.code == "CFG-15"
+    error = refused(write(tmp_path, _OLDER_DATA.replace("factor: 2", "factor: 4")))
+    assert error.code == "CFG-15"
+
+
+def test_the_shipped_defaults_of_the_older_system_are_no_errors(tmp_path: Path) -> None:
+    text = (
+        "data: {num_workers: 1, prefetch_factor: 2, chunksize: 256000, batch_size: 4096}\n"
+        "training: {amp: true, compile: max-autotune, lr_scheduler: null, ema_decay: 0, max_lr: null, epochs: 5}\n"
+        "normalization: {npho_scheme: sqrt, npho_scale: 20000}\nmodel: {outer_fine_pool: [5, 3]}\n"
+        "tasks: {timing: {enabled: true, loss_fn: smooth_l1, loss_beta: 1.0}}\ncheckpoint: {save_interval: 10}\n"
+        "export: {onnx: null}\n"
+    )
+    loaded = load_config(write(tmp_path, text))
+    assert {found.code for found in loaded.findings.warnings} == {"CFG-09", "CFG-24", "CFG-30"}
+
+
+def test_null_compile_is_noted_because_the_older_system_read_it_differently(tmp_path: Path) -> None:
+    loaded = load_config(write(tmp_path, GOOD + "training: {compile: null}\n"))
+    assert loaded.config.training.compile == "none"
+    assert any("max-autotune" in found.problem for found in loaded.findings)
+
+
+def test_a_warning_tells_the_line_of_its_key(tmp_path: Path) -> None:
+    loaded = load_config(write(tmp_path, GOOD + "training:\n  grad_clip: 0\n"))
+    assert [found.where for found in loaded.findings] == [f"{tmp_path}/run.yaml:5 (training.grad_clip)"]

@@ -1,0 +1,111 @@
+"""Rules that need the number of events, which is known once the inputs are open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from xectool.config.root import RunConfig
+from xectool.findings import Finding, Report
+from xectool.rules import Rule, run_rules
+
+_MANY_EVENTS = 100_000
+_SENSORS = 4760
+_BYTES_PER_PREDICTION = 30  # One row of the sensor-level columns.
+_BYTES_PER_EVENT = 150  # One row of the regressor's columns.
+
+
+@dataclass(frozen=True)
+class Counts:
+    """A configuration with the events it will see.
+
+    Attributes:
+        config: The configuration.
+        num_train: Training events after selection.
+        num_val: Validation events after selection.
+        world_size: Ranks that share them.
+    """
+
+    config: RunConfig
+    num_train: int
+    num_val: int
+    world_size: int = 1
+
+    @property
+    def global_batch(self) -> int:
+        """Events of one batch over all ranks."""
+        return self.config.data.batch_size * self.world_size
+
+
+class EpochHasBatches(Rule[Counts]):
+    """Leaving out the short last batch may leave nothing."""
+
+    code = "CFG-35"
+    title = "drop_last leaves at least one batch"
+
+    def check(self, facts: Counts) -> Iterator[Finding]:
+        """Yield an error for an epoch without a batch."""
+        if facts.config.data.drop_last and facts.num_train < facts.global_batch:
+            yield self.error(
+                "data.drop_last",
+                f"an epoch has 0 batches: data.drop_last is true and {facts.num_train} training events are below "
+                f"data.batch_size {facts.config.data.batch_size} x {facts.world_size} ranks",
+                "data.drop_last: false",
+            )
+
+
+class AccumulationFitsTheEpoch(Rule[Counts]):
+    """An epoch should hold at least one whole accumulated step."""
+
+    code = "CFG-25"
+    title = "grad_accum_steps is at most the batches of an epoch"
+
+    def check(self, facts: Counts) -> Iterator[Finding]:
+        """Yield a warning where the epoch ends before the first step is full."""
+        steps = facts.config.training.grad_accum_steps
+        batches = -(-facts.num_train // facts.global_batch)
+        if steps > batches > 0:
+            yield self.warning(
+                "training.grad_accum_steps",
+                f"training.grad_accum_steps {steps} is above the {batches} batches of an epoch: the effective batch is "
+                f"{facts.num_train}, not {steps * facts.global_batch} events",
+                f"training.grad_accum_steps: {batches}",
+            )
+
+
+class PredictionsAreWanted(Rule[Counts]):
+    """Predictions of many events fill a disk."""
+
+    code = "CFG-23"
+    title = "save_predictions with at most 100k validation events"
+
+    def check(self, facts: Counts) -> Iterator[Finding]:
+        """Yield a warning with the size of the file."""
+        config = facts.config
+        events = min(facts.num_val, config.validation.max_events or facts.num_val)
+        if not config.checkpoint.save_predictions or events <= _MANY_EVENTS:
+            return
+        size_gb = events * prediction_bytes(config) / 1e9
+        yield self.warning(
+            "checkpoint.save_predictions",
+            f"checkpoint.save_predictions: true writes about {size_gb:.1f} GB for {events} validation events; enable "
+            "only for final evaluation",
+            f"disable checkpoint.save_predictions, or validation.max_events: {_MANY_EVENTS}",
+        )
+
+
+COUNT_RULES: tuple[Rule[Counts], ...] = (EpochHasBatches(), AccumulationFitsTheEpoch(), PredictionsAreWanted())
+
+
+def count_rules(config: RunConfig, num_train: int, num_val: int, world_size: int = 1) -> Report:
+    """Return what the numbers of events reveal about a configuration."""
+    return run_rules(COUNT_RULES, Counts(config, num_train, num_val, world_size)).report
+
+
+def prediction_bytes(config: RunConfig) -> float:
+    """Return the bytes of the predictions of one event, in columns: every hidden sensor is one row."""
+    if config.kind == "regressor":
+        return _BYTES_PER_EVENT
+    ratio = config.model.mask_ratio
+    share = sum(ratio.values()) / len(ratio) if isinstance(ratio, dict) else ratio
+    return int(share * _SENSORS) * _BYTES_PER_PREDICTION
