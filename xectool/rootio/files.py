@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import cramjam
 import uproot
 
@@ -35,6 +36,7 @@ OPEN_ERRORS = (
     OverflowError,
     struct.error,
     zlib.error,
+    aiohttp.ClientError,
     cramjam.DecompressionError,
     uproot.DeserializationError,
 )
@@ -235,7 +237,7 @@ def _missing_package(path: str, error: ImportError) -> DataFileError:
 
 def _cannot_open(path: str, tree_name: str, error: BaseException) -> DataFileError:
     reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    if is_remote(path) and isinstance(error, OSError):
+    if is_remote(path) and isinstance(error, OSError | aiohttp.ClientError):
         return DataFileError(f"cannot open '{path}': {reason}", where=path, fix="check the url and your credentials")
     return DataFileError(
         f"'{path}' is damaged: its directory or tree '{tree_name}' cannot be read ({type(error).__name__}: {reason})",

@@ -9,7 +9,7 @@ import numpy as np
 
 from xectool.errors import DataFileError, did_you_mean, nearest
 from xectool.rootio.columns import Array, Column, DamagedRangeError, WrongLengthError, tree_column
-from xectool.rootio.files import is_remote, open_tree, split_tree
+from xectool.rootio.files import OPEN_ERRORS, is_remote, open_tree, split_tree
 from xectool.rootio.pages import ntuple_column
 from xectool.rootio.source import ByteSource, LocalSource, RemoteSource
 
@@ -67,7 +67,7 @@ class EventFile:
         if branch not in self._columns:
             if branch not in self.branch_names:
                 raise self.missing_branch(branch)
-            self._columns[branch] = self._make_column(branch)
+            self._columns[branch] = self._checked_column(branch)
         return self._columns[branch]
 
     def missing_branch(self, branch: str, fix: str = "") -> DataFileError:
@@ -131,11 +131,13 @@ class EventFile:
         except DamagedRangeError as error:
             raise self._damaged(branch, error) from error
 
-    def _make_column(self, branch: str) -> Column:
-        if self.is_ntuple:
-            column, kind = ntuple_column(self._tree, self._source, branch), self._tree[branch].typename
-        else:
-            column, kind = tree_column(self._tree[branch], self._source), self._tree[branch].typename
+    def _checked_column(self, branch: str) -> Column:
+        try:
+            column, kind = self._make_column(branch)
+            num_entries = column.boundaries()[-1] if column is not None else self.num_entries
+        except OPEN_ERRORS as error:
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise self._damaged(branch, DamagedRangeError(0, self.num_entries, reason)) from error
         if column is None:
             raise DataFileError(
                 f"branch '{branch}' of '{self.path}' holds {kind or 'objects'}, not plain numbers",
@@ -143,7 +145,16 @@ class EventFile:
                 fix="name a branch of float or integer numbers",
                 code="XT-DATA-TYPE",
             )
+        if num_entries != self.num_entries:
+            reason = f"the branch has {num_entries} entries, the tree {self.num_entries}"
+            raise self._damaged(branch, DamagedRangeError(0, self.num_entries, reason))
         return column
+
+    def _make_column(self, branch: str) -> tuple[Column | None, str]:
+        kind = str(self._tree[branch].typename)
+        if self.is_ntuple:
+            return ntuple_column(self._tree, self._source, branch), kind
+        return tree_column(self._tree[branch], self._source), kind
 
     def _wrong_width(self, branch: str, found: int, expected: int, place: str) -> DataFileError:
         return DataFileError(
@@ -154,6 +165,14 @@ class EventFile:
         )
 
     def _damaged(self, branch: str, error: DamagedRangeError) -> DataFileError:
+        if is_remote(self.path):
+            return DataFileError(
+                f"branch '{branch}' of '{self.path}', entries {error.start} to {error.stop}, cannot be read "
+                f"({error.reason})",
+                where=f"{self.where} branch {branch} entries [{error.start}, {error.stop})",
+                fix="check the connection and your credentials; a local copy tells whether the file is damaged",
+                code="XT-DATA-REMOTE",
+            )
         return DataFileError(
             f"'{self.path}' is damaged: branch '{branch}', entries {error.start} to {error.stop} cannot be read "
             f"({error.reason})",

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from typing import Any, Protocol
 
+import aiohttp
+
 
 class ByteSource(Protocol):
     """Abstract source of bytes; safe to use from several threads."""
@@ -53,7 +55,10 @@ class RemoteSource:
 
     def read(self, start: int, num_bytes: int) -> Any:
         """Return ``num_bytes`` bytes from ``start``; raises ``EOFError`` where the file ends before."""
-        data = self._source.chunk(start, start + num_bytes).raw_data
+        try:
+            data = self._source.chunk(start, start + num_bytes).raw_data
+        except aiohttp.ClientError as error:
+            raise OSError(f"{type(error).__name__}: {error}") from error
         if len(data) != num_bytes:
             raise EOFError(f"the file ends {num_bytes - len(data)} bytes early")
         return data

@@ -1,0 +1,201 @@
+"""Inputs are found and opened, or the message says what is there instead."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import threading
+from pathlib import Path
+
+import pytest
+from xectool.errors import DataFileError
+from xectool.rootio.files import expand_inputs, open_tree
+from xectool.rootio.reader import EventFile
+
+
+@pytest.fixture
+def directory(tmp_path, rows, write_rows):
+    for name in ("b.root", "a.root", "c10.root"):
+        write_rows(tmp_path / name, {"run": rows["run"]})
+    (tmp_path / "notes.txt").write_text("text")
+    (tmp_path / "deep").mkdir()
+    write_rows(tmp_path / "deep" / "d.root", {"run": rows["run"]})
+    return tmp_path
+
+
+def test_a_directory_gives_its_files_sorted(directory):
+    names = ["a.root", "b.root", "c10.root"]
+    assert expand_inputs(str(directory)) == [str(directory / name) for name in names]
+    assert expand_inputs(directory) == expand_inputs([str(directory)])
+
+
+def test_globs_may_look_into_subdirectories(directory):
+    assert expand_inputs(f"{directory}/[ab].root") == [str(directory / "a.root"), str(directory / "b.root")]
+    assert len(expand_inputs(f"{directory}/**/*.root")) == 4
+
+
+def test_a_tree_suffix_is_kept(directory):
+    assert expand_inputs(f"{directory}/*.root:events")[0] == f"{directory}/a.root:events"
+    assert expand_inputs(f"{directory}/a.root:events") == [f"{directory}/a.root:events"]
+
+
+def test_a_list_file_is_relative_to_itself_and_has_comments(directory):
+    (directory / "files.txt").write_text("# all\na.root\n\nhttps://server/x.root  # remote\n*.root\n")
+    found = expand_inputs(f"@{directory}/files.txt")
+    assert found == [
+        str(directory / "a.root"),
+        "https://server/x.root",
+        str(directory / "b.root"),
+        str(directory / "c10.root"),
+    ]
+
+
+def test_urls_are_taken_as_they_are():
+    urls = ["root://eos.server//store/a.root", "https://server/b.root:events"]
+    assert expand_inputs(urls) == urls
+
+
+def test_a_home_directory_is_expanded(directory, monkeypatch):
+    monkeypatch.setenv("HOME", str(directory))
+    assert expand_inputs("~/a.root") == [str(directory / "a.root")]
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("{d}/aa.root", r"aa\.root' does not exist[\s\S]*did you mean '.*/a\.root'"),
+        ("{d}/nowhere/a.root", "there is no directory"),
+        ("{d}/x*.root", "no file matches"),
+        ("{d}/empty", r"holds no \*\.root file \(it holds nothing\)"),
+        ("@{d}/list.txt", "list file .* does not exist"),
+        ("@{d}/blank.txt", "names no file"),
+        ("", "no input file is given"),
+    ],
+)
+def test_what_is_not_there_is_named_with_what_is_near(directory, spec, message):
+    (directory / "empty").mkdir()
+    (directory / "blank.txt").write_text("# nothing\n")
+    with pytest.raises(DataFileError, match=message) as caught:
+        expand_inputs(spec.format(d=directory))
+    assert caught.value.exit_code == 2
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"<!DOCTYPE html><html>login</html>", "it is a web page"),
+        (b"version https://git-lfs.github.com/spec/v1\noid", "Git LFS pointer"),
+        (b"\x89HDF\r\n\x1a\n", "it is an HDF5 file"),
+        (b"\0" * 500, "starts with zero bytes"),
+        (b"hello there, this is text\n", "it is text, starting with 'hello there"),
+        (b"\x01\x02\x03\xff" * 20, "its first four bytes are"),
+        (b"root", "is truncated"),
+    ],
+)
+def test_a_file_that_is_not_root_is_told_what_it_is(tmp_path, content, message):
+    path = tmp_path / "a.root"
+    path.write_bytes(content)
+    with pytest.raises(DataFileError, match=message) as caught:
+        open_tree(str(path))
+    assert str(path) in caught.value.where
+    assert "copy the file again" in caught.value.fix
+
+
+@pytest.mark.parametrize("format", ["ttree", "rntuple"])
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
+def test_a_truncated_file_names_both_sizes(tmp_path, rows, write_rows, format, share):
+    path = write_rows(tmp_path / "a.root", {name: rows[name] for name in ("npho", "run")}, format=format)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * share)])
+    with pytest.raises(DataFileError, match=f"truncated: its header says {len(whole)} bytes, the file has"):
+        open_tree(str(path))
+
+
+def test_a_damaged_directory_is_an_error_of_the_file(tmp_path, rows, write_rows):
+    path = write_rows(tmp_path / "a.root", {"run": rows["run"]})
+    whole = bytearray(path.read_bytes())
+    messages = []
+    for start in range(64, len(whole), 97):
+        broken = bytearray(whole)
+        broken[start : start + 24] = b"\xff" * 24
+        path.write_bytes(broken)
+        messages += _failure(path)
+    assert len(messages) > 5
+    assert all(str(path) in message for message in messages)
+
+
+def _failure(path):
+    try:
+        with EventFile(path) as file:
+            file.read_column("run")
+    except DataFileError as error:
+        return [error.problem]
+    return []
+
+
+def test_a_missing_tree_names_the_trees_that_are_there(tmp_path, rows, write_rows):
+    path = write_rows(tmp_path / "a.root", {"run": rows["run"]}, tree="events")
+    with pytest.raises(DataFileError, match=r"trees there: events[\s\S]*data\.tree_name: events"):
+        open_tree(str(path))
+    with pytest.raises(DataFileError, match=r"has no tree 'event'[\s\S]*did you mean 'events'"):
+        open_tree(f"{path}:event")
+
+
+def test_a_directory_is_not_a_file(tmp_path):
+    with pytest.raises(DataFileError, match="is a directory"):
+        open_tree(str(tmp_path))
+
+
+class _RangeHandler(http.server.SimpleHTTPRequestHandler):
+    """Serves byte ranges, as web servers for data do."""
+
+    def do_GET(self):
+        path = Path(self.translate_path(self.path))
+        if not path.exists():
+            self.send_error(404)
+            return
+        content = path.read_bytes()
+        start, stop = 0, len(content)
+        if header := self.headers.get("Range"):
+            first, last = header.removeprefix("bytes=").split("-")
+            start, stop = int(first), min(int(last) + 1, stop) if last else stop
+        self.send_response(206 if header else 200)
+        self.send_header("Content-Length", str(stop - start))
+        self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(content)}")
+        self.end_headers()
+        self.wfile.write(content[start:stop])
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server(tmp_path):
+    handler = functools.partial(_RangeHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
+        threading.Thread(target=httpd.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{httpd.server_port}"
+        httpd.shutdown()
+
+
+@pytest.mark.parametrize("format", ["ttree", "rntuple"])
+def test_a_file_on_a_web_server_is_read(tmp_path, rows, write_rows, server, format):
+    write_rows(tmp_path / "a.root", rows, format=format)
+    with EventFile(f"{server}/a.root") as file:
+        assert (file.read_column("npho") == rows["npho"]).all()
+
+
+def test_a_url_that_is_not_there_is_named(tmp_path, server):
+    with pytest.raises(DataFileError, match="check the url"):
+        open_tree(f"{server}/none.root")
+
+
+def test_a_url_without_its_package_says_what_to_install():
+    pytest.importorskip("fsspec")
+    try:
+        import fsspec_xrootd  # noqa: F401
+    except ImportError:
+        with pytest.raises(DataFileError, match="pip install fsspec-xrootd"):
+            open_tree("root://server.invalid//store/a.root")
