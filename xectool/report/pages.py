@@ -116,22 +116,23 @@ def _timing(comparison: Comparison) -> list[Panel]:
 
 def _position(comparison: Comparison) -> list[Panel]:
     events = comparison.events
-    found: list[Panel] = [
-        partial(histogram, residual=comparison.component(index, f"$\\Delta {axis}$", "cm"))
-        for index, axis in enumerate("uvw")
-    ]
-    found += [
-        partial(versus, truth=comparison.true(index, f"${axis}$", "cm"), prediction=events.prediction[:, index])
-        for index, axis in enumerate("uvw")
-    ]
-    depth = comparison.true(2, "true $w$", "cm")
-    for index, axis in enumerate("uvw"):
-        residual = comparison.component(index, f"{SIGMA} of $\\Delta {axis}$", "cm")
-        found.append(partial(resolution_profile, against=depth, residual=residual))
     distance = np.sqrt(np.square(events.residual).sum(axis=1))
-    found.append(partial(size_histogram, size=Quantity(distance, "distance", "cm")))
-    width = Quantity(distance, f"{SIGMA} of distance", "cm")
-    return found + [partial(resolution_profile, against=against, residual=width) for against in comparison.against]
+    depth = comparison.true(2, "true $w$", "cm")
+    rows: list[list[Panel]] = [[], [], []]
+    for index, axis in enumerate("uvw"):
+        residual = comparison.component(index, f"$\\Delta {axis}$", "cm")
+        truth, prediction = comparison.true(index, f"${axis}$", "cm"), events.prediction[:, index]
+        rows[0].append(partial(histogram, residual=residual))
+        rows[1].append(partial(versus, truth=truth, prediction=prediction))
+        width = _named(residual, f"{SIGMA} of $\\Delta {axis}$")
+        rows[2].append(partial(resolution_profile, against=depth, residual=width))
+    size = Quantity(distance, "distance", "cm")
+    last: list[Panel] = [partial(size_histogram, size=size)]
+    for against in comparison.against:
+        width = _named(size, f"{SIGMA} of distance")
+        last.append(partial(resolution_profile, against=against, residual=width))
+    # The page has four columns: u, v and w below each other, the distance in the fourth.
+    return [panel for row, end in zip(rows, last, strict=False) for panel in (*row, end)] + last[len(rows) :]
 
 
 def _generic(comparison: Comparison) -> list[Panel]:

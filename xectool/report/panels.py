@@ -63,8 +63,8 @@ def histogram(axes: Axes, residual: Quantity) -> None:
     outside = len(values) - int(counts.sum())
     error = bootstrap_error(values, effective_width)
     lines = [
-        f"mean ${values.mean():.2g} \\pm {values.std() / np.sqrt(len(values)):.1g}$",
-        f"$\\sigma_\\mathrm{{eff}} = {width:.3g} \\pm {error:.1g}$",
+        f"mean ${measured(values.mean(), values.std() / np.sqrt(len(values)))}$",
+        f"$\\sigma_\\mathrm{{eff}} = {measured(width, error)}$",
         f"$p_{{68}} = {contained_width(values):.3g}$",
     ]
     say(axes, "\n".join([*lines, f"{outside} outside"] if outside else lines))
@@ -84,7 +84,7 @@ def size_histogram(axes: Axes, size: Quantity) -> None:
     axes.stairs(counts, edges, color=BLUE, linewidth=1.3)
     axes.axvline(limit, color=RED, linewidth=1.2)
     error = bootstrap_error(values, contained_width)
-    text = f"$p_{{68}} = {limit:.3g} \\pm {error:.1g}$ {size.unit}\nmean ${values.mean():.3g}$ {size.unit}"
+    text = f"$p_{{68}} = {measured(limit, error)}$ {size.unit}\nmean ${values.mean():.3g}$ {size.unit}"
     say(axes, text, "upper right")
     axes.set(xlabel=size.axis, ylabel="events", ylim=(0, counts.max() * 1.2), xlim=(0, edges[-1]))
 
@@ -161,6 +161,18 @@ def points(axes: Axes, found: Profile, color: str, label: str | None = None) -> 
         markeredgecolor=INK, markeredgewidth=0.3, label=label,
     )  # fmt: skip
     return True
+
+
+def measured(value: float, error: float) -> str:
+    """Return value and error to two digits of the error, as mathtext.
+
+    >>> measured(1.23456, 0.0123)
+    '1.235 \\\\pm 0.012'
+    """
+    if not 1e-6 < error < 1e6:
+        return f"{value:.3g}"
+    digits = max(0, 1 - int(np.floor(np.log10(error))))
+    return f"{value:.{digits}f} \\pm {error:.{digits}f}"
 
 
 def _num_bins(num_events: int) -> int:
