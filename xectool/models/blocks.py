@@ -16,31 +16,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from xectool.models.mixing import mix_channels
+
 NORM_EPS = 1e-6
 HEX_EDGE_TYPES = 7
-_TINY_SQUARE = 1e-30  # keeps the square root differentiable for a channel that is zero everywhere
 
 
 class ResponseNorm(nn.Module):
-    """Global response normalisation: each channel relative to the mean response of all channels of the event.
+    """Parameters of the global response normalisation; :func:`mix_channels` applies them.
 
     Args:
-        channels: C.
+        channels: F.
     """
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.gamma = nn.Parameter(torch.zeros(channels))
         self.beta = nn.Parameter(torch.zeros(channels))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return gamma * x * N + beta + x of x (B, P, C), N the relative response of each channel."""
-        exact = x if x.dtype in (torch.float32, torch.float64) else x.float()
-        energy = exact.square().sum(dim=1, keepdim=True)
-        response = energy.clamp_min(_TINY_SQUARE).sqrt()
-        relative = response / (response.mean(dim=-1, keepdim=True) + NORM_EPS)
-        # One pass over x instead of four: gamma * x * N + x is x * (1 + gamma * N).
-        return torch.addcmul(self.beta.to(x.dtype), x, (1 + self.gamma * relative).to(x.dtype))
 
 
 class DropPath(nn.Module):
@@ -91,9 +83,9 @@ class ConvNeXtV2Block(nn.Module):
         mixed = self.dwconv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
         if keep is not None:
             mixed, x = mixed * keep, x * keep
-        hidden = F.gelu(self.pwconv1(self.norm(mixed)))
-        hidden = self.grn(hidden.flatten(1, 2)).unflatten(1, hidden.shape[1:3])
-        branch: Tensor = self.drop_path(self.pwconv2(hidden))
+        hidden = self.pwconv1(self.norm(mixed.flatten(1, 2)))
+        mixed = mix_channels(hidden, self.grn.gamma, self.grn.beta, self.pwconv2.weight, self.pwconv2.bias)
+        branch: Tensor = self.drop_path(mixed.reshape(x.shape))
         return x + branch
 
 
@@ -158,7 +150,10 @@ class HexDepthwiseConv(nn.Module):
     def forward(self, x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
         """Return sums over neighbours of x (B, N, C), with the tables of :func:`neighbour_tables`."""
         weight = self.weight[0]
-        summed: Tensor = _NeighbourSum.apply(x.to(weight.dtype), weight, *tables)  # type: ignore[no-untyped-call]  # torch's own
+        x = x.to(weight.dtype)
+        if torch.compiler.is_compiling():
+            return _weighted_gather(x, weight, tables[0]) + self.bias
+        summed: Tensor = _NeighbourSum.apply(x, weight, *tables)  # type: ignore[no-untyped-call]  # torch's own
         return summed + self.bias
 
 
@@ -184,5 +179,7 @@ class HexNeXtBlock(nn.Module):
         mixed = self.spatial_conv(x, tables)
         if keep is not None:
             mixed, x = mixed * keep, x * keep
-        branch: Tensor = self.drop_path(self.pwconv2(self.grn(F.gelu(self.pwconv1(self.norm(mixed))))))
+        hidden = self.pwconv1(self.norm(mixed))
+        mixed = mix_channels(hidden, self.grn.gamma, self.grn.beta, self.pwconv2.weight, self.pwconv2.bias)
+        branch: Tensor = self.drop_path(mixed)
         return x + branch

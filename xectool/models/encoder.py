@@ -114,7 +114,7 @@ class Encoder(nn.Module):
             name: self.face_image(name, x, mask, valid) for name in self.token_names if name not in ("top", "bot")
         }
         ends = _joined([images.pop("us"), images.pop("ds")])
-        upstream, downstream = self.backbone(*ends).chunk(2)
+        upstream, downstream = self.backbone(*ends).reshape(2, x.shape[0], self.width)
         tokens: dict[str, Tensor] = {name: self.backbone(*image) for name, image in images.items()}
         return tokens | {"us": upstream, "ds": downstream}
 
@@ -123,7 +123,7 @@ class Encoder(nn.Module):
             FaceImage(x[:, ids], None if mask is None else mask[:, ids])
             for ids in (self.top_hex_indices, self.bottom_hex_indices)
         ]
-        top, bottom = self.hex_encoder(*_joined(sides)).chunk(2)
+        top, bottom = self.hex_encoder(*_joined(sides)).reshape(2, x.shape[0], self.width)
         return {"top": top, "bot": bottom}
 
 

@@ -110,7 +110,7 @@ class PhysicalOuterGrid(nn.Module):
         with torch.autocast(values.device.type, enabled=False):
             total = torch.matmul(self.weights, torch.where(usable, values, 0.0))
             area = torch.matmul(self.weights, usable.to(self.weights.dtype))
-            covered = None if hidden is None else torch.matmul(self.weights, (hidden == 0).to(self.weights.dtype))
+            covered = None if hidden is None else torch.matmul((hidden == 0).to(self.weights.dtype), self.weights.t())
         pooled = torch.where(area > 0, total / area.clamp_min(torch.finfo(area.dtype).tiny), self.sentinels)
         return pooled, None if covered is None else (covered == 0).to(values.dtype)
 

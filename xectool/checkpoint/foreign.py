@@ -1,0 +1,233 @@
+"""Checkpoints of the older system (xec-ml-wl): what a file is, its configuration and weights in our terms.
+
+Pure functions on loaded content; all of it is plain values and tensors, so files load with ``weights_only=True``.
+
+Layouts, after the prefixes ``module.`` and ``_orig_mod.`` that wrappers put in front of every name:
+
+========== =============================================== ============================================
+kind       weights                                         names
+========== =============================================== ============================================
+regressor  model_state_dict, ema_state_dict, best_ema_state ``backbone.`` + encoder, ``heads.<task>.``
+mae        model_state_dict, ema_state_dict                ``encoder.`` + encoder, ``dec_<face>.``
+inpainter  model_state_dict, ema_state_dict                ``encoder.`` + encoder, ``head_<face>.`` ...
+encoder    the dictionary itself                           encoder
+========== =============================================== ============================================
+
+Names and shapes are those of our networks, so weights need no translation beyond the prefixes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from torch import Tensor
+
+from xectool.errors import CheckpointError
+
+Kind: TypeAlias = Literal["regressor", "mae", "inpainter", "encoder"]
+Which: TypeAlias = Literal["best", "ema", "model"]
+StateDict: TypeAlias = dict[str, Tensor]
+
+CONTAINERS: Mapping[Which, str] = {"best": "best_ema_state", "ema": "ema_state_dict", "model": "model_state_dict"}
+WRAPPERS = ("module.", "_orig_mod.")
+ENCODER_PREFIX: Mapping[Kind, str] = {
+    "regressor": "backbone.",
+    "mae": "encoder.",
+    "inpainter": "encoder.",
+    "encoder": "",
+}
+_EMA_COUNTER = "n_averaged"
+_ENCODER_MARK = "fusion_transformer.layers.0.linear1.weight"
+_NORMALIZATION_KEYS = (
+    "npho_scale", "npho_scale2", "time_scale", "time_shift", "sentinel_time", "sentinel_npho", "npho_scheme",
+    "npho_threshold",
+)  # fmt: skip
+_MODEL_KEYS: Mapping[Kind, tuple[str, ...]] = {
+    "regressor": ("drop_path_rate",),
+    "mae": ("mask_ratio", "predict_channels", "decoder_dim"),
+    "inpainter": (
+        "mask_ratio", "mask_npho_flat", "predict_channels", "freeze_encoder", "use_masked_attention", "head_type",
+        "sensor_positions_file", "cross_attn_k", "cross_attn_hidden", "cross_attn_latent_dim", "cross_attn_pos_dim",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ForeignLayout:
+    """What an older checkpoint holds.
+
+    Attributes:
+        kind: The network it belongs to.
+        weights: Which sets of weights it has, best first.
+        has_config: Whether it says how the network was built and its input normalised.
+        epoch: The epoch it was written after, counted as that system did (regressor from 1, others from 0).
+        best_loss: Its best validation loss, in that system's definition.
+    """
+
+    kind: Kind
+    weights: tuple[Which, ...]
+    has_config: bool
+    epoch: int | None = None
+    best_loss: float | None = None
+
+
+def is_foreign(payload: object) -> bool:
+    """Return whether the content looks like a checkpoint of the older system."""
+    return isinstance(payload, Mapping) and _kind_of(_any_weights(payload)) is not None
+
+
+def recognise(payload: Mapping[str, Any]) -> ForeignLayout:
+    """Return what an older checkpoint holds.
+
+    Raises:
+        CheckpointError: The layout is none of the older system's.
+    """
+    kind = _kind_of(_any_weights(payload))
+    if kind is None:
+        keys = ", ".join(sorted(map(str, payload))[:12]) or "nothing"
+        raise CheckpointError(
+            "this is no checkpoint of the older system",
+            where=f"top-level keys: {keys}",
+            fix="give a file with model_state_dict, or a plain dictionary of encoder weights",
+            code="XT-CKPT-LAYOUT",
+        )
+    present = tuple(which for which, container in CONTAINERS.items() if payload.get(container))
+    epoch, loss = payload.get("epoch"), payload.get("best_val_loss")
+    return ForeignLayout(
+        kind=kind,
+        weights=present or ("model",),
+        has_config=isinstance(payload.get("config"), Mapping),
+        epoch=epoch if isinstance(epoch, int) else None,
+        best_loss=float(loss) if isinstance(loss, int | float) else None,
+    )
+
+
+def state_dict(payload: Mapping[str, Any], which: Which = "best") -> StateDict:
+    """Return weights under our names, for :meth:`load_state_dict` with ``strict=True``.
+
+    Args:
+        payload: The loaded checkpoint.
+        which: ``best`` (averaged weights of the best epoch), ``ema`` (averaged, last) or ``model`` (last).
+
+    Raises:
+        CheckpointError: The layout is unknown, or the file has no such weights.
+    """
+    layout = recognise(payload)
+    if which not in layout.weights:
+        raise CheckpointError(
+            f"the checkpoint has no '{which}' weights",
+            where=f"it has: {', '.join(layout.weights)}",
+            fix=f"use '{layout.weights[0]}'",
+            code="XT-CKPT-WEIGHTS",
+        )
+    return _unwrapped(payload.get(CONTAINERS[which]) or payload)
+
+
+def encoder_state_dict(payload: Mapping[str, Any], which: Which = "best") -> StateDict:
+    """Return the encoder's weights under its own names; arguments and errors as for :func:`state_dict`."""
+    prefix = ENCODER_PREFIX[recognise(payload).kind]
+    weights = state_dict(payload, which)
+    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+
+
+def to_config(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration that rebuilds the network, as plain sections.
+
+    Sizes are read from the weights, which cannot be wrong; the rest from the stored configuration. The older geometry
+    and its treatment of counts below the domain are switched on. Losses other than the Gaussian likelihood are not
+    stored in these files and stay at their default, as do log transforms.
+
+    Raises:
+        CheckpointError: The layout is unknown, or the file holds no configuration.
+    """
+    layout = recognise(payload)
+    stored = payload.get("config")
+    if layout.kind == "encoder" or not isinstance(stored, Mapping):
+        raise CheckpointError(
+            "the checkpoint has weights but no configuration, so its normalisation and pooling are unknown",
+            fix="write a configuration with model.geometry: compat and pass the file as checkpoint.init_from",
+            code="XT-CKPT-NO-CONFIG",
+        )
+    normalization = {key: stored[key] for key in _NORMALIZATION_KEYS if stored.get(key) is not None}
+    branches = {key: stored[key] for key in ("npho_branch", "time_branch") if stored.get(key)}
+    config: dict[str, Any] = {
+        "kind": layout.kind,
+        "data": branches,
+        "normalization": normalization | {"below_domain": "zero"},
+        "model": _model_section(layout.kind, stored, state_dict(payload, layout.weights[0])),
+    }
+    if layout.kind == "regressor":
+        config["tasks"] = _task_sections(stored)
+    return config
+
+
+def _model_section(kind: Kind, stored: Mapping[str, Any], weights: StateDict) -> dict[str, Any]:
+    prefix = ENCODER_PREFIX[kind]
+    num_layers = sum(name.startswith(prefix + "fusion_transformer") and name.endswith("norm1.bias") for name in weights)
+    num_tokens, width = weights[f"{prefix}pos_embed"].shape[1:]
+    section: dict[str, Any] = {
+        "geometry": "compat",
+        "outer_mode": "split" if num_tokens == 7 else "finegrid",
+        "outer_fine_pool": _pool(stored.get("outer_fine_pool")),
+        "encoder_dim": int(width),
+        "dim_feedforward": int(weights[prefix + _ENCODER_MARK].shape[0]),
+        "num_fusion_layers": num_layers,
+    }
+    section |= {key: _plain(stored[key]) for key in _MODEL_KEYS[kind] if stored.get(key) is not None}
+    if kind == "regressor":
+        section["hidden_dim"] = int(weights["heads.energy.0.weight"].shape[0])
+    if kind == "inpainter":
+        section["use_local_context"] = not any(".global_decoder." in name for name in weights)
+    return section
+
+
+def _task_sections(stored: Mapping[str, Any]) -> dict[str, Any]:
+    likelihoods = stored.get("nll_tasks") or ()
+    return {
+        name: {"enabled": True, "loss_fn": "gaussian_nll" if name in likelihoods else "smooth_l1", "scale": None}
+        for name in stored.get("active_tasks") or ()
+    }
+
+
+def _pool(value: int | Sequence[int] | None) -> list[int] | None:
+    if value is None:
+        return None
+    return [value, value] if isinstance(value, int) else [int(cells) for cells in value]
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _any_weights(payload: Mapping[str, Any]) -> Mapping[str, Any]:
+    for container in reversed(tuple(CONTAINERS.values())):
+        if isinstance(payload.get(container), Mapping):
+            return _unwrapped(payload[container])
+    return _unwrapped(payload)
+
+
+def _unwrapped(weights: Mapping[str, Any]) -> StateDict:
+    """Return the tensors without what wrappers put in front of their names."""
+    return {
+        _bare(name): value
+        for name, value in weights.items()
+        if isinstance(name, str) and isinstance(value, Tensor) and name != _EMA_COUNTER
+    }
+
+
+def _bare(name: str) -> str:
+    while name.startswith(WRAPPERS):
+        name = name.split(".", 1)[1]
+    return name
+
+
+def _kind_of(weights: Mapping[str, Any]) -> Kind | None:
+    if f"backbone.{_ENCODER_MARK}" in weights:
+        return "regressor" if any(name.startswith("heads.") for name in weights) else None
+    if f"encoder.{_ENCODER_MARK}" in weights and any(name.startswith("dec_") for name in weights):
+        return "mae"
+    if f"encoder.{_ENCODER_MARK}" in weights:
+        return "inpainter" if any(name.startswith(("head_", "cross_attn_head.")) for name in weights) else None
+    return "encoder" if _ENCODER_MARK in weights else None
