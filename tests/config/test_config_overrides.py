@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import string
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from xectool.config.document import parse_document
+from xectool.config.document import Document, parse_document
 from xectool.config.invalid import InvalidConfigError
+from xectool.config.keys import keys_of
 from xectool.config.load import load_config
 from xectool.config.root import KINDS, RegressorConfig, RunConfig, config_from_dict
 from xectool.config.serialize import to_yaml
@@ -115,3 +117,22 @@ def test_yaml_of_a_configuration_loads_to_an_equal_one(data: st.DataObject) -> N
     text = to_yaml(config)
     assert config_from_dict(parse_document(text, "again").values, "again") == config
     assert config_from_dict(config.to_dict(), "again") == config
+
+
+_ODD_VALUES = st.sampled_from(
+    [None, True, -1, 0, 3, 2.5, 1e30, 10**400, float("nan"), "", "abc", "{x}", "010", "auto", [], [1, 2], ["a"], {},
+     {"a": 1}, {1: 2}, [[None]]]
+)  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), kind=st.sampled_from(sorted(KINDS)))
+def test_no_value_of_any_key_ends_in_anything_but_a_config_error(data: st.DataObject, kind: str) -> None:
+    document = Document("drawn", {"kind": kind})
+    for key in data.draw(st.lists(st.sampled_from(sorted(keys_of(kind))), max_size=5)):
+        with contextlib.suppress(ConfigError):
+            document.put(tuple(key.split(".")), data.draw(_ODD_VALUES), "drawn:1")
+    try:
+        config_from_dict(document.values, "drawn")
+    except InvalidConfigError as error:
+        assert all(found.problem and found.where and found.fix for found in error.findings)

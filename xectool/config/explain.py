@@ -37,9 +37,12 @@ def explain(error: ValidationError, document: Document, kind: str) -> tuple[Find
     return tuple(_finding(detail, document, kind) for detail in error.errors(include_url=False))
 
 
-def dotted_key(detail: ErrorDetails) -> str:
-    """Return the dotted key an error is about, without list positions."""
-    return ".".join(part for part in detail["loc"] if isinstance(part, str))
+def dotted_key(detail: ErrorDetails, kind: str) -> str:
+    """Return the dotted key an error is about, without list positions and the branches of a union."""
+    parts = [part for part in detail["loc"] if isinstance(part, str)]
+    known = keys_of(kind)
+    heads = (".".join(parts[:size]) for size in range(1, len(parts)))
+    return next((head for head in heads if head in known and not known[head].is_section), ".".join(parts))
 
 
 def unknown_key(key: str, value: Any, origin: str, kind: str) -> Finding:
@@ -63,29 +66,27 @@ def _known_beside(key: str, kind: str) -> str:
 
 
 def _finding(detail: ErrorDetails, document: Document, kind: str) -> Finding:
-    key = dotted_key(detail)
+    key = dotted_key(detail, kind)
     value = detail["input"]
     origin = document.origin(key)
     if detail["type"] == "extra_forbidden":
         return unknown_key(key, value, origin, kind)
     known = keys_of(kind).get(key)
     code = str(known.extra.get("code", "")) if known else ""
-    if detail["type"] in ("xectool_type", "finite_number"):
-        message = f"must be finite, got {describe(value)}" if detail["type"] == "finite_number" else detail["msg"]
-        fallback = "CFG-03" if detail["type"] == "finite_number" else "CFG-02"
-        return config_finding(fallback, f"{key}: {message}", origin, key, _fix(key, kind))
+    if detail["type"] == "xectool_type":
+        return config_finding("CFG-02", f"{key}: {detail['msg']}", origin, key, _fix(key, kind))
     if detail["type"] in _COMPARISONS:
         sign, name = _COMPARISONS[detail["type"]]
         limit = detail["ctx"][name]
         meaning = f" ({_MEANING[key]})" if key in _MEANING else ""
-        problem = f"{key} must be {sign} {limit:g}, got {value!r}{meaning}"
+        problem = f"{key} must be {sign} {limit:g}, got {describe(value).partition(' ')[2]}{meaning}"
         return config_finding(code or "CFG-03", problem, origin, key, _fix(key, kind))
     if detail["type"] == "literal_error":
         return _choice(key, value, origin, kind)
     if detail["type"] in ("model_type", "model_attributes_type", "dict_type"):
         problem = f"{key}: expected a section with keys, got {describe(value)}"
         return config_finding("CFG-02", problem, origin, key, f"{key}:")
-    return config_finding(code or "CFG-02", f"{key}: {detail['msg']}", origin, key, _fix(key, kind))
+    return config_finding(code or "CFG-03", f"{key}: {detail['msg']}", origin, key, _fix(key, kind))
 
 
 def _choice(key: str, value: Any, origin: str, kind: str) -> Finding:

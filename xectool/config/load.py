@@ -147,7 +147,7 @@ def _validated(document: Document, kind: str) -> tuple[RunConfig | None, list[Fi
         except ValidationError as error:
             findings += explain(error, document, kind)
             for detail in error.errors(include_url=False):
-                repaired |= _repair(document, dotted_key(detail), kind, detail["type"] == "extra_forbidden")
+                repaired |= _repair(document, dotted_key(detail, kind), kind, detail["type"] == "extra_forbidden")
     return None, findings, repaired
 
 

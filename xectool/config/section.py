@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Any, TypedDict, Unpack
 
@@ -12,6 +13,8 @@ NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9_]*)")
 _LEADING_ZERO = re.compile(r"[-+]?0[0-9_]+")
 _SEXAGESIMAL = re.compile(r"[-+]?[0-9]+(:[0-5]?[0-9])+(\.[0-9]*)?")
+_HUGE = 10**300
+_QUOTED = 80
 _TRUE = {"yes", "on"}
 _FALSE = {"no", "off"}
 
@@ -61,16 +64,22 @@ def describe(value: object) -> str:
     if isinstance(value, bool):
         return f"boolean {str(value).lower()}"
     names = {int: "integer", float: "float", str: "string", list: "list", tuple: "list", dict: "mapping"}
-    return f"{names.get(type(value), type(value).__name__)} {value!r}"
+    text = repr(value) if not isinstance(value, int) or abs(value) < _HUGE else "beyond 1e300"
+    return f"{names.get(type(value), type(value).__name__)} {text if len(text) < _QUOTED else text[:_QUOTED] + ' ...'}"
 
 
 def read_float(value: object) -> float:
     """Return a number as float; the string form of ``1e-4`` that YAML 1.1 leaves behind counts as one."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
     if isinstance(value, str) and NUMBER.fullmatch(value) and not _LEADING_ZERO.fullmatch(value):
-        return float(value.replace("_", ""))
-    raise _wrong("float", value)
+        number = float(value.replace("_", ""))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        # An integer beyond the range of float is no number a run can use.
+        number = float(value) if abs(value) < _HUGE else math.inf
+    else:
+        raise _wrong("float", value)
+    if not math.isfinite(number):
+        raise refuse(f"must be finite, got {describe(value)}")
+    return number
 
 
 def read_int(value: object) -> int:
