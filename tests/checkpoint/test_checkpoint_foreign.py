@@ -1,0 +1,149 @@
+"""Checkpoints of the older system."""
+
+from __future__ import annotations
+
+import io
+import lzma
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from xectool.checkpoint import foreign
+from xectool.config.root import config_from_dict
+from xectool.errors import CheckpointError
+from xectool.models import Regressor, build_model
+from xectool.models.encoder import Encoder
+
+FILES = {
+    "regressor": "reg_small_checkpoint_best.pth.xz",
+    "mae": "mae_small_checkpoint_best_stripped.pth",
+    "inpainter": "inp_small_perface_checkpoint_best_stripped.pth",
+}
+Load = Callable[[str], dict[str, Any]]
+
+
+@cache
+def _read(path: Path) -> dict[str, Any]:
+    content = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+    payload: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
+    return payload
+
+
+@pytest.fixture
+def load(reference_dir: Path) -> Load:
+    return lambda kind: dict(_read(reference_dir / "checkpoints" / FILES[kind]))
+
+
+def _rebuilt(payload: dict[str, Any], which: foreign.Which) -> Regressor:
+    model = build_model(config_from_dict(foreign.to_config(payload), "older checkpoint"))
+    assert isinstance(model, Regressor)
+    model.load_state_dict(foreign.state_dict(payload, which))
+    return model.eval()
+
+
+@pytest.mark.parametrize(("which", "prefix"), [("model", "model"), ("ema", "ema"), ("best", "best_ema")])
+@torch.no_grad()
+def test_a_regressor_gives_its_older_outputs_from_raw_readings(
+    which: foreign.Which, prefix: str, load: Load, reference_dir: Path
+) -> None:
+    stored = np.load(reference_dir / "reg_small_io.npz")
+    model = _rebuilt(load("regressor"), which)
+    npho, time = torch.from_numpy(stored["raw_npho"]), torch.from_numpy(stored["raw_time"])
+    for task, output in model(npho, time).items():
+        theirs = stored[f"{prefix}_{task}"]
+        np.testing.assert_allclose(output.numpy(), theirs, rtol=0, atol=1e-5 * max(1, np.abs(theirs).max()))
+    np.testing.assert_allclose(model.tokens(npho, time).numpy(), stored[f"{prefix}_tokens"], rtol=0, atol=2e-5)
+    masked = model.tokens(npho, time, torch.from_numpy(stored["mask"]))
+    np.testing.assert_allclose(masked.numpy(), stored[f"{prefix}_tokens_masked"], rtol=0, atol=2e-5)
+    exact = model.double().forward_normalized(torch.from_numpy(stored["x"]).double())
+    for task, output in exact.items():
+        np.testing.assert_allclose(output.numpy(), stored[f"{prefix}_{task}__f64"], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "weights"), [("regressor", ("best", "ema", "model")), ("mae", ("ema", "model")), ("inpainter", ("model",))]
+)
+def test_each_layout_is_recognised(kind: str, weights: tuple[str, ...], load: Load) -> None:
+    layout = foreign.recognise(load(kind))
+    assert (layout.kind, layout.weights, layout.has_config) == (kind, weights, True)
+    assert layout.epoch is not None
+    assert foreign.is_foreign(load(kind))
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_the_encoder_inside_fits_ours(kind: str, load: Load) -> None:
+    from xectool.config.model import EncoderConfig
+
+    encoder = Encoder(EncoderConfig(geometry="compat", encoder_dim=64))
+    encoder.load_state_dict(foreign.encoder_state_dict(load(kind), "model"))
+
+
+@pytest.mark.parametrize("wrapper", ["module.", "_orig_mod.", "module._orig_mod.", ""])
+def test_wrapper_prefixes_are_removed_at_the_start_only(wrapper: str, load: Load) -> None:
+    weights = foreign.encoder_state_dict(load("regressor"), "model")
+    wrapped = {f"{wrapper}{name}": value for name, value in weights.items()}
+    assert foreign.recognise(wrapped).kind == "encoder"
+    assert foreign.state_dict(wrapped, "model").keys() == weights.keys()
+    inner = {f"{wrapper}{name}": value for name, value in weights.items()} | {"pos.module.x": torch.zeros(1)}
+    assert "pos.module.x" in foreign.state_dict(inner, "model")
+
+
+def test_an_averaged_model_alone_is_recognised(load: Load) -> None:
+    payload = load("regressor")["ema_state_dict"]
+    assert foreign.recognise(payload).kind == "regressor"
+    names = foreign.state_dict(payload, "model")
+    assert "n_averaged" not in names
+    assert len(names) == 182
+
+
+def test_the_configuration_says_what_the_file_does_not_store_in_our_terms(load: Load) -> None:
+    config = foreign.to_config(load("regressor"))
+    assert config["normalization"]["below_domain"] == "zero"
+    assert config["model"] == {
+        "geometry": "compat", "outer_mode": "finegrid", "outer_fine_pool": None, "encoder_dim": 64,
+        "dim_feedforward": 256, "num_fusion_layers": 2, "drop_path_rate": 0.1, "hidden_dim": 32,
+    }  # fmt: skip
+    assert config["tasks"]["energy"] == {"enabled": True, "loss_fn": "gaussian_nll", "scale": None}
+    assert sorted(config["tasks"]) == ["angle", "energy", "timing", "uvwFI"]
+
+
+@pytest.mark.parametrize("kind", ["mae", "inpainter"])
+def test_pretraining_checkpoints_give_a_valid_configuration(kind: str, load: Load) -> None:
+    config = config_from_dict(foreign.to_config(load(kind)), "older checkpoint")
+    assert config.kind == kind
+    assert config.model.encoder_dim == 64
+    assert config.model.predict_channels == ("npho", "time")
+
+
+@pytest.mark.parametrize("pool", [(3, 3), [3, 3], 3])
+def test_pooling_is_read_in_all_its_older_spellings(pool: object, load: Load) -> None:
+    payload = load("regressor")
+    payload["config"] = payload["config"] | {"outer_fine_pool": pool}
+    assert foreign.to_config(payload)["model"]["outer_fine_pool"] == [3, 3]
+
+
+def test_an_unknown_layout_lists_its_keys() -> None:
+    with pytest.raises(CheckpointError, match="top-level keys: state, weights"):
+        foreign.recognise({"weights": 1, "state": 2})
+    assert not foreign.is_foreign({"weights": torch.zeros(1)})
+    assert not foreign.is_foreign([1, 2])
+
+
+def test_missing_weights_name_those_there(load: Load) -> None:
+    with pytest.raises(CheckpointError, match="use 'model'"):
+        foreign.state_dict(load("inpainter"), "ema")
+
+
+def test_weights_without_configuration_say_how_to_use_them(load: Load) -> None:
+    weights: dict[str, Tensor] = foreign.encoder_state_dict(load("regressor"), "model")
+    with pytest.raises(CheckpointError, match=r"checkpoint\.init_from"):
+        foreign.to_config(weights)
+
+
+def test_weights_of_a_network_without_encoder_are_no_older_checkpoint() -> None:
+    assert not foreign.is_foreign(nn.Linear(2, 2).state_dict())
