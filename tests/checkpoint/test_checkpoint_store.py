@@ -15,7 +15,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from xectool.checkpoint import format, store
 from xectool.checkpoint.format import Checkpoint
 from xectool.errors import CheckpointError, DiskError
@@ -72,7 +71,9 @@ def test_flipped_bit_in_a_weight_is_found(tmp_path: Path) -> None:
     data[at] ^= 0x40
     path.write_bytes(data)
     payload = torch.load(path, weights_only=True)
-    assert not torch.equal(payload["model"]["layer.weight"], torch.full((4096, 3), 3.25)), "torch alone loads it silently"
+    assert not torch.equal(payload["model"]["layer.weight"], torch.full((4096, 3), 3.25)), (
+        "torch alone loads it silently"
+    )
     with pytest.raises(CheckpointError, match="damaged"):
         store.load(path)
 
@@ -216,9 +217,7 @@ except store.DiskError as error:
 def test_full_disk_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / store.LAST_NAME
     store.save(path, example(7.0))
-    result = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(path)], capture_output=True, text=True, check=True
-    )
+    result = subprocess.run([sys.executable, "-c", FULL_DISK, str(path)], capture_output=True, text=True, check=True)
     assert "refused: cannot write the checkpoint" in result.stdout
     assert float(store.load(path).model["layer.weight"][0, 0]) == 7.0
     assert [p.name for p in tmp_path.iterdir()] == [store.LAST_NAME]

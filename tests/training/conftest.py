@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import yaml
-
 from xectool import engine
 
 

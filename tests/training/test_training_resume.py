@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
 from xectool import engine
 from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
@@ -131,7 +130,7 @@ def test_resume_auto_without_a_checkpoint_starts_and_says_so(tiny_config: Config
 def test_resume_with_silently_other_outputs_is_refused(tiny_config: Config, override: str, key: str) -> None:
     config = tiny_config()
     engine.train(config, max_steps=1)
-    with pytest.raises(CheckpointError, match="checkpoint.init_from") as caught:
+    with pytest.raises(CheckpointError, match=r"checkpoint\.init_from") as caught:
         engine.train(config, resume="auto", overrides=[override])
     assert key in caught.value.problem
 
@@ -157,7 +156,9 @@ def test_new_run_from_weights_starts_at_epoch_one(tiny_config: Config) -> None:
     config = tiny_config(training={"epochs": 1})
     first = engine.train(config, run_name="first")
     override = f"checkpoint.init_from={first.checkpoint_last}"
-    second = engine.train(config, run_name="second", overrides=[override, "training.lr=1e-12", "training.ema_decay=null"])
+    second = engine.train(
+        config, run_name="second", overrides=[override, "training.lr=1e-12", "training.ema_decay=null"]
+    )
     assert second.epochs == 1
     a, b = final(Path(first.run_dir)), final(Path(second.run_dir))
     name = "backbone.pos_embed"
@@ -167,7 +168,7 @@ def test_new_run_from_weights_starts_at_epoch_one(tiny_config: Config) -> None:
 def test_weights_of_another_shape_are_refused_with_the_keys(tiny_config: Config) -> None:
     first = engine.train(tiny_config(), run_name="first", max_steps=1)
     other = [f"checkpoint.init_from={first.checkpoint_last}", "model.hidden_dim=16"]
-    with pytest.raises(CheckpointError, match="config.yaml") as caught:
+    with pytest.raises(CheckpointError, match=r"config\.yaml") as caught:
         engine.train(tiny_config(), run_name="second", overrides=other)
     assert "of another shape" in caught.value.problem
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from xectool.config.training import RegressorTrainingConfig
 from xectool.training.schedule import LearningRate
 
@@ -26,7 +26,7 @@ def test_warm_up_rises_linearly_from_the_first_step() -> None:
 def test_cosine_ends_at_lr_min_and_never_rises_again() -> None:
     lr = rate(warmup_epochs=1, lr_scheduler="cosine", epochs=10, lr_min=1e-6)
     after = [lr(step) for step in range(10, 300)]
-    assert all(a >= b for a, b in zip(after, after[1:], strict=False))
+    assert all(a >= b for a, b in itertools.pairwise(after))
     assert lr(100) == pytest.approx(1e-6)
     assert lr(250) == pytest.approx(1e-6)
 
@@ -35,7 +35,7 @@ def test_more_epochs_on_resume_keep_falling() -> None:
     longer = rate(warmup_epochs=0, lr_scheduler="cosine", epochs=40)
     longer.load_state_dict(rate(warmup_epochs=0, lr_scheduler="cosine", epochs=20).state_dict())
     tail = [longer(step) for step in range(200, 400)]
-    assert all(a >= b for a, b in zip(tail, tail[1:], strict=False))
+    assert all(a >= b for a, b in itertools.pairwise(tail))
 
 
 def test_refreshed_schedule_spans_the_remaining_steps_without_warm_up() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-
 from xectool.config.load import load_config
 from xectool.data.batch import EventBatch
 from xectool.errors import RunDiverged
@@ -66,7 +66,7 @@ def test_window_of_unequal_batches_has_the_gradient_of_the_big_batch(build: Buil
     # truth of the energy is unknown for some events, unevenly over the micro-batches
     batch.targets["energy"][[0, 1, 5]] = 1e10
     edges = [sum(split[:i]) for i in range(len(split) + 1)]
-    window = [rows(batch, range(a, b)) for a, b in zip(edges, edges[1:], strict=False)]
+    window = [rows(batch, range(a, b)) for a, b in itertools.pairwise(edges)]
     big, small = gradients(parts, [batch]), gradients(parts, window)
     assert torch.linalg.norm(big - small) < 1e-5 * torch.linalg.norm(big)
 

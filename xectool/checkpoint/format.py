@@ -133,7 +133,8 @@ def _update(state: hashlib._Hash, value: Plain) -> None:
     if isinstance(value, Tensor):
         flat = value.detach().cpu().contiguous()
         state.update(f"tensor {flat.dtype} {tuple(flat.shape)};".encode())
-        state.update(flat.reshape(-1).view(torch.uint8).numpy() if flat.numel() else b"")
+        if flat.numel():
+            state.update(flat.reshape(-1).view(torch.uint8).numpy().data)
     elif isinstance(value, Mapping):
         state.update(f"dict {len(value)};".encode())
         for key in sorted(value, key=repr):

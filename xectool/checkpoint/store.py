@@ -87,15 +87,13 @@ def load(path: Path) -> Checkpoint:
     if not isinstance(payload, dict):
         raise _not_a_checkpoint(path, f"it holds a {type(payload).__name__}, not a dictionary of sections")
     layout = foreign.recognise(payload)
-    config = foreign.to_config(payload)
-    ema = foreign.state_dict(payload, "ema") if layout.has_ema else {}
-    best = foreign.state_dict(payload, "best") if layout.has_best else {}
+    sets = {which: foreign.state_dict(payload, which) for which in layout.weights}
     return Checkpoint(
-        meta={"kind": layout.kind, "config": config, "origin": layout.name, "epoch": layout.epoch},
-        model=foreign.state_dict(payload, "model"),
-        ema=ema,
-        best=best,
-        origin=layout.name,
+        meta={"kind": layout.kind, "config": foreign.to_config(payload), "epoch": layout.epoch},
+        model=sets["model"],
+        ema=sets.get("ema", {}),
+        best=sets.get("best", {}),
+        origin=f"older {layout.kind}",
     )
 
 
@@ -132,7 +130,9 @@ def _read(path: Path) -> Any:
     except pickle.UnpicklingError as error:
         raise _unsafe_or_garbled(path, error) from error
     except (OSError, RuntimeError, EOFError, KeyError, ValueError, lzma.LZMAError, zipfile.BadZipFile) as error:
-        raise _not_a_checkpoint(path, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from error
+        raise _not_a_checkpoint(
+            path, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        ) from error
 
 
 def _opened(path: Path) -> IO[bytes]:
@@ -190,7 +190,9 @@ def _disk_error(path: Path, error: Exception) -> DiskError:
             fix="free some space or set checkpoint.save_dir to another disk, then --resume auto",
             code="XT-DISK-CKPT",
         )
-    return DiskError(f"cannot write the checkpoint: {error}", where=str(path), fix="set checkpoint.save_dir to another disk")
+    return DiskError(
+        f"cannot write the checkpoint: {error}", where=str(path), fix="set checkpoint.save_dir to another disk"
+    )
 
 
 def _sync_directory(directory: Path) -> None:

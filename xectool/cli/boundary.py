@@ -38,7 +38,7 @@ def run(app: Callable[..., Any], argv: Sequence[str]) -> int:
         # the reader of our output is gone (xectool … | head); Python would complain again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  the boundary is where the unforeseen ends
         output.defect(error, _keep_traceback())
         return EXIT_DEFECT
     if code == EXIT_INTERRUPTED:

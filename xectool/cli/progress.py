@@ -107,8 +107,9 @@ class LiveWatcher(Watcher):
         """Move the bar."""
         super().advanced(num_batches, values)
         if self._task is not None:
-            shown = {"values": describe(values)} if values else {}
-            self._bar.update(self._task, advance=num_batches, **shown)
+            self._bar.advance(self._task, num_batches)
+            if values:
+                self._bar.update(self._task, values=describe(values))
 
     def close(self) -> None:
         """Remove the bar."""

@@ -84,9 +84,7 @@ class Output:
     def error(self, error: XecError) -> None:
         """Show a failure the user can act on; an error may carry one finding or several."""
         carried: tuple[Finding, ...] = tuple(getattr(error, "findings", ()))
-        found = carried or (
-            Finding(error.code, Severity.ERROR, error.problem, where=error.where, fix=error.fix),
-        )
+        found = carried or (Finding(error.code, Severity.ERROR, error.problem, where=error.where, fix=error.fix),)
         if self.as_json:
             self._document("error", {}, found)
         else:

@@ -11,7 +11,9 @@ from xectool.cli.render import Output, table
 
 
 def simulate(
-    output: Annotated[str, typer.Argument(metavar="OUT.root", help="File to write; with --files N, OUT_000.root and on.")],
+    output: Annotated[
+        str, typer.Argument(metavar="OUT.root", help="File to write; with --files N, OUT_000.root and on.")
+    ],
     events: EventsOption = 20_000,
     seed: Annotated[int, typer.Option(help="Seed of the events.")] = 1,
     files: Annotated[int, typer.Option(help="Number of files the events are spread over.")] = 1,

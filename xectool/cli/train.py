@@ -24,7 +24,9 @@ def train(
     max_steps: Annotated[
         int | None, typer.Option(parser=parse_count, metavar="COUNT", help="Stop after this many optimizer steps.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, build the model, train nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything, build the model, train nothing.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Train a model on ROOT files, with checkpoints, tracking, predictions and plots."""

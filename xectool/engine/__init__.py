@@ -9,7 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from xectool.engine import config, runs
+    import xectool.engine.config as config
+    import xectool.engine.runs as runs
     from xectool.engine.predict import predict
     from xectool.engine.simulate import simulate
     from xectool.engine.train import train

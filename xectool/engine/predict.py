@@ -10,8 +10,8 @@ from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
 from xectool.config.root import RegressorConfig, RunConfig, config_from_dict
 from xectool.data.batch import EventBatch
-from xectool.data.source import open_source
 from xectool.data.events import EventSource
+from xectool.data.source import open_source
 from xectool.engine.artifacts import draw_predictions
 from xectool.errors import CheckpointError, UsageError
 from xectool.models.build import build_model

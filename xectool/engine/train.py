@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from xectool.checkpoint import store
 from xectool.config.load import LoadedConfig, load_config
+from xectool.config.path_rules import path_rules
 from xectool.config.platform import Platform
 from xectool.engine.artifacts import RunOutputs, calibrate_conventional, write_outputs
-from xectool.errors import XecError
 from xectool.findings import Finding, Severity
 from xectool.runlog.writer import RunWriter
 from xectool.training.build import RunData, build_parts, open_data
@@ -111,6 +112,7 @@ def train(  # noqa: PLR0913  the function is the command: one argument an option
     """
     watching = observer or NullObserver()
     loaded = load_config(config, overrides, Platform.detect())
+    loaded = loaded.require(path_rules(loaded.config))
     place = choose_place(loaded.config, run_name, resume)
     parts, data = _assemble(loaded, place, device)
     progress = _begin(parts, data, place)
@@ -118,9 +120,14 @@ def train(  # noqa: PLR0913  the function is the command: one argument an option
     findings = (*loaded.findings, *data.train.findings, *data.val.findings)
     if dry_run:
         return TrainResult(str(place.directory), "dry_run", findings=findings)
-    with RunWriter(place.directory) as writer:
-        run = _Run(parts, data, place, writer, watching)
-        return run.result(*run.train(progress, max_steps), findings)
+    run = _Run(parts, data, place, RunWriter(place.directory), watching)
+    with ExitStack() as stack:
+        stack.callback(run.writer.close)
+        tracker = run.start_tracking()
+        stack.callback(run.finish_tracking, tracker)
+        # entered last and so left first: the record has its last word before the tracker reads it to the end
+        stack.enter_context(run.writer)
+        return run.result(*run.train(progress, tracker, max_steps), findings)
 
 
 def _assemble(loaded: LoadedConfig, place: RunPlace, device: str | None) -> tuple[RunParts, RunData]:
@@ -159,39 +166,31 @@ class _Run:
     writer: RunWriter
     observer: Observer
 
-    def train(self, progress: Progress, max_steps: int | None) -> tuple[FitResult, RunOutputs]:
-        directory = self.place.directory
-        describe_run(self.parts, self.data, directory, self.writer.attempt)
-        if self.place.checkpoint is not None:
-            self.writer.resume(progress.step, progress.epoch, path=str(self.place.checkpoint_path))
-        settings = tracker_settings(self.parts, directory, self.writer.attempt)
-        tracker = start_tracker(directory, settings, new_run=self.parts.config.checkpoint.new_mlflow_run)
-        try:
-            with memory_faults(self.parts.config, "training"):
-                ended = self._fit(progress, max_steps)
-        except XecError as error:
-            self.writer.event("failed", error.problem, step=progress.step, epoch=progress.epoch, code=error.code)
-            raise
-        else:
-            status = ended[0].status
-            self.writer.event("finished", status, step=progress.step, epoch=progress.epoch, status=status)
-        finally:
-            self._finish_tracking(tracker)
-        return ended
+    def start_tracking(self) -> TrackerHandle:
+        directory, attempt = self.place.directory, self.writer.attempt
+        describe_run(self.parts, self.data, directory, attempt)
+        settings = tracker_settings(self.parts, directory, attempt)
+        return start_tracker(directory, settings, new_run=self.parts.config.checkpoint.new_mlflow_run)
 
-    def _fit(self, progress: Progress, max_steps: int | None) -> tuple[FitResult, RunOutputs]:
-        conventional = calibrate_conventional(self.parts)
-        facts = {**data_facts(self.data.train), "conventional": conventional}
-        saver = Saver(self.parts, self.place.directory, self.writer, facts)
-        fit = Trainer(self.parts, saver, self.writer, self.observer, max_steps).fit(progress)
-        if fit.status == "interrupted":
-            return fit, RunOutputs()
-        return fit, write_outputs(self.parts, self.data, fit, self.place.directory, conventional, self.observer)
-
-    def _finish_tracking(self, tracker: TrackerHandle) -> None:
+    def finish_tracking(self, tracker: TrackerHandle) -> None:
         state = tracker.finish()
         if state.status == "behind":
             self.observer.message(f"tracking is behind: {state.error}; xectool runs sync {self.place.directory}")
+
+    def train(self, progress: Progress, tracker: TrackerHandle, max_steps: int | None) -> tuple[FitResult, RunOutputs]:
+        if self.place.checkpoint is not None:
+            self.writer.resume(progress.step, progress.epoch, path=str(self.place.checkpoint_path))
+        with memory_faults(self.parts.config, "training"):
+            conventional = calibrate_conventional(self.parts)
+            facts = {**data_facts(self.data.train), "conventional": conventional}
+            saver = Saver(self.parts, self.place.directory, self.writer, facts)
+            fit = Trainer(self.parts, saver, self.observer, tracker, max_steps).fit(progress)
+            outputs = RunOutputs()
+            if fit.status != "interrupted":
+                outputs = write_outputs(self.parts, self.data, fit, self.place.directory, conventional, self.observer)
+        kind = "interrupted" if fit.status == "interrupted" else "finished"
+        self.writer.event(kind, fit.status, step=progress.step, epoch=progress.epoch, status=fit.status)
+        return fit, outputs
 
     def result(self, fit: FitResult, outputs: RunOutputs, findings: tuple[Finding, ...]) -> TrainResult:
         best, last = self.place.directory / store.BEST_NAME, self.place.directory / store.LAST_NAME

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from xectool.config.root import RegressorConfig, RunConfig
+from xectool.data.events import EventSource
 from xectool.data.loader import EventLoader, LoaderOptions
-from xectool.data.source import open_source
 from xectool.data.plan import DataPlan
 from xectool.data.selection import find_overlap
-from xectool.data.events import EventSource
+from xectool.data.source import open_source
 from xectool.data.weights import SampleReweighter
 from xectool.errors import ConfigError, DataUnusable
 from xectool.models.build import build_model
@@ -112,7 +112,7 @@ def sequential_loader(
 def seed_everything(seed: int) -> None:
     """Seed every source of random numbers of the process."""
     random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 - libraries that use the global state shall repeat too
+    np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
 
 

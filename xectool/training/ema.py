@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import cast
+
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim import swa_utils
+from torch.optim.swa_utils import AveragedModel
+
+# torch leaves this one function without types
+_ema_multi_avg_fn = cast("Callable[[float], Callable[..., None]]", swa_utils.get_ema_multi_avg_fn)
 
 
 class WeightAverage:
@@ -17,7 +24,7 @@ class WeightAverage:
     def __init__(self, model: nn.Module, decay: float | None) -> None:
         self._model = model
         self._average = (
-            AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=False)
+            AveragedModel(model, multi_avg_fn=_ema_multi_avg_fn(decay), use_buffers=False)
             if decay is not None
             else None
         )

@@ -83,7 +83,9 @@ def _resume_from(path: Path, directory: Path | None) -> RunPlace:
         place = _resume_newest(path)
         if place.checkpoint is None:
             raise CheckpointError(
-                "no checkpoint to resume from", where=str(path), fix="--resume auto starts a new run where there is none"
+                "no checkpoint to resume from",
+                where=str(path),
+                fix="--resume auto starts a new run where there is none",
             )
         return RunPlace(directory or path, place.checkpoint, place.checkpoint_path, place.notes)
     checkpoint = store.load(path)

@@ -150,7 +150,7 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> 
 
 
 def _random_state() -> dict[str, Any]:
-    name, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002 - the global state is what is saved
+    name, keys, position, has_gauss, cached = np.random.get_state()
     version, internal, gauss_next = random.getstate()
     return {
         "torch": torch.get_rng_state(),
@@ -165,6 +165,6 @@ def _restore_random_state(state: dict[str, Any]) -> None:
     if state["cuda"] and len(state["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(state["cuda"])
     name, keys, position, has_gauss, cached = state["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
     version, internal, gauss_next = state["python"]
     random.setstate((version, tuple(internal), gauss_next))

@@ -114,7 +114,7 @@ class Stepper:
         for batch in batches:
             total, batch_sums = self._forward(batch, counts)
             clock.mark("forward")
-            self.scaler.scale(total).backward()
+            torch.autograd.backward(self.scaler.scale(total))
             finite_loss &= torch.isfinite(total.detach())
             sums += batch_sums
             clock.mark("backward")

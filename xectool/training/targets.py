@@ -21,9 +21,7 @@ def resolve_target_scaling(config: RegressorConfig, source: EventSource) -> Regr
     Raises:
         DataUnusable: No training event has a known truth of a task, or the truth is constant.
     """
-    resolved = {
-        name: _resolve(name, task, source) for name, task in config.tasks.enabled().items() if _is_auto(task)
-    }
+    resolved = {name: _resolve(name, task, source) for name, task in config.tasks.enabled().items() if _is_auto(task)}
     return config.model_copy(update={"tasks": config.tasks.model_copy(update=resolved)}) if resolved else config
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from xectool.data.batch import EventBatch
-from xectool.runlog.writer import RunWriter
 from xectool.tasks.base import WorstEvent
 from xectool.training.epoch_stats import EpochStats
 from xectool.training.evaluate import evaluate
@@ -19,6 +18,7 @@ from xectool.training.recording import StepTiming, epoch_record, record_skip, st
 from xectool.training.saving import Saver
 from xectool.training.signals import StopRequest
 from xectool.training.state import Progress
+from xectool.training.tracking import TrackerHandle
 
 NUM_WORST_EVENTS = 5
 
@@ -45,19 +45,20 @@ class Trainer:
 
     Args:
         parts: What is trained, on what.
-        saver: Writes its checkpoints.
-        writer: The run's own record.
+        saver: Writes its checkpoints, and knows the run's own record.
         observer: Whoever watches.
+        tracker: Asked after each epoch whether it is keeping up.
         max_steps: Stop after this many optimizer steps of the run, or None.
     """
 
     def __init__(
-        self, parts: RunParts, saver: Saver, writer: RunWriter, observer: Observer, max_steps: int | None = None
+        self, parts: RunParts, saver: Saver, observer: Observer, tracker: TrackerHandle, max_steps: int | None = None
     ) -> None:
         self.parts = parts
         self.saver = saver
-        self.writer = writer
+        self.writer = saver.writer
         self.observer = observer
+        self.tracker = tracker
         self.max_steps = max_steps
         self.worst: tuple[WorstEvent, ...] = ()
 
@@ -132,9 +133,16 @@ class Trainer:
         progress.history.append({"epoch": float(epoch), **metrics})
         self.writer.epoch(epoch_record(self.parts, progress, metrics))
         self.observer.epoch_done(epoch, metrics)
+        self._ask_tracker(progress)
         progress.epoch, progress.batch, progress.stats = epoch + 1, 0, EpochStats()
         self.saver.save(progress)
         self.saver.publish(progress)
+
+    def _ask_tracker(self, progress: Progress) -> None:
+        warning = self.tracker.poll()
+        if warning:
+            self.writer.event("tracker", warning, step=progress.step, epoch=progress.epoch)
+            self.observer.message(warning)
 
     def _validate(self, progress: Progress) -> dict[str, float]:
         loader, config = self.parts.val_loader, self.parts.config
