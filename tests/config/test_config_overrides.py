@@ -17,6 +17,7 @@ from xectool.config.load import load_config
 from xectool.config.root import KINDS, RegressorConfig, RunConfig, config_from_dict
 from xectool.config.serialize import to_yaml
 from xectool.errors import ConfigError
+from xectool.findings import Finding
 
 GOOD = "kind: regressor\ntasks:\n  energy: {enabled: true, scale: auto}\n"
 
@@ -132,7 +133,9 @@ def test_no_value_of_any_key_ends_in_anything_but_a_config_error(data: st.DataOb
     for key in data.draw(st.lists(st.sampled_from(sorted(keys_of(kind))), max_size=5)):
         with contextlib.suppress(ConfigError):
             document.put(tuple(key.split(".")), data.draw(_ODD_VALUES), "drawn:1")
+    findings: tuple[Finding, ...] = ()
     try:
         config_from_dict(document.values, "drawn")
     except InvalidConfigError as error:
-        assert all(found.problem and found.where and found.fix for found in error.findings)
+        findings = error.findings
+    assert all(found.problem and found.where and found.fix for found in findings)
