@@ -74,7 +74,7 @@ class PredictionFile:
         if branch not in self._file.branch_names:
             return None
         values = self._file.read_column(branch).astype(np.float64)
-        return values.reshape(self.num_events, -1)
+        return values.reshape(len(values), int(np.prod(values.shape[1:])))
 
     def truth(self, task: str) -> FloatArray | None:
         """Return the truth of a task with nan for unknown values, shape (B, D), or None where the file has none."""

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from xectool.report.energy_fit import fit_energy_resolution, resolution
+from xectool.report.statistics import bootstrap_error, contained_width, effective_width, mean, profile
+
+
+def test_effective_width_of_a_gaussian_is_its_sigma() -> None:
+    values = 3.0 * np.random.default_rng(0).standard_normal(200_000) + 17.0
+    assert effective_width(values) == pytest.approx(3.0, rel=0.015)
+
+
+def test_effective_width_finds_the_core_beside_a_tail() -> None:
+    rng = np.random.default_rng(0)
+    values = np.concatenate([rng.standard_normal(9000), rng.uniform(-50, 0, 1000)])
+    assert effective_width(values) < 1.4
+    assert values.std() > 8
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60), st.floats(-1e3, 1e3), st.floats(0.1, 10))
+def test_effective_width_moves_and_scales_with_the_values(values: list[float], shift: float, scale: float) -> None:
+    array = np.array(values)
+    expected = scale * effective_width(array)
+    assert effective_width(scale * array + shift) == pytest.approx(
+        expected, abs=1e-6 * (1 + np.abs(array).max()) * scale
+    )
+
+
+def test_bootstrap_error_of_the_mean_is_sigma_over_root_n() -> None:
+    for count in (500, 20_000):
+        values = np.random.default_rng(1).standard_normal(count)
+        assert bootstrap_error(values, mean) == pytest.approx(1 / np.sqrt(count), rel=0.2)
+
+
+def test_profile_holds_every_event_once() -> None:
+    rng = np.random.default_rng(2)
+    quantity = rng.exponential(5, 1000)
+    found = profile(quantity, quantity, lambda values: float(len(values)))
+    assert found.value.sum() == 1000
+    assert (found.low[1:] >= found.high[:-1]).all()
+
+
+def test_profile_of_a_constant_is_one_bin() -> None:
+    found = profile(np.full(500, 52.8), np.random.default_rng(0).standard_normal(500), contained_width)
+    assert len(found.value) == 1
+    assert found.centre[0] == pytest.approx(52.8)
+
+
+@pytest.mark.parametrize("count", [0, 9])
+def test_profile_of_too_few_events_is_empty(count: int) -> None:
+    assert len(profile(np.zeros(count), np.zeros(count), mean).value) == 0
+
+
+def test_energy_fit_recovers_its_terms_within_their_errors() -> None:
+    rng = np.random.default_rng(0)
+    energy = np.geomspace(0.005, 0.1, 14)
+    true = (0.004, 0.011, 0.0004)
+    error = 0.01 * resolution(energy, *true)
+    fit = fit_energy_resolution(energy, resolution(energy, *true) + error * rng.standard_normal(14), error)
+    assert fit is not None
+    found = (fit.stochastic, fit.constant, fit.noise)
+    for value, expected, width in zip(found, true, fit.errors, strict=True):
+        assert abs(value - expected) < 3.5 * width
+    assert fit.chi2 / fit.ndof < 2.5
+
+
+def test_energy_fit_needs_four_points() -> None:
+    energy = np.array([0.01, 0.02, 0.03])
+    assert fit_energy_resolution(energy, np.full(3, 0.02), np.full(3, 0.001)) is None
+    assert fit_energy_resolution(np.full(6, 0.05), np.full(6, np.nan), np.full(6, 0.001)) is None
+
+
+def test_energy_fit_at_its_bounds_gives_no_warning() -> None:
+    energy = np.linspace(0.015, 0.06, 8)
+    fit = fit_energy_resolution(energy, 0.05 * energy / energy[0], np.full(8, 0.001))
+    assert fit is None or fit.constant >= 0
