@@ -6,6 +6,7 @@ import struct
 from typing import Any, Protocol
 
 import numpy as np
+import uproot
 
 from xectool.rootio.inflate import INFLATE_ERRORS, inflate_range
 from xectool.rootio.source import ByteSource
@@ -13,7 +14,17 @@ from xectool.rootio.source import ByteSource
 Array = np.ndarray[Any, Any]
 
 # A broken byte in a basket, its key or a page reaches one of these.
-READ_ERRORS = (*INFLATE_ERRORS, OSError, IndexError, KeyError, TypeError, struct.error, OverflowError)
+READ_ERRORS = (
+    *INFLATE_ERRORS,
+    OSError,
+    IndexError,
+    KeyError,
+    TypeError,
+    AssertionError,
+    OverflowError,
+    struct.error,
+    uproot.DeserializationError,
+)
 
 
 class DamagedRangeError(Exception):

@@ -155,13 +155,12 @@ def open_tree(path: str, tree_name: str = "tree") -> Any:
         directory = _open_directory(path)
         classes = directory.classnames(cycle=False)
         found = directory[tree_name] if tree_name in classes else None
+        is_tree = hasattr(found, "num_entries")
     except ImportError as error:
         raise _missing_package(path, error) from error
     except OPEN_ERRORS as error:
-        raise _cannot_open(path, tree_name, error) from error
-    if found is None:
-        raise _missing_tree(path, tree_name, classes)
-    if not hasattr(found, "num_entries"):
+        raise cannot_open(path, tree_name, error) from error
+    if not is_tree:
         raise _missing_tree(path, tree_name, {name: kind for name, kind in classes.items() if name != tree_name})
     return found
 
@@ -235,7 +234,8 @@ def _missing_package(path: str, error: ImportError) -> DataFileError:
     )
 
 
-def _cannot_open(path: str, tree_name: str, error: BaseException) -> DataFileError:
+def cannot_open(path: str, tree_name: str, error: BaseException) -> DataFileError:
+    """Return the error for a file whose directory or tree cannot be read, or a url that cannot be reached."""
     reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     if is_remote(path) and isinstance(error, OSError | aiohttp.ClientError):
         return DataFileError(f"cannot open '{path}': {reason}", where=path, fix="check the url and your credentials")

@@ -48,7 +48,12 @@ class PageColumn:
 
     def first_width(self) -> int:
         """Return the count of numbers in the first entry."""
-        return self.width if self.width is not None else int(self._vector_ends(0)[0])
+        if self.width is not None:
+            return self.width
+        try:
+            return int(self._vector_ends(0)[0])
+        except READ_ERRORS as error:
+            raise DamagedRangeError(*self._clusters[0], f"{type(error).__name__}: {error}") from error
 
     def read(self, start: int, stop: int, out: Array) -> None:
         """Fill ``out``, shape (stop - start, width), with the entries ``[start, stop)``, cast to its type.

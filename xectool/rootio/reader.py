@@ -9,7 +9,7 @@ import numpy as np
 
 from xectool.errors import DataFileError, did_you_mean, nearest
 from xectool.rootio.columns import Array, Column, DamagedRangeError, WrongLengthError, tree_column
-from xectool.rootio.files import OPEN_ERRORS, is_remote, open_tree, split_tree
+from xectool.rootio.files import OPEN_ERRORS, cannot_open, is_remote, open_tree, split_tree
 from xectool.rootio.pages import ntuple_column
 from xectool.rootio.source import ByteSource, LocalSource, RemoteSource
 
@@ -32,8 +32,11 @@ class EventFile:
         self.path, self.tree = split_tree(os.fspath(path), tree)
         self._tree = open_tree(self.path, self.tree)
         self.is_ntuple = "RNTuple" in type(self._tree).__name__
-        self.num_entries = int(self._tree.num_entries)
-        self.branch_names: tuple[str, ...] = tuple(self._tree.keys())
+        try:
+            self.num_entries = int(self._tree.num_entries)
+            self.branch_names: tuple[str, ...] = tuple(self._tree.keys())
+        except OPEN_ERRORS as error:  # an RNTuple reads its header only now
+            raise cannot_open(self.path, self.tree, error) from error
         self._source: ByteSource = (
             RemoteSource(self._tree.file.source) if is_remote(self.path) else LocalSource(self.path)
         )
@@ -114,7 +117,7 @@ class EventFile:
         """Return entries ``[start, stop)`` of a branch in its own type, shape (n,) or (n, width)."""
         column = self.column(branch)
         stop = self.num_entries if stop is None else stop
-        width = column.width if column.width is not None else (column.first_width() if self.num_entries else 0)
+        width = self.first_width(branch) if self.num_entries or column.width is not None else 0
         out = np.empty((stop - start,) if width == 1 else (stop - start, width), column.dtype)
         self.read_into(branch, start, stop, out)
         return out
