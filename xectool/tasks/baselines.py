@@ -72,15 +72,16 @@ def light_features(npho: FloatArray, time_s: FloatArray) -> FloatArray:
         Shape (B, 6): all photons; light-weighted mean (u, v) of the inner face and width of the light there, cm;
         light-weighted mean time, s, and mean distance of those sensors from the point (u, v, width), cm.
     """
-    light = np.where(np.isfinite(npho) & (npho < TRUTH_LIMIT), npho, 0.0).clip(min=0.0)
+    dark = ~(npho < TRUTH_LIMIT) | (npho < 0)
+    light = np.where(dark, 0.0, npho)
     share = _normalised(light[:, faces.index_map("inner").ravel()])
-    squared = np.square(share).sum(axis=1, keepdims=True)
+    squared = np.einsum("bp,bp->b", share, share)[:, np.newaxis]
     width = np.divide(constants.INNER_PITCH_Z_CM, np.sqrt(squared), out=np.zeros_like(squared), where=squared > 0)
     point_cm = np.concatenate([share @ _inner_uv_cm(), width], axis=1)
-    timed = np.isfinite(time_s) & (np.abs(time_s) < TRUTH_LIMIT) & (light >= MIN_TIMED_NPHO)
+    timed = (light >= MIN_TIMED_NPHO) & (np.abs(time_s) < TRUTH_LIMIT)
     weights = _normalised(np.where(timed, light, 0.0))
-    time = (weights * np.where(timed, time_s, 0.0)).sum(axis=1)
-    distance = (weights * _distances_cm(point_cm)).sum(axis=1)
+    time = np.einsum("bs,bs->b", weights, np.where(timed, time_s, 0.0))
+    distance = np.einsum("bs,bs->b", weights, _distances_cm(point_cm))
     return np.column_stack([light.sum(axis=1), point_cm, time, distance])
 
 
