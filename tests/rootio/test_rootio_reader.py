@@ -1,0 +1,359 @@
+"""Entry ranges come back exactly, whatever wrote the file and however it is laid out."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import tracemalloc
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+
+import awkward as ak
+import numpy as np
+import pytest
+import uproot
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from xectool.errors import DataFileError
+from xectool.rootio import inflate
+from xectool.rootio.inflate import inflate_range
+from xectool.rootio.reader import EventFile
+from xectool.rootio.schema import ExpectedBranch, check_schema
+
+COMPRESSIONS = {
+    "zlib": uproot.ZLIB(1),
+    "lz4": uproot.LZ4(4),
+    "zstd": uproot.ZSTD(3),
+    "lzma": uproot.LZMA(1),
+    "none": None,
+}
+
+
+def assert_reads(file: EventFile, rows):
+    """Compare whole columns and ranges that start and stop inside storage units."""
+    for name, values in rows.items():
+        np.testing.assert_array_equal(file.read_column(name), values)
+        if values.dtype.kind == "f":
+            values = values.astype(np.float32)
+        for start, stop in ((0, 1), (3, 11), (5, len(values)), (7, 7)):
+            out = np.full((stop - start, *values.shape[1:]), -5, values.dtype)
+            file.read_into(name, start, stop, out)
+            np.testing.assert_array_equal(out, values[start:stop])
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("per_basket", [1, 5, 24])
+def test_trees_of_another_writer_are_read(tmp_path, rows, compression, per_basket):
+    path = tmp_path / "a.root"
+    with uproot.recreate(path, compression=COMPRESSIONS[compression]) as file:
+        tree = file.mktree("tree", {name: np.dtype((v.dtype, v.shape[1:])) for name, v in rows.items()})
+        for start in range(0, 24, per_basket):
+            tree.extend({name: values[start : start + per_basket] for name, values in rows.items()})
+    with EventFile(path) as file:
+        assert_reads(file, rows)
+        assert file.column("npho").boundaries() == [*range(0, 24, per_basket), 24]
+
+
+def test_float64_sensors_are_read_as_float32(tmp_path, rows):
+    path = tmp_path / "a.root"
+    wide = rows["npho"].astype(np.float64) + 1e-9
+    wide[0, 0], wide[0, 1], wide[0, 2] = 1e300, np.nan, 1e10
+    with uproot.recreate(path) as file:
+        file.mktree("tree", {"npho": np.dtype((np.float64, (4760,)))}).extend({"npho": wide})
+    out = np.empty((24, 4760), np.float32)
+    with EventFile(path) as file:
+        file.read_into("npho", 0, 24, out)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(out, wide.astype(np.float32))
+    assert np.isinf(out[0, 0])
+
+
+def write_vectors(path, rows, lengths, ntuple=False):
+    values = ak.unflatten(rows["npho"].ravel()[: sum(lengths)], lengths)
+    with uproot.recreate(path) as file:
+        data = {"npho": values, "run": rows["run"][: len(lengths)]}
+        if ntuple:
+            file.mkrntuple("tree", ak.Array(data))
+        else:
+            file.mktree("tree", {"npho": values.type.content, "run": "int32"}).extend(data)
+
+
+@pytest.mark.parametrize("ntuple", [False, True])
+def test_vectors_of_the_right_length_are_read(tmp_path, rows, ntuple):
+    write_vectors(tmp_path / "a.root", rows, [4760] * 12, ntuple)
+    with EventFile(tmp_path / "a.root") as file:
+        assert file.column("npho").width is None
+        assert_reads(file, {"npho": rows["npho"][:12]})
+        check_schema(file, [ExpectedBranch("npho", 4760, "photons of each sensor", "data.npho_branch")])
+
+
+@pytest.mark.parametrize("ntuple", [False, True])
+def test_a_vector_of_another_length_is_named_with_its_entry(tmp_path, rows, ntuple):
+    write_vectors(tmp_path / "a.root", rows, [4760, 4760, 4759, 4760], ntuple)
+    with EventFile(tmp_path / "a.root") as file:
+        out = np.empty((4, 4760), np.float32)
+        with pytest.raises(DataFileError, match="4759 values an event in entry 2, expected 4760"):
+            file.read_into("npho", 0, 4, out)
+        file.read_into("npho", 0, 2, out[:2])
+
+
+@pytest.mark.parametrize("format", ["ttree", "rntuple"])
+def test_a_damaged_range_names_branch_and_entries_and_spares_the_rest(tmp_path, rows, write_rows, format, monkeypatch):
+    from xectool.rootio import writer
+
+    monkeypatch.setattr(writer, "CLUSTER_BYTES", 8 * 38_112)
+    path = write_rows(tmp_path / "a.root", rows, format=format)
+    with EventFile(path) as file:
+        column = file.column("relative_time")
+        assert column.boundaries() == [0, 8, 16, 24]
+        if format == "ttree":
+            seek = int(column._seeks[1]) + 200
+        else:
+            seek = column._ntuple.page_link_list[1][column._value_column].pages[0].locator.offset + 200
+    with open(path, "r+b") as stream:
+        stream.seek(seek)
+        stream.write(b"\xff" * 100)
+    with EventFile(path) as file:
+        with pytest.raises(DataFileError, match="branch 'relative_time', entries 8 to 16 cannot be read") as caught:
+            file.read_column("relative_time")
+        assert caught.value.where.endswith("entries [8, 16)")
+        np.testing.assert_array_equal(file.read_column("relative_time", 16, 24), rows["relative_time"][16:])
+        np.testing.assert_array_equal(file.read_column("npho"), rows["npho"])
+
+
+def test_a_part_of_a_large_basket_inflates_only_its_blocks(tmp_path, monkeypatch):
+    size = 2000
+    path = tmp_path / "a.root"
+    values = np.arange(size, dtype=np.float32)[:, None] + np.zeros((1, 4760), np.float32)
+    with uproot.recreate(path, compression=uproot.ZLIB(1)) as file:
+        file.mktree("tree", {"npho": np.dtype((np.float32, (4760,)))}).extend({"npho": values})
+    inflated = []
+    original = inflate._inflate_block
+    monkeypatch.setattr(
+        inflate, "_inflate_block", lambda kind, data, length: inflated.append(length) or original(kind, data, length)
+    )
+    with EventFile(path) as file:
+        assert file.column("npho").boundaries() == [0, size]
+        out = np.empty((10, 4760), np.float32)
+        tracemalloc.start()
+        file.read_into("npho", 1900, 1910, out)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    np.testing.assert_array_equal(out, values[1900:1910])
+    assert sum(inflated) < values.nbytes / 2
+    assert peak < values.nbytes
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=3000), st.integers(1, 700), st.data())
+def test_any_part_of_a_row_of_blocks_is_inflated_exactly(content, block, data):
+    packed = b""
+    for start in range(0, len(content), block):
+        part = content[start : start + block]
+        small = zlib.compress(part, 1)
+        packed += b"ZL\x08" + len(small).to_bytes(3, "little") + len(part).to_bytes(3, "little") + small
+    start = data.draw(st.integers(0, len(content)))
+    stop = data.draw(st.integers(start, len(content)))
+    assert bytes(inflate_range(packed, start, stop)) == content[start:stop]
+
+
+@pytest.mark.parametrize(
+    ("packed", "message"),
+    [
+        (b"ZL\x08\x05\x00\x00\x05\x00\x00abcde", "incorrect header"),
+        (b"QQ\x08\x05\x00\x00\x05\x00\x00abcde", "no algorithm of ROOT"),
+        (b"ZL\x08\xff\x00\x00\x05\x00\x00abcde", "longer than its data"),
+        (b"L4\x01\x0d\x00\x00\x05\x00\x0012345678abcde", "checksum of an LZ4 block"),
+        (b"ZL", "ends early"),
+    ],
+)
+def test_broken_blocks_are_told_apart(packed, message):
+    with pytest.raises(inflate.INFLATE_ERRORS, match=message):
+        inflate_range(packed, 0, 5)
+
+
+def test_several_threads_read_one_file(tmp_path, rows, write_rows):
+    path = write_rows(tmp_path / "a.root", rows)
+    with EventFile(path) as file, ThreadPoolExecutor(4) as pool:
+        parts = list(pool.map(lambda at: file.read_column("npho", at % 24, at % 24 + 1), range(96)))
+    np.testing.assert_array_equal(np.concatenate(parts), np.tile(rows["npho"], (4, 1)))
+
+
+def test_an_open_file_goes_to_another_process(tmp_path, rows, write_rows):
+    path = write_rows(tmp_path / "a.root", rows)
+    with EventFile(path) as file, pickle.loads(pickle.dumps(file)) as again:
+        np.testing.assert_array_equal(again.read_column("run"), rows["run"])
+
+
+def test_clusters_of_single_events_are_joined(tmp_path, rows):
+    path = tmp_path / "a.root"
+    with uproot.recreate(path) as file:
+        tree = file.mktree("tree", {"run": "int32"})
+        for at in range(200):
+            tree.extend({"run": np.array([at], np.int32)})
+    with EventFile(path) as file:
+        assert file.cluster_starts("run") == (0, 64, 128, 192)
+        np.testing.assert_array_equal(file.read_column("run"), np.arange(200))
+
+
+NPHO = ExpectedBranch("npho", 4760, "photons of each sensor", "data.npho_branch")
+
+
+def test_a_missing_branch_names_the_nearest_and_the_option(tmp_path, rows, write_rows):
+    with EventFile(write_rows(tmp_path / "a.root", {"npho": rows["npho"]})) as file:
+        expected = ExpectedBranch("nphoo", 4760, "photons of each sensor", "data.npho_branch")
+        with pytest.raises(DataFileError, match=r"no branch 'nphoo'[\s\S]*--set data\.npho_branch=npho"):
+            check_schema(file, [NPHO, expected])
+        with pytest.raises(DataFileError, match="nearest there: npho"):
+            file.read_column("nphoo")
+
+
+def test_a_branch_of_another_width_names_one_that_fits(tmp_path, rows, write_rows):
+    with EventFile(write_rows(tmp_path / "a.root", rows)) as file:
+        expected = ExpectedBranch("uvwTruth", 4760, "photons of each sensor", "data.npho_branch")
+        with pytest.raises(DataFileError, match=r"holds 3 values[\s\S]*--set data\.npho_branch=npho"):
+            check_schema(file, [expected])
+        with pytest.raises(DataFileError, match="holds 3 values an event, expected 4760"):
+            file.read_into("uvwTruth", 0, 2, np.empty((2, 4760), np.float32))
+
+
+def test_a_branch_of_text_is_refused(tmp_path):
+    with uproot.recreate(tmp_path / "a.root") as file:
+        file.mktree("tree", {"npho": "string"}).extend({"npho": ["a", "b"]})
+    with EventFile(tmp_path / "a.root") as file, pytest.raises(DataFileError, match="not plain numbers"):
+        check_schema(file, [NPHO])
+
+
+def test_integers_are_read_as_floats(tmp_path, rows):
+    counts = rows["npho"].astype(np.int32)
+    with uproot.recreate(tmp_path / "a.root") as file:
+        file.mktree("tree", {"npho": np.dtype((np.int32, (4760,)))}).extend({"npho": counts})
+    with EventFile(tmp_path / "a.root") as file:
+        check_schema(file, [NPHO])
+        out = np.empty((24, 4760), np.float32)
+        file.read_into("npho", 0, 24, out)
+    np.testing.assert_array_equal(out, rows["npho"])
+
+
+# Real ROOT, where a Python that has it is named: XECTOOL_ROOT_PYTHON=/path/to/venv/bin/python ---------------------
+
+ROOT_PYTHON = os.environ.get("XECTOOL_ROOT_PYTHON", "")
+needs_root = pytest.mark.skipif(not ROOT_PYTHON, reason="XECTOOL_ROOT_PYTHON names no Python with ROOT")
+
+_ROOT_WRITES = r"""
+#include <ROOT/RNTupleModel.hxx>
+#include <ROOT/RNTupleWriter.hxx>
+#include <ROOT/RNTupleWriteOptions.hxx>
+#include <TFile.h>
+#include <TTree.h>
+template <class T> T value(int event, int sensor) { return T(event) + T(sensor % 97) / 64; }
+template <class T> void tree(const char* path, int compression, int flush, const char* leaf, int size) {
+  TFile file(path, "RECREATE", "", compression);
+  TTree tree("tree", "");
+  static T npho[4760]; Double_t energy; Int_t run = 7; Long64_t number; std::vector<float> extra(3);
+  tree.Branch("npho", npho, (std::string("npho[4760]/") + leaf).c_str());
+  tree.Branch("energyTruth", &energy, "energyTruth/D");
+  tree.Branch("run", &run, "run/I");
+  tree.Branch("event", &number, "event/L");
+  tree.Branch("extra", &extra);
+  if (flush >= 0) tree.SetAutoFlush(flush);
+  for (number = 0; number < size; number++) {
+    for (int s = 0; s < 4760; s++) npho[s] = value<T>(number, s);
+    for (int k = 0; k < 3; k++) extra[k] = number + k;
+    energy = number * 0.5;
+    tree.Fill();
+  }
+  tree.Write();
+}
+template <class T, size_t N> void fit(std::array<T, N>&) {}
+template <class T> void fit(std::vector<T>& v) { v.resize(4760); }
+template <class T, class C> void ntuple(const char* path, int compression, int cluster, int size) {
+  auto model = ROOT::RNTupleModel::Create();
+  auto npho = model->MakeField<C>("npho");
+  auto energy = model->MakeField<double>("energyTruth");
+  auto run = model->MakeField<std::int32_t>("run");
+  auto number = model->MakeField<std::int64_t>("event");
+  auto extra = model->MakeField<std::array<float, 3>>("extra");
+  ROOT::RNTupleWriteOptions options;
+  options.SetCompression(compression);
+  auto writer = ROOT::RNTupleWriter::Recreate(std::move(model), "tree", path, options);
+  fit(*npho);
+  for (int event = 0; event < size; event++) {
+    for (int s = 0; s < 4760; s++) (*npho)[s] = value<T>(event, s);
+    for (int k = 0; k < 3; k++) (*extra)[k] = event + k;
+    *energy = event * 0.5; *run = 7; *number = event;
+    writer->Fill();
+    if (cluster && event % cluster == cluster - 1) writer->CommitCluster();
+  }
+}
+"""
+
+_ROOT_CALLS = r"""
+import sys, ROOT
+ROOT.gInterpreter.Declare(open(sys.argv[1]).read())
+d = sys.argv[2]
+for code in (0, 101, 207, 404, 505):
+    ROOT.tree["float"](f"{d}/tree_{code}.root", code, -30_000_000, "F", 60)
+    ROOT.ntuple["float", "std::array<float,4760>"](f"{d}/ntuple_{code}.root", code, 0, 60)
+ROOT.tree["float"](f"{d}/tree_tiny.root", 101, 0, "F", 60)
+ROOT.tree["float"](f"{d}/tree_flush.root", 101, 13, "F", 60)
+ROOT.tree["double"](f"{d}/tree_double.root", 505, 20, "D", 60)
+ROOT.ntuple["double", "std::array<double,4760>"](f"{d}/ntuple_double.root", 505, 7, 60)
+ROOT.ntuple["float", "std::vector<float>"](f"{d}/ntuple_vector.root", 404, 17, 60)
+"""
+
+
+@pytest.fixture(scope="module")
+def root_files(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("root")
+    (directory / "write.cxx").write_text(_ROOT_WRITES)
+    call = [ROOT_PYTHON, "-W", "ignore", "-c", _ROOT_CALLS, str(directory / "write.cxx"), str(directory)]
+    subprocess.run(call, check=True, capture_output=True, timeout=300)
+    return directory
+
+
+@needs_root
+def test_files_of_real_root_are_read(root_files):
+    files = sorted(root_files.glob("*.root"))
+    assert len(files) == 15
+    event = np.arange(60)
+    npho = (event[:, None] + (np.arange(4760) % 97) / 64).astype(np.float32)
+    extra = (event[:, None] + np.arange(3)).astype(np.float32)
+    for path in files:
+        with EventFile(path) as file:
+            out = np.empty((60, 4760), np.float32)
+            file.read_into("npho", 0, 60, out)
+            np.testing.assert_array_equal(out, npho, err_msg=str(path))
+            file.read_into("npho", 13, 41, out[:28])
+            np.testing.assert_array_equal(out[:28], npho[13:41], err_msg=str(path))
+            np.testing.assert_array_equal(file.read_column("extra"), extra)
+            np.testing.assert_array_equal(file.read_column("event"), event)
+            np.testing.assert_array_equal(file.read_column("energyTruth"), event * 0.5)
+            assert set(file.read_column("run")) == {7}
+
+
+_ROOT_READS = r"""
+import sys, json, ROOT
+frame = ROOT.RDataFrame("tree", sys.argv[1]).Define("s", "Sum(npho)").Define("w", "uvwTruth[2]")
+names = ("s", "w", "energyTruth", "run", "event")
+print("RESULT", json.dumps([frame.Count().GetValue(), *(frame.Sum(name).GetValue() for name in names)]))
+"""
+
+
+@needs_root
+@pytest.mark.parametrize("format", ["ttree", "rntuple"])
+@pytest.mark.parametrize("compression", ["zlib:1", "lz4", "zstd", "lzma:1", "none"])
+def test_our_files_open_in_real_root(tmp_path, rows, write_rows, format, compression):
+    path = write_rows(tmp_path / "a.root", rows, format=format, compression=compression)
+    call = [ROOT_PYTHON, "-W", "ignore", "-c", _ROOT_READS, str(path)]
+    output = subprocess.run(call, check=True, capture_output=True, text=True, timeout=120).stdout
+    count, *sums = json.loads(output.split("RESULT", 1)[1])
+    assert count == 24
+    wanted = [
+        rows["npho"].sum(),
+        rows["uvwTruth"][:, 2].sum(),
+        *(rows[n].sum() for n in ("energyTruth", "run", "event")),
+    ]
+    np.testing.assert_allclose(sums, wanted, rtol=1e-5)
