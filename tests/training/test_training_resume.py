@@ -16,7 +16,7 @@ import torch
 from xectool import engine
 from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
-from xectool.errors import CheckpointError, UsageError
+from xectool.errors import CheckpointError, ConfigError
 from xectool.runlog.reader import RunReader
 
 Config = Callable[..., Path]
@@ -107,7 +107,7 @@ def test_best_name_is_made_up_for_after_a_kill_between_saving_and_naming(tiny_co
 def test_existing_run_is_not_overwritten(tiny_config: Config) -> None:
     config = tiny_config(training={"epochs": 1})
     engine.train(config, max_steps=1)
-    with pytest.raises(UsageError, match="--resume auto"):
+    with pytest.raises(ConfigError, match="--resume auto"):
         engine.train(config)
 
 

@@ -7,6 +7,7 @@ import lzma
 import os
 import pickle
 import shutil
+import struct
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -121,22 +122,34 @@ def newest(run_dir: Path) -> tuple[Path, Checkpoint, list[XecError]]:
     )
 
 
+# What garbled bytes make the unpickler raise; it runs no code, but it trusts the structure of what it reads.
+GARBLED = (
+    OSError, RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError, AssertionError, OverflowError,
+    struct.error, lzma.LZMAError, zipfile.BadZipFile,
+)  # fmt: skip
+ZIP_MAGIC, PICKLE_MAGIC, XZ_MAGIC = b"PK", b"\x80", b"\xfd7zXZ"
+
+
 def _read(path: Path) -> Any:
     if not path.is_file():
         raise _missing(path)
+    with path.open("rb") as stream:
+        if not stream.read(8).startswith((ZIP_MAGIC, PICKLE_MAGIC, XZ_MAGIC)):
+            raise _not_a_checkpoint(path, "neither an archive nor a pickle")
     try:
         with _opened(path) as stream:
             return torch.load(stream, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise _unsafe_or_garbled(path, error) from error
-    except (OSError, RuntimeError, EOFError, KeyError, ValueError, lzma.LZMAError, zipfile.BadZipFile) as error:
-        raise _not_a_checkpoint(
-            path, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        ) from error
+    except GARBLED as error:
+        reason = next(iter(str(error).splitlines()), "")
+        raise _not_a_checkpoint(path, f"{type(error).__name__}: {reason}") from error
 
 
 def _opened(path: Path) -> IO[bytes]:
-    if path.suffix == ".xz":
+    with path.open("rb") as stream:
+        compressed = stream.read(8).startswith(XZ_MAGIC)
+    if compressed:
         return BytesIO(lzma.decompress(path.read_bytes()))
     return path.open("rb")
 
@@ -169,12 +182,15 @@ def _not_a_checkpoint(path: Path, detail: str) -> CheckpointError:
 
 
 def _unsafe_or_garbled(path: Path, error: Exception) -> CheckpointError:
-    text = str(error)
-    if "Unsupported global" not in text and "Unsupported class" not in text:
-        return _not_a_checkpoint(path, text.splitlines()[0])
-    name = text.split("GLOBAL", 1)[-1].split()[0] if "GLOBAL" in text else "an unknown class"
+    try:
+        with _opened(path) as stream:
+            unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(stream)
+    except (pickle.UnpicklingError, *GARBLED):
+        unsafe = []
+    if not unsafe:
+        return _not_a_checkpoint(path, str(error).splitlines()[0])
     return CheckpointError(
-        f"the file would run code when loaded: it contains {name}, so it was not loaded",
+        f"the file would run code when loaded, so it was not: it contains {', '.join(sorted(unsafe)[:5])}",
         where=str(path),
         fix="ask its author for a state_dict saved with tensors and plain types only",
         code="XT-CKPT-UNSAFE",

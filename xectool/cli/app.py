@@ -25,14 +25,19 @@ app.add_typer(config.app, name="config")
 app.add_typer(runs.app, name="runs")
 
 
-@app.callback()
-def root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
-) -> None:
-    """Train neural networks on MEG II liquid-xenon calorimeter data, and find out what went wrong when it does."""
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         sys.stdout.write(f"xectool {__version__}\n")
         raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Train neural networks on MEG II liquid-xenon calorimeter data, and find out what went wrong when it does."""
 
 
 def main() -> None:

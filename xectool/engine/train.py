@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -9,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from xectool.checkpoint import store
+from xectool.config.capacity_rules import CAPACITY_RULES
+from xectool.config.count_rules import count_rules
 from xectool.config.load import LoadedConfig, load_config
 from xectool.config.path_rules import path_rules
 from xectool.config.platform import Platform
+from xectool.config.platform_rules import Situation
 from xectool.engine.artifacts import RunOutputs, calibrate_conventional, write_outputs
 from xectool.findings import Finding, Severity
+from xectool.rules import run_rules
 from xectool.runlog.writer import RunWriter
 from xectool.training.build import RunData, build_parts, open_data
 from xectool.training.description import describe_run, start_facts, tracker_settings
@@ -111,10 +116,13 @@ def train(  # noqa: PLR0913  the function is the command: one argument an option
         XecError: Anything the user can act on; see `xectool.errors`.
     """
     watching = observer or NullObserver()
-    loaded = load_config(config, overrides, Platform.detect())
-    loaded = loaded.require(path_rules(loaded.config))
-    place = choose_place(loaded.config, run_name, resume)
+    named = [f"mlflow.run_name={json.dumps(run_name)}"] if run_name else []
+    platform = Platform.detect()
+    loaded = _checked(load_config(config, [*overrides, *named], platform), platform, resume)
+    place = choose_place(loaded.config, resume)
     parts, data = _assemble(loaded, place, device)
+    counted = count_rules(parts.config, data.train.num_events, data.val.num_events, parts.ranks.world_size)
+    loaded = loaded.require(counted)
     progress = _begin(parts, data, place)
     watching.started(start_facts(parts, data, place, progress))
     findings = (*loaded.findings, *data.train.findings, *data.val.findings)
@@ -128,6 +136,12 @@ def train(  # noqa: PLR0913  the function is the command: one argument an option
         # entered last and so left first: the record has its last word before the tracker reads it to the end
         stack.enter_context(run.writer)
         return run.result(*run.train(progress, tracker, max_steps), findings)
+
+
+def _checked(loaded: LoadedConfig, platform: Platform, resume: str | None) -> LoadedConfig:
+    """Return the configuration after the rules on paths and on what this machine can hold."""
+    capacity = run_rules(CAPACITY_RULES, Situation(loaded.config, platform)).report
+    return loaded.require(path_rules(loaded.config, resuming=resume is not None).merged(capacity))
 
 
 def _assemble(loaded: LoadedConfig, place: RunPlace, device: str | None) -> tuple[RunParts, RunData]:

@@ -33,21 +33,20 @@ class RunPlace:
     notes: tuple[str, ...] = ()
 
 
-def choose_place(config: RunConfig, run_name: str | None, resume: str | None) -> RunPlace:
+def choose_place(config: RunConfig, resume: str | None) -> RunPlace:
     """Choose the run directory, and the checkpoint when the run is to continue.
 
     Args:
         config: Gives ``checkpoint.save_dir``, ``mlflow.run_name`` and ``checkpoint.resume_from``.
-        run_name: Name that goes before the configured one.
         resume: ``auto`` (the newest sound checkpoint of this run; a new run where there is none), a checkpoint
             file or a run directory; None starts anew unless the configuration says otherwise.
 
     Raises:
-        UsageError: The name is not a plain directory name, or a run of that name exists.
+        UsageError: The name is not a plain directory name.
         CheckpointError: The checkpoint to resume from is missing, damaged, or holds no training state.
     """
     resume = resume or config.checkpoint.resume_from
-    name = run_name or config.mlflow.run_name
+    name = config.mlflow.run_name
     if name is not None and not RUN_NAME_PATTERN.match(name):
         raise UsageError(
             f"'{name}' cannot be the name of a run: letters, digits, '.', '_', '+' and '-' only",
@@ -60,13 +59,6 @@ def choose_place(config: RunConfig, run_name: str | None, resume: str | None) ->
     directory = root / name if name else _unnamed(root, config.kind, resume == AUTO)
     if resume == AUTO:
         return _resume_newest(directory)
-    if not config.checkpoint.overwrite and any(directory.glob("checkpoint_*.pt")):
-        raise UsageError(
-            f"a run named '{directory.name}' is already there",
-            where=str(directory),
-            fix=f"continue it with --resume auto --run-name {directory.name}, or choose another --run-name",
-            code="CFG-53",
-        )
     return RunPlace(directory)
 
 

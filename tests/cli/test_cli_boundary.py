@@ -1,0 +1,135 @@
+"""Every failure is one clear message and the documented exit code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from xectool import errors
+from xectool.cli import boundary
+from xectool.cli.options import parse_count
+from xectool.errors import UsageError, XecError
+
+Run = Callable[..., object]
+
+
+def app_raising(error: BaseException) -> typer.Typer:
+    app = typer.Typer()
+
+    @app.command()
+    def fail(json: bool = False) -> None:
+        raise error
+
+    return app
+
+
+LEAVES = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, XecError)]
+
+
+@pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.__name__)
+def test_exit_code_follows_the_tree(kind: type[XecError], capfd: pytest.CaptureFixture[str]) -> None:
+    code = boundary.run(app_raising(kind("it broke", where="here", fix="do this")), [])
+    shown = capfd.readouterr().err
+    assert code == kind.exit_code
+    assert all(word in shown for word in ("it broke", "here", "do this"))
+    assert "Traceback" not in shown
+
+
+def test_exit_codes_are_those_of_the_house() -> None:
+    codes = {kind.__name__: kind.exit_code for kind in LEAVES}
+    assert {codes["ConfigError"], codes["DataFileError"], codes["CheckpointError"], codes["UsageError"]} == {2}
+    assert {codes["DataUnusable"], codes["RunDiverged"], codes["OutputsDiffer"]} == {1}
+    assert {codes["DeviceError"], codes["DiskError"], codes["OutOfMemory"], codes["TrackerError"]} == {3}
+
+
+def test_error_document_carries_the_finding(capfd: pytest.CaptureFixture[str]) -> None:
+    boundary.run(app_raising(UsageError("bad", where="w", fix="f", code="XT-X")), ["--json"])
+    out, err = capfd.readouterr()
+    assert '"status": "error"' in out
+    assert '"code": "XT-X"' in out
+    assert err == ""
+
+
+def test_defect_keeps_its_traceback_in_a_file(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    os.environ["TMPDIR"] = str(tmp_path)
+    code = boundary.run(app_raising(ZeroDivisionError("oops")), [])
+    shown = capfd.readouterr().err
+    assert code == 70
+    kept = next(word for word in shown.split() if "xectool-defect-" in word)
+    assert "ZeroDivisionError: oops" in Path(kept).read_text()
+    assert "Traceback" not in shown
+    Path(kept).unlink()
+
+
+def test_interrupt_is_130(capfd: pytest.CaptureFixture[str]) -> None:
+    assert boundary.run(app_raising(KeyboardInterrupt()), []) == 130
+    assert "interrupted" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["trian"], "did you mean"),
+        (["train"], "config"),
+        (["train", "c.yaml", "--max-step", "3"], "max-steps"),
+        (["simulate", "x.root", "--events", "many"], "1_000_000"),
+    ],
+)
+def test_usage_mistake_is_exit_2_and_names_the_cure(xectool: Run, argv: list[str], said: str) -> None:
+    outcome = xectool(*argv)
+    assert outcome.code == 2  # type: ignore[attr-defined]
+    assert said in outcome.err.lower()  # type: ignore[attr-defined]
+    document = xectool(*argv, "--json").document  # type: ignore[attr-defined]
+    assert document["status"] == "error"
+    assert len(document["findings"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("2000", 2000), ("20k", 20_000), ("1M", 10**6), ("1_000_000", 10**6), ("1.5k", 1500)]
+)
+def test_counts_carry_units(text: str, count: int) -> None:
+    assert parse_count(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "k", "-5", "1.5", "1e6", "20kk", "ten"])
+def test_what_is_no_count_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="20k"):
+        parse_count(text)
+
+
+HELP_PROBE = """
+import sys
+sys.argv = ["xectool", "--help"]
+try:
+    from xectool.cli.app import main
+    main()
+except SystemExit as done:
+    assert done.code == 0, done.code
+heavy = {"torch", "uproot", "mlflow", "pydantic", "matplotlib", "numpy", "scipy"} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+def test_help_loads_nothing_heavy() -> None:
+    result = subprocess.run([sys.executable, "-c", HELP_PROBE], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    for command in ("simulate", "train", "predict", "config", "runs"):
+        assert command in result.stdout
+
+
+def test_module_and_version() -> None:
+    command = [sys.executable, "-m", "xectool", "--version"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout.startswith("xectool 0.")
+
+
+def test_closed_pipe_is_not_an_error() -> None:
+    command = f"{sys.executable} -m xectool config schema | head -c 10"
+    result = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,246 @@
+"""The main job on the command line: simulate, train, predict; and every wrong input ends in one message."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import uproot
+from xectool.rootio.writer import TreeWriter
+
+Run = Callable[..., Any]
+
+
+@pytest.mark.parametrize("command", ["simulate", "train", "predict"])
+def test_help_names_every_option_of_the_contract(xectool: Run, command: str) -> None:
+    options = {
+        "simulate": ("--events", "--seed", "--files", "--energy", "--dead", "--format", "--compression", "--json"),
+        "train": ("--resume", "--run-name", "--device", "--max-steps", "--dry-run", "--set", "--json"),
+        "predict": ("--output", "--report", "--batch-size", "--device", "--max-events", "--weights", "--json"),
+    }
+    outcome = xectool(command, "--help")
+    assert outcome.code == 0
+    assert [option for option in options[command] if option not in outcome.out] == []
+
+
+def test_simulate_reports_what_it_wrote(xectool: Run, tmp_path: Path) -> None:
+    document = xectool("simulate", tmp_path / "s.root", "--events", "4", "--json").document
+    assert document["status"] == "ok"
+    assert set(document["result"]) == {"files", "events", "seconds"}
+    with uproot.open(document["result"]["files"][0]) as file:
+        assert file["tree"].num_entries == document["result"]["events"] == 4
+
+
+RESULT_KEYS = {
+    "run_dir", "status", "epochs", "steps", "best_epoch", "metrics", "checkpoint_best", "checkpoint_last",
+    "nonfinite_batches", "events_per_s",
+}  # fmt: skip
+
+
+def test_train_then_predict(xectool: Run, files: Path) -> None:
+    trained = xectool("train", files / "config.yaml", "--json").document
+    result = trained["result"]
+    assert trained["status"] == "ok"
+    assert set(result) >= RESULT_KEYS
+    assert (result["status"], result["epochs"], result["steps"]) == ("finished", 1, 3)
+    for name in ("energy_res_68pct", "uvw_dist_68pct", "baseline_energy", "baseline_uvwFI", "val/loss"):
+        assert result["metrics"][name] is not None, name
+    run_dir = Path(result["run_dir"])
+    written = {path.relative_to(run_dir).as_posix() for path in run_dir.rglob("*") if path.is_file()}
+    assert {
+        "config.yaml", "manifest.json", "checkpoint_last.pt", "checkpoint_best.pt", "predictions.root",
+        "plots/resolution_energy.pdf", "plots/resolution_energy.png", "plots/resolution_uvwFI.pdf",
+        "plots/learning_curves.pdf", "plots/learning_curves.png", "plots/worst_events/worst_01.png",
+    } <= written  # fmt: skip
+    assert not [name for name in written if name.endswith(".part")]
+
+    output = files / "out.root"
+    document = xectool("predict", result["checkpoint_best"], files / "val.root", "-o", output, "--json").document
+    assert set(document["result"]) >= {"events", "events_per_s", "output", "metrics"}
+    assert document["result"]["metrics"]["energy_res_68pct"] == pytest.approx(result["metrics"]["energy_res_68pct"])
+    assert document["result"]["metrics"]["baseline_energy"] == pytest.approx(result["metrics"]["baseline_energy"])
+    with (
+        uproot.open(output) as file,
+        uproot.open(files / "val.root") as truth,
+        uproot.open(run_dir / "predictions.root") as kept,
+    ):
+        tree = file["tree"]
+        assert set(tree.keys()) == {
+            "file_index", "entry", "run", "event", "pred_energy", "sigma_energy", "truth_energy", "pred_uvwFI",
+            "truth_uvwFI",
+        }  # fmt: skip
+        assert tree["pred_uvwFI"].array(library="np").shape == (8, 3)
+        assert np.array_equal(tree["event"].array(library="np"), truth["tree"]["event"].array(library="np"))
+        assert np.allclose(
+            tree["truth_energy"].array(library="np")[:, 0], truth["tree"]["energyTruth"].array(library="np")
+        )
+        assert np.allclose(
+            tree["pred_energy"].array(library="np"), kept["tree"]["pred_energy"].array(library="np"), rtol=1e-5
+        )
+
+
+def test_predict_without_truth_writes_predictions_and_no_metrics(xectool: Run, files: Path, tmp_path: Path) -> None:
+    run = xectool("train", files / "config.yaml", "--run-name", "notruth", "--max-steps", "1", "--json").document
+    with uproot.open(files / "val.root") as file:
+        columns = {name: file["tree"][name].array(library="np") for name in ("npho", "relative_time", "run", "event")}
+    branches = {name: (values.dtype.str[1:], values.shape[1:]) for name, values in columns.items()}
+    with TreeWriter(tmp_path / "real.root", branches) as writer:
+        writer.extend(columns)
+    output = tmp_path / "p.root"
+    argv = ("predict", run["result"]["checkpoint_last"], tmp_path / "real.root", "-o", output, "--json")
+    document = xectool(*argv).document
+    assert document["status"] == "ok"
+    assert document["result"]["events"] == 8
+    assert document["result"]["metrics"] == {}
+    with uproot.open(output) as file:
+        assert "truth_energy" not in file["tree"]
+
+
+def test_max_events_bounds_the_prediction(xectool: Run, files: Path, tmp_path: Path) -> None:
+    run = xectool("train", files / "config.yaml", "--run-name", "few", "--max-steps", "1", "--json").document
+    last = run["result"]["checkpoint_last"]
+    document = xectool("predict", last, files / "val.root", "-o", tmp_path / "p.root", "--max-events", "3", "--json")
+    assert document.document["result"]["events"] == 3
+
+
+def test_dry_run_checks_everything_and_writes_nothing(xectool: Run, files: Path) -> None:
+    outcome = xectool("train", files / "config.yaml", "--run-name", "dry", "--dry-run", "--json")
+    assert outcome.document["result"]["status"] == "dry_run"
+    assert not (files / "runs" / "dry").exists()
+
+
+def damaged(files: Path, tmp_path: Path, how: str) -> Path:
+    """A training file that is wrong in one way."""
+    path = tmp_path / "train.root"
+    data = (files / "train.root").read_bytes()
+    if how == "truncated":
+        path.write_bytes(data[: len(data) // 2])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "html":
+        path.write_bytes(b"<html>not found</html>")
+    elif how == "directory":
+        path.mkdir()
+    elif how != "missing":
+        dtype = "i4" if how == "integer" else "f4"
+        width = 4759 if how == "width" else 4760
+        branches: dict[str, Any] = {
+            "nphoo" if how == "branch" else "npho": (dtype, (width,)),
+            "relative_time": ("f4", (4760,)),
+            "energyTruth": ("f4", ()),
+            "uvwTruth": ("f4", (3,)),
+        }
+        rows = 0 if how == "no events" else 12
+        truth = np.full(rows, np.nan if how == "nan truth" else 0.05, np.float32)
+        with TreeWriter(path, branches, tree="events" if how == "tree" else "tree") as writer:
+            columns = {name: np.ones((rows, *shape), kind) for name, (kind, shape) in branches.items()}
+            writer.extend({**columns, "energyTruth": truth})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "said"),
+    [
+        ("missing", 2, "train.root"),
+        ("empty", 2, "train.root"),
+        ("html", 2, "train.root"),
+        ("truncated", 2, "train.root"),
+        ("directory", 2, "train.root"),
+        ("tree", 2, "events"),
+        ("branch", 2, "nphoo"),
+        ("width", 2, "4759"),
+        ("no events", 1, "train.root"),
+        ("nan truth", 1, "energy"),
+        ("constant truth", 1, "energy"),
+    ],
+)
+def test_wrong_data_is_one_message_with_the_documented_code(
+    xectool: Run, files: Path, tmp_path: Path, how: str, code: int, said: str
+) -> None:
+    path = damaged(files, tmp_path, how)
+    argv = ["train", files / "config.yaml", "--run-name", "wrong", "--set", f"data.train_path={path}"]
+    outcome = xectool(*argv)
+    assert outcome.code == code, outcome.err
+    assert said in outcome.err
+    assert "fix:" in outcome.err
+    assert "Traceback" not in outcome.err
+    assert not (files / "runs" / "wrong").exists()
+    assert xectool(*argv, "--json").document["status"] == "error"
+
+
+def test_flipped_byte_in_a_basket_names_branch_and_entries(xectool: Run, files: Path, tmp_path: Path) -> None:
+    path = tmp_path / "train.root"
+    shutil.copy(files / "train.root", path)
+    data = bytearray(path.read_bytes())
+    with uproot.open(path) as file:
+        branch = file["tree"]["npho"]
+        at = int(branch.member("fBasketSeek")[0]) + int(branch.member("fBasketBytes")[0]) // 2
+    data[at : at + 64] = bytes(64)
+    path.write_bytes(data)
+    outcome = xectool("train", files / "config.yaml", "--run-name", "flip", "--set", f"data.train_path={path}")
+    assert outcome.code == 2, outcome.err
+    assert "npho" in outcome.err
+    assert "entries" in outcome.err
+    assert "train.root" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("setting", "key"),
+    [
+        ("training.lr=abc", "training.lr"),
+        ("training.batch_size=4", "data.batch_size"),
+        ("model.encoder_dim=33", "model.encoder_dim"),
+        ("tasks.enrgy.enabled=true", "tasks.energy"),
+        ("data.prefetch_factor=2", "prefetch_factor"),
+    ],
+)
+def test_wrong_setting_names_the_key(xectool: Run, files: Path, setting: str, key: str) -> None:
+    outcome = xectool("train", files / "config.yaml", "--set", setting)
+    assert outcome.code == 2
+    assert key in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_validation_on_training_events_is_refused_unless_stated(xectool: Run, files: Path) -> None:
+    argv = ["train", files / "config.yaml", "--run-name", "overlap", "--dry-run"]
+    same = ["--set", f"data.val_path={files}/train.root"]
+    outcome = xectool(*argv, *same)
+    assert outcome.code == 2
+    assert "data.allow_overlap" in outcome.err
+    assert xectool(*argv, *same, "--set", "data.allow_overlap=true").code == 0
+
+
+def test_device_that_is_not_here_is_exit_3(xectool: Run, files: Path) -> None:
+    outcome = xectool("train", files / "config.yaml", "--run-name", "gpu", "--device", "cuda:9", "--dry-run")
+    assert outcome.code == 3
+    assert "--device cpu" in outcome.err
+
+
+@pytest.mark.parametrize("name", ["../outside", "a/b", ".hidden", "sp ace"])
+def test_run_name_cannot_leave_the_run_directory(xectool: Run, files: Path, name: str) -> None:
+    outcome = xectool("train", files / "config.yaml", "--run-name", name)
+    assert outcome.code == 2
+    assert "--run-name" in outcome.err
+
+
+@pytest.mark.parametrize("model", ["missing.pt", "config.yaml", "val.root"])
+def test_what_is_no_model_is_one_message(xectool: Run, files: Path, model: str) -> None:
+    outcome = xectool("predict", files / model, files / "val.root")
+    assert outcome.code == 2
+    assert "fix:" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_plain_lines_where_there_is_no_terminal(files: Path) -> None:
+    command = [sys.executable, "-m", "xectool", "train", str(files / "config.yaml"), "--run-name", "plain"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout == ""
+    assert "\x1b[" not in result.stderr
+    assert "epoch 1: train/loss" in result.stderr
+    assert "events/s" in result.stderr
