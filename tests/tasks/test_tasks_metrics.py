@@ -150,6 +150,16 @@ def test_a_task_without_any_truth_has_no_metrics(make_task: MakeTask, make_batch
     assert np.isfinite(found["val/loss"])
 
 
+def test_a_task_whose_truth_the_file_lacks_has_no_metrics(make_task: MakeTask, make_batch: MakeBatch) -> None:
+    task = make_task(energy=enabled(), uvwFI=enabled())
+    accumulator = task.accumulator()
+    batch = make_batch({"energy": torch.full((3, 1), 0.05)})
+    accumulator.update({"energy": torch.ones(3, 1), "uvwFI": torch.ones(3, 3)}, batch)
+    found = accumulator.compute()
+    assert found["energy_bias"] == pytest.approx(0.95)
+    assert "uvw_dist_68pct" not in found
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_prediction_that_is_not_finite_shows_in_the_metrics(
     make_task: MakeTask, make_batch: MakeBatch, bad: float

@@ -6,6 +6,7 @@ Axes: B events, D components of a target, N loss terms.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,12 +39,13 @@ class RegressionMetrics(MetricAccumulator):
 
     @torch.no_grad()
     def update(self, outputs: Outputs, batch: EventBatch) -> None:
-        """Add one batch.
+        """Add one batch; a task whose truth the batch lacks gets no metrics.
 
         Args:
             outputs: Network units by task, shape (B, D or 2D).
             batch: The events.
         """
+        batch = self._with_all_targets(batch)
         per_event, known = self._task.event_losses(outputs, batch)
         weighted = per_event.double() * batch.weight.double()
         self._sums += torch.stack([weighted.sum(dim=1), known.sum(dim=1, dtype=torch.float64)]).cpu().numpy()
@@ -96,6 +98,16 @@ class RegressionMetrics(MetricAccumulator):
             sigma = _numpy(transform.decode_sigma(mean, output[:, width:]))
         prediction = _numpy(transform.decode(mean))
         self._columns[term].append(residual_columns(term, prediction, _numpy(truth[known]), sigma))
+
+    def _with_all_targets(self, batch: EventBatch) -> EventBatch:
+        missing = [term for term in self._task.terms if term not in batch.targets]
+        if not missing:
+            return batch
+        unknown = {
+            term: batch.weight.new_full((len(batch.weight), len(self._task.transforms[term].scale)), float("nan"))
+            for term in missing
+        }
+        return replace(batch, targets={**batch.targets, **unknown})
 
     def _physical_beta(self, term: str) -> np.ndarray:
         """Return the edge of the quadratic region in physical units, shape (D,); a logarithm has no such edge."""
