@@ -1,0 +1,54 @@
+"""What users copy works: every example, every command block of the documentation."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from xectool import engine
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCKS = [(page, block) for page in PAGES for block in BLOCK.findall(page.read_text())]
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory as the documentation assumes it: data/train.root, data/val.root, examples/."""
+    directory = tmp_path_factory.mktemp("docs")
+    engine.simulate(str(directory / "data" / "train.root"), events=48, seed=1)
+    engine.simulate(str(directory / "data" / "val.root"), events=16, seed=2)
+    shutil.copytree(ROOT / "examples", directory / "examples")
+    return directory
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*.yaml")))
+def test_example_trains_for_two_steps(workspace: Path, name: str) -> None:
+    small = ["data.batch_size=8", "model.encoder_dim=32", "model.hidden_dim=8", "data.chunksize=32"]
+    paths = [f"data.train_path={workspace}/data/train.root", f"data.val_path={workspace}/data/val.root"]
+    places = [f"checkpoint.save_dir={workspace}/runs", "mlflow.enabled=false", "checkpoint.save_artifacts=false"]
+    result = engine.train(ROOT / "examples" / name, overrides=[*small, *paths, *places], run_name=name, max_steps=2)
+    assert (result.status, result.steps) == ("max_steps", 2)
+
+
+def test_there_are_commands_to_run() -> None:
+    assert len(BLOCKS) >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", range(len(BLOCKS)), ids=lambda i: f"{BLOCKS[i][0].name}-{i}")
+def test_command_block_runs(workspace: Path, index: int) -> None:
+    page, block = BLOCKS[index]
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    result = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block], cwd=workspace, env=environment, capture_output=True, text=True,
+        check=False, timeout=300,
+    )  # fmt: skip
+    assert result.returncode == 0, f"{page.name}:\n{block}\n{result.stderr}"
