@@ -111,12 +111,19 @@ class EpochOrder:
 
 
 def cut_shard(order: EpochOrder, shard: int, window_events: int) -> IntArray:
-    """Return the indices at which the windows of a shard start, and its size: whole blocks, at least the aim."""
+    """Return the indices at which the windows of a shard start, and its size: whole blocks, nearest to the aim."""
     start, stop = int(order.shard_starts[shard]), int(order.shard_starts[shard + 1])
     aim = max(1, window_events * (shard + 1) // order.num_shards)
     edges = [start]
     while edges[-1] < stop:
-        block = np.searchsorted(order.ends, edges[-1] + aim, side="left")
-        edges.append(min(stop, int(order.ends[min(int(block), len(order.ends) - 1)])))
+        edges.append(min(stop, _nearest_end(order.ends, edges[-1], aim)))
         aim = window_events
     return np.asarray(edges, dtype=np.int64) - start
+
+
+def _nearest_end(ends: IntArray, position: int, aim: int) -> int:
+    """Return the end of a block after ``position`` that is nearest to ``position + aim``."""
+    wanted = position + aim
+    block = min(int(np.searchsorted(ends, wanted, side="left")), len(ends) - 1)
+    above, below = int(ends[block]), int(ends[block - 1])
+    return below if below > position and wanted - below < above - wanted else above

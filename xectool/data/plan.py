@@ -5,9 +5,9 @@ The order of an epoch:
 1. Each file is cut into *blocks*: runs of whole storage clusters; a cluster is split only if it is larger than a
    window. The blocks of all files are permuted by (seed, epoch); their events in a row are the virtual sequence.
 2. The virtual sequence of N events is cut into L contiguous *shards* of equal size (the first N mod L have one more).
-3. Each shard is cut into *windows* of whole blocks with at least ``chunksize / num_shards`` events. Events are permuted
-   within a window by (seed, epoch, shard, window). The first window of shard l is (l + 1) / L as long, so that the
-   windows of different shards do not all end at once.
+3. Each shard is cut into *windows* of whole blocks, as near as can be to ``chunksize / num_shards`` events. Events are
+   permuted within a window by (seed, epoch, shard, window). The first window of shard l is (l + 1) / L as long,
+   so that the windows of different shards do not all end at once.
 4. Position p of the epoch is event p // L of shard p mod L. Step s covers the positions [s G, (s + 1) G) with
    G = batch_size x world_size, and rank r takes those with p mod world_size = r.
 
@@ -82,9 +82,9 @@ class DataPlan:
 
     @property
     def max_window_events(self) -> int:
-        """Upper bound on the events of a window: the aim plus the largest block, less one."""
-        largest = int(self._blocks.num_events.max()) if self.num_blocks else 0
-        return min(self.window_events + largest - 1, self.num_events)
+        """Upper bound on the events of a window: the aim plus half of the largest block, or that block."""
+        largest = int(self._blocks.num_events.max())
+        return min(max(self.window_events + largest // 2, largest), self.num_events)
 
     def shards_of_rank(self, rank: int) -> list[int]:
         """Return the shards from which a rank takes events; it reads no other."""

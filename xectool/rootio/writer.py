@@ -18,8 +18,8 @@ FileFormat = Literal["ttree", "rntuple"]
 BranchSpec = tuple[Any, tuple[int, ...]]
 
 # One basket a branch and cluster: large enough for cheap headers, small enough that a reader which
-# needs a part of it wastes little (880 events of two 4760-wide float32 branches).
-CLUSTER_BYTES = 32 * 1024 * 1024
+# needs a part of it wastes little (440 events of two 4760-wide float32 branches).
+CLUSTER_BYTES = 16 * 1024 * 1024
 MAX_CLUSTER_EVENTS = 65_536
 
 _COMPRESSIONS = {"zlib": uproot.ZLIB, "lz4": uproot.LZ4, "zstd": uproot.ZSTD, "lzma": uproot.LZMA}
@@ -55,7 +55,7 @@ def parse_compression(text: str) -> Any:
 class TreeWriter:
     """Writes one tree to ``<path>.part`` and gives it its name once it is whole and on disk.
 
-    Rows are collected and written in clusters of about 32 MiB, so memory does not grow with the file and
+    Rows are collected and written in clusters of about 16 MiB, so memory does not grow with the file and
     the basket layout does not depend on how many rows each ``extend`` brings.
 
     Args:
