@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -42,4 +43,7 @@ def root(
 
 def main() -> None:
     """Run the command line; the exit code follows the documented table."""
+    # OpenMP reads this when torch loads. Threads that spin while they wait made a step nine times slower on two shared
+    # cores (docs/experiments.md); a user's own setting is kept.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     sys.exit(boundary.run(app, sys.argv[1:]))
