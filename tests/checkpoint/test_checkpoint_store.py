@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -136,7 +137,7 @@ def test_ema_is_preferred_and_its_absence_is_said() -> None:
 def test_published_name_outlives_the_next_save(tmp_path: Path) -> None:
     last = tmp_path / store.LAST_NAME
     store.save(last, example(1.0))
-    store.publish(last, store.BEST_NAME)
+    store.publish(last, tmp_path / store.BEST_NAME)
     store.save(last, example(2.0))
     assert float(store.load(tmp_path / store.BEST_NAME).model["layer.weight"][0, 0]) == 1.0
     assert float(store.load(last).model["layer.weight"][0, 0]) == 2.0
@@ -148,7 +149,7 @@ def test_publishing_copies_where_links_are_refused(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(os, "link", refuse)
     store.save(tmp_path / store.LAST_NAME, example(4.0))
-    store.publish(tmp_path / store.LAST_NAME, store.BEST_NAME)
+    store.publish(tmp_path / store.LAST_NAME, tmp_path / store.BEST_NAME)
     assert float(store.load(tmp_path / store.BEST_NAME).model["layer.weight"][0, 0]) == 4.0
 
 
@@ -161,6 +162,20 @@ def test_newest_passes_over_a_damaged_checkpoint_and_says_so(tmp_path: Path) -> 
     assert path.name == store.epoch_name(1)
     assert float(checkpoint.model["layer.weight"][0, 0]) == 1.0
     assert [error.where for error in rejected] == [str(last)]
+
+
+def at_step(step: int) -> Checkpoint:
+    return replace(example(float(step)), meta={**example().meta, "step": step})
+
+
+def test_newest_goes_by_steps_and_not_by_the_times_of_files(tmp_path: Path) -> None:
+    for name, step in ((store.LAST_NAME, 9), (store.epoch_name(3), 6), (store.epoch_name(10), 8)):
+        store.save(tmp_path / name, at_step(step))
+    for number, path in enumerate(sorted(tmp_path.iterdir(), reverse=True)):
+        os.utime(path, (1000 + number, 1000 + number))
+    assert store.newest(tmp_path)[0].name == store.LAST_NAME
+    (tmp_path / store.LAST_NAME).write_bytes(b"PK torn")
+    assert store.newest(tmp_path)[0].name == store.epoch_name(10)
 
 
 def test_empty_run_has_nothing_to_resume(tmp_path: Path) -> None:

@@ -104,6 +104,60 @@ def test_best_name_is_made_up_for_after_a_kill_between_saving_and_naming(tiny_co
     assert store.load(best).meta["progress"]["best_epoch"] == 1
 
 
+def epochs_by_name(run_dir: Path) -> dict[str, int]:
+    """Which finished epoch each checkpoint of a run holds."""
+    found = {path.name: store.load(path).meta["progress"] for path in run_dir.glob("checkpoint_*.pt")}
+    return {name: progress["epoch"] - 1 for name, progress in found.items() if not progress["batch"]}
+
+
+def test_resume_from_an_earlier_checkpoint_leaves_the_numbered_ones_what_they_are(tiny_config: Config) -> None:
+    config = tiny_config(training={"epochs": 3}, checkpoint={"save_interval": 1})
+    done = engine.train(config)
+    run_dir = Path(done.run_dir)
+    engine.train(config, resume=str(run_dir / store.epoch_name(1)), max_steps=6)
+    found = epochs_by_name(run_dir)
+    assert {name: found[name] for name in map(store.epoch_name, (1, 2, 3))} == {
+        store.epoch_name(epoch): epoch for epoch in (1, 2, 3)
+    }
+    assert found[store.BEST_NAME] == 1
+
+
+def test_run_that_goes_on_elsewhere_takes_its_best_checkpoint_along(tiny_config: Config) -> None:
+    config = tiny_config(training={"epochs": 1})
+    first = engine.train(config, run_name="first")
+    assert first.checkpoint_last is not None
+    ruin = ["training.epochs=2", "training.lr=5.0", "training.grad_clip=0.0"]
+    second = engine.train(config, run_name="second", resume=first.checkpoint_last, overrides=ruin)
+    assert second.best_epoch == 1
+    assert second.checkpoint_best is not None
+    assert second.metrics["val/loss"] == pytest.approx(first.metrics["val/loss"], rel=1e-6)
+
+
+def test_lost_best_checkpoint_is_said_and_set_anew(tiny_config: Config) -> None:
+    config = tiny_config(training={"epochs": 1})
+    run_dir = Path(engine.train(config, max_steps=5).run_dir)
+    engine.train(config, resume="auto")
+    (run_dir / store.BEST_NAME).unlink()
+    engine.train(config, resume="auto", overrides=["training.epochs=2"], max_steps=6)
+    (run_dir / store.BEST_NAME).unlink()
+    resumed = engine.train(config, resume="auto", overrides=["training.epochs=2"])
+    assert resumed.best_epoch == 2
+    assert epochs_by_name(run_dir)[store.BEST_NAME] == 2
+
+
+def test_overwriting_run_never_uses_the_best_of_the_one_before(tiny_config: Config) -> None:
+    engine.train(tiny_config(training={"epochs": 1}))
+    again = engine.train(tiny_config(), overrides=["checkpoint.overwrite=true", "model.hidden_dim=16"], max_steps=1)
+    assert again.checkpoint_best is None
+    assert [path.name for path in Path(again.run_dir).glob("checkpoint_*.pt")] == [store.LAST_NAME]
+
+
+def test_resume_into_the_directory_of_another_run_is_refused(tiny_config: Config) -> None:
+    first, _ = (engine.train(tiny_config(), run_name=name, max_steps=1) for name in ("first", "other"))
+    with pytest.raises(CheckpointError, match="another --run-name"):
+        engine.train(tiny_config(), run_name="other", resume=first.checkpoint_last)
+
+
 def test_existing_run_is_not_overwritten(tiny_config: Config) -> None:
     config = tiny_config(training={"epochs": 1})
     engine.train(config, max_steps=1)

@@ -58,6 +58,11 @@ class Checkpoint:
         return str(self.meta["kind"])
 
     @property
+    def step(self) -> int:
+        """Optimizer steps the weights have seen; 0 where the layout does not tell."""
+        return int(self.meta.get("step", 0))
+
+    @property
     def config(self) -> dict[str, Any]:
         """The resolved configuration the weights were trained with."""
         config = self.meta["config"]

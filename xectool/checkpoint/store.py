@@ -53,27 +53,27 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
         raise _disk_error(path, error) from error
 
 
-def publish(source: Path, name: str) -> Path:
-    """Give a saved checkpoint a second name beside the first, atomically and without a second copy where possible.
+def publish(source: Path, target: Path) -> None:
+    """Give a saved checkpoint a further name, atomically and without a second copy where possible.
 
     Raises:
         DiskError: Neither a link nor a copy could be made.
     """
-    target = source.with_name(name)
     part = target.with_name(target.name + ".part")
     try:
         part.unlink(missing_ok=True)
         try:
             os.link(source, part)
-        except OSError:  # file systems without hard links
+        except OSError:  # file systems without hard links, and names on another file system
             shutil.copyfile(source, part)
             with part.open("rb+") as stream:
                 os.fsync(stream.fileno())
         part.replace(target)
         _sync_directory(target.parent)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
         raise _disk_error(target, error) from error
-    return target
 
 
 def load(path: Path) -> Checkpoint:
@@ -101,18 +101,28 @@ def load(path: Path) -> Checkpoint:
 def newest(run_dir: Path) -> tuple[Path, Checkpoint, list[XecError]]:
     """Return the furthest sound checkpoint of a run, and why better candidates were passed over.
 
+    That is ``checkpoint_last.pt`` where it is sound; else the one with the most optimizer steps, whatever the times
+    of the files say: copying a run directory does not keep them.
+
     Raises:
         CheckpointError: The run holds no sound checkpoint.
     """
     rejected: list[XecError] = []
-    for path in sorted(run_dir.glob("checkpoint_*.pt"), key=lambda p: (p.stat().st_mtime_ns, p.name), reverse=True):
+    best: tuple[Path, Checkpoint] | None = None
+    last = run_dir / LAST_NAME
+    others = sorted(path for path in run_dir.glob("checkpoint_*.pt") if path != last)
+    for path in [last, *others] if last.exists() else others:
         try:
             checkpoint = load(path)
         except CheckpointError as error:
             rejected.append(error)
             continue
-        if checkpoint.training:
-            return path, checkpoint, rejected
+        if checkpoint.training and (best is None or checkpoint.step > best[1].step):
+            best = path, checkpoint
+        if best is not None and path == last:
+            break
+    if best is not None:
+        return *best, rejected
     reasons = "; ".join(f"{error.where}: {error.problem}" for error in rejected)
     raise CheckpointError(
         f"no checkpoint to resume from ({reasons})" if reasons else "no checkpoint to resume from",

@@ -64,7 +64,7 @@ def write_outputs(
     config = parts.config
     model = parts.average.best_model if config.validation.use_ema else parts.model
     best = directory / store.BEST_NAME
-    if best.exists():
+    if fit.progress.best_epoch:
         load_weights(model, store.load(best).weights("auto" if config.validation.use_ema else "model"))
     accumulator = parts.task.accumulator()
     baseline = BaselineMetrics(ConventionalEstimator.from_state(conventional))

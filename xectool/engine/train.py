@@ -198,6 +198,9 @@ class _Run:
             conventional = calibrate_conventional(self.parts)
             facts = {**data_facts(self.data.train), "conventional": conventional}
             saver = Saver(self.parts, self.place.directory, self.writer, facts)
+            note = saver.adopt(progress, self.place.checkpoint_path)
+            if note:
+                self.observer.message(note)
             fit = Trainer(self.parts, saver, self.observer, tracker, max_steps).fit(progress)
             outputs = RunOutputs()
             if fit.status != "interrupted":
@@ -217,7 +220,7 @@ class _Run:
             steps=fit.progress.step,
             best_epoch=fit.progress.best_epoch,
             metrics={**fit.metrics, **outputs.metrics},
-            checkpoint_best=str(best) if best.exists() else None,
+            checkpoint_best=str(best) if fit.progress.best_epoch else None,
             checkpoint_last=str(last) if last.exists() else None,
             nonfinite_batches=self.parts.guard.total_bad,
             events_per_s=history[-1].get("perf/events_per_s", 0.0) if history else 0.0,

@@ -43,7 +43,8 @@ def choose_place(config: RunConfig, resume: str | None) -> RunPlace:
 
     Raises:
         UsageError: The name is not a plain directory name.
-        CheckpointError: The checkpoint to resume from is missing, damaged, or holds no training state.
+        CheckpointError: The checkpoint to resume from is missing or damaged, or its run would go on in the directory
+            of another.
     """
     resume = resume or config.checkpoint.resume_from
     name = config.mlflow.run_name
@@ -55,7 +56,8 @@ def choose_place(config: RunConfig, resume: str | None) -> RunPlace:
         )
     root = Path(config.checkpoint.save_dir).expanduser()
     if resume and resume != AUTO:
-        return _resume_from(Path(resume).expanduser(), root / name if name else None)
+        place = _resume_from(Path(resume).expanduser(), root / name if name else None)
+        return place if config.checkpoint.overwrite else _require_own_or_free(place)
     directory = root / name if name else _unnamed(root, config.kind, resume == AUTO)
     if resume == AUTO:
         return _resume_newest(directory)
@@ -84,10 +86,26 @@ def _resume_from(path: Path, directory: Path | None) -> RunPlace:
     return RunPlace(directory or path.parent, checkpoint, path, (f"continuing from {path}",))
 
 
+def _require_own_or_free(place: RunPlace) -> RunPlace:
+    """Refuse to go on in the directory of another run, whose checkpoints would be replaced."""
+    assert place.checkpoint_path is not None
+    own = place.checkpoint_path.parent.resolve() == place.directory.resolve()
+    if own or not any(place.directory.glob("checkpoint_*.pt")):
+        return place
+    raise CheckpointError(
+        f"{place.directory} already holds the checkpoints of another run",
+        where=f"--run-name {place.directory.name} with --resume {place.checkpoint_path}",
+        fix="another --run-name, or --set checkpoint.overwrite=true to give up that run",
+        code="CFG-53",
+    )
+
+
 def _unnamed(root: Path, kind: str, continuing: bool) -> Path:
     """Return the directory of a run without a name: a new one, or the one that was saved to last."""
     if continuing:
         saved = sorted(root.glob(f"{kind}_*/{store.LAST_NAME}"), key=lambda path: path.stat().st_mtime_ns)
         if saved:
             return saved[-1].parent
-    return root / f"{kind}_{time.strftime('%Y%m%d-%H%M%S')}"
+    name = f"{kind}_{time.strftime('%Y%m%d-%H%M%S')}"
+    names = (name, *(f"{name}-{count}" for count in range(2, 1000)))
+    return next(root / free for free in names if not (root / free).exists())

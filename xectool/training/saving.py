@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Any
 
 from xectool.checkpoint import store
-from xectool.errors import RunDiverged
+from xectool.errors import CheckpointError, RunDiverged
 from xectool.runlog.writer import RunWriter
 from xectool.training.guards import nonfinite_weights
 from xectool.training.parts import RunParts
@@ -75,6 +76,35 @@ class Saver:
         if by_step or by_time:
             self.save(progress)
 
+    def adopt(self, progress: Progress, source: Path | None) -> str:
+        """Make the names in the run directory those of the run that starts here or goes on from ``source``.
+
+        A run may go on in another directory, or from an earlier checkpoint than its last; its best checkpoint is then
+        fetched, and one of an abandoned continuation is never taken for it.
+
+        Returns:
+            What the user should know, or an empty string.
+
+        Raises:
+            DiskError: The best checkpoint could not be copied.
+        """
+        if source == self.last:
+            self.publish(progress)
+        if source is None or source.parent.resolve() != self.run_dir.resolve():
+            for left in self.run_dir.glob("checkpoint_*.pt"):
+                left.unlink()  # of a run that checkpoint.overwrite gives up
+        if source is None or not progress.best_epoch:
+            return ""
+        best = self.run_dir / store.BEST_NAME
+        for candidate in (best, source.parent / store.BEST_NAME, source):
+            if _is_best(candidate, progress):
+                if candidate != best:
+                    store.publish(candidate, best)
+                return ""
+        lost = progress.best_epoch
+        progress.best_loss, progress.best_epoch, progress.epochs_since_best = math.inf, 0, 0
+        return f"the checkpoint of the best epoch, {lost}, is not beside {source}; the next validation sets a new best"
+
     def publish(self, progress: Progress) -> None:
         """Give the checkpoint of a finished epoch its further names.
 
@@ -84,6 +114,16 @@ class Saver:
         if progress.batch or not finished:
             return
         if progress.best_epoch == finished:
-            store.publish(self.last, store.BEST_NAME)
+            store.publish(self.last, self.run_dir / store.BEST_NAME)
         if finished % self.parts.config.checkpoint.save_interval == 0:
-            store.publish(self.last, store.epoch_name(finished))
+            store.publish(self.last, self.run_dir / store.epoch_name(finished))
+
+
+def _is_best(path: Path, progress: Progress) -> bool:
+    """Return whether a file is the checkpoint of the best epoch of a run."""
+    try:
+        saved = store.load(path).meta.get("progress", {})
+    except CheckpointError:
+        return False
+    found = (saved.get("best_epoch"), saved.get("best_loss"), saved.get("epoch"), saved.get("batch"))
+    return found == (progress.best_epoch, progress.best_loss, progress.best_epoch + 1, 0)

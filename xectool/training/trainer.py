@@ -70,8 +70,6 @@ class Trainer:
             DiskError: A checkpoint could not be written; the previous one is intact.
         """
         status = "finished"
-        if self.saver.last.exists():
-            self.saver.publish(progress)
         with StopRequest() as stop:
             while progress.epoch <= self.parts.config.training.epochs:
                 if self._stale(progress):
