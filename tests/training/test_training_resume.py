@@ -189,6 +189,33 @@ def test_resume_with_silently_other_outputs_is_refused(tiny_config: Config, over
     assert key in caught.value.problem
 
 
+def test_resume_with_another_loss_balance_is_refused(tiny_config: Config) -> None:
+    config = tiny_config()
+    engine.train(config, max_steps=1)
+    with pytest.raises(CheckpointError, match="loss_balance: manual"):
+        engine.train(config, resume="auto", overrides=["loss_balance=auto"])
+
+
+def test_gradient_scaling_can_be_turned_on_at_a_resume(tiny_config: Config) -> None:
+    config = tiny_config(training={"epochs": 1})
+    engine.train(config, max_steps=1)
+    assert engine.train(config, resume="auto", overrides=["training.amp=fp16"], max_steps=2).steps == 2
+
+
+def test_weight_decay_follows_the_configuration_at_a_resume(tiny_config: Config) -> None:
+    config = tiny_config(training={"epochs": 1})
+    engine.train(config, max_steps=1)
+    resumed = engine.train(config, resume="auto", overrides=["training.weight_decay=0.25"], max_steps=2)
+    groups = final(Path(resumed.run_dir)).training["optimizer"]["param_groups"]
+    assert [group["weight_decay"] for group in groups] == [0.25, 0.0]
+
+
+def test_resume_from_an_older_checkpoint_asks_for_init_from(tiny_config: Config, reference_dir: Path) -> None:
+    older = reference_dir / "checkpoints" / "reg_small_checkpoint_best.pth.xz"
+    with pytest.raises(CheckpointError, match=r"checkpoint\.init_from="):
+        engine.train(tiny_config(), resume=str(older))
+
+
 def test_other_batches_are_refused_inside_an_epoch_and_allowed_between(tiny_config: Config) -> None:
     config = tiny_config()
     engine.train(config, run_name="inside", max_steps=2)

@@ -44,8 +44,15 @@ def require_resumable(config: RunConfig, checkpoint: Checkpoint, train: EventSou
     """Refuse a resume that would go on with other inputs, outputs or, inside an epoch, other batches.
 
     Raises:
-        CheckpointError: Keys differ; the message lists each with both values.
+        CheckpointError: The checkpoint holds weights only, or keys differ; the message lists each with both values.
     """
+    if not checkpoint.training:
+        raise CheckpointError(
+            "this checkpoint holds weights only, so a run cannot resume from it",
+            where=str(path),
+            fix=f"start a new run from its weights: --set checkpoint.init_from={path}",
+            code="XT-CKPT-NO-TRAINING",
+        )
     current, saved = config.to_dict(), checkpoint.config
     differing = [d for key in OUTPUT_KEYS for d in differences(saved.get(key), current.get(key), key)]
     differing = [d for d in differing if d[0].rsplit(".", 1)[-1] not in OUTPUT_EXCEPT]

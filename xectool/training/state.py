@@ -82,19 +82,14 @@ def restore(parts: RunParts, checkpoint: Checkpoint) -> Progress:
     """Continue a run from its checkpoint and return where it stands.
 
     Raises:
-        CheckpointError: The checkpoint holds weights only, or its tensors do not fit the configured model.
+        CheckpointError: Its tensors do not fit the configured model, optimizer or loss.
     """
-    if not checkpoint.training:
-        raise CheckpointError(
-            "this checkpoint holds weights only, so a run cannot resume from it",
-            where="checkpoint.resume_from or --resume",
-            fix="start a new run from its weights: --set checkpoint.init_from=PATH",
-            code="XT-CKPT-NO-TRAINING",
-        )
     load_weights(parts.model, checkpoint.model)
-    parts.task.load_state_dict(checkpoint.training["task"])
+    load_task(parts.task, checkpoint)
     _load_optimizer(parts.stepper.optimizer, checkpoint.training["optimizer"])
-    parts.stepper.scaler.load_state_dict(checkpoint.training["scaler"])
+    # A run that trained without gradient scaling saved none; one that turns it on starts from the default scale.
+    if checkpoint.training["scaler"]:
+        parts.stepper.scaler.load_state_dict(checkpoint.training["scaler"])
     parts.average.load(checkpoint.ema, int(checkpoint.meta["num_averaged"]))
     parts.schedule.load_state_dict(checkpoint.meta["schedule"])
     parts.guard.load_state_dict(checkpoint.meta["guard"])
@@ -129,6 +124,27 @@ def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> No
     model.load_state_dict(weights)
 
 
+def load_task(task: torch.nn.Module, checkpoint: Checkpoint) -> None:
+    """Load what the loss has learned, such as the weights of an automatic balance; of foreign layouts nothing is known.
+
+    Raises:
+        CheckpointError: The loss learns other things than the one that was saved.
+    """
+    saved = checkpoint.training.get("task")
+    if saved is None:
+        return
+    if saved.keys() != task.state_dict().keys():
+        raise CheckpointError(
+            f"the loss of the checkpoint has learned {sorted(saved) or 'nothing'}, the configured one learns "
+            f"{sorted(task.state_dict()) or 'nothing'}",
+            where="loss_balance",
+            fix=f"loss_balance: {checkpoint.config.get('loss_balance', 'manual')} (as in the checkpoint), or start a "
+            "new run from its weights: --set checkpoint.init_from=PATH",
+            code="CFG-46",
+        )
+    task.load_state_dict(saved)
+
+
 def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     own = [p for group in optimizer.param_groups for p in group["params"]]
     saved = state["state"]
@@ -146,7 +162,11 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> 
             fix="start a new run from the weights: --set checkpoint.init_from=PATH",
             code="XT-CKPT-OPTIMIZER",
         )
+    decays = [group["weight_decay"] for group in optimizer.param_groups]
     optimizer.load_state_dict(state)
+    # The rate of decay is the configuration's, like the learning rate; the state brings only the moments.
+    for group, decay in zip(optimizer.param_groups, decays, strict=True):
+        group["weight_decay"] = decay
 
 
 def _random_state() -> dict[str, Any]:
