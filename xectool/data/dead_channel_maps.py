@@ -1,0 +1,152 @@
+"""Which sensors are dead: from a text file, a flag branch, the readings themselves, or the experiment's database.
+
+Axes: S sensors (4760).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS
+from xectool.detector.dead_channel_database import DeadChannelDatabase, open_database
+from xectool.detector.dead_channels import read_dead_channels
+from xectool.errors import DataUnusable, UsageError
+from xectool.rootio.files import expand_inputs
+from xectool.rootio.reader import EventFile
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+_UNKNOWN = 0.9 * DEAD_VALUE
+_BLOCK_EVENTS = 1024
+_BRANCH_PREFIX = "branch:"
+_DATABASE_SCHEMES = ("sqlite:", "mysql:")
+
+
+@dataclass(frozen=True)
+class DeadChannelMap:
+    """Dead sensors and how they were found.
+
+    Attributes:
+        sensors: Ascending ids of the sensors that are dead in every event.
+        share: Share of the events in which each sensor is dead, shape (S,).
+        num_events: Events that were looked at; 0 for a list made by others.
+        origin: Where the list comes from.
+    """
+
+    sensors: IntArray
+    share: FloatArray
+    num_events: int
+    origin: str
+
+    @property
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """True at the dead sensors, shape (S,)."""
+        mask = np.zeros(NUM_SENSORS, dtype=bool)
+        mask[self.sensors] = True
+        return mask
+
+
+@dataclass(frozen=True)
+class DeadChannelQuery:
+    """What the maps that look at data need to know.
+
+    Attributes:
+        files: Data files, as every command takes them.
+        tree: Name of the tree.
+        npho_branch: Photons of the sensors.
+        run_number: Run to ask the database for.
+        max_events: Look at no more events than this.
+        database: Opens a database url.
+    """
+
+    files: Sequence[str] = ()
+    tree: str = "tree"
+    npho_branch: str = "npho"
+    run_number: int | None = None
+    max_events: int | None = None
+    database: Callable[[str], DeadChannelDatabase] = field(default=open_database)
+
+
+def find_dead_channels(origin: str, query: DeadChannelQuery | None = None) -> DeadChannelMap:
+    """Return the dead sensors that ``origin`` describes.
+
+    Args:
+        origin: ``data`` for the sensors without a valid reading in any event of the query's files; ``branch:NAME`` for
+            a branch with one flag a sensor; a ``sqlite:`` or ``mysql:`` url; otherwise the path of a text file.
+        query: Files and run that the first three need.
+
+    Raises:
+        UsageError: The origin needs files or a run number and has none.
+        DataFileError: A file, branch, run or entry is not there or not valid.
+        DataUnusable: The files hold no event.
+        WorldError: The database does not answer.
+    """
+    query = query or DeadChannelQuery()
+    if origin == "data":
+        return dead_from_readings(query)
+    if origin.startswith(_BRANCH_PREFIX):
+        return dead_from_branch(query, origin.removeprefix(_BRANCH_PREFIX))
+    if origin.startswith(_DATABASE_SCHEMES):
+        if query.run_number is None:
+            raise UsageError("the database is asked for a run, and none is given", where=origin, fix="--run 430000")
+        found = query.database(origin).dead_channels(query.run_number)
+        return _listed(found, f"{origin} run {query.run_number}")
+    return _listed(read_dead_channels(origin), origin)
+
+
+def dead_from_branch(query: DeadChannelQuery, branch: str = "dead") -> DeadChannelMap:
+    """Return the sensors that a branch flags; a value other than 0 means dead.
+
+    Raises:
+        DataFileError: A file or the branch is not there, or the branch does not hold one flag a sensor.
+        DataUnusable: The files hold no event.
+    """
+    return _count(query, branch, lambda values: values != 0, f"branch {branch}")
+
+
+def dead_from_readings(query: DeadChannelQuery) -> DeadChannelMap:
+    """Return the sensors without a valid photon number in any event: NaN, infinite, or 1e10 as the files write it.
+
+    Raises:
+        DataFileError: A file or the branch is not there.
+        DataUnusable: The files hold no event.
+    """
+    return _count(query, query.npho_branch, lambda values: ~(np.abs(values) < _UNKNOWN), f"branch {query.npho_branch}")
+
+
+def _listed(sensors: IntArray, origin: str) -> DeadChannelMap:
+    share = np.zeros(NUM_SENSORS)
+    share[sensors] = 1.0
+    return DeadChannelMap(sensors, share, 0, origin)
+
+
+def _count(
+    query: DeadChannelQuery,
+    branch: str,
+    is_dead: Callable[[npt.NDArray[np.float32]], npt.NDArray[np.bool_]],
+    origin: str,
+) -> DeadChannelMap:
+    counts, num_events = np.zeros(NUM_SENSORS, np.int64), 0
+    paths = expand_inputs(query.files) if query.files else []
+    for path in paths:
+        with EventFile(path, query.tree) as file:
+            left = file.num_entries if query.max_events is None else query.max_events - num_events
+            last = min(file.num_entries, left)
+            for start in range(0, last, _BLOCK_EVENTS):
+                block = np.empty((min(_BLOCK_EVENTS, last - start), NUM_SENSORS), np.float32)
+                file.read_into(branch, start, start + len(block), block)
+                counts += is_dead(block).sum(axis=0)
+                num_events += len(block)
+    if num_events == 0:
+        raise DataUnusable(
+            "there is no event to find dead sensors in",
+            where=", ".join(paths[:3]) or "no data file was given",
+            fix="name data files that hold events, or a text file with the dead sensors",
+            code="XT-DATA-NO-EVENTS",
+        )
+    return DeadChannelMap(np.flatnonzero(counts == num_events), counts / num_events, num_events, origin)
