@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import yaml
 from xectool.config.document import Document
 from xectool.config.load import CONFIG_RULES
 from xectool.config.root import KINDS, RunConfig, config_from_dict
@@ -238,3 +239,14 @@ def test_keeping_validation_events_is_only_noted() -> None:
 def test_a_broken_rule_is_one_config_error() -> None:
     with pytest.raises(ConfigError, match="T_max"):
         config_from_dict({"kind": "mae", "training": {"warmup_epochs": 30}}, "here")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rule}-{'-'.join(case.failing)}")
+def test_the_fix_is_a_line_that_ends_the_finding(case: Case) -> None:
+    (found,) = RULES[case.rule].check(build(case.kind, case.failing))
+    changes = dict(case.failing)
+    if found.fix.startswith("delete "):
+        del changes[found.fix.removeprefix("delete ")]
+    else:
+        changes |= yaml.safe_load(found.fix)
+    assert list(RULES[case.rule].check(build(case.kind, changes))) == []

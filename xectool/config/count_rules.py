@@ -90,7 +90,7 @@ class PredictionsAreWanted(Rule[Counts]):
             "checkpoint.save_predictions",
             f"checkpoint.save_predictions: true writes about {size_gb:.1f} GB for {events} validation events; enable "
             "only for final evaluation",
-            f"disable checkpoint.save_predictions, or validation.max_events: {_MANY_EVENTS}",
+            f"validation.max_events: {_MANY_EVENTS}  # or disable checkpoint.save_predictions",
         )
 
 

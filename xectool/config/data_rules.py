@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from xectool.config.root import MaeConfig, RegressorConfig, RunConfig
+from xectool.config.serialize import inline_yaml
 from xectool.findings import Finding
 from xectool.rules import Rule
 
@@ -42,7 +43,7 @@ class LoaderOptionsNeedWorkers(Rule[RunConfig]):
                     f"data.{name}",
                     f"{name} needs num_workers > 0: data.{name} is {value} and data.num_workers is 0 "
                     "(the same holds for prefetch_factor, persistent_workers, mp_context and timeout_s)",
-                    f"delete data.{name}, or data.num_workers: 1",
+                    f"data.{name}: {inline_yaml(type(data).model_fields[name].default)}  # or data.num_workers: 1",
                 )
 
 
@@ -186,7 +187,7 @@ class SentinelsStandApart(Rule[RunConfig]):
                 yield self.warning(
                     f"normalization.{name}",
                     f"normalization.{name} {value:g} is not bf16-representable: it becomes {_bfloat16(value):g}",
-                    f"normalization.{name}: {_bfloat16(value):g}",
+                    f"normalization.{name}: {_bfloat16(value)!r}",
                 )
 
 
@@ -208,7 +209,7 @@ class OneNphoThreshold(Rule[RunConfig]):
                 "normalization.npho_threshold",
                 f"normalization.npho_threshold {in_model:g} differs from training.time.npho_threshold {in_loss:g}; "
                 f"the older {which} used only the latter",
-                f"normalization.npho_threshold: {in_loss:g}",
+                f"normalization.npho_threshold: {in_loss!r}",
             )
 
 

@@ -79,7 +79,7 @@ class Document:
                 raise ConfigError(
                     f"{section} is a value, not a section, so {'.'.join(path)} cannot be set",
                     where=origin,
-                    fix=f"{section}={value}",
+                    fix=f"delete {section}, or write it as a section",
                     code="CFG-01",
                 )
         target[path[-1]] = value

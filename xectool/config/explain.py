@@ -13,6 +13,7 @@ from xectool.config.invalid import config_finding
 from xectool.config.keys import keys_of, nearest_key
 from xectool.config.root import KINDS
 from xectool.config.section import describe
+from xectool.config.serialize import inline_yaml
 from xectool.errors import did_you_mean
 from xectool.findings import Finding
 
@@ -53,7 +54,7 @@ def unknown_key(key: str, value: Any, origin: str, kind: str) -> Finding:
         return config_finding("CFG-01", problem, origin, key, f"delete {key}, or write kind: {elsewhere[0]}")
     nearest = nearest_key(key, kind)
     if nearest is not None:
-        fix = f"{nearest}: {_yaml(value)}" if not isinstance(value, dict) else f"{nearest}:"
+        fix = f"{nearest}: {inline_yaml(value)}" if not isinstance(value, dict) else f"{nearest}:"
         return config_finding("CFG-01", f"unknown key {key}, did you mean {nearest}?", origin, key, fix)
     return config_finding("CFG-01", f"unknown key {key}", origin, key, f"delete {key}{_known_beside(key, kind)}")
 
@@ -94,7 +95,7 @@ def _choice(key: str, value: Any, origin: str, kind: str) -> Finding:
     choices = _choices(known.field.annotation)
     hint = did_you_mean(value, choices) if isinstance(value, str) else ""
     problem = f"{key}: one of {', '.join(choices)}; got {describe(value)}" + (f", {hint}" if hint else "")
-    fix = f"{key}: {hint.split(chr(39))[1] if hint else known.default()}"
+    fix = f"{key}: {inline_yaml(hint.split(chr(39))[1] if hint else known.default())}"
     return config_finding(str(known.extra.get("code", "CFG-05")), problem, origin, key, fix)
 
 
@@ -110,12 +111,4 @@ def _fix(key: str, kind: str) -> str:
     if known is None or known.is_section:
         return f"correct {key}"
     limits = f"  # {known.bounds}" if known.bounds else ""
-    return f"{key}: {_yaml(known.default())}{limits}"
-
-
-def _yaml(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    if isinstance(value, tuple | list):
-        return "[" + ", ".join(_yaml(item) for item in value) + "]"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{key}: {inline_yaml(known.default())}{limits}"

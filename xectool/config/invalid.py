@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from xectool.errors import ConfigError
 from xectool.findings import Finding, Severity
 
+NOTE = "CFG-NOTE"
+
 
 class InvalidConfigError(ConfigError):
     """A configuration breaks the schema or its rules.

@@ -12,24 +12,21 @@ from typing import Any
 from pydantic import ValidationError
 
 from xectool.config.data_rules import DATA_RULES
-from xectool.config.document import SET, Document, parse_value, read_document
+from xectool.config.document import Document, read_document
 from xectool.config.explain import dotted_key, explain
 from xectool.config.invalid import InvalidConfigError, place
 from xectool.config.keys import keys_of, nearest_key
 from xectool.config.model_rules import MODEL_RULES
+from xectool.config.overrides import apply_overrides, expand_dotted_keys
 from xectool.config.platform import Platform
 from xectool.config.platform_rules import PLATFORM_RULES, Situation
 from xectool.config.root import KINDS, RunConfig
 from xectool.config.run_rules import RUN_RULES
-from xectool.config.serialize import to_yaml
 from xectool.config.task_rules import TASK_RULES
 from xectool.config.training_rules import TRAINING_RULES
 from xectool.config.translate import find_kind, translate
-from xectool.errors import ConfigError
 from xectool.findings import Finding, Report, Severity
 from xectool.rules import Rule, run_rules
-
-__all__ = ["CONFIG_RULES", "LoadedConfig", "apply_overrides", "config_from_values", "load_config", "to_yaml"]
 
 CONFIG_RULES: tuple[Rule[RunConfig], ...] = (*DATA_RULES, *MODEL_RULES, *TASK_RULES, *TRAINING_RULES, *RUN_RULES)
 _ROUNDS = 5
@@ -80,45 +77,17 @@ def load_config(path: Path | str, overrides: Sequence[str] = (), platform: Platf
         ConfigError: The file cannot be read or breaks a rule; ``InvalidConfigError.findings`` lists every error.
     """
     document = read_document(path)
+    notes = expand_dotted_keys(document)
     apply_overrides(document, overrides)
     config, findings = _checked(document, platform)
     origins = {".".join(key): where for key, where in document.origins.items()}
-    return LoadedConfig(config, Report(findings), Path(path), origins)
+    return LoadedConfig(config, Report((*notes, *findings)), Path(path), origins)
 
 
 def config_from_values(values: Mapping[str, Any], source: str) -> RunConfig:
     """Return the configuration described by plain values; see ``root.config_from_dict``."""
     config, _ = _checked(Document(source, copy.deepcopy(dict(values))), None)
     return config
-
-
-def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
-    """Write ``section.key=value`` strings into a document.
-
-    Raises:
-        ConfigError: One is not of this form or its value is not YAML.
-    """
-    for text in overrides:
-        key, equals, value = text.partition("=")
-        key = key.strip()
-        if not equals or not key or not all(key.split(".")):
-            raise ConfigError(
-                f"expected section.key=value, got '{text}'", where=SET, fix="--set training.lr=1e-4", code="CFG-01"
-            )
-        _write(document, key, parse_value(value, f"{SET} {key}"))
-
-
-def _write(document: Document, key: str, value: Any) -> None:
-    path = tuple(key.split("."))
-    if isinstance(value, dict) and isinstance(document.get(path), dict) and _is_section(key):
-        for name, inner in value.items():
-            _write(document, f"{key}.{name}", inner)
-        return
-    document.put(path, value, SET)
-
-
-def _is_section(key: str) -> bool:
-    return any(key in keys_of(kind) and keys_of(kind)[key].is_section for kind in KINDS)
 
 
 def _checked(document: Document, platform: Platform | None) -> tuple[RunConfig, tuple[Finding, ...]]:

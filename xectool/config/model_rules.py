@@ -84,7 +84,7 @@ class PoolDividesTheFineGrid(Rule[RunConfig]):
             yield self.error(
                 key,
                 f"{problem} (model.geometry: physical reads every sensor)",
-                f"{key}: [3, 3]\nor, to train as the older system did, model.geometry: compat",
+                f"{key}: [3, 3]  # or, to train as the older system did, model.geometry: compat",
             )
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xectool.config.root import RunConfig
-from xectool.errors import did_you_mean
+from xectool.config.serialize import inline_yaml
+from xectool.errors import nearest
 from xectool.findings import Finding, Report
 from xectool.rules import Rule, run_rules
 
@@ -52,7 +53,7 @@ class TrainingAndValidationDiffer(Rule[Start]):
             yield self.warning("data.allow_overlap", f"{problem}; data.allow_overlap permits it", "")
         else:
             yield self.error(
-                "data.val_path", problem, "give other validation files; for a smoke test data.allow_overlap: true"
+                "data.val_path", problem, "data.allow_overlap: true  # for a smoke test; better, other validation files"
             )
 
 
@@ -77,10 +78,11 @@ class InputsExist(Rule[Start]):
         files = local_files(spec)
         present = [path for path in files if os.path.exists(path)]
         if not present:
-            parent = Path(_without_tree(os.path.expanduser(spec)).lstrip("@")).parent
-            names = os.listdir(parent) if parent.is_dir() else []
-            hint = did_you_mean(Path(_without_tree(spec)).name, names)
-            yield self.error(key, f"no files match {key}: {spec}", hint or f"--set {key}=PATH")
+            meant = _nearest_beside(Path(_without_tree(os.path.expanduser(spec)).removeprefix("@")))
+            hint = f", did you mean '{meant.name}'?" if meant else ""
+            listed = "@" if spec.startswith("@") else ""
+            fix = f"{key}: {inline_yaml(f'{listed}{meant}')}" if meant else f"--set {key}=PATH"
+            yield self.error(key, f"no files match {key}: {spec}{hint}", fix)
         for path in present:
             if not path.endswith(".root"):
                 yield self.error(key, f"{key}: {path} is not a .root file", "give .root files, or a list as @files.txt")
@@ -102,9 +104,10 @@ class StartingCheckpointExists(Rule[Start]):
                 continue
             key, path = f"checkpoint.{name}", Path(spec).expanduser()
             if not path.exists():
-                names = os.listdir(path.parent) if path.parent.is_dir() else []
-                hint = did_you_mean(path.name, names) or f"{key}: null"
-                yield self.error(key, f"{key}: no such checkpoint {spec}", hint)
+                meant = _nearest_beside(path)
+                hint = f", did you mean '{meant.name}'?" if meant else ""
+                fix = f"{key}: {inline_yaml(str(meant) if meant else None)}"
+                yield self.error(key, f"{key}: no such checkpoint {spec}{hint}", fix)
             elif is_torchscript(path):
                 yield self.error(
                     key, f"{key}: {spec} is a TorchScript export, not a checkpoint", f"{key}: <run>/checkpoint_last.pt"
@@ -188,6 +191,13 @@ def is_torchscript(path: Path) -> bool:
         return False
     with zipfile.ZipFile(path) as archive:
         return any("/code/" in name or name.endswith("/constants.pkl") for name in archive.namelist())
+
+
+def _nearest_beside(path: Path) -> Path | None:
+    """Return the file in the same directory whose name comes nearest to one that does not exist."""
+    names = os.listdir(path.parent) if path.parent.is_dir() else []
+    found = nearest(path.name, names, count=1)
+    return path.with_name(found[0]) if found else None
 
 
 def _specs(paths: str | tuple[str, ...]) -> tuple[str, ...]:

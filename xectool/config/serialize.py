@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import yaml
 
 from xectool.config.root import RunConfig
@@ -12,6 +14,16 @@ def to_yaml(config: RunConfig) -> str:
     """Return the configuration as YAML that loads back to an equal one."""
     text: str = yaml.dump(config.to_dict(), Dumper=YamlDumper, sort_keys=False, default_flow_style=None, width=120)
     return text
+
+
+def inline_yaml(value: Any) -> str:
+    """Return one value as it stands after a key; every digit of a number is kept.
+
+    >>> inline_yaml(None), inline_yaml(1e-07), inline_yaml((3, 3)), inline_yaml("010")
+    ('null', '1.0e-07', '[3, 3]', "'010'")
+    """
+    text: str = yaml.dump(value, Dumper=YamlDumper, sort_keys=False, default_flow_style=True, width=10**6)
+    return text.removesuffix("\n").removesuffix("\n...")
 
 
 class YamlDumper(yaml.SafeDumper):

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import yaml
-
 from xectool.config.capacity_rules import HostMemorySuffices
 from xectool.config.keys import Key, keys_of
 from xectool.config.platform import Platform
 from xectool.config.platform_rules import Situation
 from xectool.config.root import KINDS, RunConfig, config_from_dict
-from xectool.config.serialize import YamlDumper
+from xectool.config.serialize import inline_yaml
 from xectool.config.tasks import TASK_NAMES
 from xectool.errors import UsageError, did_you_mean
 
@@ -97,7 +95,7 @@ def _lines(config: RunConfig, keys: Mapping[str, Key], values: Mapping[str, Any]
             yield ("" if indent else "\n") + f"{indent}{key.leaf}:".ljust(_COMMENT_COLUMN) + f"  # {key_comment(key)}"
             continue
         value = values.get(dotted, _value(config, dotted))
-        yield f"{indent}{key.leaf}: {_scalar(value)}".ljust(_COMMENT_COLUMN) + f"  # {key_comment(key)}"
+        yield f"{indent}{key.leaf}: {inline_yaml(value)}".ljust(_COMMENT_COLUMN) + f"  # {key_comment(key)}"
 
 
 def _value(config: RunConfig, dotted: str) -> Any:
@@ -105,8 +103,3 @@ def _value(config: RunConfig, dotted: str) -> Any:
     for name in dotted.split("."):
         value = value[name]
     return value
-
-
-def _scalar(value: Any) -> str:
-    text: str = yaml.dump(value, Dumper=YamlDumper, sort_keys=False, default_flow_style=True, width=10**6)
-    return text.removesuffix("\n").removesuffix("\n...")

@@ -76,7 +76,7 @@ class OnecycleRises(Rule[RunConfig]):
                 "training.max_lr",
                 f"training.max_lr {training.max_lr:g} must be >= training.lr {training.lr:g}: "
                 "it is the peak of onecycle",
-                f"training.max_lr: {training.lr:g}",
+                f"training.max_lr: {training.lr!r}",
             )
 
 
@@ -102,7 +102,7 @@ class LearningRateIsUsual(Rule[RunConfig]):
                 "training.lr_min",
                 f"training.lr_min {training.lr_min:g} must be <= training.lr {training.lr:g}: "
                 f"{training.lr_scheduler} would raise the rate",
-                f"training.lr_min: {training.lr / 100:g}",
+                f"training.lr_min: {training.lr / 100!r}",
             )
 
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from xectool.config.document import SET, Document, KeyPath
-from xectool.config.invalid import config_finding, place
+from xectool.config.invalid import NOTE, config_finding, place
+from xectool.config.keys import keys_of
 from xectool.config.root import KINDS
 from xectool.errors import did_you_mean
 from xectool.findings import Finding, Severity
 
-NOTE = "CFG-NOTE"
 _SENSOR_KINDS = ("mae", "inpainter")
 
 # What a file says about its kind when it does not say `kind:`.
@@ -78,7 +78,7 @@ def find_kind(document: Document) -> tuple[str, list[Finding]]:
 def translate(document: Document, kind: str) -> list[Finding]:
     """Move older keys to where they live now, in the document; return notes and refusals."""
     found: list[Finding] = []
-    _fill_empty_sections(document)
+    _fill_empty_sections(document, kind)
     for renamed in RENAMED:
         if kind in renamed.kinds and document.has(renamed.old):
             found += _move(document, renamed)
@@ -98,15 +98,11 @@ def _written_kind(document: Document) -> tuple[str, list[Finding]]:
     return best, [config_finding("CFG-05", problem, document.origin("kind"), "kind", fix)]
 
 
-def _fill_empty_sections(document: Document) -> None:
-    sections = {name for kind in KINDS.values() for name in kind.model_fields} - {"kind", "preset", "loss_balance"}
-    for name in sections & document.values.keys():
-        if document.values[name] is None:
-            document.values[name] = {}
-    for parent in ("tasks", "reweighting"):
-        for name, value in (document.get((parent,)) or {}).items() if isinstance(document.get((parent,)), dict) else ():
-            if value is None:
-                document.values[parent][name] = {}
+def _fill_empty_sections(document: Document, kind: str) -> None:
+    for key in keys_of(kind).values():
+        path = tuple(key.dotted.split("."))
+        if key.is_section and document.has(path) and document.get(path) is None:
+            document.put(path, {}, document.origin(key.dotted))
 
 
 def _move(document: Document, renamed: Renamed) -> list[Finding]:

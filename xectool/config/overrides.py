@@ -1,0 +1,68 @@
+"""Dotted keys: ``section.key=value`` of ``--set`` and ``section.key: value`` lines of a file, put in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from xectool.config.document import SET, Document, KeyPath, parse_value
+from xectool.config.invalid import NOTE, place
+from xectool.config.keys import keys_of
+from xectool.config.root import KINDS
+from xectool.errors import ConfigError
+from xectool.findings import Finding, Severity
+
+
+def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
+    """Write ``section.key=value`` strings into a document.
+
+    Raises:
+        ConfigError: One is not of this form or its value is not YAML.
+    """
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        key = key.strip()
+        if not equals or not key or not all(key.split(".")):
+            raise ConfigError(
+                f"expected section.key=value, got '{text}'", where=SET, fix="--set training.lr=1e-4", code="CFG-01"
+            )
+        _write(document, key, parse_value(value, f"{SET} {key}"), SET)
+
+
+def expand_dotted_keys(document: Document) -> list[Finding]:
+    """Move ``section.key: value`` lines, the form of a pasted fix, to their section; such a line goes before it.
+
+    Raises:
+        ConfigError: A section on the way is a plain value.
+    """
+    notes = []
+    while path := _first_dotted(document.values, ()):
+        origin = document.origins.get(path, document.source)
+        key, value = ".".join(path), document.pop(path)
+        if document.has(tuple(key.split("."))) and not isinstance(value, dict):
+            problem = f"{key} of {document.origin(key)} is replaced by this line"
+            notes.append(Finding(NOTE, Severity.INFO, problem, place(origin, key), fix="keep one of the two"))
+        _write(document, key, value, origin)
+    return notes
+
+
+def _write(document: Document, key: str, value: Any, origin: str) -> None:
+    path = tuple(key.split("."))
+    if isinstance(value, dict) and isinstance(document.get(path), dict) and _is_section(key):
+        for name, inner in value.items():
+            _write(document, f"{key}.{name}", inner, origin)
+        return
+    document.put(path, value, origin)
+
+
+def _is_section(key: str) -> bool:
+    return any(key in keys_of(kind) and keys_of(kind)[key].is_section for kind in KINDS)
+
+
+def _first_dotted(values: Mapping[str, Any], path: KeyPath) -> KeyPath | None:
+    for name, value in values.items():
+        if "." in name:
+            return (*path, name)
+        if isinstance(value, dict) and (inner := _first_dotted(value, (*path, name))):
+            return inner
+    return None
