@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 from torch import nn
 
-from xectool.config.root import RegressorConfig, RunConfig
+from xectool.config.root import MaeConfig, RegressorConfig, RunConfig
+from xectool.models.mae import MaskedAutoencoder
 from xectool.models.regressor import Regressor
+from xectool.models.sensor_input import mask_policy
 from xectool.registry import Registry
 
 MODELS: Registry[Callable[[RunConfig], nn.Module]] = Registry("model kind", "xectool.models.build")
@@ -19,6 +21,16 @@ def build_regressor(cfg: RunConfig) -> Regressor:
     """Return the regressor of a configuration of that kind."""
     assert isinstance(cfg, RegressorConfig)
     model = Regressor(cfg.model, cfg.normalization, cfg.tasks.enabled())
+    model.set_activation_checkpointing(cfg.training.activation_checkpointing)
+    return model
+
+
+@MODELS.register("mae")
+def build_mae(cfg: RunConfig) -> MaskedAutoencoder:
+    """Return the masked autoencoder of a configuration of that kind."""
+    assert isinstance(cfg, MaeConfig)
+    policy = mask_policy(cfg.model.mask_ratio, False, cfg.model.geometry, cfg.normalization, cfg.training.time)
+    model = MaskedAutoencoder(cfg.model, cfg.normalization, policy, cfg.training.auto_channel_weight)
     model.set_activation_checkpointing(cfg.training.activation_checkpointing)
     return model
 

@@ -102,8 +102,7 @@ def draw_mask(npho: Tensor, maskable: Tensor, policy: MaskPolicy, generator: tor
 
 def hide(x: Tensor, mask: Tensor, sentinels: tuple[float, float]) -> Tensor:
     """Return x (B, S, 2) with the sentinels of npho and time in place of hidden sensors; ``mask`` is bool (B, S)."""
-    fill = x.new_tensor(sentinels)
-    return torch.where(mask.unsqueeze(-1), fill, x)
+    return torch.stack([x[..., c].masked_fill(mask, sentinel) for c, sentinel in enumerate(sentinels)], dim=-1)
 
 
 def _draw(
