@@ -34,7 +34,7 @@ def run(geometry: str, seed: int, data: Path, epochs: int) -> dict[str, float]:
 def main() -> None:
     """Train every geometry with every seed and print means and their errors."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--events", type=int, default=3000)
+    parser.add_argument("--events", type=int, default=2500)
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()

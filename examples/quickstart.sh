@@ -6,9 +6,9 @@ xectool=${XECTOOL:-xectool}
 out=${1:-quickstart}
 mkdir -p "$out/data"
 
-$xectool simulate "$out/data/train.root" --events 8k --seed 1 --files 2
-$xectool simulate "$out/data/val.root" --events 2k --seed 2
-$xectool simulate "$out/data/test.root" --events 2k --seed 3
+$xectool simulate "$out/data/train.root" --events 3k --seed 1 --files 2
+$xectool simulate "$out/data/val.root" --events 1k --seed 2
+$xectool simulate "$out/data/test.root" --events 1k --seed 3
 
 $xectool train "$here/quickstart.yaml" --run-name quickstart \
     --set data.train_path="$out/data/train_*.root" --set data.val_path="$out/data/val.root" \
