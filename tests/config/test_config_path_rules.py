@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xectool.config.disk_rules import disk_rules
 from xectool.config.path_rules import PATH_RULES, local_files, overlap_rules, path_rules
 from xectool.config.root import RunConfig, config_from_dict
 from xectool.findings import Report, Severity
@@ -122,10 +123,10 @@ def test_a_run_is_not_overwritten_by_accident(inputs: Path) -> None:
 
 
 def test_a_full_disk_is_found_before_training(inputs: Path) -> None:
-    (found,) = path_rules(config(inputs), checkpoint_bytes=10**18)
+    (found,) = disk_rules(config(inputs), checkpoint_bytes=10**18)
     assert "free disk" in found.problem
     assert "3 checkpoints" in found.problem
-    assert codes(path_rules(config(inputs), checkpoint_bytes=1)) == []
+    assert codes(disk_rules(config(inputs), checkpoint_bytes=1)) == []
 
 
 def test_a_directory_stands_for_its_root_files(inputs: Path) -> None:

@@ -92,8 +92,6 @@ CASES = [
          {"distributed.num_gpus": 2}),
     Case("RanksHaveDevices", ERROR, INTEL, ("distributed.backend: nccl",), on(INTEL, num_gpus=1),
          {"distributed.backend": "nccl"}),
-    Case("PrecisionExists", WARNING, on(INTEL, has_bfloat16=False), ("training.amp: bf16",), INTEL,
-         {"training.amp": "bf16"}),
 ]  # fmt: skip
 
 

@@ -68,20 +68,6 @@ class RanksHaveDevices(Rule[Situation]):
             )
 
 
-class PrecisionExists(Rule[Situation]):
-    """A precision the device does not have is slower than none."""
-
-    code = "CFG-32"
-    title = "training.amp fits the device"
-
-    def check(self, facts: Situation) -> Iterator[Finding]:
-        """Yield a warning for bf16 on a GPU without it."""
-        if facts.config.training.amp == "bf16" and facts.platform.has_bfloat16 is False:
-            yield self.warning(
-                "training.amp", "training.amp: bf16 is emulated on this GPU, which lacks it", "training.amp: fp16"
-            )
-
-
 def host_memory_bytes(config: RunConfig) -> dict[str, float]:
     """Return the terms of the host memory a rank takes, in bytes."""
     data = config.data
@@ -95,4 +81,4 @@ def host_memory_bytes(config: RunConfig) -> dict[str, float]:
     }
 
 
-CAPACITY_RULES: tuple[Rule[Situation], ...] = (HostMemorySuffices(), RanksHaveDevices(), PrecisionExists())
+CAPACITY_RULES: tuple[Rule[Situation], ...] = (HostMemorySuffices(), RanksHaveDevices())

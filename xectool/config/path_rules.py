@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import shutil
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,8 +15,6 @@ from xectool.errors import nearest
 from xectool.findings import Finding, Report
 from xectool.rules import Rule, run_rules
 
-_KEPT_CHECKPOINTS = 3
-
 
 @dataclass(frozen=True)
 class Start:
@@ -25,12 +22,10 @@ class Start:
 
     Attributes:
         config: Its configuration.
-        checkpoint_bytes: Size of one checkpoint, None where it is not known.
         resuming: Whether the run directory is continued on purpose (``--resume``).
     """
 
     config: RunConfig
-    checkpoint_bytes: int | None = None
     resuming: bool = False
 
 
@@ -134,40 +129,18 @@ class RunDirectoryIsFree(Rule[Start]):
             )
 
 
-class DiskHasRoom(Rule[Start]):
-    """A full disk in the middle of a run costs the run."""
-
-    code = "CFG-53"
-    title = "There is room for three checkpoints"
-
-    def check(self, facts: Start) -> Iterator[Finding]:
-        """Yield an error where best, last and the one being written do not fit."""
-        if facts.checkpoint_bytes is None:
-            return
-        directory = Path(facts.config.checkpoint.save_dir).expanduser().absolute()
-        existing = next(path for path in (directory, *directory.parents) if path.exists())
-        free, needed = shutil.disk_usage(existing).free, _KEPT_CHECKPOINTS * facts.checkpoint_bytes
-        if free < needed:
-            yield self.error(
-                "checkpoint.save_dir",
-                f"free disk {free / 1e9:.2f} GB in {existing} is below 3 checkpoints ({needed / 1e9:.2f} GB)",
-                "checkpoint.save_dir: a directory on a larger disk",
-            )
-
-
 OVERLAP_RULES: tuple[Rule[Start], ...] = (TrainingAndValidationDiffer(),)
 PATH_RULES: tuple[Rule[Start], ...] = (
     InputsExist(),
     TrainingAndValidationDiffer(),
     StartingCheckpointExists(),
     RunDirectoryIsFree(),
-    DiskHasRoom(),
 )
 
 
-def path_rules(config: RunConfig, *, checkpoint_bytes: int | None = None, resuming: bool = False) -> Report:
+def path_rules(config: RunConfig, *, resuming: bool = False) -> Report:
     """Return what is wrong with the local paths of a run about to start; remote urls are not opened."""
-    return run_rules(PATH_RULES, Start(config, checkpoint_bytes, resuming)).report
+    return run_rules(PATH_RULES, Start(config, resuming)).report
 
 
 def overlap_rules(config: RunConfig) -> Report:

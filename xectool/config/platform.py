@@ -49,7 +49,6 @@ class Platform:
         cores: Cores this process may use.
         memory_bytes: Memory this process may still take: of the machine, its control group, its job and its limits.
         num_gpus: Visible GPUs.
-        has_bfloat16: Whether the GPUs compute in bfloat16; None where it is not known.
         has_triton: Whether triton can be imported.
         versions: Installed version of each package a rule looks at; absent packages are left out.
         environment: The watched environment variables that are set.
@@ -61,7 +60,6 @@ class Platform:
     cores: int = 1
     memory_bytes: int = 8 * 10**9
     num_gpus: int = 0
-    has_bfloat16: bool | None = None
     has_triton: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)

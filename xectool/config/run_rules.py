@@ -100,4 +100,27 @@ class CollectivesHaveTime(Rule[RunConfig]):
             )
 
 
-RUN_RULES: tuple[Rule[RunConfig], ...] = (IntervalsFitTheRun(), OneStartingPoint(), CollectivesHaveTime())
+class OptionsTakeEffect(Rule[RunConfig]):
+    """An option that is read and then changes nothing misleads."""
+
+    code = "CFG-60"
+    title = "Every option that is set takes effect"
+
+    def check(self, facts: RunConfig) -> Iterator[Finding]:
+        """Yield a warning for each option of the older system that this version accepts without acting on it."""
+        idle = [
+            ("export.onnx", facts.export.onnx is not None, "training writes checkpoints, and no ONNX file", "null"),
+            ("training.profile", facts.training.profile, "data_wait_s and step_s are in every step record", "false"),
+            ("distributed.num_gpus", facts.distributed.num_gpus > 1, "a run trains in one process", "1"),
+        ]
+        for key, is_set, reason, default in idle:
+            if is_set:
+                yield self.warning(key, f"{key} has no effect: {reason}", f"{key}: {default}")
+
+
+RUN_RULES: tuple[Rule[RunConfig], ...] = (
+    IntervalsFitTheRun(),
+    OneStartingPoint(),
+    CollectivesHaveTime(),
+    OptionsTakeEffect(),
+)

@@ -12,6 +12,7 @@ from typing import Any
 from xectool.checkpoint import store
 from xectool.config.capacity_rules import CAPACITY_RULES
 from xectool.config.count_rules import count_rules
+from xectool.config.disk_rules import disk_rules
 from xectool.config.load import LoadedConfig, load_config
 from xectool.config.path_rules import path_rules
 from xectool.config.platform import Platform
@@ -122,7 +123,7 @@ def train(  # noqa: PLR0913  the function is the command: one argument an option
     place = choose_place(loaded.config, resume)
     parts, data = _assemble(loaded, place, device)
     counted = count_rules(parts.config, data.train.num_events, data.val.num_events, parts.ranks.world_size)
-    loaded = loaded.require(counted)
+    loaded = loaded.require(counted.merged(disk_rules(parts.config, _checkpoint_bytes(parts))))
     progress = _begin(parts, data, place)
     watching.started(start_facts(parts, data, place, progress))
     findings = (*loaded.findings, *data.train.findings, *data.val.findings)
@@ -151,6 +152,11 @@ def _assemble(loaded: LoadedConfig, place: RunPlace, device: str | None) -> tupl
     data = open_data(settings)
     with memory_faults(settings, "building the model"):
         return build_parts(data, execution, Ranks()), data
+
+
+def _checkpoint_bytes(parts: RunParts) -> int:
+    """Return the size of one checkpoint: the weights, their average, and the two moments of AdamW."""
+    return 4 * sum(weight.numel() * weight.element_size() for weight in parts.model.parameters())
 
 
 def _begin(parts: RunParts, data: RunData, place: RunPlace) -> Progress:
