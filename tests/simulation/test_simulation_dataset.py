@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,10 @@ def test_pileup_adds_gammas_and_light_but_keeps_the_signal_truth() -> None:
         ({"files": 0}, "--files 1"),
         ({"files": 11}, "each with an event"),
         ({"energy_gev": 52.8}, "--energy 0.0528"),
+        ({"energy_gev": 55}, r"--energy cannot be 55, which looks like MeV[\s\S]*fix: --energy 0.055 "),
+        ({"energy_gev": 0.0}, r"--energy cannot be 0.0\n[\s\S]*fix: --energy 0.0528 "),
+        ({"energy_gev": -0.05}, "--energy 0.0528"),
+        ({"events": 2**31}, "to 2147483647"),
         ({"energy_gev": float("nan")}, "--energy 0.0528"),
         ({"energy_gev": (0.06, 0.015)}, "--energy 0.0528"),
         ({"dead_fraction": 1.0}, "--dead 0.01"),
@@ -154,3 +159,23 @@ def test_missing_directories_are_made(tmp_path: Path) -> None:
 def test_a_directory_as_output_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"fix: xectool simulate .*sim\.root"):
         simulate(tmp_path, events=2)
+
+
+@pytest.mark.parametrize(
+    ("output", "fix"),
+    [
+        ("run.yaml", "run.root"),
+        ("sim", "sim.root"),
+        ("sim.root:tree", "sim.root"),
+        ("root://host//data/sim.root", "sim.root"),
+    ],
+)
+def test_an_output_that_is_no_local_root_file_is_refused(
+    output: str, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_text("kind: mae")
+    with pytest.raises(UsageError, match=re.escape(f"fix: xectool simulate {fix}")):
+        simulate(output, events=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.yaml"]
+    assert (tmp_path / "run.yaml").read_text() == "kind: mae"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -77,19 +78,22 @@ class SimulationSettings:
     detector_seed: int = 1
 
     def __post_init__(self) -> None:
-        for name, good, fix in self._checks():
+        for option, value, good, fix in self._checks():
             if not good:
-                raise UsageError(f"{name} cannot be {getattr(self, name)!r}", where=f"--{_option(name)}", fix=fix)
+                looks = ", which looks like MeV" if option == "energy" and _is_mev(self.energy_gev) else ""
+                raise UsageError(f"--{option} cannot be {value}{looks}", where=f"--{option}", fix=f"--{option} {fix}")
 
-    def _checks(self) -> Iterator[tuple[str, bool, str]]:
+    def _checks(self) -> Iterator[tuple[str, object, bool, str]]:
         low, high = self.energy_limits_gev
-        yield "events", 1 <= self.events < 2**31, "--events 20k   # at least 1"
-        yield "seed", 0 <= self.seed <= MAX_SEED, f"--seed 1   # 0 to {MAX_SEED}"
-        yield "files", 1 <= self.files <= min(MAX_FILES, self.events), "--files 1   # 1 to 1000, each with an event"
-        yield "energy_gev", 0.005 <= low <= high <= 1.0, "--energy 0.0528   # GeV, from 0.005 to 1.0"
-        yield "dead_fraction", 0 <= self.dead_fraction < 1, "--dead 0.01   # a share from 0 to below 1"
-        yield "pileup", 0 <= self.pileup <= 1, "--pileup 0.1   # a probability from 0 to 1"
-        yield "detector_seed", self.detector_seed >= 0, "--detector-seed 1   # 0 or more"
+        likely_gev = f"{low / 1000:g}" if _is_mev(self.energy_gev) else "0.0528"
+        yield "events", self.events, 1 <= self.events < 2**31, f"20k   # from 1 to {2**31 - 1}"
+        yield "seed", self.seed, 0 <= self.seed <= MAX_SEED, f"1   # 0 to {MAX_SEED}"
+        good = 1 <= self.files <= min(MAX_FILES, self.events)
+        yield "files", self.files, good, f"1   # 1 to {MAX_FILES}, each with an event"
+        yield "energy", self.energy_gev, 0.005 <= low <= high <= 1.0, f"{likely_gev}   # GeV, from 0.005 to 1.0"
+        yield "dead", self.dead_fraction, 0 <= self.dead_fraction < 1, "0.01   # a share from 0 to below 1"
+        yield "pileup", self.pileup, 0 <= self.pileup <= 1, "0.1   # a probability from 0 to 1"
+        yield "detector-seed", self.detector_seed, self.detector_seed >= 0, "1   # 0 or more"
 
     @property
     def energy_limits_gev(self) -> tuple[float, float]:
@@ -106,8 +110,9 @@ class SimulationSettings:
         return range(*edges)
 
 
-def _option(name: str) -> str:
-    return {"energy_gev": "energy", "dead_fraction": "dead"}.get(name, name).replace("_", "-")
+def _is_mev(energy: float | tuple[float, float]) -> bool:
+    """Say whether a number given in GeV makes sense in MeV only."""
+    return isinstance(energy, int | float) and 5.0 <= energy <= 1000.0
 
 
 def file_paths(output: str | os.PathLike[str], files: int) -> list[Path]:
@@ -125,16 +130,13 @@ def write_dataset(
     format: FileFormat = "ttree",
     compression: str = "zlib:1",
 ) -> list[Path]:
-    """Write all files and return their paths; missing directories are made, existing files replaced.
+    """Write all files and return their paths; missing directories are made, existing ROOT files replaced.
 
     Raises:
-        UsageError: The format or the compression is unknown, or the output is a directory.
+        UsageError: The format or the compression is unknown, or the output is no local path of a ROOT file.
         DiskError: A file cannot be written.
     """
-    if Path(output).is_dir():
-        raise UsageError(
-            f"'{output}' is a directory", where="OUT.root", fix=f"xectool simulate {Path(output) / 'sim.root'}"
-        )
+    _require_root_path(os.fspath(output))
     detector = DetectorResponse.from_seed(settings.detector_seed, settings.dead_fraction)
     paths = file_paths(output, settings.files)
     with ThreadPoolExecutor(max_workers=_num_threads(), thread_name_prefix="simulate") as pool:
@@ -143,6 +145,19 @@ def write_dataset(
                 blocks = _blocks(pool, settings, detector, settings.events_of_file(index))
                 _fill(writer, blocks, settings.run_number(index))
     return paths
+
+
+def _require_root_path(output: str) -> None:
+    # A file of another name would not be read as input again, and a slip such as `simulate run.yaml` would replace it.
+    if Path(output).is_dir():
+        problem, meant = f"'{output}' is a directory", str(Path(output) / "sim.root")
+    elif "://" in output:
+        problem, meant = f"'{output}' is a url, and files are written locally only", Path(output).name
+    elif not output.endswith(".root"):
+        problem, meant = f"'{output}' does not end in .root", str(Path(output).with_suffix(".root"))
+    else:
+        return
+    raise UsageError(problem, where="OUT.root", fix=f"xectool simulate {shlex.quote(meant)}")
 
 
 def _fill(writer: TreeWriter, blocks: Iterator[Rows], run_number: int) -> None:
