@@ -6,6 +6,7 @@ not import torch: they start in a fraction of a second and stay small.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -198,15 +199,12 @@ def _serve(
     threading.current_thread().name = "xectool-serve"
     windows = [WindowArrays.in_buffer(buffer.memory, plan.max_window_events, source.widths) for buffer in buffers]
     parent = os.getppid()
-    with ThreadPoolExecutor(num_threads) as pool:
+    # a closed connection ends the service
+    with ThreadPoolExecutor(num_threads) as pool, contextlib.suppress(EOFError, OSError):
         while os.getppid() == parent:
-            try:
-                if not connection.poll(_PARENT_CHECK_S):
-                    continue
+            if connection.poll(_PARENT_CHECK_S):
                 epoch, key, buffer = connection.recv()
                 connection.send(_fill(source, plan, epoch, key, pool, windows[buffer]))
-            except (EOFError, OSError):
-                return
 
 
 def _fill(
