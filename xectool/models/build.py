@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from torch import nn
 
-from xectool.config.root import MaeConfig, RegressorConfig, RunConfig
+from xectool.config.root import InpainterConfig, MaeConfig, RegressorConfig, RunConfig
+from xectool.models.inpainter import Inpainter
 from xectool.models.mae import MaskedAutoencoder
 from xectool.models.regressor import Regressor
 from xectool.models.sensor_input import mask_policy
@@ -31,6 +32,19 @@ def build_mae(cfg: RunConfig) -> MaskedAutoencoder:
     assert isinstance(cfg, MaeConfig)
     policy = mask_policy(cfg.model.mask_ratio, False, cfg.model.geometry, cfg.normalization, cfg.training.time)
     model = MaskedAutoencoder(cfg.model, cfg.normalization, policy, cfg.training.auto_channel_weight)
+    model.set_activation_checkpointing(cfg.training.activation_checkpointing)
+    return model
+
+
+@MODELS.register("inpainter")
+def build_inpainter(cfg: RunConfig) -> Inpainter:
+    """Return the inpainter of a configuration of that kind."""
+    assert isinstance(cfg, InpainterConfig)
+    settings = cfg.model
+    policy = mask_policy(
+        settings.mask_ratio, settings.mask_npho_flat, settings.geometry, cfg.normalization, cfg.training.time
+    )
+    model = Inpainter(settings, cfg.normalization, policy)
     model.set_activation_checkpointing(cfg.training.activation_checkpointing)
     return model
 
