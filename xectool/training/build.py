@@ -55,6 +55,8 @@ def open_data(config: RunConfig) -> RunData:
     tasks = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
     train = open_source(config.data, "train", tasks=tasks, require_truth=True)
     val = open_source(config.data, "val", tasks=tasks, require_truth=True)
+    if config.validation.max_events is not None:
+        val = val.first(config.validation.max_events)
     if not config.data.allow_overlap:
         _refuse_overlap(train, val)
     if isinstance(config, RegressorConfig):

@@ -24,6 +24,7 @@ from xectool.training.ema import WeightAverage
 from xectool.training.guards import nonfinite_gradients
 from xectool.training.optim import set_lr
 
+MIN_SCALE = 1.0  # gradients that overflow float16 even unscaled are broken, not scaled too far
 CLIP_EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_ divides by the norm plus this
 
 
@@ -39,6 +40,8 @@ class StepResult:
         grad_norm: L2 norm of all gradients before clipping.
         clip_coef: Factor the gradients were multiplied with, in (0, 1].
         num_events: Events in the window on this rank.
+        overflow: Whether the step was skipped only because a scaled gradient left the range of float16; the scale is
+            halved and training goes on, so this is no fault.
         fault: What is non-finite and where, or an empty string.
         seconds: Time in ``transfer``, ``forward``, ``backward`` and ``optimizer``.
     """
@@ -50,19 +53,27 @@ class StepResult:
     grad_norm: float
     clip_coef: float
     num_events: int
+    overflow: bool = False
     fault: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
 
 
 class PhaseClock:
-    """Seconds spent in named phases; each mark ends the phase that began at the previous one."""
+    """Seconds spent in named phases; each mark ends the phase that began at the previous one.
 
-    def __init__(self) -> None:
+    Args:
+        device: Waited for at each mark, so that its work counts where it was asked for; None reads the clock only.
+    """
+
+    def __init__(self, device: torch.device | None = None) -> None:
         self.seconds: dict[str, float] = {}
+        self._device = device
         self._since = time.perf_counter()
 
     def mark(self, phase: str) -> None:
         """Add the time since the last mark to ``phase``."""
+        if self._device is not None and self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
         now = time.perf_counter()
         self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._since
         self._since = now
@@ -103,8 +114,8 @@ class Stepper:
 
     def run(self, window: Sequence[EventBatch], lr: float) -> StepResult:
         """Take one step over the batches of ``window``, or leave everything untouched if it is not finite."""
-        clock = PhaseClock()
         device = self.execution.device
+        clock = PhaseClock(device if self.config.profile else None)
         self.optimizer.zero_grad(set_to_none=True)
         batches = [batch.to(device, non_blocking=True) for batch in window if batch.num_events]
         counts = self.ranks.sum(torch.stack([self.task.counts(batch) for batch in window]).sum(0).to(device))
@@ -118,6 +129,7 @@ class Stepper:
             finite_loss &= torch.isfinite(total.detach())
             sums += batch_sums
             clock.mark("backward")
+        scale = float(self.scaler.get_scale())
         grad_norm, clip_coef, finite = self._update(bool(finite_loss), lr)
         fault = "" if finite else self._fault(bool(finite_loss))
         if not finite:
@@ -133,6 +145,7 @@ class Stepper:
             grad_norm=grad_norm,
             clip_coef=clip_coef,
             num_events=sum(batch.num_events for batch in window),
+            overflow=self.execution.use_scaler and not finite and bool(finite_loss) and scale > MIN_SCALE,
             fault=fault,
             seconds=clock.seconds,
         )

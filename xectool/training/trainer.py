@@ -9,15 +9,18 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from xectool.data.batch import EventBatch
+from xectool.errors import RunDiverged
 from xectool.tasks.base import WorstEvent
 from xectool.training.epoch_stats import EpochStats
 from xectool.training.evaluate import evaluate
 from xectool.training.parts import RunParts
 from xectool.training.progress import Observer
+from xectool.training.readings import ReadingWatch
 from xectool.training.recording import StepTiming, epoch_record, record_skip, step_record
 from xectool.training.saving import Saver
 from xectool.training.signals import StopRequest
 from xectool.training.state import Progress
+from xectool.training.step import StepResult
 from xectool.training.tracking import TrackerHandle
 
 NUM_WORST_EVENTS = 5
@@ -40,6 +43,10 @@ class FitResult:
     worst: tuple[WorstEvent, ...] = ()
 
 
+class StoppedInValidation(Exception):
+    """A signal came during a validation pass; the epoch is not finished and its validation is repeated on resume."""
+
+
 class Trainer:
     """Runs the loop.
 
@@ -60,6 +67,8 @@ class Trainer:
         self.observer = observer
         self.tracker = tracker
         self.max_steps = max_steps
+        self.stop = StopRequest()
+        self.readings = ReadingWatch(parts.config)
         self.worst: tuple[WorstEvent, ...] = ()
 
     def fit(self, progress: Progress) -> FitResult:
@@ -69,21 +78,27 @@ class Trainer:
             RunDiverged: A guard gave up; the last checkpoint is sound.
             DiskError: A checkpoint could not be written; the previous one is intact.
         """
-        status = "finished"
-        with StopRequest() as stop:
-            while progress.epoch <= self.parts.config.training.epochs:
-                if self._stale(progress):
-                    status = "early_stopped"
-                    break
-                ended = self._train_epoch(progress, stop)
-                if ended:
-                    self.saver.save(progress)
-                    status = ended
-                    break
-                self._finish_epoch(progress)
+        with self.stop:
+            try:
+                status = self._train(progress)
+            except StoppedInValidation:
+                status = "interrupted"
+                self.saver.save(progress)
         return FitResult(status, progress, progress.history[-1] if progress.history else {}, self.worst)
 
-    def _train_epoch(self, progress: Progress, stop: StopRequest) -> str:
+    def _train(self, progress: Progress) -> str:
+        """Run epochs; return why the last one was the last."""
+        while progress.epoch <= self.parts.config.training.epochs:
+            if self._stale(progress):
+                return "early_stopped"
+            ended = self._train_epoch(progress)
+            if ended:
+                self.saver.save(progress)
+                return ended
+            self._finish_epoch(progress)
+        return "interrupted" if self.stop.requested else "finished"
+
+    def _train_epoch(self, progress: Progress) -> str:
         """Run the rest of an epoch; return why it ended before its last batch, or an empty string."""
         training, loader = self.parts.config.training, self.parts.train_loader
         self.parts.model.train()
@@ -92,7 +107,7 @@ class Trainer:
         self.observer.advanced(progress.batch, {})
         began = time.perf_counter()
         for window, wait_s in _windows(loader.epoch(progress.epoch, progress.batch), training.grad_accum_steps):
-            if stop.requested:
+            if self.stop.requested:
                 return "interrupted"
             if self.max_steps is not None and progress.step >= self.max_steps:
                 return "max_steps"
@@ -103,6 +118,7 @@ class Trainer:
         return ""
 
     def _step(self, progress: Progress, window: list[EventBatch], wait_s: float, began: float) -> None:
+        self._look_at_readings(progress, window)
         lr = self.parts.schedule(progress.step)
         result = self.parts.stepper.run(window, lr)
         timing = StepTiming(lr, wait_s, time.perf_counter() - began)
@@ -111,19 +127,37 @@ class Trainer:
         stats = progress.stats
         stats.add(result, wait_s, timing.step_s)
         self.writer.step(step_record(self.parts, progress, window, result, timing))
-        if not result.finite:
+        if not result.finite and not result.overflow:
             self.observer.message(record_skip(self.writer, progress, window, result))
-        self.parts.guard.observe(result.finite, result.fault)
+        self._guard(progress, result)
         seconds = max(stats.seconds, 1e-9)
         shown = {"loss": result.loss, "lr": lr, "grad_norm": result.grad_norm}
         rates = {"events_per_s": stats.events / seconds, "data_wait": stats.data_wait_s / seconds}
         self.observer.advanced(len(window), shown | rates)
 
+    def _guard(self, progress: Progress, result: StepResult) -> None:
+        """Count a step; a run that is given up leaves a checkpoint of the weights before the fault."""
+        if result.overflow:
+            return
+        try:
+            self.parts.guard.observe(result.finite, result.fault)
+        except RunDiverged:
+            self.saver.save(progress)
+            raise
+
+    def _look_at_readings(self, progress: Progress, window: list[EventBatch]) -> None:
+        for line in (line for batch in window for line in self.readings.look(batch)):
+            self.writer.event("invalid_npho", line, step=progress.step, epoch=progress.epoch)
+            self.observer.message(line)
+
     def _finish_epoch(self, progress: Progress) -> None:
-        config, epoch = self.parts.config, progress.epoch
-        metrics = progress.stats.metrics(self.parts.task) | self.parts.task.scalars()
+        config, epoch, stats = self.parts.config, progress.epoch, progress.stats
+        for line in (*stats.remarks(config.training.profile), self.readings.summary()):
+            if line:
+                self.observer.message(f"epoch {epoch}: {line}")
+        metrics = stats.metrics(self.parts.task) | self.parts.task.scalars()
         metrics["lr"] = self.parts.schedule(max(0, progress.step - 1))
-        metrics["perf/epoch_time_sec"] = progress.stats.seconds
+        metrics["perf/epoch_time_sec"] = stats.seconds
         if epoch % config.validation.interval == 0 or epoch == config.training.epochs:
             metrics |= self._validate(progress)
             self._judge(progress, metrics["val/loss"])
@@ -132,6 +166,7 @@ class Trainer:
         self.writer.epoch(epoch_record(self.parts, progress, metrics))
         self.observer.epoch_done(epoch, metrics)
         self._ask_tracker(progress)
+        self.readings.num_invalid = 0
         progress.epoch, progress.batch, progress.stats = epoch + 1, 0, EpochStats()
         self.saver.save(progress)
         self.saver.publish(progress)
@@ -148,11 +183,14 @@ class Trainer:
         accumulator = self.parts.task.accumulator()
         model = self.parts.average.best_model if config.validation.use_ema else self.parts.model
         self.parts.task.eval()
-        rate = evaluate(
-            model, loader.epoch(0), accumulator, self.parts.execution, lambda: self.observer.advanced(1, {})
-        )
+        rate = evaluate(model, loader.epoch(0), accumulator, self.parts.execution, self._validated_batch)
         self.worst = tuple(accumulator.worst(NUM_WORST_EVENTS))
         return {**accumulator.compute(), "perf/val_events_per_s": rate}
+
+    def _validated_batch(self) -> None:
+        self.observer.advanced(1, {})
+        if self.stop.requested:
+            raise StoppedInValidation
 
     def _judge(self, progress: Progress, loss: float) -> None:
         """Take note of a validation loss; a non-finite one never becomes the best."""
@@ -165,7 +203,7 @@ class Trainer:
 
     def _stale(self, progress: Progress) -> bool:
         patience = self.parts.config.training.early_stop_patience
-        return patience is not None and progress.epochs_since_best > patience
+        return patience is not None and progress.epochs_since_best >= patience
 
 
 def _windows(batches: Iterator[EventBatch], size: int) -> Iterator[tuple[list[EventBatch], float]]:

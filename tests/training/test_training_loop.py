@@ -1,0 +1,163 @@
+"""The loop does what the configuration says, and a run that has to stop leaves everything to go on with."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import uproot
+from xectool import engine
+from xectool.checkpoint import store
+from xectool.errors import RunDiverged
+from xectool.rootio.writer import TreeWriter
+from xectool.runlog.reader import RunReader
+from xectool.training.progress import NullObserver
+
+Config = Callable[..., Path]
+
+
+class Listener(NullObserver):
+    """Keeps what a run says, and may do something at a batch of a phase."""
+
+    def __init__(self, phase: str = "", action: Callable[[], None] = lambda: None) -> None:
+        self.messages: list[str] = []
+        self.totals: dict[str, int] = {}
+        self._wanted, self._action, self._current = phase, action, ""
+
+    def phase(self, name: str, total: int) -> None:
+        self._current = name
+        self.totals[name] = total
+
+    def advanced(self, num_batches: int, values: Mapping[str, float]) -> None:
+        if self._wanted and num_batches and self._current == self._wanted:
+            self._wanted = ""
+            self._action()
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+
+def rewritten(source: Path, target: Path, **changes: Callable[[np.ndarray], np.ndarray]) -> Path:
+    """Copy a simulated file with some branches changed."""
+    with uproot.open(source) as file:
+        columns = dict(file["tree"].arrays(library="np"))
+    columns |= {name: change(columns[name]) for name, change in changes.items()}
+    branches = {name: (values.dtype.str[1:], values.shape[1:]) for name, values in columns.items()}
+    with TreeWriter(target, branches) as writer:
+        writer.extend(columns)
+    return target
+
+
+def test_validation_is_cut_to_max_events_in_batches_of_its_own_size(tiny_config: Config) -> None:
+    listener = Listener()
+    config = tiny_config(validation={"max_events": 5, "batch_size": 2}, training={"epochs": 1})
+    result = engine.train(config, observer=listener)
+    assert listener.totals["validate 1/1"] == listener.totals["predict"] == 3
+    with uproot.open(Path(result.run_dir) / "predictions.root") as file:
+        assert file["tree"].num_entries == 5
+
+
+def test_profile_says_where_the_time_of_an_epoch_went(tiny_config: Config) -> None:
+    listener = Listener()
+    engine.train(tiny_config(training={"epochs": 1, "profile": True}), observer=listener)
+    line = next(text for text in listener.messages if "ms a step" in text)
+    assert all(phase in line for phase in ("data wait", "transfer", "forward", "backward", "optimizer"))
+
+
+@pytest.mark.parametrize("log_invalid", [True, False])
+def test_invalid_photon_numbers_are_named_once_and_never_reach_the_weights(
+    tiny_config: Config, tiny_data: Path, tmp_path: Path, log_invalid: bool
+) -> None:
+    def spoil(npho: np.ndarray) -> np.ndarray:
+        npho = npho.copy()
+        npho[3, 17], npho[5, 4000], npho[:, 9] = np.nan, -np.inf, 1e10
+        return npho
+
+    path = rewritten(tiny_data / "train_000.root", tmp_path / "spoilt.root", npho=spoil)
+    listener = Listener()
+    data = {"train_path": str(path), "log_invalid_npho": log_invalid}
+    result = engine.train(tiny_config(data=data), observer=listener)
+    named = [text for text in listener.messages if text.startswith("invalid photon number")]
+    assert sum("sensor 17" in text for text in named) == sum("sensor 4000" in text for text in named) == log_invalid
+    assert len(named) == 2 * log_invalid
+    assert math.isfinite(result.metrics["val/loss"])
+    assert result.nonfinite_batches == 0
+
+
+def test_float16_overflow_of_a_fresh_scale_is_no_fault(tiny_config: Config) -> None:
+    listener = Listener()
+    training = {"amp": "fp16", "epochs": 1, "lr": 1e-5, "grad_clip": 1.0}
+    config = tiny_config(data={"batch_size": 4}, training=training, guards={"max_consecutive_bad": 1})
+    result = engine.train(config, observer=listener)
+    steps = list(RunReader(Path(result.run_dir)).steps())
+    assert any(record.skipped for record in steps), "the fixture no longer overflows; raise its gradients"
+    assert result.nonfinite_batches == 0
+    assert any("range of float16" in text for text in listener.messages)
+
+
+def test_signal_during_the_last_validation_interrupts_and_the_resume_is_identical(tiny_config: Config) -> None:
+    config = tiny_config(training={"epochs": 1}, validation={"batch_size": 4})
+    whole = engine.train(config, run_name="whole")
+    listener = Listener("validate 1/1", lambda: os.kill(os.getpid(), signal.SIGTERM))
+    cut = engine.train(config, run_name="cut", observer=listener)
+    assert (cut.status, cut.epochs) == ("interrupted", 0)
+    resumed = engine.train(config, run_name="cut", resume="auto")
+    assert resumed.status == "finished"
+    assert resumed.metrics["val/loss"] == whole.metrics["val/loss"]
+    a, b = (store.load(Path(run.run_dir) / store.LAST_NAME) for run in (whole, resumed))
+    assert all(torch.equal(a.model[name], b.model[name]) for name in a.model)
+
+
+def test_run_that_is_given_up_leaves_the_weights_before_the_fault(
+    tiny_config: Config, tiny_data: Path, tmp_path: Path
+) -> None:
+    def huge(energy: np.ndarray) -> np.ndarray:
+        return np.where(np.arange(len(energy)) >= 8, 8e9, energy).astype(np.float32)
+
+    path = rewritten(tiny_data / "train_000.root", tmp_path / "huge.root", energyTruth=huge)
+    tasks = {"energy": {"enabled": True, "loss_fn": "mse", "scale": 1e-30}}
+    config = tiny_config(
+        data={"train_path": str(path), "shuffle": False},
+        tasks=tasks,
+        guards={"on_nonfinite": "stop"},
+    )
+    with pytest.raises(RunDiverged, match="checkpoint_last"):
+        engine.train(config)
+    saved = store.load(tmp_path / "runs" / "r" / store.LAST_NAME)
+    assert saved.meta["progress"]["step"] >= 1
+    assert all(bool(torch.isfinite(value).all()) for value in saved.model.values())
+
+
+@pytest.mark.parametrize("patience", [1, 2])
+def test_early_stop_counts_epochs_without_improvement_and_stays_stopped(tiny_config: Config, patience: int) -> None:
+    worse = {"epochs": 9, "lr": 1e-12, "ema_decay": None, "early_stop_patience": patience}
+    config = tiny_config(training=worse, tasks={"energy": {"enabled": True, "loss_fn": "l1", "scale": 1e3}})
+    result = engine.train(config)
+    assert result.status == "early_stopped"
+    assert result.epochs == result.best_epoch + patience
+    again = engine.train(config, resume="auto")
+    assert (again.status, again.steps) == ("early_stopped", result.steps)
+
+
+def test_metrics_and_predictions_are_those_of_the_best_averaged_weights(tiny_config: Config, tiny_data: Path) -> None:
+    ruin: dict[str, Any] = {"epochs": 3, "lr": 3e-2, "ema_decay": 0.5, "grad_clip": 0.0}
+    config = tiny_config(training=ruin, checkpoint={"save_interval": 1})
+    result = engine.train(config)
+    run_dir = Path(result.run_dir)
+    history = store.load(run_dir / store.LAST_NAME).meta["progress"]["history"]
+    losses = [epoch["val/loss"] for epoch in history]
+    assert losses[-1] > 1.01 * min(losses), "the last epoch is the best: the test shows nothing"
+    assert result.metrics["val/loss"] == pytest.approx(min(losses), rel=1e-6)
+    assert result.best_epoch == 1 + losses.index(min(losses))
+    assert result.checkpoint_best is not None
+    predicted = engine.predict(
+        result.checkpoint_best, [str(tiny_data / "val.root")], output=run_dir / "again.root", batch_size=8
+    )
+    assert predicted.metrics["val/loss"] == pytest.approx(min(losses), rel=1e-5)
