@@ -29,6 +29,8 @@ def run(app: Callable[..., Any], argv: Sequence[str]) -> int:
     except XecError as error:
         output.error(error)
         return error.exit_code
+    except render.AlreadyShown as shown:
+        return shown.exit_code
     except TyperException as error:
         output.usage_error(error.format_message())
         return EXIT_USER

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -21,11 +22,25 @@ if TYPE_CHECKING:
 STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
 
+class AlreadyShown(Exception):
+    """Ends a command whose outcome is on the screen already.
+
+    Args:
+        exit_code: Exit code of the process.
+    """
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(exit_code)
+        self.exit_code = exit_code
+
+
 def console() -> Console:
     """Return a console on stderr; plain when stderr is not a terminal or under ``NO_COLOR``."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    # rich itself only drops colours under NO_COLOR; bold text and moving bars are escape codes as well
+    force_plain = False if os.environ.get("NO_COLOR") else None
+    return Console(stderr=True, highlight=False, soft_wrap=True, force_terminal=force_plain)
 
 
 def plain(value: Any) -> Any:
@@ -81,12 +96,12 @@ class Output:
             human(screen)
         show_findings(screen, findings)
 
-    def error(self, error: XecError) -> None:
+    def error(self, error: XecError, result: Any = None) -> None:
         """Show a failure the user can act on; an error may carry one finding or several."""
         carried: tuple[Finding, ...] = tuple(getattr(error, "findings", ()))
         found = carried or (Finding(error.code, Severity.ERROR, error.problem, where=error.where, fix=error.fix),)
         if self.as_json:
-            self._document("error", {}, found)
+            self._document("error", plain(result or {}), found)
         else:
             show_findings(console(), found)
 
@@ -95,9 +110,14 @@ class Output:
         fix = f"xectool {self.command} --help".replace("  ", " ")
         self.error(XecError(message, where="command line", fix=fix, code="XT-USAGE"))
 
-    def interrupted(self) -> None:
-        """Say that the user stopped the command."""
-        self.error(XecError("interrupted", where=f"xectool {self.command}", code="XT-INTERRUPTED"))
+    def interrupted(self, result: Any = None, fix: str = "") -> None:
+        """Say that the user stopped the command.
+
+        Args:
+            result: What the command reached, if anything.
+            fix: How to go on from there.
+        """
+        self.error(XecError("interrupted", where=f"xectool {self.command}", fix=fix, code="XT-INTERRUPTED"), result)
 
     def defect(self, error: Exception, kept: Path) -> None:
         """Say that xectool itself failed, and where the traceback is."""

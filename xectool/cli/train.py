@@ -8,7 +8,7 @@ import typer
 
 from xectool.cli.options import DeviceOption, JsonOption, SetOption, parse_count
 from xectool.cli.progress import watcher
-from xectool.cli.render import Output, table
+from xectool.cli.render import AlreadyShown, Output, table
 from xectool.errors import EXIT_INTERRUPTED
 
 
@@ -43,16 +43,19 @@ def train(
             dry_run=dry_run,
             observer=observer,
         )
-    Output("train", json).result(
+    output = Output("train", json)
+    if result.status == "interrupted":
+        output.interrupted(result.as_dict(), fix=f"go on with: xectool train {config} --resume {result.run_dir}")
+        raise AlreadyShown(EXIT_INTERRUPTED)
+    best = f", best epoch {result.best_epoch} of {result.epochs}" if result.best_epoch else ""
+    output.result(
         result.as_dict(),
         findings=result.findings,
         human=lambda screen: screen.print(
             table(
-                f"{result.status}: {result.run_dir}",
+                f"{result.status}: {result.run_dir}{best}",
                 ["metric", "network", "conventional"],
                 result.headline_rows(),
             )
         ),
     )
-    if result.status == "interrupted":
-        raise typer.Exit(EXIT_INTERRUPTED)
