@@ -39,6 +39,7 @@ ENCODER_PREFIX: Mapping[Kind, str] = {
     "encoder": "",
 }
 _EMA_COUNTER = "n_averaged"
+_CHANNEL_WEIGHTS = "channel_log_vars"
 _ENCODER_MARK = "fusion_transformer.layers.0.linear1.weight"
 _NORMALIZATION_KEYS = (
     "npho_scale", "npho_scale2", "time_scale", "time_shift", "sentinel_time", "sentinel_npho", "npho_scheme",
@@ -160,6 +161,8 @@ def to_config(payload: Mapping[str, Any]) -> dict[str, Any]:
     }
     if layout.kind == "regressor":
         config["tasks"] = _task_sections(stored)
+    if layout.kind == "mae":
+        config["training"] = {"auto_channel_weight": _CHANNEL_WEIGHTS in state_dict(payload, layout.weights[0])}
     return config
 
 
@@ -179,6 +182,8 @@ def _model_section(kind: Kind, stored: Mapping[str, Any], weights: StateDict) ->
     if kind == "regressor":
         section["hidden_dim"] = int(weights["heads.energy.0.weight"].shape[0])
     if kind == "inpainter":
+        # The weights carry positions and neighbours; the file they were read from is not needed again.
+        section.pop("sensor_positions_file", None)
         section["use_local_context"] = not any(".global_decoder." in name for name in weights)
     return section
 
