@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from xectool.detector import hexgrid
 from xectool.models.blocks import ConvNeXtV2Block, HexNeXtBlock, neighbour_tables
@@ -39,9 +40,16 @@ class ImageContext(nn.ModuleList):
                 *(ConvNeXtV2Block(features) for _ in range(NUM_IMAGE_BLOCKS)),
             ]
         )
+        self.recompute = False
 
     def forward(self, image: Tensor, condition: Tensor) -> Tensor:
         """Return features (B, H, W, F) of an image (B, H, W, 2) and a condition (B, F)."""
+        if self.recompute and self.training:
+            recomputed: Tensor = checkpoint(self._features, image, condition, use_reentrant=False)
+            return recomputed
+        return self._features(image, condition)
+
+    def _features(self, image: Tensor, condition: Tensor) -> Tensor:
         conv, norm, activation, *blocks = self
         assert isinstance(conv, nn.Conv2d)
         x = activation(norm(_conditioned(conv, image, condition))).permute(0, 2, 3, 1)

@@ -14,6 +14,7 @@ from xectool.detector import faces
 from xectool.models.encoder import Encoder
 from xectool.models.face_layout import NUM_COARSE, by_sensor, face_tokens
 from xectool.models.inpaint_attention import CrossAttentionHead
+from xectool.models.inpaint_context import ImageContext
 from xectool.models.inpaint_faces import HexHead, ImageHead, OuterSensorHead
 from xectool.models.inpaint_masked import MaskedHexHead, MaskedImageHead
 from xectool.models.masking import MaskPolicy
@@ -181,5 +182,8 @@ class Inpainter(nn.Module):
         return everywhere * event.mask.unsqueeze(-1) if self.masked_only else everywhere
 
     def set_activation_checkpointing(self, mode: str) -> None:
-        """Recompute the encoder's stages in the backward pass (``stages``) or keep their activations (``none``)."""
+        """Recompute stages of encoder and heads in the backward pass (``stages``), or keep activations (``none``)."""
         self.encoder.set_activation_checkpointing(mode)
+        for module in self.modules():
+            if isinstance(module, ImageContext):
+                module.recompute = mode == "stages"

@@ -82,22 +82,21 @@ class MaskedAutoencoder(nn.Module):
         self.register_buffer("outer_cells", torch.from_numpy(cells.copy()), persistent=False)
         self.register_buffer("covered", covered, persistent=False)
 
-    def forward(self, npho: Tensor, time: Tensor) -> dict[str, Tensor]:
-        """Return the reconstruction of a randomly masked event and all that its loss needs.
-
-        The mask comes from torch's global generator; seed it for a mask that can be drawn again.
+    def forward(self, npho: Tensor, time: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
+        """Return the reconstruction of a partly hidden event and all that its loss needs.
 
         Args:
             npho: Photons, shape (B, S).
             time: Seconds, shape (B, S).
+            mask: Sensors to hide, shape (B, S); None draws them with torch's global generator.
 
         Returns:
             The faces of :meth:`decode`; ``sensors`` (B, S, C), the same by sensor; ``x`` (B, S, 2) in network units;
-            ``valid`` (B, S, 2), ``maskable``, ``mask`` and ``hidden`` (B, S), bool, as in :class:`HiddenEvent`; and
-            ``channel_log_vars`` (C,) where they are learnt.
+            ``valid`` (B, S, 2), ``maskable``, ``mask`` and ``hidden`` (B, S), bool, as in
+            :class:`~xectool.models.sensor_input.HiddenEvent`; and ``channel_log_vars`` (C,) where they are learnt.
         """
         x, valid = self.normalizer.normalize(npho, time)
-        event = self.hider.apply(x, self.hider.draw(x, valid), valid)
+        event = self.hider.apply(x, self.hider.draw(x, valid) if mask is None else mask, valid)
         images = self.decode(self.tokens(event))
         outputs = images | {"sensors": self.by_sensor(images)} | event.training_facts()
         if self.channel_log_vars is not None:

@@ -100,6 +100,18 @@ def draw_mask(npho: Tensor, maskable: Tensor, policy: MaskPolicy, generator: tor
     return mask
 
 
+def draw_pattern(patterns: Tensor, maskable: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Return masks, bool (B, S), that each repeat one of several recorded patterns of dead channels.
+
+    Args:
+        patterns: Dead channels of each recorded run, bool (P, S).
+        maskable: Which sensors may be hidden, bool (B, S).
+        generator: Source of the random numbers, on the device of the tensors; None for torch's global one.
+    """
+    chosen = torch.randint(len(patterns), (len(maskable),), generator=generator, device=patterns.device)
+    return patterns[chosen] & maskable
+
+
 def hide(x: Tensor, mask: Tensor, sentinels: tuple[float, float]) -> Tensor:
     """Return x (B, S, 2) with the sentinels of npho and time in place of hidden sensors; ``mask`` is bool (B, S)."""
     return torch.stack([x[..., c].masked_fill(mask, sentinel) for c, sentinel in enumerate(sentinels)], dim=-1)
