@@ -79,5 +79,5 @@ def test_events_without_light_are_refused(tmp_path: Path) -> None:
     with TreeWriter(tmp_path / "a.root", {"npho": ("f4", (4760,)), "relative_time": ("f4", (4760,))}) as writer:
         writer.extend({"npho": npho, "relative_time": npho})
     source = open_source(DataConfig(train_path=str(tmp_path / "a.root")), "train", tasks=())
-    with pytest.raises(DataUnusable, match="intensity_reweighting.enabled=false"):
+    with pytest.raises(DataUnusable, match=r"intensity_reweighting\.enabled=false"):
         IntensityReweighter.fit(source, UNIFORM)

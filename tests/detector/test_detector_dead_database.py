@@ -52,9 +52,12 @@ def test_a_sensor_that_does_not_exist_is_refused(database: Path) -> None:
 
 
 def test_the_database_is_opened_for_reading_only(database: Path) -> None:
-    with closing(open_database(f"sqlite://{database}").connect()) as connection, closing(connection.cursor()) as cursor:
-        with pytest.raises(sqlite3.OperationalError, match="readonly"):
-            cursor.execute("DELETE FROM XECPMStatus", ())
+    with (
+        closing(open_database(f"sqlite://{database}").connect()) as connection,
+        closing(connection.cursor()) as cursor,
+        pytest.raises(sqlite3.OperationalError, match="readonly"),
+    ):
+        cursor.execute("DELETE FROM XECPMStatus", ())
 
 
 def test_missing_tables_are_named(tmp_path: Path) -> None:
@@ -71,7 +74,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["postgres://host/db", "conditions.db", "mysql://host"])
 def test_other_urls_are_refused_with_the_forms_that_work(url: str) -> None:
-    with pytest.raises(UsageError, match="use sqlite:///path/to/file.db or mysql://host/database"):
+    with pytest.raises(UsageError, match=r"use sqlite:///path/to/file\.db or mysql://host/database"):
         open_database(url)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from xectool.tasks import regression  # noqa: F401  (registers itself)
+from xectool.tasks import inpainting, masked_autoencoding, regression  # noqa: F401  (register themselves)
 from xectool.tasks.base import TASKS, LossTerms, MetricAccumulator, TrainingTask, WorstEvent
 
 if TYPE_CHECKING:

@@ -17,7 +17,5 @@ if TYPE_CHECKING:
 def build(cfg: RunConfig, model: nn.Module) -> SensorTask:
     """Return the task of a masked autoencoder: the mean losses of the six faces are added."""
     cfg = cast("MaeConfig", cfg)
-    objective = SensorObjective(
-        cfg.training, output="sensors", by_face=True, auto_channel_weight=cfg.training.auto_channel_weight
-    )
+    objective = SensorObjective(cfg.training, by_face=True, auto_channel_weight=cfg.training.auto_channel_weight)
     return SensorTask(model, objective, cfg.training.seed)

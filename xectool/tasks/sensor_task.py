@@ -19,7 +19,7 @@ from xectool.models.sensor_input import SensorHider
 from xectool.tasks.balance import LossBalance, ManualBalance
 from xectool.tasks.base import LossTerms, Outputs, TrainingTask
 from xectool.tasks.baseline_scores import BaselineScores
-from xectool.tasks.event_noise import EventNoise
+from xectool.tasks.event_masks import event_masks
 from xectool.tasks.masked_batch import MaskedBatch
 from xectool.tasks.sensor_losses import ChannelBalance, SensorGroups, SensorLoss
 from xectool.tasks.sensor_metrics import SensorMetrics
@@ -41,14 +41,12 @@ class SensorObjective:
 
     Attributes:
         training: The training section.
-        output: Name of the model's output by sensor, shape (B, S, C).
         by_face: Whether each face has a mean loss of its own, or all sensors share one.
         auto_channel_weight: Whether the weights of the channels are learnt.
         baselines: Whether conventional estimators are scored beside the network.
     """
 
     training: SensorTrainingConfig
-    output: str
     by_face: bool
     auto_channel_weight: bool = False
     baselines: bool = False
@@ -89,7 +87,7 @@ class SensorTask(TrainingTask):
         if isinstance(batch, MaskedBatch):
             return batch
         x, valid = self.normalizer.normalize(batch.npho, batch.time)
-        mask = self.hider.draw(x, valid, EventNoise(batch, self.seed, x.device))
+        mask = event_masks(self.hider, x, valid, batch, self.seed)
         return MaskedBatch.of(batch, self._predicted(mask), x, valid)
 
     def prepare_with_dead(self, batch: EventBatch) -> MaskedBatch:
@@ -105,7 +103,7 @@ class SensorTask(TrainingTask):
 
     def reconstruction(self, outputs: Outputs) -> Tensor:
         """Return predictions by sensor in network units, shape (B, S, C)."""
-        return outputs[self.objective.output]
+        return outputs["sensors"]
 
     def counts(self, batch: EventBatch) -> Tensor:
         """Return the sum of the weights of the hidden readings, by term, float64, shape (N,)."""
