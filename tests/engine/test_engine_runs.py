@@ -42,6 +42,42 @@ def test_run_directory_itself_is_listed(tmp_path):
     assert [row.name for row in runs.list_runs(tmp_path / "one").runs] == ["one"]
 
 
+def test_epoch_that_is_not_over_is_not_counted(tmp_path):
+    run_dir = make_run(tmp_path / "one", [1.0])
+    with RunWriter(run_dir) as writer:
+        writer.resume(1, 1)
+        writer.step(StepRecord(2, 2, time.time(), time.monotonic(), 1.0))
+    (row,) = runs.list_runs(tmp_path).runs
+    assert (row.epochs, row.steps) == (1, 2)
+
+
+@pytest.mark.parametrize("content", ["a: [1", "- 1", "", "\xff\xfe"])
+def test_unreadable_configuration_is_one_message_and_hides_no_run(tmp_path, content):
+    make_run(tmp_path / "good", [1.0])
+    bad = make_run(tmp_path / "bad", [1.0])
+    (bad / "config.yaml").write_bytes(content.encode("latin-1"))
+    assert {row.name: row.kind for row in runs.list_runs(tmp_path).runs} == {"good": "regressor", "bad": ""}
+    with pytest.raises(UsageError, match="cannot be read"):
+        runs.compare(tmp_path / "good", bad)
+
+
+def test_record_of_a_newer_version_hides_no_run(tmp_path):
+    make_run(tmp_path / "good", [1.0])
+    record = next(make_run(tmp_path / "newer", [1.0]).glob("rec/*/record.jsonl"))
+    record.write_text(record.read_text().replace('"format":1', '"format":99', 1))
+    assert {row.name: row.status for row in runs.list_runs(tmp_path).runs} == {
+        "good": "finished",
+        "newer": "unreadable",
+    }
+
+
+def test_run_without_a_record_line_has_no_start(tmp_path):
+    record = next(make_run(tmp_path / "one", []).glob("rec/*/record.jsonl"))
+    record.write_bytes(b"")
+    (row,) = runs.list_runs(tmp_path).runs
+    assert (row.status, row.started) == ("killed", "")
+
+
 def test_absent_directory_names_the_option(tmp_path):
     with pytest.raises(UsageError, match="--root"):
         runs.list_runs(tmp_path / "absent")

@@ -11,7 +11,7 @@ from xectool.cli.options import JsonOption
 from xectool.cli.render import Output, table
 
 if TYPE_CHECKING:
-    from xectool.engine.runs import RunDifference
+    from xectool.engine.runs import RunDifference, RunRow
 
 app = typer.Typer(help="List runs, compare two, or bring MLflow up to date.", invoke_without_command=True)
 
@@ -30,10 +30,8 @@ def list_runs(
     from xectool import engine
 
     result = engine.runs.list_runs(root)
-    rows = [
-        [run.name, run.status, run.epochs, run.steps, run.best, run.best_epoch, run.started[:16]] for run in result.runs
-    ]
-    title = f"{len(rows)} runs below {result.root}"
+    rows = [[run.name, run.status, run.epochs, run.steps, *_best(run), run.started[:16]] for run in result.runs]
+    title = f"{len(rows)} run{'' if len(rows) == 1 else 's'} below {result.root}"
     Output("runs", json).result(result, human=lambda screen: screen.print(table(title, COLUMNS, rows)))
 
 
@@ -68,6 +66,10 @@ def sync(
     result = engine.runs.sync(run, tracking_uri)
     text = f"{result.replayed} points replayed into {result.uri} (MLflow run {result.run_id})"
     Output("runs", json).result(result, human=lambda screen: screen.print(text, markup=False))
+
+
+def _best(run: RunRow) -> tuple[object, object]:
+    return (run.best, run.best_epoch) if run.best_epoch else ("-", "-")
 
 
 def _rows(differences: Iterable[RunDifference]) -> list[list[object]]:

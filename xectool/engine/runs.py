@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,13 +29,14 @@ class RunRow:
     Attributes:
         name: Name of the run.
         path: Its directory.
-        kind: ``regressor``, ``mae``, ``inpainter``, or empty where the configuration is missing.
-        status: ``running``, ``finished``, ``failed``, ``interrupted``, ``killed`` or ``unknown``.
+        kind: ``regressor``, ``mae``, ``inpainter``, or empty where the configuration is missing or unreadable.
+        status: ``running``, ``finished``, ``failed``, ``interrupted``, ``killed`` or ``unknown``; ``unreadable`` where the
+            record is of a newer version.
         epochs: Finished epochs.
         steps: Optimizer steps.
         best: Lowest validation loss, NaN where none was measured.
         best_epoch: Epoch of that loss, 0 where none was measured.
-        started: Local time of the first record, ISO 8601.
+        started: Local time of the first record, ISO 8601; empty without any.
         seconds: Wall time from the first to the last record.
     """
 
@@ -42,12 +44,12 @@ class RunRow:
     path: str
     kind: str
     status: str
-    epochs: int
-    steps: int
-    best: float
-    best_epoch: int
-    started: str
-    seconds: float
+    epochs: int = 0
+    steps: int = 0
+    best: float = math.nan
+    best_epoch: int = 0
+    started: str = ""
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -145,21 +147,36 @@ def _run_dirs(root: Path) -> Iterator[Path]:
 
 
 def _row(path: Path) -> RunRow:
-    reader = RunReader(path)
-    status = reader.status()
-    best = _best(reader.epochs())
+    name, kind = path.resolve().name, _kind(path)
+    try:
+        reader = RunReader(path)
+        status, epochs = reader.status(), reader.epochs()
+    except UsageError:  # one run of a newer version must not hide the others
+        return RunRow(name, str(path), kind, "unreadable")
+    best = _best(epochs)
     return RunRow(
-        name=path.resolve().name,
+        name=name,
         path=str(path),
-        kind=str(_config(path).get("kind", "")) if (path / CONFIG_FILE).exists() else "",
+        kind=kind,
         status=status.state,
-        epochs=status.epoch,
+        epochs=epochs[-1].epoch if epochs else 0,
         steps=status.step,
         best=best.metrics[BEST_METRIC] if best else math.nan,
         best_epoch=best.epoch if best else 0,
-        started=datetime.datetime.fromtimestamp(status.started).astimezone().isoformat(timespec="seconds"),
+        started=_local_time(status.started) if status.started else "",
         seconds=status.seconds,
     )
+
+
+def _local_time(timestamp: float) -> str:
+    return datetime.datetime.fromtimestamp(timestamp).astimezone().isoformat(timespec="seconds")
+
+
+def _kind(run_dir: Path) -> str:
+    try:
+        return str(_config(run_dir).get("kind", ""))
+    except UsageError:
+        return ""
 
 
 def _best(epochs: list[EpochRecord]) -> EpochRecord | None:
@@ -179,8 +196,14 @@ def _config(run_dir: Path) -> Mapping[str, Any]:
     if not path.exists():
         fix = "name the directory of a run; `xectool runs` lists them"
         raise UsageError("this directory holds no resolved configuration", where=str(path), fix=fix)
-    content = yaml.safe_load(path.read_text())
-    return content if isinstance(content, Mapping) else {}
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        content = str(error).partition("\n")[0]
+    if isinstance(content, Mapping):
+        return content
+    problem = f"the resolved configuration cannot be read: {content or 'it is empty'}"
+    raise UsageError(problem, where=str(path), fix=f"head {shlex.quote(str(path))}")
 
 
 def _differences(

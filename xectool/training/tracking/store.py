@@ -130,7 +130,7 @@ class MlflowStore:
             **self._settings.tags,
             _UID_TAG: self._settings.run_uid,
             "xectool.version": xectool.__version__,
-            "xectool.run_dir": str(self._run_dir),
+            "xectool.run_dir": str(self._run_dir.resolve()),
             "mlflow.source.name": "xectool train",
             "mlflow.source.type": "LOCAL",
             "mlflow.user": _user(),
