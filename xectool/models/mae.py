@@ -20,7 +20,8 @@ from xectool.models.encoder import Encoder
 from xectool.models.face_layout import NUM_COARSE, by_sensor, face_tokens
 from xectool.models.masking import MaskPolicy
 from xectool.models.normalize import Normalizer
-from xectool.models.outer_regions import cell_sensors, sensor_shares
+from xectool.models.outer_grid import outer_grid
+from xectool.models.outer_regions import Pool, cell_sensors, sensor_shares
 from xectool.models.sensor_input import HiddenEvent, SensorHider
 
 IMAGE_FACES = ("inner", "us", "ds", "outer")
@@ -30,7 +31,8 @@ HEX_FACES = ("top", "bot")
 class MaskedAutoencoder(nn.Module):
     """Normaliser, encoder and one light decoder a face.
 
-    The outer face is decoded as the encoder's image of it; :meth:`by_sensor` reads the sensors from there.
+    The outer face is decoded as an image, from which :meth:`by_sensor` reads the sensors: the fine one whatever the
+    encoder pools, because pooled cells mix the PMTs of the centre; in the older geometry the encoder's own.
 
     Args:
         model: The ``model`` section.
@@ -61,21 +63,23 @@ class MaskedAutoencoder(nn.Module):
         self.register_parameter("channel_log_vars", log_vars)
         self.encoder = Encoder(model, self.hider.sentinels)
         self.coarse_only = model.geometry == "compat" and model.outer_mode == "split"
+        pool = model.outer_fine_pool if model.geometry == "compat" else None
+        self.outer_image = outer_grid(model.geometry, pool, self.hider.sentinels)
         for face in IMAGE_FACES:
             self.add_module(f"dec_{face}", FaceDecoder(width, depth, num, self._image_size(face)))
         for face in HEX_FACES:
             self.add_module(f"dec_{face}", GraphFaceDecoder(width, depth, num, model.geometry))
-        self._register_outer(model)
+        self._register_outer(model.geometry, pool)
 
-    def _register_outer(self, model: MaeModelConfig) -> None:
+    def _register_outer(self, geometry: str, pool: Pool) -> None:
         covered = torch.ones(faces.NUM_SENSORS, dtype=torch.bool)
         if self.coarse_only:
             covered[faces.sensors("outer")[NUM_COARSE:].copy()] = False
-            cells = faces.index_map("outer_coarse", model.geometry).reshape(-1, 1)
+            cells = faces.index_map("outer_coarse", geometry).reshape(-1, 1)
             shares = torch.zeros(0, len(self.channels), 0)
         else:
-            cells = cell_sensors(model.geometry, model.outer_fine_pool)
-            npho = torch.from_numpy(sensor_shares(model.geometry, model.outer_fine_pool))
+            cells = cell_sensors(geometry, pool)
+            npho = torch.from_numpy(sensor_shares(geometry, pool))
             time = npho / npho.sum(dim=1, keepdim=True)
             shares = torch.stack([npho if name == "npho" else time for name in self.channels], dim=1)
         self.register_buffer("outer_shares", shares.to(torch.get_default_dtype()), persistent=False)
@@ -170,11 +174,11 @@ class MaskedAutoencoder(nn.Module):
             return self.encoder.face_image(face, x).values
         if self.coarse_only:
             return self.encoder.face_image("outer_coarse", x).values
-        image: Tensor = self.encoder.outer(x, None, valid).values
+        image: Tensor = self.outer_image(x, None, valid).values
         return image
 
     def _image_size(self, face: str) -> tuple[int, int]:
         if face == "outer" and not self.coarse_only:
-            return self.encoder.outer.shape[0], self.encoder.outer.shape[1]
+            return self.outer_image.shape[0], self.outer_image.shape[1]
         ids = self.encoder.get_buffer("outer_coarse_indices" if face == "outer" else f"{face}_indices")
         return ids.shape[0], ids.shape[1]
