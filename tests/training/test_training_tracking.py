@@ -9,6 +9,7 @@ from xectool.errors import ConfigError, TrackerError, UsageError
 from xectool.runlog.records import EpochRecord, StepRecord
 from xectool.runlog.writer import RunWriter
 from xectool.training.tracking import NullTracker, TrackerSettings, resolve_uri, run_params, start_tracker
+from xectool.training.tracking import mirror as mirror_module
 from xectool.training.tracking.mirror import Mirror
 from xectool.training.tracking.points import Progress, point_groups
 from xectool.training.tracking.settings import load_settings, load_state, save_settings
@@ -52,6 +53,19 @@ class MemoryStore:
 
     def named(self, name: str) -> list[int]:
         return [point.step for point in self.points if point.name == name]
+
+
+class Clock:
+    """Time that passes only where the mirror waits."""
+
+    def __init__(self) -> None:
+        self.now = 1e-9
+
+    def time(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now
 
 
 def settings_of(**changes) -> TrackerSettings:
@@ -114,6 +128,21 @@ def test_trainer_that_lets_go_without_a_last_word_has_failed(tmp_path):
     with RunWriter(tmp_path):
         mirror(tmp_path, store, replay=False)
     assert store.statuses == ["FAILED"]
+
+
+@pytest.mark.parametrize(("failing_s", "waited_s"), [(5.0, 55.0), (300.0, 5.0)])
+def test_a_database_gone_for_long_is_hardly_waited_for_at_the_end(tmp_path, monkeypatch, failing_s, waited_s):
+    record(tmp_path, 1, 2, end="finished")
+    clock = Clock()
+    monkeypatch.setattr(mirror_module, "time", clock)
+
+    def wait(seconds: float) -> bool:
+        clock.now = min(clock.now + seconds, failing_s) if clock.now < failing_s else clock.now + seconds
+        return clock.now >= failing_s
+
+    state = Mirror(tmp_path, settings_of(drain_s=60.0), MemoryStore(["connect"] * 100)).run(wait)
+    assert state.status == "behind"
+    assert clock.now - failing_s <= waited_s
 
 
 def test_mirror_that_cannot_reach_the_database_ends_behind_and_says_why(tmp_path):

@@ -30,8 +30,8 @@ class RunRow:
         name: Name of the run.
         path: Its directory.
         kind: ``regressor``, ``mae``, ``inpainter``, or empty where the configuration is missing or unreadable.
-        status: ``running``, ``finished``, ``failed``, ``interrupted``, ``killed`` or ``unknown``; ``unreadable`` where the
-            record is of a newer version.
+        status: ``running``, ``finished``, ``failed``, ``interrupted``, ``killed`` or ``unknown``; ``unreadable`` where
+            the record is of a newer version.
         epochs: Finished epochs.
         steps: Optimizer steps.
         best: Lowest validation loss, NaN where none was measured.

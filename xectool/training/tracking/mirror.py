@@ -20,6 +20,7 @@ _LOG = logging.getLogger(__name__)
 _MAX_POINTS: Final = 1000
 _FIRST_RETRY_S: Final = 1.0
 _LAST_RETRY_S: Final = 30.0
+_LEAST_DRAIN_S: Final = 5.0
 _END_STATUS: Final = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "killed": "KILLED"}
 
 
@@ -89,7 +90,7 @@ class Mirror:
                 since = self._state.failing_since or time.time()
                 self._update(status="paused", error=error.problem, fix=error.fix, failing_since=since)
                 _LOG.warning("%s", error)
-                if ended and deadline.passes_within(pause_s):
+                if ended and deadline.passes_within(pause_s, time.time() - since):
                     return self._update(status="behind")
                 ended = wait(pause_s) or ended
                 pause_s = min(2 * pause_s, _LAST_RETRY_S)
@@ -144,14 +145,15 @@ class Mirror:
 
 
 class _Deadline:
-    """Starts to count when it is first asked."""
+    """Starts to count when it is first asked; a database that has been gone for long is not waited for again."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._end = 0.0
 
-    def passes_within(self, pause_s: float) -> bool:
-        self._end = self._end or time.monotonic() + self._seconds
+    def passes_within(self, pause_s: float, failed_s: float) -> bool:
+        left_s = min(self._seconds, max(_LEAST_DRAIN_S, self._seconds - failed_s))
+        self._end = self._end or time.monotonic() + left_s
         return time.monotonic() + pause_s > self._end
 
 
