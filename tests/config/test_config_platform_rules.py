@@ -65,6 +65,8 @@ CASES = [
          ("relative", "absolute URI"), with_environment(MLFLOW_TRACKING_URI="sqlite:////tmp/mlruns.db")),
     Case("TrackerSurvives", WARNING, on(INTEL, mounts={"/": "ext4", "/home": "nfs4"}), ("nfs4",),
          on(INTEL, mounts={"/": "nfs4", "/home": "ext4"}), {"mlflow.tracking_uri": "sqlite:////home/me/mlruns.db"}),
+    Case("TrackerSurvives", WARNING, INTEL, ("sqlit needs a plugin", "sqlite"), INTEL,
+         {"mlflow.tracking_uri": "sqlit:////x.db"}, {"mlflow.tracking_uri": "postgresql+psycopg2://host/db"}),
     Case("EnvironmentMeansWhatItSays", WARNING, with_environment(NCCL_TIMEOUT="300"),
          ("NCCL_TIMEOUT has no effect; use distributed.timeout_s",), INTEL),
     Case("EnvironmentMeansWhatItSays", WARNING, with_environment(TORCHDYNAMO_SUPPRESS_ERRORS="1"),

@@ -14,6 +14,8 @@ from xectool.rules import Rule
 
 NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "lustre", "gpfs", "cifs", "smb3", "beegfs", "ceph", "afs", "fuse.sshfs")
 
+TRACKER_SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks", "databricks-uc")
+
 
 @dataclass(frozen=True)
 class Situation:
@@ -118,6 +120,13 @@ class TrackerSurvives(Rule[Situation]):
             )
         elif scheme == "sqlite":
             yield from self._database(uri, facts.platform, absolute)
+        elif scheme.partition("+")[0] not in TRACKER_SCHEMES:
+            yield self.warning(
+                "mlflow.tracking_uri",
+                f"mlflow.tracking_uri {uri}: MLflow knows {', '.join(TRACKER_SCHEMES)}; {scheme} needs a plugin of its "
+                "own, without which nothing is tracked",
+                f"mlflow.tracking_uri: {absolute}",
+            )
 
     def _database(self, uri: str, platform: Platform, absolute: str) -> Iterator[Finding]:
         path = uri.removeprefix("sqlite:///")
