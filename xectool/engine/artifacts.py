@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from xectool.checkpoint import store
-from xectool.data.batch import EventBatch
+from xectool.config.root import RegressorConfig
 from xectool.data.events import EventSource
+from xectool.models.regressor import Regressor
 from xectool.report.curves import plot_learning_curves
 from xectool.report.plots import Written, write_plots
+from xectool.report.sensor_plots import write_sensor_plots
 from xectool.report.worst import SensorFiles
+from xectool.tasks.base import TrainingTask
 from xectool.tasks.baselines import BaselineMetrics, ConventionalEstimator
+from xectool.tasks.sensor_task import SensorTask
 from xectool.training.build import RunData
+from xectool.training.evaluate import Predicted, run_model
 from xectool.training.parts import RunParts
 from xectool.training.predict import PredictionRun, write_predictions
 from xectool.training.progress import Observer
+from xectool.training.sensor_predictions import SensorPredictionRun, write_sensor_predictions
 from xectool.training.state import load_weights
 from xectool.training.trainer import FitResult
+
+if TYPE_CHECKING:
+    from torch import nn
 
 CALIBRATION_EVENTS = 5000  # training events the conventional estimators are calibrated on
 PREDICTIONS_NAME = "predictions.root"
@@ -42,7 +52,9 @@ class RunOutputs:
 
 
 def calibrate_conventional(parts: RunParts) -> dict[str, Any]:
-    """Return the calibration of the conventional estimators, measured on training events."""
+    """Return the calibration of the conventional estimators of a regressor, measured on training events."""
+    if not isinstance(parts.config, RegressorConfig):
+        return {}
     batches = -(-CALIBRATION_EVENTS // parts.config.data.batch_size)
     # Epoch 0 is never trained on, so calibrating reads events in an order of its own.
     return ConventionalEstimator().fit(islice(parts.train_loader.epoch(0), batches)).state()
@@ -63,33 +75,81 @@ def write_outputs(
     """
     config = parts.config
     model = parts.average.best_model if config.validation.use_ema else parts.model
-    best = directory / store.BEST_NAME
     if fit.progress.best_epoch:
-        load_weights(model, store.load(best).weights("auto" if config.validation.use_ema else "model"))
-    accumulator = parts.task.accumulator()
-    baseline = BaselineMetrics(ConventionalEstimator.from_state(conventional))
+        best = store.load(directory / store.BEST_NAME)
+        load_weights(model, best.weights("auto" if config.validation.use_ema else "model"))
+    path = directory / PREDICTIONS_NAME if config.checkpoint.save_predictions else None
+    observer.phase("predict", parts.val_loader.plan.num_steps)
+    predicted = watched(run_model(model, parts.task, parts.val_loader.epoch(0), parts.execution), observer)
+    scored = predict_scored(model, parts.task, predicted, path, conventional, tuple(data.val.branches.truth))
+    if path is None or not config.checkpoint.save_artifacts:
+        return RunOutputs(scored.metrics, (path,) if path else ())
+    drawn = draw_predictions(parts.task, path, directory / PLOTS_NAME, data.val)
+    curves = plot_learning_curves(fit.progress.history, directory / PLOTS_NAME)
+    return RunOutputs(scored.metrics, (path, *drawn.files, *curves.files), (*drawn.notes, *curves.notes))
 
-    def on_batch(batch: EventBatch) -> None:
-        baseline.update(batch)
+
+@dataclass(frozen=True)
+class Scored:
+    """Predicted events with what they were worth.
+
+    Attributes:
+        num_events: Events predicted.
+        events_per_s: Rate, reading and writing included.
+        metrics: Figures of the network where the truth is known, and of the conventional estimators.
+    """
+
+    num_events: int
+    events_per_s: float
+    metrics: dict[str, float]
+
+
+def predict_scored(
+    model: nn.Module,
+    task: TrainingTask,
+    predicted: Iterable[Predicted],
+    path: Path | None,
+    conventional: dict[str, Any],
+    truth_tasks: tuple[str, ...],
+) -> Scored:
+    """Write what is predicted, event by event or sensor by sensor, and score it on the way.
+
+    Args:
+        model: The network that predicts.
+        task: What it was trained on.
+        predicted: What `run_model` yields.
+        path: The ROOT file to write; None only scores.
+        conventional: Calibration of the conventional estimators of a regressor.
+        truth_tasks: Tasks of a regressor whose truth the files hold.
+    """
+    accumulator = task.accumulator()
+    if isinstance(task, SensorTask):
+        rows = write_sensor_predictions(predicted, path, SensorPredictionRun(task, accumulator))
+        return Scored(rows.num_events, rows.events_per_s, accumulator.compute())
+    network, estimator = cast(Regressor, model), BaselineMetrics(ConventionalEstimator.from_state(conventional))
+    run = PredictionRun(
+        network.active_tasks, network.decode, network.nll_tasks, truth_tasks, accumulator if truth_tasks else None
+    )
+    num_events, rate = write_predictions(_scored(predicted, estimator), path, run)
+    return Scored(num_events, rate, {**(accumulator.compute() if truth_tasks else {}), **estimator.compute()})
+
+
+def _scored(predicted: Iterable[Predicted], estimator: BaselineMetrics) -> Iterator[Predicted]:
+    for batch, outputs in predicted:
+        estimator.update(batch)
+        yield batch, outputs
+
+
+def watched(predicted: Iterable[Predicted], observer: Observer) -> Iterator[Predicted]:
+    """Yield what is predicted and tell the observer of each batch."""
+    for batch, outputs in predicted:
+        yield batch, outputs
         observer.advanced(1, {})
 
-    observer.phase("predict", parts.val_loader.plan.num_steps)
-    path = directory / PREDICTIONS_NAME
-    tasks = tuple(parts.task.terms)
-    run = PredictionRun(tasks, tuple(getattr(model, "nll_tasks", ())), tasks, accumulator, on_batch)
-    keep = path if config.checkpoint.save_predictions else None
-    write_predictions(model, parts.val_loader.epoch(0), parts.execution, keep, run)
-    metrics = {**accumulator.compute(), **baseline.compute()}
-    files = (path,) if keep else ()
-    if not config.checkpoint.save_artifacts or keep is None:
-        return RunOutputs(metrics, files)
-    plots_dir = directory / PLOTS_NAME
-    drawn, curves = draw_predictions(path, plots_dir, data.val), plot_learning_curves(fit.progress.history, plots_dir)
-    return RunOutputs(metrics, (*files, *drawn.files, *curves.files), (*drawn.notes, *curves.notes))
 
-
-def draw_predictions(predictions: Path, out_dir: Path, source: EventSource) -> Written:
-    """Plot a prediction file and display its worst events from the files of ``source``."""
+def draw_predictions(task: TrainingTask, predictions: Path, out_dir: Path, source: EventSource) -> Written:
+    """Plot a prediction file, with displays of events from the files of ``source``."""
     paths = [f"{file.path}:{file.tree}" for file in source.files]
     sensors = SensorFiles(paths, npho_branch=source.branches.npho, time_branch=source.branches.time)
-    return write_plots(predictions, out_dir, sources=sensors)
+    draw = write_sensor_plots if isinstance(task, SensorTask) else write_plots
+    return draw(predictions, out_dir, sources=sensors)

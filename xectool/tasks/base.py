@@ -91,6 +91,14 @@ class TrainingTask(nn.Module, ABC):
 
     terms: tuple[str, ...]
 
+    def prepare(self, batch: EventBatch) -> EventBatch:
+        """Return the batch with what the task adds before the forward pass, such as a mask; already on its device."""
+        return batch
+
+    def inputs(self, batch: EventBatch) -> tuple[Tensor, ...]:
+        """Return what the model is called with: raw npho and time, shape (B, S), then what the task adds."""
+        return batch.npho, batch.time
+
     @abstractmethod
     def counts(self, batch: EventBatch) -> Tensor:
         """Return how many events of the batch enter each term, float64, shape (N,); needs no model output.

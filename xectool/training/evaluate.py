@@ -9,15 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from xectool.data.batch import EventBatch
-from xectool.tasks.base import MetricAccumulator
+from xectool.tasks.base import MetricAccumulator, TrainingTask
 from xectool.training.device import Execution
 
-Forward = Callable[[Tensor, Tensor], dict[str, Tensor]]
+Forward = Callable[..., dict[str, Tensor]]
+Predicted = tuple[EventBatch, dict[str, Tensor]]
 
 
 def run_model(
-    model: nn.Module, batches: Iterable[EventBatch], execution: Execution, forward: Forward | None = None
-) -> Iterator[tuple[EventBatch, dict[str, Tensor]]]:
+    model: nn.Module, task: TrainingTask, batches: Iterable[EventBatch], execution: Execution
+) -> Iterator[Predicted]:
     """Yield each batch on the device with the model's outputs in network units, float32.
 
     The model is in evaluation mode while this runs and is given back in the mode it had. Precision is that of
@@ -25,35 +26,34 @@ def run_model(
 
     Args:
         model: The network.
+        task: Prepares each batch and says what the network is called with.
         batches: Events in the order they are wanted back.
         execution: Device and precision.
-        forward: Compiled form of the model, or None for the model itself.
     """
-    call: Forward = forward or model
     was_training = model.training
     model.eval()
     try:
         for batch in batches:
             if not batch.num_events:
                 continue
-            moved = batch.to(execution.device, non_blocking=True)
-            with torch.inference_mode(), execution.autocast():
-                outputs = call(moved.npho, moved.time)
-            yield moved, {name: value.float() for name, value in outputs.items()}
+            with torch.inference_mode():
+                prepared = task.prepare(batch.to(execution.device, non_blocking=True))
+                with execution.autocast():
+                    outputs = model(*task.inputs(prepared))
+            yield prepared, in_float32(outputs)
     finally:
         model.train(was_training)
 
 
-def evaluate(
-    model: nn.Module,
-    batches: Iterable[EventBatch],
-    accumulator: MetricAccumulator,
-    execution: Execution,
-    on_batch: Callable[[], None],
-) -> float:
-    """Feed ``accumulator`` with the model's outputs on all batches and return events per second."""
+def in_float32(outputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the outputs with numbers in float32, whatever precision computed them; masks stay as they are."""
+    return {name: value.float() if value.is_floating_point() else value for name, value in outputs.items()}
+
+
+def evaluate(predicted: Iterable[Predicted], accumulator: MetricAccumulator, on_batch: Callable[[], None]) -> float:
+    """Feed ``accumulator`` with what `run_model` yields and return events per second."""
     started, num_events = time.perf_counter(), 0
-    for batch, outputs in run_model(model, batches, execution):
+    for batch, outputs in predicted:
         accumulator.update(outputs, batch)
         num_events += batch.num_events
         on_batch()

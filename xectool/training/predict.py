@@ -5,26 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.data.batch import EventBatch
 from xectool.rootio.writer import TreeWriter
 from xectool.tasks.base import MetricAccumulator
-from xectool.training.device import Execution
-from xectool.training.evaluate import run_model
-
-
-class Decoder(Protocol):
-    """A model that turns its outputs into physical values."""
-
-    def decode(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return physical values by task, and ``sigma_<task>`` where predicted."""
+from xectool.training.evaluate import Predicted
 
 
 @dataclass(frozen=True)
@@ -35,34 +26,31 @@ class PredictionRun:
         tasks: Predicted tasks.
         sigma_tasks: Those with a predicted uncertainty.
         truth_tasks: Those whose truth the files hold.
+        decode: Turns outputs into physical values by task, and ``sigma_<task>`` where predicted.
         accumulator: Collects metrics; None where no truth is known.
-        on_batch: Called with every batch after it is predicted.
     """
 
     tasks: tuple[str, ...]
+    decode: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
     sigma_tasks: tuple[str, ...] = ()
     truth_tasks: tuple[str, ...] = ()
     accumulator: MetricAccumulator | None = None
-    on_batch: Callable[[EventBatch], None] = field(default=lambda batch: None)
 
 
-def write_predictions(
-    model: nn.Module, batches: Iterable[EventBatch], execution: Execution, output: Path | None, run: PredictionRun
-) -> tuple[int, float]:
-    """Predict all batches into ``output`` and return the number of events and events per second.
+def write_predictions(predicted: Iterable[Predicted], output: Path | None, run: PredictionRun) -> tuple[int, float]:
+    """Write predicted batches into ``output`` and return the number of events and events per second.
 
     The file has one tree ``tree`` with ``file_index, entry, run, event, pred_<task>[n]``, ``sigma_<task>[n]`` and
     ``truth_<task>[n]``; it gets its name when it is whole. Without ``output`` events are only scored.
     """
     began, num_events = time.perf_counter(), 0
     with TreeWriter(output, _branches(run)) if output is not None else nullcontext() as writer:
-        for batch, outputs in run_model(model, batches, execution):
+        for batch, outputs in predicted:
             if writer is not None:
-                writer.extend(_columns(batch, cast(Decoder, model).decode(outputs), run))
+                writer.extend(_columns(batch, run.decode(outputs), run))
             if run.accumulator is not None:
                 run.accumulator.update(outputs, batch)
             num_events += batch.num_events
-            run.on_batch(batch)
     return num_events, num_events / max(time.perf_counter() - began, 1e-9)
 
 

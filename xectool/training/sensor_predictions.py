@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -95,7 +96,7 @@ class SensorPredictionResult:
 
 
 def write_sensor_predictions(
-    predicted: Iterable[tuple[EventBatch, Outputs]], output: Path, run: SensorPredictionRun
+    predicted: Iterable[tuple[EventBatch, Outputs]], output: Path | None, run: SensorPredictionRun
 ) -> SensorPredictionResult:
     """Write the predicted sensors of all batches; the file gets its name when it is whole.
 
@@ -103,24 +104,31 @@ def write_sensor_predictions(
 
     Args:
         predicted: Batches with the outputs of the model called with their masks.
-        output: The ROOT file, tree ``tree``; branches as in :data:`BRANCHES`.
+        output: The ROOT file, tree ``tree``; branches as in :data:`BRANCHES`. None only scores.
         run: What to write.
 
     Raises:
         DiskError: The disk is full.
     """
     began, num_events, num_rows = time.perf_counter(), 0, 0
-    with TreeWriter(output, BRANCHES) as writer:
+    with TreeWriter(output, BRANCHES) if output is not None else nullcontext() as writer:
         for batch, outputs in predicted:
             masked = run.task.prepare(batch)
-            for rows in sensor_rows(masked, run.task.reconstruction(outputs), run):
-                writer.extend(rows)
-                num_rows += len(rows["sensor"])
+            if writer is not None:
+                num_rows += _extend(writer, sensor_rows(masked, run.task.reconstruction(outputs), run))
             if run.accumulator is not None:
                 run.accumulator.update(outputs, masked)
             num_events += batch.num_events
             run.on_batch(batch)
     return SensorPredictionResult(num_events, num_rows, num_events / max(time.perf_counter() - began, 1e-9))
+
+
+def _extend(writer: TreeWriter, parts: Iterable[dict[str, npt.NDArray[np.generic]]]) -> int:
+    num_rows = 0
+    for rows in parts:
+        writer.extend(rows)
+        num_rows += len(rows["sensor"])
+    return num_rows
 
 
 def sensor_rows(

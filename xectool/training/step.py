@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -21,6 +21,7 @@ from xectool.training.augment import drop_channels
 from xectool.training.device import Execution
 from xectool.training.distributed import Ranks
 from xectool.training.ema import WeightAverage
+from xectool.training.evaluate import Forward, in_float32
 from xectool.training.guards import nonfinite_gradients
 from xectool.training.optim import set_lr
 
@@ -110,15 +111,18 @@ class Stepper:
         self.config = config
         self.ranks = ranks
         self.scaler = torch.amp.GradScaler(execution.device.type, enabled=execution.use_scaler)
-        self.forward: Callable[[Tensor, Tensor], dict[str, Tensor]] = compiled(model, execution, config)
+        self.forward: Forward = compiled(model, execution, config)
 
     def run(self, window: Sequence[EventBatch], lr: float) -> StepResult:
         """Take one step over the batches of ``window``, or leave everything untouched if it is not finite."""
         device = self.execution.device
         clock = PhaseClock(device if self.config.profile else None)
         self.optimizer.zero_grad(set_to_none=True)
-        batches = [batch.to(device, non_blocking=True) for batch in window if batch.num_events]
-        counts = self.ranks.sum(torch.stack([self.task.counts(batch) for batch in window]).sum(0).to(device))
+        batches = [self.task.prepare(batch.to(device, non_blocking=True)) for batch in window if batch.num_events]
+        counts = torch.zeros(len(self.task.terms), dtype=torch.float64, device=device)
+        for batch in batches:
+            counts += self.task.counts(batch)
+        counts = self.ranks.sum(counts)
         clock.mark("transfer")
         sums = torch.zeros_like(counts)
         finite_loss = torch.ones((), dtype=torch.bool, device=device)
@@ -152,11 +156,12 @@ class Stepper:
 
     def _forward(self, batch: EventBatch, counts: Tensor) -> tuple[Tensor, Tensor]:
         seed_batch(self.config.seed, batch.epoch, batch.step, self.ranks.rank)
-        npho, times = drop_channels(batch.npho, batch.time, self.config.channel_dropout_rate)
+        npho, times, *added = self.task.inputs(batch)
+        npho, times = drop_channels(npho, times, self.config.channel_dropout_rate)
         with self.execution.autocast():
-            outputs = self.forward(npho, times)
+            outputs = self.forward(npho, times, *added)
         # losses always in float32: log, exp and squares of reduced precision overflow or lose the target's digits
-        terms = self.task.loss({name: value.float() for name, value in outputs.items()}, batch, counts)
+        terms = self.task.loss(in_float32(outputs), batch, counts)
         return terms.total, terms.sums.to(counts.device)
 
     def _update(self, finite_loss: bool, lr: float) -> tuple[float, float, bool]:
@@ -187,16 +192,12 @@ class Stepper:
         return f"non-finite gradient in {named}" if named else "non-finite gradient on another rank"
 
 
-def compiled(
-    model: nn.Module, execution: Execution, config: TrainingConfig
-) -> Callable[[Tensor, Tensor], dict[str, Tensor]]:
+def compiled(model: nn.Module, execution: Execution, config: TrainingConfig) -> Forward:
     """Return the model's forward, compiled if the execution plan says so."""
     if execution.compile_mode is None:
         return model
     mode = None if execution.compile_mode == "default" else execution.compile_mode
-    forward: Callable[[Tensor, Tensor], dict[str, Tensor]] = torch.compile(
-        model, mode=mode, fullgraph=config.compile_fullgraph
-    )
+    forward: Forward = torch.compile(model, mode=mode, fullgraph=config.compile_fullgraph)
     return forward
 
 

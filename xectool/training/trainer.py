@@ -12,7 +12,7 @@ from xectool.data.batch import EventBatch
 from xectool.errors import RunDiverged
 from xectool.tasks.base import WorstEvent
 from xectool.training.epoch_stats import EpochStats
-from xectool.training.evaluate import evaluate
+from xectool.training.evaluate import evaluate, run_model
 from xectool.training.parts import RunParts
 from xectool.training.progress import Observer
 from xectool.training.readings import ReadingWatch
@@ -183,7 +183,8 @@ class Trainer:
         accumulator = self.parts.task.accumulator()
         model = self.parts.average.best_model if config.validation.use_ema else self.parts.model
         self.parts.task.eval()
-        rate = evaluate(model, loader.epoch(0), accumulator, self.parts.execution, self._validated_batch)
+        predicted = run_model(model, self.parts.task, loader.epoch(0), self.parts.execution)
+        rate = evaluate(predicted, accumulator, self._validated_batch)
         self.worst = tuple(accumulator.worst(NUM_WORST_EVENTS))
         return {**accumulator.compute(), "perf/val_events_per_s": rate}
 
