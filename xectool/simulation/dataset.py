@@ -42,7 +42,7 @@ BRANCHES: dict[str, tuple[str, tuple[int, ...]]] = {
     "emiAng": ("f4", (2,)),
     "emiVec": ("f4", (3,)),
     "xyzVTX": ("f4", (3,)),
-    "nGammaTruth": ("i4", ()),
+    "nGammaTruth": ("f4", (p.MAX_GAMMAS + 1,)),
     "run": ("i4", ()),
     "event": ("i4", ()),
 }
@@ -254,4 +254,4 @@ def _fill_truth(rows: Rows, row: int, gammas: list[Gamma], zero_s: float) -> Non
     rows["emiAng"][row] = coordinates.direction_to_angles(signal.direction)
     rows["emiVec"][row] = signal.direction
     rows["xyzVTX"][row] = signal.vertex_cm
-    rows["nGammaTruth"][row] = len(gammas)
+    rows["nGammaTruth"][row] = np.arange(p.MAX_GAMMAS + 1) == len(gammas)
