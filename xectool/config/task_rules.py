@@ -10,6 +10,7 @@ from xectool.findings import Finding
 from xectool.rules import Rule
 
 _SMOOTH = ("smooth_l1", "huber", "relative_smooth_l1")
+_DIRECTIONS = ("angle", "angleVec")
 _SIGNED = ("angle", "uvwFI", "angleVec")
 _TINY_TARGETS = {"timing": "1e-9", "energy": "1e-2"}
 
@@ -51,15 +52,15 @@ class CosineNeedsAngles(Rule[RunConfig]):
     """The cosine loss is defined on directions."""
 
     code = "CFG-05"
-    title = "loss_fn cosine belongs to the task angle"
+    title = "loss_fn cosine belongs to the tasks angle and angleVec"
 
     def check(self, facts: RunConfig) -> Iterator[Finding]:
         """Yield an error for cosine on a target that is no direction."""
         for name, task in _tasks(facts):
-            if task.loss_fn == "cosine" and name != "angle":
+            if task.loss_fn == "cosine" and name not in _DIRECTIONS:
                 yield self.error(
                     f"tasks.{name}.loss_fn",
-                    f"tasks.{name}.loss_fn: cosine compares directions (theta, phi); it belongs to task angle",
+                    f"tasks.{name}.loss_fn: cosine compares directions; it belongs to the tasks angle and angleVec",
                     f"tasks.{name}.loss_fn: smooth_l1",
                 )
 
