@@ -165,6 +165,14 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def _missing(path: Path) -> CheckpointError:
+    if path.is_dir():
+        inside = next((name for name in (BEST_NAME, LAST_NAME) if (path / name).is_file()), None)
+        return CheckpointError(
+            "this is a directory, not a checkpoint",
+            where=str(path),
+            fix=str(path / inside) if inside else "name a checkpoint file; xectool runs lists the runs",
+            code="XT-CKPT-MISSING",
+        )
     here = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
     similar = nearest(path.name, here) or sorted(p for p in here if p.startswith("checkpoint"))[:3]
     return CheckpointError(

@@ -38,7 +38,8 @@ def predict(
             observer=observer,
         )
     Output("predict", json).result(
-        result,
+        result.as_dict(),
+        findings=result.findings,
         human=lambda screen: screen.print(
             table(
                 f"{result.events} events, {result.events_per_s:.0f} events/s: {result.output}",

@@ -25,7 +25,7 @@ from xectool.training.parts import RunParts
 from xectool.training.predict import PredictionRun, write_predictions
 from xectool.training.progress import Observer
 from xectool.training.sensor_predictions import SensorPredictionRun, write_sensor_predictions
-from xectool.training.state import load_weights
+from xectool.training.state import load_task, load_weights
 from xectool.training.trainer import FitResult
 
 if TYPE_CHECKING:
@@ -78,15 +78,19 @@ def write_outputs(
     if fit.progress.best_epoch:
         best = store.load(directory / store.BEST_NAME)
         load_weights(model, best.weights("auto" if config.validation.use_ema else "model"))
+        load_task(parts.task, best)
     path = directory / PREDICTIONS_NAME if config.checkpoint.save_predictions else None
     observer.phase("predict", parts.val_loader.plan.num_steps)
     predicted = watched(run_model(model, parts.task, parts.val_loader.epoch(0), parts.execution), observer)
     scored = predict_scored(model, parts.task, predicted, path, conventional, tuple(data.val.branches.truth))
-    if path is None or not config.checkpoint.save_artifacts:
-        return RunOutputs(scored.metrics, (path,) if path else ())
-    drawn = draw_predictions(parts.task, path, directory / PLOTS_NAME, data.val)
+    files = (path,) if path else ()
+    if not config.checkpoint.save_artifacts:
+        return RunOutputs(scored.metrics, files)
+    drawn = Written(notes=["no resolution plots and event displays: checkpoint.save_predictions is false"])
+    if path is not None:
+        drawn = draw_predictions(parts.task, path, directory / PLOTS_NAME, data.val)
     curves = plot_learning_curves(fit.progress.history, directory / PLOTS_NAME)
-    return RunOutputs(scored.metrics, (path, *drawn.files, *curves.files), (*drawn.notes, *curves.notes))
+    return RunOutputs(scored.metrics, (*files, *drawn.files, *curves.files), (*drawn.notes, *curves.notes))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,91 @@
+"""Predicting: which weights, which files, and what is never done to a user's data."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uproot
+from xectool import engine
+from xectool.checkpoint import store
+from xectool.errors import CheckpointError, UsageError
+from xectool.rootio.writer import TreeWriter
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def trained(files: Path) -> Any:
+    """A run of three epochs with learned task weights, whose last epoch is not its best."""
+    ruin = ["training.epochs=3", "training.lr=0.03", "training.grad_clip=0", "training.ema_decay=0.5"]
+    return engine.train(
+        files / "config.yaml",
+        run_name="learned",
+        overrides=[*ruin, "loss_balance=auto", "checkpoint.save_artifacts=false"],
+    )
+
+
+def test_prediction_never_replaces_its_own_input(files: Path, trained: Any, tmp_path: Path) -> None:
+    data = tmp_path / "data.root"
+    shutil.copy(files / "val.root", data)
+    (tmp_path / "link.root").symlink_to(data)
+    before = data.read_bytes()
+    for output in (data, tmp_path / "link.root"):
+        with pytest.raises(UsageError, match="--output"):
+            engine.predict(trained.checkpoint_best, [str(data)], output=output)
+    assert data.read_bytes() == before
+
+
+def test_learned_task_weights_are_those_of_the_checkpoint(files: Path, trained: Any, tmp_path: Path) -> None:
+    argv: dict[str, Any] = {"output": tmp_path / "p.root", "batch_size": 8}
+    again = engine.predict(trained.checkpoint_best, [str(files / "val.root")], **argv)
+    assert again.metrics["val/loss"] == pytest.approx(trained.metrics["val/loss"], rel=1e-6)
+
+
+def test_best_weights_are_found_from_any_checkpoint_of_the_run(files: Path, trained: Any, tmp_path: Path) -> None:
+    def loss(model: Path, weights: str) -> float:
+        found = engine.predict(model, [str(files / "val.root")], output=tmp_path / "p.root", weights=weights)
+        return found.metrics["val/loss"]
+
+    last = Path(trained.checkpoint_last)
+    assert trained.best_epoch < 3, "the last epoch is the best: the test shows nothing"
+    assert loss(last, "best") == loss(Path(trained.checkpoint_best), "auto") != loss(last, "auto")
+    alone = tmp_path / "alone" / store.LAST_NAME
+    alone.parent.mkdir()
+    shutil.copy(last, alone)
+    with pytest.raises(CheckpointError, match="--weights ema"):
+        loss(alone, "best")
+
+
+def test_run_directory_in_place_of_a_checkpoint_is_answered_with_the_best(
+    xectool: Run, files: Path, trained: Any
+) -> None:
+    outcome = xectool("predict", trained.run_dir, files / "val.root")
+    assert outcome.code == 2
+    assert trained.checkpoint_best in outcome.err
+
+
+def test_truth_of_one_task_is_scored_where_another_is_missing(files: Path, trained: Any, tmp_path: Path) -> None:
+    with uproot.open(files / "val.root") as file:
+        columns = dict(file["tree"].arrays(["npho", "relative_time", "uvwTruth"], library="np"))
+    with TreeWriter(tmp_path / "part.root", {n: (v.dtype.str[1:], v.shape[1:]) for n, v in columns.items()}) as writer:
+        writer.extend(columns)
+    argv = {"output": tmp_path / "p.root", "report": tmp_path / "report"}
+    result = engine.predict(trained.checkpoint_best, [str(tmp_path / "part.root")], **argv)
+    assert {"uvw_dist_68pct", "baseline_uvwFI"} <= result.metrics.keys()
+    assert "energy_res_68pct" not in result.metrics
+    assert any("energy" in found.problem for found in result.findings)
+    assert (tmp_path / "report" / "resolution_uvwFI.pdf").exists()
+
+
+@pytest.mark.parametrize("spec", ["{d}/val.root:tree", "{d}", "@{d}/list.txt", "{d}/va*.root"])
+def test_inputs_may_be_named_in_every_way(files: Path, trained: Any, tmp_path: Path, spec: str) -> None:
+    shutil.copy(files / "val.root", tmp_path / "val.root")
+    (tmp_path / "list.txt").write_text(f"# validation\n{tmp_path}/val.root\n")
+    output = tmp_path / "new" / "directory" / "p.root"
+    result = engine.predict(trained.checkpoint_best, [spec.format(d=tmp_path)], output=output)
+    assert result.events == 8
+    assert output.exists()
