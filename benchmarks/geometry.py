@@ -13,10 +13,10 @@ from pathlib import Path
 from xectool import engine
 
 METRICS = {
-    "energy_res_68pct": ("energy, 68 % of |residual| [MeV]", 1e3),
-    "uvw_dist_68pct": ("position, 68 % of 3-D distance [cm]", 1.0),
-    "angle_resolution_68pct": ("direction, 68 % of opening angle [deg]", 1.0),
-    "timing_res_68pct": ("time, 68 % of |residual| [ps]", 1e12),
+    "energy_res_68pct": ("energy, absolute residual [MeV]", 1e3),
+    "uvw_dist_68pct": ("position, 3-D distance [cm]", 1.0),
+    "angle_resolution_68pct": ("direction, opening angle [deg]", 1.0),
+    "timing_res_68pct": ("time, absolute residual [ps]", 1e12),
 }
 CONFIG = Path(__file__).resolve().parents[1] / "examples" / "quickstart.yaml"
 
@@ -47,7 +47,7 @@ def main() -> None:
             for geometry, metrics in found.items():
                 metrics.append(run(geometry, seed, data, options.epochs))
                 print(f"# {geometry} seed {seed}: {metrics[-1]}", flush=True)
-    print("| metric | compat | physical | gain |\n|---|---|---|---|")
+    print("| metric (68 % quantile) | compat | physical | gain |\n|---|---|---|---|")
     for name, (label, factor) in METRICS.items():
         old, new = ([factor * m[name] for m in found[g]] for g in ("compat", "physical"))
         shown = [f"{statistics.mean(v):.3g} ± {statistics.stdev(v) / len(v) ** 0.5:.2g}" for v in (old, new)]

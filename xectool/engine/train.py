@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from xectool.checkpoint import store
+from xectool.checkpoint.transfer import transfer_encoder
 from xectool.config.capacity_rules import CAPACITY_RULES
 from xectool.config.count_rules import count_rules
 from xectool.config.disk_rules import disk_rules
@@ -35,11 +36,16 @@ from xectool.training.state import Progress, load_weights, restore
 from xectool.training.tracking import TrackerHandle, start_tracker
 from xectool.training.trainer import FitResult, Trainer
 
+# What the final table shows: the network's metric, and that of the conventional estimator on the same events.
 HEADLINES = {
-    "energy": "energy_res_68pct",
-    "uvwFI": "uvw_dist_68pct",
-    "angle": "angle_resolution_68pct",
-    "timing": "timing_res_68pct",
+    "val/loss": "",
+    "energy_res_68pct": "baseline_energy",
+    "uvw_dist_68pct": "baseline_uvwFI",
+    "angle_resolution_68pct": "baseline_angle",
+    "timing_res_68pct": "baseline_timing",
+    "mae_npho": "baseline_neighbour_mae_npho",
+    "rmse_npho": "baseline_neighbour_rmse_npho",
+    "mae_time": "",
 }
 
 
@@ -81,13 +87,11 @@ class TrainResult:
 
     def headline_rows(self) -> list[tuple[str, object, object]]:
         """Return metric, network and conventional estimator, a row a task."""
-        rows: list[tuple[str, object, object]] = []
-        if "val/loss" in self.metrics:
-            rows.append(("val/loss", self.metrics["val/loss"], ""))
-        for task, metric in HEADLINES.items():
-            if metric in self.metrics:
-                rows.append((metric, self.metrics[metric], self.metrics.get(f"baseline_{task}", "")))
-        return rows
+        return [
+            (metric, self.metrics[metric], self.metrics.get(baseline, ""))
+            for metric, baseline in HEADLINES.items()
+            if metric in self.metrics
+        ]
 
 
 def train(  # noqa: PLR0913  the function is the command: one argument an option
@@ -124,7 +128,7 @@ def train(  # noqa: PLR0913  the function is the command: one argument an option
     parts, data = _assemble(loaded, place, device)
     counted = count_rules(parts.config, data.train.num_events, data.val.num_events, parts.ranks.world_size)
     loaded = loaded.require(counted.merged(disk_rules(parts.config, _checkpoint_bytes(parts))))
-    progress = _begin(parts, data, place)
+    progress = _begin(parts, data, place, watching)
     watching.started(start_facts(parts, data, place, progress))
     findings = (*loaded.findings, *data.train.findings, *data.val.findings)
     if dry_run:
@@ -159,12 +163,23 @@ def _checkpoint_bytes(parts: RunParts) -> int:
     return 4 * sum(weight.numel() * weight.element_size() for weight in parts.model.parameters())
 
 
-def _begin(parts: RunParts, data: RunData, place: RunPlace) -> Progress:
+def _start_from(parts: RunParts, path: Path, observer: Observer) -> None:
+    """Load all weights of a model of the same kind, or the encoder of one of another kind."""
+    source = store.load(path)
+    if source.kind == parts.config.kind:
+        load_weights(parts.model, source.weights("best"))
+        observer.message(f"all weights loaded from {path}")
+        return
+    for line in transfer_encoder(source, parts.config, parts.model).lines():
+        observer.message(line)
+
+
+def _begin(parts: RunParts, data: RunData, place: RunPlace, observer: Observer) -> Progress:
     """Return where the run starts: from nothing, from other weights, or where its checkpoint stands."""
     checkpoint = parts.config.checkpoint
     if place.checkpoint is None or place.checkpoint_path is None:
         if checkpoint.init_from:
-            load_weights(parts.model, store.load(Path(checkpoint.init_from).expanduser()).weights())
+            _start_from(parts, Path(checkpoint.init_from).expanduser(), observer)
         return Progress()
     require_resumable(parts.config, place.checkpoint, data.train, place.checkpoint_path)
     if checkpoint.reset_epoch:

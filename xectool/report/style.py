@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,8 +43,17 @@ _SIZES: dict[str, Any] = {
 def house_style() -> Iterator[None]:
     """Apply the style inside the block only; drawing and saving both have to happen there."""
     settings: Any = {**mplhep.style.ROOT, **_SIZES}
-    with mpl.rc_context(settings):
-        yield
+    # Embedding fonts in a PDF makes both libraries log remarks that no user can act on.
+    loggers = [logging.getLogger(name) for name in ("fontTools", "matplotlib")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with mpl.rc_context(settings):
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def new_figure(width_in: float, height_in: float) -> Figure:
