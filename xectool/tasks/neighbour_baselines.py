@@ -121,7 +121,8 @@ def light_point_cm(light: FloatArray, visible: BoolArray) -> FloatArray:
 
     The centroid of the squared light gives u and v: squares hardly see the diffuse light that pulls a plain centroid to
     the middle. A point at depth w above a plane of sensors lights it as ``n ~ w / (r^2 + w^2)^1.5``,
-    for which ``sum(n)^2 / sum(n^2) = 8 pi w^2 / (area of a sensor's cell)``.
+    for which ``sum(n)^2 / sum(n^2) = 8 pi w^2 / (area of a sensor's cell)``. Light that misses the face makes w a
+    fourth too small at 9 cm; ratios of solid angles of neighbours hardly notice.
 
     Args:
         light: Photons, shape (B, S), zero where not visible.

@@ -23,7 +23,7 @@ DEFAULT_TIME_THRESHOLD = 100.0
 
 
 def time_threshold(training: SensorTrainingConfig) -> float:
-    """Return the photons a sensor must exceed for its time to enter the loss."""
+    """Return the photons a sensor needs for its time to enter the loss."""
     found = training.time.npho_threshold
     return DEFAULT_TIME_THRESHOLD if found is None else found
 
@@ -38,8 +38,8 @@ class SensorLoss:
     """Pointwise loss and weight of every hidden reading.
 
     * npho: every hidden sensor with a valid npho; with ``npho_loss_weight`` by ``(max(n, 1) + 1)^alpha``.
-    * time: of those with a valid time, the sensors above ``time.npho_threshold`` photons; with ``use_npho_weight`` by
-      ``sqrt(max(n, threshold))``.
+    * time: of those with a valid time, the sensors with at least ``time.npho_threshold`` photons; with
+      ``use_npho_weight`` by ``sqrt(max(n, threshold))``.
 
     A mean over weights divides by the sum of the weights, which is the older system's weight of mean one. The sums are
     taken over the whole accumulation window, so its gradient does not depend on how it is cut into batches.
@@ -76,7 +76,7 @@ class SensorLoss:
     def _time_weights(self, batch: MaskedBatch) -> Tensor:
         threshold = time_threshold(self.training)
         light = photons(batch)
-        counts = batch.mask & batch.valid.all(dim=-1) & (light > threshold)
+        counts = batch.mask & batch.valid.all(dim=-1) & (light >= threshold)
         if not self.training.time.use_npho_weight:
             return counts.to(batch.x.dtype)
         return torch.where(counts, light.clamp_min(max(threshold, 0.0)).sqrt(), 0.0)

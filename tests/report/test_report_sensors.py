@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from xectool.detector import faces
+from xectool.errors import DataFileError
+from xectool.report.sensor_displays import masked_events
+from xectool.report.sensor_plots import write_sensor_plots
+from xectool.report.sensor_residuals import PULL, RELATIVE, bias, read_residuals, width
+from xectool.report.worst import SensorFiles
+from xectool.rootio.writer import TreeWriter
+
+NUM_EVENTS, PER_EVENT = 30, 300
+TYPES = {
+    "file_index": "i4", "entry": "i8", "run": "i8", "event": "i8", "sensor": "i2", "face": "i1", "mask_type": "i1",
+    "truth_npho": "f4", "pred_npho": "f4", "truth_time": "f4", "pred_time": "f4",
+}  # fmt: skip
+
+
+def table(num_events: int = NUM_EVENTS) -> dict[str, np.ndarray]:
+    """Predictions off by 0.2 of the root of the truth plus 0.1 of it; 10 dead sensors an event."""
+    rng = np.random.default_rng(4)
+    sensors = np.concatenate([np.sort(rng.choice(4760, PER_EVENT, replace=False)) for _ in range(num_events)])
+    entry, count = np.repeat(np.arange(num_events), PER_EVENT), num_events * PER_EVENT
+    truth = rng.exponential(500.0, count) + 1.0
+    dead = np.tile(np.arange(PER_EVENT) < 10, num_events)
+    rows = {
+        "file_index": np.zeros(count), "entry": entry, "run": np.full(count, 7), "event": entry + 100,
+        "sensor": sensors, "face": faces.face_ids()[sensors], "mask_type": dead,
+        "truth_npho": np.where(dead, 1e10, truth),
+        "pred_npho": truth * 1.1 + 0.2 * np.sqrt(truth) * rng.standard_normal(count),
+        "truth_time": np.where(dead | (truth < 100), 1e10, 1e-8),
+        "pred_time": 1e-8 + 1e-9 * rng.standard_normal(count),
+    }  # fmt: skip
+    return {name: values.astype(TYPES[name]) for name, values in rows.items()}
+
+
+def written(path: Path, rows: dict[str, np.ndarray]) -> Path:
+    with TreeWriter(path, {name: (kind, ()) for name, kind in TYPES.items()}) as writer:
+        writer.extend(rows)
+    return path
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> SensorFiles:
+    npho = np.random.default_rng(1).exponential(100.0, (NUM_EVENTS, 4760)).astype(np.float32)
+    npho[:, 3] = 1e10
+    with TreeWriter(tmp_path / "data.root", {"npho": ("f4", (4760,)), "relative_time": ("f4", (4760,))}) as writer:
+        writer.extend({"npho": npho, "relative_time": np.zeros_like(npho)})
+    return SensorFiles([str(tmp_path / "data.root")])
+
+
+def test_widths_and_biases_of_histograms_are_those_of_the_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xectool.report.sensor_residuals.PIECE_ROWS", 1000)
+    rows = table()
+    found = read_residuals(written(tmp_path / "p.root", rows))
+    known = rows["mask_type"] == 0
+    truth, predicted = (rows[name][known].astype(float) for name in ("truth_npho", "pred_npho"))
+    for axis, residual in ((PULL, (predicted - truth) / np.sqrt(truth)), (RELATIVE, (predicted - truth) / truth)):
+        counts = found.counts[axis.name].sum(axis=(0, 1))
+        step = 2 * axis.limit / len(counts)
+        assert width(counts, axis.limit) == pytest.approx(np.percentile(abs(residual), 68), abs=step)
+        assert bias(counts, axis.limit) == pytest.approx(np.median(residual), abs=step)
+    assert found.num_rows == known.sum()
+    assert found.num_dead == 10 * NUM_EVENTS
+    assert found.counts["time"].sum() == (rows["truth_time"] < 1).sum()
+
+
+def test_plots_of_both_channels_and_displays_are_written(tmp_path: Path, sources: SensorFiles) -> None:
+    path = written(tmp_path / "p.root", table())
+    found = write_sensor_plots(path, tmp_path / "plots", sources=sources, num_displays=1)
+    names = sorted(str(file.relative_to(tmp_path / "plots")) for file in found.files)
+    stems = ("masked_events/event_01", "sensors_npho", "sensors_time")
+    assert names == [f"{stem}.{kind}" for stem in stems for kind in ("pdf", "png")]
+    assert all(file.stat().st_size > 10_000 for file in found.files)
+    assert not found.notes
+
+
+def test_an_event_is_put_together_from_its_rows(tmp_path: Path, sources: SensorFiles) -> None:
+    rows = table()
+    first, second = masked_events(written(tmp_path / "p.root", rows), sources, 2)
+    assert first.title == "run 7  event 100: 290 hidden, 10 dead sensors filled"
+    assert first.hidden.sum() == PER_EVENT - 10
+    inside = rows["entry"] == 1
+    np.testing.assert_allclose(second.predicted[rows["sensor"][inside]], rows["pred_npho"][inside])
+    assert np.isfinite(first.predicted).sum() == PER_EVENT
+    assert first.dead[3]
+
+
+def test_a_channel_that_is_not_predicted_and_broken_predictions_are_noted(tmp_path: Path) -> None:
+    rows = table(1)
+    rows["pred_time"][:] = 1e10
+    rows["pred_npho"][20] = np.nan
+    found = write_sensor_plots(written(tmp_path / "p.root", rows), tmp_path / "plots")
+    assert [file.name for file in found.files] == ["sensors_npho.pdf", "sensors_npho.png"]
+    assert found.notes == [
+        "1 of 290 predictions are not finite",
+        "time: no plots, no hidden sensor has both a prediction and a truth",
+    ]
+
+
+def test_an_empty_file_has_notes_instead_of_plots(tmp_path: Path) -> None:
+    rows = {name: values[:0] for name, values in table(1).items()}
+    found = write_sensor_plots(written(tmp_path / "p.root", rows), tmp_path / "plots")
+    assert found.files == []
+    assert len(found.notes) == 2
+
+
+def test_a_prediction_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    with TreeWriter(tmp_path / "p.root", {"pred_energy": ("f4", (1,))}) as writer:
+        writer.extend({"pred_energy": np.zeros((3, 1), np.float32)})
+    with pytest.raises(DataFileError, match="has no branch 'mask_type'"):
+        write_sensor_plots(tmp_path / "p.root", tmp_path / "plots")
