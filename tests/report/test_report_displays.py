@@ -7,7 +7,7 @@ import pytest
 from scipy.spatial import cKDTree
 from xectool.detector import constants, faces, geometry
 from xectool.report.curves import plot_learning_curves
-from xectool.report.displays import Display, event_display, write_display
+from xectool.report.displays import Display, draw, write_display
 from xectool.report.unrolled import OUTLINE_CM, polygons
 
 
@@ -54,7 +54,7 @@ def test_any_values_can_be_displayed(tmp_path: Path, fill: float) -> None:
 
 
 def test_title_is_shown() -> None:
-    assert event_display(np.ones(4760), np.zeros(4760), "run 3 event 4").get_suptitle() == "run 3 event 4"
+    assert draw(Display(np.ones(4760), np.zeros(4760), "run 3 event 4")).get_suptitle() == "run 3 event 4"
 
 
 def test_learning_curves_draw_what_was_recorded(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from xectool.config.normalization import NormalizationConfig
+from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.errors import ConfigError, did_you_mean
 
-RAW_LIMIT = 9e9
 """Readings beyond this are the data format's "not available" (1e10 in the files)."""
 
 SCHEMES = ("log1p", "anscombe", "sqrt", "linear")
@@ -121,9 +121,9 @@ class Normalizer(nn.Module):
 
     def normalize(self, npho: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
         """Return network units (B, S, 2) and validity (B, S, 2) of raw npho (B, S) and time (B, S)."""
-        measured = (npho <= RAW_LIMIT) & (npho > -math.inf)  # NaN compares false
+        measured = (npho <= UNKNOWN_ABOVE) & (npho > -math.inf)  # NaN compares false
         in_domain = measured & (npho >= self.scheme.lowest)
-        time_valid = measured & (npho >= self.npho_threshold) & (time.abs() <= RAW_LIMIT)
+        time_valid = measured & (npho >= self.npho_threshold) & (time.abs() <= UNKNOWN_ABOVE)
         safe_npho = torch.where(in_domain, npho, torch.zeros_like(npho))
         npho_value = torch.where(in_domain, self.scheme(safe_npho), self.below_domain_fill)
         npho_value = torch.where(measured, npho_value, self.sentinel_npho)

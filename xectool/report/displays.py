@@ -18,12 +18,12 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
+from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.report.style import INK, RED, house_style, new_figure, save
 from xectool.report.unrolled import FACE_LABELS, OUTLINE_CM, polygons
 
 FloatArray = npt.NDArray[np.float64]
 
-UNKNOWN = 9e9  # larger values mean "dead" or "no time"
 MIN_TIMED_NPHO = 100.0
 DEAD_COLOR, EMPTY_COLOR = "#3a3a3a", "#f1f1f4"
 SIZE_IN = (13.5, 6.6)
@@ -36,8 +36,8 @@ class Display:
     """One event as it is drawn.
 
     Attributes:
-        npho: Photons, raw, shape (S,).
-        time_s: Times, raw, s, shape (S,).
+        npho: Photons, raw, shape (S,); not finite or above 9e9 is a dead channel.
+        time_s: Times, raw, s, shape (S,); shown where the sensor has at least 100 photons.
         title: Headline.
         lines: Text below it.
         marks: Points (u, v) in cm to mark on the inner face, by name (``true``, ``predicted``).
@@ -48,18 +48,6 @@ class Display:
     title: str
     lines: tuple[str, ...] = ()
     marks: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-
-
-def event_display(npho: FloatArray, time_s: FloatArray, title: str) -> Figure:
-    """Return the figure of one event.
-
-    Args:
-        npho: Photons, raw, shape (S,); not finite or above 9e9 is a dead channel.
-        time_s: Times, raw, s, shape (S,); shown where the sensor has at least 100 photons.
-        title: Headline.
-    """
-    with house_style():
-        return draw(Display(npho, time_s, title))
 
 
 def write_display(display: Display, out_dir: Path, stem: str) -> list[Path]:
@@ -82,7 +70,7 @@ def draw(display: Display) -> Figure:
 
 
 def _draw_npho(axes: Axes, display: Display) -> None:
-    dead = ~np.isfinite(display.npho) | (np.abs(display.npho) >= UNKNOWN)
+    dead = ~np.isfinite(display.npho) | (np.abs(display.npho) >= UNKNOWN_ABOVE)
     lit = ~dead & (display.npho >= 1)
     brightest = float(display.npho[lit].max()) if lit.any() else 10.0
     norm = LogNorm(max(1.0, brightest * 1e-4), max(brightest, 10.0))
@@ -99,8 +87,8 @@ def _draw_npho(axes: Axes, display: Display) -> None:
 
 def _draw_time(axes: Axes, display: Display) -> None:
     npho, time_s = display.npho, display.time_s
-    dead = ~np.isfinite(npho) | (np.abs(npho) >= UNKNOWN)
-    timed = ~dead & (npho >= MIN_TIMED_NPHO) & np.isfinite(time_s) & (np.abs(time_s) < UNKNOWN)
+    dead = ~np.isfinite(npho) | (np.abs(npho) >= UNKNOWN_ABOVE)
+    timed = ~dead & (npho >= MIN_TIMED_NPHO) & np.isfinite(time_s) & (np.abs(time_s) < UNKNOWN_ABOVE)
     values = np.where(timed, 1e9 * time_s, np.nan)
     low, high = np.percentile(values[timed], [1, 99]) if timed.any() else (0.0, 1.0)
     norm = Normalize(float(low), float(high) if high > low else float(low) + 1.0)

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.rootio.reader import EventFile
 
 FloatArray = npt.NDArray[np.float64]
 
-TRUTH_LIMIT = 9e9  # the files write 1e10 for "unknown"
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class PredictionFile:
     def truth(self, task: str) -> FloatArray | None:
         """Return the truth of a task with nan for unknown values, shape (B, D), or None where the file has none."""
         values = self.column(f"truth_{task}")
-        return None if values is None else np.where(np.abs(values) < TRUTH_LIMIT, values, np.nan)
+        return None if values is None else np.where(np.abs(values) < UNKNOWN_ABOVE, values, np.nan)
 
     def identity(self) -> dict[str, npt.NDArray[np.int64]]:
         """Return file_index, entry, run and event, each of shape (B,)."""

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
+from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.registry import Registry
 
 if TYPE_CHECKING:
     from xectool.config.root import RunConfig
     from xectool.data.batch import EventBatch
-
-TRUTH_LIMIT = 9e9  # the files write 1e10 for "unknown"
 
 Outputs = Mapping[str, Tensor]
 AccumulatorState = dict[str, np.ndarray]
@@ -148,7 +147,7 @@ def valid_truth(truth: Tensor) -> Tensor:
     Returns:
         Booleans, shape (B,).
     """
-    return (truth.isfinite() & (truth.abs() < TRUTH_LIMIT)).all(dim=-1)
+    return (truth.isfinite() & (truth.abs() < UNKNOWN_ABOVE)).all(dim=-1)
 
 
 TaskBuilder = Callable[["RunConfig", nn.Module], TrainingTask]

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from xectool.detector import constants, coordinates, faces, geometry
-from xectool.tasks.base import TRUTH_LIMIT
 from xectool.tasks.residuals import headline
 
 if TYPE_CHECKING:
@@ -72,13 +71,13 @@ def light_features(npho: FloatArray, time_s: FloatArray) -> FloatArray:
         Shape (B, 6): all photons; light-weighted mean (u, v) of the inner face and width of the light there, cm;
         light-weighted mean time, s, and mean distance of those sensors from the point (u, v, width), cm.
     """
-    dark = ~(npho < TRUTH_LIMIT) | (npho < 0)
+    dark = ~(npho < constants.UNKNOWN_ABOVE) | (npho < 0)
     light = np.where(dark, 0.0, npho)
     share = _normalised(light[:, faces.index_map("inner").ravel()])
     squared = np.einsum("bp,bp->b", share, share)[:, np.newaxis]
     width = np.divide(constants.INNER_PITCH_Z_CM, np.sqrt(squared), out=np.zeros_like(squared), where=squared > 0)
     point_cm = np.concatenate([share @ _inner_uv_cm(), width], axis=1)
-    timed = (light >= MIN_TIMED_NPHO) & (np.abs(time_s) < TRUTH_LIMIT)
+    timed = (light >= MIN_TIMED_NPHO) & (np.abs(time_s) < constants.UNKNOWN_ABOVE)
     weights = _normalised(np.where(timed, light, 0.0))
     time = np.einsum("bs,bs->b", weights, np.where(timed, time_s, 0.0))
     distance = np.einsum("bs,bs->b", weights, _distances_cm(point_cm))
@@ -207,7 +206,7 @@ class BaselineMetrics:
 
 
 def _known(truth: FloatArray) -> npt.NDArray[np.bool_]:
-    known: npt.NDArray[np.bool_] = np.all(np.isfinite(truth) & (np.abs(truth) < TRUTH_LIMIT), axis=1)
+    known: npt.NDArray[np.bool_] = np.all(np.isfinite(truth) & (np.abs(truth) < constants.UNKNOWN_ABOVE), axis=1)
     return known
 
 

@@ -7,9 +7,9 @@ import numpy as np
 from xectool.config.root import RegressorConfig
 from xectool.config.tasks import TaskConfig
 from xectool.data.events import EventSource
+from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.errors import DataUnusable
 from xectool.models.heads import LOG_FLOOR
-from xectool.tasks.base import TRUTH_LIMIT
 
 
 def resolve_target_scaling(config: RegressorConfig, source: EventSource) -> RegressorConfig:
@@ -56,7 +56,7 @@ def known_truth(name: str, source: EventSource) -> np.ndarray:
         DataUnusable: No event has a known truth.
     """
     truth = np.concatenate([source.truth(index, name) for index in range(len(source.files))]).astype(np.float64)
-    known = truth[(np.isfinite(truth) & (np.abs(truth) < TRUTH_LIMIT)).all(axis=1)]
+    known = truth[(np.isfinite(truth) & (np.abs(truth) < UNKNOWN_ABOVE)).all(axis=1)]
     if not len(known):
         raise DataUnusable(
             f"none of the {len(truth)} training events has a known truth for task '{name}'",
