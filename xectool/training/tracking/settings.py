@@ -44,7 +44,7 @@ class TrackerSettings:
     run_name: str
     params: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
-    artifacts: tuple[str, ...] = ("config.yaml", "manifest.json", "metrics.json", "plots/**/*", "*.log")
+    artifacts: tuple[str, ...] = ("config.yaml", "manifest.json", "plots/**/*")
     step_every: int = 1
     poll_s: float = 2.0
     drain_s: float = 60.0
