@@ -1,10 +1,12 @@
 import json
+import os
 import stat
 import subprocess
 import sys
 
 import pytest
 from xectool.errors import DiskError
+from xectool.runlog import manifest as module
 from xectool.runlog.atomic import read_json, write_json
 from xectool.runlog.manifest import AttemptFacts, DataFileFacts, config_digest, read_manifest, write_manifest
 
@@ -69,3 +71,23 @@ def test_recorder_room_is_free_of_torch():
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_asking_for_the_commit_never_touches_the_index(tmp_path, monkeypatch):
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    (tmp_path / "xectool").mkdir()
+    source = tmp_path / "xectool" / "__init__.py"
+    source.write_text("")
+    for argv in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *argv], check=True, capture_output=True)
+    monkeypatch.setattr(module.xectool, "__file__", str(source))
+    index = tmp_path / ".git" / "index"
+    before = index.read_bytes(), index.stat().st_mtime_ns
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    os.utime(source)  # the index no longer knows its times, so a refresh would write it
+    assert module.git_commit() == commit
+    source.write_text("changed = True\n")
+    assert module.git_commit() == f"{commit}+"
+    assert (index.read_bytes(), index.stat().st_mtime_ns) == before
+    index.with_name("index.lock").touch()
+    assert module.git_commit() == f"{commit}+"

@@ -150,18 +150,24 @@ def git_commit() -> str | None:
     root = Path(xectool.__file__).resolve().parents[1]
     if not (root / ".git").exists():
         return None
-    try:
-        # --no-optional-locks: a run that starts must not get in the way of a commit that is being made.
-        done = subprocess.run(
-            ["git", "--no-optional-locks", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty=+"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=False,
-        )
-    except (FileNotFoundError, subprocess.TimeoutExpired):
+    commit = _git(root, "rev-parse", "HEAD")
+    if not commit:
         return None
-    return done.stdout.strip() or None
+    return commit + ("+" if _git(root, "status", "--porcelain", "--untracked-files=no") else "")
+
+
+def _git(root: Path, *argv: str) -> str:
+    """Return what git says, or an empty string where it is absent, slow or fails.
+
+    It writes nothing: a run that starts must not get in the way of a commit that is being made. ``describe --dirty``
+    would, whatever its options: it takes the index lock, and leaves it behind when it is killed.
+    """
+    command = ["git", "--no-optional-locks", "-C", str(root), *argv]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def _without_password(word: str) -> str:
