@@ -216,16 +216,19 @@ def _unsafe_or_garbled(path: Path, error: Exception) -> CheckpointError:
 
 
 def _disk_error(path: Path, error: Exception) -> DiskError:
+    # torch answers a failed write with the state of its archive; what the system said is the context of that
+    said = error.__context__ if isinstance(error.__context__, OSError) else error
+    reason = getattr(said, "strerror", None) or said
     with contextlib.suppress(OSError):
         free = shutil.disk_usage(path.parent).free
         return DiskError(
-            f"cannot write the checkpoint: {error} ({free / 1e9:.2f} GB free)",
+            f"cannot write the checkpoint: {reason} ({free / 1e9:.2f} GB free)",
             where=str(path),
             fix="free some space or set checkpoint.save_dir to another disk, then --resume auto",
             code="XT-DISK-CKPT",
         )
     return DiskError(
-        f"cannot write the checkpoint: {error}", where=str(path), fix="set checkpoint.save_dir to another disk"
+        f"cannot write the checkpoint: {reason}", where=str(path), fix="set checkpoint.save_dir to another disk"
     )
 
 

@@ -7,7 +7,6 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from typer.exceptions import Abort, TyperException
@@ -58,9 +57,13 @@ def _command_of(argv: Sequence[str]) -> str:
     return words[0] if words else ""
 
 
-def _keep_traceback() -> Path:
-    handle, name = tempfile.mkstemp(prefix="xectool-defect-", suffix=".txt")
-    with os.fdopen(handle, "w") as stream:
-        stream.write(f"argv: {sys.argv!r}\n")
-        traceback.print_exc(file=stream)
-    return Path(name)
+def _keep_traceback() -> str:
+    """Write the traceback to a file and return its path, or the traceback itself where no file can be written."""
+    text = f"argv: {sys.argv!r}\n{traceback.format_exc()}"
+    try:
+        handle, name = tempfile.mkstemp(prefix="xectool-defect-", suffix=".txt")
+        with os.fdopen(handle, "w") as stream:
+            stream.write(text)
+    except OSError as error:
+        return f"no file ({error.strerror}), so here it is: {text}"
+    return name

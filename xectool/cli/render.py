@@ -119,13 +119,13 @@ class Output:
         """
         self.error(XecError("interrupted", where=f"xectool {self.command}", fix=fix, code="XT-INTERRUPTED"), result)
 
-    def defect(self, error: Exception, kept: Path) -> None:
+    def defect(self, error: Exception, kept: str) -> None:
         """Say that xectool itself failed, and where the traceback is."""
         self.error(
             XecError(
                 f"xectool itself failed: {type(error).__name__}: {error}",
-                where=str(kept),
-                fix="please report it together with that file; your data and checkpoints are untouched",
+                where=kept,
+                fix="please report it together with that traceback; your data and checkpoints are untouched",
                 code="XT-DEFECT",
             )
         )

@@ -22,10 +22,24 @@ def write_json(path: Path, content: Any, *, durable: bool = True) -> None:
     Raises:
         DiskError: The disk refuses.
     """
+    write_text(path, json.dumps(json.loads(to_json(content)), indent=1) + "\n", mode=0o600, durable=durable)
+
+
+def write_text(path: Path, text: str, *, mode: int = 0o644, durable: bool = True) -> None:
+    """Replace ``path`` by a text in one rename.
+
+    Args:
+        path: File to write; its directory exists.
+        text: Its content.
+        mode: Permissions of a new file, before the mask of the process.
+        durable: Wait until the content is on the disk; without it a power cut may lose the newest version.
+
+    Raises:
+        DiskError: The disk refuses.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    text = json.dumps(json.loads(to_json(content)), indent=1) + "\n"
     try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as stream:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode), "w") as stream:
             stream.write(text)
             stream.flush()
             if durable:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from xectool.config.serialize import to_yaml
+from xectool.runlog.atomic import write_text
 from xectool.runlog.manifest import AttemptFacts, DataFileFacts, write_manifest
 from xectool.training.build import RunData
 from xectool.training.parts import RunParts
@@ -40,7 +41,7 @@ def describe_run(parts: RunParts, data: RunData, directory: Path, attempt: int) 
     Raises:
         DiskError: The disk refuses.
     """
-    (directory / CONFIG_NAME).write_text(to_yaml(parts.config))
+    write_text(directory / CONFIG_NAME, to_yaml(parts.config))
     files = [DataFileFacts.of(f.path, "train", f.num_entries) for f in data.train.files]
     files += [DataFileFacts.of(f.path, "val", f.num_entries) for f in data.val.files]
     facts = AttemptFacts(

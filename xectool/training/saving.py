@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from xectool.checkpoint import store
-from xectool.errors import CheckpointError, RunDiverged
+from xectool.errors import CheckpointError, DiskError, RunDiverged
 from xectool.runlog.writer import RunWriter
 from xectool.training.guards import nonfinite_weights
 from xectool.training.parts import RunParts
@@ -67,14 +67,31 @@ class Saver:
             seconds=time.perf_counter() - began,
         )
 
-    def save_if_due(self, progress: Progress) -> None:
-        """Write ``checkpoint_last.pt`` if so many steps or minutes have passed since the last time."""
+    def save_if_due(self, progress: Progress) -> str:
+        """Write ``checkpoint_last.pt`` if so many steps or minutes have passed since the last time.
+
+        A disk that refuses here costs no training: it is tried again when the next save is due, and the end of the
+        epoch insists.
+
+        Returns:
+            Why nothing could be written, or an empty string.
+
+        Raises:
+            RunDiverged: The weights are not finite; nothing is written.
+        """
         config = self.parts.config.checkpoint
         by_step = config.save_steps is not None and progress.step % config.save_steps == 0
         waited_s = time.monotonic() - self._saved_at
         by_time = config.save_minutes is not None and waited_s >= 60.0 * config.save_minutes
-        if by_step or by_time:
+        if not (by_step or by_time):
+            return ""
+        try:
             self.save(progress)
+        except DiskError as error:
+            self._saved_at = time.monotonic()
+            self.writer.event("disk", error.problem, step=progress.step, epoch=progress.epoch, where=error.where)
+            return f"{error.problem}; training goes on from memory, the previous checkpoint is intact"
+        return ""
 
     def adopt(self, progress: Progress, source: Path | None) -> str:
         """Make the names in the run directory those of the run that starts here or goes on from ``source``.

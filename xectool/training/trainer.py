@@ -114,7 +114,9 @@ class Trainer:
             self._step(progress, window, wait_s, began)
             began = time.perf_counter()
             if progress.batch < loader.plan.num_steps:
-                self.saver.save_if_due(progress)
+                refused = self.saver.save_if_due(progress)
+                if refused:
+                    self.observer.message(refused)
         return ""
 
     def _step(self, progress: Progress, window: list[EventBatch], wait_s: float, began: float) -> None:
