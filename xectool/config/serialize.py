@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -24,6 +25,18 @@ def inline_yaml(value: Any) -> str:
     """
     text: str = yaml.dump(value, Dumper=YamlDumper, sort_keys=False, default_flow_style=True, width=10**6)
     return text.removesuffix("\n").removesuffix("\n...")
+
+
+def dotted_values(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested sections by dotted key.
+
+    >>> dotted_values({"data": {"batch_size": 8}, "kind": "mae"})
+    {'data.batch_size': 8, 'kind': 'mae'}
+    """
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= dotted_values(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
 
 
 class YamlDumper(yaml.SafeDumper):

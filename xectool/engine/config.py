@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from xectool.config.load import LoadedConfig, load_config
 from xectool.config.path_rules import overlap_rules, path_rules
 from xectool.config.platform import Platform
 from xectool.config.platform_rules import Situation
-from xectool.config.serialize import to_yaml
+from xectool.config.serialize import dotted_values, to_yaml
 from xectool.config.template import template
 from xectool.findings import Report
 from xectool.rules import run_rules
@@ -86,19 +86,11 @@ def diff(first: Path | str, second: Path | str, overrides: Sequence[str] = ()) -
     Raises:
         ConfigError: One of them is not valid.
     """
-    a = dict(_flat(load_config(first, overrides).config.to_dict()))
-    b = dict(_flat(load_config(second, overrides).config.to_dict()))
+    a = dotted_values(load_config(first, overrides).config.to_dict())
+    b = dotted_values(load_config(second, overrides).config.to_dict())
     keys = [*a, *(key for key in b if key not in a)]
     return tuple(ConfigDifference(key, a.get(key), b.get(key)) for key in keys if a.get(key) != b.get(key))
 
 
 def _shown(loaded: LoadedConfig) -> ConfigShown:
     return ConfigShown(loaded.config.to_dict(), to_yaml(loaded.config), loaded.findings)
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value

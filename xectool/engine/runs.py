@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import yaml
 
+from xectool.config.serialize import dotted_values
 from xectool.errors import UsageError
 from xectool.runlog.reader import RunReader
 from xectool.runlog.records import EpochRecord
@@ -118,7 +119,7 @@ def compare(first: Path | str, second: Path | str) -> RunsCompared:
         UsageError: A directory is not a run.
     """
     a, b = Path(first).expanduser(), Path(second).expanduser()
-    config = _differences(dict(_flat(_config(a))), dict(_flat(_config(b))))
+    config = _differences(dotted_values(_config(a)), dotted_values(_config(b)))
     metrics = _differences(_best_metrics(a), _best_metrics(b), only_unequal=False)
     return RunsCompared(str(a), str(b), config, metrics)
 
@@ -212,11 +213,3 @@ def _differences(
     keys = [*first, *(key for key in second if key not in first)]
     pairs = (RunDifference(key, first.get(key), second.get(key)) for key in keys)
     return tuple(pair for pair in pairs if not only_unequal or pair.first != pair.second)
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + str(key), value
