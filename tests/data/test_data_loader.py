@@ -193,7 +193,7 @@ def test_memory_grows_with_the_window_not_with_the_file(dataset):
 
 def test_weights_come_with_the_batch(dataset):
     class ByEnergy:
-        def weights(self, targets):
+        def weights(self, targets, npho):
             return targets["energy"][:, 0] * 2
 
     source, plan = open_plan(dataset)

@@ -85,6 +85,12 @@ class IntensityReweighter:
         ratio = (wanted / wanted.sum()) / np.maximum(counts / counts.sum(), 1e-300)
         return cls(edges, np.where(filled, ratio, 1.0))
 
+    def weights(
+        self, targets: Mapping[str, npt.NDArray[np.float32]], npho: npt.NDArray[np.float32]
+    ) -> npt.NDArray[np.float32]:
+        """Return the weight of each event, shape (B,), from its photons, shape (B, S); truth does not matter."""
+        return self.weights_of(npho)
+
     def weights_of(self, npho: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return the weight of each event, shape (B,), from its raw npho, shape (B, S)."""
         return self.bin_weights[_bin_index(light_sum(npho), self.edges)].astype(np.float32)

@@ -68,8 +68,10 @@ class LoaderOptions:
 class EventWeigher(Protocol):
     """Abstract source of loss weights."""
 
-    def weights(self, targets: Mapping[str, npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
-        """Return the weight of each event, shape (B,), from its truth, each of shape (B, D)."""
+    def weights(
+        self, targets: Mapping[str, npt.NDArray[np.float32]], npho: npt.NDArray[np.float32]
+    ) -> npt.NDArray[np.float32]:
+        """Return the weight of each event, shape (B,), from its truth, each (B, D), and its photons, (B, S)."""
         ...
 
 
@@ -164,7 +166,7 @@ class EventLoader:
                 reader.retire(key)
         if self._weights is not None:
             truth = {task: target.numpy() for task, target in batch.targets.items()}
-            batch.weight.copy_(torch.from_numpy(self._weights.weights(truth)))
+            batch.weight.copy_(torch.from_numpy(self._weights.weights(truth, batch.npho.numpy())))
         numbers = identity.numpy()
         return replace(
             batch,

@@ -104,8 +104,10 @@ class SampleReweighter:
             fitted[task] = BinnedWeights.fit(truth, bin_counts(task, bins))
         return cls(fitted)
 
-    def weights(self, targets: Mapping[str, npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
-        """Return the weight of each event, shape (N,), from its truth, each of shape (N, D)."""
+    def weights(
+        self, targets: Mapping[str, npt.NDArray[np.float32]], npho: npt.NDArray[np.float32] | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Return the weight of each event, shape (N,), from its truth, each of shape (N, D); photons do not matter."""
         product = np.ones(len(next(iter(targets.values()))))
         for task, binned in self.tasks.items():
             product *= binned.look_up(targets[task])

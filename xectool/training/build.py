@@ -10,7 +10,8 @@ import torch
 
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.data.events import EventSource
-from xectool.data.loader import EventLoader, LoaderOptions
+from xectool.data.intensity import IntensityReweighter
+from xectool.data.loader import EventLoader, EventWeigher, LoaderOptions
 from xectool.data.plan import DataPlan
 from xectool.data.selection import find_overlap
 from xectool.data.source import open_source
@@ -138,14 +139,15 @@ def _train_loader(data: RunData, execution: Execution, ranks: Ranks) -> EventLoa
             code="CFG-35",
         )
     options = LoaderOptions.from_config(config.data, execution.device)
-    weights = _sample_weights(config, data.train)
+    weights = _event_weights(config, data.train)
     return EventLoader(data.train, plan, rank=ranks.rank, options=options, weights=weights)
 
 
-def _sample_weights(config: RunConfig, source: EventSource) -> SampleReweighter | None:
-    if not isinstance(config, RegressorConfig) or not config.reweighting.enabled():
-        return None
-    return SampleReweighter.fit(source, config.reweighting)
+def _event_weights(config: RunConfig, source: EventSource) -> EventWeigher | None:
+    if isinstance(config, RegressorConfig):
+        return SampleReweighter.fit(source, config.reweighting) if config.reweighting.enabled() else None
+    intensity = config.training.intensity_reweighting
+    return IntensityReweighter.fit(source, intensity) if intensity.enabled else None
 
 
 def _refuse_overlap(train: EventSource, val: EventSource) -> None:

@@ -34,15 +34,18 @@ def run_model(
     model.eval()
     try:
         for batch in batches:
-            if not batch.num_events:
-                continue
-            with torch.inference_mode():
-                prepared = task.prepare(batch.to(execution.device, non_blocking=True))
-                with execution.autocast():
-                    outputs = model(*task.inputs(prepared))
-            yield prepared, in_float32(outputs)
+            if batch.num_events:
+                yield _predict(model, task, batch, execution)
     finally:
         model.train(was_training)
+
+
+@torch.inference_mode()
+def _predict(model: nn.Module, task: TrainingTask, batch: EventBatch, execution: Execution) -> Predicted:
+    prepared = task.prepare(batch.to(execution.device, non_blocking=True))
+    with execution.autocast():
+        outputs = model(*task.inputs(prepared))
+    return prepared, in_float32(outputs)
 
 
 def in_float32(outputs: dict[str, Tensor]) -> dict[str, Tensor]:
