@@ -49,6 +49,9 @@ def assert_identical(a: Checkpoint, b: Checkpoint) -> None:
         {"lr_scheduler": "cosine"},
         {"lr_scheduler": "plateau", "lr_patience": 0, "grad_accum_steps": 2},
         {"lr_scheduler": "onecycle", "ema_decay": None},
+        {"deterministic": False, "amp": "bf16"},
+        {"deterministic": False, "amp": "fp16", "epochs": 1},
+        {"deterministic": False, "activation_checkpointing": "stages"},
     ],
 )
 def test_stop_at_any_step_and_resume_is_bit_identical(tiny_config: Config, training: dict[str, object]) -> None:
@@ -60,6 +63,21 @@ def test_stop_at_any_step_and_resume_is_bit_identical(tiny_config: Config, train
         resumed = engine.train(config, run_name=f"cut{stop}", resume="auto")
         assert resumed.steps == steps
         assert_identical(final(Path(whole.run_dir)), final(Path(resumed.run_dir)))
+
+
+def test_resume_is_bit_identical_on_two_threads_without_deterministic_mode(tiny_config: Config) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        config = tiny_config(
+            training={"deterministic": False}, loss_balance="auto", reweighting={"energy": {"enabled": True}}
+        )
+        whole = engine.train(config, run_name="whole")
+        engine.train(config, run_name="cut", max_steps=3)
+        resumed = engine.train(config, run_name="cut", resume="auto")
+    finally:
+        torch.set_num_threads(threads)
+    assert_identical(final(Path(whole.run_dir)), final(Path(resumed.run_dir)))
 
 
 def test_resume_is_bit_identical_with_worker_processes(tiny_config: Config) -> None:
@@ -244,6 +262,13 @@ def test_new_run_from_weights_starts_at_epoch_one(tiny_config: Config) -> None:
     a, b = final(Path(first.run_dir)), final(Path(second.run_dir))
     name = "backbone.pos_embed"
     assert torch.allclose(a.weights()[name], b.model[name], atol=1e-9)
+
+
+def test_average_of_a_new_run_starts_at_the_weights_it_is_given(tiny_config: Config) -> None:
+    first = engine.train(tiny_config(), run_name="first")
+    override = [f"checkpoint.init_from={first.checkpoint_best}"]
+    second = engine.train(tiny_config(), run_name="second", overrides=override, max_steps=0)
+    assert second.metrics["val/loss"] == pytest.approx(first.metrics["val/loss"], rel=1e-6)
 
 
 def test_weights_of_another_shape_are_refused_with_the_keys(tiny_config: Config) -> None:

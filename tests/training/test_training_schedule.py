@@ -74,6 +74,22 @@ def test_plateau_state_survives_a_resume() -> None:
     assert second(0) == first(0) == pytest.approx(2.5e-4)
 
 
+def test_another_batch_size_keeps_the_place_in_the_epochs() -> None:
+    keys: dict[str, object] = {"warmup_epochs": 0, "lr_scheduler": "cosine", "epochs": 10, "lr_min": 1e-6}
+    before, after = rate(10, **keys), rate(40, **keys)
+    after.load_state_dict(before.state_dict())
+    assert after(after.place(6, 0)) == pytest.approx(before(before.place(6, 0)))
+    assert after(after.place(11, 0)) == pytest.approx(1e-6)
+    before.restart(before.place(6, 0))
+    after.load_state_dict(before.state_dict())
+    assert after(after.place(6, 0)) == pytest.approx(1e-3)
+
+
+def test_place_counts_accumulated_steps() -> None:
+    lr = rate(5, grad_accum_steps=4)
+    assert [lr.place(1, 0), lr.place(1, 4), lr.place(2, 0), lr.place(2, 8)] == [0, 1, 5, 7]
+
+
 @given(
     st.sampled_from(["constant", "cosine", "onecycle", "cosine_restarts", "plateau"]),
     st.integers(0, 3), st.integers(4, 12), st.integers(1, 50), st.integers(0, 2000),

@@ -29,7 +29,7 @@ from xectool.training.distributed import Ranks
 from xectool.training.memory_faults import memory_faults
 from xectool.training.parts import RunParts
 from xectool.training.progress import NullObserver, Observer
-from xectool.training.resume import adopt_resolved, data_facts, require_resumable
+from xectool.training.resume import adopt_resolved, data_facts, meaning_differences, require_resumable
 from xectool.training.run_dir import RunPlace, choose_place
 from xectool.training.saving import Saver
 from xectool.training.state import Progress, load_weights, restore
@@ -169,6 +169,11 @@ def _start_from(parts: RunParts, path: Path, observer: Observer) -> None:
     if source.kind == parts.config.kind:
         load_weights(parts.model, source.weights("best"))
         observer.message(f"all weights loaded from {path}")
+        differing = [key for key, _, _ in meaning_differences(parts.config, source)]
+        if differing:
+            observer.message(
+                f"they were trained with another {', '.join(differing[:5])}: xectool config diff shows both"
+            )
         return
     for line in transfer_encoder(source, parts.config, parts.model).lines():
         observer.message(line)
@@ -180,14 +185,16 @@ def _begin(parts: RunParts, data: RunData, place: RunPlace, observer: Observer) 
     if place.checkpoint is None or place.checkpoint_path is None:
         if checkpoint.init_from:
             _start_from(parts, Path(checkpoint.init_from).expanduser(), observer)
+            parts.average.load({}, 0)
         return Progress()
     require_resumable(parts.config, place.checkpoint, data.train, place.checkpoint_path)
     if checkpoint.reset_epoch:
         load_weights(parts.model, place.checkpoint.weights())
+        parts.average.load({}, 0)
         return Progress()
     progress = restore(parts, place.checkpoint)
     if checkpoint.refresh_lr:
-        parts.schedule.restart(progress.step)
+        parts.schedule.restart(parts.schedule.place(progress.epoch, progress.batch))
     return progress
 
 

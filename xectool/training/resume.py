@@ -54,8 +54,7 @@ def require_resumable(config: RunConfig, checkpoint: Checkpoint, train: EventSou
             code="XT-CKPT-NO-TRAINING",
         )
     current, saved = config.to_dict(), checkpoint.config
-    differing = [d for key in OUTPUT_KEYS for d in differences(saved.get(key), current.get(key), key)]
-    differing = [d for d in differing if d[0].rsplit(".", 1)[-1] not in OUTPUT_EXCEPT]
+    differing = meaning_differences(config, checkpoint)
     if differing:
         raise _refusal("would change what the weights mean", differing, path)
     if int(checkpoint.meta["progress"]["batch"]) == 0:
@@ -65,6 +64,13 @@ def require_resumable(config: RunConfig, checkpoint: Checkpoint, train: EventSou
         differing.append(("data.train_path", "the files of the checkpoint", "other files or entries"))
     if differing:
         raise _refusal("would serve other batches in the middle of an epoch", differing, path)
+
+
+def meaning_differences(config: RunConfig, checkpoint: Checkpoint) -> list[tuple[str, Any, Any]]:
+    """Return the keys on which a configuration gives the weights of a checkpoint another meaning, with both values."""
+    current, saved = config.to_dict(), checkpoint.config
+    found = [d for key in OUTPUT_KEYS for d in differences(saved.get(key), current.get(key), key)]
+    return [d for d in found if d[0].rsplit(".", 1)[-1] not in OUTPUT_EXCEPT]
 
 
 def differences(saved: Any, current: Any, key: str) -> Iterator[tuple[str, Any, Any]]:

@@ -1,7 +1,9 @@
-"""Learning rate as a pure function of the optimizer step, so that a resume cannot disturb it.
+"""Learning rate as a pure function of the place in the epochs, so that a resume cannot disturb it.
 
 Every schedule but ``plateau`` has no state: the rate of a step follows from the configuration, the number of
-steps in an epoch and where the schedule began. Past its planned end a schedule stays at its last value.
+steps in an epoch and where the schedule began. The place is epoch and step in it, not a count of steps taken: a run
+that goes on with another batch size then still ends at the end of its schedule. Past its planned end a schedule stays
+at its last value.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class LearningRate:
     Args:
         config: The training section.
         steps_per_epoch: Optimizer steps in one epoch.
-        start_step: Optimizer step at which the schedule begins; more than 0 after ``checkpoint.refresh_lr``.
+        start_step: Place at which the schedule begins; more than 0 after ``checkpoint.refresh_lr``.
     """
 
     def __init__(self, config: TrainingConfig, steps_per_epoch: int, start_step: int = 0) -> None:
@@ -40,7 +42,7 @@ class LearningRate:
         self._begin(start_step)
 
     def __call__(self, step: int) -> float:
-        """Return the rate of optimizer step ``step``, counted from 0 over the whole run."""
+        """Return the rate of the step at place ``step``, counted from 0; see `place`."""
         local = max(0, step - self.start_step)
         name = self.config.lr_scheduler
         if name == "onecycle":
@@ -55,6 +57,10 @@ class LearningRate:
         if name == "plateau":
             return max(self.config.lr * self.config.lr_factor**self.plateau.reductions, self.config.lr_min)
         return self.config.lr
+
+    def place(self, epoch: int, batch: int) -> int:
+        """Return the place of the step that follows on ``batch`` used micro-batches of ``epoch``, counted from 1."""
+        return (epoch - 1) * self.steps_per_epoch + batch // self.config.grad_accum_steps
 
     def observe(self, validation_loss: float) -> None:
         """Tell the plateau schedule the validation loss of an epoch; a non-finite loss says nothing about a plateau."""
@@ -77,6 +83,7 @@ class LearningRate:
         """Return what a resume needs."""
         return {
             "start_step": self.start_step,
+            "steps_per_epoch": self.steps_per_epoch,
             "plateau_best": self.plateau.best,
             "plateau_num_bad": self.plateau.num_bad,
             "plateau_reductions": self.plateau.reductions,
@@ -84,7 +91,8 @@ class LearningRate:
 
     def load_state_dict(self, state: dict[str, float | int]) -> None:
         """Continue from a saved state."""
-        self._begin(int(state["start_step"]))
+        stretch = self.steps_per_epoch / state.get("steps_per_epoch", self.steps_per_epoch)
+        self._begin(round(state["start_step"] * stretch))
         self.plateau = PlateauState(
             float(state["plateau_best"]), int(state["plateau_num_bad"]), int(state["plateau_reductions"])
         )

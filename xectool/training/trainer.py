@@ -121,7 +121,8 @@ class Trainer:
 
     def _step(self, progress: Progress, window: list[EventBatch], wait_s: float, began: float) -> None:
         self._look_at_readings(progress, window)
-        lr = self.parts.schedule(progress.step)
+        schedule = self.parts.schedule
+        lr = schedule(schedule.place(progress.epoch, progress.batch))
         result = self.parts.stepper.run(window, lr)
         timing = StepTiming(lr, wait_s, time.perf_counter() - began)
         progress.step += 1
@@ -158,7 +159,7 @@ class Trainer:
             if line:
                 self.observer.message(f"epoch {epoch}: {line}")
         metrics = stats.metrics(self.parts.task) | self.parts.task.scalars()
-        metrics["lr"] = self.parts.schedule(max(0, progress.step - 1))
+        metrics["lr"] = self.parts.schedule(self.parts.schedule.place(epoch + 1, 0) - 1)
         metrics["perf/epoch_time_sec"] = stats.seconds
         if epoch % config.validation.interval == 0 or epoch == config.training.epochs:
             metrics |= self._validate(progress)
