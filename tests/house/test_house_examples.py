@@ -51,3 +51,12 @@ def test_command_block_runs(workspace: Path, index: int) -> None:
         check=False, timeout=300,
     )  # fmt: skip
     assert result.returncode == 0, f"{page.name}:\n{block}\n{result.stderr}"
+
+
+def test_every_test_the_documentation_names_exists() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "older-system.md").read_text()))
+    existing = {
+        name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
+    }
+    assert len(named) > 20
+    assert named <= existing, named - existing
