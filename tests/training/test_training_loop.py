@@ -15,9 +15,12 @@ import torch
 import uproot
 from xectool import engine
 from xectool.checkpoint import store
-from xectool.errors import RunDiverged
+from xectool.config.load import load_config
+from xectool.errors import ConfigError, DataUnusable, DeviceError, OutOfMemory, RunDiverged
 from xectool.rootio.writer import TreeWriter
 from xectool.runlog.reader import RunReader
+from xectool.training.device import Execution, compile_faults
+from xectool.training.memory_faults import memory_faults
 from xectool.training.progress import NullObserver
 
 Config = Callable[..., Path]
@@ -89,6 +92,43 @@ def test_invalid_photon_numbers_are_named_once_and_never_reach_the_weights(
     assert len(named) == 2 * log_invalid
     assert math.isfinite(result.metrics["val/loss"])
     assert result.nonfinite_batches == 0
+
+
+@pytest.mark.parametrize(("task", "said"), [({"log_transform": True}, "positive"), ({"loss_fn": "l1"}, "known truth")])
+def test_truth_that_cannot_be_trained_on_is_said_before_anything_is_written(
+    tiny_config: Config, tiny_data: Path, tmp_path: Path, task: dict[str, Any], said: str
+) -> None:
+    def spoil(energy: np.ndarray) -> np.ndarray:
+        return np.where(np.arange(len(energy)) == 3, -1.0, energy) if said == "positive" else np.full_like(energy, 1e10)
+
+    path = rewritten(tiny_data / "train_000.root", tmp_path / "spoilt.root", energyTruth=spoil)
+    tasks = {"energy": {"enabled": True, "scale": 0.05, **task}}
+    with pytest.raises((ConfigError, DataUnusable), match=said):
+        engine.train(tiny_config(data={"train_path": str(path)}, tasks=tasks))
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(("batch", "accum"), [(512, 1), (9, 2), (11, 1), (1, 4)])
+def test_advice_on_memory_keeps_the_effective_batch(tiny_config: Config, batch: int, accum: int) -> None:
+    overrides = [f"data.batch_size={batch}", f"training.grad_accum_steps={accum}", "data.chunksize=512"]
+    config = load_config(tiny_config(), overrides).config
+    with pytest.raises(OutOfMemory) as caught, memory_faults(config, "forward"):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore")
+    assert caught.value.code == "XT-OOM-GPU"
+    assert "2.00 GiB" in caught.value.problem
+    settings = [word for word in caught.value.fix.rstrip(";").split() if "=" in word]
+    advised = load_config(tiny_config(), [*overrides, *(word.rstrip(";") for word in settings)]).config
+    assert advised.data.batch_size * advised.training.grad_accum_steps == batch * accum
+    assert advised.training.activation_checkpointing == "stages" or batch > 1
+    assert advised.data.batch_size < batch or batch == 1
+
+
+def test_model_that_cannot_be_compiled_names_the_setting() -> None:
+    execution = Execution(torch.device("cpu"), None, False, "default")
+    with pytest.raises(DeviceError, match=r"training\.compile: none"), compile_faults(execution):
+        raise torch._dynamo.exc.TorchDynamoException("C++ compile error")
+    with pytest.raises(RuntimeError, match="something else"), compile_faults(execution):
+        raise RuntimeError("something else")
 
 
 def test_float16_overflow_of_a_fresh_scale_is_no_fault(tiny_config: Config) -> None:

@@ -24,7 +24,7 @@ from xectool.rules import run_rules
 from xectool.runlog.writer import RunWriter
 from xectool.training.build import RunData, build_parts, open_data
 from xectool.training.description import describe_run, start_facts, tracker_settings
-from xectool.training.device import apply_determinism, plan_execution
+from xectool.training.device import apply_determinism, compile_faults, plan_execution
 from xectool.training.distributed import Ranks
 from xectool.training.memory_faults import memory_faults
 from xectool.training.parts import RunParts
@@ -222,7 +222,7 @@ class _Run:
     def train(self, progress: Progress, tracker: TrackerHandle, max_steps: int | None) -> tuple[FitResult, RunOutputs]:
         if self.place.checkpoint is not None:
             self.writer.resume(progress.step, progress.epoch, path=str(self.place.checkpoint_path))
-        with memory_faults(self.parts.config, "training"):
+        with memory_faults(self.parts.config, "training"), compile_faults(self.parts.execution):
             conventional = calibrate_conventional(self.parts)
             facts = {**data_facts(self.data.train), "conventional": conventional}
             saver = Saver(self.parts, self.place.directory, self.writer, facts)

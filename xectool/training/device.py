@@ -5,12 +5,16 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
 from xectool.config.training import TrainingConfig
 from xectool.errors import DeviceError
+
+COMPILERS = ("torch._dynamo", "torch._inductor", "triton")
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,27 @@ def missing_toolchain(device: torch.device) -> str:
         return "" if importlib.util.find_spec("triton") else "no working triton installation is found"
     compiler = os.environ.get("CXX", "g++")
     return "" if shutil.which(compiler) or shutil.which("clang++") else f"no working C++ compiler is found ({compiler})"
+
+
+@contextmanager
+def compile_faults(execution: Execution) -> Iterator[None]:
+    """Raise `DeviceError` in place of what ``torch.compile`` raises when the model cannot be compiled.
+
+    Raises:
+        DeviceError: Compilation failed inside the block.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if execution.compile_mode is None or not type(error).__module__.startswith(COMPILERS):
+            raise
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise DeviceError(
+            f"the model could not be compiled: {reason}",
+            where=f"training.compile: {execution.compile_mode}",
+            fix="training.compile: none",
+            code="XT-COMPILE-FAILED",
+        ) from error
 
 
 def apply_determinism(deterministic: bool) -> None:

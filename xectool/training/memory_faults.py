@@ -22,11 +22,7 @@ def memory_faults(config: RunConfig, phase: str) -> Iterator[None]:
     Raises:
         OutOfMemory: Device or host memory ran out inside the block.
     """
-    batch, accum = config.data.batch_size, config.training.grad_accum_steps
-    smaller = (
-        f"--set data.batch_size={max(1, batch // 2)} --set training.grad_accum_steps={accum * 2} "
-        f"(effective batch stays {batch * accum}); --set training.activation_checkpointing=stages"
-    )
+    smaller = smaller_batches(config)
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -46,3 +42,16 @@ def memory_faults(config: RunConfig, phase: str) -> Iterator[None]:
         raise OutOfMemory(
             f"the host ran out of memory: {str(error).splitlines()[0]}", where=phase, fix=smaller, code="XT-OOM-HOST"
         ) from error
+
+
+def smaller_batches(config: RunConfig) -> str:
+    """Return settings that take less memory with the same effective batch, as far as the batch can be divided."""
+    batch, accum = config.data.batch_size, config.training.grad_accum_steps
+    parts = next((parts for parts in (2, 3, 5, 7) if batch % parts == 0), batch)
+    checkpointing = "--set training.activation_checkpointing=stages"
+    if batch == 1:
+        return checkpointing
+    return (
+        f"--set data.batch_size={batch // parts} --set training.grad_accum_steps={accum * parts} "
+        f"(effective batch stays {batch * accum}); {checkpointing}"
+    )

@@ -8,7 +8,7 @@ from xectool.config.root import RegressorConfig
 from xectool.config.tasks import TaskConfig
 from xectool.data.events import EventSource
 from xectool.detector.constants import UNKNOWN_ABOVE
-from xectool.errors import DataUnusable
+from xectool.errors import ConfigError, DataUnusable
 from xectool.models.heads import LOG_FLOOR
 
 
@@ -20,8 +20,15 @@ def resolve_target_scaling(config: RegressorConfig, source: EventSource) -> Regr
 
     Raises:
         DataUnusable: No training event has a known truth of a task, or the truth is constant.
+        ConfigError: ``log_transform`` meets a truth that is not positive.
     """
-    resolved = {name: _resolve(name, task, source) for name, task in config.tasks.enabled().items() if _is_auto(task)}
+    resolved = {}
+    for name, task in config.tasks.enabled().items():
+        truth = known_truth(name, source)
+        if task.log_transform and (truth <= 0).any():
+            raise _not_positive(name, source)
+        if _is_auto(task):
+            resolved[name] = _resolve(name, task, truth, source)
     return config.model_copy(update={"tasks": config.tasks.model_copy(update=resolved)}) if resolved else config
 
 
@@ -29,8 +36,7 @@ def _is_auto(task: TaskConfig) -> bool:
     return task.scale == "auto" or task.shift == "auto"
 
 
-def _resolve(name: str, task: TaskConfig, source: EventSource) -> TaskConfig:
-    truth = known_truth(name, source)
+def _resolve(name: str, task: TaskConfig, truth: np.ndarray, source: EventSource) -> TaskConfig:
     if task.log_transform:
         truth = np.log(np.maximum(truth, LOG_FLOOR))
     spread = float(np.sqrt(truth.var(axis=0).mean()))
@@ -47,6 +53,21 @@ def _resolve(name: str, task: TaskConfig, source: EventSource) -> TaskConfig:
     if task.shift == "auto":
         changes["shift"] = tuple(float(mean) for mean in truth.mean(axis=0))
     return task.model_copy(update=changes)
+
+
+def _not_positive(name: str, source: EventSource) -> ConfigError:
+    """Return the error that names the first event whose truth has no logarithm."""
+    truths = [source.truth(index, name) for index in range(len(source.files))]
+    wrong = [((truth <= 0) & (truth > -UNKNOWN_ABOVE)).any(axis=1) for truth in truths]
+    index = next(index for index, rows in enumerate(wrong) if rows.any())
+    file, row = source.files[index], int(wrong[index].argmax())
+    entry = row if file.selected is None else int(file.selected[row])
+    return ConfigError(
+        f"log_transform needs positive truth, but {name} is {truths[index][row].tolist()}",
+        where=f"{file.path} entry {entry}, branch {source.branches.truth[name]}",
+        fix=f"tasks.{name}.log_transform: false",
+        code="CFG-10",
+    )
 
 
 def known_truth(name: str, source: EventSource) -> np.ndarray:
