@@ -17,7 +17,6 @@ from xectool.rootio.reader import EventFile
 FloatArray = npt.NDArray[np.float64]
 
 
-
 @dataclass(frozen=True)
 class TaskPredictions:
     """Events of one task that have a known truth and a finite prediction.

@@ -1,0 +1,20 @@
+"""Memory is tracked under the names of the older system."""
+
+from __future__ import annotations
+
+import psutil
+import pytest
+import torch
+from xectool.training.memory import memory_metrics
+
+
+def test_resident_memory_is_given_in_gigabytes() -> None:
+    found = memory_metrics(torch.device("cpu"))
+    assert found == {"perf/process_rss_GB": pytest.approx(psutil.Process().memory_info().rss / 1e9, rel=0.1)}
+
+
+def test_device_memory_is_added_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 2_000_000_000)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 3_000_000_000)
+    found = memory_metrics(torch.device("cuda", 0))
+    assert (found["perf/vram_allocated_GB"], found["perf/vram_peak_GB"]) == (2.0, 3.0)
