@@ -11,7 +11,6 @@ from itertools import islice
 from xectool.data.batch import EventBatch
 from xectool.errors import RunDiverged
 from xectool.tasks.base import WorstEvent
-from xectool.training.device import memory_metrics
 from xectool.training.epoch_stats import EpochStats
 from xectool.training.evaluate import evaluate, run_model
 from xectool.training.memory import memory_metrics
@@ -163,7 +162,6 @@ class Trainer:
         metrics = stats.metrics(self.parts.task) | self.parts.task.scalars()
         metrics["lr"] = self.parts.schedule(self.parts.schedule.place(epoch + 1, 0) - 1)
         metrics["perf/epoch_time_sec"] = stats.seconds
-        metrics |= memory_metrics(self.parts.execution.device)
         metrics |= memory_metrics(self.parts.execution.device)
         if epoch % config.validation.interval == 0 or epoch == config.training.epochs:
             metrics |= self._validate(progress)
