@@ -67,6 +67,16 @@ def test_validation_is_cut_to_max_events_in_batches_of_its_own_size(tiny_config:
         assert file["tree"].num_entries == 5
 
 
+def test_every_metric_of_the_older_system_is_recorded_under_its_name(tiny_config: Config) -> None:
+    result = engine.train(tiny_config(training={"epochs": 1}))
+    (record,) = RunReader(Path(result.run_dir)).epochs()
+    assert {
+        "train/loss", "train/grad_norm_max", "lr", "val/loss", "val/smooth_l1", "val/l1", "val/mse", "energy_bias",
+        "energy_res_68pct", "uvw_u_res_68pct", "uvw_v_bias", "uvw_dist_68pct", "uvw_dist_bias", "val/cos_pos",
+        "perf/process_rss_GB", "perf/epoch_time_sec",
+    } <= record.metrics.keys()  # fmt: skip
+
+
 def test_profile_says_where_the_time_of_an_epoch_went(tiny_config: Config) -> None:
     listener = Listener()
     engine.train(tiny_config(training={"epochs": 1, "profile": True}), observer=listener)
