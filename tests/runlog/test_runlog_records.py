@@ -59,8 +59,3 @@ def test_record_kind_of_a_newer_version_is_no_damage():
 def test_line_that_is_no_record_is_refused(line):
     with pytest.raises(ValueError, match=r".+"):
         decode(line)
-
-
-def test_batch_key_names_seed_epoch_and_micro_batches():
-    record = StepRecord(3, 9, 0.0, 0.0, 1.0, seed=42, batch_start=4, batch_stop=6)
-    assert record.batch_key == (42, 3, 4, 6)

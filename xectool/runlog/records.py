@@ -77,11 +77,6 @@ class StepRecord:
     amp_scale: float = 1.0
     rank: int = 0
 
-    @property
-    def batch_key(self) -> tuple[int, int, int, int]:
-        """Return (seed, epoch, first micro-batch, micro-batch after the last)."""
-        return self.seed, self.epoch, self.batch_start, self.batch_stop
-
 
 @dataclass(frozen=True)
 class EpochRecord:
