@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import uproot
 from xectool.detector import coordinates
-from xectool.engine.simulate import simulate
+from xectool.engine.simulation import simulate
 from xectool.errors import UsageError
 from xectool.simulation import dataset
 from xectool.simulation.dataset import SimulationSettings, simulate_block

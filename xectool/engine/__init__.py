@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import xectool.engine.config as config
     import xectool.engine.runs as runs
-    from xectool.engine.predict import predict
-    from xectool.engine.simulate import simulate
-    from xectool.engine.train import train
+    from xectool.engine.prediction import predict
+    from xectool.engine.simulation import simulate
+    from xectool.engine.training import train
 
 __all__ = ["config", "predict", "runs", "simulate", "train"]
 
-_MODULES = {"config", "runs"}
+# A function lives in a module of another name: importing a module binds its name here, and would hide the function.
+_FUNCTIONS = {"predict": "prediction", "simulate": "simulation", "train": "training"}
+_MODULES = ("config", "runs")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'xectool.engine' has no attribute '{name}'")
-    module = importlib.import_module(f"xectool.engine.{name}")
-    value = module if name in _MODULES else getattr(module, name)
-    # Importing a submodule binds its own name here; the function of that name takes its place.
-    globals()[name] = value
-    return value
+    if name in _MODULES:
+        return importlib.import_module(f"xectool.engine.{name}")
+    if name in _FUNCTIONS:
+        return getattr(importlib.import_module(f"xectool.engine.{_FUNCTIONS[name]}"), name)
+    raise AttributeError(f"module 'xectool.engine' has no attribute '{name}'")
