@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 from xectool import engine
-from xectool.config.root import config_from_dict
+from xectool.config.load import config_from_dict
 from xectool.data.loader import EventLoader, LoaderOptions
 from xectool.data.plan import DataPlan
 from xectool.data.source import open_source

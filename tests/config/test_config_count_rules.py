@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from xectool.config.count_rules import COUNT_RULES, count_rules, prediction_bytes
-from xectool.config.root import RunConfig, config_from_dict
+from xectool.config.load import config_from_dict
+from xectool.config.root import RunConfig
 from xectool.findings import Severity
 
 

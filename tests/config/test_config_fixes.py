@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xectool.config.invalid import InvalidConfigError
 from xectool.config.keys import keys_of
-from xectool.config.load import config_from_values, load_config
+from xectool.config.load import config_from_dict, load_config
 from xectool.config.root import KINDS
 from xectool.errors import ConfigError
 from xectool.findings import Finding
@@ -64,13 +64,13 @@ def paste(values: dict[str, Any], found: Finding) -> None:
 def pastes_until_accepted(values: dict[str, Any]) -> int:
     for count in range(_PASTES):
         try:
-            config_from_values(values, "run.yaml")
+            config_from_dict(values, "run.yaml")
         except InvalidConfigError as error:
             for found in error.findings:
                 paste(values, found)
         else:
             return count
-    config_from_values(values, "run.yaml")
+    config_from_dict(values, "run.yaml")
     return _PASTES
 
 

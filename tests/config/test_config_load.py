@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from xectool.config.invalid import InvalidConfigError
 from xectool.config.keys import edit_distance, keys_of, nearest_key
-from xectool.config.load import load_config
-from xectool.config.root import KINDS, RegressorConfig, config_from_dict
+from xectool.config.load import config_from_dict, load_config
+from xectool.config.root import KINDS, RegressorConfig
 from xectool.config.serialize import to_yaml
 from xectool.errors import ConfigError
 from xectool.findings import Severity

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from xectool.config.document import Document, parse_document
 from xectool.config.invalid import InvalidConfigError
 from xectool.config.keys import keys_of
-from xectool.config.load import load_config
-from xectool.config.root import KINDS, RegressorConfig, RunConfig, config_from_dict
+from xectool.config.load import config_from_dict, load_config
+from xectool.config.root import KINDS, RegressorConfig, RunConfig
 from xectool.config.serialize import to_yaml
 from xectool.errors import ConfigError
 from xectool.findings import Finding

@@ -50,7 +50,7 @@ CASES = [
     Case("CompileOnArm", ERROR, ARM, ("training.compile: none", "triton", "ARM", "aarch64"), INTEL,
          {"training.compile": "max-autotune"}),
     Case("CompileOnArm", ERROR, on(ARM, machine="arm64"), ("arm64",), ARM, {"training.compile": "default"}, NO_CHANGES),
-    Case("CompileOnArm", WARNING, on(ARM, has_triton=True), ("xectool diagnose compile",), ARM,
+    Case("CompileOnArm", WARNING, on(ARM, has_triton=True), ("training.compile: none",), ARM,
          {"training.compile": "default"}, {"training.compile": "none"}),
     Case("WorkersFitTheCores", WARNING, INTEL, ("suggested max 8", "data.num_workers 9"), on(INTEL, cores=64),
          {"data.num_workers": 9, "data.num_threads": 1}),

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 from xectool.config.document import Document
-from xectool.config.load import CONFIG_RULES
-from xectool.config.root import KINDS, RunConfig, config_from_dict
+from xectool.config.load import CONFIG_RULES, config_from_dict
+from xectool.config.root import KINDS, RunConfig
 from xectool.config.translate import translate
 from xectool.errors import ConfigError
 from xectool.findings import Severity

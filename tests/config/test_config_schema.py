@@ -12,7 +12,8 @@ import pytest
 from pydantic import ValidationError
 from xectool.config.json_schema import json_schema
 from xectool.config.keys import Key, edit_distance, keys_of, nearest_key
-from xectool.config.root import KINDS, RegressorConfig, config_from_dict
+from xectool.config.load import config_from_dict
+from xectool.config.root import KINDS, RegressorConfig
 from xectool.config.tasks import TASK_NAMES, TASK_UNITS, TASK_WIDTHS
 
 ALL_KEYS = [(kind, key) for kind in KINDS for key in keys_of(kind).values()]

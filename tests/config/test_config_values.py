@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from xectool.config.document import parse_document
-from xectool.config.load import LoadedConfig, load_config
-from xectool.config.root import RunConfig, config_from_dict
+from xectool.config.load import LoadedConfig, config_from_dict, load_config
+from xectool.config.root import RunConfig
 from xectool.errors import ConfigError
 
 TASK = {"tasks": {"energy": {"enabled": True, "scale": "auto"}}}

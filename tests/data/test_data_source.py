@@ -32,7 +32,7 @@ def test_an_empty_file_among_good_ones_is_noted_and_left_out(dataset):
 
 def test_only_empty_files_are_unusable(tmp_path, make_events, write_events):
     write_events(tmp_path / "a.root", make_events(0, 0, 1))
-    with pytest.raises(DataUnusable, match=r"none of the 1 files holds an event[\s\S]*check-data") as caught:
+    with pytest.raises(DataUnusable, match=r"none of the 1 files holds an event[\s\S]*make the files again") as caught:
         open_source(DataConfig(train_path=str(tmp_path)), "train", TASKS)
     assert caught.value.exit_code == 1
 

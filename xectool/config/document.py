@@ -169,7 +169,7 @@ def _read_text(path: Path) -> str:
         raise ConfigError(
             f"not a text file (byte {error.start} is not UTF-8)",
             where=where,
-            fix="give a YAML file; a checkpoint goes to 'xectool inspect-ckpt'",
+            fix="give a YAML file, such as: xectool config init > config.yaml",
             code="CFG-00",
         ) from None
     except OSError as error:

@@ -84,8 +84,16 @@ def load_config(path: Path | str, overrides: Sequence[str] = (), platform: Platf
     return LoadedConfig(config, Report((*notes, *findings)), Path(path), origins)
 
 
-def config_from_values(values: Mapping[str, Any], source: str) -> RunConfig:
-    """Return the configuration described by plain values; see ``root.config_from_dict``."""
+def config_from_dict(values: Mapping[str, Any], source: str) -> RunConfig:
+    """Return the configuration described by plain values, such as those a checkpoint carries.
+
+    Args:
+        values: Sections as nested dictionaries.
+        source: Where they come from, for messages.
+
+    Raises:
+        ConfigError: A value breaks the schema or a rule; all errors are carried together.
+    """
     config, _ = _checked(Document(source, copy.deepcopy(dict(values))), None)
     return config
 

@@ -47,7 +47,7 @@ class CompileOnArm(Rule[Situation]):
             yield self.warning(
                 "training.compile",
                 f"training.compile: {mode} on ARM ({facts.platform.machine}): triton is installed, but verify that it "
-                "works: xectool diagnose compile",
+                "works: time some steps with it and with training.compile: none",
                 "training.compile: auto",
             )
 
@@ -91,7 +91,7 @@ class WorkersOnGraceHopper(Rule[Situation]):
             yield self.info(
                 "data.num_workers",
                 f"data.num_workers {workers}: seed recommends 1 on Grace-Hopper (with data.num_threads: 8); the value "
-                "is kept, verify it with xectool diagnose loader",
+                "is kept; compare the data wait of a short run with fewer",
                 "data.num_workers: 1",
             )
 

@@ -87,18 +87,3 @@ KINDS: dict[str, type[RegressorConfig] | type[MaeConfig] | type[InpainterConfig]
     "mae": MaeConfig,
     "inpainter": InpainterConfig,
 }
-
-
-def config_from_dict(values: dict[str, Any], source: str) -> RunConfig:
-    """Return the configuration described by plain values, such as those a checkpoint carries.
-
-    Args:
-        values: Sections as nested dictionaries.
-        source: Where they come from, for messages.
-
-    Raises:
-        ConfigError: A value breaks the schema or a rule; all errors are carried together.
-    """
-    from xectool.config.load import config_from_values
-
-    return config_from_values(values, source)

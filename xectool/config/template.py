@@ -7,9 +7,10 @@ from typing import Any
 
 from xectool.config.capacity_rules import HostMemorySuffices
 from xectool.config.keys import Key, keys_of
+from xectool.config.load import config_from_dict
 from xectool.config.platform import Platform
 from xectool.config.platform_rules import Situation
-from xectool.config.root import KINDS, RunConfig, config_from_dict
+from xectool.config.root import KINDS, RunConfig
 from xectool.config.serialize import inline_yaml
 from xectool.config.tasks import TASK_NAMES
 from xectool.errors import UsageError, did_you_mean

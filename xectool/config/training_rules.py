@@ -94,7 +94,7 @@ class LearningRateIsUsual(Rule[RunConfig]):
             yield self.warning(
                 "training.lr",
                 f"training.lr {training.lr:g} lies outside {low:g} to {high:g}; the sweep table goes from 1e-5 to 1e-3 "
-                "(xectool lr-sweep measures it)",
+                "(AdamW usually learns between 1e-5 and 1e-3)",
                 "training.lr: 3e-4",
             )
         if training.lr_scheduler in _DECAYING and training.lr_min > training.lr:

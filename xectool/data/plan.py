@@ -180,7 +180,7 @@ class DataPlan:
             raise DataUnusable(
                 f"no event is left to serve from {len(self.files)} files",
                 where=self.files[0].path if self.files else "",
-                fix="check the files with: xectool check-data; or widen data.fiducial",
+                fix="widen data.fiducial, or give data.train_path more files",
                 code="XT-DATA-NO-EVENTS",
             )
         if not self.drop_last:

@@ -152,7 +152,7 @@ class ProcessReader:
             raise WorldError(
                 f"loader process {process.pid} gave no window within {self._timeout_s:g} s",
                 where=self._reading(worker),
-                fix="--set data.timeout_s=1800   # slow storage; or look with: xectool diagnose hang",
+                fix="--set data.timeout_s=1800   # slow storage",
                 code="XT-LOADER-TIMEOUT",
             )
         try:

@@ -121,7 +121,7 @@ def _check_not_empty(source: EventSource, cut: bool) -> None:
         raise DataUnusable(
             f"none of the {len(source.files)} files holds an event (first: '{source.files[0].path}')",
             where=source.files[0].path,
-            fix="make the files again; xectool check-data shows each",
+            fix="make the files again",
             code="XT-DATA-NO-EVENTS",
         )
     if source.num_events == 0:

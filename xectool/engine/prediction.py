@@ -9,7 +9,8 @@ from typing import Any
 
 from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
-from xectool.config.root import RegressorConfig, RunConfig, config_from_dict
+from xectool.config.load import config_from_dict
+from xectool.config.root import RegressorConfig, RunConfig
 from xectool.data.events import EventSource
 from xectool.data.source import open_source
 from xectool.engine.artifacts import draw_predictions, predict_scored, watched

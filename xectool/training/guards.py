@@ -63,7 +63,7 @@ class NonFiniteGuard:
         return RunDiverged(
             f"training stopped: {reason}; last: {description}",
             where="the weights are those before the fault; checkpoint_last.pt holds them",
-            fix="xectool check-data on the named file; if the data are sound, lower training.lr",
+            fix="look at the named events; if they are sound, lower the rate: --set training.lr=<a tenth of it>",
             code="XT-NAN",
         )
 
