@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from xectool.checkpoint import foreign
-from xectool.config.root import config_from_dict
+from xectool.config.load import config_from_dict
 from xectool.errors import CheckpointError
 from xectool.models import Regressor, build_model
 from xectool.models.encoder import Encoder

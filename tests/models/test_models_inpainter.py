@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from xectool.checkpoint import store
-from xectool.config.root import InpainterConfig, config_from_dict
+from xectool.config.load import config_from_dict
+from xectool.config.root import InpainterConfig
 from xectool.detector import faces, geometry
 from xectool.errors import DataFileError
 from xectool.models import build_model

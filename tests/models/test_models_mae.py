@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from xectool.checkpoint import store
-from xectool.config.root import MaeConfig, config_from_dict
+from xectool.config.load import config_from_dict
+from xectool.config.root import MaeConfig
 from xectool.detector import faces
 from xectool.models import build_model
 from xectool.models.mae import MaskedAutoencoder

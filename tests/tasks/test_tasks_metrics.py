@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from xectool.config.root import config_from_dict
+from xectool.config.load import config_from_dict
 from xectool.config.tasks import TASK_NAMES, TASK_WIDTHS, TaskConfig
 from xectool.data.batch import EventBatch
 from xectool.models import build_model

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from xectool.config.root import config_from_dict
+from xectool.config.load import config_from_dict
 from xectool.config.tasks import TaskConfig
 from xectool.data.batch import EventBatch
 from xectool.errors import ConfigError, DataFileError

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from xectool.config.root import RunConfig, config_from_dict
+from xectool.config.load import config_from_dict
+from xectool.config.root import RunConfig
 from xectool.data.batch import EventBatch
 from xectool.detector import faces
 from xectool.models import build_model
