@@ -34,6 +34,10 @@ class Case:
 
 
 CASES = [
+    Case("DroppedSensorsAreNotScored", "CFG-61", ERROR, {"training.channel_dropout_rate": 0.1},
+         ("channel_dropout_rate", "model.mask_ratio"), {"training.channel_dropout_rate": 0.0}, kind="mae"),
+    Case("EncoderSeesTheFaces", "CFG-44", WARNING, {"model.encoder_dim": 64},
+         ("encoder_dim 64", "2 channels"), {"model.encoder_dim": 128}),
     Case("LoaderOptionsNeedWorkers", "CFG-15", ERROR, {"data.prefetch_factor": 2},
          ("prefetch_factor needs num_workers > 0", "data.num_workers", "persistent_workers", "mp_context", "timeout_s"),
          {"data.prefetch_factor": 2, "data.num_workers": 1}),

@@ -9,6 +9,7 @@ from xectool.config.root import InpainterConfig, MaeConfig, RegressorConfig, Run
 from xectool.findings import Finding
 from xectool.rules import Rule
 
+_SEEING_WIDTH = 128
 _USUAL_MASK_RATIO = {"mae": (0.5, 0.75), "inpainter": (0.01, 0.10)}
 
 
@@ -165,6 +166,24 @@ class LearnedChannelWeights(Rule[RunConfig]):
             )
 
 
+class EncoderSeesTheFaces(Rule[RunConfig]):
+    """The convolutions of the faces have encoder_dim / 32 channels and normalise over them: one channel is blind."""
+
+    code = "CFG-44"
+    title = "encoder_dim gives the face convolutions enough channels"
+
+    def check(self, facts: RunConfig) -> Iterator[Finding]:
+        """Yield a warning below 128."""
+        width = facts.model.encoder_dim
+        if width < _SEEING_WIDTH:
+            yield self.warning(
+                "model.encoder_dim",
+                f"model.encoder_dim {width} leaves the faces {width // 32} channels to normalise over: one shows the "
+                "encoder nothing of a face, 2 channels little more than a sign",
+                f"model.encoder_dim: {_SEEING_WIDTH}",
+            )
+
+
 MODEL_RULES: tuple[Rule[RunConfig], ...] = (
     MaskRatioIsUsual(),
     TimeOptionsNeedTime(),
@@ -173,4 +192,5 @@ MODEL_RULES: tuple[Rule[RunConfig], ...] = (
     HeadOptionsApply(),
     FrozenEncoderIsTrained(),
     LearnedChannelWeights(),
+    EncoderSeesTheFaces(),
 )

@@ -176,6 +176,24 @@ class FullgraphNeedsCompile(Rule[RunConfig]):
             )
 
 
+class DroppedSensorsAreNotScored(Rule[RunConfig]):
+    """What reconstructs sensors would be scored on readings that the augmentation has just removed."""
+
+    code = "CFG-61"
+    title = "channel_dropout_rate is for the regressor; the other kinds hide sensors by mask_ratio"
+
+    def check(self, facts: RunConfig) -> Iterator[Finding]:
+        """Yield an error where another kind drops channels."""
+        rate = facts.training.channel_dropout_rate
+        if facts.kind != "regressor" and rate > 0:
+            yield self.error(
+                "training.channel_dropout_rate",
+                f"training.channel_dropout_rate {rate:g} has no place in kind {facts.kind}: its sensors are hidden by "
+                "model.mask_ratio, and dropped ones would be scored as if their readings were known",
+                "training.channel_dropout_rate: 0.0",
+            )
+
+
 TRAINING_RULES: tuple[Rule[RunConfig], ...] = (
     ClippingClips(),
     WarmupEndsBeforeTraining(),
@@ -185,4 +203,5 @@ TRAINING_RULES: tuple[Rule[RunConfig], ...] = (
     GraphsAndAccumulation(),
     DeterminismAndAutotuning(),
     FullgraphNeedsCompile(),
+    DroppedSensorsAreNotScored(),
 )
