@@ -30,7 +30,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*.yaml")))
 def test_example_trains_for_two_steps(workspace: Path, name: str) -> None:
-    small = ["data.batch_size=8", "model.encoder_dim=32", "model.hidden_dim=8", "data.chunksize=32"]
+    small = ["data.batch_size=8", "model.encoder_dim=64", "data.chunksize=32"]
     paths = [f"data.train_path={workspace}/data/train.root", f"data.val_path={workspace}/data/val.root"]
     places = [f"checkpoint.save_dir={workspace}/runs", "mlflow.enabled=false", "checkpoint.save_artifacts=false"]
     result = engine.train(ROOT / "examples" / name, overrides=[*small, *paths, *places], run_name=name, max_steps=2)
