@@ -50,7 +50,7 @@ def unknown_key(key: str, value: Any, origin: str, kind: str) -> Finding:
     """Return the finding for a key that is not in the schema of this kind."""
     elsewhere = [other for other in KINDS if other != kind and key in keys_of(other)]
     if elsewhere:
-        problem = f"unknown key {key}: kind {kind} has none, only {' and '.join(elsewhere)}"
+        problem = f"unknown key {key}: kind {kind} has none, only kind {' and '.join(elsewhere)}"
         return config_finding("CFG-01", problem, origin, key, f"delete {key}, or write kind: {elsewhere[0]}")
     nearest = nearest_key(key, kind)
     if nearest is not None:
