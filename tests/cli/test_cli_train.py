@@ -109,6 +109,13 @@ def test_max_events_bounds_the_prediction(xectool: Run, files: Path, tmp_path: P
     assert document.document["result"]["events"] == 3
 
 
+def test_no_events_to_predict_is_a_usage_mistake(xectool: Run, files: Path) -> None:
+    run = xectool("train", files / "config.yaml", "--run-name", "none", "--max-steps", "1", "--json").document
+    outcome = xectool("predict", run["result"]["checkpoint_last"], files / "val.root", "--max-events", "0")
+    assert outcome.code == 2
+    assert "--max-events 1000" in outcome.err
+
+
 def test_dry_run_checks_everything_and_writes_nothing(xectool: Run, files: Path) -> None:
     outcome = xectool("train", files / "config.yaml", "--run-name", "dry", "--dry-run", "--json")
     assert outcome.document["result"]["status"] == "dry_run"

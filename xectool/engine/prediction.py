@@ -85,7 +85,7 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
         XecError: Anything the user can act on.
     """
     watching, target = observer or NullObserver(), Path(output).expanduser()
-    _check_options(weights, batch_size)
+    _check_options(weights, batch_size, max_events)
     checkpoint = _load(Path(model).expanduser(), weights)
     config = config_from_dict(checkpoint.config, str(model))
     source = _open(config, data, max_events)
@@ -112,11 +112,13 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
     )
 
 
-def _check_options(weights: str, batch_size: int) -> None:
+def _check_options(weights: str, batch_size: int, max_events: int | None) -> None:
     if weights not in WEIGHTS:
         raise UsageError(f"unknown weights '{weights}'", where="--weights", fix=f"one of {', '.join(WEIGHTS)}")
     if batch_size < 1:
         raise UsageError(f"a batch of {batch_size} events", where="--batch-size", fix="--batch-size 256")
+    if max_events is not None and max_events < 1:
+        raise UsageError(f"{max_events} events leave nothing to predict", where="--max-events", fix="--max-events 1000")
 
 
 def _load(path: Path, weights: str) -> Checkpoint:

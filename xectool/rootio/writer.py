@@ -39,7 +39,7 @@ def parse_compression(text: str) -> Any:
     if name not in _COMPRESSIONS:
         known = [*_COMPRESSIONS, "none"]
         raise UsageError(
-            f"compression '{text}' is not known {did_you_mean(name, known)}".rstrip(),
+            "; ".join(filter(None, (f"compression '{text}' is not known", did_you_mean(name, known)))),
             where="--compression",
             fix=f"--compression zlib:1  (known: {', '.join(known)}, each as name or name:level)",
         )
