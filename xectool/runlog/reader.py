@@ -5,15 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from xectool.errors import UsageError
-from xectool.runlog.process import ProcessIdentity, is_alive
-from xectool.runlog.records import END_KINDS, FORMAT, AttemptRecord, EpochRecord, EventRecord, Record, StepRecord
-from xectool.runlog.storage import attempt_dir, attempts, open_source
+from xectool.runlog.layout import StepBlock
+from xectool.runlog.process import boot_id
+from xectool.runlog.records import FORMAT, AttemptRecord, EpochRecord, EventRecord, Record, StepRecord
+from xectool.runlog.run_status import RunStatus, Tally
+from xectool.runlog.status_page import PageView, read_page
+from xectool.runlog.storage import RecordSource, attempt_dir, attempts, open_source
+from xectool.runlog.worker_slots import SlotView, read_slots
+
+__all__ = ["Position", "RunReader", "RunStatus"]
 
 _BLOCK_BYTES = 1 << 20
-_HEAD_BYTES = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -22,32 +29,6 @@ class Position:
 
     attempt: int = 0
     offset: int = 0
-
-
-@dataclass(frozen=True)
-class RunStatus:
-    """State of a run: ``running``, ``finished``, ``failed``, ``interrupted``, ``killed`` (ended without a word) or
-    ``unknown`` (written on another host, which cannot be asked).
-
-    ``damaged`` counts lines that cannot be read, ``lost`` records that the disk refused; both are 0 on a healthy run.
-    """
-
-    state: str
-    attempts: int
-    epoch: int
-    step: int
-    started: float
-    updated: float
-    pid: int
-    host: str
-    message: str
-    damaged: int
-    lost: int
-
-    @property
-    def seconds(self) -> float:
-        """Return the wall time from the first to the last record."""
-        return max(0.0, self.updated - self.started)
 
 
 class RunReader:
@@ -71,17 +52,31 @@ class RunReader:
 
     def steps(self) -> Iterator[StepRecord]:
         """Yield the steps that count, in order."""
-        yield from (record for record in self._effective() if isinstance(record, StepRecord))
+        for attempt, limit in self._limits(attempts(self.run_dir)).items():
+            stands = _Standing(self._source(attempt), limit)
+            records = (record for record in self._records(attempt) if stands.counts(record))
+            yield from (record for record in records if isinstance(record, StepRecord))
 
     def epochs(self) -> list[EpochRecord]:
         """Return the epochs that count, one each, in order."""
         # A checkpoint may lie between the last step of an epoch and its validation, which then runs twice.
-        found = {record.epoch: record for record in self._effective() if isinstance(record, EpochRecord)}
+        found: dict[int, EpochRecord] = {}
+        for attempt, limit in self._limits(attempts(self.run_dir)).items():
+            source = self._source(attempt)
+            stands, others = _Standing(source, limit), source.others()
+            _require_known_format(others.records, self.run_dir)
+            counting = (record for record in others.records if stands.counts(record))
+            found |= {record.epoch: record for record in counting if isinstance(record, EpochRecord)}
         return [found[epoch] for epoch in sorted(found)]
 
     def events(self) -> list[EventRecord]:
         """Return all events of all attempts in the order they happened."""
-        return [record for _, record in self._all() if isinstance(record, EventRecord)]
+        return [
+            record
+            for attempt in attempts(self.run_dir)
+            for record in self._source(attempt).others().records
+            if isinstance(record, EventRecord)
+        ]
 
     def follow(self, position: Position | None = None) -> tuple[list[Record], Position]:
         """Return about a megabyte of records from ``position`` on that count as of now, and the position after them.
@@ -90,8 +85,9 @@ class RunReader:
         """
         known = attempts(self.run_dir)
         position = position or Position(known[0], 0)
+        known = [number for number in known if number >= position.attempt]
         limits = self._limits(known)
-        for attempt in (number for number in known if number >= position.attempt):
+        for attempt in known:
             offset = position.offset if attempt == position.attempt else 0
             chunk = open_source(attempt_dir(self.run_dir, attempt)).read(offset, _BLOCK_BYTES)
             if chunk.offset > offset:
@@ -102,105 +98,104 @@ class RunReader:
         return [], position
 
     def status(self) -> RunStatus:
-        """Return the state of the run as the record and the process table show it."""
-        last = _Tally()
-        known = attempts(self.run_dir)
-        limits = self._limits(known)
-        for attempt in known:
-            for chunk_damage, record in self._records(attempt):
-                last.damaged += chunk_damage
-                if record is not None:
-                    last.add(record, _counts(record, limits[attempt]))
-        return last.status(len(known))
+        """Return the state of the run as the record and the process table show it; the steps are not gone through."""
+        tally = Tally()
+        limits = self._limits(attempts(self.run_dir))
+        for attempt, limit in limits.items():
+            source = self._source(attempt)
+            others, last = source.others(), source.last_step()
+            _require_known_format(others.records, self.run_dir)
+            tally.damaged += others.damaged + source.damaged_steps()
+            for record in others.records:
+                tally.add(record, limit)
+            if last is not None:
+                tally.add(last, limit)
+        return tally.status(len(limits))
 
-    def _effective(self) -> Iterator[Record]:
-        known = attempts(self.run_dir)
-        limits = self._limits(known)
-        return (record for attempt, record in self._all() if _counts(record, limits.get(attempt, math.inf)))
+    def live(self) -> list[PageView]:
+        """Return the status pages of the last attempt, one a rank; empty for runs of format 1."""
+        boot = boot_id()
+        pages = [read_page(path, boot) for path in sorted(self._last_dir().glob("rank*.status"))]
+        return [page for page in pages if page is not None]
 
-    def _all(self) -> Iterator[tuple[int, Record]]:
-        for attempt in attempts(self.run_dir):
-            yield from ((attempt, record) for _, record in self._records(attempt) if record is not None)
+    def workers(self) -> list[SlotView]:
+        """Return what the reading threads of the last attempt do or last did."""
+        return [slot for path in sorted(self._last_dir().glob("rank*.workers")) for slot in read_slots(path)]
 
-    def _records(self, attempt: int, block_bytes: int = _BLOCK_BYTES) -> Iterator[tuple[int, Record | None]]:
-        source = open_source(attempt_dir(self.run_dir, attempt))
-        offset = 0
+    def step_blocks(self) -> Iterator[tuple[int, StepBlock]]:
+        """Yield attempt and steps as columns, those that count."""
+        for attempt, limit in self._limits(attempts(self.run_dir)).items():
+            source = self._source(attempt)
+            stands = _Standing(source, limit)
+            for block in source.step_blocks():
+                kept = block.select(stands.mask(block))
+                if len(kept.rows):
+                    yield attempt, kept
+
+    def _last_dir(self) -> Path:
+        return attempt_dir(self.run_dir, attempts(self.run_dir)[-1])
+
+    def _source(self, attempt: int) -> RecordSource:
+        return open_source(attempt_dir(self.run_dir, attempt))
+
+    def _records(self, attempt: int) -> Iterator[Record]:
+        source, offset = self._source(attempt), 0
         while True:
-            chunk = source.read(offset, block_bytes)
+            chunk = source.read(offset, _BLOCK_BYTES)
             if chunk.offset == offset:
                 return
             _require_known_format(chunk.records, self.run_dir)
             offset = chunk.offset
-            yield chunk.damaged, None
-            yield from ((0, record) for record in chunk.records)
+            yield from chunk.records
 
     def _limits(self, known: list[int]) -> dict[int, float]:
         """Return for each attempt the last step of it that later attempts left standing."""
-        limits: dict[int, float] = {}
-        limit = math.inf
-        for attempt in reversed(known):
-            limits[attempt] = limit
-            limit = min(limit, self._first_step(attempt) - 1)
+        limits = dict.fromkeys(known, math.inf)
+        for earlier, later in reversed(list(pairwise(known))):
+            limits[earlier] = min(limits[later], self._first_step(later) - 1)
         return limits
 
     def _first_step(self, attempt: int) -> float:
-        for _, record in self._records(attempt, _HEAD_BYTES):
-            if isinstance(record, EventRecord) and record.kind == "resume":
-                return record.step + 1
-            if isinstance(record, StepRecord):
-                return record.step
-        return math.inf
+        source = self._source(attempt)
+        first = source.first_step_after(0)
+        resumed = next((r for r in source.others().records if isinstance(r, EventRecord) and r.kind == "resume"), None)
+        if resumed is not None:
+            return resumed.step + 1
+        return math.inf if first is None else first.step
 
 
-class _Tally:
-    """Collects what `RunStatus` shows from the records of a run in order."""
+class _Standing:
+    """Says which records of an attempt count: those not taken back by a later attempt or a later rewind.
 
-    def __init__(self) -> None:
-        self.writer: AttemptRecord | None = None
-        self.end: EventRecord | None = None
-        self.epoch = self.step = self.damaged = self.lost = 0
-        self.started = self.updated = 0.0
+    Args:
+        source: Records of the attempt.
+        limit: Last step that later attempts left standing.
+    """
 
-    def add(self, record: Record, counts: bool) -> None:
-        self.started = self.started or record.time
-        self.updated = max(self.updated, record.time)
-        if isinstance(record, AttemptRecord):
-            self.writer, self.end = record, None
-        elif isinstance(record, EventRecord):
-            self._add_event(record)
-        elif counts:
-            self.epoch = max(self.epoch, record.epoch)
-            self.step = max(self.step, record.step)
+    def __init__(self, source: RecordSource, limit: float) -> None:
+        # A rewind takes back what was stored before it from the first step on that was stored after it.
+        self._rewinds: list[tuple[int, float]] = []
+        for after in source.rewinds():
+            first = source.first_step_after(after)
+            self._rewinds.append((after, math.inf if first is None else first.step - 1))
+        self._limit = limit
+        self._passed = 0
 
-    def _add_event(self, event: EventRecord) -> None:
-        if event.kind in END_KINDS:
-            self.end = event
-        elif event.kind == "recorder_gap":
-            self.lost += int(event.data.get("lost", 0))
+    def counts(self, record: Record) -> bool:
+        """Say whether the next record of the attempt counts; to be asked for all of them in their order."""
+        if isinstance(record, EventRecord) and record.kind == "rewind":
+            self._passed += 1
+        if not isinstance(record, StepRecord | EpochRecord):
+            return True
+        return record.step <= min([self._limit, *(limit for _, limit in self._rewinds[self._passed :])])
 
-    def status(self, num_attempts: int) -> RunStatus:
-        return RunStatus(
-            state=self._state(),
-            attempts=num_attempts,
-            epoch=self.epoch,
-            step=self.step,
-            started=self.started,
-            updated=self.updated,
-            pid=self.writer.pid if self.writer else 0,
-            host=self.writer.host if self.writer else "",
-            message=self.end.message if self.end else "",
-            damaged=self.damaged,
-            lost=self.lost,
-        )
-
-    def _state(self) -> str:
-        if self.end is not None:
-            return self.end.kind
-        if self.writer is None:
-            return "killed"
-        writer = self.writer
-        alive = is_alive(ProcessIdentity(writer.pid, writer.pid_start, writer.boot_id, writer.host))
-        return {True: "running", False: "killed", None: "unknown"}[alive]
+    def mask(self, block: StepBlock) -> Any:
+        """Return which rows of a block count, shape (n,)."""
+        steps = block.column("step")
+        kept = steps <= self._limit
+        for after, limit in self._rewinds:
+            kept &= (block.seqs >= after) | (steps <= limit)
+        return kept
 
 
 def _counts(record: Record, limit: float) -> bool:

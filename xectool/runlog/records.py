@@ -1,7 +1,8 @@
-"""The records of a run: what one line of the flight recorder says.
+"""The records of a run: what the flight recorder says.
 
-Each record is a frozen dataclass and one line of JSON. Fields are only ever added, each with a default, so a reader
-of format ``FORMAT`` reads all older lines and skips fields it does not know. Non-finite floats are written as the
+Each record is a frozen dataclass. Steps are rows of numbers (`xectool.runlog.layout`), the others lines of JSON. Fields
+are only ever added, each with a default, so a reader of format ``FORMAT`` reads all older records and skips fields it
+does not know. In a line, non-finite floats are written as the
 strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, which every JSON parser accepts and ``float()`` turns back.
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
-FORMAT = 1
+FORMAT = 2
 END_KINDS = ("finished", "failed", "interrupted")
 """Kinds of the event that says how a run ended; without one it was killed, or still runs."""
 NAN = math.nan
@@ -46,7 +47,12 @@ class StepRecord:
     ``step`` counts optimizer steps over the whole run from 1; a step whose update was skipped counts too, so a number
     occurs once. ``batch_start`` and ``batch_stop`` are the micro-batches of the epoch that went in (half-open); with
     ``seed`` and ``epoch`` they give back all event identities from the data plan. Times are wall seconds of the
-    training thread; ``step_s`` is the whole step, waiting for data included.
+    training thread; ``step_s`` is the whole step, waiting for data included. ``block_norms`` are the gradient norms of
+    the parameter blocks before clipping; ``weight_norm`` is the L2 norm of all trained parameters, NaN on most steps.
+    Memory is the last sample of a helper thread, once a second, and -1 where unknown: ``rss_bytes`` of the process and
+    its children, ``device_bytes`` allocated and ``device_reserved_bytes`` reserved on the accelerator. ``dropped``
+    counts quarantined events left out. ``rng`` is the seed of the step's stream of random numbers. ``checkpoint_s`` and
+    ``log_s`` were spent on saving and on this record between the step before and this one.
     """
 
     tag: ClassVar[str] = "step"
@@ -76,6 +82,16 @@ class StepRecord:
     skipped: bool = False
     amp_scale: float = 1.0
     rank: int = 0
+    block_norms: Mapping[str, float] = field(default_factory=dict)
+    weight_norm: float = NAN
+    rss_bytes: int = -1
+    device_bytes: int = -1
+    device_reserved_bytes: int = -1
+    dropped: int = 0
+    rng: int = 0
+    checkpoint_s: float = 0.0
+    log_s: float = 0.0
+    queue_depth: int = -1
 
 
 @dataclass(frozen=True)
@@ -83,7 +99,9 @@ class EpochRecord:
     """One finished epoch; ``metrics`` holds the names of the tracker, such as ``train/loss`` and ``val/loss``.
 
     ``epoch`` counts from 1; ``step`` is the last optimizer step of the epoch. ``events_seen`` and ``events_expected``
-    are the audit of the data plan over all ranks (-1: not counted).
+    are the audit of the data plan over all ranks, ``duplicates`` the events served more than once (-1: not counted).
+    The ``grad_norm`` quantiles are those before clipping, to 3 %, over the steps taken; ``clipped_fraction`` is the
+    share of those steps that were clipped.
     """
 
     tag: ClassVar[str] = "epoch"
@@ -97,6 +115,11 @@ class EpochRecord:
     seconds: float = 0.0
     events_seen: int = -1
     events_expected: int = -1
+    duplicates: int = -1
+    grad_norm_median: float = NAN
+    grad_norm_p95: float = NAN
+    grad_norm_max: float = NAN
+    clipped_fraction: float = NAN
 
 
 @dataclass(frozen=True)
@@ -122,7 +145,7 @@ Record = AttemptRecord | StepRecord | EpochRecord | EventRecord
 _KINDS: dict[str, type[Record]] = {kind.tag: kind for kind in (AttemptRecord, StepRecord, EpochRecord, EventRecord)}
 _FLOATS = {kind: {item.name for item in fields(kind) if item.type == "float"} for kind in _KINDS.values()}
 _NAMES = {kind: {item.name for item in fields(kind)} for kind in _KINDS.values()}
-_FLOAT_MAPS = {StepRecord: "losses", EpochRecord: "metrics"}
+_FLOAT_MAPS = {StepRecord: ("losses", "block_norms"), EpochRecord: ("metrics",)}
 
 
 def _plain(value: object) -> object:
@@ -163,9 +186,9 @@ def to_json(content: Any) -> str:
         return _ENCODER.encode(_nonfinite_as_text(content))
 
 
-def encode(record: Record) -> bytes:
-    """Return the line of a record, newline included."""
-    return (to_json({"r": record.tag, **vars(record)}) + "\n").encode()
+def encode(record: Record, after: int = 0) -> bytes:
+    """Return the line of a record, newline included; ``after`` step records were stored before it."""
+    return (to_json({"r": record.tag, "n": after, **vars(record)}) + "\n").encode()
 
 
 def decode(line: bytes) -> Record | None:
@@ -174,7 +197,15 @@ def decode(line: bytes) -> Record | None:
     Raises:
         ValueError: The line is not JSON, or lacks what its kind must have.
     """
-    content = json.loads(line)
+    return decode_content(json.loads(line))
+
+
+def decode_content(content: Any) -> Record | None:
+    """Return the record that parsed JSON describes, or None where its kind is unknown to this version.
+
+    Raises:
+        ValueError: It is not an object, or lacks what its kind must have.
+    """
     if not isinstance(content, dict):
         raise ValueError("a record is a JSON object")
     kind = _KINDS.get(content.pop("r", ""))
@@ -183,8 +214,7 @@ def decode(line: bytes) -> Record | None:
     known = {name: value for name, value in content.items() if name in _NAMES[kind]}
     for name in _FLOATS[kind] & known.keys():
         known[name] = float(known[name])
-    values = _FLOAT_MAPS.get(kind)
-    if values in known:
+    for values in (name for name in _FLOAT_MAPS.get(kind, ()) if name in known):
         known[values] = {name: float(value) for name, value in known[values].items()}
     try:
         return kind(**known)

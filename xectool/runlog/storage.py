@@ -1,23 +1,27 @@
 """Where records lie: one directory an attempt, behind two small protocols.
 
 The writer knows only `RecordSink`, the reader only `RecordSource`; another format is another pair, chosen in
-`open_sink` and `open_source`, and neither the training loop nor the mirrors notice.
+`open_sink` and `open_source`, and neither the training loop nor the mirrors notice. Steps lie in segments
+(`xectool.runlog.step_log`), everything else in lines (`xectool.runlog.json_lines`). Each line says how many steps were
+stored before it, so both together are one sequence.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from xectool.runlog.records import EventRecord, Record, decode, encode
+from xectool.runlog.json_lines import Lines, LineWriter, all_lines, read_lines
+from xectool.runlog.layout import StepBlock, block_of
+from xectool.runlog.records import EventRecord, Record, StepRecord
+from xectool.runlog.step_log import Limits, StepFiles, StepWriter
 
-_LOG = logging.getLogger(__name__)
 RECORD_DIR: Final = "rec"
-RECORD_FILE: Final = "record.jsonl"
+LINES_FILE: Final = "events.jsonl"
+OLD_FILE: Final = "record.jsonl"  # steps and all of runs of format 1
+_STEP_BITS: Final = 48  # of a place in the record; the bits above are the byte in the lines
 
 
 class RecordSink(Protocol):
@@ -31,12 +35,12 @@ class RecordSink(Protocol):
         """Store one record so that a killed process does not lose it."""
 
     def close(self) -> None:
-        """Release the file; later records are refused."""
+        """Release the files; later records are refused."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Whole records from ``offset`` on, the offset after them, and the number of lines that could not be read."""
+    """Whole records from ``offset`` on, the offset after them, and the number of records that could not be read."""
 
     records: tuple[Record, ...]
     offset: int
@@ -49,92 +53,195 @@ class RecordSource(Protocol):
     def read(self, offset: int, limit_bytes: int) -> Chunk:
         """Return the whole records in about ``limit_bytes`` from ``offset``; an unfinished tail is left for later."""
 
+    def others(self) -> Chunk:
+        """Return all records but the steps."""
 
-class JsonLinesSink:
-    """Appends one line a record with a single ``os.write``, so the kernel holds it when the process dies.
+    def step_blocks(self) -> Iterator[StepBlock]:
+        """Yield the steps as columns."""
 
-    A write the disk refuses is undone, counted and reported once; the first write that succeeds again is preceded by
-    a ``recorder_gap`` event with the number of lost records. Training is never stopped from here: a checkpoint that
-    does not fit on the disk does that, with a message.
+    def first_step_after(self, num_steps: int) -> StepRecord | None:
+        """Return the first step stored after so many others, or None."""
+
+    def last_step(self) -> StepRecord | None:
+        """Return the last step, or None."""
+
+    def damaged_steps(self) -> int:
+        """Return how many steps cannot be read."""
+
+    def rewinds(self) -> list[int]:
+        """Return for each ``rewind`` event how many steps were stored before it."""
+
+
+class AttemptSink:
+    """Stores steps in segments and everything else in lines.
+
+    Args:
+        directory: Directory of the attempt.
+        limits: Sizes of the step records.
+        earlier: Directories of the earlier attempts, oldest first.
+
+    Raises:
+        OSError: The disk refuses.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        self._fd = os.open(path, flags, 0o600)
-        self._size = 0
+    def __init__(self, directory: Path, limits: Limits, earlier: tuple[Path, ...]) -> None:
+        self._lines = LineWriter(directory / LINES_FILE)
+        self._steps = StepWriter(directory, 0, limits, (*earlier, directory))
         self._gap = 0
-        self._lock = threading.Lock()
-        self.dropped = 0
+
+    @property
+    def dropped(self) -> int:
+        """Number of records the disk refused."""
+        return self._steps.dropped + self._lines.dropped
 
     def append(self, record: Record) -> None:
         """Store one record."""
-        line = encode(record)
-        with self._lock:
-            if self._gap:
-                line = encode(self._gap_event(record)) + line
-            if self._write(line):
-                self._gap = 0
-            else:
-                self._gap += 1
-                self.dropped += 1
-
-    def _write(self, line: bytes) -> bool:
-        try:
-            written = os.write(self._fd, line)
-            if written == len(line):
-                self._size += written
-                return True
-            # A short write is how a nearly full disk answers; half a line must not stay before the next one.
-            os.ftruncate(self._fd, self._size)
-            reason = "the disk is full or over quota"
-        except OSError as error:
-            reason = os.strerror(error.errno or 0)
-        if not self.dropped:
-            _LOG.warning("the run record %s cannot grow: %s; training continues without it", self._path, reason)
-        return False
-
-    def _gap_event(self, record: Record) -> EventRecord:
-        step = getattr(record, "step", 0)
-        text = f"{self._gap} records were lost: the disk refused them"
-        return EventRecord("recorder_gap", record.time, record.mono, step, message=text, data={"lost": self._gap})
+        if not isinstance(record, StepRecord):
+            self._lines.append(record, self._steps.count)
+        elif not self._steps.append(record):
+            self._gap += 1
+        elif self._gap:
+            self._close_gap(record)
 
     def close(self) -> None:
-        """Release the file."""
-        with self._lock:
-            if self._fd >= 0:
-                os.close(self._fd)
-                self._fd = -1
+        """Release the files; what was stored is packed."""
+        self._steps.close()
+        self._lines.close()
+
+    def _close_gap(self, record: StepRecord) -> None:
+        text = f"{self._gap} steps were lost: the disk refused them"
+        data = {"lost": self._gap}
+        event = EventRecord("recorder_gap", record.time, record.mono, record.step, record.epoch, text, data)
+        self._lines.append(event, self._steps.count)
+        self._gap = 0
 
 
-class JsonLinesSource:
-    """Reads what a `JsonLinesSink` wrote; a line without its newline is still being written, or torn by a kill."""
+class AttemptSource:
+    """Reads what an `AttemptSink` wrote."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / LINES_FILE
+        self._steps = StepFiles(directory)
+
+    def read(self, offset: int, limit_bytes: int) -> Chunk:
+        """Return the whole records in about ``limit_bytes`` from ``offset``."""
+        start, seq = offset >> _STEP_BITS, offset & ((1 << _STEP_BITS) - 1)
+        # The count of steps first: a line that is not there yet then comes after all of them.
+        stop = self._steps.stop()
+        lines = read_lines(self._path, start, limit_bytes)
+        merge = _Merge(self._steps, seq, stop, limit_bytes)
+        for line in lines.lines:
+            if line.after > stop or not merge.steps_before(line.after):
+                return merge.chunk(start, 0)
+            merge.records.append(line.record)
+            start = line.stop
+        if lines.complete:
+            merge.steps_before(stop)
+        return merge.chunk(lines.stop, lines.damaged)
+
+    def others(self) -> Chunk:
+        """Return all records but the steps."""
+        return _chunk(all_lines(self._path))
+
+    def step_blocks(self) -> Iterator[StepBlock]:
+        """Yield the steps as columns."""
+        return self._steps.blocks()
+
+    def first_step_after(self, num_steps: int) -> StepRecord | None:
+        """Return the first step stored after so many others, or None."""
+        return _only(self._steps.at(num_steps))
+
+    def last_step(self) -> StepRecord | None:
+        """Return the last step, or None."""
+        return _only(self._steps.last())
+
+    def damaged_steps(self) -> int:
+        """Return how many steps cannot be read."""
+        return self._steps.damaged()
+
+    def rewinds(self) -> list[int]:
+        """Return for each ``rewind`` event how many steps were stored before it."""
+        lines = all_lines(self._path).lines
+        return [line.after for line in lines if isinstance(line.record, EventRecord) and line.record.kind == "rewind"]
+
+
+class OldSource:
+    """Reads the one file of an attempt of format 1."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read(self, offset: int, limit_bytes: int) -> Chunk:
         """Return the whole records in about ``limit_bytes`` from ``offset``."""
-        try:
-            with self._path.open("rb") as stream:
-                stream.seek(offset)
-                block = stream.read(limit_bytes)
-                if block and not block.endswith(b"\n"):
-                    block += stream.readline()
-        except FileNotFoundError:
-            return Chunk((), offset, 0)
-        end = block.rfind(b"\n") + 1
-        records: list[Record] = []
-        damaged = 0
-        for line in block[:end].splitlines():
-            try:
-                record = decode(line)
-            except ValueError:
-                damaged += 1
-                continue
-            if record is not None:
-                records.append(record)
-        return Chunk(tuple(records), offset + end, damaged)
+        return _chunk(read_lines(self._path, offset, limit_bytes))
+
+    def others(self) -> Chunk:
+        """Return all records but the steps."""
+        found = _chunk(all_lines(self._path))
+        kept = tuple(record for record in found.records if not isinstance(record, StepRecord))
+        return Chunk(kept, found.offset, found.damaged)
+
+    def step_blocks(self) -> Iterator[StepBlock]:
+        """Yield the steps as columns."""
+        records = [record for record in _chunk(all_lines(self._path)).records if isinstance(record, StepRecord)]
+        if records:
+            yield block_of(records)
+
+    def first_step_after(self, num_steps: int) -> StepRecord | None:
+        """Return the first step stored after so many others, or None."""
+        steps = [record for record in _chunk(all_lines(self._path)).records if isinstance(record, StepRecord)]
+        return next(iter(steps[num_steps:]), None)
+
+    def last_step(self) -> StepRecord | None:
+        """Return the last step, or None."""
+        steps = [record for record in _chunk(all_lines(self._path)).records if isinstance(record, StepRecord)]
+        return steps[-1] if steps else None
+
+    def damaged_steps(self) -> int:
+        """Return 0: damaged lines are counted with the others."""
+        return 0
+
+    def rewinds(self) -> list[int]:
+        """Return nothing: runs of format 1 knew no rewind."""
+        return []
+
+
+class _Merge:
+    """Collects steps up to given sequence numbers, not many more bytes than a limit."""
+
+    def __init__(self, steps: StepFiles, seq: int, stop: int, limit_bytes: int) -> None:
+        self._steps, self._seq, self._stop, self._left = steps, seq, stop, limit_bytes
+        self.records: list[Record] = []
+        self._damaged = 0
+
+    def steps_before(self, seq: int) -> bool:
+        """Collect the steps before ``seq``; returns False where the limit came first."""
+        while self._seq < seq and self._left > 0:
+            block = next(self._steps.blocks(self._seq, seq), None)
+            if block is None:
+                self._seq = seq
+                break
+            most = max(1, self._left // block.layout.row_bytes)
+            taken = block.select(slice(0, most))
+            self.records += taken.records()
+            self._left -= len(taken.rows) * block.layout.row_bytes
+            if len(taken.rows) < len(block.rows):
+                self._seq = int(taken.seqs[-1]) + 1
+                return False
+            self._seq = int(block.seqs[-1]) + 1
+            self._damaged += block.damaged
+        return self._seq >= seq
+
+    def chunk(self, start: int, damaged: int) -> Chunk:
+        return Chunk(tuple(self.records), (start << _STEP_BITS) | self._seq, self._damaged + damaged)
+
+
+def _chunk(lines: Lines) -> Chunk:
+    return Chunk(tuple(line.record for line in lines.lines), lines.stop, lines.damaged)
+
+
+def _only(block: StepBlock | None) -> StepRecord | None:
+    return block.records()[0] if block is not None and len(block.rows) else None
 
 
 def attempt_dir(run_dir: Path, attempt: int) -> Path:
@@ -148,11 +255,28 @@ def attempts(run_dir: Path) -> list[int]:
     return sorted(int(name[1:]) for name in names if name[1:].isdigit())
 
 
-def open_sink(directory: Path) -> RecordSink:
-    """Return the sink for a new attempt in ``directory``."""
-    return JsonLinesSink(directory / RECORD_FILE)
+def status_path(directory: Path, rank: int = 0) -> Path:
+    """Return the status page of a rank of the attempt in ``directory``."""
+    return directory / f"rank{rank:04d}.status"
+
+
+def slots_path(directory: Path, rank: int = 0) -> Path:
+    """Return the slots of the reading threads of a rank of the attempt in ``directory``."""
+    return directory / f"rank{rank:04d}.workers"
+
+
+def open_sink(directory: Path, limits: Limits | None = None) -> RecordSink:
+    """Return the sink for a new attempt in ``directory``.
+
+    Raises:
+        OSError: The disk refuses.
+    """
+    root, number = directory.parent.parent, int(directory.name[1:])
+    earlier = tuple(attempt_dir(root, attempt) for attempt in attempts(root) if attempt < number)
+    return AttemptSink(directory, limits or Limits(), earlier)
 
 
 def open_source(directory: Path) -> RecordSource:
     """Return the source that reads the attempt in ``directory``."""
-    return JsonLinesSource(directory / RECORD_FILE)
+    old = directory / OLD_FILE
+    return OldSource(old) if old.exists() else AttemptSource(directory)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,35 +14,44 @@ from xectool.errors import DiskError, UsageError
 from xectool.runlog.lock import ProcessLock
 from xectool.runlog.process import current_process
 from xectool.runlog.records import END_KINDS, AttemptRecord, EpochRecord, EventRecord, StepRecord
-from xectool.runlog.storage import RECORD_DIR, RecordSink, attempt_dir, attempts, open_sink
+from xectool.runlog.status_page import StatusPage
+from xectool.runlog.step_log import Limits
+from xectool.runlog.storage import RECORD_DIR, RecordSink, attempt_dir, attempts, open_sink, slots_path, status_path
+from xectool.runlog.worker_slots import SlotRange, create_slots
+
+_LOG = logging.getLogger(__name__)
 
 
 class RunWriter:
     """Writes the record of one attempt at a run; each start or resume is an attempt of its own.
 
     The record outlives a SIGKILL at any byte: each record is in the kernel's hands when the call returns, an attempt
-    never appends to the file of an earlier one, and a reader leaves out an unfinished last line. A disk that refuses
+    never appends to a file of an earlier one, and a reader leaves out what is not whole. A disk that refuses
     costs records (`dropped`), never the training. Used as a context, it records an error that ends the run.
 
     Args:
         run_dir: Directory of the run; created where it is missing.
         attempt: Number of the attempt, from 1; by default the next free one.
+        limits: Sizes of the step records.
+
+    Attributes:
+        status: What the process does right now; see `xectool.runlog.status_page`.
 
     Raises:
         UsageError: Another live process writes to this run, or the attempt exists.
         DiskError: The run directory cannot be created.
     """
 
-    def __init__(self, run_dir: Path | str, *, attempt: int | None = None) -> None:
+    def __init__(self, run_dir: Path | str, *, attempt: int | None = None, limits: Limits | None = None) -> None:
         self.run_dir = Path(run_dir)
         root = self.run_dir / RECORD_DIR
         try:
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = _lock(root)
             self.attempt = attempt if attempt is not None else max(attempts(self.run_dir), default=0) + 1
-            self._sink = _new_sink(self.run_dir, self.attempt)
+            self._sink, self.status = self._open(attempt_dir(self.run_dir, self.attempt), limits)
         except OSError as error:
-            fix = "choose a writable place: --set checkpoint.save_dir=/path/with/space"
+            fix = "choose a writable place with space: --set checkpoint.save_dir=/path/with/space"
             raise DiskError(f"the run record cannot be created: {error.strerror}", where=str(root), fix=fix) from error
         self._ended = False
         me = current_process()
@@ -56,6 +68,33 @@ class RunWriter:
             )
         )
 
+    def _open(self, directory: Path, limits: Limits | None) -> tuple[RecordSink, StatusPage]:
+        """Create the files of the attempt; where the disk refuses one of them, none stays and the run is free again."""
+        _make(directory, self._lock)
+        try:
+            return open_sink(directory, limits), StatusPage(status_path(directory))
+        except OSError:
+            shutil.rmtree(directory, ignore_errors=True)
+            self._lock.release()
+            raise
+
+    def worker_slots(self, counts: Sequence[int]) -> list[SlotRange | None]:
+        """Return a range of slots for each loader that has the given number of reading threads.
+
+        A disk that refuses costs the notes of the readers: the ranges are then None.
+        """
+        path = slots_path(attempt_dir(self.run_dir, self.attempt))
+        try:
+            create_slots(path, sum(counts))
+        except OSError as error:
+            _LOG.warning("no notes of the reading threads, %s: %s", path, error.strerror)
+            return [None for _ in counts]
+        firsts = [sum(counts[:loader]) for loader in range(len(counts))]
+        return [
+            SlotRange(path, first, count, loader)
+            for loader, (first, count) in enumerate(zip(firsts, counts, strict=True))
+        ]
+
     @property
     def dropped(self) -> int:
         """Number of records that the disk refused."""
@@ -69,7 +108,7 @@ class RunWriter:
         """Record a finished epoch."""
         self._sink.append(record)
 
-    def event(self, kind: str, message: str = "", *, step: int = 0, epoch: int = 0, **data: Any) -> None:
+    def event(self, kind: str, message: str = "", /, *, step: int = 0, epoch: int = 0, **data: Any) -> None:
         """Record something that happened once; ``data`` are plain JSON values."""
         self._ended = self._ended or kind in END_KINDS
         self._sink.append(EventRecord(kind, time.time(), time.monotonic(), step, epoch, message, data))
@@ -81,6 +120,8 @@ class RunWriter:
     def close(self) -> None:
         """Release the record; idempotent."""
         self._sink.close()
+        self.status.phase("done")
+        self.status.close()
         self._lock.release()
 
     def __enter__(self) -> RunWriter:
@@ -104,14 +145,13 @@ def _lock(root: Path) -> ProcessLock:
     return lock
 
 
-def _new_sink(run_dir: Path, attempt: int) -> RecordSink:
-    directory = attempt_dir(run_dir, attempt)
+def _make(directory: Path, lock: ProcessLock) -> None:
     try:
         directory.mkdir(mode=0o700)
     except FileExistsError:
+        lock.release()
         raise UsageError(
-            f"attempt {attempt} of this run is already recorded",
+            f"attempt {int(directory.name[1:])} of this run is already recorded",
             where=str(directory),
             fix="leave out the attempt number",
         ) from None
-    return open_sink(directory)

@@ -1,0 +1,93 @@
+"""SQL over the record of a run, live or long over."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import duckdb
+
+from xectool.errors import UsageError, nearest
+from xectool.runlog.reader import RunReader
+from xectool.runlog.tables import TABLES, load_table
+
+_MEMORY: Final = "4GB"
+_LOCKED: Final = ("SET enable_external_access = false", "SET lock_configuration = true")
+_NAMED: Final = (
+    re.compile(r"Table with name (?P<name>\S+) does not exist"),
+    re.compile(r"[Cc]olumn \"(?P<name>[^\"]+)\""),
+    re.compile(r"Function with name (?P<name>\S+) does not exist"),
+)
+
+
+@dataclass(frozen=True)
+class QueryRows:
+    """What a query gave: names of the columns, and the rows as plain values."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+
+def query(reader: RunReader, text: str) -> QueryRows:
+    """Run a query over the tables of a run.
+
+    The database is in memory, sees no file and no network, and cannot be told otherwise from inside the query. Only
+    tables whose names occur in the text are read, or all where none does.
+
+    Args:
+        reader: The run.
+        text: One SQL statement.
+
+    Raises:
+        UsageError: The statement is wrong; names the nearest table or column.
+    """
+    named = [name for name in TABLES if re.search(rf"\b{name}\b", text, re.IGNORECASE)]
+    tables = {name: load_table(reader, name) for name in named or TABLES}
+    with duckdb.connect(":memory:", config={"memory_limit": _MEMORY, "threads": 2}) as connection:
+        for name, table in tables.items():
+            connection.register(name, table)
+        for setting in _LOCKED:
+            connection.execute(setting)
+        try:
+            found = connection.execute(text)
+            columns = tuple(item[0] for item in found.description or ())
+            return QueryRows(columns, tuple(tuple(map(_plain, row)) for row in found.fetchall()))
+        except duckdb.Error as error:
+            known = [name for table in tables.values() for name in table.column_names]
+            raise _explained(str(error), text, known) from None
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, decimal.Decimal):
+        return float(value)
+    if isinstance(value, datetime.date | datetime.time | datetime.timedelta):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return str(value)
+
+
+def _explained(message: str, text: str, columns: list[str]) -> UsageError:
+    problem = message.partition("\n")[0]
+    found = next((match for pattern in _NAMED if (match := pattern.search(message))), None)
+    name = found["name"] if found else ""
+    known = list(TABLES) if found and found.re is _NAMED[0] else list(dict.fromkeys(columns))
+    near = nearest(name, known, 1) if name else []
+    if near:
+        fix = f"did you mean {_quoted(near[0])}?"
+    elif name and known != list(TABLES):
+        fix = f"columns here: {', '.join(map(_quoted, known))}"
+    else:
+        fix = f"the tables are {', '.join(TABLES)}; columns of one: DESCRIBE steps"
+    return UsageError(f"the query cannot be run: {problem}", where=text, fix=fix, code="XT-QUERY")
+
+
+def _quoted(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z_]\w*", name) else f'"{name}"'
