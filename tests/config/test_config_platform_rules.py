@@ -176,7 +176,7 @@ def test_a_job_limit_lowers_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_control_group_lowers_the_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("1000000\n")
     (tmp_path / "memory.current").write_text("400000\n")
-    monkeypatch.setattr("xectool.config.platform._CGROUP", tmp_path)
+    monkeypatch.setattr("xectool.config.cgroups._MOUNT", tmp_path)
     assert Platform.detect().memory_bytes == 600_000
 
 

@@ -19,7 +19,17 @@ from xectool.config.tasks import TASK_NAMES, TASK_UNITS, TASK_WIDTHS
 ALL_KEYS = [(kind, key) for kind in KINDS for key in keys_of(kind).values()]
 LEAVES = [(kind, key) for kind, key in ALL_KEYS if not key.is_section]
 # Numbers whose own reader states the limits in its message.
-READ_BY_HAND = {"scale", "shift", "mask_ratio", "ema_decay", "outer_fine_pool", "nbins_2d", "truth_branches"}
+READ_BY_HAND = {
+    "scale",
+    "shift",
+    "mask_ratio",
+    "ema_decay",
+    "outer_fine_pool",
+    "nbins_2d",
+    "truth_branches",
+    "runs",
+    "sensors",
+}
 
 
 def is_number(annotation: Any) -> bool:

@@ -36,4 +36,11 @@ class CheckpointConfig(Section):
 class SensorCheckpointConfig(CheckpointConfig):
     """What the sensor-level trainings (MAE, inpainter) add."""
 
-    root_save_interval: Int = knob(10, "Epochs between prediction ROOT files", "epochs", "CFG-24", ge=1, le=1_000_000)
+    root_save_interval: Int = knob(
+        10,
+        "Epochs between files predictions_epoch_N.root, written while validating; up to 1000 events",
+        "epochs",
+        "CFG-24",
+        ge=1,
+        le=1_000_000,
+    )

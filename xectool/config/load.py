@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from xectool.config.data_rules import DATA_RULES
 from xectool.config.document import Document, read_document
 from xectool.config.explain import dotted_key, explain
+from xectool.config.guard_rules import GUARD_RULES
 from xectool.config.invalid import InvalidConfigError, place
 from xectool.config.keys import keys_of, nearest_key
 from xectool.config.model_rules import MODEL_RULES
@@ -28,7 +29,14 @@ from xectool.config.translate import find_kind, translate
 from xectool.findings import Finding, Report, Severity
 from xectool.rules import Rule, run_rules
 
-CONFIG_RULES: tuple[Rule[RunConfig], ...] = (*DATA_RULES, *MODEL_RULES, *TASK_RULES, *TRAINING_RULES, *RUN_RULES)
+CONFIG_RULES: tuple[Rule[RunConfig], ...] = (
+    *GUARD_RULES,
+    *DATA_RULES,
+    *MODEL_RULES,
+    *TASK_RULES,
+    *TRAINING_RULES,
+    *RUN_RULES,
+)
 _ROUNDS = 5
 
 

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from xectool.config.section import Bool, Float, Int, OptionalStr, Section, describe, knob, read_float, refuse
+from xectool.config.mask_patterns import MaskPatternsConfig
+from xectool.config.section import Bool, Float, Int, OptionalStr, Section, describe, knob, read_float, refuse, section
 
 FACE_NAMES = ("inner", "us", "ds", "outer", "top", "bot")
 CHANNEL_NAMES = ("npho", "time")
@@ -91,6 +92,8 @@ class MaeModelConfig(EncoderConfig):
     """The masked autoencoder: encoder and light decoders."""
 
     mask_ratio: MaskRatio = knob(0.6, "Share of the valid sensors that is hidden; 0.6 means 60 %", "1", "CFG-12")
+    mask_npho_flat: Bool = knob(False, "Choose hidden sensors evenly in ln(npho)")
+    mask_patterns: MaskPatternsConfig = section(MaskPatternsConfig, "Hide patterns of dead channels instead")
     predict_channels: Channels = knob(("npho", "time"), "Channels that are reconstructed", code="CFG-14")
     decoder_dim: Int = knob(128, "Width of the decoders", "1", gt=0, le=4096)
 
@@ -102,10 +105,16 @@ class InpainterModelConfig(EncoderConfig):
         0.05, "Share of valid sensors hidden in training: one number, or one a face", "1", "CFG-12"
     )
     mask_npho_flat: Bool = knob(False, "Choose hidden sensors evenly in ln(npho)")
+    mask_patterns: MaskPatternsConfig = section(MaskPatternsConfig, "Hide patterns of dead channels instead")
     predict_channels: Channels = knob(("npho",), "Channels that are filled", code="CFG-14")
     freeze_encoder: Bool = knob(True, "Keep the pre-trained encoder fixed")
     use_local_context: Bool = knob(True, "Give the heads the neighbouring sensors")
     use_masked_attention: Bool = knob(False, "Predict hidden sensors by attention over their neighbours")
+    prior: Literal["auto", "solid_angle", "neighbours", "none"] = knob(
+        "auto",
+        "Estimate the heads correct; auto: solid_angle, none with geometry compat or without local context",
+        code="CFG-05",
+    )
     head_type: Literal["per_face", "cross_attention"] = knob("per_face", "Kind of head", code="CFG-05")
     sensor_positions_file: OptionalStr = knob(None, "Sensor positions for cross_attention; null: the built-in ones")
     cross_attn_k: Int = knob(16, "Neighbours a query looks at", "sensors", gt=0, le=4759)

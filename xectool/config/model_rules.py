@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from xectool.config.mask_patterns import DATABASES
 from xectool.config.model import FINE_GRID
 from xectool.config.root import InpainterConfig, MaeConfig, RegressorConfig, RunConfig
 from xectool.findings import Finding
@@ -184,6 +185,63 @@ class EncoderSeesTheFaces(Rule[RunConfig]):
             )
 
 
+class MaskPatternsCanBeFound(Rule[RunConfig]):
+    """Flags and readings are in files, and a database knows runs."""
+
+    code = "CFG-62"
+    title = "mask_patterns says which files or runs its origins are asked for"
+
+    def check(self, facts: RunConfig) -> Iterator[Finding]:
+        """Yield an error for each origin that cannot be asked."""
+        if isinstance(facts, RegressorConfig) or facts.model.mask_patterns.sensors:
+            return
+        patterns, key = facts.model.mask_patterns, "model.mask_patterns"
+        for origin in patterns.origins:
+            if (origin == "data" or origin.startswith("branch:")) and not patterns.files:
+                yield self.error(
+                    f"{key}.files",
+                    f"{key}.origins: {origin} looks at files, and {key}.files names none",
+                    f"{key}.files: [real/*.root]",
+                )
+            elif origin.startswith(DATABASES) and not patterns.runs:
+                yield self.error(
+                    f"{key}.runs",
+                    f"{key}.origins: {origin} is asked for runs, and {key}.runs names none",
+                    f"{key}.runs: [430000]",
+                )
+
+
+class MaskPatternsReplaceTheRatio(Rule[RunConfig]):
+    """A pattern says which sensors are hidden; a share of random ones has no say beside it."""
+
+    code = "CFG-60"
+    title = "Options of random masks are not set beside mask_patterns, and the other way round"
+
+    def check(self, facts: RunConfig) -> Iterator[Finding]:
+        """Yield a warning for each option without effect."""
+        if isinstance(facts, RegressorConfig):
+            return
+        model, key = facts.model, "model.mask_patterns"
+        origins = model.mask_patterns.origins
+        looks = any(origin == "data" or origin.startswith("branch:") for origin in origins)
+        asks = any(origin.startswith(DATABASES) for origin in origins)
+        scaled = facts.training.time.mask_ratio_scale != 1.0 and "time" in model.predict_channels
+        beside = "model.mask_patterns" if model.mask_patterns.wanted else "model.mask_npho_flat: true"
+        idle = {
+            "model.mask_ratio": model.mask_patterns.wanted and "mask_ratio" in model.model_fields_set,
+            "model.mask_npho_flat": model.mask_patterns.wanted and model.mask_npho_flat,
+            "training.time.mask_ratio_scale": scaled and (model.mask_patterns.wanted or model.mask_npho_flat),
+        }
+        for name in (name for name, is_idle in idle.items() if is_idle):
+            yield self.warning(name, f"{name} has no effect with {beside}", f"delete {name}")
+        if model.mask_patterns.sensors:
+            return
+        for name, used, kind in (("files", looks, "data or branch:NAME"), ("runs", asks, "a database url")):
+            if getattr(model.mask_patterns, name) and not used:
+                problem = f"{key}.{name} has no effect: no origin is {kind}"
+                yield self.warning(f"{key}.{name}", problem, f"delete {key}.{name}")
+
+
 MODEL_RULES: tuple[Rule[RunConfig], ...] = (
     MaskRatioIsUsual(),
     TimeOptionsNeedTime(),
@@ -193,4 +251,6 @@ MODEL_RULES: tuple[Rule[RunConfig], ...] = (
     FrozenEncoderIsTrained(),
     LearnedChannelWeights(),
     EncoderSeesTheFaces(),
+    MaskPatternsCanBeFound(),
+    MaskPatternsReplaceTheRatio(),
 )

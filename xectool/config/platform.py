@@ -14,6 +14,8 @@ from pathlib import Path
 
 import psutil
 
+from xectool.config.cgroups import cgroup_memory
+
 # Read by rules; nothing else of the environment is kept.
 WATCHED_VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
@@ -30,12 +32,6 @@ WATCHED_VARIABLES = (
     "WORLD_SIZE",
 )
 _GPU_DIRECTORY = Path("/proc/driver/nvidia/gpus")
-_CGROUP = Path("/sys/fs/cgroup")
-# Version 2 of control groups, then version 1.
-_CGROUP_FILES = (
-    ("memory.max", "memory.current"),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-)
 _MOUNTS = Path("/proc/self/mounts")
 _MIB = 1024 * 1024
 
@@ -73,7 +69,7 @@ class Platform:
         return cls(
             machine=platform.machine(),
             cores=len(os.sched_getaffinity(0)),
-            memory_bytes=_memory_bytes(),
+            memory_bytes=available_memory(),
             num_gpus=_num_gpus(environment.get("CUDA_VISIBLE_DEVICES")),
             has_triton=importlib.util.find_spec("triton") is not None,
             versions=_versions("torch", "mlflow"),
@@ -103,27 +99,24 @@ def _holds(mount_point: str, path: str) -> bool:
     return path == mount_point or path.startswith(mount_point.rstrip("/") + "/")
 
 
-def _memory_bytes() -> int:
-    limits = [psutil.virtual_memory().available]
-    for limit_file, used_file in _CGROUP_FILES:
-        limit = _number(_CGROUP / limit_file)
-        if limit is not None:
-            limits.append(limit - (_number(_CGROUP / used_file) or 0))
+def available_memory() -> int:
+    """Return the bytes this process may still take: of the machine, its control group, its job and its limits."""
+    return max(0, min(memory_limits().values()))
+
+
+def memory_limits() -> dict[str, int]:
+    """Return every limit on the memory of this process by what sets it, in bytes that may still be taken."""
+    limits = {"MemAvailable": psutil.virtual_memory().available}
+    for group in cgroup_memory():
+        if group.free_bytes is not None:
+            limits[f"control group {group.path}"] = group.free_bytes
     job_mib = os.environ.get("SLURM_MEM_PER_NODE", "")
     if job_mib.isdigit():
-        limits.append(int(job_mib) * _MIB)
+        limits["SLURM_MEM_PER_NODE"] = int(job_mib) * _MIB
     address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
     if address_space != resource.RLIM_INFINITY:
-        limits.append(address_space)
-    return max(0, min(limits))
-
-
-def _number(path: Path) -> int | None:
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
+        limits["ulimit -v"] = address_space
+    return limits
 
 
 def _num_gpus(visible: str | None) -> int:

@@ -36,7 +36,7 @@ class RunSections(Section):
     validation: ValidationConfig = section(ValidationConfig, "When and on what the weights are validated")
     distributed: DistributedConfig = section(DistributedConfig, "Several processes on one job")
     export: ExportConfig = section(ExportConfig, "What training writes besides checkpoints")
-    guards: GuardsConfig = section(GuardsConfig, "What happens when a value is not finite")
+    guards: GuardsConfig = section(GuardsConfig, "What is watched during a run, and what is done about it")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as plain YAML types."""

@@ -47,6 +47,26 @@ class IntervalsFitTheRun(Rule[RunConfig]):
             )
 
 
+class PredictionFilesAreWritten(Rule[RunConfig]):
+    """Prediction files of epochs beyond the end of the run are never written."""
+
+    code = "CFG-24"
+    title = "root_save_interval is at most the epochs of the run"
+
+    def check(self, facts: RunConfig) -> Iterator[Finding]:
+        """Yield a warning for an interval, written by the user, that no epoch reaches."""
+        if isinstance(facts, RegressorConfig) or not facts.checkpoint.save_predictions:
+            return
+        interval, epochs = facts.checkpoint.root_save_interval, facts.training.epochs
+        if interval > epochs and "root_save_interval" in facts.checkpoint.model_fields_set:
+            yield self.warning(
+                "checkpoint.root_save_interval",
+                f"checkpoint.root_save_interval {interval} is above training.epochs {epochs}: only predictions.root is "
+                "written, at the end",
+                f"checkpoint.root_save_interval: {max(1, epochs // 2)}",
+            )
+
+
 class OneStartingPoint(Rule[RunConfig]):
     """A run continues one checkpoint or starts from another's weights, and neither is an export."""
 
@@ -119,6 +139,7 @@ class OptionsTakeEffect(Rule[RunConfig]):
 
 RUN_RULES: tuple[Rule[RunConfig], ...] = (
     IntervalsFitTheRun(),
+    PredictionFilesAreWritten(),
     OneStartingPoint(),
     CollectivesHaveTime(),
     OptionsTakeEffect(),

@@ -147,8 +147,8 @@ class SensorTrainingConfig(TrainingConfig):
     time: TimeLossConfig = section(TimeLossConfig, "Time channel")
     npho_loss_weight: NphoLossWeightConfig = section(NphoLossWeightConfig, "Photon weighting of the photon loss")
     intensity_reweighting: IntensityReweightingConfig = section(IntensityReweightingConfig, "Event weights")
-    track_mae_rmse: Bool = knob(False, "Log mean absolute and root mean square errors")
-    track_metrics: Bool = knob(False, "Log training losses per face and channel")
+    track_mae_rmse: Bool = knob(False, "Log mean absolute and root mean square errors of validation")
+    track_metrics: Bool = knob(False, "Log training losses per face and channel beside train/loss")
 
 
 class MaeTrainingConfig(SensorTrainingConfig):
@@ -161,5 +161,5 @@ class InpainterTrainingConfig(SensorTrainingConfig):
     """Training of the inpainter."""
 
     epochs: Int = knob(50, "Passes over the training events", "epochs", gt=0, le=1_000_000)
-    track_mae_rmse: Bool = knob(True, "Log mean absolute and root mean square errors")
-    track_metrics: Bool = knob(True, "Log training losses per face and channel")
+    track_mae_rmse: Bool = knob(True, "Log mean absolute and root mean square errors of validation")
+    track_metrics: Bool = knob(True, "Log training losses per channel beside train/loss")

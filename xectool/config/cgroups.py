@@ -1,0 +1,101 @@
+"""Memory limits of control groups, version 1 and 2: of the process's own group and of every group above it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+_MOUNT = Path("sys/fs/cgroup")
+_UNLIMITED_BYTES = 1 << 60  # version 1 writes "no limit" as the largest multiple of a page
+
+
+@dataclass(frozen=True)
+class CgroupMemory:
+    """Memory of one control group.
+
+    Attributes:
+        path: Its directory.
+        limit_bytes: Most its processes may use together, None without a limit.
+        used_bytes: What they use now, files in the page cache left out where that is known.
+        oom_kills: Processes killed for lack of memory since the group was made.
+    """
+
+    path: str
+    limit_bytes: int | None
+    used_bytes: int
+    oom_kills: int = 0
+
+    @property
+    def free_bytes(self) -> int | None:
+        """What is left below the limit."""
+        return None if self.limit_bytes is None else max(0, self.limit_bytes - self.used_bytes)
+
+
+def cgroup_memory(root: Path = Path("/")) -> tuple[CgroupMemory, ...]:
+    """Return the groups this process is in, innermost first.
+
+    Args:
+        root: Where ``proc`` and ``sys`` lie.
+    """
+    found: dict[str, CgroupMemory] = {}
+    for directory, version in _directories(root):
+        group = _read_v2(directory) if version == 2 else _read_v1(directory)
+        if group is not None:
+            found.setdefault(group.path, group)
+    return tuple(found.values())
+
+
+def _directories(root: Path) -> Iterator[tuple[Path, int]]:
+    own = {1: "/", 2: "/"}
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:
+            own[2] = path
+        elif "memory" in controllers.split(","):
+            own[1] = path
+    # a container may see its own group as the root of the mount, whatever path the kernel tells
+    for version, mount in ((2, root / _MOUNT), (2, root / _MOUNT / "unified"), (1, root / _MOUNT / "memory")):
+        group = PurePosixPath(own[version])
+        for level in (group, *group.parents):
+            yield mount / str(level).lstrip("/"), version
+
+
+def _read_v2(directory: Path) -> CgroupMemory | None:
+    limits = [_number(directory / name) for name in ("memory.max", "memory.high")]
+    if not (directory / "memory.max").is_file():
+        return None
+    known = [limit for limit in limits if limit is not None]
+    cache = _field(directory / "memory.stat", "inactive_file")
+    used = max(0, (_number(directory / "memory.current") or 0) - cache)
+    return CgroupMemory(
+        str(directory), min(known) if known else None, used, _field(directory / "memory.events", "oom_kill")
+    )
+
+
+def _read_v1(directory: Path) -> CgroupMemory | None:
+    limit = _number(directory / "memory.limit_in_bytes")
+    if limit is None:
+        return None
+    cache = _field(directory / "memory.stat", "total_inactive_file")
+    used = max(0, (_number(directory / "memory.usage_in_bytes") or 0) - cache)
+    kills = _field(directory / "memory.oom_control", "oom_kill")
+    return CgroupMemory(str(directory), limit if limit < _UNLIMITED_BYTES else None, used, kills)
+
+
+def _field(path: Path, name: str) -> int:
+    rows = (line.split() for line in _text(path).splitlines())
+    return next((int(row[1]) for row in rows if len(row) == 2 and row[0] == name and row[1].isdigit()), 0)
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
