@@ -153,7 +153,7 @@ def test_both_kinds_of_tree_give_the_same_batch(tmp_path, make_events, write_eve
 
 
 def test_more_files_than_are_kept_open_are_read(dataset, monkeypatch):
-    monkeypatch.setattr("xectool.data.events._KEPT_FILES", 1)
+    monkeypatch.setattr("xectool.data.events.KEPT_FILES", 1)
     source = open_source(dataset.config(), "train", TASKS)
     with EventLoader(source, DataPlan(source.files, 16, seed=0, chunksize=64)) as loader:
         assert sum(batch.num_events for batch in loader.epoch(0)) == sum(dataset.sizes)

@@ -47,6 +47,21 @@ class EventBatch:
         """Count of events, B."""
         return int(self.npho.shape[0])
 
+    def take(self, rows: npt.NDArray[np.int64]) -> EventBatch:
+        """Return the events at ``rows``, shape (n,), in that order; memory stays page-locked where it was."""
+        index = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64)).to(self.npho.device)
+        return replace(
+            self,
+            npho=_taken(self.npho, index),
+            time=_taken(self.time, index),
+            targets={task: _taken(target, index) for task, target in self.targets.items()},
+            weight=_taken(self.weight, index),
+            file_index=self.file_index[rows],
+            entry=self.entry[rows],
+            run=self.run[rows],
+            event=self.event[rows],
+        )
+
     def to(self, device: torch.device | str, non_blocking: bool = False) -> EventBatch:
         """Return the batch with its tensors on ``device``; the identity stays with the host."""
         options: dict[str, Any] = {"device": device, "non_blocking": non_blocking}
@@ -57,3 +72,9 @@ class EventBatch:
             targets={task: target.to(**options) for task, target in self.targets.items()},
             weight=self.weight.to(**options),
         )
+
+
+def _taken(values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    shape = (len(index), *values.shape[1:])
+    out = torch.empty(shape, dtype=values.dtype, device=values.device, pin_memory=values.is_pinned())
+    return torch.index_select(values, 0, index, out=out)

@@ -23,8 +23,8 @@ FloatArray = npt.NDArray[np.float64]
 
 _UNKNOWN = 0.9 * DEAD_VALUE
 _BLOCK_EVENTS = 1024
-_BRANCH_PREFIX = "branch:"
-_DATABASE_SCHEMES = ("sqlite:", "mysql:")
+BRANCH_PREFIX = "branch:"
+DATABASE_SCHEMES = ("sqlite:", "mysql:")
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,9 @@ def find_dead_channels(origin: str, query: DeadChannelQuery | None = None) -> De
     query = query or DeadChannelQuery()
     if origin == "data":
         return dead_from_readings(query)
-    if origin.startswith(_BRANCH_PREFIX):
-        return dead_from_branch(query, origin.removeprefix(_BRANCH_PREFIX))
-    if origin.startswith(_DATABASE_SCHEMES):
+    if origin.startswith(BRANCH_PREFIX):
+        return dead_from_branch(query, origin.removeprefix(BRANCH_PREFIX))
+    if origin.startswith(DATABASE_SCHEMES):
         if query.run_number is None:
             raise UsageError("the database is asked for a run, and none is given", where=origin, fix="--run 430000")
         found = query.database(origin).dead_channels(query.run_number)

@@ -17,9 +17,10 @@ from xectool.data.window import WindowArrays
 from xectool.detector.constants import DEAD_VALUE
 from xectool.findings import Finding
 from xectool.rootio.reader import EventFile
+from xectool.rootio.stages import OPEN, timed
 
 # Open files a process keeps; parsing a tree's header again costs milliseconds.
-_KEPT_FILES = 64
+KEPT_FILES = 64
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,9 @@ class EventSource:
             found = self._open.pop(file_index, None)
             if found is None:
                 file = self.files[file_index]
-                found = EventFile(file.path, file.tree)
+                found = timed(OPEN, EventFile, file.path, file.tree)
             self._open[file_index] = found
-            while len(self._open) > _KEPT_FILES:
+            while len(self._open) > KEPT_FILES:
                 # Only forgotten, not closed: another thread may still read from it.
                 self._open.popitem(last=False)
             return found

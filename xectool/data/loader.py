@@ -17,12 +17,14 @@ import torch
 from xectool.config.data import DataConfig
 from xectool.data.batch import EventBatch
 from xectool.data.events import EventSource
+from xectool.data.excluded import ExcludedEvents
 from xectool.data.plan import DataPlan
 from xectool.data.processes import ProcessReader
 from xectool.data.readers import ThreadReader, WindowReader
 from xectool.data.window import event_bytes
 from xectool.detector.constants import NUM_SENSORS
 from xectool.errors import XecError
+from xectool.runlog.worker_slots import SlotRange
 
 # Largest decompressed block of a ROOT file and its compressed bytes, held by each reading thread.
 _BLOCK_BYTES = 2 * 16 * 1024 * 1024
@@ -49,6 +51,11 @@ class LoaderOptions:
     pin_memory: bool = False
     mp_context: str = "forkserver"
     timeout_s: float = 600.0
+
+    @property
+    def windows_ahead(self) -> int:
+        """Windows that are read before they are needed."""
+        return self.num_workers * self.prefetch_factor if self.num_workers else self.num_threads
 
     @classmethod
     def from_config(cls, data: DataConfig, device: torch.device | str) -> LoaderOptions:
@@ -84,10 +91,13 @@ class EventLoader:
         rank: The rank served.
         options: How windows are read.
         weights: Weights of the events; None gives ones.
+        reader: Gives the windows; None makes one from the options.
 
     Attributes:
         data_wait_s: Seconds the consumer has waited for batches, over all epochs.
         events_served: Events of all batches so far.
+        slots: Where reading threads note what they read; set before the first epoch.
+        excluded: Events that are never served.
     """
 
     def __init__(
@@ -98,13 +108,16 @@ class EventLoader:
         rank: int = 0,
         options: LoaderOptions | None = None,
         weights: EventWeigher | None = None,
+        reader: WindowReader | None = None,
     ) -> None:
         self.source, self.plan, self.rank = source, plan, rank
         self.options = options or LoaderOptions()
         self.data_wait_s = 0.0
         self.events_served = 0
+        self.excluded = ExcludedEvents()
+        self.slots: SlotRange | None = None
         self._weights = weights
-        self._reader: WindowReader | None = None
+        self._reader = reader
 
     def __enter__(self) -> EventLoader:
         return self
@@ -123,22 +136,32 @@ class EventLoader:
             self._reader.close()
             self._reader = None
 
+    def exclude(self, file_index: npt.NDArray[np.integer], entry: npt.NDArray[np.integer]) -> None:
+        """Never serve these events again: their batches are shorter from now on, all others stay what they are.
+
+        Args:
+            file_index: Index of the file of each event, shape (n,).
+            entry: Entry in that file, shape (n,).
+        """
+        self.excluded = self.excluded.with_events(file_index, entry)
+
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[EventBatch]:
-        """Yield the batches of an epoch from a step on; only what they need is read.
+        """Yield the batches of an epoch from a step on, without excluded events; only what they need is read.
 
         Raises:
             DataFileError: A file is damaged; names branch and entries.
             WorldError: A worker process died or does not answer.
         """
-        reader = self._reader = self._reader or self._make_reader()
+        reader = self._reader = self._reader or window_reader(self.source, self.plan, self.options, self.slots)
         reader.start(epoch, self.plan.windows(epoch, self.rank, start_step))
         seen = 0
         try:
             for step in range(start_step, self.plan.num_steps):
                 begin = time.perf_counter()
-                batch = self._batch(reader, epoch, step)
+                whole = self._batch(reader, epoch, step)
+                batch = self.excluded.left_out_of(whole)
                 self.data_wait_s += time.perf_counter() - begin
-                seen += batch.num_events
+                seen += whole.num_events
                 self.events_served += batch.num_events
                 yield batch
             self._audit(seen, start_step)
@@ -146,13 +169,6 @@ class EventLoader:
             reader.stop()
             if (self.options.num_workers and not self.options.persistent_workers) or reader.is_closed:
                 self.close()
-
-    def _make_reader(self) -> WindowReader:
-        options, resident = self.options, _resident_windows(self.plan, self.options)
-        if options.num_workers > 0:
-            start = (options.mp_context, options.timeout_s)
-            return ProcessReader(self.source, self.plan, options.num_threads, resident, options.num_workers, start)
-        return ThreadReader(self.source, self.plan, options.num_threads, resident)
 
     def _batch(self, reader: WindowReader, epoch: int, step: int) -> EventBatch:
         layout = self.plan.batch_layout(epoch, step, self.rank)
@@ -203,6 +219,29 @@ class EventLoader:
             )
 
 
+def window_reader(
+    source: EventSource,
+    plan: DataPlan,
+    options: LoaderOptions,
+    slots: SlotRange | None = None,
+    resident: int | None = None,
+) -> WindowReader:
+    """Return what reads the windows of a plan ahead, in threads or processes.
+
+    Args:
+        source: The events.
+        plan: Their order.
+        options: How they are read.
+        slots: Where reading threads note what they read.
+        resident: Windows in memory at once; None: one a shard in use, and those read ahead.
+    """
+    resident = resident or _resident_windows(plan, options)
+    if options.num_workers > 0:
+        start = (options.mp_context, options.timeout_s)
+        return ProcessReader(source, plan, options.num_threads, resident, options.num_workers, start, slots)
+    return ThreadReader(source, plan, options.num_threads, resident, slots)
+
+
 def gather(source: torch.Tensor, target: torch.Tensor, places: npt.NDArray[np.int64], rows: torch.Tensor) -> None:
     """Copy ``rows`` of a window's tensor, shape (N, ...), to ``places`` of a batch's tensor, shape (B, ...)."""
     step = int(places[1] - places[0]) if len(places) > 1 else 1
@@ -215,9 +254,7 @@ def gather(source: torch.Tensor, target: torch.Tensor, places: npt.NDArray[np.in
 
 def _resident_windows(plan: DataPlan, options: LoaderOptions) -> int:
     """Return how many windows are in memory at once: one a shard in use, and those read ahead."""
-    shards = max(len(plan.shards_of_rank(rank)) for rank in range(plan.world_size))
-    ahead = options.num_workers * options.prefetch_factor if options.num_workers else options.num_threads
-    return shards + ahead
+    return max(len(plan.shards_of_rank(rank)) for rank in range(plan.world_size)) + options.windows_ahead
 
 
 def loader_memory_bytes(plan: DataPlan, options: LoaderOptions, widths: Mapping[str, int]) -> int:

@@ -21,8 +21,11 @@ from xectool.data.events import EventSource
 from xectool.data.plan import DataPlan, WindowKey
 from xectool.data.readers import read_window
 from xectool.data.shared_buffer import SharedBuffer
+from xectool.data.watched import WatchedReads
 from xectool.data.window import WindowArrays, buffer_bytes
+from xectool.data.worker_process import become_loader
 from xectool.errors import OutOfMemory, WorldError, XecError
+from xectool.runlog.worker_slots import SlotRange
 
 # How often an idle worker looks whether its parent still lives.
 _PARENT_CHECK_S = 5.0
@@ -45,9 +48,10 @@ class ProcessReader:
         resident: Windows in memory at once, in use and ahead.
         num_workers: Count of processes.
         start: How processes start (``forkserver``, ``spawn``, ``fork``) and the longest wait for a window in s.
+        slots: Where the processes note what they read, ``num_threads`` slots each; None for nowhere.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the loader hands over what it was given
         self,
         source: EventSource,
         plan: DataPlan,
@@ -55,6 +59,7 @@ class ProcessReader:
         resident: int,
         num_workers: int,
         start: tuple[str, float],
+        slots: SlotRange | None = None,
     ) -> None:
         self._source, self._plan, self._timeout_s = source, plan, start[1]
         size = buffer_bytes(plan.max_window_events, source.widths)
@@ -69,7 +74,8 @@ class ProcessReader:
         self._epoch = 0
         self._failed = False
         context = multiprocessing.get_context(start[0])
-        self._workers = [self._start_worker(context, num_threads) for _ in range(num_workers)]
+        parts = [slots.part(number, num_threads) if slots else None for number in range(num_workers)]
+        self._workers = [self._start_worker(context, num_threads, part) for part in parts]
 
     def start(self, epoch: int, keys: Sequence[WindowKey]) -> None:
         """Begin an epoch: ``keys`` are wanted, in this order of first use."""
@@ -127,9 +133,9 @@ class ProcessReader:
         """Whether the workers are gone; a new reader is needed for another epoch."""
         return not self._workers
 
-    def _start_worker(self, context: Any, num_threads: int) -> _Worker:
+    def _start_worker(self, context: Any, num_threads: int, slots: SlotRange | None) -> _Worker:
         here, there = context.Pipe()
-        arguments = (self._source, self._plan, self._buffers, there, num_threads)
+        arguments = (self._source, self._plan, self._buffers, there, (num_threads, slots))
         process = context.Process(target=_serve, args=arguments, daemon=True, name="xectool-read")
         process.start()
         there.close()
@@ -192,25 +198,31 @@ class ProcessReader:
 
 
 def _serve(
-    source: EventSource, plan: DataPlan, buffers: list[SharedBuffer], connection: Connection, num_threads: int
+    source: EventSource,
+    plan: DataPlan,
+    buffers: list[SharedBuffer],
+    connection: Connection,
+    threads: tuple[int, SlotRange | None],
 ) -> None:
     """Answer requests for windows until the connection or the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    become_loader(threads[1])
     threading.current_thread().name = "xectool-serve"
     windows = [WindowArrays.in_buffer(buffer.memory, plan.max_window_events, source.widths) for buffer in buffers]
     parent = os.getppid()
+    reads = WatchedReads(source, threads[1])
     # a closed connection ends the service
-    with ThreadPoolExecutor(num_threads) as pool, contextlib.suppress(EOFError, OSError):
+    with ThreadPoolExecutor(threads[0]) as pool, contextlib.suppress(EOFError, OSError):
         while os.getppid() == parent:
             if connection.poll(_PARENT_CHECK_S):
                 epoch, key, buffer = connection.recv()
-                connection.send(_fill(source, plan, epoch, key, pool, windows[buffer]))
+                connection.send(_fill(reads, plan, epoch, key, pool, windows[buffer]))
+    reads.exit()
 
 
 def _fill(
-    source: EventSource, plan: DataPlan, epoch: int, key: WindowKey, pool: ThreadPoolExecutor, window: WindowArrays
+    reads: WatchedReads, plan: DataPlan, epoch: int, key: WindowKey, pool: ThreadPoolExecutor, window: WindowArrays
 ) -> WindowKey | XecError:
-    futures = read_window(source, plan, epoch, key, pool.submit, window)
+    futures = read_window(reads, plan, epoch, key, pool.submit, window)
     errors = [error for error in (future.exception() for future in futures) if error is not None]
     if not errors:
         return key

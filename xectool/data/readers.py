@@ -8,7 +8,9 @@ from typing import Any, Protocol
 
 from xectool.data.events import EventSource
 from xectool.data.plan import DataPlan, WindowKey
+from xectool.data.watched import WatchedReads
 from xectool.data.window import WindowArrays
+from xectool.runlog.worker_slots import SlotRange
 
 
 class WindowReader(Protocol):
@@ -41,12 +43,12 @@ class WindowReader(Protocol):
 
 
 def read_window(
-    source: EventSource, plan: DataPlan, epoch: int, key: WindowKey, submit: Callable[..., Any], window: WindowArrays
+    reads: WatchedReads, plan: DataPlan, epoch: int, key: WindowKey, submit: Callable[..., Any], window: WindowArrays
 ) -> list[Any]:
     """Read the pieces of a window, each by ``submit(function, *arguments)``; returns what that returns."""
     row, results = 0, []
     for piece in plan.pieces(epoch, key):
-        results.append(submit(source.read_piece, piece, window, row))
+        results.append(submit(reads, piece, window, row))
         row += piece.num_events
     return results
 
@@ -58,8 +60,11 @@ class ThreadReader:
     used again, for touching fresh memory costs more than copying into warm memory.
     """
 
-    def __init__(self, source: EventSource, plan: DataPlan, num_threads: int, resident: int) -> None:
+    def __init__(
+        self, source: EventSource, plan: DataPlan, num_threads: int, resident: int, slots: SlotRange | None = None
+    ) -> None:
         self._source, self._plan, self._resident = source, plan, resident
+        self._reads = WatchedReads(source, slots)
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="xectool-read")
         self._free: list[WindowArrays] = []
         self._pending: list[WindowKey] = []
@@ -119,5 +124,5 @@ class ThreadReader:
             window = self._free.pop()
         else:
             window = WindowArrays.empty(self._plan.max_window_events, self._source.widths)
-        futures = read_window(self._source, self._plan, self._epoch, key, self._pool.submit, window)
+        futures = read_window(self._reads, self._plan, self._epoch, key, self._pool.submit, window)
         self._held[key] = (window, futures)

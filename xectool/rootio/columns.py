@@ -10,6 +10,7 @@ import uproot
 
 from xectool.rootio.inflate import INFLATE_ERRORS, inflate_range
 from xectool.rootio.source import ByteSource
+from xectool.rootio.stages import DECOMPRESS, READ, timed
 
 Array = np.ndarray[Any, Any]
 
@@ -122,14 +123,14 @@ class BasketColumn:
         return np.frombuffer(data, self._stored, count=(end - begin) // self._stored.itemsize)
 
     def _free_basket(self, basket: int, begin: int, end: int, num_bytes: int) -> Any:
-        raw = self._source.read(int(self._seeks[basket]), int(self._sizes[basket]))
+        raw = timed(READ, self._source.read, int(self._seeks[basket]), int(self._sizes[basket]))
         stored_bytes, _version, object_bytes, _date, key_bytes = struct.unpack_from(">iHiIH", raw, 0)
         if stored_bytes != len(raw) or not 18 <= key_bytes <= len(raw) or object_bytes < num_bytes:
             raise ValueError("the basket's header does not agree with its branch")
         body = memoryview(raw)[key_bytes:]
         if stored_bytes - key_bytes == object_bytes:
             return body[begin:end]
-        return inflate_range(body, begin, end)
+        return timed(DECOMPRESS, inflate_range, body, begin, end)
 
 
 class LooseColumn:
@@ -168,12 +169,16 @@ class LooseColumn:
         import awkward as ak
 
         try:
-            rows = self._branch.array(entry_start=start, entry_stop=stop, library="ak")
+            rows = timed(DECOMPRESS, self._array, start, stop)
         except READ_ERRORS as error:
             raise DamagedRangeError(start, stop, f"{type(error).__name__}: {error}") from error
         if rows.ndim == 1:
             return ak.to_numpy(rows), np.ones(len(rows), np.int64)
         return ak.to_numpy(ak.flatten(rows, axis=None)), ak.to_numpy(ak.num(rows, axis=1))
+
+    def _array(self, start: int, stop: int) -> Any:
+        """Return entries as uproot reads them: bytes, decompression and numbers in one go."""
+        return self._branch.array(entry_start=start, entry_stop=stop, library="ak")
 
 
 def check_lengths(counts: Array, first_entry: int, expected: int) -> None:

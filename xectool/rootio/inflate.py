@@ -44,6 +44,18 @@ def inflate_range(data: Any, start: int, stop: int) -> Any:
     return np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces]) if pieces else b""
 
 
+def inflated_bytes(data: Any, start: int, stop: int) -> int:
+    """Return how many bytes `inflate_range` inflates for the bytes ``[start, stop)``: those of whole blocks."""
+    view = memoryview(data)
+    total = position = offset = 0
+    while position < stop:
+        _, packed, unpacked = _block_header(view, offset)
+        total += unpacked if position + unpacked > start else 0
+        offset += HEADER_BYTES + packed
+        position += unpacked
+    return total
+
+
 def _block_header(view: memoryview, offset: int) -> tuple[bytes, int, int]:
     header = bytes(view[offset : offset + HEADER_BYTES])
     if len(header) < HEADER_BYTES:

@@ -10,6 +10,7 @@ import xxhash
 from xectool.rootio.columns import READ_ERRORS, Array, Column, DamagedRangeError, check_lengths
 from xectool.rootio.inflate import inflate_range
 from xectool.rootio.source import ByteSource
+from xectool.rootio.stages import DECOMPRESS, READ, timed
 
 _CHECKSUM_BYTES = 8
 # ROOT's field kinds that end in one column of numbers.
@@ -83,7 +84,7 @@ class PageColumn:
         return int(starts[low])
 
     def _vector_ends(self, cluster: int) -> Array:
-        ends = self._ntuple.read_cluster_range(self._offset_column, cluster, cluster + 1)
+        ends = timed(DECOMPRESS, self._ntuple.read_cluster_range, self._offset_column, cluster, cluster + 1)
         first, end = self._clusters[cluster]
         return np.asarray(ends[len(ends) - (end - first) :], dtype=np.int64)
 
@@ -130,10 +131,10 @@ class PageColumn:
     def _page_bytes(self, page: Any, num_bytes: int) -> Any:
         size = int(page.locator.num_bytes)
         checksum_bytes = _CHECKSUM_BYTES if page.has_checksum else 0
-        raw = memoryview(self._source.read(int(page.locator.offset), size + checksum_bytes))
+        raw = memoryview(timed(READ, self._source.read, int(page.locator.offset), size + checksum_bytes))
         if checksum_bytes and xxhash.xxh3_64_intdigest(raw[:size]) != int.from_bytes(raw[size:], "little"):
             raise ValueError("the checksum of a page does not match")
-        return raw[:size] if size >= num_bytes else inflate_range(raw[:size], 0, num_bytes)
+        return raw[:size] if size >= num_bytes else timed(DECOMPRESS, inflate_range, raw[:size], 0, num_bytes)
 
 
 def _unsplit(data: Any, dtype: np.dtype[Any], count: int) -> Array:

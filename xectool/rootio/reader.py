@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 
 from xectool.errors import DataFileError, did_you_mean, nearest
-from xectool.rootio.columns import Array, Column, DamagedRangeError, WrongLengthError, tree_column
+from xectool.rootio.columns import READ_ERRORS, Array, Column, DamagedRangeError, WrongLengthError, tree_column
 from xectool.rootio.files import OPEN_ERRORS, cannot_open, is_remote, open_tree, split_tree
 from xectool.rootio.pages import ntuple_column
 from xectool.rootio.source import ByteSource, LocalSource, RemoteSource
+from xectool.rootio.stages import OPEN, timed
+from xectool.rootio.writer import BranchSpec
 
 # Storage units shorter than this are read together: ROOT writes one event a basket at the start of a file.
 MIN_CLUSTER_EVENTS = 64
+_STRINGS = ("char*", "std::string", "string", "TString")
 
 
 class EventFile:
@@ -41,6 +44,7 @@ class EventFile:
             RemoteSource(self._tree.file.source) if is_remote(self.path) else LocalSource(self.path)
         )
         self._columns: dict[str, Column] = {}
+        self._specs: dict[str, BranchSpec | None] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return EventFile, (self.path, self.tree)
@@ -70,7 +74,7 @@ class EventFile:
         if branch not in self._columns:
             if branch not in self.branch_names:
                 raise self.missing_branch(branch)
-            self._columns[branch] = self._checked_column(branch)
+            self._columns[branch] = timed(OPEN, self._checked_column, branch)
         return self._columns[branch]
 
     def missing_branch(self, branch: str, fix: str = "") -> DataFileError:
@@ -122,6 +126,37 @@ class EventFile:
         self.read_into(branch, start, stop, out)
         return out
 
+    def entry_spec(self, branch: str) -> BranchSpec | None:
+        """Return what one entry of a branch is, in the terms of ``TreeWriter``; None for what is no plain data."""
+        if branch not in self._specs:
+            try:
+                self._specs[branch] = self._make_spec(branch)
+            except OPEN_ERRORS:  # a type that uproot cannot interpret
+                self._specs[branch] = None
+        return self._specs[branch]
+
+    def counter(self, branch: str) -> str | None:
+        """Return the branch that counts the numbers of a TTree's ``x[n]``; None for every other kind of branch."""
+        found = None if self.is_ntuple else self._tree[branch].count_branch
+        return None if found is None else str(found.name)
+
+    def read_entries(self, branch: str, start: int, stop: int) -> Any:
+        """Return entries ``[start, stop)`` in their own type and shape; an awkward array where their length varies.
+
+        Raises:
+            DataFileError: The branch is absent, no plain data, or damaged.
+        """
+        spec = self.entry_spec(branch)
+        if spec is not None and not isinstance(spec, str):
+            dtype, shape = spec
+            out = np.empty((stop - start, int(np.prod(shape, dtype=np.int64))), dtype)
+            self.read_into(branch, start, stop, out)
+            return out.reshape(stop - start, *shape)
+        try:
+            return self._tree[branch].array(entry_start=start, entry_stop=stop, library="ak")
+        except READ_ERRORS as error:
+            raise self._damaged(branch, DamagedRangeError(start, stop, f"{type(error).__name__}: {error}")) from error
+
     def first_width(self, branch: str) -> int:
         """Return the count of numbers in the first entry of a branch.
 
@@ -152,6 +187,18 @@ class EventFile:
             reason = f"the branch has {num_entries} entries, the tree {self.num_entries}"
             raise self._damaged(branch, DamagedRangeError(0, self.num_entries, reason))
         return column
+
+    def _make_spec(self, branch: str) -> BranchSpec | None:
+        item = self._tree[branch]
+        kind = str(item.typename)
+        if kind in _STRINGS and (self.is_ntuple or type(item.interpretation).__name__ == "AsStrings"):
+            return "string"
+        column = self._make_column(branch)[0]
+        if column is None or column.width is None:
+            return None if column is None else f"var * {column.dtype.name}"
+        if self.is_ntuple:
+            return column.dtype, (column.width,) if kind.startswith("std::array") else ()
+        return column.dtype, tuple(item.interpretation.to_dtype.shape)
 
     def _make_column(self, branch: str) -> tuple[Column | None, str]:
         kind = str(self._tree[branch].typename)

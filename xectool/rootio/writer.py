@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Literal, Self
@@ -15,7 +15,8 @@ import uproot
 from xectool.errors import DiskError, UsageError, did_you_mean
 
 FileFormat = Literal["ttree", "rntuple"]
-BranchSpec = tuple[Any, tuple[int, ...]]
+BranchSpec = tuple[Any, tuple[int, ...]] | str
+"""``(dtype, shape of one entry)``, or ``"var * float32"`` and the like for entries of any length, or ``"string"``."""
 
 # One basket a branch and cluster: large enough for cheap headers, small enough that a reader which
 # needs a part of it wastes little (440 events of two 4760-wide float32 branches).
@@ -60,7 +61,8 @@ class TreeWriter:
 
     Args:
         path: The file to write; missing directories are made.
-        branches: Name to ``(dtype, shape of one entry)``, e.g. ``{"npho": ("f4", (4760,)), "run": ("i4", ())}``.
+        branches: Name to ``(dtype, shape of one entry)``, e.g. ``{"npho": ("f4", (4760,)), "run": ("i4", ())}``. In a
+            TTree also ``"var * float32"`` (ROOT sees ``name[nname]``) and ``"string"``, given as awkward arrays.
         tree: Name of the tree.
         format: ``ttree`` or ``rntuple``.
         compression: ``zlib:1``, ``lz4``, ``zstd``, ``lzma`` or ``none``, with an optional ``:level``.
@@ -85,15 +87,20 @@ class TreeWriter:
     ) -> None:
         if format not in ("ttree", "rntuple"):
             raise UsageError(f"file format '{format}' is not known", where="--format", fix="--format ttree")
+        fixed = {name: spec for name, spec in branches.items() if not isinstance(spec, str)}
+        self._loose = {name: spec for name, spec in branches.items() if isinstance(spec, str)}
+        if self._loose and format != "ttree":
+            raise ValueError(f"entries of any length are written to a TTree only: {sorted(self._loose)}")
         self.path = Path(path)
         self.part_path = self.path.with_name(self.path.name + ".part")
         self.num_entries = 0
-        self._branches = {name: (np.dtype(dtype), tuple(shape)) for name, (dtype, shape) in branches.items()}
+        self._branches = {name: (np.dtype(dtype), tuple(shape)) for name, (dtype, shape) in fixed.items()}
         self._tree_name = tree
         self._format = format
         self._compression = parse_compression(compression)
         self._cluster_events = _cluster_events(self._branches)
         self._buffers: dict[str, np.ndarray[Any, Any]] = {}
+        self._pieces: dict[str, list[Any]] = {name: [] for name in self._loose}
         self._filled = 0
         self._stream: BinaryIO | None = None
         self._file: Any = None
@@ -122,7 +129,7 @@ class TreeWriter:
             self._abort()
             raise
 
-    def extend(self, rows: Mapping[str, np.ndarray[Any, Any] | Sequence[Any]]) -> None:
+    def extend(self, rows: Mapping[str, Any]) -> None:
         """Append rows; every branch is given, each with the same number of entries.
 
         Raises:
@@ -137,41 +144,54 @@ class TreeWriter:
         while start < total:
             stop = min(total, start + self._cluster_events - self._filled)
             for name, array in arrays.items():
-                self._buffers[name][self._filled : self._filled + stop - start] = array[start:stop]
+                if name in self._loose:
+                    self._pieces[name].append(array[start:stop])
+                else:
+                    self._buffers[name][self._filled : self._filled + stop - start] = array[start:stop]
             self._filled += stop - start
             start = stop
             if self._filled == self._cluster_events:
                 self._flush_cluster()
         self.num_entries += total
 
-    def _checked(self, rows: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
-        if set(rows) != set(self._branches):
-            missing, unknown = set(self._branches) - set(rows), set(rows) - set(self._branches)
+    def _checked(self, rows: Mapping[str, Any]) -> dict[str, Any]:
+        names = {*self._branches, *self._loose}
+        if set(rows) != names:
+            missing, unknown = names - set(rows), set(rows) - names
             raise ValueError(f"missing branches {sorted(missing)}, unknown branches {sorted(unknown)}")
-        arrays = {name: np.asarray(rows[name]) for name in self._branches}
-        lengths = {len(array) for array in arrays.values()}
+        arrays: dict[str, Any] = {name: np.asarray(rows[name]) for name in self._branches}
+        lengths = {len(array) for array in (*arrays.values(), *(rows[name] for name in self._loose))}
         if len(lengths) != 1:
             raise ValueError(f"branches have different numbers of entries: {sorted(lengths)}")
-        for name, array in arrays.items():
-            dtype, shape = self._branches[name]
+        for name, (dtype, shape) in self._branches.items():
+            array = arrays[name]
             if array.shape[1:] != shape:
                 raise ValueError(f"branch '{name}' holds entries of shape {shape}, got {array.shape[1:]}")
             if not np.can_cast(array.dtype, dtype, casting="same_kind"):
                 raise ValueError(f"branch '{name}' holds {dtype}, got {array.dtype}")
-        return arrays
+        return arrays | {name: rows[name] for name in self._loose}
 
     def _make_tree(self) -> Any:
         if self._format == "ttree":
             types = {name: np.dtype((dtype, shape)) for name, (dtype, shape) in self._branches.items()}
-            return self._file.mktree(self._tree_name, types)
+            return self._file.mktree(self._tree_name, types | self._loose)
         empty = {name: np.empty((0, *shape), dtype) for name, (dtype, shape) in self._branches.items()}
         return self._file.mkrntuple(self._tree_name, _record(empty).layout.form)
 
     def _flush_cluster(self) -> None:
-        rows = {name: buffer[: self._filled] for name, buffer in self._buffers.items()}
+        rows = {name: buffer[: self._filled] for name, buffer in self._buffers.items()} | self._loose_rows()
         with _disk_errors(self.path):
             self._tree.extend(rows if self._format == "ttree" else _record(rows))
         self._filled = 0
+
+    def _loose_rows(self) -> dict[str, Any]:
+        if not self._loose:
+            return {}
+        import awkward as ak
+
+        rows = {name: ak.concatenate(pieces) for name, pieces in self._pieces.items()}
+        self._pieces = {name: [] for name in self._loose}
+        return rows
 
     def _finish(self) -> None:
         if self._filled:
@@ -195,7 +215,7 @@ class TreeWriter:
         self._release()
 
     def _release(self) -> None:
-        self._buffers = {}
+        self._buffers, self._pieces = {}, {}
         self._stream = self._file = self._tree = None
 
 

@@ -1,0 +1,56 @@
+"""What makes a loader process a good child: it dies with its parent, has a name, and says where it stands."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+from xectool.runlog.worker_slots import SlotRange, stacks_path
+
+COMM: Final = "xectool-read"
+"""Name of a loader process in ``/proc/PID/comm`` and in ``ps``; at most 15 characters."""
+STACKS_SIGNAL: Final = signal.SIGUSR1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # linux/prctl.h
+
+
+def become_loader(slots: SlotRange | None) -> None:
+    """Prepare this process; to be called first, from its main thread.
+
+    One that is stuck in a read would otherwise outlive a killed trainer for ever. The kernel kills it when the process
+    it came from is gone; that may be a fork server, which itself lives as long as its children hold a pipe, so a thread
+    waits for the trainer as well.
+
+    Args:
+        slots: Where its threads note what they read; the stacks lie beside.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    if sys.platform == "linux":
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        prctl(_PR_SET_NAME, COMM.encode(), 0, 0, 0)
+    trainer = multiprocessing.parent_process()
+    if trainer is not None:
+        threading.Thread(target=_end_with, args=(trainer,), name="xectool-parent", daemon=True).start()
+    if slots is not None:
+        _write_stacks_when_asked(stacks_path(slots.path))
+
+
+def _end_with(trainer: Any) -> None:
+    trainer.join()
+    os.kill(os.getpid(), signal.SIGKILL)  # nothing here is worth an orderly end, and a stuck thread allows none
+
+
+def _write_stacks_when_asked(path: Path) -> None:
+    try:
+        stream = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError:  # the run directory is gone: its stacks are lost, events are not
+        return
+    faulthandler.enable(stream, all_threads=True)
+    faulthandler.register(STACKS_SIGNAL, stream, all_threads=True)
