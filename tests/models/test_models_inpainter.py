@@ -41,6 +41,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 HEADS: dict[str, dict[str, Any]] = {
     "per_face": {},
+    "per_face_without_prior": {"prior": "none"},
     "per_face_pool": {"outer_fine_pool": [5, 3]},
     "per_face_split": {"outer_mode": "split"},
     "global_only": {"use_local_context": False},
@@ -55,6 +56,10 @@ def _build(**model: Any) -> Inpainter:
     settings = {"encoder_dim": 32, "num_fusion_layers": 1, "freeze_encoder": False} | model
     network = build_model(InpainterConfig(model=settings)).eval()
     assert isinstance(network, Inpainter)
+    with torch.no_grad():
+        for weight in network.parameters():
+            if not weight.any():  # layers that start at zero would let everything behind them pass untested
+                weight.normal_(0.0, 0.1)
     return network
 
 

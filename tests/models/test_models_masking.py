@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from xectool.config.model import MaeModelConfig
 from xectool.config.normalization import NormalizationConfig
 from xectool.config.training import TimeLossConfig
 from xectool.detector import faces
@@ -162,6 +163,7 @@ def test_patterns_of_dead_channels_are_repeated_where_there_is_a_reading() -> No
 @pytest.mark.parametrize("scheme", ["log1p", "anscombe", "sqrt", "linear"])
 def test_the_photon_threshold_is_mapped_to_network_units(scheme: str) -> None:
     settings = NormalizationConfig(npho_scheme=scheme)
-    policy = mask_policy(0.5, False, "compat", settings, TimeLossConfig(npho_threshold=None, mask_ratio_scale=2.0))
+    model = MaeModelConfig(mask_ratio=0.5, geometry="compat")
+    policy = mask_policy(model, settings, TimeLossConfig(npho_threshold=None, mask_ratio_scale=2.0))
     assert Normalizer(settings).inverse_npho(torch.tensor(policy.bright_threshold)).item() == pytest.approx(100.0)
     assert (policy.bright_scale, policy.older) == (2.0, True)

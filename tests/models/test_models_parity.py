@@ -101,3 +101,10 @@ def test_a_seed_gives_the_older_weights_at_the_default_size(build_regressor: Bui
         fill(model)
     _assert_close(model.backbone(x, mask), arrays["recipe_tokens_masked"], 2e-5)
     _assert_close(model.double().backbone(x.double(), mask), arrays["recipe_tokens_masked__f64"], 1e-9)
+
+
+def test_every_stored_variant_is_compared(reference_dir: Path) -> None:
+    compared = "".join(path.read_text() for path in Path(__file__).parent.glob("test_models_*.py"))
+    stored = {path.name.removesuffix("_io.npz") for path in (reference_dir / "variants").glob("*_io.npz")}
+    assert len(stored) >= 13
+    assert [name for name in sorted(stored) if f'{name}"' not in compared] == []

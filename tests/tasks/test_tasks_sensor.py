@@ -288,10 +288,22 @@ def _must_not_run(*_: object) -> None:
 
 
 def test_dead_sensors_can_be_asked_for_without_entering_a_metric() -> None:
-    _, task = made("inpainter")
-    plain, filled = task.prepare(events()), task.prepare_with_dead(events())
-    assert (filled.mask & ~plain.mask).sum() == DEAD * NUM_EVENTS
-    assert torch.equal(task.counts(filled), task.counts(plain))
+    network, task = made("inpainter")
+    pattern = torch.zeros(NUM_EVENTS, 4760, dtype=torch.bool)
+    pattern[:, DEAD : DEAD + 30] = True
+    alive = task.prepare_masked(events(), pattern)
+    pattern[:, :DEAD] = True
+    both = task.prepare_masked(events(), pattern)
+    assert torch.equal(both.mask, pattern)
+    assert task.prepare(both) is both
+    assert torch.equal(task.counts(both), task.counts(alive))
+    scores = []
+    for batch in (alive, both):
+        accumulator = task.accumulator()
+        accumulator.update(network(*task.inputs(batch)), batch)
+        scores.append(accumulator.compute())
+    assert scores[0]["masked_of_valid"] == scores[1]["masked_of_valid"] == pytest.approx(30 / (4760 - DEAD))
+    assert scores[0]["mae_npho"] == scores[1]["mae_npho"]
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xectool.models.mixing import mix_channels
+from xectool.models.mixing import mix_channels, wants_plain_operations
 
 NORM_EPS = 1e-6
 HEX_EDGE_TYPES = 7
@@ -151,7 +151,7 @@ class HexDepthwiseConv(nn.Module):
         """Return sums over neighbours of x (B, N, C), with the tables of :func:`neighbour_tables`."""
         weight = self.weight[0]
         x = x.to(weight.dtype)
-        if torch.compiler.is_compiling():
+        if wants_plain_operations():
             return _weighted_gather(x, weight, tables[0]) + self.bias
         summed: Tensor = _NeighbourSum.apply(x, weight, *tables)  # type: ignore[no-untyped-call]  # torch's own
         return summed + self.bias

@@ -30,7 +30,7 @@ def build_regressor(cfg: RunConfig) -> Regressor:
 def build_mae(cfg: RunConfig) -> MaskedAutoencoder:
     """Return the masked autoencoder of a configuration of that kind."""
     assert isinstance(cfg, MaeConfig)
-    policy = mask_policy(cfg.model.mask_ratio, False, cfg.model.geometry, cfg.normalization, cfg.training.time)
+    policy = mask_policy(cfg.model, cfg.normalization, cfg.training.time)
     model = MaskedAutoencoder(cfg.model, cfg.normalization, policy, cfg.training.auto_channel_weight)
     model.set_activation_checkpointing(cfg.training.activation_checkpointing)
     return model
@@ -41,9 +41,7 @@ def build_inpainter(cfg: RunConfig) -> Inpainter:
     """Return the inpainter of a configuration of that kind."""
     assert isinstance(cfg, InpainterConfig)
     settings = cfg.model
-    policy = mask_policy(
-        settings.mask_ratio, settings.mask_npho_flat, settings.geometry, cfg.normalization, cfg.training.time
-    )
+    policy = mask_policy(settings, cfg.normalization, cfg.training.time)
     model = Inpainter(settings, cfg.normalization, policy)
     model.set_activation_checkpointing(cfg.training.activation_checkpointing)
     return model

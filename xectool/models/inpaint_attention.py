@@ -32,6 +32,7 @@ class CrossAttentionHead(nn.Module):
     Args:
         model: The ``model`` section.
         token_names: Order of the encoder's tokens.
+        corrects: Whether it is told an estimate of what it predicts.
 
     Raises:
         DataFileError: ``sensor_positions_file`` cannot be used.
@@ -43,7 +44,7 @@ class CrossAttentionHead(nn.Module):
     pos_embed: Tensor
     token_face_ids_map: Tensor
 
-    def __init__(self, model: InpainterModelConfig, token_names: Sequence[str]) -> None:
+    def __init__(self, model: InpainterModelConfig, token_names: Sequence[str], corrects: bool = False) -> None:
         super().__init__()
         self._register_places(model, token_names)
         query = model.cross_attn_pos_dim + FACE_WIDTH
@@ -57,6 +58,7 @@ class CrossAttentionHead(nn.Module):
         self.k_proj = nn.Linear(latent, latent)
         self.v_proj = nn.Linear(latent, latent)
         self.global_out_proj = nn.Linear(latent, latent)
+        self.prior_proj = nn.Linear(len(model.predict_channels), local + latent) if corrects else None
         self.pred_mlp = nn.Sequential(
             nn.LayerNorm(local + latent),
             nn.Linear(local + latent, local),
@@ -75,7 +77,9 @@ class CrossAttentionHead(nn.Module):
         self.register_buffer("pos_embed", waves)
         self.register_buffer("token_face_ids_map", torch.tensor(token_faces))
 
-    def forward(self, shown: Tensor, tokens: Tensor, mask: Tensor, blocked: Tensor) -> Tensor:
+    def forward(
+        self, shown: Tensor, tokens: Tensor, mask: Tensor, blocked: Tensor, estimates: Tensor | None = None
+    ) -> Tensor:
         """Return predictions (B, S, C) at masked sensors, 0 elsewhere.
 
         Args:
@@ -83,12 +87,16 @@ class CrossAttentionHead(nn.Module):
             tokens: Shape (B, T, D).
             mask: Sensors to predict, bool (B, S).
             blocked: Sensors that no attention may look at, bool (B, S).
+            estimates: What hidden sensors are expected to read, shape (B, S, C), for a head that corrects.
         """
         event, sensor = mask.nonzero(as_tuple=True)
         places = torch.cat((self.pos_embed, self.face_embedding(self.face_ids)), dim=-1)
         around = self._ask_neighbours(shown, blocked, places, (event, sensor))
         overall = self._ask_tokens(tokens, places, (event, sensor))
-        predicted = self.pred_mlp(torch.cat((around, overall), dim=-1))
+        known = torch.cat((around, overall), dim=-1)
+        if self.prior_proj is not None and estimates is not None:
+            known = known + self.prior_proj(estimates[event, sensor])
+        predicted = self.pred_mlp(known)
         nothing = predicted.new_zeros(*mask.shape, predicted.shape[-1])
         filled: Tensor = nothing.index_put((event, sensor), predicted)
         return filled

@@ -17,6 +17,7 @@ from xectool.models.inpaint_attention import CrossAttentionHead
 from xectool.models.inpaint_context import ImageContext
 from xectool.models.inpaint_faces import HexHead, ImageHead, OuterSensorHead
 from xectool.models.inpaint_masked import MaskedHexHead, MaskedImageHead
+from xectool.models.inpaint_prior import LightPrior, prior_kind, start_at_prior
 from xectool.models.masking import MaskPolicy
 from xectool.models.normalize import Normalizer
 from xectool.models.sensor_input import HiddenEvent, SensorHider
@@ -56,10 +57,16 @@ class Inpainter(nn.Module):
         covered[faces.sensors("outer")[NUM_COARSE:].copy()] = not self.coarse_only
         self.register_buffer("covered", covered, persistent=False)
         if model.head_type == "cross_attention":
-            self.cross_attn_head: CrossAttentionHead | None = CrossAttentionHead(model, self.encoder.token_names)
+            self.cross_attn_head: CrossAttentionHead | None = CrossAttentionHead(
+                model, self.encoder.token_names, corrects=prior_kind(model) != "none"
+            )
         else:
             self.cross_attn_head = None
             self._add_face_heads(model)
+        self.prior: LightPrior | None = None
+        if prior_kind(model) != "none":
+            self.prior = LightPrior(self.normalizer, self.channels, prior_kind(model))
+            start_at_prior(self)
 
     def _register_maps(self, geometry: str) -> None:
         for face in IMAGE_FACES:
@@ -153,8 +160,16 @@ class Inpainter(nn.Module):
         """Return predictions (B, S, C) in network units for a partly hidden event."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             tokens = self.encoder(event.shown, event.hidden, event.shown_valid)
+        if self.prior is None:
+            return self._correct(event, tokens, None)
+        estimates: Tensor = self.prior(event)
+        correction = self._correct(self.prior.fill(event, estimates), tokens, estimates)
+        return correction + estimates * (event.mask & self.covered).unsqueeze(-1)
+
+    def _correct(self, event: HiddenEvent, tokens: Tensor, estimates: Tensor | None) -> Tensor:
+        """Return what the heads say, (B, S, C): the reading, or how far it is from an estimate."""
         if self.cross_attn_head is not None:
-            everywhere: Tensor = self.cross_attn_head(event.shown, tokens, event.mask, event.hidden)
+            everywhere: Tensor = self.cross_attn_head(event.shown, tokens, event.mask, event.hidden, estimates)
             return everywhere
         return self._predict_faces(event, tokens)
 

@@ -43,10 +43,15 @@ def mix_channels(h: Tensor, gamma: Tensor, beta: Tensor, weight: Tensor, bias: T
         weight: W, shape (C, F).
         bias: b, shape (C,).
     """
-    if torch.compiler.is_compiling():
-        return _mixed(h, gamma, beta, weight, bias)  # a compiler fuses the plain operations itself
+    if wants_plain_operations():
+        return _mixed(h, gamma, beta, weight, bias)
     mixed: Tensor = _MixChannels.apply(h, gamma, beta, weight, bias)  # type: ignore[no-untyped-call]  # torch's own
     return mixed
+
+
+def wants_plain_operations() -> bool:
+    """Return whether a graph is being made: compilers fuse plain operations themselves, traces hold nothing else."""
+    return bool(torch.compiler.is_compiling() or torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
 
 
 class _MixChannels(torch.autograd.Function):

@@ -10,10 +10,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from xectool.config.model import InpainterModelConfig, MaeModelConfig
 from xectool.config.normalization import NormalizationConfig
 from xectool.config.training import TimeLossConfig
 from xectool.models.masking import (
     MaskPolicy,
+    Random,
     draw_mask,
     hide,
     maskable_like_older,
@@ -75,9 +77,9 @@ class SensorHider:
             return maskable_like_older(x, self.channels, self.sentinels)
         return maskable_sensors(valid, self.channels)
 
-    def draw(self, x: Tensor, valid: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def draw(self, x: Tensor, valid: Tensor, random: Random = None) -> Tensor:
         """Return a random mask, bool (B, S); arguments as for :meth:`maskable`."""
-        return draw_mask(x[..., 0], self.maskable(x, valid), self.policy, generator)
+        return draw_mask(x[..., 0], self.maskable(x, valid), self.policy, random)
 
     def apply(self, x: Tensor, mask: Tensor, valid: Tensor | None = None) -> HiddenEvent:
         """Return the event with the sensors of ``mask`` hidden.
@@ -96,22 +98,23 @@ class SensorHider:
 
 
 def mask_policy(
-    ratio: float | dict[str, float],
-    npho_flat: bool,
-    geometry: str,
-    normalization: NormalizationConfig,
-    time: TimeLossConfig,
+    model: MaeModelConfig | InpainterModelConfig, normalization: NormalizationConfig, time: TimeLossConfig
 ) -> MaskPolicy:
     """Return how masks are drawn under a configuration.
 
     Args:
-        ratio: ``model.mask_ratio``.
-        npho_flat: ``model.mask_npho_flat``.
-        geometry: ``model.geometry``.
+        model: The ``model`` section.
         normalization: Maps the photon threshold to network units.
         time: ``training.time``; its threshold and scale say which sensors are bright and how much likelier they are.
     """
     photons = DEFAULT_BRIGHT_PHOTONS if time.npho_threshold is None else time.npho_threshold
     scheme = Normalizer(normalization).scheme
     threshold = float(scheme(torch.tensor(max(photons, scheme.lowest), dtype=torch.float64)))
-    return MaskPolicy(ratio, npho_flat, time.mask_ratio_scale, threshold, older=geometry == "compat")
+    return MaskPolicy(
+        model.mask_ratio,
+        model.mask_npho_flat,
+        time.mask_ratio_scale,
+        threshold,
+        older=model.geometry == "compat",
+        patterns=model.mask_patterns.sensors if model.mask_patterns.wanted else None,
+    )

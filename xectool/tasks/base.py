@@ -6,11 +6,12 @@ Axes: B events, N loss terms.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from xectool.detector.constants import UNKNOWN_ABOVE
@@ -86,9 +87,11 @@ class TrainingTask(nn.Module, ABC):
 
     Attributes:
         terms: Names of the loss terms, in the order of every ``(N,)`` tensor here.
+        num_tallies: Length of what :meth:`tallies` returns.
     """
 
     terms: tuple[str, ...]
+    num_tallies: int = 0
 
     def prepare(self, batch: EventBatch) -> EventBatch:
         """Return the batch with what the task adds before the forward pass, such as a mask; already on its device."""
@@ -124,6 +127,20 @@ class TrainingTask(nn.Module, ABC):
     @abstractmethod
     def accumulator(self) -> MetricAccumulator:
         """Return an empty accumulator of this task's metrics."""
+
+    def term_losses(self, sums: Sequence[float], counts: Sequence[float]) -> dict[str, float]:
+        """Return the mean losses worth logging of a training epoch, by name, from its added sums and counts."""
+        return {
+            f"{term}/loss": total / count for term, total, count in zip(self.terms, sums, counts, strict=True) if count
+        }
+
+    def tallies(self, batch: EventBatch) -> Tensor:
+        """Return numbers of a prepared batch that add up over an epoch, such as hidden sensors; float64."""
+        return torch.zeros(0, dtype=torch.float64)
+
+    def tally_metrics(self, totals: Sequence[float]) -> dict[str, float]:
+        """Return what an epoch's added `tallies` say, by name."""
+        return {}
 
     def scalars(self) -> dict[str, float]:
         """Return further values worth logging each epoch, such as learned task weights."""

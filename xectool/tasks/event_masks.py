@@ -5,11 +5,12 @@ Axes: B events, S sensors (4760).
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+from xectool.models.event_random import EventRandom, event_keys
 
 if TYPE_CHECKING:
     from xectool.data.batch import EventBatch
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 def event_masks(hider: SensorHider, x: Tensor, valid: Tensor, batch: EventBatch, seed: int) -> Tensor:
     """Return the sensors to hide, bool (B, S).
 
-    Each event is drawn from a stream of its own, which depends on the run's seed, the epoch, and the event's file and
-    entry: another pass with the same epoch hides the same sensors, and a batch hides what its parts would.
+    The random numbers of an event depend on the run's seed, the epoch, and the event's file and entry: another pass
+    with the same epoch hides the same sensors, and a batch hides what its parts would.
 
     Args:
         hider: The model's own.
@@ -29,14 +30,5 @@ def event_masks(hider: SensorHider, x: Tensor, valid: Tensor, batch: EventBatch,
         batch: The identity of the events.
         seed: Of the run.
     """
-    mask = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
-    generator = torch.Generator(x.device)
-    for row, place in enumerate(zip(batch.file_index.tolist(), batch.entry.tolist(), strict=True)):
-        generator.manual_seed(_event_seed(seed, batch.epoch, *place))
-        mask[row] = hider.draw(x[row : row + 1], valid[row : row + 1], generator)[0]
-    return mask
-
-
-def _event_seed(seed: int, epoch: int, file_index: int, entry: int) -> int:
-    text = f"mask {seed} {epoch} {file_index} {entry}".encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
+    file_index, entry = (torch.as_tensor(n).to(x.device, torch.int64) for n in (batch.file_index, batch.entry))
+    return hider.draw(x, valid, EventRandom(event_keys((seed, batch.epoch, file_index, entry))))

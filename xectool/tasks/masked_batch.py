@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -33,6 +35,13 @@ class MaskedBatch(EventBatch):
         """Return a batch with its mask, normalised readings and their validity."""
         known = {field.name: getattr(batch, field.name) for field in fields(EventBatch)}
         return cls(**known, mask=mask, x=x, valid=valid)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> MaskedBatch:
+        """Return the events at ``rows``, shape (n,), each with its own mask, in that order."""
+        known = {field.name: getattr(self, field.name) for field in fields(EventBatch)}
+        index = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64)).to(self.mask.device)
+        taken = EventBatch(**known).take(rows)
+        return MaskedBatch.of(taken, self.mask[index], self.x[index], self.valid[index])
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> MaskedBatch:
         """Return the batch with its tensors on ``device``; the identity stays with the host."""

@@ -66,7 +66,7 @@ class SensorMetrics(MetricAccumulator):
         groups = self._task.groups
         sums = torch.stack([groups.sums(losses.sum(dim=0)).flatten(), groups.sums(weights.sum(dim=0)).flatten()])
         self._sums["loss"] += sums.cpu().numpy()
-        self._add_ratio(masked)
+        self._sums["ratio"] += self._task.tallies(masked).cpu().numpy()
         self._add_errors(prediction, weights > 0, masked)
         self._add_worst(losses, weights, batch)
         if self._baselines is not None:
@@ -81,7 +81,9 @@ class SensorMetrics(MetricAccumulator):
         are ``masked_of_valid``, ``masked_of_all`` and ``hidden_of_all``, the last with sensors that have no reading.
         """
         sums, counts = (torch.from_numpy(row) for row in self._sums["loss"])
-        found = {"val/loss": self._task.combine(sums, counts), **self._term_losses(), **self._ratios()}
+        found = {"val/loss": self._task.combine(sums, counts)}
+        found |= {f"val/{name}": value for name, value in self._task.mean_losses(*self._sums["loss"]).items()}
+        found |= self._task.tally_metrics(self._sums["ratio"].tolist())
         if self._task.training_config.track_mae_rmse:
             found |= self._channel_errors()
             if "npho" in self._task.channels:
@@ -107,10 +109,6 @@ class SensorMetrics(MetricAccumulator):
             self._sums[name] = self._sums[name] + state[name]
         self._worst.merge({k.removeprefix("worst/"): v for k, v in state.items() if k.startswith("worst/")})
 
-    def _add_ratio(self, batch: MaskedBatch) -> None:
-        valid = batch.valid[..., 0]
-        self._sums["ratio"] += [float((batch.mask & valid).sum()), float(valid.sum()), float(valid.numel())]
-
     def _add_errors(self, prediction: Tensor, scored: Tensor, batch: MaskedBatch) -> None:
         error = torch.where(scored, prediction - self._task.loss_fn.targets(batch), 0.0).double()
         by_face = self._task.faces
@@ -130,29 +128,6 @@ class SensorMetrics(MetricAccumulator):
         count = weights.double().sum(dim=(1, 2))
         mean = (total / count.clamp_min(torch.finfo(torch.float32).tiny)).cpu().numpy()
         self._worst.update(mean, (count > 0).cpu().numpy(), batch)
-
-    def _term_losses(self) -> dict[str, float]:
-        sums, counts = self._sums["loss"]
-        means = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
-        channels, names = self._task.channels, self._task.groups.names
-        found = {f"val/loss_{term}": float(mean) for term, mean in zip(self._task.terms, means, strict=True)}
-        table = means.reshape(len(names), len(channels))
-        if len(names) > 1:
-            weights = self._task.balance.effective_weights().cpu().numpy().reshape(table.shape)
-            found |= {
-                f"val/loss_{name}": float(np.nansum(row)) for name, row in zip(names, table * weights, strict=True)
-            }
-            found |= {f"val/loss_{name}": float(np.nansum(row)) for name, row in zip(channels, table.T, strict=True)}
-        return {name: value for name, value in found.items() if np.isfinite(value) or value != value}
-
-    def _ratios(self) -> dict[str, float]:
-        hidden, valid, everything = self._sums["ratio"]
-        if not everything:
-            return {}
-        found = {"masked_of_all": hidden / everything, "hidden_of_all": (everything - valid + hidden) / everything}
-        if valid:
-            found["masked_of_valid"] = hidden / valid
-        return {name: float(value) for name, value in found.items()}
 
     def _channel_errors(self) -> dict[str, float]:
         found = {}

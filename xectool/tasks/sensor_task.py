@@ -5,10 +5,11 @@ Axes: B events, S sensors (4760), C predicted channels, G groups of sensors, N l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -65,6 +66,8 @@ class SensorTask(TrainingTask):
         seed: Of the run.
     """
 
+    num_tallies = 3
+
     def __init__(self, model: nn.Module, objective: SensorObjective, seed: int) -> None:
         super().__init__()
         parts = cast(SensorModel, model)
@@ -90,11 +93,10 @@ class SensorTask(TrainingTask):
         mask = event_masks(self.hider, x, valid, batch, self.seed)
         return MaskedBatch.of(batch, self._predicted(mask), x, valid)
 
-    def prepare_with_dead(self, batch: EventBatch) -> MaskedBatch:
-        """Return the batch with a mask that also asks for the sensors without a reading; they enter no metric."""
-        prepared = self.prepare(batch)
-        mask = prepared.mask | self._predicted(~prepared.valid[..., 0])
-        return MaskedBatch.of(prepared, mask, prepared.x, prepared.valid)
+    def prepare_masked(self, batch: EventBatch, mask: Tensor) -> MaskedBatch:
+        """Return the batch with the given sensors hidden, bool (B, S); those without a reading enter no metric."""
+        x, valid = self.normalizer.normalize(batch.npho, batch.time)
+        return MaskedBatch.of(batch, self._predicted(mask), x, valid)
 
     def inputs(self, batch: EventBatch) -> tuple[Tensor, ...]:
         """Return what the model is called with: raw npho and time, shape (B, S), and the mask, bool (B, S)."""
@@ -138,6 +140,45 @@ class SensorTask(TrainingTask):
         """Return an empty accumulator."""
         return SensorMetrics(self, self._baselines)
 
+    def term_losses(self, sums: Sequence[float], counts: Sequence[float]) -> dict[str, float]:
+        """Return mean losses by face and channel where ``training.track_metrics`` asks for them."""
+        if not self.training_config.track_metrics:
+            return {}
+        return {name: value for name, value in self.mean_losses(sums, counts).items() if np.isfinite(value)}
+
+    def mean_losses(self, sums: Sequence[float], counts: Sequence[float]) -> dict[str, float]:
+        """Return ``loss_<term>``, and with losses by face ``loss_<face>`` and ``loss_<channel>``; NaN of nothing."""
+        totals, weights = np.asarray(sums), np.asarray(counts)
+        means = np.divide(totals, weights, out=np.full_like(totals, np.nan), where=weights > 0)
+        found = {f"loss_{term}": float(mean) for term, mean in zip(self.terms, means, strict=True)}
+        names, table = self.groups.names, means.reshape(len(self.groups.names), len(self.channels))
+        if len(names) == 1:
+            return found
+        weighted = table * self.balance.effective_weights().cpu().numpy().reshape(table.shape)
+        found |= {f"loss_{name}": _sum(row) for name, row in zip(names, weighted, strict=True)}
+        return found | {f"loss_{name}": _sum(row) for name, row in zip(self.channels, table.T, strict=True)}
+
+    def tallies(self, batch: EventBatch) -> Tensor:
+        """Return how many sensors are hidden with a reading, have a reading, and are there at all; float64, (3,)."""
+        masked = self.prepare(batch)
+        valid = masked.valid[..., 0]
+        numbers = [(masked.mask & valid).sum(), valid.sum(), valid.new_tensor(valid.numel(), dtype=torch.int64)]
+        return torch.stack(numbers).double()
+
+    def tally_metrics(self, totals: Sequence[float]) -> dict[str, float]:
+        """Return the three ratios of hidden sensors from added `tallies`; nothing of no event.
+
+        ``masked_of_valid`` of those with a reading, ``masked_of_all`` of all, and ``hidden_of_all``, which counts the
+        sensors without a reading as hidden.
+        """
+        hidden, valid, everything = totals or (0.0, 0.0, 0.0)
+        if not everything:
+            return {}
+        found = {"masked_of_all": hidden / everything, "hidden_of_all": (everything - valid + hidden) / everything}
+        if valid:
+            found["masked_of_valid"] = hidden / valid
+        return {name: float(value) for name, value in found.items()}
+
     def scalars(self) -> dict[str, float]:
         """Return the learnt channel weights: ``channel/<channel>_log_var`` and ``channel/<channel>_weight``."""
         if not isinstance(self.balance, ChannelBalance):
@@ -157,6 +198,11 @@ class SensorTask(TrainingTask):
         training = self.objective.training
         by_channel = {"npho": training.npho_weight, "time": training.time.weight}
         return ManualBalance([by_channel[name] for _ in self.groups.names for name in self.channels])
+
+
+def _sum(row: np.ndarray) -> float:
+    """Return the sum of what is known; NaN of nothing."""
+    return float(np.nansum(row)) if np.isfinite(row).any() else float("nan")
 
 
 def _divisor(counts: Tensor) -> Tensor:
