@@ -242,3 +242,16 @@ def test_unwritable_directory_is_a_disk_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DiskError, match=r"checkpoint\.save_dir"):
         store.save(tmp_path / "file" / "a.pt", example())
+
+
+@pytest.mark.parametrize("lost", [1, 1000])
+def test_bytes_that_a_file_system_loses_are_noticed_before_the_previous_checkpoint_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    path = tmp_path / "a.pt"
+    store.save(path, example(1.0))
+    monkeypatch.setattr(os, "fsync", lambda handle: os.ftruncate(handle, os.fstat(handle).st_size - lost))
+    with pytest.raises(DiskError, match="read back"):
+        store.save(path, example(2.0))
+    assert torch.equal(store.load(path).model["layer.weight"], example(1.0).model["layer.weight"])
+    assert [file.name for file in tmp_path.iterdir()] == ["a.pt"]

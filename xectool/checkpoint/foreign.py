@@ -38,9 +38,11 @@ ENCODER_PREFIX: Mapping[Kind, str] = {
     "inpainter": "encoder.",
     "encoder": "",
 }
-_EMA_COUNTER = "n_averaged"
+EMA_COUNTER = "n_averaged"
 _CHANNEL_WEIGHTS = "channel_log_vars"
 _ENCODER_MARK = "fusion_transformer.layers.0.linear1.weight"
+_SPLIT_TOKENS = 7
+_BARE = {True: "these are the bare weights of an encoder", False: "these are weights"}
 _NORMALIZATION_KEYS = (
     "npho_scale", "npho_scale2", "time_scale", "time_shift", "sentinel_time", "sentinel_npho", "npho_scheme",
     "npho_threshold",
@@ -147,8 +149,10 @@ def to_config(payload: Mapping[str, Any]) -> dict[str, Any]:
     stored = payload.get("config")
     if layout.kind == "encoder" or not isinstance(stored, Mapping):
         raise CheckpointError(
-            "the checkpoint has weights but no configuration, so its normalisation and pooling are unknown",
-            fix="write a configuration with model.geometry: compat and pass the file as checkpoint.init_from",
+            f"{_BARE[layout.kind == 'encoder']} of the older system, without a configuration: how readings were "
+            "normalised and pooled is unknown",
+            fix="train from it, with a configuration that says so: --set model.geometry=compat "
+            "--set checkpoint.init_from=PATH",
             code="XT-CKPT-NO-CONFIG",
         )
     normalization = {key: stored[key] for key in _NORMALIZATION_KEYS if stored.get(key) is not None}
@@ -166,18 +170,23 @@ def to_config(payload: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _model_section(kind: Kind, stored: Mapping[str, Any], weights: StateDict) -> dict[str, Any]:
-    prefix = ENCODER_PREFIX[kind]
-    num_layers = sum(name.startswith(prefix + "fusion_transformer") and name.endswith("norm1.bias") for name in weights)
-    num_tokens, width = weights[f"{prefix}pos_embed"].shape[1:]
-    section: dict[str, Any] = {
+def encoder_sizes(weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return what an encoder's weights, under its own names, tell about the ``model`` section they belong to."""
+    num_layers = sum(name.startswith("fusion_transformer") and name.endswith("norm1.bias") for name in weights)
+    num_tokens, width = weights["pos_embed"].shape[1:]
+    return {
         "geometry": "compat",
-        "outer_mode": "split" if num_tokens == 7 else "finegrid",
-        "outer_fine_pool": _pool(stored.get("outer_fine_pool")),
+        "outer_mode": "split" if num_tokens == _SPLIT_TOKENS else "finegrid",
         "encoder_dim": int(width),
-        "dim_feedforward": int(weights[prefix + _ENCODER_MARK].shape[0]),
+        "dim_feedforward": int(weights[_ENCODER_MARK].shape[0]),
         "num_fusion_layers": num_layers,
     }
+
+
+def _model_section(kind: Kind, stored: Mapping[str, Any], weights: StateDict) -> dict[str, Any]:
+    prefix = ENCODER_PREFIX[kind]
+    encoder = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+    section = encoder_sizes(encoder) | {"outer_fine_pool": _pool(stored.get("outer_fine_pool"))}
     section |= {key: _plain(stored[key]) for key in _MODEL_KEYS[kind] if stored.get(key) is not None}
     if kind == "regressor":
         section["hidden_dim"] = int(weights["heads.energy.0.weight"].shape[0])
@@ -218,7 +227,7 @@ def _unwrapped(weights: Mapping[str, Any]) -> StateDict:
     return {
         _bare(name): value
         for name, value in weights.items()
-        if isinstance(name, str) and isinstance(value, Tensor) and name != _EMA_COUNTER
+        if isinstance(name, str) and isinstance(value, Tensor) and name != EMA_COUNTER
     }
 
 

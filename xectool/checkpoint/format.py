@@ -64,10 +64,16 @@ class Checkpoint:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The resolved configuration the weights were trained with."""
+        """The resolved configuration that rebuilds the network.
+
+        Without ``model.sensor_positions_file``: positions and neighbours are part of the weights, and a checkpoint must
+        not ask for a file of the machine it was trained on. ``meta`` still tells which file it was.
+        """
         config = self.meta["config"]
         assert isinstance(config, dict)
-        return config
+        if not config.get("model", {}).get("sensor_positions_file"):
+            return config
+        return config | {"model": config["model"] | {"sensor_positions_file": None}}
 
     def weights(self, which: str = "auto") -> dict[str, Tensor]:
         """Return the weights to predict with.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import lzma
 import os
 import pickle
@@ -15,10 +16,11 @@ from typing import IO, Any
 
 import torch
 
-from xectool.checkpoint import foreign, format
+from xectool.checkpoint import foreign, format, safetensors_store
 from xectool.checkpoint.format import Checkpoint
 from xectool.errors import CheckpointError, DiskError, XecError, nearest
 
+SAFETENSORS_HEADER_LIMIT = 100_000_000  # the format's own
 LAST_NAME = "checkpoint_last.pt"
 BEST_NAME = "checkpoint_best.pt"
 
@@ -32,7 +34,7 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint under its final name in one step: whole or not at all.
 
     The bytes go to ``<name>.part``, are flushed to the disk, and the file is renamed. A kill leaves the
-    previous checkpoint of that name untouched.
+    previous checkpoint of that name untouched. A name that ends in ``.safetensors`` gets raw weights and facts only.
 
     Raises:
         DiskError: The disk is full or refuses to write; the previous file is intact.
@@ -41,9 +43,14 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("wb") as stream:
-            torch.save(format.pack(checkpoint), stream)
+            if path.suffix == ".safetensors":
+                stream.write(safetensors_store.serialize(checkpoint))
+            else:
+                torch.save(format.pack(checkpoint), stream)
             stream.flush()
             os.fsync(stream.fileno())
+        if path.suffix != ".safetensors":  # which has no checksums
+            _require_whole(part)
         part.replace(path)
         _sync_directory(path.parent)
     except (OSError, RuntimeError) as error:
@@ -51,6 +58,21 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
         raise _disk_error(path, error) from error
+
+
+def _require_whole(part: Path) -> None:
+    """Read a written archive back before it takes the place of the one before.
+
+    Raises:
+        OSError: A byte differs, or the file is short: some file systems lose bytes without saying so.
+    """
+    try:
+        with zipfile.ZipFile(part) as archive:
+            damaged = archive.testzip()
+    except zipfile.BadZipFile as error:
+        raise OSError(errno.EIO, f"what was written cannot be read back ({error})") from error
+    if damaged is not None:
+        raise OSError(errno.EIO, f"what was written cannot be read back ({damaged})")
 
 
 def publish(source: Path, target: Path) -> None:
@@ -82,20 +104,54 @@ def load(path: Path) -> Checkpoint:
     Raises:
         CheckpointError: The file is missing, is not a checkpoint, is damaged, or holds an unknown layout.
     """
+    if is_safetensors(path):
+        return safetensors_store.load(path)
     payload = _read(path)
     if isinstance(payload, dict) and payload.get("format") == format.FORMAT_NAME:
         return format.unpack(payload, str(path))
     if not isinstance(payload, dict):
         raise _not_a_checkpoint(path, f"it holds a {type(payload).__name__}, not a dictionary of sections")
+    return _translated(payload, path, needs_config=True)
+
+
+def load_start(path: Path) -> Checkpoint:
+    """Return a checkpoint to start other training from: as :func:`load`, and bare older weights with an empty config.
+
+    Raises:
+        CheckpointError: As for :func:`load`.
+    """
+    if not is_safetensors(path):
+        payload = _read(path)
+        if isinstance(payload, dict) and foreign.is_foreign(payload):
+            return _translated(payload, path, needs_config=False)
+    return load(path)
+
+
+def _translated(payload: dict[str, Any], path: Path, needs_config: bool) -> Checkpoint:
     layout = foreign.recognise(payload)
     sets = {which: foreign.state_dict(payload, which) for which in layout.weights}
+    try:
+        config = foreign.to_config(payload) if needs_config or layout.has_config else {}
+    except CheckpointError as error:
+        error.where = error.where or str(path)
+        error.fix = error.fix.replace("PATH", str(path))
+        raise
     return Checkpoint(
-        meta={"kind": layout.kind, "config": foreign.to_config(payload), "epoch": layout.epoch},
+        meta={"kind": layout.kind, "config": config, "epoch": layout.epoch},
         model=sets["model"],
         ema=sets.get("ema", {}),
         best=sets.get("best", {}),
         origin=f"older {layout.kind}",
     )
+
+
+def is_safetensors(path: Path) -> bool:
+    """Return whether a file begins like safetensors: the length of a header, then the header's brace."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        head = stream.read(9)
+    return head[8:] == b"{" and int.from_bytes(head[:8], "little") < SAFETENSORS_HEADER_LIMIT
 
 
 def newest(run_dir: Path) -> tuple[Path, Checkpoint, list[XecError]]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xectool.checkpoint.foreign import ENCODER_PREFIX
+from xectool.checkpoint.foreign import ENCODER_PREFIX, encoder_sizes
 from xectool.checkpoint.format import Checkpoint
 from xectool.config.model import EncoderConfig
 from xectool.config.normalization import NormalizationConfig
@@ -24,6 +24,10 @@ INDEX_BUFFERS = ("top_hex_indices", "bottom_hex_indices", "hex_edge_index")
 """Part of an encoder's state dict, but computed from the geometry and so never taken from a file."""
 ENCODER_KEYS = ("geometry", "outer_mode", "outer_fine_pool", "encoder_dim", "dim_feedforward", "num_fusion_layers")
 _NAMED = 3
+_ASSUMED = (
+    "the file does not say how readings were normalised and pooled: it is taken to be as normalization and "
+    "model.outer_fine_pool of this run say"
+)
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class TransferReport:
         fresh: Names in the target that keep their own values, with the reason.
         loaded_parameters: How many numbers were loaded.
         fresh_parameters: How many numbers keep their own values.
+        assumed: What could not be compared because the source does not tell, or an empty string.
     """
 
     source: str
@@ -49,6 +54,7 @@ class TransferReport:
     fresh: Mapping[str, str]
     loaded_parameters: int
     fresh_parameters: int
+    assumed: str = ""
 
     def lines(self) -> list[str]:
         """Return the report for a reader, one line a group of tensors."""
@@ -57,7 +63,13 @@ class TransferReport:
             f"into the {self.target}, {self.weights} weights"
         )
         groups = [("not taken", self.left_out), ("new", self.fresh)]
-        return [head] + [line for title, names in groups for line in _grouped(title, names)]
+        return [head, *([self.assumed] if self.assumed else [])] + [
+            line for title, names in groups for line in _grouped(title, names)
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as plain values, every tensor named."""
+        return {**vars(self), "loaded": list(self.loaded), "left_out": dict(self.left_out), "fresh": dict(self.fresh)}
 
 
 def transfer_encoder(checkpoint: Checkpoint, config: RunConfig, model: nn.Module) -> TransferReport:
@@ -74,7 +86,7 @@ def transfer_encoder(checkpoint: Checkpoint, config: RunConfig, model: nn.Module
     """
     weights = checkpoint.weights("best")
     found = _encoder_weights(weights, checkpoint.kind)
-    _require_same_view(checkpoint, config)
+    _require_same_view(checkpoint, config, found)
     prefix = ENCODER_PREFIX[config.kind]
     own = {name.removeprefix(prefix): value for name, value in model.state_dict().items() if name.startswith(prefix)}
     _require_fit(found, own)
@@ -118,10 +130,15 @@ def _ends_an_encoder(name: str, weights: Mapping[str, Tensor]) -> bool:
     return name.endswith("pos_embed") and f"{prefix}backbone.stem.0.weight" in weights
 
 
-def _require_same_view(checkpoint: Checkpoint, config: RunConfig) -> None:
-    """Refuse a checkpoint whose encoder sees readings differently, with all keys that differ."""
-    theirs, ours = _view(checkpoint.config), _view(config.to_dict())
-    different = [key for key in ours if theirs[key] != ours[key]]
+def _require_same_view(checkpoint: Checkpoint, config: RunConfig, encoder: Mapping[str, Tensor]) -> None:
+    """Refuse a checkpoint whose encoder sees readings differently, with all keys that differ.
+
+    Bare weights tell sizes only; that their readings were normalised and pooled as here is for the user to know.
+    """
+    ours = _view(config.to_dict())
+    sizes = {f"model.{key}": value for key, value in encoder_sizes(encoder).items()}
+    theirs = _view(checkpoint.config) if checkpoint.config else sizes
+    different = [key for key in theirs if theirs[key] != ours[key]]
     if not different:
         return
     pairs = [f"{key} {_plain(theirs[key])} (here {_plain(ours[key])})" for key in different]
@@ -190,6 +207,7 @@ def _report(
         fresh=fresh,
         loaded_parameters=sum(value.numel() for value in loaded.values()),
         fresh_parameters=sum(sizes[name] for name in fresh),
+        assumed="" if checkpoint.config else _ASSUMED,
     )
 
 

@@ -1,0 +1,236 @@
+"""An encoder taken out of a checkpoint goes into another network; two files are compared tensor by tensor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from xectool import engine
+from xectool.checkpoint import store
+from xectool.checkpoint.format import Checkpoint
+from xectool.checkpoint.transfer import transfer_encoder
+from xectool.config.root import KINDS, RunConfig
+from xectool.engine.resume_contract import resume_contract
+from xectool.errors import CheckpointError, UsageError
+from xectool.models import build_model
+
+SMALL: dict[str, Any] = {"encoder_dim": 32, "num_fusion_layers": 1}
+
+
+def _inpainter(**model: Any) -> RunConfig:
+    return KINDS["inpainter"](model=SMALL | model)
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+@pytest.mark.parametrize("family", ["regressor", "mae", "inpainter"])
+def test_an_extracted_encoder_goes_into_another_network(
+    family: str, suffix: str, families: dict[str, Path], tmp_path: Path
+) -> None:
+    target = tmp_path / f"encoder{suffix}"
+    result = engine.inspect_ckpt(families[family], extract="encoder", output=target)
+    assert result.extracted == str(target)
+    source, part = store.load(families[family]), store.load(target)
+    assert part.meta["lineage"] == {
+        "source": families[family].name, "source_sha256": result.sha256, "epoch": 2, "step": 1, "kind": family,
+        "weights": "ema",
+    }  # fmt: skip
+    config = _inpainter()
+    network = build_model(config)
+    report = transfer_encoder(part, config, network)
+    prefix = "backbone." if family == "regressor" else "encoder."
+    assert torch.equal(network.state_dict()["encoder.pos_embed"], source.ema[f"{prefix}pos_embed"])
+    assert report.source == "encoder"
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_an_extracted_encoder_is_sound_and_fit_for_fine_tuning_only(
+    suffix: str, families: dict[str, Path], tmp_path: Path
+) -> None:
+    target = tmp_path / f"encoder{suffix}"
+    engine.inspect_ckpt(families["mae"], extract="encoder", output=target)
+    result = engine.inspect_ckpt(target)
+    assert (result.format, result.kind, result.is_bad) == ("xectool", "encoder", False)
+    assert [item.action for item in result.fit_for if item.possible] == ["fine-tune"]
+    assert "checkpoint.init_from" in result.next
+    assert result.lineage["lineage"]["source"] == "mae.pt"
+
+
+def test_a_flipped_bit_in_safetensors_of_ours_is_found_by_both_readers(
+    families: dict[str, Path], tmp_path: Path
+) -> None:
+    target = tmp_path / "encoder.safetensors"
+    engine.inspect_ckpt(families["mae"], extract="encoder", output=target)
+    content = bytearray(target.read_bytes())
+    content[-3] ^= 1
+    target.write_bytes(content)
+    assert engine.inspect_ckpt(target).findings[0].code == "K02"
+    with pytest.raises(CheckpointError, match="inspect-ckpt"):
+        store.load(target)
+
+
+def test_a_bare_encoder_gets_its_meaning_from_a_configuration(families: dict[str, Path], tmp_path: Path) -> None:
+    weights = {
+        n.removeprefix("encoder."): v for n, v in store.load(families["mae"]).model.items() if n.startswith("encoder.")
+    }
+    safetensors.torch.save_file(weights, tmp_path / "bare.safetensors")
+    with pytest.raises(CheckpointError, match="--config CONFIG"):
+        engine.inspect_ckpt(tmp_path / "bare.safetensors", extract="encoder", output=tmp_path / "e.pt")
+    with pytest.raises(CheckpointError, match="--extract encoder --config CONFIG"):
+        store.load(tmp_path / "bare.safetensors")
+    (tmp_path / "c.yaml").write_text("kind: mae\nmodel: {encoder_dim: 32, num_fusion_layers: 1, decoder_dim: 8}\n")
+    engine.inspect_ckpt(
+        tmp_path / "bare.safetensors", extract="encoder", output=tmp_path / "e.pt", config=tmp_path / "c.yaml"
+    )
+    config = _inpainter()
+    assert transfer_encoder(store.load(tmp_path / "e.pt"), config, build_model(config)).loaded
+
+
+@pytest.mark.parametrize(
+    ("options", "fix"),
+    [
+        ({"extract": "encodr", "output": "e.pt"}, "did you mean 'encoder'"),
+        ({"extract": "encoder"}, "--extract encoder --output"),
+        ({"output": "e.pt"}, "--extract encoder --output"),
+        ({"extract": "encoder", "output": "e.onnx"}, r"--output e\.safetensors"),
+    ],
+)
+def test_options_of_an_extraction_that_contradict_each_other(
+    options: dict[str, str], fix: str, families: dict[str, Path]
+) -> None:
+    with pytest.raises(UsageError, match=fix):
+        engine.inspect_ckpt(families["mae"], **options)  # type: ignore[arg-type]
+
+
+def test_an_extraction_overwrites_nothing(families: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "e.pt").write_bytes(b"mine")
+    with pytest.raises(UsageError, match="another_e"):
+        engine.inspect_ckpt(families["mae"], extract="encoder", output=tmp_path / "e.pt")
+    assert (tmp_path / "e.pt").read_bytes() == b"mine"
+
+
+def test_a_network_without_encoder_has_none_to_extract(families: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="regressor, an MAE or an inpainter"):
+        engine.inspect_ckpt(families["timm"], extract="encoder", output=tmp_path / "e.pt")
+
+
+def test_a_file_equals_itself(families: dict[str, Path]) -> None:
+    result = engine.inspect_ckpt(families["regressor"], compare_with=families["regressor"])
+    assert (result.differences, result.is_bad) == ((), False)
+    assert result.compared == sum(len(part) for part in (store.load(families["regressor"]).model,) * 2)
+
+
+def test_wrappers_do_not_make_a_difference(families: dict[str, Path]) -> None:
+    for other in ("ddp", "compiled", "legacy", "safetensors"):
+        assert engine.inspect_ckpt(families["state dict"], compare_with=families[other]).differences == ()
+
+
+def test_each_kind_of_difference_is_told_by_how_much(tmp_path: Path) -> None:
+    first = {
+        "a": torch.tensor([1.0, 2.0]),
+        "b": torch.ones(2),
+        "c": torch.ones(3),
+        "d": torch.ones(2),
+        "n": torch.tensor([float("nan")]),
+    }
+    second = {
+        "a": torch.tensor([1.0, 2.5]),
+        "b": torch.ones(3),
+        "d": torch.ones(2).double(),
+        "e": torch.ones(1),
+        "n": first["n"],
+    }
+    torch.save(first, tmp_path / "a.pt")
+    torch.save(second, tmp_path / "b.pt")
+    result = engine.inspect_ckpt(tmp_path / "a.pt", compare_with=tmp_path / "b.pt")
+    found = {item.tensor: item for item in result.differences if hasattr(item, "tensor")}
+    assert {name: item.status for name, item in found.items()} == {
+        "model: a": "values", "model: b": "shape", "model: c": "only here", "model: d": "dtype",
+        "model: e": "only there",
+    }  # fmt: skip
+    assert (found["model: a"].max_abs, found["model: a"].max_rel, found["model: a"].num_different) == (0.5, 0.2, 1)
+    assert result.compared == 1
+    assert result.is_bad
+
+
+CONTRACT = [
+    ({"normalization": {"npho_scale": 900.0}}, "normalization.npho_scale", "changes outputs silently"),
+    ({"normalization": {"sentinel_time": -2.0}}, "normalization.sentinel_time", "changes outputs silently"),
+    ({"model": {"outer_fine_pool": [3, 3]}}, "model.outer_fine_pool", "changes outputs silently"),
+    ({"tasks": {"energy": {"scale": 0.02}}}, "tasks.energy.scale", "changes outputs silently"),
+    ({"tasks": {"angle": {"enabled": True}}}, "tasks.angle.enabled", "changes outputs silently"),
+    ({"tasks": {"energy": {"log_transform": True}}}, "tasks.energy.log_transform", "changes outputs silently"),
+    ({"data": {"npho_branch": "other"}}, "data.npho_branch", "changes outputs silently"),
+    ({"model": {"outer_mode": "split"}}, "model.outer_mode", "does not fit"),
+    ({"model": {"encoder_dim": 64}}, "model.encoder_dim", "does not fit"),
+    ({"model": {"hidden_dim": 16}}, "model.hidden_dim", "does not fit"),
+    ({"model": {"num_fusion_layers": 2}}, "model.num_fusion_layers", "does not fit"),
+    ({"model": {"dim_feedforward": 50}}, "model.dim_feedforward", "does not fit"),
+    ({"tasks": {"uvwFI": {"loss_fn": "gaussian_nll"}}}, "tasks.uvwFI.loss_fn", "does not fit"),
+    ({"training": {"epochs": 1}}, "training.epochs", "does not fit"),
+    ({"loss_balance": "auto"}, "loss_balance", "does not fit"),
+    ({"model": {"dropout": 0.3}}, "model.dropout", "harmless"),
+    ({"tasks": {"energy": {"weight": 3.0}}}, "tasks.energy.weight", "harmless"),
+    ({"tasks": {"timing": {"weight": 3.0}}}, "tasks.timing.weight", "harmless"),
+    ({"tasks": {"energy": {"scale": "auto"}}}, "tasks.energy.scale", "harmless"),
+    ({"training": {"lr": 1e-5}}, "training.lr", "harmless"),
+    ({"data": {"batch_size": 8}}, "data.batch_size", "harmless"),
+]
+
+
+def _merged(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    out = dict(values)
+    for key, change in changes.items():
+        out[key] = _merged(out[key], change) if isinstance(change, dict) else change
+    return out
+
+
+@pytest.mark.parametrize(("changes", "key", "effect"), CONTRACT)
+def test_every_key_has_the_effect_it_really_has(
+    changes: dict[str, Any], key: str, effect: str, families: dict[str, Path]
+) -> None:
+    saved = store.load(families["regressor"])
+    current = KINDS["regressor"].model_validate(_merged(saved.config, changes))
+    found = resume_contract(saved.config, current, saved.meta)
+    assert next((item.key, item.effect) for item in found if item.effect != "same") == (key, effect)
+    assert {item.effect for item in found if item.key != key} == {"same"}
+
+
+WEIGHTY = [case for case in CONTRACT if case[2] != "harmless" and case[1].startswith(("model.", "tasks.", "norm"))]
+
+
+@pytest.mark.parametrize("case", WEIGHTY, ids=lambda case: case[1])
+def test_the_verdict_is_what_loading_the_weights_shows(case: Any, families: dict[str, Path]) -> None:
+    """The control: weights load under keys called silent, and do not under keys called unfit."""
+    changes, _, effect = case
+    saved = store.load(families["regressor"])
+    network = build_model(KINDS["regressor"].model_validate(_merged(saved.config, changes)))
+    if effect == "does not fit":
+        with pytest.raises(RuntimeError, match=r"Missing|Unexpected|size mismatch"):
+            network.load_state_dict(saved.model)
+    else:
+        network.load_state_dict(saved.model)
+
+
+def test_another_order_of_events_fits_between_epochs_and_not_inside_one(families: dict[str, Path]) -> None:
+    saved = store.load(families["regressor"])
+    current = KINDS["regressor"].model_validate(_merged(saved.config, {"data": {"batch_size": 8}}))
+    inside = saved.meta | {"progress": saved.meta["progress"] | {"batch": 3}}
+    found = {item.key: item for item in resume_contract(saved.config, current, inside)}
+    assert found["data.batch_size"].effect == "does not fit"
+
+
+def test_another_kind_does_not_fit(families: dict[str, Path]) -> None:
+    saved = store.load(families["mae"])
+    found = resume_contract(saved.config, _inpainter(), saved.meta)
+    assert (found[0].key, found[0].effect) == ("kind", "does not fit")
+
+
+def test_a_safetensors_store_keeps_every_value(tmp_path: Path) -> None:
+    weights = {"a": torch.randn(3, 4).t(), "b": torch.arange(3), "c": torch.zeros(0, 2)}
+    store.save(tmp_path / "a.safetensors", Checkpoint({"kind": "encoder", "config": {"x": 1}}, weights))
+    loaded = store.load(tmp_path / "a.safetensors")
+    assert all(torch.equal(loaded.model[name], value) for name, value in weights.items())
+    assert loaded.meta == {"kind": "encoder", "config": {"x": 1}}

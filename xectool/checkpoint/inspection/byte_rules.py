@@ -1,0 +1,113 @@
+"""Rules on the bytes of a checkpoint: whole, as written, and without code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from xectool.checkpoint.inspection.facts import Inspected
+from xectool.checkpoint.inspection.layout import XECTOOL
+from xectool.checkpoint.inspection.trust import Trust
+from xectool.findings import Finding
+from xectool.rules import Rule
+
+ANOTHER = "use another checkpoint of the run; xectool train CONFIG --resume auto picks the newest sound one"
+
+
+class BytesAreAsWritten(Rule[Inspected]):
+    """Checksums, sizes and places in the file agree with one another."""
+
+    code = "K02"
+    title = "Every byte is where it was written, as far as checksums tell"
+
+    def check(self, facts: Inspected) -> Iterator[Finding]:
+        """Yield an error for each damaged place; the first ones where there are many."""
+        for problem in facts.contents.problems:
+            yield replace(self.error(problem.where, problem.what, ANOTHER), code=problem.check)
+
+
+class DigestHolds(Rule[Inspected]):
+    """Our digest over all content, and a ``.sha256`` file beside the checkpoint."""
+
+    code = "K02"
+    title = "The content is what the digests say"
+
+    def check(self, facts: Inspected) -> Iterator[Finding]:
+        """Yield an error for each digest that does not hold, a note where nothing protects the bytes."""
+        contents = facts.contents
+        if facts.digest_holds is False:
+            cause = "" if contents.problems else "; every CRC is right, so it was changed before the file was written"
+            yield self.error(
+                "digest", f"the content does not match the digest stored with it (SHA-256){cause}", ANOTHER
+            )
+        if facts.sidecar and facts.sidecar != contents.sha256:
+            problem = f"the file's SHA-256 is {contents.sha256[:16]}…, the .sha256 file beside it says "
+            yield self.error(f"{contents.path.name}.sha256", f"{problem}{facts.sidecar[:16]}…", ANOTHER)
+        if not (contents.checksums or facts.sidecar or facts.digest_holds):
+            yield self.info(
+                contents.format,
+                "nothing in the file protects its bytes: a flipped bit shows only where it makes a value absurd",
+                f"sha256sum {contents.path.name} > {contents.path.name}.sha256",
+            )
+
+
+class RunsNoCode(Rule[Inspected]):
+    """A pickle asks for nothing but tensors and plain types."""
+
+    code = "K03"
+    title = "Loading the file runs no code"
+
+    def check(self, facts: Inspected) -> Iterator[Finding]:
+        """Yield an error for names that run code when loaded, a warning for plain values of other libraries."""
+        found = facts.contents.unsafe
+        for trust, problem in (
+            (Trust.CODE, "the file runs commands when it is unpickled; it was not"),
+            (Trust.CLASS, "the file needs classes of other code, which would run when it is unpickled; it was not"),
+        ):
+            names = [item for item in found if item.trust == trust.value]
+            if names:
+                shown = ", ".join(item.name for item in names[:5]) + (" …" if len(names) > 5 else "")
+                finding = self.error(names[0].place, f"{problem}: {shown}", self._fix(trust))
+                yield replace(finding, evidence=tuple(f"{item.name} at {item.place}" for item in names[:20]))
+        inert = [item for item in found if item.trust == Trust.INERT.value]
+        if inert:
+            shown = ", ".join(item.name for item in inert[:5])
+            finding = self.warning(
+                inert[0].place,
+                f"it holds values of other libraries ({shown}), which torch refuses with weights_only=True",
+                "its weights can be taken out without them: xectool inspect-ckpt FILE --extract encoder --output F.pt",
+            )
+            yield replace(finding, evidence=tuple(f"{item.name} at {item.place}" for item in inert[:20]))
+
+    @staticmethod
+    def _fix(trust: Trust) -> str:
+        if trust is Trust.CODE:
+            return "do not load it with weights_only=False; delete it, or ask its author where it comes from"
+        return "ask its author for a state_dict: torch.save(model.state_dict(), 'weights.pt')"
+
+
+class VersionIsKnown(Rule[Inspected]):
+    """The layout is one this program understands."""
+
+    code = "K15"
+    title = "The checkpoint is of a known version"
+
+    def check(self, facts: Inspected) -> Iterator[Finding]:
+        """Yield an error for a version of ours that is newer, or facts that cannot be read."""
+        from xectool.checkpoint.format import FORMAT_VERSION
+
+        layout, payload = facts.layout, facts.contents.payload
+        if layout.origin != XECTOOL or facts.contents.format == "safetensors":
+            return
+        version = payload.get("version")
+        if not isinstance(version, int) or version > FORMAT_VERSION:
+            problem = f"format version {version} is not one this xectool understands ({FORMAT_VERSION})"
+            yield self.error("version", problem, "pip install --upgrade xectool")
+        missing = [name for name in ("meta", "model", "ema", "training", "digest") if name not in payload]
+        if missing:
+            yield self.error(", ".join(missing), f"sections are missing: {', '.join(missing)}", ANOTHER)
+        elif not layout.meta:
+            yield self.error("meta", "its facts (kind, configuration, progress) cannot be read", ANOTHER)
+
+
+BYTE_RULES: tuple[Rule[Inspected], ...] = (BytesAreAsWritten(), DigestHolds(), RunsNoCode(), VersionIsKnown())

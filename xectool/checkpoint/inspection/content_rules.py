@@ -1,0 +1,262 @@
+"""Rules on what a checkpoint says: numbers, averages, optimizer, progress, tasks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+
+from xectool.checkpoint.inspection.byte_rules import ANOTHER
+from xectool.checkpoint.inspection.facts import Inspected
+from xectool.checkpoint.inspection.layout import OLDER, XECTOOL
+from xectool.checkpoint.inspection.training_state import scheduler_problem
+from xectool.checkpoint.inspection.values import TensorStats, relative_distance
+from xectool.config.tasks import TASK_WIDTHS
+from xectool.findings import Finding
+from xectool.rules import Rule
+
+_SHOWN: Final = 12
+_FAR_AVERAGE: Final = 1.0
+_EXPECTED_CONSTANT = ("bias", "gamma", "beta", "running_mean", "running_var", "log_vars")
+_NOT_WEIGHTS = ("training.", "optimizer", "scheduler", "scaler", "callbacks", "loops", "lr_schedulers")
+
+
+class HoldsWeights(Rule[Inspected]):
+    """There is something to predict with."""
+
+    code = "K05"
+    title = "The file holds weights"
+
+    def check(self, facts: Inspected) -> Iterator[Finding]:
+        """Yield an error where no tensor can be taken for weights."""
+        if not facts.layout.main:
+            yield self.error("content", f"it holds no weights: {facts.layout.kind}", "give a checkpoint with weights")
+
+
+class WrappersAreWhole(Rule[Inspected]):
+    """Wrappers put their prefix in front of all names or of none."""
+
+    code = "K06"
+    title = "Prefixes of wrappers are at the start of every name"
+
+    def check(self, facts: Inspected) -> Iterator[Finding]:
+        """Yield a warning where only some names of an unknown layout have a wrapper's prefix."""
+        names = list(facts.layout.main)
+        for wrapper in ("module.", "_orig_mod."):
+            wrapped = [name for name in names if name.startswith(wrapper)]
+            if wrapped and len(wrapped) < len(names) and not facts.layout.is_ours:
+                problem = f"{len(wrapped)} of {len(names)} names start with '{wrapper}', the others do not"
+                yield self.warning(wrapped[0], problem, "save one model's state_dict() without its wrapper")
+
+
+class ValuesAreFinite(Rule[Inspected]):
+    """No NaN, no infinity, in weights and in moments."""
+
+    code = "K08"
+    title = "Every number is finite"
+
+    def check(self, facts: Inspected) -> Iterator[Finding]:
+        """Yield an error for each of the first tensors with a value that is not finite."""
+        bad = facts.nonfinite
+        for name, found in list(bad.items())[:_SHOWN]:
+            total = facts.contents.values[name].numel()
+            problem = (
+                f"{found.num_nonfinite} of {total} values of {name} are not finite; "
+                f"the first is {found.first_value} at {list(found.first_nonfinite)}"
+            )
+            yield self.error(_place(facts, name), problem, ANOTHER)
+        if len(bad) > _SHOWN:
+            yield self.error("content", f"{len(bad) - _SHOWN} more tensors hold values that are not finite", ANOTHER)
+
+
+class ValuesArePlausible(Rule[Inspected]):
+    """One weight far beyond all others is a flipped bit, or a step that went wrong."""
+
+    code = "K08"
+    title = "No weight stands far outside its tensor"
+
+    def check(self, facts: Inspected) -> Iterator[Finding]:
+        """Yield an error for a value training cannot have made, a warning for one that is only unusual."""
+        found = [(name, stats) for name, stats in facts.stats.items() if stats.outlier and not _is_state(name)]
+        for name, stats in found[:_SHOWN]:
+            assert stats.outlier is not None
+            outlier = stats.outlier
+            problem = (
+                f"{name}{list(outlier.index)} is {outlier.value:.6g}; the next largest is {outlier.next_largest:.3g}, "
+                f"the median {outlier.median:.3g}"
+            )
+            if outlier.impossible:
+                yield self.error(_place(facts, name), f"{problem}: a damaged value, not a trained one", ANOTHER)
+            elif not facts.contents.checksums:
+                fix = "compare with another checkpoint of the run: xectool inspect-ckpt FILE --compare OTHER"
+                yield self.warning(_place(facts, name), f"{problem}: a flipped bit, or a step that went wrong", fix)
+
+
+class WeightsMoved(Rule[Inspected]):
+    """A matrix whose numbers are all the same has never been trained, or was lost."""
+
+    code = "K08"
+    title = "No weight matrix is constant"
+
+    def check(self, facts: Inspected) -> Iterator[Finding]:
+        """Yield one note that names the constant matrices."""
+        names = [name for name, stats in facts.stats.items() if _is_dead(facts, name, stats)]
+        if names:
+            problem = f"{len(names)} weight matrices hold one number everywhere: {', '.join(names[:5])}"
+            yield self.info(names[0], problem, "train longer, or leave the layer out")
+
+
+class AverageFits(Rule[Inspected]):
+    """Averaged weights have the names and shapes of the weights, and lie near them."""
+
+    code = "K09"
+    title = "The average belongs to the weights"
+
+    def check(self, facts: Inspected) -> Iterator[Finding]:
+        """Yield an error where names or shapes differ, a warning where the average is far away."""
+        model = facts.layout.weights.get("model")
+        for role in ("ema", "best"):
+            average = facts.layout.weights.get(role)
+            if not model or not average:
+                continue
+            different = sorted(model.keys() ^ average.keys())
+            different += [name for name in model.keys() & average.keys() if model[name].shape != average[name].shape]
+            if different:
+                problem = f"the averaged weights ({role}) have other names or shapes: {', '.join(different[:3])}"
+                yield self.error(role, problem, "predict with --weights model")
+                continue
+            distance = relative_distance(average, model)
+            if distance > _FAR_AVERAGE and not facts.nonfinite:
+                problem = f"the averaged weights ({role}) are {distance:.2g} times their own size from the weights"
+                yield self.warning(role, problem, "predict with --weights model and compare the metrics")
+
+
+class OptimizerFits(Rule[Inspected]):
+    """A state of another shape loads silently and fails in the first step."""
+
+    code = "K10"
+    title = "The optimizer state belongs to these weights"
+
+    def check(self, facts: Inspected) -> Iterator[Finding]:
+        """Yield an error for each contradiction."""
+        state = facts.optimizer
+        fix = "start a new run from the weights: --set checkpoint.init_from=FILE"
+        for problem in (state.problems if state else ())[:_SHOWN]:
+            yield self.error(problem.where, problem.what, fix)
+        if state is None and "optimizer" in facts.layout.training:
+            yield self.error("optimizer", "the optimizer state has neither state nor param_groups", fix)
+
+
+class ScheduleFits(Rule[Inspected]):
+    """A scheduler beyond its end raises the rate again."""
+
+    code = "K11"
+    title = "The schedule stands where the epoch does"
+
+    def check(self, facts: Inspected) -> Iterator[Finding]:
+        """Yield a warning for a schedule beyond its end."""
+        problem = scheduler_problem(facts.layout)
+        if problem:
+            yield self.warning("scheduler", problem, "start a new run from the weights: checkpoint.init_from")
+
+
+class ProgressIsFinite(Rule[Inspected]):
+    """Epoch, best loss and history are numbers a run can have."""
+
+    code = "K14"
+    title = "Progress and metrics are finite and in order"
+
+    def check(self, facts: Inspected) -> Iterator[Finding]:
+        """Yield an error for counters that cannot be, a warning for metrics that are not finite."""
+        layout = facts.layout
+        for name, value in (("epoch", layout.epoch), ("step", layout.step)):
+            if value is not None and value < 0:
+                yield self.error(name, f"{name} is {value}", ANOTHER)
+        progress = layout.meta.get("progress")
+        progress = progress if isinstance(progress, Mapping) else {}
+        for name in ("epoch", "step"):
+            if name in progress and progress[name] != layout.meta.get(name):
+                problem = f"{name} is {layout.meta.get(name)}, its progress says {progress[name]}"
+                yield self.error(f"progress.{name}", problem, ANOTHER)
+        best = progress.get("best_loss", layout.meta.get("best_val_loss"))
+        if isinstance(best, float) and not math.isfinite(best) and progress.get("best_epoch"):
+            yield self.error("progress.best_loss", f"the best loss is {best}", ANOTHER)
+        if isinstance(best, float) and math.isnan(best):
+            yield self.warning("best_val_loss", "the best validation loss is NaN", "validate again before using it")
+        for place, epoch in enumerate(progress.get("history") or ()):
+            bad = [key for key, value in epoch.items() if isinstance(value, float) and not math.isfinite(value)]
+            if bad:
+                problem = f"epoch {place + 1}: {', '.join(bad[:4])} not finite"
+                yield self.warning(f"progress.history[{place}]", problem, "xectool runs compare RUN RUN")
+
+
+class HeadsFitTasks(Rule[Inspected]):
+    """A head exists for every task, as wide as its loss needs."""
+
+    code = "K17"
+    title = "Every configured task has its head"
+
+    def check(self, facts: Inspected) -> Iterator[Finding]:
+        """Yield an error for a task without head, or with one of another width."""
+        layout = facts.layout
+        if layout.kind != "regressor" or layout.origin not in (XECTOOL, OLDER):
+            return
+        for task, loss in tasks_of(layout.config).items():
+            head = layout.main.get(f"heads.{task}.6.weight")
+            expected = TASK_WIDTHS.get(task, 0) * (2 if loss == "gaussian_nll" else 1)
+            if head is None:
+                yield self.error(
+                    f"heads.{task}", f"task {task} is enabled and the weights have no head for it", ANOTHER
+                )
+            elif head.shape[:1] != torch.Size([expected]):
+                problem = f"the head of {task} gives {list(head.shape)[:1]} numbers, its loss {loss} needs {expected}"
+                yield self.error(f"heads.{task}.6.weight", problem, ANOTHER)
+
+
+class WeightsFitConfig(Rule[Inspected]):
+    """The stored configuration rebuilds a network these weights fit."""
+
+    code = "K15"
+    title = "Weights and stored configuration belong together"
+
+    def check(self, facts: Inspected) -> Iterator[Finding]:
+        """Yield one error that names the first contradictions."""
+        if facts.misfits:
+            more = f" and {len(facts.misfits) - 4} more" if len(facts.misfits) > 4 else ""
+            problem = f"the stored configuration does not describe these weights: {'; '.join(facts.misfits[:4])}{more}"
+            finding = self.error("meta.config", problem, ANOTHER)
+            yield replace(finding, evidence=facts.misfits[:20])
+
+
+def tasks_of(config: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the loss of each enabled task of a stored configuration."""
+    tasks = (config or {}).get("tasks")
+    if not isinstance(tasks, Mapping):
+        return {}
+    enabled = {name: task for name, task in tasks.items() if isinstance(task, Mapping) and task.get("enabled")}
+    return {str(name): str(task.get("loss_fn", "")) for name, task in enabled.items()}
+
+
+def _place(facts: Inspected, name: str) -> str:
+    ref = facts.contents.tensors[name]
+    return ref.storage.where if ref.storage is not None and ref.storage.where else name
+
+
+def _is_state(name: str) -> bool:
+    return name.startswith(_NOT_WEIGHTS)
+
+
+def _is_dead(facts: Inspected, name: str, stats: TensorStats) -> bool:
+    value = facts.contents.values[name]
+    is_matrix = value.ndim >= 2 and value.numel() > 1 and value.is_floating_point()
+    expected = name.rsplit(".", 1)[-1] in _EXPECTED_CONSTANT
+    return is_matrix and stats.constant and not expected and not _is_state(name)
+
+
+CONTENT_RULES: tuple[Rule[Inspected], ...] = (
+    HoldsWeights(), WrappersAreWhole(), ValuesAreFinite(), ValuesArePlausible(), WeightsMoved(), AverageFits(),
+    OptimizerFits(), ScheduleFits(), ProgressIsFinite(), HeadsFitTasks(), WeightsFitConfig(),
+)  # fmt: skip

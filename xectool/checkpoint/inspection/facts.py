@@ -1,0 +1,104 @@
+"""Everything rules judge by: contents, layout, numbers, digests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from xectool.checkpoint.format import FORMAT_NAME, digest
+from xectool.checkpoint.inspection.contents import Contents
+from xectool.checkpoint.inspection.layout import XECTOOL, Layout, recognise
+from xectool.checkpoint.inspection.reading import read
+from xectool.checkpoint.inspection.training_state import OptimizerState, optimizer_state
+from xectool.checkpoint.inspection.values import TensorStats, statistics
+from xectool.checkpoint.safetensors_store import DIGEST_KEY, content_digest
+
+_SECTIONS: Final = ("meta", "model", "ema", "training")
+_HEX_DIGEST = re.compile(r"\b[0-9a-fA-F]{64}\b")
+_MAX_SIDECAR_BYTES: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """A file and all that was found out about it.
+
+    Attributes:
+        contents: What it holds.
+        layout: What that is.
+        stats: Numbers of every tensor by its place in the file.
+        optimizer: State of the optimizer.
+        digest_holds: Whether our stored digest is that of the content; None where the layout has none.
+        sidecar: Digest in a ``.sha256`` file beside it; empty without one.
+        misfits: How the weights contradict the stored configuration; None where nobody could tell.
+    """
+
+    contents: Contents
+    layout: Layout
+    stats: Mapping[str, TensorStats]
+    optimizer: OptimizerState | None = None
+    digest_holds: bool | None = None
+    sidecar: str = ""
+    misfits: tuple[str, ...] | None = None
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether all bytes are as they were written, as far as anything tells."""
+        sidecar_holds = self.sidecar in ("", self.contents.sha256)
+        return not self.contents.problems and self.digest_holds is not False and sidecar_holds
+
+    @property
+    def nonfinite(self) -> dict[str, TensorStats]:
+        """Tensors with values that are not finite; bounds and masks of a graph may be infinite."""
+        return {name: found for name, found in self.stats.items() if found.num_nonfinite and not self._is_bound(name)}
+
+    def _is_bound(self, name: str) -> bool:
+        """Return whether a constant of a graph is made of zeros and infinities: what a comparison or a softmax needs."""
+        if self.contents.format != "onnx":
+            return False
+        value = self.contents.values[name]
+        return bool((value.isinf() | (value == 0)).all())
+
+
+def inspect(path: Path) -> Inspected:
+    """Take a file apart and look at every number in it.
+
+    Raises:
+        CheckpointError: It holds no model; the message names what it is.
+    """
+    contents = read(path)
+    layout = recognise(contents)
+    stats = {name: found for name, value in contents.values.items() if (found := statistics(value)) is not None}
+    task = layout.training.get("task")
+    return Inspected(
+        contents=contents,
+        layout=layout,
+        stats=stats,
+        optimizer=optimizer_state(
+            layout.training.get("optimizer"), layout.main, task if isinstance(task, Mapping) else {}
+        ),
+        digest_holds=_digest_holds(contents) if layout.origin == XECTOOL else None,
+        sidecar=_sidecar(path),
+    )
+
+
+def _digest_holds(contents: Contents) -> bool | None:
+    payload = contents.payload
+    if contents.format == "safetensors":
+        metadata = contents.facts["metadata"]
+        return bool(content_digest(str(metadata.get(FORMAT_NAME)), payload) == metadata.get(DIGEST_KEY))
+    if not isinstance(payload, Mapping) or "digest" not in payload:
+        return None
+    content = {name: payload.get(name) for name in _SECTIONS}
+    return bool(digest(content) == payload["digest"])
+
+
+def _sidecar(path: Path) -> str:
+    """Return the digest that ``sha256sum FILE > FILE.sha256`` left."""
+    place = path.with_name(path.name + ".sha256")
+    if not place.is_file() or place.stat().st_size > _MAX_SIDECAR_BYTES:
+        return ""
+    found = _HEX_DIGEST.search(place.read_text(encoding="utf-8", errors="replace"))
+    return found[0].lower() if found else ""

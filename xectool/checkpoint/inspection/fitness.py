@@ -1,0 +1,118 @@
+"""What a checkpoint can be used for, and why not for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from xectool.checkpoint.inspection.facts import Inspected
+from xectool.checkpoint.inspection.layout import OLDER, XECTOOL
+from xectool.checkpoint.inspection.training_state import resume_gaps
+
+ACTIONS: Final = ("resume", "fine-tune", "predict", "export")
+KINDS: Final = ("regressor", "mae", "inpainter")
+_GRAPHS: Final = ("onnx", "torchscript")
+_NO_CONFIG: Final = "it stores no configuration, so normalisation and pooling are unknown"
+
+
+@dataclass(frozen=True)
+class Fitness:
+    """Whether a file serves a purpose.
+
+    Attributes:
+        action: ``resume``, ``fine-tune``, ``predict`` or ``export``.
+        possible: Whether it can be done.
+        why: What stands in the way, or what will happen.
+    """
+
+    action: str
+    possible: bool
+    why: str
+
+
+def fitness(facts: Inspected) -> tuple[Fitness, ...]:
+    """Return what a file can be used for, one answer an action."""
+    general = _obstacle(facts)
+    return tuple(_answer(action, facts, general) for action in ACTIONS)
+
+
+def bit_exact(facts: Inspected) -> tuple[bool, tuple[str, ...]]:
+    """Return whether a resume ends with the weights an uninterrupted run would have, and what is missing."""
+    gaps = resume_gaps(facts.layout)
+    if not facts.is_intact:
+        gaps.append("the file is damaged")
+    if facts.nonfinite:
+        gaps.append(f"{len(facts.nonfinite)} tensors are not finite")
+    if facts.optimizer is not None and facts.optimizer.problems:
+        gaps.append("the optimizer state does not belong to the weights")
+    return not gaps, tuple(gaps)
+
+
+def _answer(action: str, facts: Inspected, general: str) -> Fitness:
+    reason = general or next(_reasons(action, facts), "")
+    return Fitness(action, not reason, reason or _how(action, facts))
+
+
+def _obstacle(facts: Inspected) -> str:
+    """Return what stands in the way of every use."""
+    layout = facts.layout
+    if not facts.is_intact:
+        return "the file is damaged"
+    if facts.contents.unsafe:
+        return f"the safe loader refuses {facts.contents.unsafe[0].name}"
+    if not layout.main:
+        return "it holds no weights"
+    bad = [name for name in facts.nonfinite if not name.startswith("training.optimizer")]
+    if bad:
+        return f"{bad[0]} is not finite"
+    return "the weights contradict the stored configuration" if facts.misfits else ""
+
+
+def _reasons(action: str, facts: Inspected) -> Iterator[str]:
+    """Yield what stands in the way of one use."""
+    contents, layout = facts.contents, facts.layout
+    if contents.format in _GRAPHS:
+        if action != "predict":
+            yield f"{contents.format} is an exported graph; use the checkpoint it was exported from"
+        elif not _is_our_export(contents.facts, layout.meta):
+            yield "no metadata of xectool: units and normalisation of its inputs are unknown"
+        return
+    if not layout.is_ours:
+        yield f"not a network of this project ({layout.origin}: {layout.kind})"
+    elif action == "resume":
+        yield from _resume_reasons(facts)
+    elif layout.config is None and (action != "fine-tune" or contents.format == "safetensors"):
+        yield _NO_CONFIG
+    elif action != "fine-tune" and layout.kind not in KINDS:
+        yield f"it holds an {layout.kind} only; train a head on it with checkpoint.init_from"
+
+
+def _resume_reasons(facts: Inspected) -> Iterator[str]:
+    if facts.layout.origin == OLDER:
+        yield "the state of the older system's optimizer and scheduler is not carried over; use checkpoint.init_from"
+    elif not facts.layout.training:
+        yield "it holds weights only"
+    else:
+        yield from bit_exact(facts)[1]
+
+
+def _how(action: str, facts: Inspected) -> str:
+    layout = facts.layout
+    if action == "resume":
+        return f"bit for bit from epoch {layout.epoch}, step {layout.step}"
+    if action == "fine-tune" and layout.config is None:
+        return "normalisation and pooling of the new run are taken to be those it was trained with; nothing checks that"
+    if action == "fine-tune":
+        return (
+            f"all weights into the same kind ({layout.kind}), its encoder into any"
+            if layout.kind in KINDS
+            else "its encoder"
+        )
+    best = "averaged weights" if layout.weights.get("ema") else "raw weights"
+    return f"with the {best}" if facts.contents.format not in _GRAPHS else "as exported"
+
+
+def _is_our_export(facts: Mapping[str, Any], meta: Mapping[str, Any]) -> bool:
+    named = [*map(str, meta), *map(str, facts.get("extra_files", ()))]
+    return any(XECTOOL in name for name in named) or XECTOOL in str(facts.get("producer", ""))

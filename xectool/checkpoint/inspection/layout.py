@@ -1,0 +1,295 @@
+"""What kind of checkpoint some contents are: whose layout, which network, which sets of weights, what else is in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from xectool.checkpoint import foreign
+from xectool.checkpoint.format import FORMAT_NAME
+from xectool.checkpoint.inspection.contents import Contents
+from xectool.checkpoint.inspection.tree import Opaque
+from xectool.errors import CheckpointError
+
+XECTOOL: Final = "xectool"
+OLDER: Final = "older system"
+_WEIGHT_KEYS = ("state_dict", "model_state_dict", "model", "net", "network", "weights", "params", "module", "teacher")
+_AVERAGE_KEYS = ("state_dict_ema", "ema_state_dict", "model_ema", "ema")
+_OPTIMIZER_KEYS = ("optimizer_state_dict", "optimizer_states", "optimizer")
+_SCHEDULER_KEYS = ("scheduler_state_dict", "lr_schedulers", "lr_scheduler", "scheduler")
+_SCALER_KEYS = ("scaler_state_dict", "scaler", "amp_scaler", "MixedPrecision", "MixedPrecisionPlugin")
+_STEP_KEYS = ("step", "global_step", "iteration")
+_FAMILIES: Final = (
+    ("timm vision transformer", ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight")),
+    ("timm Swin transformer", ("patch_embed.proj.weight", "layers.0.blocks.0.attn.relative_position_bias_table")),
+    ("timm ConvNeXt", ("stem.0.weight", "stages.0.blocks.0.conv_dw.weight")),
+    ("ConvNeXt", ("downsample_layers.0.0.weight", "stages.0.0.dwconv.weight")),
+    ("timm EfficientNet", ("conv_stem.weight", "blocks.0.0.conv_dw.weight")),
+    ("timm MLP-Mixer", ("stem.proj.weight", "blocks.0.mlp_tokens.fc1.weight")),
+    ("timm RegNet", ("stem.conv.weight", "s1.b1.conv1.conv.weight")),
+    ("timm NFNet", ("stem.conv1.weight", "stages.0.0.conv1.weight")),
+    ("torchvision or timm ResNet", ("conv1.weight", "layer1.0.conv1.weight")),
+    ("torchvision vision transformer", ("conv_proj.weight", "encoder.layers.encoder_layer_0.ln_1.weight")),
+    ("Hugging Face BERT", ("embeddings.word_embeddings.weight", "encoder.layer.0.attention.self.query.weight")),
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a checkpoint is.
+
+    Attributes:
+        origin: Who writes files like this: ``xectool``, ``older system``, ``Lightning``, ``timm``, ...
+        kind: ``regressor``, ``mae``, ``inpainter``, ``encoder`` where it is one of ours, else a description.
+        weights: Sets of weights by role (``model``, ``ema``, ``best``), each by name without wrappers.
+        wrappers: What wrappers had put in front of every name.
+        config: The stored configuration; of the older system translated to ours.
+        meta: Facts stored beside the weights.
+        training: What a resume needs beyond the weights: optimizer, scheduler, scaler, rng, ...
+        epoch: Epoch as stored.
+        step: Optimizer steps as stored.
+        notes: What the reader should know about the layout.
+    """
+
+    origin: str
+    kind: str
+    weights: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
+    wrappers: tuple[str, ...] = ()
+    config: Mapping[str, Any] | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
+    epoch: int | None = None
+    step: int | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the weights are those of one of our networks."""
+        return self.origin in (XECTOOL, OLDER)
+
+    @property
+    def main(self) -> Mapping[str, Tensor]:
+        """The raw weights, or the only set there is."""
+        return self.weights.get("model") or next(iter(self.weights.values()), {})
+
+
+def recognise(contents: Contents) -> Layout:
+    """Return what some contents are; every file that could be read gets an answer."""
+    payload = contents.payload
+    if contents.format == "safetensors":
+        return _safetensors(contents)
+    if contents.format == "onnx":
+        producer = str(contents.facts.get("producer") or "unknown")
+        return Layout(f"ONNX, by {producer}", "graph", {"model": _tensors(payload)}, meta=contents.facts["metadata"])
+    if isinstance(payload, Opaque):
+        script = contents.format == "torchscript"
+        return Layout("TorchScript" if script else "pickled object", payload.name, {"model": _tensors(payload.weights)})
+    if isinstance(payload, Tensor):
+        return Layout("PyTorch", "one tensor", {"model": {"tensor": payload}})
+    if isinstance(payload, Mapping):
+        return _dictionary(payload)
+    return Layout("PyTorch", f"a {type(payload).__name__} without weights")
+
+
+def _dictionary(payload: Mapping[Any, Any]) -> Layout:
+    if payload.get("format") == FORMAT_NAME:
+        return _ours(payload)
+    named = {str(key): value for key, value in payload.items()}
+    if "pytorch-lightning_version" in named:
+        return _lightning(named)
+    if foreign.is_foreign(named):
+        return _older(named)
+    return _generic(named)
+
+
+def _ours(payload: Mapping[Any, Any]) -> Layout:
+    meta = _json(payload.get("meta"))
+    sets = {role: _tensors(payload.get(role)) for role in ("model", "ema")}
+    training = payload.get("training")
+    config = meta.get("config")
+    return Layout(
+        origin=XECTOOL,
+        kind=str(meta.get("kind", "unknown")),
+        weights={role: weights for role, weights in sets.items() if weights},
+        config=config if isinstance(config, Mapping) else None,
+        meta=meta,
+        training=training if isinstance(training, Mapping) else {},
+        epoch=_whole(meta.get("epoch")),
+        step=_whole(meta.get("step")),
+    )
+
+
+def _older(payload: Mapping[str, Any]) -> Layout:
+    layout = foreign.recognise(payload)
+    config: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+    try:
+        config = foreign.to_config(payload)
+    except (CheckpointError, LookupError, ValueError, TypeError, AttributeError) as error:
+        notes = (str(error).splitlines()[0],)
+    kept = ("epoch", "best_val_loss", "mlflow_run_id", "stripped")
+    return Layout(
+        origin=OLDER,
+        kind=layout.kind,
+        weights={which: foreign.state_dict(payload, which) for which in layout.weights},
+        wrappers=_wrappers(name for key in foreign.CONTAINERS.values() for name in _names(payload.get(key)))
+        or _wrappers(payload),
+        config=config,
+        meta={key: payload[key] for key in kept if key in payload}
+        | {"num_averaged": _count(payload.get("ema_state_dict"))},
+        training=_training(payload),
+        epoch=layout.epoch,
+        notes=notes,
+    )
+
+
+def _lightning(payload: Mapping[str, Any]) -> Layout:
+    weights, wrappers = unwrapped(_tensors(payload.get("state_dict")))
+    version = payload.get("pytorch-lightning_version")
+    hyper = payload.get("hyper_parameters")
+    return Layout(
+        origin=f"Lightning {version}",
+        kind=family(weights) or "a LightningModule",
+        weights={"model": weights} if weights else {},
+        wrappers=wrappers,
+        meta={"hyper_parameters": hyper} if isinstance(hyper, Mapping) else {},
+        training=_training(payload),
+        epoch=_whole(payload.get("epoch")),
+        step=_whole(payload.get("global_step")),
+    )
+
+
+def _generic(payload: Mapping[str, Any]) -> Layout:
+    """Return the layout of a dictionary that nobody has signed."""
+    model, place = _find_weights(payload)
+    weights, wrappers = unwrapped(model)
+    sets = {"model": weights} if weights else {}
+    for key in _AVERAGE_KEYS:
+        average, _ = unwrapped(_tensors(payload.get(key)))
+        if average and key != place:
+            sets["ema"] = average
+    known = family(weights)
+    is_timm = (known or "").startswith("timm") or {"arch", "args", "version"} <= payload.keys()
+    if not weights:
+        kind = "an optimizer state" if {"state", "param_groups"} <= payload.keys() else "no weights"
+    else:
+        kind = known or ("a state dict" if place is None else f"a state dict under '{place}'")
+    arch = payload.get("arch")
+    return Layout(
+        origin="timm" if is_timm else "PyTorch",
+        kind=kind,
+        weights=sets,
+        wrappers=wrappers,
+        meta={"arch": arch} if isinstance(arch, str) else {},
+        training=_training(payload) if place is not None else {},
+        epoch=_whole(payload.get("epoch")),
+        step=next((_whole(payload.get(key)) for key in _STEP_KEYS if key in payload), None),
+    )
+
+
+def _safetensors(contents: Contents) -> Layout:
+    weights, wrappers = unwrapped(_tensors(contents.payload))
+    metadata = {str(key): str(value) for key, value in contents.facts.get("metadata", {}).items()}
+    meta = _json(metadata.get(FORMAT_NAME)) if FORMAT_NAME in metadata else {}
+    config = meta.get("config")
+    if meta:
+        shaped = config if isinstance(config, Mapping) else None
+        return Layout(XECTOOL, str(meta.get("kind", "unknown")), {"model": weights}, wrappers, shaped, meta)
+    if foreign.is_foreign(weights):
+        kind = foreign.recognise(weights).kind
+        return Layout(OLDER, kind, {"model": weights}, wrappers, meta=metadata, notes=("it holds no configuration",))
+    known = family(weights)
+    origin = "timm" if (known or "").startswith("timm") else "safetensors"
+    return Layout(origin, known or "a state dict", {"model": weights} if weights else {}, wrappers, meta=metadata)
+
+
+def family(weights: Mapping[str, Any]) -> str | None:
+    """Return the family of networks that uses these names; names may share a prefix."""
+    for title, marks in _FAMILIES:
+        prefixes = [name.removesuffix(marks[0]) for name in weights if name.endswith(marks[0])]
+        if any(all(prefix + mark in weights for mark in marks) for prefix in prefixes):
+            return title
+    return None
+
+
+def unwrapped(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Return weights without what wrappers put in front of every name, and what that was."""
+    wrappers: list[str] = []
+    found = {name: value for name, value in weights.items() if name != foreign.EMA_COUNTER}
+    while found and (wrapper := _shared_wrapper(found)):
+        wrappers.append(wrapper)
+        found = {name.removeprefix(wrapper): value for name, value in found.items()}
+    return found, tuple(wrappers)
+
+
+def _shared_wrapper(weights: Mapping[str, Any]) -> str | None:
+    return next((w for w in foreign.WRAPPERS if all(name.startswith(w) for name in weights)), None)
+
+
+def _wrappers(names: Any) -> tuple[str, ...]:
+    found: list[str] = []
+    for name in names:
+        rest = str(name)
+        while wrapper := next((w for w in foreign.WRAPPERS if rest.startswith(w)), None):
+            rest = rest.removeprefix(wrapper)
+            if wrapper not in found:
+                found.append(wrapper)
+    return tuple(found)
+
+
+def _find_weights(payload: Mapping[str, Any]) -> tuple[dict[str, Tensor], str | None]:
+    own = _tensors(payload)
+    if len(own) * 2 > len(payload):
+        return own, None
+    for key in _WEIGHT_KEYS:
+        found = _tensors(payload.get(key))
+        if found:
+            return found, key
+    sets = {key: _tensors(value) for key, value in payload.items() if key not in _OPTIMIZER_KEYS}
+    largest = max(sets, key=lambda key: len(sets[key]), default=None)
+    return (sets[largest], largest) if largest is not None and sets[largest] else (own, None)
+
+
+def _training(payload: Mapping[str, Any]) -> dict[str, Any]:
+    places = (("optimizer", _OPTIMIZER_KEYS), ("scheduler", _SCHEDULER_KEYS), ("scaler", _SCALER_KEYS))
+    found = {
+        name: next((payload[key] for key in keys if payload.get(key) not in (None, [], ())), None)
+        for name, keys in places
+    }
+    single = {name: value[0] if isinstance(value, list) and len(value) == 1 else value for name, value in found.items()}
+    return {name: value for name, value in single.items() if value is not None}
+
+
+def _tensors(value: Any) -> dict[str, Tensor]:
+    if isinstance(value, Opaque):
+        value = value.weights
+    if not isinstance(value, Mapping):
+        return {}
+    return {str(name): item for name, item in value.items() if isinstance(item, Tensor)}
+
+
+def _names(value: Any) -> list[str]:
+    return list(map(str, value)) if isinstance(value, Mapping) else []
+
+
+def _count(average: Any) -> int | None:
+    value = average.get(foreign.EMA_COUNTER) if isinstance(average, Mapping) else None
+    is_count = isinstance(value, torch.Tensor) and value.numel() == 1 and value.device.type != "meta"
+    return int(value) if is_count else None  # type: ignore[arg-type]
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _json(text: Any) -> dict[str, Any]:
+    try:
+        value = json.loads(text) if isinstance(text, str) else {}
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,85 @@
+"""Any file to its contents, by what it is and not by how it is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from xectool.checkpoint.inspection.archive import LOCAL_MAGIC
+from xectool.checkpoint.inspection.contents import Contents
+from xectool.checkpoint.inspection.embedded import is_tar
+from xectool.checkpoint.inspection.opcodes import PICKLE_MAGIC, read_pickle
+from xectool.checkpoint.inspection.safetensors_file import looks_like_safetensors, read_safetensors
+from xectool.checkpoint.inspection.sniff import stranger
+from xectool.checkpoint.inspection.torch_legacy import read_pickles, read_tar
+from xectool.checkpoint.inspection.torch_zip import read_zip
+from xectool.checkpoint.inspection.trust import Trust, trust_of
+from xectool.checkpoint.inspection.window import Content, open_content, unreadable
+from xectool.checkpoint.inspection.zip_headers import END_MAGIC
+from xectool.errors import CheckpointError, nearest
+
+_HEAD: Final = 4096
+_PROTOCOLS: Final = range(2, 6)
+_TEXT_OPCODES: Final = b"(c]}ldi"
+_MAX_TEXT_PICKLE: Final = 1 << 20
+_NAMES = ("checkpoint_best.pt", "checkpoint_last.pt")
+
+
+def read(path: Path) -> Contents:
+    """Take a model file apart.
+
+    Raises:
+        CheckpointError: It is missing, or holds no model: the message names what it is instead.
+    """
+    if not path.is_file():
+        raise _missing(path)
+    content = open_content(path)
+    head = bytes(content.data[:_HEAD])
+    if head.startswith((LOCAL_MAGIC, END_MAGIC)):
+        return read_zip(content)
+    if is_tar(content.data):
+        return read_tar(content)
+    if head.startswith(PICKLE_MAGIC) and len(head) > 1 and head[1] in _PROTOCOLS:
+        return read_pickles(content)
+    if looks_like_safetensors(head, len(content.data)):
+        return read_safetensors(content)
+    return _without_magic(content, head)
+
+
+def _without_magic(content: Content, head: bytes) -> Contents:
+    """Read the two formats that begin like anything: ONNX, and pickles of the first protocols."""
+    from xectool.checkpoint.inspection.onnx_file import looks_like_onnx, read_onnx
+
+    if head[:1] in (b"\x08", b"\x12", b":") and looks_like_onnx(content.data):
+        return read_onnx(content)
+    if _is_text_pickle(content.data):
+        return read_pickles(content)
+    if content.path.suffix.lower() == ".onnx" and head[:1] == b"\x08":
+        return read_onnx(content)
+    raise unreadable(content.path, *stranger(head, len(content.data)))
+
+
+def _is_text_pickle(data: memoryview) -> bool:
+    """Return whether bytes without a magic number are a pickle: whole, or one that has run code before it breaks."""
+    if bytes(data[:1]) not in [bytes([byte]) for byte in _TEXT_OPCODES]:
+        return False
+    found = read_pickle(data[:_MAX_TEXT_PICKLE])
+    return not found.problem or any(trust_of(name) is Trust.CODE for name in found.globals)
+
+
+def _missing(path: Path) -> CheckpointError:
+    if path.is_dir():
+        inside = next((name for name in _NAMES if (path / name).is_file()), None)
+        if inside is None and (path / ".metadata").is_file():
+            what = "this is a directory of torch.distributed.checkpoint; its shards are no single file"
+            return unreadable(
+                path, what, f"python -m torch.distributed.checkpoint.format_utils dcp_to_torch {path} F.pt"
+            )
+        fix = f"xectool inspect-ckpt {path / inside}" if inside else "name a checkpoint file"
+        return unreadable(path, "this is a directory, not a checkpoint", fix, "XT-CKPT-MISSING")
+    if path.exists():
+        return unreadable(path, "this is no regular file (a pipe, socket or device)", "name a file", "XT-CKPT-MISSING")
+    here = [item.name for item in path.parent.iterdir()] if path.parent.is_dir() else []
+    similar = nearest(path.name, here)
+    fix = f"did you mean {path.parent / similar[0]}?" if similar else "check the path"
+    return unreadable(path, "no such checkpoint", fix, "XT-CKPT-MISSING")
