@@ -1,0 +1,151 @@
+"""Files that are not ours, or lie about themselves: a verdict for each, in bounded time and memory."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import pytest
+import uproot
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from xectool.checks import sandbox
+from xectool.checks.probing import probe
+from xectool.checks.sandbox import Sandbox
+from xectool.engine.data_report import DataChecked
+
+
+def make(path: Path, **objects: Any) -> Path:
+    with uproot.recreate(path) as file:
+        for name, value in objects.items():
+            file[name] = value
+    return path
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """ROOT files of other people."""
+    directory = tmp_path_factory.mktemp("foreign")
+    histogram = np.histogram(np.arange(20.0), bins=5)
+    jagged = ak.Array([[1.0, 2.0], [], [3.0]])
+    return {
+        "histograms": make(directory / "histograms.root", h=histogram),
+        "nothing": make(directory / "nothing.root"),
+        "other_tree": make(directory / "other_tree.root", events={"x": np.arange(5.0)}),
+        "strings": make(directory / "strings.root", tree={"name": ak.Array(["a", "bc", "d"])}),
+        "jagged": make(directory / "jagged.root", tree={"npho": jagged, "relative_time": jagged}),
+        "plain": make(directory / "plain.root", tree={"x": np.arange(5.0), "y": np.arange(5)}),
+    }
+
+
+@pytest.mark.parametrize("name", ["histograms", "nothing", "other_tree", "strings", "jagged", "plain"])
+def test_a_file_that_is_not_ours_gets_a_verdict(foreign: dict[str, Path], check: Any, name: str) -> None:
+    result: DataChecked = check(foreign[name], deep=True)
+    assert result.is_bad
+    first = result.findings[0]
+    assert first.code in ("DAT-03", "DAT-04", "DAT-05")
+    assert str(foreign[name]) in first.where
+    assert first.fix
+    assert "do not train" in result.verdict
+
+
+def test_what_is_there_instead_is_named(foreign: dict[str, Path], check: Any) -> None:
+    assert "trees there: events" in check(foreign["other_tree"]).findings[0].problem
+    assert "objects there: h" in check(foreign["histograms"]).findings[0].problem
+    assert "nearest there: x, y" in check(foreign["plain"]).findings[0].problem
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("small") / "small.root", tree={"x": np.arange(50.0), "s": ak.Array(["a"] * 50)})
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_four_bytes_of_metadata_may_lie(small: Path, tmp_path: Path, data: st.DataObject) -> None:
+    content = bytearray(small.read_bytes())
+    at = data.draw(st.integers(4, len(content) - 4))
+    lie = data.draw(st.sampled_from([0, 1, 2**31 - 1, 2**32 - 1, 0x7F000000, 0x01010101]))
+    content[at : at + 4] = struct.pack(">I", lie)
+    path = tmp_path / "lie.root"
+    path.write_bytes(content)
+    with Sandbox(time_limit_s=60.0) if data.draw(st.integers(0, 30)) == 0 else _Direct() as opener:
+        facts = opener.probe(str(path))
+    assert facts.opened or facts.troubles
+
+
+class _Direct:
+    """Opens in this process, which is faster; what only the other process survives is tested below."""
+
+    def __enter__(self) -> _Direct:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def probe(self, path: str) -> Any:
+        try:
+            return probe(path)
+        except MemoryError:
+            with Sandbox() as opener:
+                return opener.probe(path)
+
+
+FAULTY = """
+import sys, time
+from xectool.checks import sandbox
+import xectool.checks.probing as probing
+def probe(path, tree):
+    if "slow" in path: time.sleep(60)
+    if "greedy" in path: return bytearray(10**12)
+    if "crash" in path: raise ZeroDivisionError("unforeseen")
+    if "killed" in path: import os; os._exit(9)
+    return real(path, tree)
+real, probing.probe = probing.probe, probe
+sandbox._serve(int(sys.argv[-1]))
+"""
+
+
+@pytest.fixture
+def faulty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that does what damaged metadata make it do, really, in the other process."""
+    real = sandbox.subprocess.Popen
+
+    def popen(command: list[str], **options: Any) -> Any:
+        return real([sys.executable, "-c", FAULTY, command[-1]], **options)
+
+    monkeypatch.setattr(sandbox.subprocess, "Popen", popen)
+
+
+@pytest.mark.slow
+def test_a_file_that_takes_the_reader_down_is_named_and_the_next_is_read(
+    faulty: None, small: Path, tmp_path: Path
+) -> None:
+    reasons = {"slow": "takes more than", "greedy": "ask for more than", "crash": "unforeseen", "killed": "code 9"}
+    with Sandbox(time_limit_s=3.0) as opener:
+        for name, reason in reasons.items():
+            facts = opener.probe(str(tmp_path / f"{name}.root"))
+            assert not facts.opened
+            assert reason in facts.troubles[0].problem, facts.troubles
+            assert f"{name}.root" in facts.troubles[0].where
+        assert opener.probe(str(small)).opened
+
+
+def test_many_files_share_one_reader(small: Path) -> None:
+    with Sandbox() as opener:
+        first = opener.probe(str(small))
+        process = opener._process
+        assert opener.probe(str(small)) is not first
+        assert opener._process is process
+
+
+def test_a_missing_file_is_a_mistake_of_the_caller(check: Callable[..., Any], tmp_path: Path) -> None:
+    from xectool.errors import DataFileError
+
+    with pytest.raises(DataFileError, match="does not exist"):
+        check(tmp_path / "none.root")

@@ -1,0 +1,388 @@
+"""Each of the 26 checks: one sample that passes, one that fails with its code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from xectool.checks.catalogue import DATA_CHECKS
+from xectool.checks.data_facts import DataFacts
+from xectool.checks.facts import FileFacts
+from xectool.checks.probing import probe
+from xectool.checks.running import Inspection, repeated_events, shared_events
+from xectool.checks.sample import SampleScan, ScanSettings
+from xectool.checks.sharing import Sharing, WorkerShare, plan_sharing
+from xectool.config.data import DataConfig
+from xectool.config.load import load_config
+from xectool.config.normalization import NormalizationConfig
+from xectool.data.blocks import SourceFile
+from xectool.data.plan import DataPlan
+from xectool.findings import Finding
+from xectool.rules import Rule
+
+Rows = dict[str, np.ndarray]
+BY_CODE: dict[str, Rule[DataFacts]] = {rule.code: rule for rule in DATA_CHECKS}
+CONFIG: dict[str, Any] = {
+    "kind": "regressor",
+    "data": {"train_path": "train.root", "val_path": "val.root", "batch_size": 8, "chunksize": 1024},
+    "tasks": {
+        "energy": {"enabled": True, "scale": "auto", "shift": "auto"},
+        "uvwFI": {"enabled": True, "scale": "auto", "shift": "auto"},
+    },
+}
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Callable[..., Any]:
+    """A configuration from plain values and overrides."""
+
+    def load(*overrides: str, kind: str = "regressor") -> Any:
+        values = CONFIG if kind == "regressor" else {"kind": kind, "data": CONFIG["data"]}
+        path = tmp_path / f"{kind}.yaml"
+        path.write_text(yaml.safe_dump(values))
+        return load_config(path, overrides).config
+
+    return load
+
+
+@pytest.fixture
+def look(tmp_path: Path, write: Callable[..., Path]) -> Callable[..., DataFacts]:
+    """Facts of samples given as rows or as paths, opened in this process."""
+
+    def sample_of(parts: list[Any], how: ScanSettings, name: str) -> Any:
+        paths = [
+            part if isinstance(part, Path) else write(tmp_path / f"{name}{number}.root", part)
+            for number, part in enumerate(parts)
+        ]
+        return SampleScan(how, [probe(str(path)) for path in paths]).run()
+
+    def look(*parts: Any, config: Any = None, other: Any = None, **normalization: Any) -> DataFacts:
+        constants = config.normalization if config is not None else NormalizationConfig(**normalization)
+        tasks = tuple(config.tasks.enabled()) if config is not None and config.kind == "regressor" else ()
+        settings = ScanSettings(config.data if config is not None else DataConfig(), constants, tasks, None)
+        facts = DataFacts(settings, sample_of(list(parts), settings, "a"), config)
+        how = Inspection(settings)
+        facts.repeated, facts.copies = repeated_events(facts.sample, how)
+        if other is not None:
+            facts.other = sample_of([other], settings, "other")
+            facts.shared, facts.shared_files = shared_events(facts.sample, facts.other, how)
+        return facts
+
+    return look
+
+
+def found(code: str, facts: DataFacts) -> list[Finding]:
+    """What a check says above a note."""
+    return [item for item in BY_CODE[code].check(facts) if item.severity.value != "info"]
+
+
+def one(code: str, facts: DataFacts, severity: str, *words: str) -> Finding:
+    """The one finding of a check, which has these words in it."""
+    items = found(code, facts)
+    assert items, f"{code} found nothing"
+    first = items[0]
+    assert first.code == code
+    assert first.severity.value == severity
+    assert all(word in f"{first.problem} {first.where} {first.fix} {first.evidence}" for word in words), first
+    assert first.where
+    return first
+
+
+def test_the_catalogue_is_complete() -> None:
+    assert sorted(BY_CODE) == [f"DAT-{number:02d}" for number in range(1, 27)]
+    assert all(rule.title for rule in DATA_CHECKS)
+
+
+@pytest.mark.parametrize("code", sorted(BY_CODE))
+def test_a_good_sample_passes(code: str, good: Path, look: Any, load: Any, rows: Rows) -> None:
+    facts = look(good, config=load())
+    facts.shared = None
+    assert found(code, facts) == []
+
+
+def test_01_a_file_that_does_not_open(tmp_path: Path, look: Any) -> None:
+    (tmp_path / "a.root").write_bytes(b"<html>")
+    one("DAT-01", look(tmp_path / "a.root"), "error", "web page", "a.root", "XT-DATA-NOT-ROOT")
+
+
+def test_02_an_impossible_reading(look: Any, rows: Rows) -> None:
+    rows["npho"][3, 4600] = 5e9
+    one("DAT-02", look(rows), "error", "npho", "entry 3", "sensor 4600 face top", "5e+09")
+
+
+def test_03_another_tree(tmp_path: Path, write: Any, look: Any, rows: Rows) -> None:
+    one("DAT-03", look(write(tmp_path / "b.root", rows, tree="events")), "error", "trees there: events")
+
+
+def test_04_a_task_without_its_truth(look: Any, load: Any, rows: Rows) -> None:
+    del rows["energyTruth"]
+    one("DAT-04", look(rows, config=load()), "error", "energyTruth", "task energy")
+
+
+def test_04_missing_truth_of_no_task_is_fine(look: Any, rows: Rows) -> None:
+    del rows["energyTruth"]
+    assert found("DAT-04", look(rows)) == []
+
+
+def test_05_a_narrow_file_among_others(look: Any, good: Path, rows: Rows) -> None:
+    rows["npho"] = rows["npho"][:, :4759]
+    one("DAT-05", look(good, rows), "error", "4759", "4760", "a1.root")
+
+
+def test_06_no_events_and_too_few(look: Any, load: Any, good: Path, rows: Rows) -> None:
+    empty = {name: values[:0] for name, values in rows.items()}
+    one("DAT-06", look(good, empty), "warning", "a1.root", "no entries")
+    assert [item.severity.value for item in found("DAT-06", look(empty))] == ["warning", "error"]
+    one("DAT-06", look(good, config=load("data.batch_size=1000")), "error", "120 events", "data.batch_size")
+
+
+@pytest.mark.parametrize(("value", "kind"), [(np.nan, "1 NaN"), (np.inf, "1 +Inf"), (-np.inf, "1 -Inf")])
+def test_07_what_is_no_number_is_counted_and_located(look: Any, rows: Rows, value: float, kind: str) -> None:
+    rows["npho"][9, 4300] = value
+    one("DAT-07", look(rows), "warning", kind, "entry 9", "event 9", "sensor 4300 face outer")
+
+
+def test_07_mostly_invalid_readings(look: Any, rows: Rows) -> None:
+    rows["npho"][:, :3000] = 1e10
+    one("DAT-07", look(rows), "warning", "invalid")
+    rows["npho"][:, :4700] = 1e10
+    one("DAT-07", look(rows), "error", "invalid")
+
+
+def test_08_roots_of_negative_numbers(look: Any, rows: Rows) -> None:
+    rows["npho"] = np.maximum(rows["npho"], 0)
+    rows["npho"][5, 5] = -10
+    facts = look(rows, npho_scheme="sqrt")
+    one("DAT-08", facts, "warning", "1 readings", "sqrt")
+    rows["npho"][:, ::10] = -10
+    one("DAT-08", look(rows, npho_scheme="sqrt"), "error", "log1p")
+
+
+def test_09_a_scale_that_does_not_fit(look: Any, rows: Rows) -> None:
+    facts = look(rows, npho_scale=0.58, npho_scale2=1.0)
+    one("DAT-09", facts, "warning", "npho_scale=0.58", "--set normalization.npho_scale=1000.0")
+    rows["npho"] = rows["npho"] * 10
+    one("DAT-09", look(rows, npho_scheme="linear", npho_scale=1.0), "error", "linear")
+
+
+def test_10_times_in_nanoseconds(look: Any, rows: Rows) -> None:
+    valid = rows["relative_time"] < 9e9
+    rows["relative_time"] = np.where(valid, rows["relative_time"] * 1e9, rows["relative_time"]).astype("f4")
+    one("DAT-10", look(rows), "error", "another unit than seconds", "sensor")
+
+
+def test_10_a_time_scale_that_does_not_fit(look: Any, rows: Rows) -> None:
+    facts = look(rows, time_scale=1e-9, time_shift=5.0)
+    assert [item.severity.value for item in BY_CODE["DAT-10"].check(facts)] == ["info"]
+    valid = rows["relative_time"] < 9e9
+    rows["relative_time"] = np.where(valid, rows["relative_time"] * 10, 1e10).astype("f4")
+    one("DAT-10", look(rows, time_scale=1e-9), "warning", "time_scale")
+
+
+def test_11_a_channel_without_spread(look: Any, rows: Rows) -> None:
+    one("DAT-11", look(rows, npho_scale=1e9), "error", "channel npho face all", "--set normalization.npho_scale=1000.0")
+
+
+def test_11_one_face_without_spread(look: Any, rows: Rows) -> None:
+    rows["npho"][:, 4308:4452] = 50.0
+    items = found("DAT-11", look(rows))
+    assert [item.where.rpartition("face ")[2] for item in items] == ["us"]
+
+
+def test_12_a_tail_under_a_linear_scheme(look: Any, rows: Rows) -> None:
+    rows["npho"] = np.clip(rows["npho"], 0, 100)
+    rows["npho"][4, 4] = 1e6
+    one("DAT-12", look(rows, npho_scheme="linear"), "warning", "sigma", "log1p")
+    assert found("DAT-12", look(rows)) == []
+
+
+def test_13_readings_on_the_sentinel(look: Any, rows: Rows) -> None:
+    facts = look(rows)
+    rows["npho"][2, 8] = 500.0
+    rows["relative_time"][2, 8] = -1.46 * 1.14e-7
+    collided = look(rows)
+    assert found("DAT-13", facts) == []
+    one("DAT-13", collided, "warning", "1 valid", "entry 2", "sensor 8", "sentinel -1")
+    assert int(collided.sample.cells.time.valid[8]) == int((rows["npho"][:, 8] >= 100).sum())
+
+
+def test_14_a_dead_face_is_worse_than_dead_sensors(look: Any, rows: Rows) -> None:
+    rows["npho"][:, 4596:4669] = 1e10
+    one("DAT-14", look(rows), "error", "all 73 sensors of face top")
+
+
+def test_14_many_dead_sensors(look: Any, rows: Rows) -> None:
+    rows["npho"][:, :4000:7] = 1e10
+    one("DAT-14", look(rows), "warning", "sensors are dead")
+
+
+@pytest.mark.parametrize("state", ["constant", "hot", "noisy"])
+def test_14_sensors_that_make_up_light(look: Any, rows: Rows, state: str) -> None:
+    sensor = 1234
+    rng = np.random.default_rng(1)
+    faults = {
+        "constant": np.full(len(rows["npho"]), 3.0),
+        "hot": rows["npho"][:, sensor] + rng.normal(2000, 30, len(rows["npho"])),
+        "noisy": rows["npho"][:, sensor] + rng.normal(0, 600, len(rows["npho"])),
+    }
+    rows["npho"][:, sensor] = faults[state]
+    facts = look(rows)
+    assert facts.health.of(state) == [sensor]
+    one("DAT-14", facts, "warning", state, f"sensor {sensor} face inner")
+
+
+def test_15_a_mask_that_hides_nothing(look: Any, load: Any, rows: Rows) -> None:
+    config = load("model.mask_ratio=0.6", kind="mae")
+    assert found("DAT-15", look(rows, config=config)) == []
+    rows["npho"][7] = 1e10
+    one("DAT-15", look(rows, config=config), "error", "mask_ratio", "0 valid")
+
+
+@pytest.mark.parametrize(
+    ("branch", "factor", "unit"),
+    [
+        ("energyTruth", 1e3, "MeV"),
+        ("energyTruth", 1e6, "keV"),
+        ("timeTruth", 1e9, "ns"),
+        ("uvwTruth", 10.0, "mm"),
+        ("uvwTruth", 0.01, "m,"),
+        ("emiAng", np.pi / 180, "radians"),
+    ],
+)
+def test_16_truth_in_another_unit(look: Any, rows: Rows, branch: str, factor: float, unit: str) -> None:
+    rows[branch] = (rows[branch] * factor).astype(rows[branch].dtype)
+    one("DAT-16", look(rows), "warning", f"looks like {unit}", branch)
+
+
+def test_16_truth_that_is_no_number_constant_or_impossible(look: Any, load: Any, rows: Rows) -> None:
+    rows["timeTruth"][17] = np.nan
+    one("DAT-16", look(rows), "error", "timeTruth entry 17", "event 17")
+    rows["timeTruth"][17] = 0
+    rows["uvwTruth"][3, 2] = 400.0
+    one("DAT-16", look(rows), "warning", "uvwTruth entry 3", "component 2", "400")
+    rows["uvwTruth"][3, 2] = 4.0
+    rows["energyTruth"][:] = 0.0528
+    one("DAT-16", look(rows, config=load()), "warning", "every event")
+
+
+def test_17_logarithms_of_nothing(look: Any, load: Any, rows: Rows) -> None:
+    config = load("tasks.energy.log_transform=true")
+    assert found("DAT-17", look(rows, config=config)) == []
+    rows["energyTruth"][6] = 0.0
+    one("DAT-17", look(rows, config=config), "error", "tasks.energy.log_transform", "entry 6")
+
+
+@pytest.mark.parametrize("setting", ["tasks.energy.loss_beta=1.0", "tasks.energy.loss_beta=0.00001"])
+def test_18_a_beta_far_from_the_error(look: Any, load: Any, rows: Rows, setting: str) -> None:
+    config = load("tasks.energy.scale=null", "tasks.energy.shift=null", setting)
+    one("DAT-18", look(rows, config=config), "warning", "tasks.energy.loss_beta", "scale=auto")
+
+
+def test_19_events_that_stand_twice(look: Any, rows: Rows) -> None:
+    rows["event"][50] = rows["event"][20]
+    facts = look(rows)
+    first = one("DAT-19", facts, "warning", "1 events", "entry 50", "entry 20")
+    assert "run and event number" in first.problem
+
+
+def test_19_copies_under_another_number(look: Any, rows: Rows) -> None:
+    rows["npho"][50] = rows["npho"][20]
+    one("DAT-19", look(rows), "warning", "exactly the photons", "entry 50", "entry 20")
+
+
+def test_19_between_files(look: Any, good: Path, rows: Rows) -> None:
+    other = {name: values[100:] for name, values in rows.items()}
+    one("DAT-19", look(good, other), "warning", "20 events", "a1.root")
+
+
+def test_20_one_shared_event(look: Any, load: Any, rows: Rows) -> None:
+    other = {name: values[:30].copy() for name, values in rows.items()}
+    other["event"] = other["event"] + 100_000
+    other["npho"] = other["npho"] + np.float32(0.25)
+    assert found("DAT-20", look(rows, other=other)) == []
+    other["event"][12] = rows["event"][5]
+    one("DAT-20", look(rows, other=other), "error", "shares 1 event", "other0.root entry 12", "entry 5")
+    allowed = load("data.allow_overlap=true")
+    one("DAT-20", look(rows, config=allowed, other=other), "warning", "shares 1 event")
+
+
+def test_20_the_same_file_under_another_name(look: Any, good: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.root"
+    copy.write_bytes(good.read_bytes())
+    one("DAT-20", look(good, other=copy), "error", "copy.root")
+
+
+def test_21_sorted_events_and_drifting_files(look: Any, rows: Rows) -> None:
+    order = np.argsort(rows["energyTruth"])
+    energies = {name: values[order] for name, values in rows.items()}
+    one("DAT-21", look(energies), "warning", "energy", "correlation", "data.shuffle=true")
+    halves = [{name: values[part] for name, values in energies.items()} for part in (slice(60), slice(60, None))]
+    assert any("drifts" in item.problem for item in found("DAT-21", look(*halves)))
+
+
+def test_22_a_sample_with_another_gain(look: Any, rows: Rows) -> None:
+    other = {name: values.copy() for name, values in rows.items()}
+    assert found("DAT-22", look(rows, other=other)) == []
+    other["npho"] = np.where(other["npho"] < 9e9, other["npho"] * 1.5 + 30, other["npho"]).astype("f4")
+    first = one("DAT-22", look(rows, other=other), "warning", "KS", "npho", "sigma apart")
+    assert " p " in first.problem or "(p " in first.problem
+
+
+def test_23_idle_workers_and_ranks(look: Any, load: Any, good: Path) -> None:
+    facts = look(good, config=load())
+    files = [SourceFile(str(good), "tree", 120, (0,))]
+    plan = DataPlan(files, 8, 1, num_shards=8, chunksize=64, world_size=2)
+    facts.sharing = plan_sharing(files, plan, 4)
+    assert sum(facts.sharing.rank_events) == 120
+    assert {share.files for share in facts.sharing.shares} <= {0, 1}
+    facts.sharing = plan_sharing(files, DataPlan(files, 8, 1, chunksize=1024), 4)
+    one("DAT-23", facts, "warning", "3 workers read nothing", "data.num_workers=1")
+    facts.sharing = Sharing(1, 1, 2, 0, (1, 0), (WorkerShare(0, 0, 1, 1, 1), WorkerShare(1, 0, 0, 0, 0)), 1)
+    one("DAT-23", facts, "error", "ranks [1]", "distributed.num_gpus")
+
+
+@pytest.mark.parametrize("events", [1, 7, 119, 120])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_23_ranks_share_all_events(events: int, ranks: int) -> None:
+    files = [SourceFile("a.root", "tree", events, tuple(range(0, events, 10)))]
+    shared = plan_sharing(files, DataPlan(files, 4, 1, num_shards=4, chunksize=32, world_size=ranks), 3)
+    assert sum(shared.rank_events) == events
+    assert max(shared.rank_events) - min(shared.rank_events) <= 1
+
+
+def test_24_a_buffer_beyond_the_memory(look: Any, load: Any, good: Path) -> None:
+    facts = look(good, config=load("data.chunksize=100000"))
+    facts.memory_bytes = facts.free_disk_bytes = 10**12
+    assert found("DAT-24", facts) == []
+    facts.memory_bytes = 10**8
+    one("DAT-24", facts, "error", "GB", "data.chunksize")
+    facts.memory_bytes, facts.free_disk_bytes = 10**12, 10**6
+    facts.disk_needed_bytes = {"checkpoints": 1e9}
+    one("DAT-24", facts, "error", "checkpoints 1.0 GB", "checkpoint.save_dir")
+
+
+def test_25_angle_and_vector_that_disagree(look: Any, rows: Rows) -> None:
+    rows["emiVec"][14] = rows["emiVec"][14][::-1]
+    one("DAT-25", look(rows), "warning", "in 1 events", "entry 14")
+
+
+def test_25_sensors_in_another_order(look: Any, rows: Rows) -> None:
+    order = np.random.default_rng(1).permutation(4760)
+    rows["npho"] = rows["npho"][:, order]
+    one("DAT-25", look(rows), "warning", "order of the geometry")
+
+
+def test_26_baskets_larger_than_a_window(look: Any, load: Any, good: Path) -> None:
+    assert found("DAT-26", look(good, config=load("data.chunksize=1024"))) == []
+    facts = look(good, config=load("data.chunksize=16", "data.num_shards=2"))
+    one("DAT-26", facts, "warning", "120 events", "data.chunksize")
+
+
+def test_facts_of_a_file_that_did_not_open_are_empty() -> None:
+    facts = FileFacts("a.root", "tree")
+    assert not facts.opened
+    assert facts.without_units() == {}

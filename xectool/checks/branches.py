@@ -1,0 +1,126 @@
+"""Which branches a job needs, and whether a file has them in the right type and width."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from xectool.checks.facts import BranchFacts, FileFacts, Trouble
+from xectool.config.data import DataConfig
+from xectool.config.tasks import TASK_WIDTHS
+from xectool.detector.constants import NUM_SENSORS
+from xectool.errors import DataFileError, did_you_mean, nearest
+from xectool.rootio.reader import EventFile
+
+# Numbers of another detector are the usual reason for a width that does not fit.
+_CODES = {"missing": "XT-DATA-BRANCH", "width": "XT-DATA-WIDTH", "type": "XT-DATA-TYPE"}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A branch that is looked for.
+
+    Attributes:
+        name: Its name.
+        width: Numbers an event.
+        role: What it is for.
+        option: The key that names it.
+        required: Whether a job cannot do without it.
+    """
+
+    name: str
+    width: int
+    role: str
+    option: str
+    required: bool
+
+
+def wanted_branches(data: DataConfig, tasks: Iterable[str]) -> list[Wanted]:
+    """Return the branches of a job; truth is required for the given tasks only, run and event number never."""
+    enabled = set(tasks)
+    return [
+        Wanted(data.npho_branch, NUM_SENSORS, "photons of each sensor", "data.npho_branch", True),
+        Wanted(data.time_branch, NUM_SENSORS, "time of each sensor", "data.time_branch", True),
+        Wanted(data.run_branch, 1, "run number", "data.run_branch", False),
+        Wanted(data.event_branch, 1, "event number", "data.event_branch", False),
+        *(
+            Wanted(branch, TASK_WIDTHS[task], f"truth of task {task}", f"data.truth_branches.{task}", task in enabled)
+            for task, branch in data.truth_branches.items()
+        ),
+    ]
+
+
+@dataclass(frozen=True)
+class BranchVerdict:
+    """What a file has of the wanted branches.
+
+    Attributes:
+        usable: Names of the branches that can be read as they are wanted.
+        troubles: What is wrong with the required ones.
+        notes: What is missing and not required, or of an unusual type.
+    """
+
+    usable: frozenset[str]
+    troubles: tuple[Trouble, ...]
+    notes: tuple[Trouble, ...]
+
+
+def check_branches(file: EventFile, facts: FileFacts, wanted: Iterable[Wanted]) -> BranchVerdict:
+    """Return which of the wanted branches of an open file can be read, and what is wrong with the others."""
+    usable: set[str] = set()
+    troubles: list[Trouble] = []
+    notes: list[Trouble] = []
+    for branch in wanted:
+        trouble = _trouble(file, facts.branches, branch)
+        if trouble is None:
+            usable.add(branch.name)
+            notes += _type_note(file, branch)
+        elif branch.required:
+            troubles.append(trouble)
+        elif branch.width == 1 and branch.role.endswith("number"):
+            notes.append(trouble)
+        elif trouble.code != _CODES["missing"]:
+            troubles.append(trouble)
+    return BranchVerdict(frozenset(usable), tuple(troubles), tuple(notes))
+
+
+def _trouble(file: EventFile, branches: Mapping[str, BranchFacts], wanted: Wanted) -> Trouble | None:
+    where = f"{file.where} branch {wanted.name}"
+    if wanted.name not in file.branch_names:
+        near = nearest(wanted.name, file.branch_names) or list(file.branch_names[:8])
+        hint = did_you_mean(wanted.name, file.branch_names)
+        close = hint.removeprefix("did you mean '").removesuffix("'?")
+        problem = f"'{file.path}' has no branch '{wanted.name}', the {wanted.role} (nearest there: {', '.join(near)})"
+        fix = f"{hint} --set {wanted.option}={close or 'NAME'}".strip()
+        return Trouble("DAT-04", _CODES["missing"], problem, where, fix)
+    try:
+        found = file.first_width(wanted.name) if file.num_entries else wanted.width
+    except DataFileError as error:
+        # objects and strings are of a wrong type; a first basket that cannot be read is damage
+        return Trouble.of("DAT-02" if error.code == "XT-DATA-DAMAGED" else "DAT-04", error)
+    if found == wanted.width:
+        return None
+    fitting = [name for name, facts in branches.items() if facts.width == wanted.width and name != wanted.name]
+    shown = f"branches of that width: {', '.join(fitting[:5])}" if fitting else "no branch has that width"
+    problem = (
+        f"branch '{wanted.name}' of '{file.path}' holds {found} numbers an event where the {wanted.role} has "
+        f"{wanted.width} ({shown})"
+    )
+    fix = f"--set {wanted.option}={fitting[0]}" if fitting else "use the file of this detector"
+    return Trouble("DAT-05", _CODES["width"], problem, where, fix)
+
+
+def _type_note(file: EventFile, branch: Wanted) -> list[Trouble]:
+    column = file.column(branch.name)
+    where = f"{file.where} branch {branch.name}"
+    notes = []
+    is_count = branch.role.endswith("number") or branch.option.endswith("n_gamma")
+    if column.dtype.kind in "iub" and not is_count:
+        problem = (
+            f"branch '{branch.name}' of '{file.path}' holds {column.dtype.name} where the {branch.role} is a float"
+        )
+        notes.append(Trouble("DAT-04", _CODES["type"], problem, where, "write it as float32 when the file is made"))
+    if column.dtype.kind == "f" and branch.role.endswith("number"):
+        problem = f"branch '{branch.name}' of '{file.path}' holds {column.dtype.name}: large {branch.role}s lose digits"
+        notes.append(Trouble("DAT-04", _CODES["type"], problem, where, "write it as an integer when the file is made"))
+    return notes

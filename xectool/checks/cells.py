@@ -1,0 +1,233 @@
+"""Counts and sums of the sensor readings, block by block; memory does not grow with the number of events.
+
+Axes: B events of a block, S sensors (4760).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS, UNKNOWN_ABOVE
+
+Array = npt.NDArray[Any]
+
+KEPT_CELLS: Final = 10
+# What no sensor can deliver, so a damaged byte or another unit: a 60 MeV photon makes about 1e6 photo-electrons in all
+# sensors together, and an event lasts microseconds. Below the smallest number only the exponent of a float was hit.
+LARGEST_NPHO: Final = 2e6
+LARGEST_TIME_S: Final = 1e-5
+SMALLEST_ABS: Final = {"npho": 1e-12, "time": 1e-21}
+_MARKER_WIDTH: Final = 1e-3 * DEAD_VALUE
+_MARKER_LOW, _MARKER_HIGH = np.float32(DEAD_VALUE - _MARKER_WIDTH), np.float32(DEAD_VALUE + _MARKER_WIDTH)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One reading: where it stands and what it is."""
+
+    path: str
+    entry: int
+    run: int
+    event: int
+    sensor: int
+    value: float
+
+
+@dataclass
+class CellCounts:
+    """Readings of one channel of one file.
+
+    Attributes:
+        channel: ``npho`` or ``time``.
+        total: All readings.
+        nan: Readings that are NaN.
+        posinf: Readings that are +infinity.
+        neginf: Readings that are -infinity.
+        unknown: Readings that carry the marker 1e10.
+        impossible: Finite readings no sensor delivers, markers left out.
+        first: The first few of each kind, by kind.
+    """
+
+    channel: str
+    total: int = 0
+    nan: int = 0
+    posinf: int = 0
+    neginf: int = 0
+    unknown: int = 0
+    impossible: int = 0
+    first: dict[str, list[Cell]] = field(default_factory=dict)
+
+    @property
+    def nonfinite(self) -> int:
+        """NaN and infinities together."""
+        return self.nan + self.posinf + self.neginf
+
+    def add(self, values: Array, usual: npt.NDArray[np.bool_], place: Place) -> None:
+        """Count the readings of a block.
+
+        Args:
+            values: Raw readings, shape (B, S).
+            usual: Which of them are certainly sound, shape (B, S).
+            place: Where the block lies.
+        """
+        self.total += values.size
+        marker = (values >= _MARKER_LOW) & (values <= _MARKER_HIGH)
+        self.unknown += int(np.count_nonzero(marker))
+        strange = ~(usual | marker)
+        if not strange.any():
+            return
+        rows, sensors = np.nonzero(strange)
+        odd = values[rows, sensors]
+        kinds = {
+            "nan": np.isnan(odd),
+            "posinf": np.isposinf(odd),
+            "neginf": np.isneginf(odd),
+            "impossible": np.isfinite(odd),
+        }
+        for kind, hit in kinds.items():
+            count = int(np.count_nonzero(hit))
+            setattr(self, kind, getattr(self, kind) + count)
+            kept = self.first.setdefault(kind, [])
+            for at in np.flatnonzero(hit)[: KEPT_CELLS - len(kept)]:
+                kept.append(place.cell(int(rows[at]), int(sensors[at]), float(odd[at])))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the rows of a block come from: file, entries (B,), run and event numbers (B,)."""
+
+    path: str
+    entries: Array
+    runs: Array
+    events: Array
+
+    def cell(self, row: int, sensor: int, value: float) -> Cell:
+        """Return the identity of one reading."""
+        return Cell(self.path, int(self.entries[row]), int(self.runs[row]), int(self.events[row]), sensor, value)
+
+
+class SensorSums:
+    """What is summed over events for each sensor of one channel; arrays of shape (S,).
+
+    Attributes:
+        events: Events seen.
+        valid: Events in which the sensor has a valid reading.
+        lowest: Smallest valid reading.
+        highest: Largest valid reading.
+    """
+
+    def __init__(self) -> None:
+        self.events = 0
+        self.valid = np.zeros(NUM_SENSORS, np.int64)
+        self.sum = np.zeros(NUM_SENSORS)
+        self.squares = np.zeros(NUM_SENSORS)
+        self.lowest = np.full(NUM_SENSORS, np.inf, np.float32)
+        self.highest = np.full(NUM_SENSORS, -np.inf, np.float32)
+
+    def add(self, values: Array, valid: npt.NDArray[np.bool_], unit: float = 1.0) -> None:
+        """Add a block; ``unit`` keeps the squares of small numbers within float32."""
+        self.events += len(values)
+        self.valid += np.count_nonzero(valid, axis=0)
+        np.minimum(self.lowest, np.where(valid, values, np.inf).min(axis=0), out=self.lowest)
+        np.maximum(self.highest, np.where(valid, values, -np.inf).max(axis=0), out=self.highest)
+        scaled = np.where(valid, values, np.float32(0)) / np.float32(unit)
+        self.sum += scaled.sum(axis=0) * unit
+        self.squares += np.einsum("ij,ij->j", scaled, scaled) * unit**2
+
+    @property
+    def mean(self) -> npt.NDArray[np.float64]:
+        """Mean of the valid readings; 0 without any."""
+        return np.divide(self.sum, self.valid, out=np.zeros(NUM_SENSORS), where=self.valid > 0)
+
+
+class CellScan:
+    """All sums of the readings of a sample.
+
+    Args:
+        npho_threshold: Photons from which on a time is valid.
+        lowest_npho: Lower end of the domain of the photon scheme.
+        sentinels: Raw photons and raw time, s, that normalise to the sentinels; None for one out of reach.
+        widths: How near a reading must be to count as a collision, raw.
+    """
+
+    def __init__(
+        self,
+        npho_threshold: float,
+        lowest_npho: float,
+        sentinels: tuple[float | None, float | None] = (None, None),
+        widths: tuple[float, float] = (0.0, 0.0),
+    ) -> None:
+        self.npho, self.time = SensorSums(), SensorSums()
+        self.below_domain = 0
+        self.collisions = [0, 0]
+        self.collision_first: list[Cell | None] = [None, None]
+        self.timed_sensors = self.timed_readings = 0
+        self.least_valid = NUM_SENSORS
+        self._threshold, self._lowest = np.float32(npho_threshold), np.float32(lowest_npho)
+        self._sentinels, self._widths = sentinels, widths
+
+    def add(self, npho: Array, time: Array, place: Place, counts: tuple[CellCounts, CellCounts]) -> None:
+        """Add a block of raw readings, both of shape (B, S)."""
+        measured = np.abs(npho) <= np.float32(UNKNOWN_ABOVE)
+        size = np.abs(npho)
+        sound = (size <= np.float32(LARGEST_NPHO)) & ((size >= np.float32(SMALLEST_ABS["npho"])) | (npho == 0))
+        counts[0].add(npho, sound, place)
+        in_domain = measured & (npho >= self._lowest)
+        self.below_domain += int(np.count_nonzero(measured)) - int(np.count_nonzero(in_domain))
+        self.npho.add(npho, in_domain & sound)
+        self.least_valid = min(self.least_valid, int(np.count_nonzero(in_domain, axis=1).min(initial=NUM_SENSORS)))
+        size = np.abs(time)
+        sound_time = (size <= np.float32(LARGEST_TIME_S)) & ((size >= np.float32(SMALLEST_ABS["time"])) | (time == 0))
+        counts[1].add(time, sound_time, place)
+        timed = in_domain & (npho >= self._threshold) & (size <= np.float32(UNKNOWN_ABOVE))
+        self.timed_sensors += int(np.count_nonzero(in_domain & (npho >= self._threshold)))
+        self.timed_readings += int(np.count_nonzero(timed))
+        timed &= sound_time
+        self.time.add(time, timed, 1e-9)
+        for channel, (values, valid) in enumerate(((npho, in_domain), (time, timed))):
+            self._collide(channel, values, valid, place)
+
+    def _collide(self, channel: int, values: Array, valid: npt.NDArray[np.bool_], place: Place) -> None:
+        sentinel, width = self._sentinels[channel], self._widths[channel]
+        if sentinel is None:
+            return
+        near = valid & (values > np.float32(sentinel - width)) & (values < np.float32(sentinel + width))
+        count = int(np.count_nonzero(near))
+        if count and self.collision_first[channel] is None:
+            row, sensor = (int(axis[0]) for axis in np.nonzero(near))
+            self.collision_first[channel] = place.cell(row, sensor, float(values[row, sensor]))
+        self.collisions[channel] += count
+
+
+class EventReservoir:
+    """An evenly spaced choice of events of a stream of unknown length, at most ``size`` of them.
+
+    Attributes:
+        stride: Every so many-th event is kept.
+    """
+
+    def __init__(self, size: int = 1024) -> None:
+        self.size, self.stride, self._seen = size, 1, 0
+        self._rows: list[tuple[Array, Array]] = []
+
+    def add(self, npho: Array, time: Array) -> None:
+        """Offer the events of a block."""
+        first = -self._seen % self.stride
+        self._rows += [(npho[row].copy(), time[row].copy()) for row in range(first, len(npho), self.stride)]
+        self._seen += len(npho)
+        while len(self._rows) > self.size:
+            self._rows, self.stride = self._rows[::2], 2 * self.stride
+
+    @property
+    def npho(self) -> Array:
+        """Raw photons of the kept events, shape (n, S)."""
+        return np.array([row[0] for row in self._rows], np.float32).reshape(-1, NUM_SENSORS)
+
+    @property
+    def time(self) -> Array:
+        """Raw times of the kept events, s, shape (n, S)."""
+        return np.array([row[1] for row in self._rows], np.float32).reshape(-1, NUM_SENSORS)

@@ -1,0 +1,121 @@
+"""All that the rules look at: the samples, the configuration, and what follows from both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from xectool.checks.cells import Cell
+from xectool.checks.health import SensorHealth, neighbour_likeness, sensor_health
+from xectool.checks.identity import Repeated
+from xectool.checks.sample import Sample, ScanSettings
+from xectool.checks.sharing import Sharing
+from xectool.checks.similarity import Likeness, compare_samples
+from xectool.checks.spread import NormalizedRow, RawRow, normalized_table, raw_table, suggest, valid_readings
+from xectool.config.root import RunConfig
+from xectool.detector import faces
+
+
+@dataclass
+class DataFacts:
+    """Facts of one invocation.
+
+    Attributes:
+        settings: How the sample was looked at.
+        sample: The files that are checked.
+        config: The configuration, where one was given.
+        other: The sample it is compared with.
+        repeated: Run and event numbers that occur twice.
+        copies: Events whose photons are equal though their numbers are not.
+        shared: Events both samples hold.
+        shared_files: Files both samples hold.
+        sharing: Who reads what; None without a configuration.
+        sharing_problem: Why there is no plan.
+        memory_bytes: Memory this process may take.
+        free_disk_bytes: Room where the run is written.
+        disk_needed_bytes: What a run writes there, by kind.
+    """
+
+    settings: ScanSettings
+    sample: Sample
+    config: RunConfig | None = None
+    other: Sample | None = None
+    repeated: Repeated = field(default_factory=lambda: Repeated(0))
+    copies: Repeated = field(default_factory=lambda: Repeated(0))
+    shared: Repeated | None = None
+    shared_files: tuple[str, ...] = ()
+    sharing: Sharing | None = None
+    sharing_problem: str = ""
+    memory_bytes: int = 0
+    free_disk_bytes: int = 0
+    disk_needed_bytes: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the values of every event were asked for."""
+        return self.settings.max_events is None
+
+    @property
+    def whole(self) -> str:
+        """The sample in words, for findings that concern all of it."""
+        files = self.sample.files
+        return files[0].path if len(files) == 1 else f"{len(files)} files, first {files[0].path}"
+
+    @cached_property
+    def health(self) -> SensorHealth:
+        """State of every sensor."""
+        return sensor_health(self.sample.cells.npho, self.sample.events)
+
+    @cached_property
+    def readings(self) -> tuple[Any, Any]:
+        """Valid photons and times of the kept events, NaN elsewhere."""
+        return valid_readings(self.sample.events, self.settings.normalization)
+
+    @cached_property
+    def other_readings(self) -> tuple[Any, Any]:
+        """Valid photons and times of the kept events of the other sample."""
+        return valid_readings(self.other.events, self.settings.normalization) if self.other is not None else ((), ())
+
+    @cached_property
+    def raw(self) -> list[RawRow]:
+        """The table of raw readings."""
+        return raw_table(self.sample.cells, *self.readings)
+
+    @cached_property
+    def normalized(self) -> list[NormalizedRow]:
+        """The table of normalised readings."""
+        return normalized_table(self.sample.cells, *self.readings, self.settings.normalization)
+
+    @cached_property
+    def suggested(self) -> dict[str, object]:
+        """Normalisation constants that fit better; empty where those in use fit."""
+        return suggest(self.sample.cells, *self.readings, self.settings.normalization)
+
+    @cached_property
+    def likeness(self) -> list[Likeness]:
+        """Comparison with the other sample."""
+        if self.other is None:
+            return []
+        return compare_samples(self.sample, self.other, self.settings.normalization)
+
+    @cached_property
+    def order_likeness(self) -> float:
+        """How well sensors are foretold by their neighbours."""
+        return neighbour_likeness(self.sample.events)
+
+
+def sensor_place(cell: Cell, branch: str) -> str:
+    """Return file, branch, entry, run, event, sensor and face of a reading."""
+    face = faces.FACES[int(faces.face_ids()[cell.sensor])]
+    return f"{event_place(cell, branch)} sensor {cell.sensor} face {face}"
+
+
+def event_place(cell: Cell, branch: str) -> str:
+    """Return file, branch, entry, run and event of a value."""
+    return f"{cell.path} branch {branch} entry {cell.entry} run {cell.run} event {cell.event}"
+
+
+def settings_line(constants: dict[str, object]) -> str:
+    """Return constants as options to paste; empty for none."""
+    return " ".join(f"--set normalization.{name}={value}" for name, value in constants.items())

@@ -1,0 +1,126 @@
+"""Hashes of a file and of each of its baskets, written beside it once and compared later.
+
+They find what the file format cannot: a flipped bit in a plain or ZSTD basket that leaves a plausible number behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import xxhash
+
+from xectool.checks.facts import FileFacts, Trouble
+from xectool.errors import DiskError
+from xectool.rootio.source import LocalSource
+
+SUFFIX: Final = ".digest.json"
+_FORMAT: Final = "xectool-digest-1"
+_CHUNK_BYTES: Final = 8 * 1024 * 1024
+_COPY = "copy the file again from where it was made, or take it out of the list"
+
+
+def sidecar(path: str) -> Path:
+    """Return the place of a file's digest."""
+    return Path(path + SUFFIX)
+
+
+def write_digest(facts: FileFacts, advanced: Callable[[int], None] = lambda _: None) -> Path:
+    """Write the hashes of a file and of its baskets beside it; returns their place.
+
+    Raises:
+        DiskError: The place cannot be written.
+    """
+    source = LocalSource(facts.path)
+    units: dict[str, list[list[Any]]] = {}
+    try:
+        for branch in facts.branches.values():
+            rows = zip(*(column.tolist() for column in _columns(branch.units)), strict=True)
+            units[branch.name] = [[*row, xxhash.xxh3_64_hexdigest(source.read(row[2], row[3]))] for row in rows]
+    finally:
+        source.close()
+    content = {
+        "format": _FORMAT,
+        "tree": facts.tree,
+        "size_bytes": facts.size_bytes,
+        "xxh3_128": _file_hash(facts.path, advanced),
+        "columns": ["start", "stop", "offset", "num_bytes", "xxh3_64"],
+        "units": units,
+    }
+    place = sidecar(facts.path)
+    try:
+        part = place.with_name(place.name + ".part")
+        part.write_text(json.dumps(content))
+        os.replace(part, place)
+    except OSError as error:
+        raise DiskError(
+            f"cannot write '{place}': {error.strerror}", where=str(place), fix=f"ls -ld {place.parent}"
+        ) from (error)
+    return place
+
+
+def verify_digest(path: str, advanced: Callable[[int], None] = lambda _: None) -> list[Trouble]:
+    """Compare a file with the hashes beside it; names the baskets that changed. Empty where there are none."""
+    place = sidecar(path)
+    if not place.is_file() or not os.path.isfile(path):
+        return []
+    recorded = _read(place)
+    if recorded is None:
+        problem = f"the recorded hashes in '{place}' cannot be read"
+        return [Trouble("DAT-02", "XT-DATA-DIGEST", problem, str(place), "xectool check-data FILE --write-digest")]
+    size = os.path.getsize(path)
+    if size == recorded["size_bytes"] and _file_hash(path, advanced) == recorded["xxh3_128"]:
+        return []
+    troubles = _changed_units(path, recorded, size)
+    if troubles:
+        return troubles
+    problem = f"'{path}' changed outside of its baskets since its hashes were recorded: in its directory or tree header"
+    evidence = (f"{size} bytes now, {recorded['size_bytes']} then",)
+    return [Trouble("DAT-02", "XT-DATA-DIGEST", problem, f"{path}:{recorded['tree']}", _COPY, evidence)]
+
+
+def _changed_units(path: str, recorded: dict[str, Any], size: int) -> list[Trouble]:
+    rows = [(branch, row) for branch, units in recorded["units"].items() for row in units]
+    source = LocalSource(path)
+    try:
+        changed = [(branch, row) for branch, row in rows if not _is_same(source, row, size)]
+    finally:
+        source.close()
+    return [_unit_trouble(path, str(recorded["tree"]), branch, row) for branch, row in changed]
+
+
+def _is_same(source: LocalSource, row: list[Any], size: int) -> bool:
+    _, _, offset, num_bytes, expected = row
+    return bool(offset + num_bytes <= size and xxhash.xxh3_64_hexdigest(source.read(offset, num_bytes)) == expected)
+
+
+def _unit_trouble(path: str, tree: str, branch: str, row: list[Any]) -> Trouble:
+    start, stop, offset, num_bytes, expected = row
+    problem = f"'{path}' changed since its hashes were recorded: branch '{branch}', entries {start} to {stop}"
+    where = f"{path}:{tree} branch {branch} entries [{start}, {stop})"
+    evidence = (f"{num_bytes} bytes from {offset}, recorded hash {expected}",)
+    return Trouble("DAT-02", "XT-DATA-DIGEST", problem, where, _COPY, evidence)
+
+
+def _columns(units: Any) -> tuple[Any, ...]:
+    return units.start, units.stop, units.offset, units.num_bytes
+
+
+def _read(place: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(place.read_text())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) and content.get("format") == _FORMAT else None
+
+
+def _file_hash(path: str, advanced: Callable[[int], None]) -> str:
+    hasher = xxhash.xxh3_128()
+    with open(path, "rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            hasher.update(chunk)
+            advanced(len(chunk))
+    return hasher.hexdigest()

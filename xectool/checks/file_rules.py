@@ -1,0 +1,152 @@
+"""Rules on files: they open, hold the tree and its branches, are whole, and hold events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Final
+
+from xectool.checks.cells import CellCounts
+from xectool.checks.data_facts import DataFacts, sensor_place
+from xectool.checks.facts import Trouble
+from xectool.findings import Finding, Severity
+from xectool.rules import Rule
+
+# More impossible readings than this are no damage: the whole branch is in another unit.
+DAMAGE_SHARE: Final = 1e-3
+
+
+class TroubleRule(Rule[DataFacts]):
+    """Abstract: what one check found while the files were opened and read."""
+
+    def found(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield the troubles of this check as errors."""
+        for file in facts.sample.files:
+            yield from (self.finding(trouble) for trouble in file.troubles if trouble.check == self.code)
+        for trouble in facts.sample.troubles:
+            if trouble.check == self.code:
+                yield self.finding(trouble)
+
+    def notes(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield what is unusual and not wrong as warnings."""
+        for verdict in facts.sample.verdicts.values():
+            for trouble in (*verdict.troubles, *verdict.notes):
+                if trouble.check == self.code:
+                    severity = Severity.ERROR if trouble in verdict.troubles else Severity.WARNING
+                    yield self.finding(trouble, severity)
+
+    def finding(self, trouble: Trouble, severity: Severity = Severity.ERROR) -> Finding:
+        """Return a trouble as a finding; its own code stands in the evidence."""
+        evidence = (*trouble.evidence, f"xectool explain {trouble.code}")
+        return Finding(self.code, severity, trouble.problem, trouble.where, evidence, trouble.fix)
+
+
+class FilesOpen(TroubleRule):
+    """Zero bytes, web pages, pointers and cut files are no data."""
+
+    code = "DAT-01"
+    title = "The file opens"
+
+    def check(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield an error for each file that cannot be opened."""
+        yield from self.found(facts)
+
+
+class TreeExists(TroubleRule):
+    """No other tree is taken in place of the one asked for."""
+
+    code = "DAT-03"
+    title = "The tree exists"
+
+    def check(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield an error for each file without the tree; names what is there."""
+        yield from self.found(facts)
+
+
+class BranchesExist(TroubleRule):
+    """Sensor branches and the truth of enabled tasks are needed; run and event numbers are worth having."""
+
+    code = "DAT-04"
+    title = "The branches exist"
+
+    def check(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield an error for a missing required branch, a warning for a missing number or an odd type."""
+        yield from self.found(facts)
+        yield from self.notes(facts)
+
+
+class WidthsAgree(TroubleRule):
+    """4760 sensors in every file and event; a plain reader takes a mixture without a word."""
+
+    code = "DAT-05"
+    title = "Widths agree"
+
+    def check(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield an error for each branch or entry of another width."""
+        yield from self.found(facts)
+        yield from self.notes(facts)
+
+
+class FilesAreWhole(TroubleRule):
+    """Every basket is there, can be read, and holds what a detector can measure."""
+
+    code = "DAT-02"
+    title = "All baskets can be read"
+
+    def check(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield an error for each damaged range, and for readings that no sensor delivers."""
+        yield from self.found(facts)
+        yield from self.notes(facts)
+        data = facts.settings.data
+        for npho, time in facts.sample.counts.values():
+            yield from self._impossible(npho, data.npho_branch)
+            yield from self._impossible(time, data.time_branch)
+
+    def _impossible(self, counts: CellCounts, branch: str) -> Iterator[Finding]:
+        first = counts.first.get("impossible", [])
+        if not first or counts.impossible > DAMAGE_SHARE * counts.total:
+            return
+        shown = tuple(f"{sensor_place(cell, branch)}: {cell.value:g}" for cell in first)
+        many = f"{counts.impossible} readings" if counts.impossible > 1 else "one reading"
+        yield Finding(
+            self.code,
+            Severity.ERROR,
+            f"{many} of branch '{branch}' in '{first[0].path}' cannot come from a sensor ({first[0].value:g}): "
+            "a flipped bit is the usual reason",
+            sensor_place(first[0], branch),
+            (*shown, "xectool explain XT-DATA-DAMAGED"),
+            "copy the file again and compare its checksum; leave these events out otherwise",
+        )
+
+
+class EnoughEvents(Rule[DataFacts]):
+    """An empty file is left out; without any event, or with less than one step of all ranks, nothing can be trained."""
+
+    code = "DAT-06"
+    title = "There are enough events"
+    requires: ClassVar[tuple[str, ...]] = ()
+
+    def check(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield a warning for each empty file, an error for too few events in all."""
+        for file in facts.sample.files:
+            if file.opened and not file.num_entries:
+                problem = f"'{file.path}' has no entries in tree '{file.tree}'"
+                yield self.warning(file.where, problem, "take it out of the list, or make it again")
+        opened = [file for file in facts.sample.files if file.opened]
+        total = facts.sample.num_events
+        if opened and not total:
+            yield self.error(opened[0].where, f"none of the {len(opened)} files holds an event", "make the files again")
+        if facts.config is None or not total:
+            return
+        step = facts.config.data.batch_size * facts.config.distributed.num_gpus
+        if total < step:
+            yield self.error(
+                "data.batch_size",
+                f"{total} events are fewer than one step: data.batch_size {facts.config.data.batch_size} x "
+                f"{facts.config.distributed.num_gpus} ranks",
+                f"--set data.batch_size={max(1, total // facts.config.distributed.num_gpus)}",
+            )
+
+
+FILE_RULES: tuple[Rule[DataFacts], ...] = (
+    FilesOpen(), FilesAreWhole(), TreeExists(), BranchesExist(), WidthsAgree(), EnoughEvents(),
+)  # fmt: skip

@@ -1,0 +1,132 @@
+"""The state of each sensor: dead, constant, hot, noisy or good.
+
+Axes: E kept events, S sensors (4760).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from xectool.checks.cells import EventReservoir, SensorSums
+from xectool.detector import faces
+from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.detector.neighbours import within_hops
+
+Array = npt.NDArray[Any]
+
+STATES: Final = ("good", "dead", "constant", "hot", "noisy")
+# Fewer events do not tell a broken sensor from one near a shower.
+MIN_EVENTS: Final = 100
+_MIN_CONSTANT: Final = 50
+# A hot sensor shows light in a quiet event, when those around it show none; gains differ by less than this factor.
+_HOT_FACTOR: Final = 5.0
+_HOT_PHOTONS: Final = 50.0
+_NOISY_FACTOR: Final = 4.0
+_ELECTRONIC_NOISE: Final = 25.0  # photons squared, below which a ratio of spreads means nothing
+
+
+@dataclass(frozen=True)
+class SensorHealth:
+    """State of every sensor.
+
+    Attributes:
+        state: Position in `STATES`, shape (S,).
+        mean: Mean photons of valid readings, shape (S,).
+        valid_share: Share of events with a valid reading, shape (S,).
+        events: Events it rests on.
+        judged: Whether there were enough events for hot and noisy.
+    """
+
+    state: Array
+    mean: Array
+    valid_share: Array
+    events: int
+    judged: bool
+
+    def of(self, state: str) -> list[int]:
+        """Return the sensors in a state, ascending."""
+        return [int(sensor) for sensor in np.flatnonzero(self.state == STATES.index(state))]
+
+    def counts(self) -> dict[str, int]:
+        """Return how many sensors are in each state."""
+        return {state: len(self.of(state)) for state in STATES}
+
+
+def sensor_health(sums: SensorSums, kept: EventReservoir) -> SensorHealth:
+    """Return the state of every sensor from the sums over all events and the readings of the kept ones."""
+    state = np.zeros(len(sums.valid), np.int64)
+    npho = kept.npho
+    judged = len(npho) >= MIN_EVENTS
+    flat = sums.lowest == sums.highest
+    if judged:
+        quiet, spread = _quiet_level(npho), _excess_spread(npho)
+        state[_noisy(spread)] = STATES.index("noisy")
+        state[quiet > _HOT_FACTOR * _around(quiet) + _HOT_PHOTONS] = STATES.index("hot")
+    state[flat & (sums.valid >= _MIN_CONSTANT)] = STATES.index("constant")
+    state[(sums.valid == 0) | (flat & (sums.highest == 0) & (sums.valid >= _MIN_CONSTANT))] = STATES.index("dead")
+    return SensorHealth(state, sums.mean, sums.valid / max(sums.events, 1), sums.events, judged)
+
+
+def _valid(npho: Array) -> Array:
+    return np.asarray(np.where(np.abs(npho) <= UNKNOWN_ABOVE, npho, np.nan))
+
+
+def _quiet_level(npho: Array) -> Array:
+    """Return the median photons of each sensor, shape (S,); NaN readings count as the lowest."""
+    filled = np.where(np.abs(npho) <= UNKNOWN_ABOVE, npho, -np.inf)
+    level = np.median(filled, axis=0)
+    return np.where(np.isfinite(level), level, 0.0)
+
+
+def _around(values: Array) -> Array:
+    """Return for each sensor the median of those within two steps on the same face, shape (S,)."""
+    table = within_hops(2)
+    return np.array([np.median(values[table.of(sensor)]) for sensor in range(len(values))])
+
+
+def _excess_spread(npho: Array) -> Array:
+    """Return the spread of each sensor about the mean of its neighbours, in units of photon noise, shape (S,)."""
+    matrix = within_hops(1).matrix()
+    known = np.isfinite(_valid(npho))
+    filled = np.where(known, npho, 0.0).astype(np.float64)
+    neighbours = (matrix @ filled.T).T / np.maximum((matrix @ known.T.astype(np.float64)).T, 1)
+    pull = (filled - neighbours) / np.sqrt(np.maximum(neighbours, 0) + _ELECTRONIC_NOISE)
+    low, high = np.quantile(np.where(known, pull, 0.0), (0.16, 0.84), axis=0)
+    return np.asarray((high - low) / 2)
+
+
+def _noisy(spread: Array) -> Array:
+    """Return which sensors scatter far more than the rest of their face, bool, shape (S,)."""
+    noisy = np.zeros(len(spread), bool)
+    for face in faces.FACES:
+        ids = faces.sensors(face)
+        usual = np.median(spread[ids])
+        noisy[ids] = spread[ids] > _NOISY_FACTOR * max(float(usual), 1.0)
+    table = within_hops(1)
+    # One noisy sensor moves the mean that those around it are compared with.
+    for sensor in np.flatnonzero(noisy):
+        noisy[sensor] = spread[sensor] > spread[table.of(int(sensor))].max() / 2
+    return noisy
+
+
+def neighbour_likeness(kept: EventReservoir) -> float:
+    """Return how well each sensor of the inner face is foretold by those around it: a correlation, mean over events.
+
+    Light falls off smoothly, so this is near 1 when the order of sensors is that of the geometry, and near 0 otherwise.
+    NaN without light.
+    """
+    npho = kept.npho[:: max(1, len(kept.npho) // 64)]
+    ids = faces.sensors("inner")
+    matrix = within_hops(1).matrix()[ids][:, ids]
+    found = []
+    for event in npho:
+        known = np.abs(event[ids]) <= UNKNOWN_ABOVE
+        level = np.where(known, np.log1p(np.maximum(np.where(known, event[ids], 0), 0)), 0.0)
+        near = (matrix @ level) / np.maximum(matrix @ known.astype(float), 1)
+        if known.sum() > 2 and level[known].std() > 0 and near[known].std() > 0:
+            found.append(float(np.corrcoef(level[known], near[known])[0, 1]))
+    return float(np.mean(found)) if found else float("nan")

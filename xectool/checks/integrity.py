@@ -1,0 +1,131 @@
+"""Reads every basket and page of a file: its header, its size, its checksum, its decompression and its entry count.
+
+A flipped bit in a basket that is stored plainly, or by ZSTD, breaks none of these; what finds it are values out of the
+physical range and the recorded hashes of :mod:`xectool.checks.digest`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from xectool.checks.facts import BranchFacts, FileFacts, Trouble
+from xectool.rootio.columns import READ_ERRORS
+from xectool.rootio.files import is_remote
+from xectool.rootio.inflate import inflate_range
+from xectool.rootio.source import LocalSource
+
+_COPY = "copy the file again and compare its checksum, or take it out of the list"
+_CHECKSUM_BYTES = 8
+_KEY = struct.Struct(">ihiIhh")
+_BASKET = struct.Struct(">Hii")
+_ENTRIES = struct.Struct(">ii")
+_BIG_KEY = 1000
+_LARGEST_UNIT_BYTES = 2**31
+
+
+def damaged_units(
+    facts: FileFacts, read_anyway: Collection[str] = (), advanced: Callable[[int], None] = lambda _: None
+) -> Iterator[Trouble]:
+    """Yield every basket and page that is not what the tree says.
+
+    Args:
+        facts: The file.
+        read_anyway: Branches whose values are read in full elsewhere; here only their headers are looked at.
+        advanced: Told of the bytes that were read.
+    """
+    if is_remote(facts.path) or not facts.opened:
+        return
+    units = [(branch, row) for branch in facts.branches.values() for row in range(len(branch.units))]
+    source = LocalSource(facts.path)
+    try:
+        for branch, row in units:
+            reason = _unit_reason(source, facts, branch, row, branch.name not in read_anyway)
+            advanced(int(branch.units.num_bytes[row]))
+            if reason:
+                yield _trouble(facts, branch, row, reason)
+    finally:
+        source.close()
+
+
+def _unit_reason(source: LocalSource, facts: FileFacts, branch: BranchFacts, row: int, inflate: bool) -> str:
+    units = branch.units
+    offset, num_bytes = int(units.offset[row]), int(units.num_bytes[row])
+    if not 0 < num_bytes < _LARGEST_UNIT_BYTES or offset + num_bytes > facts.size_bytes:
+        return ""  # the layout has said so
+    check = check_page if facts.kind == "RNTuple" else check_basket
+    try:
+        return check(source.read(offset, num_bytes), branch, row, inflate)
+    except READ_ERRORS as error:
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _trouble(facts: FileFacts, branch: BranchFacts, row: int, reason: str) -> Trouble:
+    start, stop = int(branch.units.start[row]), int(branch.units.stop[row])
+    return Trouble(
+        "DAT-02",
+        "XT-DATA-DAMAGED",
+        f"'{facts.path}' is damaged: branch '{branch.name}', entries {start} to {stop} cannot be read ({reason})",
+        f"{facts.where} branch {branch.name} entries [{start}, {stop})",
+        _COPY,
+    )
+
+
+def check_page(raw: bytes, branch: BranchFacts, row: int, inflate: bool) -> str:
+    """Return what is wrong with a page, empty where nothing is."""
+    view = memoryview(raw)
+    if branch.checksums:
+        view, stored = view[:-_CHECKSUM_BYTES], view[-_CHECKSUM_BYTES:]
+        if xxhash.xxh3_64_intdigest(view) != int.from_bytes(stored, "little"):
+            return "the checksum of the page does not match"
+    expected = int(branch.units.raw_bytes[row])
+    if inflate and len(view) < expected:
+        found = memoryview(inflate_range(view, 0, expected)).nbytes
+        return "" if found == expected else f"the page holds {found} bytes where its metadata say {expected}"
+    return ""
+
+
+def check_basket(raw: bytes, branch: BranchFacts, row: int, inflate: bool) -> str:
+    """Return what is wrong with a basket, empty where nothing is."""
+    stored, version, object_bytes, _date, key_bytes, _cycle = _KEY.unpack_from(raw, 0)
+    if stored != len(raw) or not _KEY.size < key_bytes <= len(raw) or object_bytes < 0:
+        return "the header of the basket does not agree with the tree"
+    place = _KEY.size + (16 if version > _BIG_KEY else 8)
+    for _ in range(3):  # class, name, title
+        length = raw[place]
+        place += 1 + length if length < 255 else 5 + int.from_bytes(raw[place + 1 : place + 5], "big")
+    capacity = _BASKET.unpack_from(raw, place)[2]
+    # A negative capacity says that a byte of flags follows.
+    num_entries, last = _ENTRIES.unpack_from(raw, place + _BASKET.size + (capacity < 0))
+    expected = int(branch.units.stop[row] - branch.units.start[row])
+    if num_entries != expected:
+        return f"the basket says it holds {num_entries} entries, the tree says {expected}"
+    data_bytes = last - key_bytes
+    if data_bytes < 0 or data_bytes > object_bytes:
+        return "the basket says that its data end outside of it"
+    if branch.value_bytes and data_bytes != num_entries * branch.value_bytes:
+        return f"the basket holds {data_bytes} bytes for {num_entries} entries of {branch.value_bytes} bytes"
+    if not inflate:
+        return ""
+    body = memoryview(raw)[key_bytes:]
+    if len(body) != object_bytes:
+        body = memoryview(inflate_range(body, 0, object_bytes)).cast("B")
+    return _offsets_reason(body, data_bytes, num_entries, key_bytes)
+
+
+def _offsets_reason(body: memoryview, data_bytes: int, num_entries: int, key_bytes: int) -> str:
+    """Return what is wrong with the table of entry offsets that follows entries of varying length."""
+    tail = body[data_bytes:]
+    if len(tail) < 4 * (num_entries + 1):
+        return ""
+    words: np.ndarray[Any, Any] = np.frombuffer(tail[: len(tail) // 4 * 4], ">i4")
+    if int(words[0]) != num_entries + 1:
+        return ""
+    starts = words[1 : num_entries + 1].astype(np.int64) - key_bytes
+    if num_entries and (starts[0] < 0 or (np.diff(starts) < 0).any() or starts[-1] > data_bytes):
+        return "the offsets of its entries go backwards or outside of the basket"
+    return ""

@@ -1,0 +1,228 @@
+"""Everything that is counted over the files of one sample, in one pass."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from xectool.checks.branches import BranchVerdict, check_branches, wanted_branches
+from xectool.checks.cells import CellCounts, CellScan, EventReservoir, Place
+from xectool.checks.facts import FileFacts, Trouble
+from xectool.checks.identity import IdentityBlock, hash_numbers, lonely_numbers
+from xectool.checks.normalizing import NphoMap
+from xectool.checks.reading import SensorStream, block_edges, read_small, spread_out
+from xectool.checks.targets import TargetScan
+from xectool.config.data import DataConfig
+from xectool.config.normalization import NormalizationConfig
+from xectool.config.tasks import TASK_WIDTHS
+from xectool.detector.constants import NUM_SENSORS, UNKNOWN_ABOVE
+from xectool.detector.coordinates import angles_to_direction
+from xectool.rootio.reader import EventFile
+
+Array = npt.NDArray[Any]
+Advanced = Callable[[int], None]
+
+EVENTS_A_FILE: Final = 10_000
+_FEW: Final = 3  # run numbers that stand alone are damage; more of them are a shuffled file
+
+
+@dataclass
+class Sample:
+    """What was found in the files of one sample.
+
+    Attributes:
+        files: Structure of every file.
+        verdicts: What each usable file has of the wanted branches, by path and tree.
+        troubles: What was wrong while reading.
+        counts: Readings that are no numbers or impossible, by path: photons and times.
+        cells: Sums of the readings.
+        events: Some events, kept.
+        targets: Truth by task.
+        contents: Hashes of the photons of the events whose values were read.
+        scanned: Events whose values were read.
+        seconds: Time that took.
+        angle_gaps: Events whose angle and direction vector disagree, the largest difference, and where.
+    """
+
+    files: list[FileFacts]
+    verdicts: dict[str, BranchVerdict] = field(default_factory=dict)
+    troubles: list[Trouble] = field(default_factory=list)
+    counts: dict[str, tuple[CellCounts, CellCounts]] = field(default_factory=dict)
+    cells: CellScan = field(default_factory=lambda: CellScan(0.0, 0.0))
+    events: EventReservoir = field(default_factory=EventReservoir)
+    targets: dict[str, TargetScan] = field(default_factory=dict)
+    contents: list[IdentityBlock] = field(default_factory=list)
+    scanned: int = 0
+    seconds: float = 0.0
+    angle_gaps: tuple[int, float, str] = (0, 0.0, "")
+
+    @property
+    def num_events(self) -> int:
+        """Entries of all files that could be opened."""
+        return sum(facts.num_entries for facts in self.files if facts.opened)
+
+    @property
+    def usable(self) -> list[FileFacts]:
+        """The files whose sensor branches can be read."""
+        return [facts for facts in self.files if facts.where in self.verdicts]
+
+
+@dataclass(frozen=True)
+class ScanSettings:
+    """How a sample is looked at.
+
+    Attributes:
+        data: Names of the branches.
+        normalization: Constants the readings are judged by.
+        tasks: Tasks whose truth has to be there.
+        max_events: Events a file whose values are read; None for all.
+    """
+
+    data: DataConfig
+    normalization: NormalizationConfig
+    tasks: tuple[str, ...] = ()
+    max_events: int | None = EVENTS_A_FILE
+
+
+class SampleScan:
+    """Reads a sample once.
+
+    Args:
+        settings: How.
+        files: Structure of its files.
+        advanced: Told of the events that were read.
+    """
+
+    def __init__(self, settings: ScanSettings, files: list[FileFacts], advanced: Advanced = lambda _: None) -> None:
+        self.settings, self._advanced = settings, advanced
+        self._npho_map = NphoMap(settings.normalization)
+        cells = CellScan(settings.normalization.npho_threshold, self._npho_map.lowest, *self._npho_map.raw_sentinels())
+        self.sample = Sample(files, cells=cells)
+        self._wanted = wanted_branches(settings.data, settings.tasks)
+
+    def run(self) -> Sample:
+        """Return what was found; a damaged file is named in it and does not stop the rest."""
+        for facts in self.sample.files:
+            if facts.opened:
+                with EventFile(facts.path, facts.tree) as file:
+                    self._file(file, facts)
+        return self.sample
+
+    def blocks_of(self, file: EventFile) -> list[tuple[int, int]]:
+        """Return the entries of a file whose values are read."""
+        edges = block_edges(file.cluster_starts(self.settings.data.npho_branch) or (0,), file.num_entries)
+        return spread_out(edges, self.settings.max_events)
+
+    def _failed(self, trouble: Trouble) -> None:
+        if trouble.where not in {known.where for known in self.sample.troubles}:
+            self.sample.troubles.append(trouble)
+
+    def _file(self, file: EventFile, facts: FileFacts) -> None:
+        verdict = check_branches(file, facts, self._wanted)
+        data = self.settings.data
+        runs, events = self._numbers(file, verdict)
+        self._truth(file, verdict, runs, events)
+        if not {data.npho_branch, data.time_branch} <= verdict.usable:
+            self.sample.troubles += verdict.troubles
+            return
+        self.sample.verdicts[facts.where] = verdict
+        counts = CellCounts("npho"), CellCounts("time")
+        self.sample.counts[file.path] = counts
+        began = time.perf_counter()
+        for block in SensorStream(file, data, self._failed).blocks(self.blocks_of(file)):
+            for part in block.parts():
+                entries = np.arange(block.start + part.start, block.start + part.stop)
+                place = Place(file.path, entries, runs[entries], events[entries])
+                self.sample.cells.add(block.npho[part], block.time[part], place, counts)
+                self._contents(block.npho[part], place)
+            self.sample.events.add(block.npho, block.time)
+            self.sample.scanned += len(block.npho)
+            self._advanced(len(block.npho))
+        self.sample.seconds += time.perf_counter() - began
+
+    def _numbers(self, file: EventFile, verdict: BranchVerdict) -> tuple[Array, Array]:
+        """Return run and event number of all entries; -1 and the entry where a file has none."""
+        data, found = self.settings.data, []
+        for branch, default in ((data.run_branch, None), (data.event_branch, np.arange(file.num_entries))):
+            values = np.full(file.num_entries, -1, np.int64) if default is None else default.astype(np.int64)
+            if branch in verdict.usable:
+                for start, rows in read_small(file, branch, 1, np.int64, self._failed):
+                    values[start : start + len(rows)] = rows[:, 0]
+            found.append(values)
+        lonely = lonely_numbers(found[0])
+        if 0 < len(lonely) <= _FEW:
+            self._failed(_lonely_trouble(file, data.run_branch, found[0], int(lonely[0])))
+        return found[0], found[1]
+
+    def _contents(self, npho: Array, place: Place) -> None:
+        lit = (np.abs(npho) <= UNKNOWN_ABOVE).any(axis=1) & (npho != npho[:, :1]).any(axis=1)
+        rows = np.flatnonzero(lit)
+        hashes = np.array([xxhash.xxh3_64_intdigest(npho[row]) for row in rows], np.uint64)
+        block = IdentityBlock(place.path, place.entries[rows], place.runs[rows], place.events[rows], hashes)
+        self.sample.contents.append(block)
+
+    def _truth(self, file: EventFile, verdict: BranchVerdict, runs: Array, events: Array) -> None:
+        branches = self.settings.data.truth_branches
+        for task, branch in branches.items():
+            if branch not in verdict.usable:
+                continue
+            scan = self.sample.targets.setdefault(task, TargetScan(branch, TASK_WIDTHS[task]))
+            for start, values in read_small(file, branch, TASK_WIDTHS[task], np.float64, self._failed):
+                entries = np.arange(start, start + len(values))
+                scan.add(values, Place(file.path, entries, runs[entries], events[entries]))
+            scan.end_file(file.path)
+        if {branches["angle"], branches["angleVec"]} <= verdict.usable:
+            self._compare_angles(file)
+
+    def _compare_angles(self, file: EventFile) -> None:
+        branches, silent = self.settings.data.truth_branches, lambda _: None  # damage was told of before
+        angles = read_small(file, branches["angle"], 2, np.float64, silent)
+        vectors = read_small(file, branches["angleVec"], 3, np.float64, silent)
+        count, worst, where = self.sample.angle_gaps
+        for (start, angle), (_, vector) in zip(angles, vectors, strict=False):
+            known = (np.abs(angle) <= UNKNOWN_ABOVE).all(axis=1) & (np.abs(vector) <= UNKNOWN_ABOVE).all(axis=1)
+            with np.errstate(invalid="ignore"):
+                gap = np.where(known, np.abs(angles_to_direction(angle) - vector).max(axis=1), 0.0)
+            gap = np.where(np.isfinite(gap), gap, 0.0)
+            count += int(np.count_nonzero(gap > ANGLE_TOLERANCE))
+            if len(gap) and gap.max() > worst:
+                worst, where = float(gap.max()), f"{file.where} entry {start + int(gap.argmax())}"
+        self.sample.angle_gaps = (count, worst, where)
+
+
+ANGLE_TOLERANCE: Final = 1e-3
+
+
+def number_stream(files: Iterable[FileFacts], data: DataConfig) -> Iterator[IdentityBlock]:
+    """Yield the hashes of run and event number of all entries; files without either are left out."""
+    for facts in files:
+        with EventFile(facts.path, facts.tree) as file:
+            if not {data.run_branch, data.event_branch} <= set(file.branch_names):
+                continue
+            read = partial(read_small, file, width=1, dtype=np.int64, failed=lambda _: None)
+            for (start, runs), (_, events) in zip(read(data.run_branch), read(data.event_branch), strict=False):
+                entries = np.arange(start, start + len(runs))
+                hashes = hash_numbers(runs[:, 0], events[:, 0])
+                yield IdentityBlock(facts.path, entries, runs[:, 0], events[:, 0], hashes)
+
+
+def _lonely_trouble(file: EventFile, branch: str, runs: Array, row: int) -> Trouble:
+    return Trouble(
+        "DAT-02",
+        "XT-DATA-DAMAGED",
+        f"branch '{branch}' of '{file.path}': entry {row} has run {runs[row]}, both neighbours run {runs[row - 1]}",
+        f"{file.where} branch {branch} entry {row}",
+        "copy the file again and compare its checksum, or take it out of the list",
+    )
+
+
+def num_cells(events: int) -> int:
+    """Return the readings of one channel of so many events."""
+    return events * NUM_SENSORS

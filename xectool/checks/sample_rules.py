@@ -1,0 +1,132 @@
+"""Rules on whole samples: events that occur twice, overlap, order, and likeness."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from xectool.checks.data_facts import DataFacts
+from xectool.checks.identity import SameEvent
+from xectool.findings import Finding, Severity
+from xectool.rules import Rule
+
+_DRIFT: Final = 0.25
+_CORRELATION: Final = 0.1
+_SURE: Final = 5.0  # standard errors
+
+
+class EventsAreUnique(Rule[DataFacts]):
+    """An event that stands twice counts twice."""
+
+    code = "DAT-19"
+    title = "No event stands twice"
+
+    def check(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield a warning for equal numbers, and one for equal readings under other numbers."""
+        for repeated, what in (
+            (facts.repeated, "have the run and event number of another"),
+            (facts.copies, "hold exactly the photons of another"),
+        ):
+            if repeated.count and repeated.pairs:
+                yield Finding(
+                    self.code,
+                    Severity.WARNING,
+                    f"{repeated.count} events {what}",
+                    _second(repeated.pairs[0]),
+                    tuple(
+                        f"{_second(pair)} repeats {pair.first_path} entry {pair.first_entry}" for pair in repeated.pairs
+                    ),
+                    "leave one of them out; merging overlapping files is the usual reason",
+                )
+
+
+class SamplesAreDisjoint(Rule[DataFacts]):
+    """A network validated on what it has seen always looks good."""
+
+    code = "DAT-20"
+    title = "Training and validation share no event"
+
+    def check(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield an error for one shared event or file; a warning where the configuration allows it."""
+        allowed = facts.config is not None and facts.config.data.allow_overlap
+        severity = Severity.WARNING if allowed else Severity.ERROR
+        if facts.shared_files:
+            names = ", ".join(facts.shared_files[:3])
+            problem = f"both samples hold {len(facts.shared_files)} file(s) with the same content: {names}"
+            yield Finding(
+                self.code, severity, problem, facts.shared_files[0], fix="take them out of one of the two samples"
+            )
+        elif facts.shared is not None and facts.shared.count:
+            pairs = facts.shared.pairs
+            yield Finding(
+                self.code,
+                severity,
+                f"validation shares {facts.shared.count} event{'s' if facts.shared.count > 1 else ''} with training",
+                _second(pairs[0]) if pairs else facts.whole,
+                tuple(f"{_second(pair)} is {pair.first_path} entry {pair.first_entry}" for pair in pairs),
+                "split by run, so that no run is in both",
+            )
+
+
+class EventsComeInNoOrder(Rule[DataFacts]):
+    """Events sorted by a target bias every step towards one end of it, unless they are shuffled over all files."""
+
+    code = "DAT-21"
+    title = "Events come in no order"
+
+    def check(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield a warning for file means that drift, and for neighbours that are alike."""
+        for task, scan in facts.sample.targets.items():
+            rows = scan.kept.rows
+            sigma = rows.std(axis=0) if len(rows) else np.zeros(scan.width)
+            varies = sigma > 0
+            where = f"{facts.whole} branch {scan.branch}"
+            fix = "--set data.shuffle=true --set data.chunksize=65536"
+            if len(scan.file_means) > 1:
+                means = np.array([mean for _, _, mean in scan.file_means])
+                counts = np.array([count for _, count, _ in scan.file_means])
+                gap = np.abs(means - np.average(means, axis=0, weights=counts)) / np.where(varies, sigma, np.inf)
+                sure = gap > np.maximum(_DRIFT, _SURE / np.sqrt(counts)[:, None])
+                if sure.any():
+                    row, part = (int(axis) for axis in np.unravel_index(np.where(sure, gap, 0).argmax(), gap.shape))
+                    yield self.warning(
+                        f"{scan.file_means[row][0]} branch {scan.branch}",
+                        f"the mean of {task}[{part}] drifts from file to file, by up to {gap[row, part]:.2f} sigma",
+                        fix,
+                    )
+            likeness = np.abs(scan.order.correlation)
+            if (likeness > max(_CORRELATION, _SURE / np.sqrt(max(scan.order.pairs, 1)))).any():
+                part = int(likeness.argmax())
+                problem = (
+                    f"task {task}[{part}] of an event foretells that of the next: correlation {likeness[part]:.2f}"
+                )
+                yield self.warning(where, problem, fix)
+
+
+class SamplesAreAlike(Rule[DataFacts]):
+    """What differs between two samples, a network learns as if it were physics."""
+
+    code = "DAT-22"
+    title = "Both samples are alike"
+
+    def check(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield a warning for each quantity that differs."""
+        for item in facts.likeness:
+            if item.differs:
+                yield self.warning(
+                    f"{facts.whole} {item.quantity}",
+                    f"{item.quantity} differs between the samples: KS {item.ks:.3f} (p {item.p_value:.1g} with "
+                    f"{item.first} and {item.second} events), means {item.effect:+.2f} sigma apart",
+                    "expected between simulation and data; training and validation have to be alike",
+                )
+
+
+def _second(pair: SameEvent) -> str:
+    return f"{pair.path} entry {pair.entry} run {pair.run} event {pair.event}"
+
+
+SAMPLE_RULES: tuple[Rule[DataFacts], ...] = (
+    EventsAreUnique(), SamplesAreDisjoint(), EventsComeInNoOrder(), SamplesAreAlike(),
+)  # fmt: skip

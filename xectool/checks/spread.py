@@ -1,0 +1,158 @@
+"""How the readings look after normalisation, and which constants would suit them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from xectool.checks.cells import CellScan, EventReservoir
+from xectool.checks.normalizing import NphoMap
+from xectool.config.normalization import NormalizationConfig
+from xectool.detector import faces
+from xectool.detector.constants import UNKNOWN_ABOVE
+
+Array = npt.NDArray[Any]
+
+# Constants that are in use, with the names they go by; the first that fits is proposed.
+KNOWN: Final[dict[str, dict[str, object]]] = {
+    "current": {
+        "npho_scheme": "log1p", "npho_scale": 1000.0, "npho_scale2": 4.08, "time_scale": 1.14e-7, "time_shift": -0.46,
+    },
+    "legacy": {
+        "npho_scheme": "log1p", "npho_scale": 0.58, "npho_scale2": 1.0, "time_scale": 6.5e-8, "time_shift": 0.5,
+    },
+}  # fmt: skip
+HIGHEST_Z: Final = 10.0
+SMALLEST_STD: Final = 1e-3
+LARGEST_STD: Final = 20.0
+_WANTED_MAX: Final = 1.5
+_DIGITS: Final = 3
+# Fewer readings have no spread worth a word: of a face, of all.
+_FEWEST: Final = (1000, 100)
+
+
+@dataclass(frozen=True)
+class RawRow:
+    """One line of the table of raw readings; valid ones only, quantiles from the kept events."""
+
+    feature: str
+    min: float
+    max: float
+    mean: float
+    std: float
+    p1: float
+    p99: float
+
+
+@dataclass(frozen=True)
+class NormalizedRow:
+    """One channel after normalisation, over all sensors or one face: valid readings only."""
+
+    channel: str
+    face: str
+    readings: int
+    min: float
+    max: float
+    mean: float
+    std: float
+
+
+def valid_readings(kept: EventReservoir, settings: NormalizationConfig) -> tuple[Array, Array]:
+    """Return photons and times of the kept events, shape (E, S) each, NaN where they are not valid."""
+    lowest = NphoMap(settings).lowest
+    npho, time = kept.npho, kept.time
+    measured = (np.abs(npho) <= UNKNOWN_ABOVE) & (npho >= lowest)
+    timed = measured & (npho >= settings.npho_threshold) & (np.abs(time) <= UNKNOWN_ABOVE)
+    return np.where(measured, npho, np.nan), np.where(timed, time, np.nan)
+
+
+def raw_table(cells: CellScan, npho: Array, time: Array) -> list[RawRow]:
+    """Return the table of raw readings from the sums over all events and the kept readings."""
+    rows = []
+    for feature, sums, values in (("npho", cells.npho, npho), ("time", cells.time, time)):
+        count = int(sums.valid.sum())
+        chosen = values[np.isfinite(values)]
+        if not count or not len(chosen):
+            continue
+        mean = float(sums.sum.sum() / count)
+        std = float(np.sqrt(max(sums.squares.sum() / count - mean**2, 0.0)))
+        p1, p99 = (float(value) for value in np.quantile(chosen, (0.01, 0.99)))
+        seen = sums.valid > 0
+        rows.append(
+            RawRow(feature, float(sums.lowest[seen].min()), float(sums.highest[seen].max()), mean, std, p1, p99)
+        )
+    return rows
+
+
+def normalized_table(cells: CellScan, npho: Array, time: Array, settings: NormalizationConfig) -> list[NormalizedRow]:
+    """Return how each channel looks after normalisation, in all and on each face."""
+    convert = NphoMap(settings)
+    lowest = {"npho": convert.lowest, "time": -np.inf}
+    rows = []
+    for channel, values, sums, function in (
+        ("npho", npho, cells.npho, convert.npho), ("time", time, cells.time, convert.time)
+    ):  # fmt: skip
+        for face in ("all", *faces.FACES):
+            ids = slice(None) if face == "all" else faces.sensors(face)
+            part = values[:, ids]
+            seen = sums.valid[ids] > 0
+            chosen = part[part >= lowest[channel]]  # NaN compares false
+            if len(chosen) < _FEWEST[face == "all"] or not seen.any():
+                continue
+            ends = np.array([sums.lowest[ids][seen].min(), sums.highest[ids][seen].max()])
+            ends = function(np.maximum(ends, lowest[channel]))
+            normal = function(chosen)
+            rows.append(
+                NormalizedRow(
+                    channel, face, int(sums.valid[ids].sum()), float(ends[0]), float(ends[1]),
+                    float(normal.mean()), float(normal.std()),
+                )
+            )  # fmt: skip
+    return rows
+
+
+def fits(rows: list[NormalizedRow]) -> bool:
+    """Say whether every channel ends up in the range a network can use."""
+    return all(
+        row.max <= HIGHEST_Z and row.min >= -HIGHEST_Z and SMALLEST_STD <= row.std <= LARGEST_STD
+        for row in rows
+        if row.face == "all"
+    )
+
+
+def suggest(cells: CellScan, npho: Array, time: Array, settings: NormalizationConfig) -> dict[str, object]:
+    """Return constants that suit the readings: those in use where they fit, a known set, or new ones; may be empty.
+
+    New ones bring the photon number to at most 1.5, and the times to 0 to 1.5, above the sentinel.
+    """
+    if not np.isfinite(npho).any():
+        return {}
+    for constants in ({}, *KNOWN.values()):
+        trial = settings.model_copy(update=constants)
+        if fits(normalized_table(cells, npho, time, trial)) and _is_wide(npho, trial):
+            return constants
+    highest = float(np.nanmax(npho))
+    scale = max(_round(float(np.nanquantile(np.abs(npho), 0.9))), 1e-6)
+    found: dict[str, object] = {
+        "npho_scheme": "log1p",
+        "npho_scale": scale,
+        "npho_scale2": max(_round(float(np.log1p(max(highest, scale) / scale)) / _WANTED_MAX), 0.1),
+    }
+    known = time[np.isfinite(time)]
+    if len(known):
+        low, high = np.quantile(known, (0.001, 0.999))
+        spread = float(np.clip(_round(float(high - low) / _WANTED_MAX), 1e-9, 1e-5))
+        found |= {"time_scale": spread, "time_shift": _round(float(low) / spread)}
+    return found
+
+
+def _is_wide(npho: Array, settings: NormalizationConfig) -> bool:
+    """Say whether the brightest reading lies above 0.1: a scale in another unit squeezes all readings into nothing."""
+    return float(NphoMap(settings).npho(np.array(np.nanmax(npho)))) > 0.1
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")

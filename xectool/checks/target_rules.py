@@ -1,0 +1,189 @@
+"""Rules on the truth: numbers, units, losses, and whether branches agree with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from xectool.checks.cells import Cell
+from xectool.checks.data_facts import DataFacts, event_place
+from xectool.checks.sample import ANGLE_TOLERANCE
+from xectool.checks.targets import TargetScan
+from xectool.checks.truth_ranges import RANGES, other_unit
+from xectool.config.root import RegressorConfig
+from xectool.config.tasks import TASK_UNITS, TaskConfig
+from xectool.findings import Finding, Severity
+from xectool.rules import Rule
+
+_MAD_TO_SIGMA: Final = 1.4826
+_FAR, _ABSURD = 8.0, 1e4
+_ROUND_LOSSES: Final = ("smooth_l1", "huber", "relative_smooth_l1")
+_UNLIKE: Final = 0.3
+_FEWEST_EVENTS: Final = 20
+
+
+def enabled_tasks(facts: DataFacts) -> dict[str, TaskConfig]:
+    """Return the tasks the configuration trains; none without one."""
+    return facts.config.tasks.enabled() if isinstance(facts.config, RegressorConfig) else {}
+
+
+def typical_error(rows: Any) -> float:
+    """Return the 68 % quantile of the distance to the median, mean over components: the error of knowing nothing."""
+    return float(np.quantile(np.abs(rows - np.median(rows, axis=0)), 0.6827, axis=0).mean())
+
+
+class TruthIsSound(Rule[DataFacts]):
+    """A truth that is no number, in another unit, or outside of the detector teaches nonsense."""
+
+    code = "DAT-16"
+    title = "Targets are finite and in their units"
+
+    def check(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield an error for what is no number, warnings for constants, units and impossible values."""
+        for task, scan in facts.sample.targets.items():
+            where = f"{facts.whole} branch {scan.branch}"
+            if scan.nonfinite:
+                shown = tuple(f"{event_place(cell, scan.branch)} [{cell.sensor}]: {cell.value}" for cell in scan.first)
+                problem = f"the truth of task {task} holds {scan.nonfinite} numbers that are NaN or infinite"
+                fix = "write 1e10 where the truth is not known, or leave these events out"
+                yield Finding(
+                    self.code, Severity.ERROR, problem, event_place(scan.first[0], scan.branch), shown, fix
+                )  # fmt: skip
+            if scan.unknown:
+                total = scan.known + scan.unknown
+                yield self.info(
+                    where, f"the truth of task {task} is unknown (1e10) in {scan.unknown} of {total} events"
+                )
+            if scan.known:
+                yield from self._values(facts, task, scan, where)
+
+    def _values(self, facts: DataFacts, task: str, scan: TargetScan, where: str) -> Iterator[Finding]:
+        rows = scan.kept.rows
+        unit = other_unit(task, rows)
+        if unit:
+            yield self.warning(
+                where,
+                f"the truth of task {task} looks like {unit}, not {TASK_UNITS[task]}: typical size "
+                f"{float(np.median(np.abs(rows).max(axis=1))):.4g}",
+                f"make the file again with {scan.branch} in {TASK_UNITS[task]}",
+            )
+        else:
+            yield from self._impossible(task, scan)
+        constant = bool((rows == rows[0]).all()) and len(rows) >= _FEWEST_EVENTS
+        if constant:
+            report = self.warning if task in enabled_tasks(facts) else self.info
+            yield report(where, f"the truth of task {task} is {rows[0].tolist()} in every event", "leave the task out")
+
+    def _impossible(self, task: str, scan: TargetScan) -> Iterator[Finding]:
+        allowed = RANGES[task]
+        rows = scan.kept.rows
+        middle = np.median(rows, axis=0)
+        spread = _MAD_TO_SIGMA * np.median(np.abs(rows - middle), axis=0)
+        for part in range(scan.width):
+            for cell, below in ((scan.lowest[part], True), (scan.highest[part], False)):
+                if cell is None:
+                    continue
+                outside = cell.value < allowed.low[part] if below else cell.value > allowed.high[part]
+                sigmas = abs(cell.value - middle[part]) / spread[part] if spread[part] > 0 else 0.0
+                yield from self._far(task, scan, cell, outside, float(sigmas))
+
+    def _far(self, task: str, scan: TargetScan, cell: Cell, outside: bool, sigmas: float) -> Iterator[Finding]:
+        where = f"{event_place(cell, scan.branch)} component {cell.sensor}"
+        unit = RANGES[task].unit
+        if outside or sigmas > _ABSURD:
+            reason = "outside of what is possible" if outside else f"{sigmas:.3g} sigma from the rest"
+            yield self.warning(where, f"the truth of task {task} is {cell.value:.6g} {unit}: {reason}", "leave it out")
+        elif sigmas > _FAR:
+            yield self.info(where, f"the truth of task {task} reaches {cell.value:.6g} {unit}, {sigmas:.1f} sigma away")
+
+
+class LogarithmsExist(Rule[DataFacts]):
+    """The logarithm of what is not positive is no number."""
+
+    code = "DAT-17"
+    title = "Targets of log_transform are positive"
+
+    def check(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield an error for each task with log_transform whose truth is not positive."""
+        for task, settings in enabled_tasks(facts).items():
+            scan = facts.sample.targets.get(task)
+            if scan is None or not settings.log_transform or not scan.nonpositive:
+                continue
+            low = min((cell for cell in scan.lowest if cell is not None), key=lambda cell: cell.value)
+            yield self.error(
+                event_place(low, scan.branch),
+                f"tasks.{task}.log_transform needs a truth above 0; {scan.nonpositive} of {scan.known} have none "
+                f"(smallest {low.value:.6g})",
+                f"--set tasks.{task}.log_transform=false",
+            )
+
+
+class BetaSuitsTheError(Rule[DataFacts]):
+    """Far above the error the loss is a square, far below it an absolute value, whatever it is called."""
+
+    code = "DAT-18"
+    title = "loss_beta suits the typical error"
+
+    def check(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield a warning for a beta ten times above, or a hundred times below, the typical error."""
+        for task, settings in enabled_tasks(facts).items():
+            scan = facts.sample.targets.get(task)
+            if scan is None or scan.known < 2 or settings.loss_fn not in _ROUND_LOSSES:
+                continue
+            scale, typical = scaled_error(settings, scan.kept.rows)
+            if typical <= 0 or 0.01 * typical <= settings.loss_beta <= 10 * typical:
+                continue
+            kind = "always in quadratic mode (effectively MSE)" if settings.loss_beta > typical else "effectively L1"
+            yield self.warning(
+                f"tasks.{task}.loss_beta",
+                f"tasks.{task}.loss_beta {settings.loss_beta:g} against a typical error of {typical:.3g} (scale "
+                f"{scale:.3g}): {settings.loss_fn} is {kind}",
+                f"--set tasks.{task}.scale=auto --set tasks.{task}.shift=auto",
+            )
+
+
+def scaled_error(settings: TaskConfig, rows: Any) -> tuple[float, float]:
+    """Return the scale of a task and its typical error in units of that scale."""
+    if settings.log_transform:
+        rows = np.log(np.maximum(rows, 1e-300))
+    if settings.loss_fn.startswith("relative"):
+        rows = rows / np.maximum(np.abs(np.median(rows, axis=0)), 1e-300)
+    spread = float(np.sqrt(rows.var(axis=0).mean()))
+    scale = spread if settings.scale == "auto" else float(settings.scale or 1.0)
+    return scale, typical_error(rows) / scale if scale > 0 else 0.0
+
+
+class BranchesAgree(Rule[DataFacts]):
+    """The same thing written twice has to be the same; sensors have to be where the geometry says."""
+
+    code = "DAT-25"
+    title = "Branches agree with each other"
+
+    def check(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield a warning where angle and vector differ, or where neighbours do not see the same light."""
+        count, worst, where = facts.sample.angle_gaps
+        angle = facts.sample.targets.get("angle")
+        # Angles in another unit are told of as such.
+        if count and not (angle is not None and other_unit("angle", angle.kept.rows)):
+            names = facts.settings.data.truth_branches
+            yield self.warning(
+                where,
+                f"'{names['angle']}' and '{names['angleVec']}' differ by more than {ANGLE_TOLERANCE:g} in {count} "
+                f"events, by up to {worst:.3g}",
+                "make both branches from the same direction, theta from +z and phi from -x towards +y, in degrees",
+            )
+        likeness = facts.order_likeness
+        if facts.sample.scanned >= _FEWEST_EVENTS and likeness < _UNLIKE:
+            yield self.warning(
+                f"{facts.whole} branch {facts.settings.data.npho_branch}",
+                f"neighbouring sensors of the inner face do not see the same light (correlation {likeness:.2f}; with "
+                "sensors in the order of the geometry it is above 0.5)",
+                "write sensors in the order of the geometry: xectool explain DAT-25",
+            )
+
+
+TARGET_RULES: tuple[Rule[DataFacts], ...] = (
+    TruthIsSound(), LogarithmsExist(), BetaSuitsTheError(), BranchesAgree(),
+)  # fmt: skip

@@ -1,0 +1,160 @@
+"""Sums of the truth of each task: range, spread, order, and what is no number.
+
+Axes: B events of a block, D components of a target.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xectool.checks.cells import KEPT_CELLS, Cell, Place
+from xectool.detector.constants import UNKNOWN_ABOVE
+
+Array = npt.NDArray[Any]
+
+
+@dataclass
+class TargetScan:
+    """The truth of one task over a sample.
+
+    Attributes:
+        branch: Its branch.
+        width: Components.
+        known: Events whose truth is known.
+        unknown: Events that carry the marker 1e10.
+        nonfinite: Numbers that are NaN or infinite.
+        first: The first of them; the sensor is the component.
+        lowest: Smallest of each component, with its place.
+        highest: Largest of each component, with its place.
+    """
+
+    branch: str
+    width: int
+    known: int = 0
+    unknown: int = 0
+    nonfinite: int = 0
+    first: list[Cell] = field(default_factory=list)
+    nonpositive: int = 0
+
+    def __post_init__(self) -> None:
+        self.lowest: list[Cell | None] = [None] * self.width
+        self.highest: list[Cell | None] = [None] * self.width
+        self.kept = RowReservoir(self.width)
+        self.file_means: list[tuple[str, int, Array]] = []
+        self._file = _Moments(self.width)
+        self.order = _Order(self.width)
+
+    def add(self, values: Array, place: Place) -> None:
+        """Add the truth of a block, shape (B, D)."""
+        finite = np.isfinite(values)
+        bad = np.flatnonzero(~finite.all(axis=1))
+        self.nonfinite += int(values.size - np.count_nonzero(finite))
+        for row in bad[: KEPT_CELLS - len(self.first)]:
+            part = int(np.flatnonzero(~finite[row])[0])
+            self.first.append(place.cell(int(row), part, float(values[row, part])))
+        known = finite.all(axis=1) & (np.abs(np.where(finite, values, 0)) <= UNKNOWN_ABOVE).all(axis=1)
+        self.unknown += len(values) - int(np.count_nonzero(known)) - len(bad)
+        rows = np.flatnonzero(known)
+        if not len(rows):
+            return
+        chosen = values[rows].astype(np.float64)
+        self.known += len(rows)
+        self.nonpositive += int(np.count_nonzero((chosen <= 0).any(axis=1)))
+        self._extremes(chosen, rows, place)
+        self.kept.add(chosen)
+        self._file.add(chosen)
+        self.order.add(chosen)
+
+    def end_file(self, path: str) -> None:
+        """Close the sums of one file."""
+        if self._file.count:
+            self.file_means.append((path, self._file.count, self._file.mean))
+        self._file = _Moments(self.width)
+
+    def _extremes(self, chosen: Array, rows: Array, place: Place) -> None:
+        for part in range(self.width):
+            low, high = int(chosen[:, part].argmin()), int(chosen[:, part].argmax())
+            before = self.lowest[part]
+            if before is None or chosen[low, part] < before.value:
+                self.lowest[part] = place.cell(int(rows[low]), part, float(chosen[low, part]))
+            before = self.highest[part]
+            if before is None or chosen[high, part] > before.value:
+                self.highest[part] = place.cell(int(rows[high]), part, float(chosen[high, part]))
+
+
+class _Moments:
+    """Count and mean of rows."""
+
+    def __init__(self, width: int) -> None:
+        self.count, self._sum = 0, np.zeros(width)
+
+    def add(self, rows: Array) -> None:
+        self.count += len(rows)
+        self._sum += rows.sum(axis=0)
+
+    @property
+    def mean(self) -> Array:
+        return self._sum / max(self.count, 1)
+
+
+class _Order:
+    """Correlation of each event with the next along the stream."""
+
+    def __init__(self, width: int) -> None:
+        self.pairs = 0
+        self._last: Array | None = None
+        self._shift: Array = np.zeros(width)
+        self._sums = np.zeros((5, width))
+
+    def add(self, rows: Array) -> None:
+        if self._last is None:
+            self._shift = rows.mean(axis=0)  # sums of centred numbers keep their digits
+            centred = rows - self._shift
+        else:
+            centred = np.concatenate([self._last[None], rows - self._shift])
+        first, second = centred[:-1], centred[1:]
+        self._sums += np.stack(
+            [first.sum(0), second.sum(0), (first * first).sum(0), (second * second).sum(0), (first * second).sum(0)]
+        )
+        self.pairs += len(first)
+        self._last = centred[-1]
+
+    @property
+    def correlation(self) -> Array:
+        """Lag-1 correlation of each component; 0 where it is constant."""
+        if self.pairs < 2:
+            return np.zeros(self._sums.shape[1])
+        mean_a, mean_b, square_a, square_b, product = self._sums / self.pairs
+        spread = (square_a - mean_a**2) * (square_b - mean_b**2)
+        safe = spread > 1e-20 * (square_a * square_b)
+        found = np.zeros(len(spread))
+        np.divide(product - mean_a * mean_b, np.sqrt(np.where(safe, spread, 1.0)), out=found, where=safe)
+        return found
+
+
+class RowReservoir:
+    """An evenly spaced choice of rows of a stream, at most ``size``."""
+
+    def __init__(self, width: int, size: int = 100_000) -> None:
+        self.size, self.stride, self._seen = size, 1, 0
+        self._parts: list[Array] = []
+        self._count, self._width = 0, width
+
+    def add(self, rows: Array) -> None:
+        """Offer rows, shape (B, D)."""
+        chosen = rows[-self._seen % self.stride :: self.stride]
+        self._seen += len(rows)
+        self._parts.append(chosen)
+        self._count += len(chosen)
+        while self._count > self.size:
+            kept = np.concatenate(self._parts)[::2]
+            self._parts, self._count, self.stride = [kept], len(kept), 2 * self.stride
+
+    @property
+    def rows(self) -> Array:
+        """The kept rows, shape (n, D)."""
+        return np.concatenate(self._parts) if self._parts else np.empty((0, self._width))

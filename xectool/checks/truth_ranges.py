@@ -1,0 +1,87 @@
+"""What the truth of each task can be, and what it is in when it is in another unit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from xectool.detector import constants as c
+
+Array = npt.NDArray[Any]
+
+_MARGIN_CM: Final = 5.0
+_HALF_V_CM: Final = np.radians(c.INNER_SPAN_DEG / 2) * c.REFERENCE_RADIUS_CM
+_DEPTH_CM: Final = c.OUTER_RADIUS_CM - c.REFERENCE_RADIUS_CM
+# The end faces slope outwards: widest at the outer face.
+_HALF_U_CM: Final = c.END_FIRST_Z_CM + c.END_PITCH_Z_CM * (_DEPTH_CM / c.END_PITCH_RADIUS_CM)
+
+
+@dataclass(frozen=True)
+class TruthRange:
+    """Range of the truth of a task.
+
+    Attributes:
+        unit: Its unit.
+        low: Smallest possible value of each component.
+        high: Largest possible value of each component.
+        typical: Smallest and largest size (median of absolute values) in that unit; None where it tells nothing.
+        others: Other units by the factor that brings them to this one.
+    """
+
+    unit: str
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    typical: tuple[float, float] | None = None
+    others: tuple[tuple[str, float], ...] = ()
+
+
+RANGES: Final[dict[str, TruthRange]] = {
+    "angle": TruthRange("deg", (0.0, -360.0), (180.0, 360.0)),
+    "energy": TruthRange(
+        "GeV", (0.0,), (1.0,), (1e-3, 0.3), (("MeV", 1e-3), ("keV", 1e-6), ("eV", 1e-9), ("TeV", 1e3))
+    ),
+    "timing": TruthRange(
+        "s", (-1e-5,), (1e-5,), (0.0, 1e-6), (("ns", 1e-9), ("us", 1e-6), ("ps", 1e-12), ("ms", 1e-3))
+    ),
+    "uvwFI": TruthRange(
+        "cm",
+        (-_HALF_U_CM - _MARGIN_CM, -_HALF_V_CM - _MARGIN_CM, -_MARGIN_CM),
+        (_HALF_U_CM + _MARGIN_CM, _HALF_V_CM + _MARGIN_CM, _DEPTH_CM + _MARGIN_CM),
+        (1.5, 60.0),
+        (("mm", 0.1), ("m", 100.0)),
+    ),
+    "angleVec": TruthRange("1", (-1.001, -1.001, -1.001), (1.001, 1.001, 1.001)),
+    "n_gamma": TruthRange("1", (0.0,) * 5, (1000.0,) * 5),
+}
+_ANGLES_TO_TELL: Final = 20
+
+
+def other_unit(task: str, rows: Array) -> str:
+    """Return the unit the truth of a task seems to be in where that is another than it should be, else empty.
+
+    Args:
+        task: The task.
+        rows: Known truth, shape (n, D).
+    """
+    if not len(rows):
+        return ""
+    if task == "angle":
+        # Emission angles cluster about 90 deg; below pi they would all lie along the beam.
+        small = float(np.abs(rows).max()) <= 2 * np.pi and float(np.median(rows[:, 0])) <= np.pi
+        return "radians" if small and len(rows) >= _ANGLES_TO_TELL else ""
+    if task == "angleVec" and len(rows) >= _ANGLES_TO_TELL:
+        norm = float(np.median(np.linalg.norm(rows, axis=1)))
+        return "" if abs(norm - 1) < 0.02 else f"vectors of length {norm:.4g}"
+    span = RANGES[task].typical
+    if span is None:
+        return ""
+    size = float(np.median(np.abs(rows).max(axis=1)))
+    if span[0] <= size <= span[1] or size == 0:
+        return ""
+    fitting = [unit for unit, factor in RANGES[task].others if span[0] <= size * factor <= span[1]]
+    if fitting:
+        return fitting[0]
+    return "" if len(rows) < _ANGLES_TO_TELL else f"another unit (typical size {size:.3g})"

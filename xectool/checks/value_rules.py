@@ -1,0 +1,261 @@
+"""Rules on sensor readings: numbers, domains, ranges after normalisation, sentinels, and the state of the sensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from xectool.checks.cells import CellCounts
+from xectool.checks.data_facts import DataFacts, sensor_place, settings_line
+from xectool.checks.file_rules import DAMAGE_SHARE
+from xectool.checks.health import SensorHealth
+from xectool.checks.spread import LARGEST_STD, SMALLEST_STD
+from xectool.config.input_limits import LARGEST_ABS
+from xectool.detector import faces
+from xectool.detector.constants import NUM_SENSORS
+from xectool.findings import Finding, Severity
+from xectool.rules import Rule
+
+_MANY_INVALID, _MOST_INVALID = 0.5, 0.95
+_MANY_DEAD: Final = 0.1
+_SHOWN: Final = 10
+
+
+class ReadingsAreNumbers(Rule[DataFacts]):
+    """NaN and infinities are masked before the network sees them; many of them mean that something is broken."""
+
+    code = "DAT-07"
+    title = "Values are finite"
+
+    def check(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield each kind of odd number with its places, and a share of invalid readings that is too large."""
+        data = facts.settings.data
+        for npho, time in facts.sample.counts.values():
+            yield from self._kinds(npho, data.npho_branch)
+            yield from self._kinds(time, data.time_branch)
+        yield from self._share(facts)
+
+    def _kinds(self, counts: CellCounts, branch: str) -> Iterator[Finding]:
+        if not counts.nonfinite:
+            return
+        first = [cell for kind in ("nan", "posinf", "neginf") for cell in counts.first.get(kind, [])]
+        yield Finding(
+            self.code,
+            Severity.WARNING,
+            f"branch '{branch}' of '{first[0].path}' holds {counts.nan} NaN, {counts.posinf} +Inf and {counts.neginf} "
+            "-Inf; the network sees the sentinel in their place",
+            sensor_place(first[0], branch),
+            tuple(f"{sensor_place(cell, branch)}: {cell.value}" for cell in first[:_SHOWN]),
+            "find out what wrote them: a marker of 'no reading' is 1e10",
+        )
+
+    def _share(self, facts: DataFacts) -> Iterator[Finding]:
+        cells, data = facts.sample.cells, facts.settings.data
+        total = cells.npho.events * NUM_SENSORS
+        if not total:
+            return
+        invalid = 1 - int(cells.npho.valid.sum()) / total
+        lit = cells.timed_sensors
+        untimed = 1 - cells.timed_readings / lit if lit else 0.0
+        for share, branch, what in (
+            (invalid, data.npho_branch, "of all readings are invalid"),
+            (untimed, data.time_branch, "of the sensors with light have no valid time"),
+        ):
+            if share > _MANY_INVALID:
+                report = self.error if share > _MOST_INVALID else self.warning
+                yield report(
+                    f"{facts.whole} branch {branch}",
+                    f"branch '{branch}': {100 * share:.1f} % {what}",
+                    "compare with a file that is known to be good: --against OTHER",
+                )
+
+
+class PhotonsLieInTheDomain(Rule[DataFacts]):
+    """A root of a negative number is no number."""
+
+    code = "DAT-08"
+    title = "Photon numbers lie in the scheme's domain"
+
+    def check(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield a warning for readings below the domain, an error where they are many."""
+        cells, settings = facts.sample.cells, facts.settings.normalization
+        total = max(cells.npho.events * NUM_SENSORS, 1)
+        share = cells.below_domain / total
+        if not cells.below_domain:
+            return
+        report = self.error if share > 0.05 else self.warning
+        yield report(
+            f"{facts.whole} branch {facts.settings.data.npho_branch}",
+            f"{cells.below_domain} readings ({100 * share:.3g} %) lie below the domain of normalization.npho_scheme: "
+            f"{settings.npho_scheme}; each becomes the {settings.below_domain}",
+            "--set normalization.npho_scheme=log1p" if settings.npho_scheme != "log1p" else "compare the units",
+        )
+
+
+class NormalizedPhotonsFit(Rule[DataFacts]):
+    """The scale has to bring photons to a few units."""
+
+    code = "DAT-09"
+    title = "Normalised photon numbers have the expected range"
+
+    def check(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield a warning outside of -0.1 to 10, an error beyond 50 or where the readings are in another unit."""
+        row = next((row for row in facts.normalized if row.channel == "npho" and row.face == "all"), None)
+        if row is None or (row.min >= -0.1 and row.max <= 10):
+            return
+        largest = max(abs(row.min), abs(row.max))
+        report = self.error if largest > LARGEST_ABS else self.warning
+        settings = facts.settings.normalization
+        yield report(
+            f"{facts.whole} branch {facts.settings.data.npho_branch}",
+            f"normalised photon numbers run from {row.min:.3g} to {row.max:.3g} with normalization.npho_scale="
+            f"{settings.npho_scale:g}, npho_scheme={settings.npho_scheme}",
+            settings_line(facts.suggested),
+        )
+
+
+class NormalizedTimesFit(Rule[DataFacts]):
+    """Times are seconds; the scale brings them to about one."""
+
+    code = "DAT-10"
+    title = "Normalised times have the expected range"
+
+    def check(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield an error for another unit, a warning outside of -10 to 10, a note outside of -2 to 2."""
+        data, counts = facts.settings.data, [pair[1] for pair in facts.sample.counts.values()]
+        impossible, total = sum(item.impossible for item in counts), sum(item.total for item in counts)
+        where = f"{facts.whole} branch {data.time_branch}"
+        if impossible > DAMAGE_SHARE * max(total, 1):
+            cell = next(item.first["impossible"][0] for item in counts if item.impossible)
+            yield self.error(
+                sensor_place(cell, data.time_branch),
+                f"{impossible} of {total} times are larger than any event lasts ({abs(cell.value):.3g} s): they look "
+                "like another unit than seconds (ns for s is a factor of 1e9)",
+                "make the file again with times in seconds",
+            )
+            return
+        row = next((row for row in facts.normalized if row.channel == "time" and row.face == "all"), None)
+        if row is None or (row.min >= -2 and row.max <= 2):
+            return
+        report = self.warning if max(abs(row.min), abs(row.max)) > 10 else self.info
+        problem = f"normalised times run from {row.min:.3g} to {row.max:.3g} with normalization.time_scale="
+        yield report(where, f"{problem}{facts.settings.normalization.time_scale:g}", settings_line(facts.suggested))
+
+
+class SpreadIsSound(Rule[DataFacts]):
+    """A channel that hardly varies teaches nothing, one that varies by thousands drowns the rest."""
+
+    code = "DAT-11"
+    title = "Normalised values have a sound spread"
+
+    def check(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield an error for each channel, and face, outside of the limits."""
+        bad = [row for row in facts.normalized if not SMALLEST_STD <= row.std <= LARGEST_STD]
+        whole = {row.channel for row in bad if row.face == "all"}
+        for row in bad:
+            if row.face != "all" and row.channel in whole:
+                continue
+            yield self.error(
+                f"{facts.whole} channel {row.channel} face {row.face}",
+                f"the normalised {row.channel} of face {row.face} has a spread of {row.std:.3g} about {row.mean:.3g}; "
+                f"{SMALLEST_STD:g} to {LARGEST_STD:g} is sound",
+                settings_line(facts.suggested),
+            )
+
+
+class NoHeavyTails(Rule[DataFacts]):
+    """Without a logarithm or a root a few bright sensors decide everything."""
+
+    code = "DAT-12"
+    title = "No heavy tails"
+
+    def check(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield a warning for a linear scheme on readings with a long tail, a note for the table otherwise."""
+        for row in facts.raw:
+            sigmas = (row.max - row.mean) / row.std if row.std > 0 else 0.0
+            linear = facts.settings.normalization.npho_scheme == "linear" or row.feature == "time"
+            if sigmas > 50 and linear:
+                yield self.warning(
+                    f"{facts.whole} {row.feature}",
+                    f"the largest {row.feature}, {row.max:.4g}, lies {sigmas:.0f} sigma above the mean {row.mean:.4g}",
+                    "--set normalization.npho_scheme=log1p" if row.feature == "npho" else "look at the largest times",
+                )
+
+
+class SentinelsStandApart(Rule[DataFacts]):
+    """A valid reading that equals the sentinel cannot be told from none by whoever looks at the number alone."""
+
+    code = "DAT-13"
+    title = "No valid reading equals the sentinel"
+
+    def check(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield a warning for any collision, an error for more than one in a thousand."""
+        cells, data, settings = facts.sample.cells, facts.settings.data, facts.settings.normalization
+        rows = (
+            ("npho", cells.npho, data.npho_branch, settings.sentinel_npho),
+            ("time", cells.time, data.time_branch, settings.sentinel_time),
+        )
+        for channel, (name, sums, branch, sentinel) in enumerate(rows):
+            count, first = cells.collisions[channel], cells.collision_first[channel]
+            if not count or first is None:
+                continue
+            report = self.error if count > 1e-3 * max(int(sums.valid.sum()), 1) else self.warning
+            yield report(
+                sensor_place(first, branch),
+                f"{count} valid readings normalise to the sentinel {sentinel:g} of channel {name} (first: "
+                f"{first.value:g}); the network is told by its mask, older systems are not",
+                f"--set normalization.sentinel_{name}=-8.0",
+            )
+
+
+class SensorsAreAlive(Rule[DataFacts]):
+    """Dead sensors are a part of life; a dead face, or sensors that make up light, are not."""
+
+    code = "DAT-14"
+    title = "Sensors are alive"
+
+    def check(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield an error for a dead face, warnings for many dead and for constant, hot or noisy sensors."""
+        health = facts.health
+        if not health.events:
+            return
+        dead = health.of("dead")
+        for face in faces.FACES:
+            ids = faces.sensors(face)
+            if np.isin(ids, dead).all():
+                where = f"{facts.whole} face {face}"
+                yield self.error(where, f"all {len(ids)} sensors of face {face} are dead", "--plots DIR draws the map")
+        if len(dead) > _MANY_DEAD * NUM_SENSORS:
+            problem = f"{len(dead)} of {NUM_SENSORS} sensors are dead"
+            yield self.warning(
+                facts.whole, problem, "compare with the list of dead channels; --plots DIR draws the map"
+            )
+        elif dead:
+            yield self.info(facts.whole, f"{len(dead)} of {NUM_SENSORS} sensors are dead: {_listed(dead)}")
+        for state in ("constant", "hot", "noisy"):
+            if found := health.of(state):
+                yield self._odd(facts, state, found, health)
+
+    def _odd(self, facts: DataFacts, state: str, found: list[int], health: SensorHealth) -> Finding:
+        names = [f"sensor {sensor} face {faces.FACES[int(faces.face_ids()[sensor])]}" for sensor in found[:_SHOWN]]
+        return Finding(
+            self.code,
+            Severity.WARNING,
+            f"{len(found)} sensor{'s are' if len(found) > 1 else ' is'} {state}: {_listed(found)}",
+            f"{facts.whole} {names[0]}",
+            tuple(f"{name}: mean {health.mean[s]:.4g} photons" for name, s in zip(names, found, strict=False)),
+            "add them to the list of dead channels, or have the run looked at",
+        )
+
+
+def _listed(sensors: list[int]) -> str:
+    shown = ", ".join(str(sensor) for sensor in sensors[:_SHOWN])
+    return shown if len(sensors) <= _SHOWN else f"{shown} and {len(sensors) - _SHOWN} more"
+
+
+VALUE_RULES: tuple[Rule[DataFacts], ...] = (
+    ReadingsAreNumbers(), PhotonsLieInTheDomain(), NormalizedPhotonsFit(), NormalizedTimesFit(), SpreadIsSound(),
+    NoHeavyTails(), SentinelsStandApart(), SensorsAreAlive(),
+)  # fmt: skip
