@@ -1,0 +1,125 @@
+"""Small networks with checkpoints, and files exported from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from xectool import engine
+from xectool.checkpoint import store
+from xectool.checkpoint.format import Checkpoint
+from xectool.config.load import config_from_dict
+from xectool.engine.exporting import ExportResult
+from xectool.models.build import build_model
+
+TASKS = {
+    "angle": {"enabled": True, "scale": 12.0, "shift": 90.0},
+    "energy": {"enabled": True, "scale": 0.014, "shift": 0.037, "loss_fn": "gaussian_nll", "loss_beta": 0.5},
+    "timing": {"enabled": True, "scale": 1e-9, "shift": -2e-10},
+}
+RESOLUTIONS = {"angle_resolution_68pct": 4.0, "energy_res_68pct": 0.001, "timing_res_68pct": 1e-10}
+
+
+def configuration(kind: str, **model: Any) -> dict[str, Any]:
+    """A small network of a kind; ``model`` goes before what makes it small."""
+    small: dict[str, Any] = {"encoder_dim": 32, "outer_fine_pool": [5, 3], "num_fusion_layers": 1}
+    own = {"regressor": {"hidden_dim": 8}, "mae": {"decoder_dim": 8}, "inpainter": {}}[kind]
+    found: dict[str, Any] = {
+        "kind": kind,
+        "data": {"train_path": "train.root", "val_path": "val.root", "batch_size": 8},
+        "model": small | own | model,
+        "mlflow": {"enabled": False},
+    }
+    return found | ({"tasks": TASKS} if kind == "regressor" else {})
+
+
+def random_network(config: dict[str, Any], seed: int = 0) -> nn.Module:
+    """The network with weights in which nothing is zero, so that every path shows in the output."""
+    torch.manual_seed(seed)
+    model = build_model(config_from_dict(config, "test"))
+    with torch.no_grad():
+        for value in model.parameters():
+            value += 0.02 * torch.randn_like(value)
+    return model.eval()
+
+
+def save_checkpoint(path: Path, config: dict[str, Any], seed: int = 0, **meta: Any) -> Path:
+    """A checkpoint of a random network, with an average that is another network."""
+    weights = dict(random_network(config, seed).state_dict())
+    average = dict(random_network(config, seed + 1).state_dict())
+    resolved = config_from_dict(config, "test").to_dict()
+    facts = {"kind": config["kind"], "config": resolved, "progress": {"history": [RESOLUTIONS]}, "epoch": 1, "step": 1}
+    store.save(path, Checkpoint(facts | meta, weights, average))
+    return path
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A checkpoint and what was exported from it."""
+
+    checkpoint: Path
+    result: ExportResult
+
+    @property
+    def path(self) -> Path:
+        """The exported file."""
+        return Path(self.result.path)
+
+
+@pytest.fixture(scope="session")
+def make_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    def make(kind: str, seed: int = 0, **model: Any) -> Path:
+        folder = tmp_path_factory.mktemp(kind)
+        return save_checkpoint(folder / "checkpoint_best.pt", configuration(kind, **model), seed)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def onnx_regressor(make_checkpoint: Callable[..., Path]) -> Sample:
+    source = make_checkpoint("regressor")
+    return Sample(source, engine.export(source, output=source.with_name("model.onnx")))
+
+
+@pytest.fixture(scope="session")
+def script_regressor(make_checkpoint: Callable[..., Path]) -> Sample:
+    source = make_checkpoint("regressor")
+    return Sample(source, engine.export(source, to="torchscript", output=source.with_name("script.pt")))
+
+
+@pytest.fixture(scope="session")
+def script_inpainter(make_checkpoint: Callable[..., Path]) -> Sample:
+    source = make_checkpoint("inpainter", predict_channels=["npho", "time"])
+    return Sample(source, engine.export(source, to="torchscript", output=source.with_name("script.pt")))
+
+
+@pytest.fixture(scope="session")
+def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twenty simulated events with truth."""
+    path = tmp_path_factory.mktemp("events") / "events.root"
+    engine.simulate(str(path), events=20, seed=9)
+    return path
+
+
+@pytest.fixture(scope="session")
+def networks() -> Callable[..., Any]:
+    known: dict[str, nn.Module] = {}
+
+    def network(kind: str, **model: Any) -> nn.Module:
+        key = f"{kind} {sorted(model.items())}"
+        if key not in known:
+            known[key] = random_network(configuration(kind, **model))
+        return known[key]
+
+    return network
+
+
+@pytest.fixture(scope="session")
+def make_network() -> Callable[..., nn.Module]:
+    """A fresh network that a test may spoil."""
+    return lambda kind, **model: random_network(configuration(kind, **model))

@@ -1,0 +1,116 @@
+"""What a graph takes and gives, and the way to its reference that does not pass through it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from xectool.checkpoint import store
+from xectool.config.load import config_from_dict
+from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS
+from xectool.errors import UsageError
+from xectool.export.description import Description
+from xectool.export.edge_events import edge_events
+from xectool.export.exporter import RawEvents
+from xectool.export.graphs import RegressorGraph, make_graph
+from xectool.export.reference import expected, feed
+from xectool.models.normalize import Normalizer
+
+KINDS: list[tuple[str, dict[str, Any]]] = [
+    ("regressor", {}),
+    ("regressor", {"geometry": "compat", "outer_mode": "split"}),
+    ("mae", {"predict_channels": ["npho", "time"]}),
+    ("mae", {"geometry": "compat", "outer_mode": "split"}),
+    ("inpainter", {"predict_channels": ["npho", "time"]}),
+    ("inpainter", {"head_type": "cross_attention"}),
+    ("inpainter", {"use_masked_attention": True, "geometry": "compat"}),
+    ("inpainter", {"geometry": "compat", "outer_mode": "split", "predict_channels": ["npho", "time"]}),
+]
+
+
+def some_events(count: int = 3) -> RawEvents:
+    generator = torch.Generator().manual_seed(5)
+    npho = torch.rand(count, NUM_SENSORS, generator=generator) ** 8 * 5000
+    time = torch.randn(count, NUM_SENSORS, generator=generator) * 1e-8
+    npho[:, ::37], time[:, ::11] = DEAD_VALUE, DEAD_VALUE
+    return RawEvents(npho, time)
+
+
+@pytest.mark.parametrize("mode", ["raw", "normalized"])
+@pytest.mark.parametrize(("kind", "model"), KINDS, ids=lambda value: str(value)[:40])
+def test_graph_gives_what_the_network_gives(kind: str, model: dict[str, Any], mode: str, networks: Any) -> None:
+    network = networks(kind, **model)
+    graph, events = make_graph(network, (), mode), some_events()
+    mask = torch.rand(events.npho.shape, generator=torch.Generator().manual_seed(1)) < 0.1
+    given = feed(graph, network.normalizer, events.npho, events.time, mask)
+    with torch.inference_mode():
+        found = graph(*(torch.from_numpy(value) for value in given.values()))
+    wanted = expected(network, mode, given)
+    assert set(wanted) == {port.name for port in graph.outputs}
+    for port, value in zip(graph.outputs, found, strict=True):
+        assert tuple(value.shape[1:]) == port.shape
+        np.testing.assert_allclose(value.numpy(), wanted[port.name], rtol=1e-5, atol=1e-6)
+
+
+def test_outputs_stand_in_the_order_of_the_tasks_and_a_width_follows_its_task(networks: Any) -> None:
+    network = networks("regressor")
+    graph = RegressorGraph(network, ["timing", "energy"], "raw")
+    assert [port.name for port in graph.outputs] == ["timing", "energy", "sigma_energy"]
+    assert [port.unit for port in graph.outputs] == ["s", "GeV", "GeV"]
+    normalized = RegressorGraph(network, ["energy"], "normalized")
+    assert [(port.name, port.shape) for port in normalized.outputs] == [("energy", (2,))]
+    assert "logarithm of its variance" in normalized.outputs[0].meaning
+
+
+def test_task_that_was_never_trained_is_refused_and_the_trained_ones_are_named(networks: Any) -> None:
+    with pytest.raises(UsageError, match=r"'uvwFI' was never trained.*angle, energy, timing") as caught:
+        make_graph(networks("regressor"), ["energy", "uvwFI"], "raw")
+    assert caught.value.fix.startswith("--tasks angle,energy,timing")
+    with pytest.raises(UsageError, match="leave out --tasks"):
+        make_graph(networks("mae"), ["energy"], "raw")
+    with pytest.raises(UsageError, match="did you mean 'normalized'"):
+        make_graph(networks("mae"), [], "normalised")
+
+
+def test_a_network_in_training_mode_is_exported_in_evaluation_mode(networks: Any) -> None:
+    network = copy.deepcopy(networks("regressor")).train()
+    graph = make_graph(network, (), "raw")
+    assert not any(module.training for module in graph.modules())
+
+
+@pytest.mark.parametrize("kind", ["regressor", "mae", "inpainter"])
+def test_readings_that_are_not_finite_never_reach_an_output(kind: str, networks: Any) -> None:
+    network = networks(kind)
+    graph = make_graph(network, (), "raw")
+    for name, (npho, time) in edge_events(network.normalizer, some_events(1).npho[0]).items():
+        mask = torch.ones(1, NUM_SENSORS, dtype=torch.bool)
+        given = feed(graph, network.normalizer, npho[None], time[None], mask)
+        with torch.inference_mode():
+            outputs = graph(*(torch.from_numpy(value) for value in given.values()))
+        assert all(bool(value.isfinite().all()) for value in outputs), name
+
+
+def test_edge_events_aim_at_the_sentinels_of_the_network(networks: Any) -> None:
+    normalizer: Normalizer = networks("regressor").normalizer
+    npho, time = edge_events(normalizer, torch.full((NUM_SENSORS,), 500.0))["a valid time equal to its sentinel"]
+    x, valid = normalizer.normalize(npho, time)
+    touched = valid[..., 1] & ((x[..., 1] - normalizer.sentinel_time).abs() < 1e-5)
+    assert bool(touched.any())
+
+
+def test_metadata_brings_the_normalisation_back_exactly(onnx_regressor: Any) -> None:
+    checkpoint = store.load(onnx_regressor.checkpoint)
+    import onnx
+
+    stored = {item.key: item.value for item in onnx.load(onnx_regressor.path).metadata_props}
+    description = Description.from_metadata(stored, "test")
+    ours = Normalizer(config_from_dict(checkpoint.config, "a").normalization)
+    theirs = Normalizer(config_from_dict(dict(description.config), "b").normalization)
+    events = some_events()
+    assert torch.equal(ours(events.npho, events.time), theirs(events.npho, events.time))
+    x, valid = theirs.normalize(events.npho, events.time)
+    seconds = theirs.inverse_time(x[..., 1])[valid[..., 1]]
+    torch.testing.assert_close(seconds, events.time[valid[..., 1]], rtol=1e-5, atol=1e-14)

@@ -1,0 +1,229 @@
+"""Exported files predict what their checkpoint does: the same branches, the same numbers, the same metrics."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import uproot
+from xectool import engine
+from xectool.checkpoint import store
+from xectool.errors import CheckpointError, UsageError
+from xectool.export.formats import FORMATS
+from xectool.export.torchscript import EXTRA_FILE
+
+
+def same_predictions(sample: Any, events: Path, folder: Path, close: float = 1e-5) -> Any:
+    """Predict with checkpoint and export, compare all branches and metrics, and return the latter's result."""
+    ours = engine.predict(sample.checkpoint, [str(events)], output=folder / "ours.root", batch_size=8)
+    theirs = engine.predict(sample.path, [str(events)], output=folder / "theirs.root", batch_size=8)
+    with uproot.open(f"{folder}/ours.root:tree") as first, uproot.open(f"{folder}/theirs.root:tree") as second:
+        assert first.keys() == second.keys()
+        for branch in first.keys():  # noqa: SIM118 - no mapping
+            a, b = first[branch].array(library="np"), second[branch].array(library="np")
+            np.testing.assert_allclose(b, a, rtol=close, atol=close * np.abs(a[np.abs(a) < 1e9]).max(), err_msg=branch)
+    assert ours.metrics.keys() == theirs.metrics.keys()
+    for name, value in ours.metrics.items():
+        assert theirs.metrics[name] == pytest.approx(value, rel=1e-3, nan_ok=True), name
+    return theirs
+
+
+def test_torchscript_regressor_predicts_as_its_checkpoint(script_regressor: Any, events: Path, tmp_path: Path) -> None:
+    found = same_predictions(script_regressor, events, tmp_path)
+    assert found.events == 20
+    assert "val/energy/loss" in found.metrics
+
+
+def test_onnx_regressor_predicts_as_its_checkpoint(onnx_regressor: Any, events: Path, tmp_path: Path) -> None:
+    assert same_predictions(onnx_regressor, events, tmp_path).events == 20
+
+
+def test_torchscript_inpainter_predicts_the_same_sensors(script_inpainter: Any, events: Path, tmp_path: Path) -> None:
+    few = [str(events)]
+    ours = engine.predict(script_inpainter.checkpoint, few, output=tmp_path / "a.root", max_events=4)
+    theirs = engine.predict(script_inpainter.path, few, output=tmp_path / "b.root", max_events=4)
+    with uproot.open(f"{tmp_path}/a.root:tree") as first, uproot.open(f"{tmp_path}/b.root:tree") as second:
+        for branch in ("sensor", "mask_type", "truth_npho"):
+            assert (first[branch].array(library="np") == second[branch].array(library="np")).all()
+        a, b = (tree["pred_npho"].array(library="np") for tree in (first, second))
+        np.testing.assert_allclose(b, a, rtol=1e-3, atol=0.05)
+    assert theirs.metrics["mae_npho"] == pytest.approx(ours.metrics["mae_npho"], rel=1e-3)
+
+
+def test_safetensors_export_predicts_as_the_averaged_weights(
+    make_checkpoint: Any, events: Path, tmp_path: Path
+) -> None:
+    source = make_checkpoint("regressor")
+    result = engine.export(source, to="safetensors", output=tmp_path / "w.safetensors")
+    assert result.weights == "ema"
+    assert all(value == 0 for value in result.max_abs_diff.values())
+    ours = engine.predict(source, [str(events)], output=tmp_path / "a.root")
+    theirs = engine.predict(result.path, [str(events)], output=tmp_path / "b.root")
+    assert theirs.metrics == ours.metrics
+
+
+def test_chosen_weights_are_those_exported(make_checkpoint: Any, tmp_path: Path) -> None:
+    source = make_checkpoint("regressor")
+    sound = store.load(source)
+    for which in ("model", "ema"):
+        path = tmp_path / f"{which}.safetensors"
+        assert engine.export(source, to="safetensors", output=path, weights=which).weights == which
+        exported = store.load(path).model["heads.energy.6.bias"]
+        assert torch.equal(exported, sound.weights(which)["heads.energy.6.bias"])
+
+
+def test_chosen_tasks_are_the_only_ones_predicted(make_checkpoint: Any, events: Path, tmp_path: Path) -> None:
+    source = make_checkpoint("regressor")
+    path = tmp_path / "energy.pt"
+    result = engine.export(source, to="torchscript", output=path, tasks=["energy"])
+    assert [port.name for port in result.outputs] == ["energy", "sigma_energy"]
+    predicted = engine.predict(path, [str(events)], output=tmp_path / "p.root")
+    assert "energy_res_68pct" in predicted.metrics
+    with uproot.open(f"{tmp_path}/p.root:tree") as tree:
+        assert {name for name in tree.keys() if name.startswith("pred")} == {"pred_energy"}  # noqa: SIM118
+
+
+def test_verified_on_files_too_and_measured_in_the_resolution_of_the_run(
+    make_checkpoint: Any, events: Path, tmp_path: Path
+) -> None:
+    result = engine.export(
+        make_checkpoint("regressor"), to="torchscript", output=tmp_path / "a.pt", verify_on=[str(events)]
+    )
+    assert result.verified_events == 20
+    assert result.batch_sizes == (1, 2, 7, 20)
+    assert str(events) in result.verified_on
+    assert {item.output: item.limit for item in result.agreement}["energy"] == 1e-3
+    assert "0.001 GeV: resolution (energy_res_68pct)" in result.agreement[1].yardstick
+
+
+def test_torchscript_that_is_not_ours_or_damaged_is_refused(
+    script_regressor: Any, events: Path, tmp_path: Path
+) -> None:
+    foreign = tmp_path / "foreign.pt"
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2)).save(str(foreign))
+    with pytest.raises(CheckpointError, match="xectool did not export this file") as caught:
+        engine.predict(foreign, [str(events)], output=tmp_path / "p.root")
+    assert caught.value.code == "X-15"
+    tampered = tmp_path / "tampered.pt"
+    _rewrite(script_regressor.path, tampered, lambda stored: {k: v for k, v in stored.items() if "config" not in k})
+    with pytest.raises(CheckpointError, match=r"lacks xectool\.config"):
+        engine.predict(tampered, [str(events)], output=tmp_path / "p.root")
+
+
+def _rewrite(source: Path, target: Path, edit: Any) -> None:
+    """Copy an archive with another description in it."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as new:
+        for entry in old.infolist():
+            data = old.read(entry)
+            if entry.filename.endswith(EXTRA_FILE):
+                data = json.dumps(edit(json.loads(data))).encode()
+            new.writestr(entry, data)
+
+
+def test_options_without_effect_on_an_exported_file_are_refused(script_regressor: Any, events: Path) -> None:
+    with pytest.raises(UsageError, match="leave out --weights"):
+        engine.predict(script_regressor.path, [str(events)], weights="ema")
+
+
+def test_inspection_recognises_our_exports(script_regressor: Any, onnx_regressor: Any) -> None:
+    for sample in (script_regressor, onnx_regressor):
+        found = engine.inspect_ckpt(sample.path)
+        fit = {item.action: item.possible for item in found.fit_for}
+        assert fit["predict"]
+        assert not fit["resume"]
+        assert found.finite
+        assert not found.is_bad
+
+
+def test_inspection_still_finds_weights_of_a_graph_that_are_not_finite(onnx_regressor: Any, tmp_path: Path) -> None:
+    import onnx
+
+    model = onnx.load(onnx_regressor.path)
+    weight = max(model.graph.initializer, key=lambda item: len(item.raw_data))
+    weight.raw_data = np.float32("inf").tobytes() + weight.raw_data[4:]
+    onnx.save(model, tmp_path / "infinite.onnx")
+    assert not engine.inspect_ckpt(tmp_path / "infinite.onnx").finite
+
+
+def test_torchscript_is_called_deprecated_and_leaves_no_setting_changed(script_regressor: Any) -> None:
+    assert [found.code for found in script_regressor.result.findings] == ["X-17"]
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+@pytest.mark.slow
+def test_onnx_of_the_same_checkpoint_is_the_same_bytes(onnx_regressor: Any, tmp_path: Path) -> None:
+    checkpoint = tmp_path / onnx_regressor.checkpoint.name
+    shutil.copy(onnx_regressor.checkpoint, checkpoint)
+    again = engine.export(checkpoint, output=tmp_path / "again.onnx")
+    assert Path(again.path).read_bytes() == onnx_regressor.path.read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format_name", ["onnx", "pt2"])
+@pytest.mark.parametrize(
+    ("kind", "model"),
+    [
+        ("regressor", {}),
+        ("mae", {"predict_channels": ["npho", "time"], "geometry": "compat"}),
+        ("inpainter", {"predict_channels": ["npho", "time"]}),
+        ("inpainter", {"head_type": "cross_attention"}),
+        ("inpainter", {"use_masked_attention": True}),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_every_kind_and_head_exports_and_predicts(
+    kind: str, model: dict[str, Any], format_name: str, make_checkpoint: Any, events: Path, tmp_path: Path
+) -> None:
+    source = make_checkpoint(kind, **model)
+    path = tmp_path / f"{format_name}.{format_name}"
+    result = engine.export(source, to=format_name, output=path)
+    assert result.edge_cases >= 19
+    assert FORMATS[format_name].open(path).description.kind == kind
+    ours = engine.predict(source, [str(events)], output=tmp_path / "a.root", max_events=4)
+    theirs = engine.predict(path, [str(events)], output=tmp_path / "b.root", max_events=4)
+    assert theirs.metrics["val/loss"] == pytest.approx(ours.metrics["val/loss"], rel=1e-3)
+
+
+@pytest.mark.slow
+def test_normalized_inputs_give_the_heads_own_numbers(make_checkpoint: Any, events: Path, tmp_path: Path) -> None:
+    source = make_checkpoint("regressor")
+    path = tmp_path / "n.onnx"
+    result = engine.export(source, output=path, inputs="normalized")
+    assert [port.name for port in result.inputs] == ["x"]
+    assert {port.name: port.shape for port in result.outputs}["energy"] == (2,)
+    sample = copy.copy(type("Sample", (), {"checkpoint": source, "path": path}))
+    same_predictions(sample, events, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    ["mae_small_checkpoint_best_stripped.pth", "inp_small_perface_checkpoint_best_stripped.pth", "reg_small", "xattn"],
+)
+def test_checkpoints_of_the_older_system_export(name: str, reference_dir: Path, tmp_path: Path) -> None:
+    import lzma
+
+    folder = reference_dir / "checkpoints"
+    packed = {"reg_small": "reg_small_checkpoint_best.pth.xz", "xattn": "inp_small_xattn_checkpoint_best.pth.xz"}
+    source = tmp_path / "older.pth"
+    file = folder / packed.get(name, name)
+    source.write_bytes(lzma.decompress(file.read_bytes()) if file.suffix == ".xz" else file.read_bytes())
+    result = engine.export(
+        source, output=tmp_path / "older.onnx", verify_on=[str(reference_dir / "data/synth_tiny.root")]
+    )
+    assert result.verified_events == 48
+    assert (
+        engine.predict(result.path, [str(reference_dir / "data/synth_tiny.root")], output=tmp_path / "p.root").events
+        == 48
+    )

@@ -1,0 +1,200 @@
+"""What is exported: a network that takes what a file holds and gives physical units, or network units on both sides.
+
+Axes: B events, S sensors (4760), C predicted channels, K numbers of a task.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from xectool.config.tasks import TASK_UNITS
+from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS
+from xectool.errors import UsageError, did_you_mean
+from xectool.export.ports import BOOL, FLOAT32, Port
+from xectool.models.heads import TargetTransform
+from xectool.models.inpainter import Inpainter
+from xectool.models.mae import MaskedAutoencoder
+from xectool.models.normalize import Normalizer
+from xectool.models.regressor import Regressor
+from xectool.models.sensor_input import HiddenEvent
+
+RAW, NORMALIZED = "raw", "normalized"
+INPUT_MODES = (RAW, NORMALIZED)
+CHANNEL_UNITS = {"npho": "photons", "time": "s"}
+NETWORK_UNITS = "network units"
+NPHO = Port("npho", FLOAT32, (NUM_SENSORS,), "photons", "Photons of each sensor as read; 1e10, NaN or infinite: none")
+TIME = Port("time", FLOAT32, (NUM_SENSORS,), "s", "Time of each sensor as read; 1e10, NaN or infinite: none")
+MASK = Port("mask", BOOL, (NUM_SENSORS,), "1", "True where a sensor is hidden or dead and is to be predicted")
+X = Port(
+    "x", FLOAT32, (NUM_SENSORS, 2), NETWORK_UNITS, "Normalised npho and time; a sentinel where there is no reading"
+)
+
+
+class ExportGraph(nn.Module, ABC):
+    """Abstract: takes tensors by position, gives a tuple; in evaluation mode.
+
+    Attributes:
+        inputs: What it takes, in order.
+        outputs: What it gives, in order.
+    """
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+    @abstractmethod
+    def forward(self, *readings: Tensor) -> tuple[Tensor, ...]:
+        """Return the outputs, in the order of :attr:`outputs`."""
+
+
+class RegressorGraph(ExportGraph):
+    """Chosen tasks of a regressor.
+
+    ``raw`` gives ``<task>`` (B, K) in physical units, and ``sigma_<task>`` (B, K) where the head predicts a width.
+    ``normalized`` gives ``<task>`` (B, K) in network units; with a Gaussian likelihood (B, 2K), mean and logarithm of
+    the variance.
+
+    Args:
+        model: The network; it is exported in evaluation mode.
+        tasks: Tasks to export, in the order of the outputs.
+        mode: One of :data:`INPUT_MODES`.
+
+    Raises:
+        UsageError: A task was never trained, or is named twice.
+    """
+
+    def __init__(self, model: Regressor, tasks: Sequence[str], mode: str) -> None:
+        super().__init__()
+        _check_tasks(tasks, model.active_tasks)
+        self.model, self.tasks, self.raw = model, tuple(tasks), mode == RAW
+        self.inputs = (NPHO, TIME) if self.raw else (X,)
+        self.outputs = tuple(port for task in tasks for port in self._ports(task))
+        self.eval()
+
+    def _ports(self, task: str) -> list[Port]:
+        width = cast(TargetTransform, self.model.target_transforms[task]).width
+        with_sigma = task in self.model.nll_tasks
+        if self.raw:
+            ports = [Port(task, FLOAT32, (width,), TASK_UNITS[task], f"Predicted {task}")]
+            sigma = Port(
+                f"sigma_{task}", FLOAT32, (width,), TASK_UNITS[task], f"Predicted standard deviation of {task}"
+            )
+            return [*ports, sigma] if with_sigma else ports
+        meaning = f"{task}, then the logarithm of its variance" if with_sigma else task
+        return [Port(task, FLOAT32, (2 * width if with_sigma else width,), NETWORK_UNITS, meaning)]
+
+    def forward(self, *readings: Tensor) -> tuple[Tensor, ...]:
+        """Return the outputs of npho and time, each (B, S), or of x (B, S, 2)."""
+        if self.raw:
+            found = self.model.forward_normalized(*self.model.normalizer.normalize(*readings))
+        else:
+            found = self.model.forward_normalized(readings[0])
+        found = {task: found[task] for task in self.tasks}
+        outputs = self.model.decode(found) if self.raw else found
+        return tuple(outputs[port.name] for port in self.outputs)
+
+
+class SensorGraph(ExportGraph):
+    """An autoencoder or inpainter: events with their hidden sensors predicted, one output a channel.
+
+    Hidden sensors hold what the network predicts, all others their reading as it was given. A hidden sensor that the
+    network has no output for gets 1e10, or the sentinel in network units.
+
+    Args:
+        model: The network; it is exported in evaluation mode.
+        mode: One of :data:`INPUT_MODES`.
+    """
+
+    covered: Tensor
+
+    def __init__(self, model: MaskedAutoencoder | Inpainter, mode: str) -> None:
+        super().__init__()
+        self.model, self.raw = model, mode == RAW
+        self.channels = model.channels
+        self.inputs = (NPHO, TIME, MASK) if self.raw else (X, MASK)
+        self.outputs = tuple(
+            Port(
+                f"pred_{channel}",
+                FLOAT32,
+                (NUM_SENSORS,),
+                CHANNEL_UNITS[channel] if self.raw else NETWORK_UNITS,
+                f"{channel} of each sensor: predicted where mask is true, else as given",
+            )
+            for channel in self.channels
+        )
+        self.eval()
+
+    def forward(self, *readings: Tensor) -> tuple[Tensor, ...]:
+        """Return the outputs of npho, time and mask, each (B, S), or of x (B, S, 2) and mask (B, S)."""
+        *given, mask = readings
+        normalizer = self.model.normalizer
+        if self.raw:
+            x, valid = normalizer.normalize(*given)
+            fills = {"npho": DEAD_VALUE, "time": DEAD_VALUE}
+            readouts = dict(zip(("npho", "time"), given, strict=True))
+        else:
+            x, valid = given[0], None
+            fills = {"npho": normalizer.sentinel_npho, "time": normalizer.sentinel_time}
+            readouts = {"npho": x[..., 0], "time": x[..., 1]}
+        sensors = self._sensors(self.model.hider.apply(x, mask, valid))
+        outputs = []
+        for index, channel in enumerate(self.channels):
+            value = self._unit(normalizer, channel, sensors[..., index])
+            filled = torch.where(self.model.covered, value, torch.full_like(value, fills[channel]))
+            outputs.append(torch.where(mask, filled, readouts[channel]))
+        return tuple(outputs)
+
+    def _sensors(self, event: HiddenEvent) -> Tensor:
+        if isinstance(self.model, Inpainter):
+            return self.model.predict_event(event)
+        return self.model.by_sensor(self.model.decode(self.model.tokens(event)))
+
+    def _unit(self, normalizer: Normalizer, channel: str, value: Tensor) -> Tensor:
+        if not self.raw:
+            return value
+        return normalizer.inverse_npho(value) if channel == "npho" else normalizer.inverse_time(value)
+
+
+def make_graph(model: nn.Module, tasks: Sequence[str], mode: str) -> ExportGraph:
+    """Return what to export of a network.
+
+    Args:
+        model: A regressor, an autoencoder or an inpainter.
+        tasks: Tasks of a regressor; empty takes all that were trained.
+        mode: One of :data:`INPUT_MODES`.
+
+    Raises:
+        UsageError: A task was never trained; tasks are asked of a network without; the mode is unknown.
+    """
+    if mode not in INPUT_MODES:
+        fix = did_you_mean(mode, INPUT_MODES) or "--inputs raw, or --inputs normalized"
+        raise UsageError(f"unknown inputs '{mode}'", where="--inputs", fix=fix)
+    if isinstance(model, Regressor):
+        return RegressorGraph(model, tasks or model.active_tasks, mode)
+    if tasks:
+        raise UsageError(
+            "tasks are chosen of a regressor; this network predicts sensors",
+            where=f"--tasks {','.join(tasks)}",
+            fix="leave out --tasks",
+        )
+    assert isinstance(model, MaskedAutoencoder | Inpainter)
+    return SensorGraph(model, mode)
+
+
+def _check_tasks(tasks: Sequence[str], trained: Sequence[str]) -> None:
+    for task in tasks:
+        if task not in trained:
+            hint = did_you_mean(task, trained)
+            raise UsageError(
+                f"task '{task}' was never trained in this checkpoint (trained: {', '.join(trained)})",
+                where="--tasks",
+                fix=f"--tasks {','.join(trained)}" + (f"   # {hint}" if hint else ""),
+                code="XT-EXPORT-TASK",
+            )
+    if len(set(tasks)) != len(tasks):
+        fix = f"--tasks {','.join(dict.fromkeys(tasks))}"
+        raise UsageError("a task is named twice", where=f"--tasks {','.join(tasks)}", fix=fix)

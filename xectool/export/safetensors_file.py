@@ -1,0 +1,83 @@
+"""safetensors: the chosen weights and what rebuilds the network; xectool and other programs read it safely."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from xectool.checkpoint import store
+from xectool.checkpoint.format import Checkpoint
+from xectool.config.load import config_from_dict
+from xectool.errors import CheckpointError
+from xectool.export.description import PREFIX, Description
+from xectool.export.formats import Written, register
+from xectool.export.graphs import ExportGraph, make_graph
+from xectool.export.reference import Arrays
+from xectool.export.runtime import Runtime, in_order
+from xectool.models.build import build_model
+
+EXPORTED = "exported"
+
+
+@register("safetensors", ".safetensors")
+class SafetensorsFormat:
+    """Weights without a graph: what it takes and gives is the network's own code, in PyTorch."""
+
+    opset = 0
+
+    @staticmethod
+    def write(graph: ExportGraph, description: Description, example: tuple[torch.Tensor, ...], path: Path) -> Written:
+        """Write the weights of a network and its description."""
+        metadata = description.to_metadata()
+        meta = {
+            "kind": description.kind,
+            "config": dict(description.config),
+            "conventional": description.state.get("conventional", {}),
+            EXPORTED: metadata,
+        }
+        weights = dict(graph.get_submodule("model").state_dict())
+        store.save(path, Checkpoint(meta, weights))
+        return Written((path,))
+
+    @staticmethod
+    def open(path: Path, device: str = "cpu") -> Runtime:
+        """Return the network that the file rebuilds."""
+        return RebuiltRuntime(path, device)
+
+
+class RebuiltRuntime(Runtime):
+    """The network of a safetensors file, rebuilt from what stands in the file.
+
+    Args:
+        path: The file.
+        device: Device of PyTorch.
+
+    Raises:
+        CheckpointError: It cannot be read, or xectool did not export it.
+    """
+
+    def __init__(self, path: Path, device: str = "cpu") -> None:
+        self.path, self.device = path, torch.device(device)
+        checkpoint = store.load(path)
+        self.description = Description.from_metadata(checkpoint.meta.get(EXPORTED, {}), str(path))
+        model = build_model(config_from_dict(checkpoint.config, str(path)))
+        unlike = model.state_dict().keys() ^ checkpoint.model.keys()
+        if unlike:
+            raise CheckpointError(
+                f"the weights do not fit the configuration in the file: {', '.join(sorted(unlike)[:3])}",
+                where=f"{path}: {PREFIX}config",
+                fix=f"xectool inspect-ckpt {path}",
+                code="X-03",
+            )
+        model.load_state_dict(checkpoint.model)
+        self.graph = make_graph(model, self.description.tasks, self.description.inputs_mode).to(self.device)
+        self.providers = (f"PyTorch {torch.__version__} on {self.device}",)
+
+    @torch.inference_mode()
+    def run(self, given: Arrays) -> Arrays:
+        """Return the outputs by name."""
+        self.check_inputs(given)
+        tensors = [torch.from_numpy(given[port.name]).to(self.device) for port in self.description.inputs]
+        values = self.graph(*tensors)
+        return in_order([port.name for port in self.description.outputs], [value.cpu().numpy() for value in values])

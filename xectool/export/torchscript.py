@@ -1,0 +1,134 @@
+"""TorchScript, for programs that link libtorch; PyTorch 2.13 has deprecated it and still writes and runs it."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from xectool.errors import CheckpointError, UsageError
+from xectool.export.description import EXPORT_AGAIN, Description
+from xectool.export.formats import Written, register
+from xectool.export.graphs import ExportGraph
+from xectool.export.reference import Arrays
+from xectool.export.runtime import Runtime, in_order
+from xectool.findings import Finding, Severity
+
+EXTRA_FILE: Final = "xectool.json"
+_DEPRECATED: Final = "deprecated"
+
+
+@register("torchscript", ".pt")
+class TorchScriptFormat:
+    """A traced graph with its weights."""
+
+    opset = 0
+
+    @staticmethod
+    def write(graph: ExportGraph, description: Description, example: tuple[torch.Tensor, ...], path: Path) -> Written:
+        """Trace a network and write it.
+
+        PyTorch's own check of a trace compares it at the example's batch only, and fails on transformers because it
+        compares graphs, not numbers; the numbers are compared afterwards at several batch sizes.
+
+        Raises:
+            UsageError: This PyTorch has no TorchScript any more.
+            CheckpointError: An operation cannot be traced, or the disk refuses.
+        """
+        if not hasattr(torch.jit, "trace"):
+            raise UsageError(
+                f"PyTorch {torch.__version__} has no TorchScript any more",
+                where="--to torchscript",
+                fix="--to pt2, or --to onnx",
+                code="X-17",
+            )
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)  # the fused kernel of a transformer cannot be traced
+        try:
+            with warnings.catch_warnings(record=True) as caught, torch.no_grad():
+                warnings.simplefilter("always")
+                trace: Any = torch.jit.trace
+                traced = trace(graph, example, check_trace=False)
+                extra = {EXTRA_FILE: json.dumps(description.to_metadata(), sort_keys=True)}
+                torch.jit.save(traced, str(path), _extra_files=extra)
+        except RuntimeError as error:
+            raise _not_traceable(error, path) from error
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
+        return Written((path,), _notes(caught))
+
+    @staticmethod
+    def open(path: Path, device: str = "cpu") -> Runtime:
+        """Return the file, ready to run on a device of PyTorch."""
+        return ScriptRuntime(path, device)
+
+
+class ScriptRuntime(Runtime):
+    """A TorchScript file in PyTorch.
+
+    Args:
+        path: The file.
+        device: Device of PyTorch.
+
+    Raises:
+        CheckpointError: It cannot be read, or xectool did not export it.
+    """
+
+    def __init__(self, path: Path, device: str = "cpu") -> None:
+        self.path, self.device = path, torch.device(device)
+        extra = {EXTRA_FILE: ""}
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                load: Any = torch.jit.load
+                self.module: Any = load(str(path), map_location=self.device, _extra_files=extra).eval()
+        except (RuntimeError, ValueError, OSError) as error:
+            first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            raise CheckpointError(
+                f"cannot read the TorchScript file: {first}", where=str(path), fix=EXPORT_AGAIN, code="X-06"
+            ) from error
+        self.description = described(extra[EXTRA_FILE], path)
+        self.providers = (f"PyTorch {torch.__version__} on {self.device}",)
+
+    @torch.inference_mode()
+    def run(self, given: Arrays) -> Arrays:
+        """Return the outputs by name."""
+        self.check_inputs(given)
+        tensors = [torch.from_numpy(given[port.name]).to(self.device) for port in self.description.inputs]
+        values = self.module(*tensors)
+        return in_order([port.name for port in self.description.outputs], [value.cpu().numpy() for value in values])
+
+
+def described(text: str | bytes, path: Path) -> Description:
+    """Return the description that stands as JSON in an archive.
+
+    Raises:
+        CheckpointError: There is none, or it cannot be read.
+    """
+    try:
+        stored = json.loads(text) if text else {}
+    except ValueError as error:
+        problem = f"{EXTRA_FILE} in it cannot be read: {error}"
+        raise CheckpointError(problem, where=str(path), fix=EXPORT_AGAIN, code="X-15") from error
+    return Description.from_metadata(stored if isinstance(stored, dict) else {}, str(path))
+
+
+def _not_traceable(error: RuntimeError, path: Path) -> CheckpointError:
+    first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return CheckpointError(
+        f"PyTorch {torch.__version__} cannot write this network as TorchScript: {first}",
+        where=str(path),
+        fix="--to onnx, or --to pt2",
+        code="XT-EXPORT-OP",
+    )
+
+
+def _notes(caught: list[warnings.WarningMessage]) -> tuple[Finding, ...]:
+    """Return what a user should know of the warnings: not that constants are constant, but that the format ends."""
+    if any(_DEPRECATED in str(item.message) for item in caught):
+        problem = f"PyTorch {torch.__version__} calls TorchScript deprecated and will drop it"
+        return (Finding("X-17", Severity.INFO, problem, "--to torchscript", fix="--to onnx, or --to pt2"),)
+    return ()
