@@ -48,3 +48,31 @@ def tiny_config(tiny_data: Path, tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def sensor_config(tiny_data: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Write the configuration of a MAE or an inpainter; further keywords are keys of its ``model`` section."""
+
+    def write(kind: str, training: dict[str, Any] | None = None, save_steps: int | None = None, **model: Any) -> Path:
+        sizes = {"encoder_dim": 64, "num_fusion_layers": 1, "outer_fine_pool": [5, 3]}
+        own = {"decoder_dim": 8} if kind == "mae" else {"freeze_encoder": False}
+        checkpoint = {"save_dir": str(tmp_path / "runs"), "save_minutes": None, "save_artifacts": False}
+        config = {
+            "kind": kind,
+            "data": {
+                "train_path": str(tiny_data / "train_*.root"),
+                "val_path": str(tiny_data / "val.root"),
+                "batch_size": 8,
+                "chunksize": 16,
+            },
+            "model": {**sizes, **own, **model},
+            "training": {"epochs": 2, "lr": 1e-3, "ema_decay": 0.9, "deterministic": True, **(training or {})},
+            "checkpoint": checkpoint | ({"save_steps": save_steps} if save_steps else {}),
+            "mlflow": {"enabled": False},
+        }
+        path = tmp_path / f"{kind}.yaml"
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+    return write

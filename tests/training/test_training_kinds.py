@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,38 +10,13 @@ import numpy as np
 import pytest
 import torch
 import uproot
-import yaml
 from xectool import engine
 from xectool.checkpoint import store
 from xectool.errors import CheckpointError
+from xectool.training.progress import NullObserver
 
 Write = Callable[..., Path]
-SIZES = {"encoder_dim": 64, "num_fusion_layers": 1, "outer_fine_pool": [5, 3]}
-
-
-@pytest.fixture
-def sensor_config(tiny_data: Path, tmp_path: Path) -> Write:
-    """Write the configuration of a MAE or an inpainter."""
-
-    def write(kind: str, **model: object) -> Path:
-        config = {
-            "kind": kind,
-            "data": {
-                "train_path": str(tiny_data / "train_*.root"),
-                "val_path": str(tiny_data / "val.root"),
-                "batch_size": 8,
-                "chunksize": 16,
-            },
-            "model": {**SIZES, **({"decoder_dim": 8} if kind == "mae" else {"freeze_encoder": False}), **model},
-            "training": {"epochs": 2, "lr": 1e-3, "ema_decay": 0.9, "deterministic": True},
-            "checkpoint": {"save_dir": str(tmp_path / "runs"), "save_minutes": None, "save_artifacts": False},
-            "mlflow": {"enabled": False},
-        }
-        path = tmp_path / f"{kind}.yaml"
-        path.write_text(yaml.safe_dump(config))
-        return path
-
-    return write
+SIZES = {"encoder_dim": 64, "num_fusion_layers": 1, "outer_fine_pool": [5, 3]}  # as sensor_config has them
 
 
 def weights_of(run_dir: str) -> dict[str, torch.Tensor]:
@@ -90,6 +66,44 @@ def test_ratios_are_logged_in_all_three_senses(sensor_config: Write, tiny_data: 
     assert run.metrics["hidden_of_all"] == pytest.approx((masked + (4760 - valid).sum()) / (4760 * len(valid)))
 
 
+@pytest.mark.parametrize("kind", ["mae", "inpainter"])
+def test_the_prediction_pass_scores_what_validation_scored(sensor_config: Write, kind: str) -> None:
+    run = engine.train(sensor_config(kind, training={"epochs": 1}), run_name="scored")
+    history = store.load(Path(str(run.checkpoint_best))).meta["progress"]["history"]
+    assert run.metrics["val/loss"] == pytest.approx(history[-1]["val/loss"], rel=1e-9)
+
+
+def test_events_of_rare_intensity_weigh_more_in_training_only(sensor_config: Write) -> None:
+    weigh = {"intensity_reweighting": {"enabled": True, "nbins": 3}}
+    runs = [
+        engine.train(sensor_config("mae", training=training), run_name=name, max_steps=1)
+        for name, training in (("plain", {}), ("weighed", weigh), ("again", weigh))
+    ]
+    plain, weighed, again = (weights_of(run.run_dir)["encoder.pos_embed"] for run in runs)
+    assert not torch.equal(plain, weighed)
+    assert torch.equal(weighed, again)
+
+
+class Listener(NullObserver):
+    """Keeps what a user would read."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+
+def test_what_a_transfer_loaded_and_left_out_is_said_at_the_start(sensor_config: Write) -> None:
+    mae = engine.train(sensor_config("mae"), run_name="mae", max_steps=1)
+    listener, settings = Listener(), [f"checkpoint.init_from={mae.checkpoint_last}"]
+    engine.train(sensor_config("inpainter"), run_name="tuned", overrides=settings, dry_run=True, observer=listener)
+    assert "encoder loaded into the inpainter" in listener.messages[0]
+    assert any(line.startswith("not taken: dec_inner") for line in listener.messages)
+    assert any(line.startswith("new: head_inner") for line in listener.messages)
+    assert not (Path(mae.run_dir).parent / "tuned").exists()
+
+
 def test_encoder_of_a_mae_starts_a_regressor(sensor_config: Write, tiny_config: Write) -> None:
     mae = engine.train(sensor_config("mae"), run_name="mae")
     model = {**SIZES, "hidden_dim": 8}
@@ -97,6 +111,12 @@ def test_encoder_of_a_mae_starts_a_regressor(sensor_config: Write, tiny_config: 
     tuned = engine.train(tiny_config(model=model), run_name="tuned", overrides=settings, max_steps=1)
     source, target = store.load(Path(str(mae.checkpoint_best))).weights(), weights_of(tuned.run_dir)
     name = "fusion_transformer.layers.0.linear1.weight"
+    told = json.loads((Path(tuned.run_dir) / "transfer.json").read_text())
+    assert (told["checkpoint"], told["source"], told["target"]) == (mae.checkpoint_best, "mae", "regressor")
+    assert told["weights"] in ("best", "ema")
+    assert f"backbone.{name}" in told["loaded"]
+    assert told["left_out"]["dec_inner.linear.weight"] == "not part of the mae's encoder"
+    assert told["fresh"]["heads.energy.0.weight"] == "the checkpoint's encoder has none"
     assert torch.allclose(source[f"encoder.{name}"], target[f"backbone.{name}"], atol=1e-9)
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -145,6 +146,7 @@ def test_database_locked_for_good_costs_the_training_nothing_and_is_filled_by_a_
         write_steps(writer, 1, 200)
         assert time.perf_counter() - start < 0.5
         wait_until(lambda: "database is locked" in tracker.poll())
+        assert re.match(r"process \d+: .*python.* -c", tracker.holder())
         writer.event("finished")
         start = time.perf_counter()
         assert tracker.finish(timeout_s=1.0).status == "behind"

@@ -19,12 +19,16 @@ from xectool.data.weights import SampleReweighter
 from xectool.errors import ConfigError, DataUnusable
 from xectool.models.build import build_model
 from xectool.tasks import build_task
+from xectool.training.baseline import Baseline
 from xectool.training.device import Execution
 from xectool.training.distributed import Ranks
 from xectool.training.ema import WeightAverage
-from xectool.training.guards import NonFiniteGuard
+from xectool.training.guards.nonfinite import NonFiniteGuard, Refusal
+from xectool.training.guards.spike import SpikeDetector
+from xectool.training.mask_patterns import resolve_mask_patterns
 from xectool.training.optim import build_optimizer
 from xectool.training.parts import RunParts
+from xectool.training.quarantine import Quarantine
 from xectool.training.schedule import LearningRate
 from xectool.training.step import Stepper
 from xectool.training.targets import resolve_target_scaling
@@ -62,6 +66,7 @@ def open_data(config: RunConfig) -> RunData:
         _refuse_overlap(train, val)
     if isinstance(config, RegressorConfig):
         config = resolve_target_scaling(config, train)
+    config = resolve_mask_patterns(config, train)
     return RunData(train, val, config)
 
 
@@ -80,14 +85,20 @@ def build_parts(data: RunData, execution: Execution, ranks: Ranks) -> RunParts:
     train_loader = _train_loader(data, execution, ranks)
     val_loader = sequential_loader(data.val, config, execution, ranks)
     steps_per_epoch = -(-train_loader.plan.num_steps // training.grad_accum_steps)
+    stepper = Stepper(model, task, optimizer, average, execution, training, ranks)
+    stepper.refusal = Refusal.of(config.guards)
+    baseline = Baseline.of(config, task, data.train)
     return RunParts(
         config=config,
         model=model,
         task=task,
-        stepper=Stepper(model, task, optimizer, average, execution, training, ranks),
+        stepper=stepper,
         average=average,
         schedule=LearningRate(training, steps_per_epoch),
         guard=NonFiniteGuard(config.guards),
+        spikes=SpikeDetector(config.guards, training.epochs * steps_per_epoch, baseline.objective),
+        quarantine=Quarantine(config.guards, train_loader),
+        baseline=baseline,
         train_loader=train_loader,
         val_loader=val_loader,
         execution=execution,

@@ -5,14 +5,17 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
+from xectool.config.platform import available_memory
 from xectool.config.training import TrainingConfig
 from xectool.errors import DeviceError
+from xectool.training.guards.torch_signs import compile_threads
 
 COMPILERS = ("torch._dynamo", "torch._inductor", "triton")
 
@@ -53,6 +56,10 @@ def plan_execution(training: TrainingConfig, device: str | None = None) -> Execu
     chosen = resolve_device(device or training.device)
     dtype, precision_note = _precision(training.amp, chosen)
     mode, compile_note = _compile_mode(training.compile, chosen)
+    if mode is not None:
+        # By default the compiler starts a process for each core, up to 32, each with about 1 GB.
+        threads = compile_threads(len(os.sched_getaffinity(0)), available_memory())
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(threads))
     return Execution(
         device=chosen,
         autocast_dtype=dtype,
@@ -133,8 +140,18 @@ def missing_toolchain(device: torch.device) -> str:
     """Return what ``torch.compile`` needs and does not find on this machine, or an empty string."""
     if device.type == "cuda":
         return "" if importlib.util.find_spec("triton") else "no working triton installation is found"
-    compiler = os.environ.get("CXX", "g++")
-    return "" if shutil.which(compiler) or shutil.which("clang++") else f"no working C++ compiler is found ({compiler})"
+    compiler = cxx_compiler()
+    return "" if shutil.which(compiler) else f"no working C++ compiler is found ({compiler})"
+
+
+def cxx_compiler() -> str:
+    """Return the C++ compiler ``torch.compile`` takes: that of ``CXX``, else the usual one; it looks for no other."""
+    return os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+
+
+def keep_counts_in_graph() -> None:
+    """Let the compiler trace sizes that depend on the data: how many sensors are hidden would break the graph else."""
+    torch._dynamo.config.capture_dynamic_output_shape_ops = True
 
 
 @contextmanager

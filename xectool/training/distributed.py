@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 from torch import Tensor
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,14 @@ class Ranks:
     def sum(self, values: Tensor) -> Tensor:
         """Return the element-wise sum of ``values`` over all ranks."""
         return values
+
+    def gather(self, value: Value) -> list[Value]:
+        """Return the plain values of all ranks, in their order."""
+        return [value]
+
+    def any(self, flag: bool) -> bool:
+        """Return whether ``flag`` holds on some rank."""
+        return flag
 
     def all(self, flag: bool) -> bool:
         """Return whether ``flag`` holds on every rank."""

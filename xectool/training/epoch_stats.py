@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from xectool.tasks.base import TrainingTask
 from xectool.training.step import StepResult
 
+BINS_PER_OCTAVE = 16  # of the histogram of gradient norms; a quantile is right to half a bin, 2.2 %
 MAX_OVERFLOW_SHARE = 0.05  # of the steps; a scale that has settled overflows about once in 2000
 
 
@@ -20,6 +22,7 @@ class EpochStats:
     Attributes:
         sums: Loss sums per term.
         counts: Denominators per term.
+        tallies: What the task counts beside its loss.
         steps: Steps taken.
         skipped: Steps skipped because they were not finite.
         clipped: Steps whose gradient was clipped.
@@ -29,10 +32,12 @@ class EpochStats:
         data_wait_s: Seconds the loop waited for data.
         seconds: Seconds in steps, waiting included.
         phases: Seconds by phase of a step.
+        grad_norm_bins: Steps taken by the logarithm of their gradient norm.
     """
 
     sums: list[float] = field(default_factory=list)
     counts: list[float] = field(default_factory=list)
+    tallies: list[float] = field(default_factory=list)
     steps: int = 0
     skipped: int = 0
     overflows: int = 0
@@ -42,6 +47,7 @@ class EpochStats:
     data_wait_s: float = 0.0
     seconds: float = 0.0
     phases: dict[str, float] = field(default_factory=dict)
+    grad_norm_bins: dict[str, int] = field(default_factory=dict)
 
     def add(self, result: StepResult, data_wait_s: float, seconds: float) -> None:
         """Add one step; the losses of a skipped step never enter a mean."""
@@ -51,14 +57,26 @@ class EpochStats:
         for phase, spent_s in result.seconds.items():
             self.phases[phase] = self.phases.get(phase, 0.0) + spent_s
         self.overflows += result.overflow
-        if not result.finite:
+        if not result.taken:
             self.skipped += 1
             return
         self.steps += 1
         self.clipped += result.clip_coef < 1.0
         self.grad_norm_max = max(self.grad_norm_max, result.grad_norm)
+        bin_name = str(_norm_bin(result.grad_norm))
+        self.grad_norm_bins[bin_name] = self.grad_norm_bins.get(bin_name, 0) + 1
         self.sums = _added(self.sums, result.sums)
         self.counts = _added(self.counts, result.counts)
+        self.tallies = _added(self.tallies, result.tallies)
+
+    def grad_norm_quantile(self, share: float) -> float:
+        """Return the gradient norm that ``share`` of the steps taken do not exceed; NaN before the first step."""
+        wanted, seen = share * self.steps, 0
+        for number in sorted(int(name) for name in self.grad_norm_bins):
+            seen += self.grad_norm_bins[str(number)]
+            if seen >= wanted:
+                return float(2.0 ** ((number + 0.5) / BINS_PER_OCTAVE)) if number > _ZERO_BIN else 0.0
+        return math.nan
 
     def metrics(self, task: TrainingTask) -> dict[str, float]:
         """Return the epoch's training metrics under the names of the tracker."""
@@ -71,12 +89,8 @@ class EpochStats:
         }
         if self.sums:
             found["train/loss"] = task.combine(_tensor(self.sums), _tensor(self.counts))
-            found |= {
-                f"train/{term}/loss": total / count
-                for term, total, count in zip(task.terms, self.sums, self.counts, strict=True)
-                if count
-            }
-        return found
+            found |= {f"train/{name}": value for name, value in task.term_losses(self.sums, self.counts).items()}
+        return found | {f"train/{name}": value for name, value in task.tally_metrics(self.tallies).items()}
 
     def remarks(self, profile: bool) -> list[str]:
         """Return what the user should read at the end of the epoch.
@@ -101,6 +115,13 @@ class EpochStats:
     def state_dict(self) -> dict[str, object]:
         """Return the sums as plain values."""
         return asdict(self)
+
+
+_ZERO_BIN = -(1 << 20)
+
+
+def _norm_bin(norm: float) -> int:
+    return math.floor(BINS_PER_OCTAVE * math.log2(norm)) if norm > 0 else _ZERO_BIN
 
 
 def _added(totals: list[float], values: Tensor) -> list[float]:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 import torch
+from torch import nn
 
+from xectool.config.platform import available_memory
 from xectool.config.root import RunConfig
 from xectool.errors import OutOfMemory
+
+FRAGMENTED: Final = 0.2  # of the device, reserved and not in use
+STACK_BYTES: Final = 64 * 2**20  # less than that, and a thread cannot have the stack it asks for
+FOREIGN: Final = 0.2  # of the device, held by other processes
+_UNITS: Final = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_FOREIGN: Final = re.compile(r"Process \d+ has ([0-9.]+) (bytes|[KMGT]iB) memory in use")
 
 
 @contextmanager
@@ -26,8 +38,13 @@ def memory_faults(config: RunConfig, phase: str) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
+        facts = device_facts(str(error))
+        code, remedy = classify(facts)
         raise OutOfMemory(
-            f"the device ran out of memory: {str(error).splitlines()[0]}", where=phase, fix=smaller, code="XT-OOM-GPU"
+            f"the device ran out of memory: {str(error).splitlines()[0]}",
+            where=phase,
+            fix=f"{remedy}{smaller}",
+            code=code,
         ) from error
     except MemoryError as error:
         raise OutOfMemory(
@@ -37,11 +54,92 @@ def memory_faults(config: RunConfig, phase: str) -> Iterator[None]:
             code="XT-OOM-HOST",
         ) from error
     except RuntimeError as error:
-        if "can't allocate memory" not in str(error) and "not enough memory" not in str(error):
+        if not _is_for_memory(str(error)):
             raise
         raise OutOfMemory(
             f"the host ran out of memory: {str(error).splitlines()[0]}", where=phase, fix=smaller, code="XT-OOM-HOST"
         ) from error
+
+
+def _is_for_memory(text: str) -> bool:
+    """Return whether an error says that the host has no memory; a thread needs some for its stack."""
+    if "can't start new thread" in text:
+        limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+        return limited or available_memory() < STACK_BYTES
+    return "can't allocate memory" in text or "not enough memory" in text
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What PyTorch says when a device is full, in bytes; -1 where it does not say.
+
+    Attributes:
+        requested: What was asked for.
+        capacity: Memory of the device.
+        free: Memory nobody holds.
+        allocated: Held by tensors of this process.
+        reserved_unallocated: Held by this process and not in use.
+        foreign: Held by other processes.
+    """
+
+    requested: int = -1
+    capacity: int = -1
+    free: int = -1
+    allocated: int = -1
+    reserved_unallocated: int = -1
+    foreign: int = -1
+
+
+def device_facts(text: str) -> DeviceFacts:
+    """Return the numbers of an out-of-memory message of PyTorch."""
+
+    def size(pattern: str) -> int:
+        found = re.search(pattern.replace("SIZE", r"([0-9.]+) (bytes|[KMGT]iB)"), text)
+        return round(float(found[1]) * _UNITS[found[2]]) if found else -1
+
+    return DeviceFacts(
+        requested=size("Tried to allocate SIZE"),
+        capacity=size("total capacity of SIZE"),
+        free=size("of which SIZE is free"),
+        allocated=size("SIZE is allocated by PyTorch"),
+        reserved_unallocated=size("SIZE is reserved by PyTorch but unallocated"),
+        foreign=sum(max(0, round(float(n) * _UNITS[unit])) for n, unit in _FOREIGN.findall(text)),
+    )
+
+
+def classify(facts: DeviceFacts) -> tuple[str, str]:
+    """Return the code of the cause, and what to do about it before anything else."""
+    if facts.capacity > 0 and facts.reserved_unallocated > FRAGMENTED * facts.capacity:
+        return "XT-OOM-FRAGMENTATION", (
+            "export PYTORCH_ALLOC_CONF=expandable_segments:True "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the run; else "
+        )
+    if facts.capacity > 0 and facts.foreign > FOREIGN * facts.capacity:
+        return (
+            "XT-OOM-FOREIGN",
+            "wait for the other process on the device (nvidia-smi shows it), or --device cuda:1; else ",
+        )
+    return "XT-OOM-GPU", ""
+
+
+def oom_event(error: OutOfMemory, model: nn.Module, phase: str) -> dict[str, Any]:
+    """Return the fields of the ``oom`` event of a failure that `memory_faults` has raised."""
+    cause = error.__cause__ or error
+    device = isinstance(cause, torch.OutOfMemoryError)
+    numbers = asdict(device_facts(str(cause)) if device else DeviceFacts())
+    numbers.pop("free")
+    side = "device" if device else "host"
+    text = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
+    return {"side": side, "phase": phase, "module": _module(cause, model), **numbers, "text": text}
+
+
+def _module(error: BaseException, model: nn.Module) -> str:
+    """Return the innermost module of a model that was at work when an error was raised, or an empty string."""
+    names, found, trace = {id(module): name for name, module in model.named_modules()}, "", error.__traceback__
+    while trace is not None:
+        found = names.get(id(trace.tb_frame.f_locals.get("self")), found)
+        trace = trace.tb_next
+    return found
 
 
 def smaller_batches(config: RunConfig) -> str:

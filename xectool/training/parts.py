@@ -9,10 +9,13 @@ from torch import nn
 from xectool.config.root import RunConfig
 from xectool.data.loader import EventLoader
 from xectool.tasks.base import TrainingTask
+from xectool.training.baseline import Baseline
 from xectool.training.device import Execution
 from xectool.training.distributed import Ranks
 from xectool.training.ema import WeightAverage
-from xectool.training.guards import NonFiniteGuard
+from xectool.training.guards.nonfinite import NonFiniteGuard
+from xectool.training.guards.spike import SpikeDetector
+from xectool.training.quarantine import Quarantine
 from xectool.training.schedule import LearningRate
 from xectool.training.step import Stepper
 
@@ -29,6 +32,9 @@ class RunParts:
         average: The averaged weights.
         schedule: The learning rate.
         guard: Counts and limits skipped steps.
+        spikes: Knows what loss is normal.
+        quarantine: Events that are left out.
+        baseline: What a prediction that ignores the event reaches.
         train_loader: Training events.
         val_loader: Validation events.
         execution: Device, precision, compile mode.
@@ -42,6 +48,9 @@ class RunParts:
     average: WeightAverage
     schedule: LearningRate
     guard: NonFiniteGuard
+    spikes: SpikeDetector
+    quarantine: Quarantine
+    baseline: Baseline
     train_loader: EventLoader
     val_loader: EventLoader
     execution: Execution

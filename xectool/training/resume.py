@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from xectool.checkpoint.format import Checkpoint
-from xectool.config.root import RegressorConfig, RunConfig
+from xectool.config.root import InpainterConfig, MaeConfig, RegressorConfig, RunConfig
 from xectool.data.events import EventSource
 from xectool.errors import CheckpointError
 
 # Keys that change what the weights mean; a resume with another value would train on silently wrong.
 OUTPUT_KEYS = ("kind", "normalization", "model", "tasks")
-OUTPUT_EXCEPT = ("dropout", "drop_path_rate", "head_dropout", "weight", "loss_beta")
+# Positions of sensors are taken from the checkpoint, whatever file is named.
+OUTPUT_EXCEPT = ("dropout", "drop_path_rate", "head_dropout", "weight", "loss_beta", "sensor_positions_file")
 # Keys that define which events a batch holds; they may change between epochs, not inside one.
 ORDER_KEYS = (
     "data.batch_size", "data.chunksize", "data.num_shards", "data.shuffle", "data.drop_last", "data.fiducial",
@@ -28,8 +29,13 @@ def data_facts(train: EventSource) -> dict[str, Any]:
 
 
 def adopt_resolved(config: RunConfig, checkpoint: Checkpoint) -> RunConfig:
-    """Return the configuration with ``auto`` scales replaced by the numbers the checkpoint was trained with."""
-    if not isinstance(config, RegressorConfig) or "tasks" not in checkpoint.config:
+    """Return the configuration with what was measured or looked up as the checkpoint was trained with it.
+
+    That is the numbers of ``auto`` scales, and the sensors of mask patterns whose origins are the same.
+    """
+    if not isinstance(config, RegressorConfig):
+        return _with_patterns(config, checkpoint)
+    if "tasks" not in checkpoint.config:
         return config
     updates = {}
     for name, task in config.tasks.enabled().items():
@@ -38,6 +44,16 @@ def adopt_resolved(config: RunConfig, checkpoint: Checkpoint) -> RunConfig:
         if changes:
             updates[name] = task.model_copy(update=changes)
     return config.model_copy(update={"tasks": config.tasks.model_copy(update=updates)}) if updates else config
+
+
+def _with_patterns(config: MaeConfig | InpainterConfig, checkpoint: Checkpoint) -> RunConfig:
+    saved = checkpoint.config.get("model", {}).get("mask_patterns", {})
+    ours = config.model.mask_patterns
+    origin = ("origins", "files", "runs")
+    if ours.sensors or not ours.wanted or any(_frozen(saved.get(key)) != getattr(ours, key) for key in origin):
+        return config
+    patterns = ours.model_copy(update={"sensors": _frozen(saved.get("sensors", ()))})
+    return config.model_copy(update={"model": config.model.model_copy(update={"mask_patterns": patterns})})
 
 
 def require_resumable(config: RunConfig, checkpoint: Checkpoint, train: EventSource, path: Path) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from xectool.checkpoint import store
+from xectool.checkpoint.format import Checkpoint
 from xectool.errors import CheckpointError, DiskError, RunDiverged
 from xectool.runlog.writer import RunWriter
 from xectool.training.guards import nonfinite_weights
 from xectool.training.parts import RunParts
+from xectool.training.ring import GoodStates
 from xectool.training.state import Progress, capture
 
 
@@ -26,6 +30,10 @@ class Saver:
         run_dir: Where checkpoints go.
         writer: The run's own record.
         facts: Lineage and data identity, saved in every checkpoint.
+
+    Attributes:
+        states: Good states to go back to, saved with each checkpoint; empty unless ``guards.on_spike`` is ``rewind``.
+        saved_step: Last step that is in a checkpoint of this process, -1 before the first.
     """
 
     def __init__(self, parts: RunParts, run_dir: Path, writer: RunWriter, facts: dict[str, Any]) -> None:
@@ -33,6 +41,8 @@ class Saver:
         self.run_dir = run_dir
         self.writer = writer
         self.facts = facts
+        self.states = GoodStates(parts.config.guards.ring_states, parts.config.guards.ring_steps)
+        self.saved_step = -1
         self._saved_at = time.monotonic()
 
     @property
@@ -49,26 +59,36 @@ class Saver:
         """
         bad = nonfinite_weights(self.parts.model)
         if bad:
-            raise RunDiverged(
-                f"{len(bad)} tensors of the model are not finite ({', '.join(bad[:3])}); they are not saved",
-                where=f"step {progress.step}",
-                fix=f"xectool train CONFIG --resume {self.last}",
-                code="XT-NAN-WEIGHTS",
-            )
+            raise refuse_weights(bad, progress.step, self.last)
+        self._look_at_disk(progress)
         began = time.perf_counter()
-        store.save(self.last, capture(self.parts, progress, self.facts))
-        self._saved_at = time.monotonic()
+        facts = self._facts()
+        try:
+            store.save(self.last, capture(self.parts, progress, facts))
+        except DiskError as error:
+            place = {"step": progress.step, "epoch": progress.epoch}
+            self.writer.event("checkpoint_failed", error.problem, **place, reason=error.problem, path=error.where)
+            raise
+        self._saved_at, self.saved_step = time.monotonic(), progress.step
         self.writer.event(
             "checkpoint",
             step=progress.step,
             epoch=progress.epoch,
             path=self.last.name,
             size_bytes=self.last.stat().st_size,
+            bytes=self.last.stat().st_size,
             seconds=time.perf_counter() - began,
         )
 
-    def save_if_due(self, progress: Progress) -> str:
-        """Write ``checkpoint_last.pt`` if so many steps or minutes have passed since the last time.
+    def is_due(self, progress: Progress) -> bool:
+        """Return whether so many steps or minutes have passed since the last save that another is wanted."""
+        config = self.parts.config.checkpoint
+        by_step = config.save_steps is not None and progress.step % config.save_steps == 0
+        waited_s = time.monotonic() - self._saved_at
+        return by_step or (config.save_minutes is not None and waited_s >= 60.0 * config.save_minutes)
+
+    def try_save(self, progress: Progress) -> str:
+        """Write ``checkpoint_last.pt`` inside an epoch.
 
         A disk that refuses here costs no training: it is tried again when the next save is due, and the end of the
         epoch insists.
@@ -79,19 +99,32 @@ class Saver:
         Raises:
             RunDiverged: The weights are not finite; nothing is written.
         """
-        config = self.parts.config.checkpoint
-        by_step = config.save_steps is not None and progress.step % config.save_steps == 0
-        waited_s = time.monotonic() - self._saved_at
-        by_time = config.save_minutes is not None and waited_s >= 60.0 * config.save_minutes
-        if not (by_step or by_time):
-            return ""
         try:
             self.save(progress)
         except DiskError as error:
             self._saved_at = time.monotonic()
-            self.writer.event("disk", error.problem, step=progress.step, epoch=progress.epoch, where=error.where)
             return f"{error.problem}; training goes on from memory, the previous checkpoint is intact"
         return ""
+
+    def recall(self, checkpoint: Checkpoint, run_dir: Path) -> None:
+        """Take over the good states that a checkpoint names, from the directory of its run."""
+        if self.parts.config.guards.on_spike == "rewind":
+            self.states.read(run_dir, list(checkpoint.meta.get("ring", [])))
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what goes into a checkpoint beside the state; the good states it names are on the disk before it."""
+        return self.facts | ({"ring": self.states.write(self.run_dir)} if len(self.states) else {})
+
+    def _look_at_disk(self, progress: Progress) -> None:
+        """Record a disk that has no room for three more checkpoints, as many as a save and its names may need."""
+        if not self.parts.config.guards.active("G24") or not self.last.exists():
+            return
+        needed, free = 3 * self.last.stat().st_size, shutil.disk_usage(self.run_dir).free
+        if free < needed:
+            message = f"{free / 1e9:.2f} GB are free on the disk of the run, less than three checkpoints"
+            self.writer.event(
+                "disk_low", message, step=progress.step, epoch=progress.epoch, free_bytes=free, needed_bytes=needed
+            )
 
     def adopt(self, progress: Progress, source: Path | None) -> str:
         """Make the names in the run directory those of the run that starts here or goes on from ``source``.
@@ -134,6 +167,16 @@ class Saver:
             store.publish(self.last, self.run_dir / store.BEST_NAME)
         if finished % self.parts.config.checkpoint.save_interval == 0:
             store.publish(self.last, self.run_dir / store.epoch_name(finished))
+
+
+def refuse_weights(bad: Sequence[str], step: int, last: Path) -> RunDiverged:
+    """Return the error that says which weights are not finite; they are never saved."""
+    return RunDiverged(
+        f"{len(bad)} tensors of the model are not finite ({', '.join(bad[:3])}); they are not saved",
+        where=f"step {step}",
+        fix=f"--resume {last}, with a lower training.lr",
+        code="XT-NAN-WEIGHTS",
+    )
 
 
 def _is_best(path: Path, progress: Progress) -> bool:

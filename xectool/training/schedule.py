@@ -33,16 +33,23 @@ class LearningRate:
         config: The training section.
         steps_per_epoch: Optimizer steps in one epoch.
         start_step: Place at which the schedule begins; more than 0 after ``checkpoint.refresh_lr``.
+
+    Attributes:
+        scale: Factor of every rate, below 1 after the run went back to an earlier state.
     """
 
     def __init__(self, config: TrainingConfig, steps_per_epoch: int, start_step: int = 0) -> None:
         self.config = config
         self.steps_per_epoch = max(1, steps_per_epoch)
         self.plateau = PlateauState()
+        self.scale = 1.0
         self._begin(start_step)
 
     def __call__(self, step: int) -> float:
         """Return the rate of the step at place ``step``, counted from 0; see `place`."""
+        return self.scale * self._planned(step)
+
+    def _planned(self, step: int) -> float:
         local = max(0, step - self.start_step)
         name = self.config.lr_scheduler
         if name == "onecycle":
@@ -83,6 +90,7 @@ class LearningRate:
         """Return what a resume needs."""
         return {
             "start_step": self.start_step,
+            "scale": self.scale,
             "steps_per_epoch": self.steps_per_epoch,
             "plateau_best": self.plateau.best,
             "plateau_num_bad": self.plateau.num_bad,
@@ -93,6 +101,7 @@ class LearningRate:
         """Continue from a saved state."""
         stretch = self.steps_per_epoch / state.get("steps_per_epoch", self.steps_per_epoch)
         self._begin(round(state["start_step"] * stretch))
+        self.scale = float(state.get("scale", 1.0))
         self.plateau = PlateauState(
             float(state["plateau_best"]), int(state["plateau_num_bad"]), int(state["plateau_reductions"])
         )

@@ -132,7 +132,7 @@ def _extend(writer: TreeWriter, parts: Iterable[dict[str, npt.NDArray[np.generic
 
 
 def sensor_rows(
-    batch: MaskedBatch, prediction: Tensor, run: SensorPredictionRun
+    batch: MaskedBatch, prediction: Tensor, run: SensorPredictionRun, max_events: int | None = None
 ) -> Iterable[dict[str, npt.NDArray[np.generic]]]:
     """Yield the rows of a batch, at most :data:`MAX_ROWS` at once, by event and then by sensor.
 
@@ -140,8 +140,9 @@ def sensor_rows(
         batch: The events with their mask; every sensor in it is written, dead ones too.
         prediction: Network units, shape (B, S, C).
         run: Gives the units.
+        max_events: Leave out events after so many.
     """
-    places = batch.mask.nonzero()
+    places = batch.mask[:max_events].nonzero()
     for start in range(0, len(places), MAX_ROWS):
         event, sensor = places[start : start + MAX_ROWS].unbind(dim=1)
         valid = _array(batch.valid[event, sensor])

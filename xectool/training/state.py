@@ -5,6 +5,8 @@ from __future__ import annotations
 import platform
 import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -31,6 +33,7 @@ class Progress:
         best_loss: Lowest validation loss so far.
         best_epoch: Epoch it was reached in; 0 before the first.
         epochs_since_best: Validated epochs without improvement.
+        rewinds: Times the run went back to an earlier state.
     """
 
     epoch: int = 1
@@ -41,6 +44,7 @@ class Progress:
     best_loss: float = float("inf")
     best_epoch: int = 0
     epochs_since_best: int = 0
+    rewinds: int = 0
 
 
 def capture(parts: RunParts, progress: Progress, facts: dict[str, Any]) -> Checkpoint:
@@ -59,6 +63,8 @@ def capture(parts: RunParts, progress: Progress, facts: dict[str, Any]) -> Check
         "step": progress.step,
         "num_averaged": parts.average.num_averaged,
         "guard": parts.guard.state_dict(),
+        "spikes": parts.spikes.state_dict(),
+        "quarantine": parts.quarantine.state_dict(),
         "schedule": parts.schedule.state_dict(),
         "created": time.time(),
         "versions": {
@@ -86,13 +92,17 @@ def restore(parts: RunParts, checkpoint: Checkpoint) -> Progress:
     """
     load_weights(parts.model, checkpoint.model)
     load_task(parts.task, checkpoint)
-    _load_optimizer(parts.stepper.optimizer, checkpoint.training["optimizer"])
+    load_optimizer(parts.stepper.optimizer, checkpoint.training["optimizer"])
     # A run that trained without gradient scaling saved none; one that turns it on starts from the default scale.
     if checkpoint.training["scaler"]:
         parts.stepper.scaler.load_state_dict(checkpoint.training["scaler"])
     parts.average.load(checkpoint.ema, int(checkpoint.meta["num_averaged"]))
     parts.schedule.load_state_dict(checkpoint.meta["schedule"])
     parts.guard.load_state_dict(checkpoint.meta["guard"])
+    # Runs of earlier versions had neither.
+    if "spikes" in checkpoint.meta:
+        parts.spikes.load_state_dict(checkpoint.meta["spikes"])
+        parts.quarantine.load_state_dict(checkpoint.meta["quarantine"])
     _restore_random_state(checkpoint.training["rng"])
     saved = dict(checkpoint.meta["progress"])
     saved["stats"] = EpochStats(**saved["stats"])
@@ -145,7 +155,12 @@ def load_task(task: torch.nn.Module, checkpoint: Checkpoint) -> None:
     task.load_state_dict(saved)
 
 
-def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load the moments of an optimizer; rates stay the configuration's.
+
+    Raises:
+        CheckpointError: They belong to other parameters.
+    """
     own = [p for group in optimizer.param_groups for p in group["params"]]
     saved = state["state"]
     shapes_fit = all(
@@ -167,6 +182,16 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> 
     # The rate of decay is the configuration's, like the learning rate; the state brings only the moments.
     for group, decay in zip(optimizer.param_groups, decays, strict=True):
         group["weight_decay"] = decay
+
+
+@contextmanager
+def random_state_kept() -> Iterator[None]:
+    """Give every source of random numbers of the process its state back at the end."""
+    saved = _random_state()
+    try:
+        yield
+    finally:
+        _restore_random_state(saved)
 
 
 def _random_state() -> dict[str, Any]:

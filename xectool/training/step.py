@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -18,14 +18,16 @@ from xectool.config.training import TrainingConfig
 from xectool.data.batch import EventBatch
 from xectool.tasks.base import TrainingTask
 from xectool.training.augment import drop_channels
-from xectool.training.device import Execution
+from xectool.training.device import Execution, keep_counts_in_graph
 from xectool.training.distributed import Ranks
 from xectool.training.ema import WeightAverage
 from xectool.training.evaluate import Forward, in_float32
-from xectool.training.guards import nonfinite_gradients
+from xectool.training.guards.nonfinite import Refusal, nonfinite_gradients
 from xectool.training.optim import set_lr
+from xectool.training.parameter_blocks import ParameterBlocks
 
 MIN_SCALE = 1.0  # gradients that overflow float16 even unscaled are broken, not scaled too far
+Veto = Callable[[float], bool]
 CLIP_EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_ divides by the norm plus this
 
 
@@ -45,6 +47,10 @@ class StepResult:
             halved and training goes on, so this is no fault.
         fault: What is non-finite and where, or an empty string.
         seconds: Time in ``transfer``, ``forward``, ``backward`` and ``optimizer``.
+        block_norms: L2 norm of the gradients of each parameter block before clipping.
+        rng: Seed of the random numbers of the first batch.
+        held: Whether a finite step was not taken because it was vetoed; the weights are untouched.
+        tallies: What the task counts beside its loss, added over the window.
     """
 
     finite: bool
@@ -57,6 +63,15 @@ class StepResult:
     overflow: bool = False
     fault: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
+    block_norms: dict[str, float] = field(default_factory=dict)
+    rng: int = 0
+    held: bool = False
+    tallies: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+
+    @property
+    def taken(self) -> bool:
+        """Whether the weights were updated."""
+        return self.finite and not self.held
 
 
 class PhaseClock:
@@ -64,20 +79,39 @@ class PhaseClock:
 
     Args:
         device: Waited for at each mark, so that its work counts where it was asked for; None reads the clock only.
+        on_phase: Told the name of each phase as it begins.
     """
 
-    def __init__(self, device: torch.device | None = None) -> None:
+    def __init__(self, device: torch.device | None, on_phase: Callable[[str], None]) -> None:
         self.seconds: dict[str, float] = {}
         self._device = device
+        self._on_phase = on_phase
         self._since = time.perf_counter()
 
-    def mark(self, phase: str) -> None:
-        """Add the time since the last mark to ``phase``."""
+    def mark(self, phase: str, then: str) -> None:
+        """Add the time since the last mark to ``phase``; ``then`` begins."""
         if self._device is not None and self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         now = time.perf_counter()
         self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._since
         self._since = now
+        self._on_phase(then)
+
+
+@dataclass(frozen=True)
+class _Update:
+    """What became of the gradients of a step; names as in `StepResult`."""
+
+    finite: bool
+    held: bool = False
+    grad_norm: float = 0.0
+    clip_coef: float = 1.0
+    block_norms: dict[str, float] = field(default_factory=dict)
+
+
+def allow(loss: float) -> bool:
+    """Return False: no step is vetoed."""
+    return False
 
 
 class Stepper:
@@ -91,6 +125,10 @@ class Stepper:
         execution: Device, precision and compile mode.
         config: The training section.
         ranks: The other processes of the run.
+
+    Attributes:
+        refusal: Which steps are not taken.
+        on_phase: Told ``transfer``, ``forward``, ``backward``, ``optimizer``, ``compile`` as each begins.
     """
 
     def __init__(  # noqa: PLR0913 - the composition root hands over the parts of the loop once
@@ -110,49 +148,93 @@ class Stepper:
         self.execution = execution
         self.config = config
         self.ranks = ranks
+        self.refusal = Refusal()
         self.scaler = torch.amp.GradScaler(execution.device.type, enabled=execution.use_scaler)
         self.forward: Forward = compiled(model, execution, config)
+        self.blocks = ParameterBlocks({"": model, "loss": task})
+        self.on_phase: Callable[[str], None] = lambda phase: None
+        self._forward_phase = "forward" if execution.compile_mode is None else "compile"
 
-    def run(self, window: Sequence[EventBatch], lr: float) -> StepResult:
-        """Take one step over the batches of ``window``, or leave everything untouched if it is not finite."""
+    def run(self, window: Sequence[EventBatch], lr: float, veto: Veto = allow) -> StepResult:
+        """Take one step over the batches of ``window``, or leave everything untouched if it is not finite.
+
+        Args:
+            window: The micro-batches.
+            lr: Learning rate.
+            veto: Asked with the loss of a finite step before the update; True on any rank leaves everything untouched.
+        """
         device = self.execution.device
-        clock = PhaseClock(device if self.config.profile else None)
+        self.on_phase("transfer")
+        clock = PhaseClock(device if self.config.profile else None, self.on_phase)
         self.optimizer.zero_grad(set_to_none=True)
+        batches, counts = self._prepared(window)
+        clock.mark("transfer", self._forward_phase)
+        sums, finite_loss = self._accumulate(batches, counts, clock)
+        self.on_phase("optimizer")
+        sums, counts = self.ranks.sum(sums).cpu(), counts.cpu()
+        loss, scale = self.task.combine(sums, counts), float(self.scaler.get_scale())
+        update = self._update(finite_loss, lr, lambda: veto(loss))
+        fault = "" if update.finite else self._fault(finite_loss)
+        if not update.finite or update.held:
+            self.optimizer.zero_grad(set_to_none=True)
+        clock.mark("optimizer", "collective")
+        return StepResult(
+            finite=update.finite,
+            loss=loss,
+            sums=sums,
+            counts=counts,
+            grad_norm=update.grad_norm,
+            clip_coef=update.clip_coef,
+            num_events=sum(batch.num_events for batch in window),
+            overflow=self.execution.use_scaler and not update.finite and finite_loss and scale > MIN_SCALE,
+            fault=fault,
+            seconds=clock.seconds,
+            block_norms=update.block_norms,
+            rng=stream_seed(self.config.seed, window[0].epoch, window[0].step, self.ranks.rank),
+            held=update.held,
+            tallies=self._tallies(batches),
+        )
+
+    def objective(self, window: Sequence[EventBatch]) -> float:
+        """Return the objective of a window as a step would find it; nothing is changed, and nothing kept."""
+        batches, counts = self._prepared(window)
+        sums = torch.zeros_like(counts)
+        for batch in batches:
+            sums += self._forward(batch, counts)[1]
+        return self.task.combine(self.ranks.sum(sums).cpu(), counts.cpu())
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return all trained parameters in the order of the optimizer."""
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    def _prepared(self, window: Sequence[EventBatch]) -> tuple[list[EventBatch], Tensor]:
+        """Return the batches that hold events, on the device, and the denominators of all ranks."""
+        device = self.execution.device
         batches = [self.task.prepare(batch.to(device, non_blocking=True)) for batch in window if batch.num_events]
         counts = torch.zeros(len(self.task.terms), dtype=torch.float64, device=device)
         for batch in batches:
             counts += self.task.counts(batch)
-        counts = self.ranks.sum(counts)
-        clock.mark("transfer")
+        return batches, self.ranks.sum(counts)
+
+    def _tallies(self, batches: Sequence[EventBatch]) -> Tensor:
+        totals = torch.zeros(self.task.num_tallies, dtype=torch.float64, device=self.execution.device)
+        for batch in batches:
+            totals += self.task.tallies(batch)
+        return self.ranks.sum(totals).cpu() if self.task.num_tallies else totals
+
+    def _accumulate(self, batches: Sequence[EventBatch], counts: Tensor, clock: PhaseClock) -> tuple[Tensor, bool]:
+        """Add up the gradients of some batches; return their loss sums and whether every loss is finite."""
         sums = torch.zeros_like(counts)
-        finite_loss = torch.ones((), dtype=torch.bool, device=device)
+        finite = torch.ones((), dtype=torch.bool, device=counts.device)
         for batch in batches:
             total, batch_sums = self._forward(batch, counts)
-            clock.mark("forward")
+            clock.mark("forward", "backward")
             torch.autograd.backward(self.scaler.scale(total))
-            finite_loss &= torch.isfinite(total.detach())
+            finite &= torch.isfinite(total.detach())
             sums += batch_sums
-            clock.mark("backward")
-        scale = float(self.scaler.get_scale())
-        grad_norm, clip_coef, finite = self._update(bool(finite_loss), lr)
-        fault = "" if finite else self._fault(bool(finite_loss))
-        if not finite:
-            self.optimizer.zero_grad(set_to_none=True)
-        clock.mark("optimizer")
-        sums = self.ranks.sum(sums).cpu()
-        counts = counts.cpu()
-        return StepResult(
-            finite=finite,
-            loss=self.task.combine(sums, counts),
-            sums=sums,
-            counts=counts,
-            grad_norm=grad_norm,
-            clip_coef=clip_coef,
-            num_events=sum(batch.num_events for batch in window),
-            overflow=self.execution.use_scaler and not finite and bool(finite_loss) and scale > MIN_SCALE,
-            fault=fault,
-            seconds=clock.seconds,
-        )
+            self._forward_phase = "forward"
+            clock.mark("backward", "forward")
+        return sums, bool(finite)
 
     def _forward(self, batch: EventBatch, counts: Tensor) -> tuple[Tensor, Tensor]:
         seed_batch(self.config.seed, batch.epoch, batch.step, self.ranks.rank)
@@ -164,26 +246,27 @@ class Stepper:
         terms = self.task.loss(in_float32(outputs), batch, counts)
         return terms.total, terms.sums.to(counts.device)
 
-    def _update(self, finite_loss: bool, lr: float) -> tuple[float, float, bool]:
+    def _update(self, finite_loss: bool, lr: float, veto: Callable[[], bool]) -> _Update:
         set_lr(self.optimizer, lr)
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        parameters = [parameter for parameter in self.parameters() if parameter.grad is not None]
         if not parameters:
-            return 0.0, 1.0, self.ranks.all(finite_loss)
+            return _Update(self.ranks.all(finite_loss))
         if self.execution.use_scaler:
             self.scaler.unscale_(self.optimizer)
-        norm_tensor = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        norm_tensor, block_norms = self.blocks.gradient_norms(parameters)
         norm = float(norm_tensor)
-        finite = self.ranks.all(finite_loss and norm == norm and norm != float("inf"))
+        finite = self.ranks.all(self.refusal.allows(finite_loss, norm))
+        held = finite and self.ranks.any(veto())
         clip_coef = 1.0
-        if finite and self.config.grad_clip > 0:
+        if finite and not held and self.config.grad_clip > 0:
             clip_coef = min(1.0, self.config.grad_clip / (norm + CLIP_EPSILON))
             nn.utils.clip_grads_with_norm_(parameters, self.config.grad_clip, norm_tensor)
-        if finite:
+        if finite and not held:
             self.scaler.step(self.optimizer)
             self.average.update()
         if self.execution.use_scaler:
             self.scaler.update()
-        return norm, clip_coef, finite
+        return _Update(finite, held, norm, clip_coef, block_norms)
 
     def _fault(self, finite_loss: bool) -> str:
         if not finite_loss:
@@ -196,6 +279,7 @@ def compiled(model: nn.Module, execution: Execution, config: TrainingConfig) -> 
     """Return the model's forward, compiled if the execution plan says so."""
     if execution.compile_mode is None:
         return model
+    keep_counts_in_graph()
     mode = None if execution.compile_mode == "default" else execution.compile_mode
     forward: Forward = torch.compile(model, mode=mode, fullgraph=config.compile_fullgraph)
     return forward
@@ -207,5 +291,10 @@ def seed_batch(seed: int, epoch: int, step: int, rank: int) -> None:
     Dropout and augmentation of a batch then depend on nothing that happened before, so a resumed run repeats them
     and a recorded step can be replayed alone.
     """
+    torch.manual_seed(stream_seed(seed, epoch, step, rank))
+
+
+def stream_seed(seed: int, epoch: int, step: int, rank: int) -> int:
+    """Return the seed of the random numbers of one batch, below 2**63."""
     key = hashlib.blake2b(f"{seed} {epoch} {step} {rank}".encode(), digest_size=8).digest()
-    torch.manual_seed(int.from_bytes(key, "little") >> 1)
+    return int.from_bytes(key, "little") >> 1

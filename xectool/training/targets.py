@@ -11,6 +11,9 @@ from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.errors import ConfigError, DataUnusable
 from xectool.models.heads import LOG_FLOOR
 
+PLAUSIBLE_SIGMA = 200.0  # the times of pile-up lie up to 100 widths of the peak away, and are no damage
+MAD_TO_SIGMA = 1.4826  # of a normal distribution
+
 
 def resolve_target_scaling(config: RegressorConfig, source: EventSource) -> RegressorConfig:
     """Return the configuration with every ``scale: auto`` and ``shift: auto`` replaced by numbers.
@@ -39,6 +42,8 @@ def _is_auto(task: TaskConfig) -> bool:
 def _resolve(name: str, task: TaskConfig, truth: np.ndarray, source: EventSource) -> TaskConfig:
     if task.log_transform:
         truth = np.log(np.maximum(truth, LOG_FLOOR))
+    # One corrupted value a thousand times too large would set the unit of all others.
+    truth = truth[plausible(truth)]
     spread = float(np.sqrt(truth.var(axis=0).mean()))
     if not spread > 0:
         raise DataUnusable(
@@ -68,6 +73,23 @@ def _not_positive(name: str, source: EventSource) -> ConfigError:
         fix=f"tasks.{name}.log_transform: false",
         code="CFG-10",
     )
+
+
+def plausible(truth: np.ndarray) -> np.ndarray:
+    """Return which events have a truth within 200 robust standard deviations of the median in every component.
+
+    The robust standard deviation is 1.4826 times the median distance from the median, as for a normal distribution; a
+    component where that is zero tells nothing. In sound data every event is plausible.
+
+    Args:
+        truth: Any units, shape (B, D).
+
+    Returns:
+        Booleans, shape (B,).
+    """
+    distance = np.abs(truth - np.median(truth, axis=0))
+    sigma = MAD_TO_SIGMA * np.median(distance, axis=0)
+    return np.asarray(((distance <= PLAUSIBLE_SIGMA * sigma) | (sigma == 0)).all(axis=1))
 
 
 def known_truth(name: str, source: EventSource) -> np.ndarray:

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import math
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
 from xectool.data.batch import EventBatch
-from xectool.errors import RunDiverged
+from xectool.errors import OutOfMemory, RunDiverged
 from xectool.tasks.base import WorstEvent
+from xectool.training.epoch_predictions import is_due, kept, predictions_name
 from xectool.training.epoch_stats import EpochStats
 from xectool.training.evaluate import evaluate, run_model
+from xectool.training.guards.base import StepFacts
+from xectool.training.guards.nonfinite import nonfinite_weights, weights_are_finite
+from xectool.training.guards.process import SaveRequest
+from xectool.training.guards.report import Reporter
+from xectool.training.guards.set import GuardSet
+from xectool.training.healing import Healer
 from xectool.training.memory import memory_metrics
 from xectool.training.parts import RunParts
 from xectool.training.progress import Observer
 from xectool.training.readings import ReadingWatch
-from xectool.training.recording import StepTiming, epoch_record, record_skip, step_record
-from xectool.training.saving import Saver
+from xectool.training.recording import FlightRecorder, StepTiming
+from xectool.training.saving import Saver, refuse_weights
 from xectool.training.signals import StopRequest
 from xectool.training.state import Progress
-from xectool.training.step import StepResult
 from xectool.training.tracking import TrackerHandle
 
 NUM_WORST_EVENTS = 5
@@ -65,11 +72,16 @@ class Trainer:
         self.parts = parts
         self.saver = saver
         self.writer = saver.writer
+        self.flight = FlightRecorder(parts, saver.writer)
         self.observer = observer
         self.tracker = tracker
         self.max_steps = max_steps
         self.stop = StopRequest()
         self.readings = ReadingWatch(parts.config)
+        self.reporter = Reporter(saver.writer, observer)
+        self.healer = Healer(parts, saver, self.reporter)
+        self.guards = GuardSet(parts, self.reporter)
+        self.save_request = SaveRequest()
         self.worst: tuple[WorstEvent, ...] = ()
 
     def fit(self, progress: Progress) -> FitResult:
@@ -79,12 +91,15 @@ class Trainer:
             RunDiverged: A guard gave up; the last checkpoint is sound.
             DiskError: A checkpoint could not be written; the previous one is intact.
         """
-        with self.stop:
+        self.reporter.step, self.reporter.epoch = progress.step, progress.epoch
+        with self.stop, self.save_request:
+            self.healer.begin(progress)
+            self.guards.begin(progress)
             try:
                 status = self._train(progress)
             except StoppedInValidation:
                 status = "interrupted"
-                self.saver.save(progress)
+                self._save(progress)
         return FitResult(status, progress, progress.history[-1] if progress.history else {}, self.worst)
 
     def _train(self, progress: Progress) -> str:
@@ -94,7 +109,7 @@ class Trainer:
                 return "early_stopped"
             ended = self._train_epoch(progress)
             if ended:
-                self.saver.save(progress)
+                self._save(progress)
                 return ended
             self._finish_epoch(progress)
         return "interrupted" if self.stop.requested else "finished"
@@ -107,47 +122,81 @@ class Trainer:
         self.observer.phase(f"train {progress.epoch}/{training.epochs}", loader.plan.num_steps)
         self.observer.advanced(progress.batch, {})
         began = time.perf_counter()
-        for window, wait_s in _windows(loader.epoch(progress.epoch, progress.batch), training.grad_accum_steps):
+        batches = loader.epoch(progress.epoch, progress.batch)
+        for window, wait_s in _windows(batches, training.grad_accum_steps, self.flight):
             if self.stop.requested:
+                self._note_signal()
                 return "interrupted"
             if self.max_steps is not None and progress.step >= self.max_steps:
                 return "max_steps"
             self._step(progress, window, wait_s, began)
             began = time.perf_counter()
             if progress.batch < loader.plan.num_steps:
-                refused = self.saver.save_if_due(progress)
-                if refused:
-                    self.observer.message(refused)
+                self._save_if_wanted(progress)
         return ""
 
     def _step(self, progress: Progress, window: list[EventBatch], wait_s: float, began: float) -> None:
+        self.flight.begin(progress, window)
         self._look_at_readings(progress, window)
         schedule = self.parts.schedule
         lr = schedule(schedule.place(progress.epoch, progress.batch))
-        result = self.parts.stepper.run(window, lr)
-        timing = StepTiming(lr, wait_s, time.perf_counter() - began)
-        progress.step += 1
-        progress.batch += len(window)
-        stats = progress.stats
-        stats.add(result, wait_s, timing.step_s)
-        self.writer.step(step_record(self.parts, progress, window, result, timing))
-        if not result.finite and not result.overflow:
-            self.observer.message(record_skip(self.writer, progress, window, result))
-        self._guard(progress, result)
-        seconds = max(stats.seconds, 1e-9)
-        shown = {"loss": result.loss, "lr": lr, "grad_norm": result.grad_norm}
-        rates = {"events_per_s": stats.events / seconds, "data_wait": stats.data_wait_s / seconds}
-        self.observer.advanced(len(window), shown | rates)
-
-    def _guard(self, progress: Progress, result: StepResult) -> None:
-        """Count a step; a run that is given up leaves a checkpoint of the weights before the fault."""
-        if result.overflow:
-            return
+        self.reporter.step, self.reporter.epoch = progress.step + 1, progress.epoch
         try:
-            self.parts.guard.observe(result.finite, result.fault)
-        except RunDiverged:
-            self.saver.save(progress)
+            self.guards.before_step(progress, window)
+            result, window = self.healer.take(progress, window, lr)
+            step = StepFacts(window, result, lr, wait_s, time.perf_counter() - began)
+            progress.step += 1
+            progress.batch += len(window)
+            progress.stats.add(result, wait_s, step.step_s)
+            self.flight.step(progress, window, result, StepTiming(lr, wait_s, step.step_s))
+            self.guards.after_step(progress, step)
+            self._look_at_weights(progress)
+            if not result.overflow:
+                self.parts.guard.observe(result.finite, result.fault)
+        except (RunDiverged, OutOfMemory):
+            self._save(progress)  # what was before the fault
             raise
+        self._show(progress, step)
+
+    def _show(self, progress: Progress, step: StepFacts) -> None:
+        stats = progress.stats
+        seconds = max(stats.seconds, 1e-9)
+        shown = {"loss": step.result.loss, "lr": step.lr, "grad_norm": step.result.grad_norm}
+        rates = {"events_per_s": stats.events / seconds, "data_wait": stats.data_wait_s / seconds}
+        self.observer.advanced(len(step.window), shown | rates)
+
+    def _look_at_weights(self, progress: Progress, always: bool = False) -> None:
+        """Go back to finite weights, where that is wanted, or raise `RunDiverged`."""
+        guards = self.parts.config.guards
+        due = guards.active("G04") and progress.step % guards.weights_every == 0
+        if not (always or due) or weights_are_finite(self.parts.model):
+            return
+        bad = nonfinite_weights(self.parts.model) or ["a parameter too large for float32"]
+        if not self.healer.return_to_finite_weights(progress, bad):
+            raise refuse_weights(bad, progress.step, self.saver.last)
+
+    def _save(self, progress: Progress) -> None:
+        self._look_at_weights(progress, always=True)
+        with self.flight.during("checkpoint"):
+            self.saver.save(progress)
+
+    def _save_if_wanted(self, progress: Progress) -> None:
+        """Save because it is time, or because a signal asked for it."""
+        if self.save_request.take():
+            self.reporter.event("signal", f"SIGUSR2: checkpoint of step {progress.step}", name="SIGUSR2")
+            self._save(progress)
+            return
+        if not self.saver.is_due(progress):
+            return
+        self._look_at_weights(progress, always=True)
+        with self.flight.during("checkpoint"):
+            refused = self.saver.try_save(progress)
+        if refused:
+            self.observer.message(refused)
+
+    def _note_signal(self) -> None:
+        number = self.stop.signal_number
+        self.reporter.event("signal", name=signal.Signals(number).name if number else "")
 
     def _look_at_readings(self, progress: Progress, window: list[EventBatch]) -> None:
         for line in (line for batch in window for line in self.readings.look(batch)):
@@ -164,22 +213,27 @@ class Trainer:
         metrics["perf/epoch_time_sec"] = stats.seconds
         metrics |= memory_metrics(self.parts.execution.device)
         if epoch % config.validation.interval == 0 or epoch == config.training.epochs:
-            metrics |= self._validate(progress)
+            with self.flight.during("validation"):
+                metrics |= self._validate(progress)
+            self.guards.after_validation(progress, metrics)
             self._judge(progress, metrics["val/loss"])
             self.parts.schedule.observe(metrics["val/loss"])
+        self.guards.after_epoch(progress, metrics)
         progress.history.append({"epoch": float(epoch), **metrics})
-        self.writer.epoch(epoch_record(self.parts, progress, metrics))
+        self.flight.epoch(progress, metrics)
         self.observer.epoch_done(epoch, metrics)
         self._ask_tracker(progress)
         self.readings.num_invalid = 0
         progress.epoch, progress.batch, progress.stats = epoch + 1, 0, EpochStats()
-        self.saver.save(progress)
+        self._save(progress)
         self.saver.publish(progress)
 
     def _ask_tracker(self, progress: Progress) -> None:
         warning = self.tracker.poll()
         if warning:
-            self.writer.event("tracker", warning, step=progress.step, epoch=progress.epoch)
+            status = "paused" if "paused" in warning else "ended"
+            holder, place = self.tracker.holder(), {"step": progress.step, "epoch": progress.epoch}
+            self.writer.event("tracker", warning, **place, status=status, holder=holder)
             self.observer.message(warning)
 
     def _validate(self, progress: Progress) -> dict[str, float]:
@@ -189,13 +243,20 @@ class Trainer:
         model = self.parts.average.best_model if config.validation.use_ema else self.parts.model
         self.parts.task.eval()
         predicted = run_model(model, self.parts.task, loader.epoch(0), self.parts.execution)
-        rate = evaluate(predicted, accumulator, self._validated_batch)
+        if is_due(config, progress.epoch):
+            predicted = kept(predicted, self.parts.task, self.saver.run_dir / predictions_name(progress.epoch))
+        rate = evaluate(self.guards.watch(predicted), accumulator, self._validated_batch)
         self.worst = tuple(accumulator.worst(NUM_WORST_EVENTS))
-        return {**accumulator.compute(), "perf/val_events_per_s": rate}
+        metrics = {**accumulator.compute(), "perf/val_events_per_s": rate}
+        events, finite = loader.plan.num_events, math.isfinite(metrics["val/loss"])
+        self.reporter.event("validation", seconds=events / max(rate, 1e-9), events=events, finite=finite)
+        return metrics
 
     def _validated_batch(self) -> None:
+        self.flight.phase("validation")
         self.observer.advanced(1, {})
         if self.stop.requested:
+            self._note_signal()
             raise StoppedInValidation
 
     def _judge(self, progress: Progress, loss: float) -> None:
@@ -212,10 +273,13 @@ class Trainer:
         return patience is not None and progress.epochs_since_best >= patience
 
 
-def _windows(batches: Iterator[EventBatch], size: int) -> Iterator[tuple[list[EventBatch], float]]:
+def _windows(
+    batches: Iterator[EventBatch], size: int, flight: FlightRecorder
+) -> Iterator[tuple[list[EventBatch], float]]:
     """Yield accumulation windows, the last one as short as it comes, with the seconds waited for each."""
     while True:
         began = time.perf_counter()
+        flight.phase("data_wait")
         window = list(islice(batches, size))
         if not window:
             return

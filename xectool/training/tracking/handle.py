@@ -13,12 +13,14 @@ from typing import Final, Protocol
 
 import xectool
 from xectool.errors import EXIT_OK, EXIT_WORLD, TrackerError, UsageError
+from xectool.runlog.file_locks import command_of, lock_holders
 from xectool.training.tracking.settings import (
     TrackerSettings,
     TrackerState,
     load_settings,
     load_state,
     save_settings,
+    sqlite_path,
     tracking_dir,
     without_password,
 )
@@ -42,6 +44,9 @@ class TrackerHandle(Protocol):
     def poll(self) -> str:
         """Return a warning for the user, at most one in five minutes, else an empty string."""
 
+    def holder(self) -> str:
+        """Return process and command that hold the database's lock, or an empty string."""
+
     def finish(self, timeout_s: float = 60.0) -> TrackerState:
         """Let the mirror catch up and end; returns after ``timeout_s`` at the latest, whatever the database does."""
 
@@ -51,6 +56,10 @@ class NullTracker:
 
     def poll(self) -> str:
         """Return no warning."""
+        return ""
+
+    def holder(self) -> str:
+        """Return an empty string."""
         return ""
 
     def finish(self, timeout_s: float = 60.0) -> TrackerState:
@@ -71,6 +80,7 @@ class Tracker:
         self._run_dir = run_dir
         self._next_warning = 0.0
         self._warn_after_s = settings.warn_after_s
+        self._database = sqlite_path(settings.uri)
         save_settings(run_dir, settings, new_run=new_run)
         self._process = _start(run_dir, "--parent", str(os.getpid()))
 
@@ -88,6 +98,13 @@ class Tracker:
         if problem:
             self._next_warning = now + _WARN_EVERY_S
         return problem
+
+    def holder(self) -> str:
+        """Return process and command that hold the database's lock, the mirror aside, or an empty string."""
+        if self._database is None or not self._database.is_file():
+            return ""
+        others = [pid for pid in lock_holders(self._database) if pid != self._process.pid]
+        return f"process {others[0]}: {command_of(others[0])}" if others else ""
 
     def _problem(self) -> str:
         code = self._process.poll()

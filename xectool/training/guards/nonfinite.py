@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -12,6 +14,28 @@ from xectool.errors import RunDiverged
 
 WINDOW_STEPS = 1000  # steps over which guards.max_bad_fraction is taken
 MAX_NAMED = 3  # parameters named in a message
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """G02 and G03: which steps are not taken.
+
+    Attributes:
+        loss: Whether a loss that is not finite forbids the update.
+        gradient: Whether a gradient that is not finite does.
+    """
+
+    loss: bool = True
+    gradient: bool = True
+
+    @classmethod
+    def of(cls, config: GuardsConfig) -> Refusal:
+        """Return what the settings ask for."""
+        return cls(config.active("G02"), config.active("G03"))
+
+    def allows(self, finite_loss: bool, grad_norm: float) -> bool:
+        """Return whether the update may be made."""
+        return (finite_loss or not self.loss) and (math.isfinite(grad_norm) or not self.gradient)
 
 
 class NonFiniteGuard:
@@ -79,6 +103,15 @@ def nonfinite_gradients(model: nn.Module) -> str:
         named.append(f"{name} ({num_nan} NaN, {num_inf} Inf)")
     shown = ", ".join(named[:MAX_NAMED])
     return f"{shown} and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else shown
+
+
+def weights_are_finite(model: nn.Module) -> bool:
+    """Return whether every parameter is finite, by one pass that ends in one number.
+
+    A norm beyond the range of float32 counts as not finite too: nothing can be computed with such weights.
+    """
+    parameters = [parameter.detach() for parameter in model.parameters()]
+    return bool(torch.isfinite(nn.utils.get_total_norm(parameters)))
 
 
 def nonfinite_weights(model: nn.Module) -> list[str]:

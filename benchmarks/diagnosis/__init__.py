@@ -1,0 +1,1 @@
+"""How well ``diagnose run`` names what was done to real trainings; see docs/benchmarks.md."""

@@ -1,0 +1,126 @@
+"""Damaged states, attempts that forget, steps and events that come twice."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from xectool.checkpoint import store
+from xectool.runlog.writer import RunWriter
+from xectool.training import state
+
+from benchmarks.diagnosis import hooks
+from benchmarks.diagnosis.catalogue import fault
+from benchmarks.diagnosis.lab import Lab
+
+
+def kill_at(step: int) -> None:
+    """Kill this process before a step."""
+    hooks.at_step(step, lambda _: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def resumed(lab: Lab, damage: Callable[[Any], None] | None, *, kinds: tuple[str, ...] = ("regressor",)) -> None:
+    """Train half of a run, change what was saved, and resume it."""
+    lab.configure(kinds, steps=70, training={"lr_scheduler": lab.choose(["constant", "cosine"])})
+    lab.train(max_steps=int(lab.num_steps * lab.rng.uniform(0.4, 0.7)))
+    if damage is not None:
+        path = lab.run_dir / store.LAST_NAME
+        saved = store.load(path)
+        damage(saved)
+        store.save(path, saved)  # the digest is that of the damaged numbers
+    lab.train(resume="auto")
+
+
+def _moments(saved: Any) -> list[torch.Tensor]:
+    entries = saved.training["optimizer"]["state"].values()
+    return [v for entry in entries for v in entry.values() if isinstance(v, torch.Tensor) and v.ndim]
+
+
+@fault("moments times 1e6 to 1e12 in the checkpoint", "resume", "XT-NAN-RESUME")
+def moments(lab: Lab) -> None:
+    factor, which = lab.log_uniform(1e6, 1e12), lab.choose(["exp_avg", "exp_avg_sq"])
+    if which == "exp_avg_sq":
+        factor *= 1e6  # a second moment that is too large only slows down
+
+    def damage(saved: Any) -> None:
+        for entry in saved.training["optimizer"]["state"].values():
+            entry["exp_avg"].mul_(factor)
+            if which == "exp_avg_sq":
+                entry["exp_avg_sq"].mul_(factor)
+
+    resumed(lab, damage, kinds=("regressor", "regressor", "mae"))
+
+
+@fault("NaN among the moments of a checkpoint", "resume", "XT-NAN-RESUME")
+def nan_moments(lab: Lab) -> None:
+    place, index = lab.rng.random(), int(lab.rng.integers(10**6))
+
+    def damage(saved: Any) -> None:
+        found = _moments(saved)
+        hooks.set_entry(found[int(place * len(found))], index, math.nan)
+
+    resumed(lab, damage)
+
+
+@fault("NaN among the weights of a checkpoint", "resume", "XT-NAN-RESUME")
+def nan_weights(lab: Lab) -> None:
+    place, index, value = lab.rng.random(), int(lab.rng.integers(10**6)), lab.choose([math.nan, math.inf])
+
+    def damage(saved: Any) -> None:
+        found = [tensor for tensor in saved.model.values() if tensor.is_floating_point() and tensor.numel() > 64]
+        hooks.set_entry(found[int(place * len(found))], index, value)
+
+    resumed(lab, damage)
+
+
+@fault("weights of the checkpoint times 20 to 1000", "resume", "XT-NAN-RESUME")
+def large_weights(lab: Lab) -> None:
+    factor = lab.log_uniform(20, 1000)
+
+    def damage(saved: Any) -> None:
+        for tensor in saved.model.values():
+            if tensor.is_floating_point():
+                tensor.mul_(factor)
+
+    resumed(lab, damage)
+
+
+@fault("killed, and started anew in the same directory", "restart", "XT-RESTART")
+def forgotten(lab: Lab) -> None:
+    lab.configure(("regressor", "regressor", "mae"), steps=50)
+    lab.set(checkpoint={"save_steps": int(lab.rng.integers(5, 15)), "overwrite": True})
+    lab.train(lambda: kill_at(int(lab.num_steps * 0.7)))
+    lab.train()
+
+
+@fault("a resume that keeps the first weights", "restart", "XT-RESTART")
+def unloaded(lab: Lab) -> None:
+    lab.configure(("mae",), steps=60, training={"lr_scheduler": "constant", "warmup_epochs": 0})
+    lab.set(training={"lr": lab.log_uniform(5e-4, 1.5e-3), "grad_accum_steps": 1, "ema_decay": None})
+    lab.train(max_steps=int(lab.num_steps * 0.7))
+    lab.train(lambda: setattr(state, "load_weights", lambda *_: None), resume="auto")
+
+
+@fault("steps recorded and taken twice", "duplicates", "XT-DUPLICATE-STEPS")
+def twice(lab: Lab) -> None:
+    lab.configure(steps=40)
+    often, step = int(lab.rng.integers(2, 9)), RunWriter.step
+
+    def again(self: RunWriter, record: Any) -> None:
+        step(self, record)
+        if record.step % often == 0:
+            step(self, replace(record, time=record.time + 1e-3))
+
+    lab.train(lambda: setattr(RunWriter, "step", again))
+
+
+@fault("batches trained on twice", "duplicates", "XT-DUPLICATE-STEPS", "XT-DUPLICATE-EVENTS")
+def batches_twice(lab: Lab) -> None:
+    lab.configure(steps=40, training={"grad_accum_steps": 1})
+    often = int(lab.rng.integers(3, 10))
+    lab.train(lambda: hooks.each_batch(lambda batch: [batch, batch] if batch.step % often == 1 else [batch]))

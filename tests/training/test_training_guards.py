@@ -1,0 +1,642 @@
+"""Every guard sees its fault, injected for real, and is silent where there is none or where it is off."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import math
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from xectool import engine
+from xectool.config.guard_catalogue import GUARDS, can_be_disabled
+from xectool.config.guards import GuardsConfig
+from xectool.config.load import load_config
+from xectool.errors import (
+    ConfigError,
+    DataUnusable,
+    DeviceError,
+    DiskError,
+    OutOfMemory,
+    RunDiverged,
+    UsageError,
+)
+from xectool.runlog.reader import RunReader
+from xectool.runlog.status_page import StatusPage, Word
+from xectool.training.build import build_parts, open_data
+from xectool.training.device import plan_execution
+from xectool.training.distributed import Ranks
+from xectool.training.guards.base import StepFacts
+from xectool.training.guards.inputs import InputScale
+from xectool.training.guards.learning import Collapsed, NoLearning, ZeroGradient
+from xectool.training.guards.loop import DataWait, LazyState, MetricGraph, RankHashes, RankSteps
+from xectool.training.guards.memory import HostMemory, MemoryGrowth, growth
+from xectool.training.guards.numbers import AmpScale, LearningRateSanity, gradient_verdict
+from xectool.training.guards.process import CrashStacks, SaveRequest
+from xectool.training.guards.session import next_step
+from xectool.training.guards.set import KINDS
+from xectool.training.guards.torch_signs import CompilerLog, TorchWarnings, compile_threads, determinism_faults
+from xectool.training.guards.watchdog import Watchdog, Witness
+from xectool.training.memory_faults import classify, device_facts, memory_faults, oom_event
+from xectool.training.parts import RunParts
+from xectool.training.progress import NullObserver
+from xectool.training.state import Progress
+from xectool.training.step import StepResult
+
+Config = Callable[..., Path]
+T = TypeVar("T")
+
+
+@pytest.fixture
+def parts(tiny_config: Config) -> RunParts:
+    data = open_data(load_config(tiny_config()).config)
+    built = build_parts(data, plan_execution(data.config.training, "cpu"), Ranks())
+    built.model.train()
+    return built
+
+
+def facts(parts: RunParts, **changes: Any) -> StepFacts:
+    with parts.train_loader as loader:
+        batch = next(iter(loader.epoch(1)))
+    zero = torch.zeros(2, dtype=torch.float64)
+    result = StepResult(True, 1.0, zero, zero, 0.5, 1.0, batch.num_events)
+    step = StepFacts([batch], result, 1e-3, 0.0, 0.01)
+    result_changes = {k: changes.pop(k) for k in list(changes) if k in StepResult.__dataclass_fields__}
+    return replace(step, result=replace(result, **result_changes), **changes)
+
+
+def kinds(notices: Any) -> list[str]:
+    return [notice.kind for notice in notices]
+
+
+# -- names and switches
+
+
+@pytest.mark.parametrize("guard", [g for g in GUARDS if can_be_disabled(g)], ids=lambda g: g.code)
+def test_guard_can_be_disabled_by_code_and_by_name(guard: Any) -> None:
+    assert not GuardsConfig(disable=[guard.name]).active(guard.code)
+    assert not GuardsConfig(disable=guard.code.lower()).active(guard.code)
+    assert GuardsConfig().active(guard.code)
+
+
+@pytest.mark.parametrize("name", ["G33", "spikes", "audit", 6])
+def test_unknown_or_permanent_guard_is_refused(tiny_config: Config, name: Any) -> None:
+    with pytest.raises(ConfigError, match="guard"):
+        load_config(tiny_config(guards={"disable": [name]}))
+
+
+def test_all_32_guards_are_listed_once() -> None:
+    assert [guard.code for guard in GUARDS] == [f"G{n:02d}" for n in range(1, 33)]
+    assert len({guard.name for guard in GUARDS}) == 32
+
+
+@pytest.mark.parametrize(
+    "guards",
+    [
+        {"memory_warning": 0.9, "memory_stop": 0.5},
+        {"hang_s": 100.0, "hang_abort_s": 10.0},
+        {"on_spike": "rewind", "disable": ["G06"]},
+    ],
+)
+def test_guards_that_could_not_act_are_refused(tiny_config: Config, guards: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(tiny_config(guards=guards))
+    assert "CFG-63" in {finding.code for finding in caught.value.findings}
+
+
+def test_guard_that_is_off_is_a_warning(tiny_config: Config) -> None:
+    findings = load_config(tiny_config(guards={"disable": "spike"})).findings
+    assert [finding.code for finding in findings if "G06" in finding.problem] == ["CFG-63"]
+
+
+def test_disabling_is_said(tiny_config: Config) -> None:
+    said: list[str] = []
+    listener = SimpleNamespace(**{n: getattr(NullObserver(), n) for n in dir(NullObserver) if n[0] != "_"})
+    listener.message = said.append
+    engine.train(tiny_config(guards={"disable": ["G06", "data_wait"]}), max_steps=1, observer=listener)
+    assert any("G06 (spike)" in line and "G11 (data_wait)" in line for line in said)
+
+
+# -- G01
+
+
+@pytest.mark.parametrize(
+    ("factor", "channel"), [((1e4, 1.0), "npho"), ((1e-5, 1.0), "npho"), ((1.0, 1e3), "time"), ((1.0, 1e-9), "time")]
+)
+def test_first_batch_out_of_scale_stops(parts: RunParts, factor: tuple[float, float], channel: str) -> None:
+    batch = facts(parts).window[0]
+    npho = torch.where(batch.npho < 9e9, batch.npho * factor[0], batch.npho)
+    times = torch.where(batch.time.abs() < 9e9, batch.time * factor[1], batch.time)
+    with pytest.raises(DataUnusable) as caught:
+        list(InputScale(parts).before_step(Progress(), [replace(batch, npho=npho, time=times)]))
+    assert caught.value.code == "XT-INPUT-SCALE"
+    assert channel in caught.value.problem
+
+
+def test_one_corrupted_event_is_no_matter_of_scale(parts: RunParts) -> None:
+    batch = facts(parts).window[0]
+    npho, times = batch.npho.clone(), batch.time.clone()
+    npho[0], times[1] = npho[0] * 1e4, times[1] * 1e5
+    (notice,) = InputScale(parts).before_step(Progress(), [replace(batch, npho=npho, time=times)])
+    assert notice.data["level"] == "ok"
+
+
+# -- G05, G07, G26
+
+
+def test_amp_that_skips_many_steps_is_recorded_and_one_that_settles_is_not(parts: RunParts) -> None:
+    half = replace(parts, execution=replace(parts.execution, use_scaler=True))
+    for share, expected in ((0.2, ["amp_scale"]), (0.002, [])):
+        guard, found = AmpScale(half), []
+        for step in range(400):
+            overflow = step < 12 or step % round(1 / share) == 0
+            found += kinds(guard.after_step(Progress(step=step), facts_cached(parts, overflow=overflow)))
+        assert found == expected
+
+
+_CACHE: dict[int, StepFacts] = {}
+
+
+def facts_cached(parts: RunParts, **changes: Any) -> StepFacts:
+    if id(parts) not in _CACHE:
+        _CACHE.clear()
+        _CACHE[id(parts)] = facts(parts)
+    step = _CACHE[id(parts)]
+    own = {k: changes.pop(k) for k in list(changes) if k in StepResult.__dataclass_fields__}
+    return replace(step, result=replace(step.result, **own), **changes)
+
+
+@pytest.mark.parametrize(
+    ("largest", "clipped", "word"),
+    [
+        (5e-4, 0.0, "vanishing"), (5e-3, 0.0, "stable"), (0.05, 0.0, "healthy"), (0.3, 0.0, "normal"),
+        (0.65, 0.0, "moderate"), (0.9, 0.0, "ceiling"), (3.0, 0.02, "now and then"), (3.0, 0.3, "often"),
+        (3.0, 1.0, "raise training.grad_clip"), (math.nan, 0.0, "not finite"),
+    ],
+)  # fmt: skip
+def test_every_gradient_norm_has_one_verdict(largest: float, clipped: float, word: str) -> None:
+    assert word in gradient_verdict(largest, 1.0, clipped)
+
+
+@pytest.mark.parametrize("lr", [0.0, -1e-3, math.nan, math.inf])
+def test_rate_that_is_none_stops(parts: RunParts, lr: float) -> None:
+    with pytest.raises(RunDiverged, match="learning rate"):
+        list(LearningRateSanity(parts).after_step(Progress(step=1, batch=1), facts(parts, lr=lr)))
+
+
+def test_zero_rate_at_the_planned_end_is_sound(parts: RunParts) -> None:
+    progress = Progress(epoch=2, batch=parts.train_loader.plan.num_steps)
+    assert kinds(LearningRateSanity(parts).after_step(progress, facts(parts, lr=0.0))) == []
+
+
+# -- G08, G09, G10
+
+
+@pytest.mark.parametrize(("loss", "expected"), [(1.0, ["no_learning"]), (0.985, ["no_learning"]), (0.9, [])])
+def test_loss_of_the_best_constant_is_no_learning(parts: RunParts, loss: float, expected: list[str]) -> None:
+    flat = replace(parts, baseline=replace(parts.baseline, terms={"energy": 1.0}))
+    guard, late = NoLearning(flat), Progress(epoch=2, step=600)
+    assert kinds(guard.after_epoch(late, {"val/energy/loss": loss})) == expected
+    assert kinds(guard.after_epoch(late, {"val/energy/loss": loss})) == []  # said once
+    assert kinds(NoLearning(flat).after_epoch(Progress(step=20), {"val/energy/loss": loss})) == []
+
+
+@pytest.mark.parametrize(("spread", "expected"), [(0.0, ["collapsed"]), (0.5, [])])
+def test_constant_predictions_are_collapsed(parts: RunParts, spread: float, expected: list[str]) -> None:
+    batch = facts(parts).window[0]
+    guard = Collapsed(parts)
+    outputs = {
+        "energy": spread * torch.randn(batch.num_events, 1, generator=torch.Generator().manual_seed(1)),
+        "uvwFI": torch.randn(batch.num_events, 3, generator=torch.Generator().manual_seed(2)),
+    }
+    assert len(list(guard.watch([(batch, outputs)]))) == 1
+    found = list(guard.after_validation(Progress(step=1000), {}))
+    assert kinds(found) == expected
+    assert not found or list(found[0].data["tasks"]) == ["energy"]
+
+
+def test_parameters_that_no_loss_reaches_are_named(parts: RunParts) -> None:
+    parts.model.register_module("forgotten", nn.Linear(2, 2))
+    guard, found = ZeroGradient(parts), []
+    with parts.train_loader as loader:
+        for step, batch in zip(range(1, 4), loader.epoch(1), strict=False):
+            result = parts.stepper.run([batch], 1e-3)
+            found += list(guard.after_step(Progress(step=step), StepFacts([batch], result, 1e-3, 0.0, 0.1)))
+    (notice,) = found
+    assert notice.data["parameters"] == ["forgotten.bias", "forgotten.weight"]
+
+
+# -- G11, G14, G15
+
+
+@pytest.mark.parametrize(("wait", "expected"), [(0.03, ["data_wait"]), (0.001, [])])
+def test_waiting_for_data_is_seen_at_step_50(parts: RunParts, wait: float, expected: list[str]) -> None:
+    guard, found = DataWait(parts), []
+    window = [replace(facts(parts).window[0], step=1)]
+    for step in range(1, 60):
+        notices = list(
+            guard.after_step(Progress(step=step), facts_cached(parts, window=window, wait_s=wait, step_s=0.035))
+        )
+        found += [(step, notice.kind) for notice in notices]
+    assert found == [(50, kind) for kind in expected]
+
+
+def test_full_host_memory_warns_then_stops(parts: RunParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = {"bytes": 10**13}
+    monkeypatch.setattr("xectool.training.guards.memory.available_memory", lambda: left["bytes"])
+    guard, step = HostMemory(parts), facts(parts)
+
+    def look() -> list[str]:
+        guard._next = 0.0
+        return kinds(guard.after_step(Progress(step=1), step))
+
+    assert look() == []
+    left["bytes"] = 5 * 10**7
+    assert "memory_warning" in look()
+    left["bytes"] = 0
+    with pytest.raises(OutOfMemory) as caught:
+        look()
+    assert caught.value.code == "XT-OOM-HOST"
+
+
+def test_leak_of_5_mb_a_step_is_seen_and_flat_memory_is_not(parts: RunParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    leaked: list[np.ndarray] = []
+    guard, step, found = MemoryGrowth(parts), facts(parts), []
+    for number in range(1, 61):
+        leaked.append(np.ones(5 * 10**6, np.uint8))
+        found += [(number, n) for n in guard.after_step(Progress(epoch=1 + number // 5, step=number), step)]
+    assert found
+    assert found[0][0] <= 40
+    assert found[0][1].data["bytes_per_step"] == pytest.approx(5e6, rel=0.2)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_memory_that_fluctuates_or_fills_up_does_not_grow(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    flat = 1e9 + rng.normal(0, 2e6, 30)
+    filling = 1e9 + 1e8 * (1 - np.exp(-np.arange(30) / 5)) + rng.normal(0, 1e5, 30)
+    assert growth(flat) is None
+    assert growth(filling) is None
+
+
+# -- G16
+
+
+FULL = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 39.39 GiB of which {free} is free. "
+    "{foreign}Including non-PyTorch memory, this process has 30.00 GiB memory in use. Of the allocated memory {held} "
+    "GiB is allocated by PyTorch, and {idle} GiB is reserved by PyTorch but unallocated."
+)
+
+
+@pytest.mark.parametrize(
+    ("held", "idle", "foreign", "code"),
+    [
+        (37.0, 0.5, "", "XT-OOM-GPU"),
+        (20.0, 17.5, "", "XT-OOM-FRAGMENTATION"),
+        (8.0, 0.2, "Process 4242 has 28.10 GiB memory in use. ", "XT-OOM-FOREIGN"),
+    ],
+)
+def test_full_device_is_told_by_its_cause(held: float, idle: float, foreign: str, code: str) -> None:
+    text = FULL.format(free="12.00 MiB", held=held, idle=idle, foreign=foreign)
+    found = device_facts(text)
+    assert classify(found)[0] == code
+    assert found.requested == 2 * 2**30
+    assert found.reserved_unallocated == round(idle * 2**30)
+
+
+def test_out_of_memory_names_the_module_at_work(parts: RunParts, tiny_config: Config) -> None:
+    class Greedy(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise torch.OutOfMemoryError(FULL.format(free="0 bytes", held=38, idle=0.1, foreign=""))
+
+    parts.model.heads["energy"].append(Greedy())
+    batch = facts(parts).window[0]
+    with pytest.raises(OutOfMemory) as caught, memory_faults(parts.config, "training"):
+        parts.stepper.run([batch], 1e-3)
+    event = oom_event(caught.value, parts.model, "forward")
+    assert event["module"].startswith("heads.energy.")
+    assert (event["side"], event["phase"]) == ("device", "forward")
+
+
+# -- G17, G29, G30
+
+
+def test_compiler_log_is_put_on_record() -> None:
+    said: list[tuple[str, dict[str, Any]]] = []
+    with CompilerLog(lambda kind, message="", **data: said.append((kind, data))):
+        log = logging.getLogger("torch._dynamo.convert_frame")
+        log.warning("torch._dynamo hit config.recompile_limit (8)\n   last reason: 0/7: size mismatch at index 0")
+        for _ in range(3):
+            logging.getLogger("torch._inductor.cudagraphs").warning("skipping cudagraphs due to cpu device (arg0)")
+        log.warning("something else")
+    assert [kind for kind, _ in said] == ["recompile_limit", "cudagraph_skip"]
+    assert "size mismatch" in said[0][1]["reason"]
+
+
+@pytest.mark.parametrize(("cores", "free", "threads"), [(64, 16e9, 4), (64, 6.5e9, 2), (2, 64e9, 2), (8, 1e9, 1)])
+def test_compiling_processes_fit_beside_the_training(cores: int, free: float, threads: int) -> None:
+    assert compile_threads(cores, int(free)) == threads
+
+
+def test_warnings_of_torch_are_counted_and_still_shown() -> None:
+    said: list[str] = []
+    shown: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda message, *rest: shown.append(str(message))
+        with TorchWarnings(lambda kind, message="", **data: said.append(data["text"])) as watch:
+            for _ in range(3):
+                warnings.warn("torch.thing is deprecated", UserWarning, stacklevel=1)
+            warnings.warn("of another library", UserWarning, stacklevel=1)
+    assert said == ["torch.thing is deprecated"]
+    assert watch.counts["torch.thing is deprecated"] == 3
+    assert len(shown) == 4
+
+
+def test_operation_without_a_deterministic_form_is_named() -> None:
+    said: list[str] = []
+    text = "kthvalue CUDA does not have a deterministic implementation, but you set 'torch.use_deterministic_algorithms"
+    with pytest.raises(DeviceError, match="CUDA"), determinism_faults(lambda kind, m="", **d: said.append(d["op"])):
+        raise RuntimeError(text)
+    assert said == ["CUDA"]
+    with pytest.raises(RuntimeError, match="other"), determinism_faults(lambda *a, **k: None):
+        raise RuntimeError("other")
+
+
+# -- G18, G19, G25, G31
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Any:
+    own = StatusPage(tmp_path / "page")
+    yield own
+    own.close()
+
+
+def watchdog(page: StatusPage, tmp_path: Path, said: list[Any], **guards: Any) -> Watchdog:
+    say = lambda kind, message="", **data: said.append((kind, data))  # noqa: E731
+    return Watchdog(page, GuardsConfig(**guards), Witness(tmp_path / "stacks.txt", say), every_s=0.02)
+
+
+def test_each_phase_has_its_own_limit_and_a_stall_is_said_once(page: StatusPage, tmp_path: Path) -> None:
+    dog = watchdog(page, tmp_path, [], hang_s=100, startup_s=1000)
+    page.phase("compile")
+    start = page[Word.PHASE_SINCE_NS]
+
+    def at(seconds: float) -> str | None:
+        stall = dog.look(start + int(seconds * 1e9))
+        return stall.code if stall else None
+
+    assert [at(s) for s in (900, 1001, 1002)] == [None, "G19", None]
+    page[Word.STEP] = 1
+    dog.look(time.monotonic_ns())
+    for phase, quiet, loud in (("forward", 90, 110), ("checkpoint", 900, 1100), ("compile", 900, 1100)):
+        page.phase(phase)
+        start = page[Word.PHASE_SINCE_NS]
+        assert [at(s) for s in (quiet, loud)] == [None, "G18"], phase
+
+
+def test_slow_steps_raise_the_limit(page: StatusPage, tmp_path: Path) -> None:
+    dog = watchdog(page, tmp_path, [], hang_s=1)
+    now = time.monotonic_ns()
+    for step in range(1, 7):
+        page[Word.STEP] = step
+        page.phase("forward")
+        dog.look(now + step * 30 * 10**9)
+    assert dog.limits.limit_s("forward", True) == pytest.approx(300, rel=0.01)
+
+
+def test_blocked_training_thread_leaves_its_stack(page: StatusPage, tmp_path: Path) -> None:
+    said: list[Any] = []
+    page[Word.STEP] = 0
+    blocked = threading.Event()
+    with watchdog(page, tmp_path, said, hang_s=0.05, startup_s=60):
+        page[Word.STEP] = 3
+        page.phase("data_wait")
+        _guilty_function(blocked, lambda: len(said) > 1)
+    assert [kind for kind, _ in said] == ["startup", "hang"]
+    assert said[1][1]["phase"] == "data_wait"
+    assert "_guilty_function" in (tmp_path / "stacks.txt").read_text()
+
+
+def _guilty_function(event: threading.Event, done: Callable[[], bool]) -> None:
+    for _ in range(200):
+        if event.wait(0.05) or done():
+            return
+
+
+def test_hang_is_ended_after_its_time(tmp_path: Path) -> None:
+    code = f"""
+import time
+from pathlib import Path
+from xectool.config.guards import GuardsConfig
+from xectool.runlog.status_page import StatusPage, Word
+from xectool.training.guards.watchdog import Watchdog, Witness
+page = StatusPage(Path({str(tmp_path)!r}) / "page")
+say = lambda kind, message="", **data: print(kind, data.get("code", ""), flush=True)
+config = GuardsConfig(hang_s=0.1, startup_s=0.1, hang_abort_s=0.3)
+with Watchdog(page, config, Witness(Path({str(tmp_path)!r}) / "s.txt", say), every_s=0.05):
+    page[Word.STEP] = 1
+    page.phase("collective")
+    time.sleep(60)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 3
+    assert done.stdout.split() == ["startup", "hang", "failed", "XT-HANG"]
+
+
+def test_crash_leaves_stacks_and_no_core_file(tmp_path: Path) -> None:
+    code = f"""
+import os, signal, resource
+from pathlib import Path
+from xectool.config.guards import GuardsConfig
+from xectool.training.guards.process import CrashStacks
+resource.setrlimit(resource.RLIMIT_CORE, (resource.getrlimit(resource.RLIMIT_CORE)[1],) * 2)
+os.chdir({str(tmp_path)!r})
+def culprit():
+    os.kill(os.getpid(), signal.SIGSEGV)
+with CrashStacks(Path("rank0000.stacks"), GuardsConfig()):
+    culprit()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == -signal.SIGSEGV
+    assert "culprit" in (tmp_path / "rank0000.stacks").read_text()
+    assert not list(tmp_path.glob("core*"))
+
+
+def test_usr1_writes_stacks_and_everything_is_given_back(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_CORE), faulthandler.is_enabled()
+    with CrashStacks(tmp_path / "s.txt", GuardsConfig()):
+        assert resource.getrlimit(resource.RLIMIT_CORE)[0] == 0
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert "test_usr1_writes_stacks" in (tmp_path / "s.txt").read_text()
+    assert (resource.getrlimit(resource.RLIMIT_CORE), faulthandler.is_enabled()) == before
+
+
+def test_usr2_saves_at_the_next_step(tiny_config: Config) -> None:
+    class Sender(NullObserver):
+        def advanced(self, num_batches: int, values: Any) -> None:
+            if num_batches:  # also while predicting after the last step, when nobody can save any more
+                os.kill(os.getpid(), signal.SIGUSR2)
+
+    result = engine.train(tiny_config(), max_steps=3, observer=Sender())
+    log = list(RunReader(Path(result.run_dir)).events())
+    assert {e.data["name"] for e in log if e.kind == "signal"} == {"SIGUSR2"}
+    assert next(e.step for e in log if e.kind == "checkpoint") == 1
+
+
+def test_save_request_is_taken_once() -> None:
+    with SaveRequest() as request:
+        assert not request.take()
+        os.kill(os.getpid(), signal.SIGUSR2)
+        assert request.take()
+        assert not request.take()
+
+
+# -- G20, G21, G22, G28
+
+
+@dataclass(frozen=True)
+class TwoRanks(Ranks):
+    """Rank 0 of two; the other one says what is in ``other``."""
+
+    other: Any = None
+
+    def gather(self, value: T) -> list[T]:
+        return [value, self.other(value) if callable(self.other) else value]
+
+
+def test_ranks_with_different_steps_stop(parts: RunParts) -> None:
+    uneven = replace(parts, ranks=TwoRanks(0, 2, lambda step: step - 1))
+    guard = RankSteps(uneven).after_epoch(Progress(step=7), {})
+    assert next(iter(guard)).data == {"steps": {"0": 7, "1": 6}}
+    with pytest.raises(RunDiverged, match=r"\[7, 6\]"):
+        list(RankSteps(uneven).after_epoch(Progress(step=7), {}))
+    assert kinds(RankSteps(parts).after_epoch(Progress(step=7), {})) == ["ranks"]
+
+
+def test_rank_with_another_configuration_is_named_with_the_key(parts: RunParts) -> None:
+    other = replace(parts, ranks=TwoRanks(0, 2, lambda own: {**own, "data.batch_size": "x"}))
+    notices = RankHashes(other).begin(Progress())
+    assert next(notices).data == {"rank": 1, "key": "data.batch_size"}
+    with pytest.raises(UsageError, match=r"rank 1 .*data\.batch_size"):
+        next(notices)
+    assert kinds(RankHashes(parts).begin(Progress())) == []
+
+
+def test_state_made_in_forward_is_named(parts: RunParts) -> None:
+    class Lazy(nn.Module):
+        cache: torch.Tensor | None = None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.cache is None:
+                self.cache = torch.ones(1)
+            return x * self.cache
+
+    batch = facts(parts).window[0]
+    for module, expected in ((nn.Identity(), []), (Lazy(), ["lazy_state"])):
+        parts.model.heads["energy"].append(module)
+        guard = LazyState(parts)
+        list(guard.begin(Progress()))
+        result = parts.stepper.run([batch], 1e-3)
+        found = list(guard.after_step(Progress(step=1), StepFacts([batch], result, 1e-3, 0.0, 0.1)))
+        assert kinds(found) == expected
+    assert "cache" in found[0].data["modules"][0]
+
+
+def test_metric_with_a_graph_is_refused_by_name(parts: RunParts) -> None:
+    kept = torch.ones(1, requires_grad=True) * 2
+    with pytest.raises(UsageError, match="metric 'mine'"):
+        list(MetricGraph(parts).after_validation(Progress(), {"val/loss": 1.0, "mine": kept}))
+    assert kinds(MetricGraph(parts).after_validation(Progress(), {"val/loss": 1.0})) == []
+
+
+# -- what they cost
+
+
+def test_all_guards_together_take_less_than_2_percent_of_a_step_of_10_ms(parts: RunParts) -> None:
+    guards, step = [kind(parts) for kind in KINDS], facts(parts)
+    spent = []
+    for number in range(1, 301):
+        progress, loss = Progress(step=number), 0.4 + 0.01 * (number % 7)
+        began = time.perf_counter()
+        for guard in guards:
+            kinds(guard.before_step(progress, step.window))
+            kinds(guard.after_step(progress, step))
+        parts.spikes.accept(loss, parts.spikes.judge(loss))
+        spent.append(time.perf_counter() - began)
+    assert float(np.median(spent)) < 200e-6
+
+
+# -- whole runs
+
+
+def test_healthy_run_records_no_fault(tiny_config: Config) -> None:
+    result = engine.train(tiny_config())
+    found = {event.kind for event in RunReader(Path(result.run_dir)).events()}
+    assert {"run_start", "input_scale", "baseline", "validation", "audit", "ranks", "checkpoint", "finished"} <= found
+    assert not found & {
+        "spike", "nonfinite_skip", "quarantine", "rewind", "no_learning", "collapsed", "zero_gradient", "lazy_state",
+        "memory_growth", "memory_warning", "hang", "torch_warning", "determinism", "disk_low", "failed", "lr_change",
+    }  # fmt: skip
+
+
+def test_failure_ends_with_the_command_that_explains_it(tiny_config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise DiskError("cannot write the checkpoint", where="x", fix="free some space")
+
+    monkeypatch.setattr("xectool.checkpoint.store.save", full)
+    with pytest.raises(DiskError) as caught:
+        engine.train(tiny_config())
+    run_dir = Path(caught.value.fix.rsplit(" ", 1)[-1])
+    log = {event.kind: event for event in RunReader(run_dir).events()}
+    assert caught.value.fix.endswith(f"next: xectool diagnose run {run_dir}")
+    assert log["failed"].data["next"] == f"xectool diagnose run {run_dir}"
+    assert log["failed"].data["error"] == "DiskError"
+    assert "checkpoint_failed" in log
+
+
+def test_disk_that_is_nearly_full_is_recorded(tiny_config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    little = SimpleNamespace(total=10**12, used=10**12 - 1000, free=1000)
+    monkeypatch.setattr("xectool.training.saving.shutil", SimpleNamespace(disk_usage=lambda path: little))
+    result = engine.train(tiny_config())  # the second epoch knows how large a checkpoint is
+    (low,) = (event for event in RunReader(Path(result.run_dir)).events() if event.kind == "disk_low")
+    assert low.data["free_bytes"] == 1000
+    assert low.data["needed_bytes"] > 1000
+
+
+def test_next_command_of_a_nan_looks_for_the_event(tmp_path: Path) -> None:
+    line = next_step(RunDiverged("x", code="XT-NAN"), tmp_path / "a run")
+    assert line == f"xectool diagnose nan-batch '{tmp_path}/a run/config.yaml' --run '{tmp_path}/a run'"
+
+
+def test_resume_from_moments_that_are_not_finite_is_refused(tiny_config: Config) -> None:
+    from xectool.checkpoint import store
+    from xectool.errors import CheckpointError
+
+    config = tiny_config()
+    run_dir = Path(engine.train(config, max_steps=2).run_dir)
+    saved = store.load(run_dir / store.LAST_NAME)
+    saved.training["optimizer"]["state"][0]["exp_avg"].fill_(float("nan"))
+    store.save(run_dir / store.LAST_NAME, saved)
+    with pytest.raises(CheckpointError) as caught:
+        engine.train(config, resume="auto")
+    assert caught.value.code == "XT-NAN-RESUME"
+    (resume,) = (event for event in RunReader(run_dir).events() if event.kind == "resume")
+    assert resume.data["optimizer_finite"] is False

@@ -1,0 +1,151 @@
+"""A sweep takes the steps of the run, from the same weights over the same batches, and leaves everything as it was."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from xectool import engine
+from xectool.config.load import load_config
+from xectool.rootio.reader import EventFile
+from xectool.rootio.writer import TreeWriter
+from xectool.runlog.reader import RunReader
+from xectool.training.lr_sweep.curves import Curve
+from xectool.training.lr_sweep.refusal import InputFacts, refusals
+from xectool.training.lr_sweep.rows import grid_rows
+from xectool.training.lr_sweep.runner import Sweeper
+from xectool.training.lr_sweep.setup import sweep_parts
+
+STEPS = 4
+RATES = (1e-4, 1e-3)
+
+
+def sweep(path: Path, rates: tuple[float, ...] = RATES, number: int = 0, **options: Any) -> list[Curve]:
+    with sweep_parts(load_config(path).config, "cpu") as parts:
+        sweeper = Sweeper(parts, STEPS, **options)
+        windows = sweeper.windows(number)
+        windows.first()
+        return list(sweeper.grid(rates, number, windows))
+
+
+def tensors(values: Any) -> list[torch.Tensor]:
+    return [value for value in torch.utils._pytree.tree_leaves(values) if isinstance(value, torch.Tensor)]
+
+
+def test_the_losses_of_a_sweep_are_those_of_a_run(tiny_config: Callable[..., Path]) -> None:
+    path = tiny_config(training={"lr": 1e-3, "grad_accum_steps": 2, "ema_decay": None})
+    run = engine.train(path, max_steps=2)
+    recorded = [step.loss for step in RunReader(Path(run.run_dir)).steps()]
+    assert list(sweep(path)[1].losses[:2]) == recorded
+
+
+def test_every_rate_begins_with_the_same_weights_and_batches(tiny_config: Callable[..., Path]) -> None:
+    slow, fast = sweep(tiny_config())
+    assert slow.losses[0] == fast.losses[0]
+    assert slow.grad_norms[0] == fast.grad_norms[0]
+    assert not np.array_equal(slow.losses[1:], fast.losses[1:])
+    assert np.array_equal(slow.start_losses, fast.start_losses)
+
+
+def test_without_moving_weights_the_losses_are_those_of_the_start(tiny_config: Callable[..., Path]) -> None:
+    (still,) = sweep(tiny_config(training={"weight_decay": 0.0}), rates=(1e-30,))
+    assert np.array_equal(still.losses, still.start_losses)
+
+
+def test_a_second_seed_has_other_weights_and_batches(tiny_config: Callable[..., Path]) -> None:
+    path = tiny_config()
+    assert sweep(path, RATES[:1])[0].losses[0] != sweep(path, RATES[:1], number=1)[0].losses[0]
+
+
+@pytest.mark.parametrize("budget", [0.0, 1e12], ids=["read again", "in memory"])
+def test_the_same_numbers_come_out_wherever_batches_are_kept(tiny_config: Callable[..., Path], budget: float) -> None:
+    path = tiny_config()
+    one, other = sweep(path), sweep(path, budget_bytes=budget)
+    assert all(np.array_equal(a.losses, b.losses) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["mae", "inpainter"])
+def test_sensor_level_trainings_are_swept_too(sensor_config: Callable[..., Path], kind: str) -> None:
+    slow, fast = sweep(sensor_config(kind))
+    assert slow.losses[0] == fast.losses[0]
+    assert np.isfinite(slow.losses).all()
+
+
+def test_everything_is_put_back(tiny_config: Callable[..., Path]) -> None:
+    with sweep_parts(load_config(tiny_config()).config, "cpu") as parts:
+        windows = Sweeper(parts, STEPS).windows(0)
+        window = windows.first()
+        parts.model.eval()
+        parts.stepper.run(window, 1e-3)  # the optimizer then has moments to lose
+        state = lambda: [parts.model.state_dict(), parts.task.state_dict(), parts.stepper.optimizer.state_dict()]  # noqa: E731
+        before = copy.deepcopy(tensors(state()))
+        draws = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
+        list(Sweeper(parts, STEPS).grid((1e-2, 10.0), 1, windows))
+        Sweeper(parts, STEPS).ramp([1e-3, 1e-2, 1e-1, 1.0], 0, windows)
+        assert all(torch.equal(a, b) for a, b in zip(before, tensors(state()), strict=True))
+        assert not parts.model.training
+        assert random.getstate() == draws[0]
+        assert np.random.get_state()[1].tolist() == draws[1]
+        assert torch.equal(torch.get_rng_state(), draws[2])
+
+
+def test_weights_that_are_not_finite_are_refused_after_one_rate(tiny_config: Callable[..., Path]) -> None:
+    taken: list[int] = []
+    with sweep_parts(load_config(tiny_config()).config, "cpu") as parts:
+
+        def poison() -> None:
+            with torch.no_grad():
+                next(parts.model.parameters()).fill_(float("nan"))
+
+        sweeper = Sweeper(parts, STEPS, start=poison, on_step=lambda: taken.append(1))
+        curves = list(sweeper.grid((1e-4, 1e-3, 1e-2), 0, sweeper.windows(0)))
+    assert len(taken) == STEPS  # the weights never move, so another rate gives nothing else
+    assert [curve.lr for curve in curves] == [1e-4, 1e-3, 1e-2]
+    (found,) = refusals(grid_rows(curves), curves, InputFacts("ok", "", "", {}), float("nan"), "c.yaml")
+    assert (found.code, found.fix) == ("XT-NAN-DATA", "xectool diagnose nan-batch c.yaml")
+
+
+def scaled_copy(source: Path, target: Path, factors: dict[str, float]) -> Path:
+    with EventFile(str(source)) as file:
+        columns = {branch: file.read_column(branch) for branch in file.branch_names}
+    for branch, factor in factors.items():
+        usable = np.abs(columns[branch]) < 9e9
+        columns[branch] = np.where(usable, columns[branch] * factor, columns[branch]).astype(columns[branch].dtype)
+    specs = {branch: (values.dtype, values.shape[1:]) for branch, values in columns.items()}
+    with TreeWriter(target, specs) as writer:
+        writer.extend(columns)
+    return target
+
+
+@pytest.mark.parametrize(
+    ("branch", "factor", "channel"), [("npho", 1e4, "npho"), ("npho", 1e-4, "npho"), ("relative_time", 1e9, "time")]
+)
+def test_an_unnormalised_copy_is_named_as_such_and_no_step_is_taken(
+    tiny_config: Callable[..., Path], tiny_data: Path, tmp_path: Path, branch: str, factor: float, channel: str
+) -> None:
+    copied = scaled_copy(tiny_data / "train_000.root", tmp_path / "raw.root", {branch: factor})
+    path = tiny_config(data={"train_path": str(copied), "val_path": str(tiny_data / "val.root"), "batch_size": 8})
+    before = path.read_bytes()
+    result = engine.lr_sweep(path, steps=5, write=True, device="cpu")
+    assert result.recommended_lr is None
+    assert result.rows == ()
+    assert result.findings[0].code == "XT-INPUT-SCALE"
+    assert channel in result.findings[0].problem
+    assert "lr" not in result.findings[0].fix
+    assert path.read_bytes() == before
+
+
+def test_rates_too_low_and_too_high_are_refused(tiny_config: Callable[..., Path]) -> None:
+    path = tiny_config()
+    low = engine.lr_sweep(path, lrs=(1e-12, 1e-11), steps=5, device="cpu")
+    high = engine.lr_sweep(path, lrs=(3.0, 10.0), steps=8, device="cpu")
+    assert [low.findings[0].code, high.findings[0].code] == ["XT-NO-LEARNING", "XT-CONFIG-LR"]
+    assert low.recommended_lr is None
+    assert high.recommended_lr is None
+    assert [row.verdict for row in high.rows] == ["explodes", "explodes"]

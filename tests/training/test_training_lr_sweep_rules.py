@@ -1,0 +1,169 @@
+"""Verdicts, recommendation and refusal of a sweep, on curves whose answer is known."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from xectool.training.lr_sweep.choice import choose
+from xectool.training.lr_sweep.curves import Curve, mean_and_error, window_length
+from xectool.training.lr_sweep.ramp import longest_fall, ramp_rates, read_ramp, smoothed
+from xectool.training.lr_sweep.refusal import InputFacts, bad_batches, refusals
+from xectool.training.lr_sweep.rows import BORDERLINE, EXPLODES, OPTIMAL, STABLE, TOO_SLOW, grid_rows, with_optimal
+
+SOUND = InputFacts("ok", "", "", {})
+STEPS = 40
+
+
+def curve(lr: float, end: float, seed: int = 0, norm: float = 1.0, noise: float = 0.05) -> Curve:
+    """A loss that goes from 1 to ``end``; batches scatter alike at every rate."""
+    scatter = noise * np.random.default_rng(seed).normal(size=STEPS)
+    losses = 1.0 + (end - 1.0) * np.linspace(0, 1, STEPS) ** 0.5 + scatter
+    own = 0.01 * np.random.default_rng(seed + 1000 * int(1e6 * lr)).normal(size=STEPS)
+    start = 1.0 + scatter[-window_length(STEPS) :]
+    return Curve(lr, seed, losses + own, np.full(STEPS, norm), np.ones(STEPS, dtype=bool), start)
+
+
+def grid(ends: dict[float, float], **norms: float) -> list[Curve]:
+    return [curve(lr, end, seed) for seed in range(2) for lr, end in ends.items()]
+
+
+def broken(one: Curve, steps: slice) -> Curve:
+    losses, finite = one.losses.copy(), one.finite.copy()
+    losses[steps], finite[steps] = math.nan, False
+    return Curve(one.lr, one.seed, losses, one.grad_norms, finite, one.start_losses)
+
+
+def test_verdicts_of_a_usual_grid() -> None:
+    curves = grid({1e-5: 0.999, 1e-4: 0.7, 3e-4: 0.4, 1e-3: 0.6, 1e-2: 5.0})
+    rows = grid_rows(curves)
+    rows = with_optimal(rows, choose(rows, curves).lr)
+    assert [row.verdict for row in rows] == [TOO_SLOW, STABLE, OPTIMAL, BORDERLINE, EXPLODES]
+    assert [row.loss_decreasing for row in rows][1:4] == [True] * 3
+    assert refusals(rows, curves, SOUND, math.nan, "c.yaml") == ()
+
+
+def test_the_recommendation_is_near_the_best_and_the_band_holds_it() -> None:
+    curves = grid({1e-5: 0.99, 1e-4: 0.7, 3e-4: 0.4, 1e-3: 0.6, 1e-2: 5.0})
+    choice = choose(grid_rows(curves), curves)
+    assert 1.5e-4 <= choice.lr <= 6e-4
+    assert choice.band[0] <= choice.lr <= choice.band[1]
+
+
+def test_gradients_a_thousand_times_larger_are_an_explosion_though_the_loss_falls() -> None:
+    curves = [curve(1e-4, 0.5), curve(1e-3, 0.4, norm=2e3)]
+    assert [row.verdict for row in grid_rows(curves)] == [STABLE, EXPLODES]
+
+
+def test_a_step_that_is_not_finite_at_one_rate_only_is_an_explosion() -> None:
+    curves = [curve(1e-4, 0.5), broken(curve(1e-3, 0.4), slice(30, 31))]
+    rows = grid_rows(curves)
+    assert [row.verdict for row in rows] == [STABLE, EXPLODES]
+    assert rows[1].nonfinite_steps == 1
+    assert bad_batches(curves, "c.yaml") == ()
+
+
+def test_a_step_that_is_not_finite_at_every_rate_is_the_fault_of_its_batch() -> None:
+    curves = [broken(curve(lr, 0.5), slice(7, 8)) for lr in (1e-4, 1e-3)]
+    assert all(row.verdict == STABLE for row in grid_rows(curves))
+    (found,) = bad_batches(curves, "c.yaml")
+    assert (found.code, found.fix) == ("XT-NAN-DATA", "xectool diagnose nan-batch c.yaml")
+    assert "steps of seed 0: 8" in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("curves", "code", "fix"),
+    [
+        ([broken(curve(lr, 0.5), slice(0, STEPS)) for lr in (1e-4, 1e-3)], "XT-NAN-DATA", "nan-batch"),
+        ([curve(lr, 1.0) for lr in (1e-4, 1e-3)], "XT-NO-LEARNING", "--range 1e-6:1e-1"),
+        ([curve(lr, 9.0) for lr in (1e-4, 1e-3)], "XT-CONFIG-LR", "--range 1e-08:1e-04"),
+        ([curve(lr, 1.0, norm=0.0) for lr in (1e-4, 1e-3)], "XT-NO-LEARNING", "diagnose gradients"),
+    ],
+    ids=["all not finite", "no decrease", "all explode", "dead"],
+)
+def test_an_unusable_grid_is_refused_with_its_cause(curves: list[Curve], code: str, fix: str) -> None:
+    found = refusals(grid_rows(curves), curves, SOUND, math.nan, "c.yaml")
+    assert [item.code for item in found] == [code]
+    assert fix in found[0].fix
+
+
+def test_odd_inputs_are_suspected_before_the_rate() -> None:
+    facts = {"absmax": 20.0, "mean": 2.0, "std": 5.0, "raw_min": 0.0, "raw_max": 9.0, "raw_mean": 1.0}
+    odd = InputFacts("warning", "npho", "an event reaches 20 in network units", {"npho": facts})
+    curves = [curve(lr, 1.0) for lr in (1e-4, 1e-3)]
+    found = refusals(grid_rows(curves), curves, odd, math.nan, "c.yaml")
+    assert [item.code for item in found] == ["XT-INPUT-SCALE", "XT-NO-LEARNING"]
+
+
+def test_a_loss_no_better_than_that_of_a_constant_tells_nothing() -> None:
+    curves = [curve(lr, 0.6) for lr in (1e-4, 1e-3)]
+    (found,) = refusals(grid_rows(curves), curves, SOUND, 0.55, "c.yaml")
+    assert "--steps 200" in found.fix
+    assert refusals(grid_rows(curves), curves, SOUND, 2.0, "c.yaml") == ()
+
+
+def test_a_likelihood_below_zero_is_judged_by_its_changes() -> None:
+    def shifted(one: Curve) -> Curve:
+        return Curve(one.lr, one.seed, one.losses - 1.0, one.grad_norms, one.finite, one.start_losses - 1.0)
+
+    curves = [shifted(curve(lr, end)) for lr, end in ((1e-4, 0.7), (3e-4, 0.2))]
+    assert [row.verdict for row in grid_rows(curves)] == [STABLE, STABLE]
+
+
+def test_the_same_batches_make_small_differences_visible() -> None:
+    noisy = [curve(lr, end, noise=1.0) for lr, end in ((1e-4, 0.9), (3e-4, 0.8))]
+    rows = grid_rows(noisy)
+    assert all(row.loss_decreasing for row in rows)
+    assert rows[0].loss_decrease_error < 0.05
+
+
+def test_mean_and_error_take_the_larger_scatter() -> None:
+    steps = mean_and_error([np.array([0.0, 2.0]), np.array([0.0, 2.0])])
+    assert steps == pytest.approx((1.0, math.sqrt(2.0) / 2.0))
+    assert mean_and_error([np.array([0.0, 0.0]), np.array([2.0, 2.0])])[1] == pytest.approx(1.0)
+    assert math.isnan(mean_and_error([np.empty(0)])[0])
+
+
+def ramp_loss(rates: np.ndarray, best: float, scale: float = 1.0) -> np.ndarray:
+    """The loss of a ramp: flat, falling up to ``best``, then rising fast."""
+    place = np.log10(rates / best)
+    return scale * (0.2 + 0.8 / (1.0 + np.exp(4.0 * (place + 1.0))) + np.where(place > 0, 10.0 ** (2 * place) - 1, 0.0))
+
+
+@given(best=st.floats(1e-4, 1e-1), scale=st.floats(1e-3, 1e3))
+def test_both_readings_of_a_ramp_find_the_slope_whatever_the_size_of_the_loss(best: float, scale: float) -> None:
+    rates = np.array(ramp_rates(1e-7, 10, 100))
+    reading = read_ramp(list(rates), ramp_loss(rates, best, scale))
+    assert reading is not None
+    assert reading.agreed is not None
+    assert best / 30 <= reading.agreed <= best
+
+
+def test_a_ramp_is_read_up_to_the_first_nan() -> None:
+    rates = np.array(ramp_rates(1e-7, 10, 100))
+    losses = ramp_loss(rates, 1e-2)
+    whole = read_ramp(list(rates), losses)
+    losses[rates > 3e-2] = math.nan
+    assert read_ramp(list(rates), losses) is not None
+    assert read_ramp(list(rates), np.full(100, math.nan)) is None
+    assert whole is not None
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=12))
+def test_longest_fall_is_as_long_as_the_longest_of_all_subsequences(values: list[int]) -> None:
+    lengths: list[int] = []
+    for place, value in enumerate(values):
+        lengths.append(1 + max((lengths[i] for i in range(place) if values[i] > value), default=0))
+    first, last = longest_fall(np.array(values, dtype=float))
+    assert 0 <= first <= last < len(values)
+    assert last - first + 1 >= max(lengths)
+    assert max(lengths) == 1 or values[last] < values[first]
+
+
+def test_smoothing_has_no_bias_at_the_start() -> None:
+    assert smoothed(np.full(10, 3.0), 5.0) == pytest.approx(np.full(10, 3.0))
+    assert all(a >= b for a, b in pairwise(smoothed(np.linspace(2, 1, 20), 5.0)))

@@ -1,0 +1,190 @@
+"""Predicted peaks against the allocator's, the lines through two tapes, and the accounts of host and predictions."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from xectool.config.load import config_from_dict
+from xectool.errors import XecError
+from xectool.training.memory_estimate.child import ask
+from xectool.training.memory_estimate.device import Device, largest_batch
+from xectool.training.memory_estimate.plan import BASE, FAR, LARGER, line, plan
+from xectool.training.memory_estimate.predictions import SensorPredictions
+from xectool.training.memory_estimate.recording import ALIVE, CATEGORIES, SAVED, BatchLine, Recording
+from xectool.training.memory_estimate.request import StepRequest
+
+ROOT = Path(__file__).resolve().parents[2]
+TASKS = {"energy": {"enabled": True}, "uvwFI": {"enabled": True}}
+SMALL = {"encoder_dim": 32, "num_fusion_layers": 1}
+CASES: dict[str, dict[str, Any]] = {
+    "regressor": {
+        "kind": "regressor",
+        "tasks": {name: {"enabled": True, "scale": 1.0, "shift": 0.0} for name in TASKS},
+        "data": {"batch_size": 5},
+        "model": SMALL,
+        "training": {"ema_decay": 0.9, "grad_accum_steps": 3, "amp": "off"},
+    },
+    "mae": {
+        "kind": "mae",
+        "data": {"batch_size": 4},
+        "model": {**SMALL, "outer_fine_pool": [5, 3], "decoder_dim": 32},
+        "training": {"amp": "bf16", "activation_checkpointing": "stages"},
+    },
+    "inpainter": {
+        "kind": "inpainter",
+        "data": {"batch_size": 3},
+        "model": {**SMALL, "freeze_encoder": False, "predict_channels": ["npho", "time"]},
+        "training": {"ema_decay": 0.9, "amp": "off"},
+    },
+    "attending": {
+        "kind": "inpainter",
+        "data": {"batch_size": 6},
+        "model": {**SMALL, "head_type": "cross_attention", "mask_ratio": {"inner": 0.1, "outer": 0.02}},
+        "training": {"amp": "off"},
+    },
+}
+
+
+def request_of(case: dict[str, Any]) -> StepRequest:
+    config = config_from_dict(case, "test")
+    training = config.training
+    return StepRequest(config.to_dict(), config.data.batch_size, training.grad_accum_steps, training.amp, 0, 1.0, 1.0)
+
+
+@pytest.fixture(scope="module")
+def tapes() -> dict[str, Recording]:
+    """The step of every case, all of a window taped, and the steps of the regressor's plan."""
+    base = config_from_dict(CASES["regressor"], "test")
+    asked = plan(base, "off", (1.0, 1.0), larger=True, remedies=True)
+    requests = {**{name: request_of(case) for name, case in CASES.items()}, **asked.requests}
+    answer = ask(list(requests.values()), 1000)
+    found = dict(zip(requests, answer.recordings, strict=True))
+    whole = {name: asked.whole(name, found[name]) for name in asked.requests}
+    assert answer.rss_bytes < 1.0e9
+    return found | whole
+
+
+@pytest.mark.slow
+def test_predicted_peaks_are_the_allocators(tapes: dict[str, Recording]) -> None:
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.memory", "--allocator", json.dumps([*CASES.values()])]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    for (name, case), real in zip(CASES.items(), json.loads(done.stdout.strip().splitlines()[-1]), strict=True):
+        allowed = 0.05 if case["training"]["amp"] == "bf16" else 0.03
+        assert tapes[name].peak() == pytest.approx(real, rel=allowed), name
+
+
+def test_a_window_of_any_length_follows_from_two_of_its_batches(tapes: dict[str, Recording]) -> None:
+    assert tapes[BASE].peak() == pytest.approx(tapes["regressor"].peak(), rel=1e-3)
+
+
+def test_parts_at_the_peak_add_up_to_it(tapes: dict[str, Recording]) -> None:
+    for name, tape in tapes.items():
+        assert sum(tape.split(tape.peak_at()).values()) == tape.peak(), name
+
+
+def test_weights_and_moments_have_their_own_bytes(tapes: dict[str, Recording]) -> None:
+    tape = tapes["inpainter"]
+    assert tape.total("ema") >= tape.total("parameters")  # with the buffers of the averaged copy
+    assert tape.total("optimizer") == pytest.approx(2 * tape.total("gradients"), rel=0.01)
+    assert tapes["mae"].total("ema") == 0
+
+
+def test_each_remedy_saves_what_it_promises(tapes: dict[str, Recording]) -> None:
+    for name in ("batch", "checkpointing", "bf16", "pool"):
+        assert tapes[name].peak() < tapes[BASE].peak(), name
+    assert tapes[BASE].without("ema").peak() == tapes[BASE].peak() - tapes[BASE].total("ema")
+
+
+def test_modules_name_what_they_keep(tapes: dict[str, Recording]) -> None:
+    kept = tapes["regressor"].saved_by_module()
+    assert sum(kept.values()) == tapes["regressor"].saved()
+    assert any(name.startswith("backbone.backbone.stage1") for name in list(kept)[:5])
+
+
+@given(st.integers(1, 100_000), st.integers(1, 100_000))
+@settings(deadline=None, max_examples=30)
+def test_a_larger_batch_never_needs_less(tapes: dict[str, Recording], first: int, second: int) -> None:
+    at = line(tapes)
+    assert at is not None
+    low, high = sorted((first, second))
+    assert at(low).peak() <= at(high).peak()
+
+
+def test_line_through_two_batches_meets_a_third(tapes: dict[str, Recording]) -> None:
+    found = BatchLine(tapes[BASE], tapes[LARGER])
+    assert found.same_program
+    assert found.at(tapes[FAR].batch_size).peak() == pytest.approx(tapes[FAR].peak(), rel=1e-3)
+
+
+def test_another_program_gives_no_line(tapes: dict[str, Recording]) -> None:
+    assert line({**tapes, LARGER: tapes["checkpointing"]}) is None
+    bent = replace(tapes[FAR], size=tapes[FAR].size * 2)
+    assert line({**tapes, FAR: bent}) is None
+
+
+def test_largest_batch_fits_and_the_next_does_not(tapes: dict[str, Recording]) -> None:
+    at = line(tapes)
+    assert at is not None
+    for total in (2e9, 16e9, 42e9):
+        device = Device("card", round(total), is_gpu=True)
+        found = largest_batch(device, at)
+        assert device.fits(at(found))
+        assert not device.fits(at(found + 1))
+    assert largest_batch(Device("card", 10**6, is_gpu=True), at) == 0
+
+
+def tape(*rows: tuple[int, int, int, str]) -> Recording:
+    table = np.array([(size, born, died, CATEGORIES.index(name)) for size, born, died, name in rows])
+    nothing = np.zeros(len(rows), dtype=np.int64)
+    columns = dict(zip(("size", "born", "died", "category"), table.T, strict=True))
+    phases = (("forward", 0), (SAVED, 3), ("backward", 3))
+    return Recording(**columns, phase=nothing, module=nothing, phases=phases, modules=("",), batch_size=1)
+
+
+def test_peaks_of_a_tape_made_by_hand() -> None:
+    made = tape((100, 1, ALIVE, "parameters"), (10, 2, 4, "other"), (1000, 5, 6, "gradients"), (7, 7, 8, "other"))
+    assert made.peak() == 1100
+    assert made.peak(512) == 512 + 1024
+    assert made.phase_peaks() == {"forward": 110, "backward": 1100}
+    assert made.saved() == 10
+    assert made.phase_of(made.peak_at()) == "backward"
+    assert Recording.from_json(json.loads(json.dumps(made.to_json()))).peak() == 1100
+
+
+@pytest.mark.parametrize(("ratio", "count", "gigabytes", "older"), [(0.05, 238, 47.6, 2.38), (0.1, 476, 95.2, 4.76)])
+def test_predictions_as_older_documents_count_them(ratio: float, count: int, gigabytes: float, older: float) -> None:
+    found = SensorPredictions(1_000_000, ratio)
+    assert found.count == count * 10**6
+    text = " ".join(found.lines(16))
+    for part in (f"{found.count:,}", f"{gigabytes} GB", f"{older} GB", "5% of 4760", "twice"):
+        assert part in text
+    assert found.streamed_bytes(16) < 1e6
+
+
+@given(st.integers(1, 10**7), st.floats(0.001, 0.999))
+def test_predictions_of_an_event_are_whole_and_never_more_than_its_sensors(events: int, ratio: float) -> None:
+    found = SensorPredictions(events, ratio)
+    assert 0 <= found.per_event <= 4760
+    assert found.count == events * found.per_event
+
+
+def test_a_child_that_fails_is_an_error_of_one_sentence() -> None:
+    with pytest.raises(XecError) as caught:
+        ask([replace(request_of(CASES["mae"]), amp="int4")], 10)
+    assert caught.value.code == "XT-ESTIMATE-FAILED"
+    assert "int4" in caught.value.problem
+
+
+def test_no_torch_on_the_side_of_the_caller() -> None:
+    code = "import sys, xectool.engine.memory_estimate; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ, timeout=120)

@@ -1,0 +1,103 @@
+"""Events that no detector can give are named and left out though their loss does not stand out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import uproot
+from xectool import engine
+from xectool.config.load import load_config
+from xectool.config.normalization import NormalizationConfig
+from xectool.data.batch import EventBatch
+from xectool.models.normalize import Normalizer
+from xectool.rootio.writer import TreeWriter
+from xectool.runlog.reader import RunReader
+from xectool.training.build import build_parts, open_data
+from xectool.training.device import plan_execution
+from xectool.training.distributed import Ranks
+from xectool.training.plausible import implausible
+
+Config = Callable[..., Path]
+BRIGHT, DEAD, SENTINEL, LATE = 3, 8, 11, 15
+ENERGY = {"energy": {"enabled": True, "scale": "auto", "shift": "auto"}, "uvwFI": {"enabled": False}}
+
+
+@pytest.fixture
+def broken(tiny_data: Path, tmp_path: Path) -> Path:
+    """train_000.root with four events that cannot be."""
+    target = tmp_path / "broken.root"
+    with uproot.open(tiny_data / "train_000.root") as file:
+        columns = dict(file["tree"].arrays(library="np"))
+    npho, times = columns["npho"].copy(), columns["relative_time"].copy()
+    npho[BRIGHT] *= 1000
+    npho[DEAD] = np.nan
+    npho[SENTINEL] = 1e10
+    times[LATE] = np.where(np.abs(times[LATE]) < 9e9, 1.0, times[LATE])
+    columns |= {"npho": npho, "relative_time": times}
+    with TreeWriter(target, {name: (v.dtype.str[1:], v.shape[1:]) for name, v in columns.items()}) as writer:
+        writer.extend(columns)
+    return target
+
+
+def events(run_dir: str, kind: str) -> list[Any]:
+    return [event for event in RunReader(Path(run_dir)).events() if event.kind == kind]
+
+
+def named(found: list[Any]) -> set[int]:
+    return {row[1] for event in found for row in event.data["events"]}
+
+
+def test_events_that_cannot_be_are_named_and_left_out(tiny_config: Config, broken: Path) -> None:
+    result = engine.train(tiny_config(data={"train_path": str(broken)}, tasks=ENERGY))
+    assert named(events(result.run_dir, "implausible_event")) == {BRIGHT, DEAD, SENTINEL, LATE}
+    assert named(events(result.run_dir, "quarantine")) == {BRIGHT, DEAD, SENTINEL, LATE}
+    assert {event.data["files"][0] for event in events(result.run_dir, "implausible_event")} == {str(broken)}
+    assert [event.data["quarantined"] for event in events(result.run_dir, "audit")] == [4, 4]
+
+
+def test_without_the_guard_they_are_trained_on_and_nobody_is_told(tiny_config: Config, broken: Path) -> None:
+    config = tiny_config(data={"train_path": str(broken)}, tasks=ENERGY, guards={"disable": ["G01"]})
+    result = engine.train(config)
+    assert not events(result.run_dir, "implausible_event") + events(result.run_dir, "quarantine")
+    assert [event.data["seen"] for event in events(result.run_dir, "audit")] == [20, 20]
+
+
+@pytest.mark.parametrize("guards", [{"quarantine": False}, {"on_input_scale": "warn"}, {"max_quarantined": 0.0}])
+def test_where_nothing_may_be_left_out_they_are_only_named(
+    tiny_config: Config, broken: Path, guards: dict[str, Any]
+) -> None:
+    result = engine.train(tiny_config(data={"train_path": str(broken)}, tasks=ENERGY, guards=guards), max_steps=3)
+    found = events(result.run_dir, "implausible_event")
+    assert named(found) == {BRIGHT, DEAD, SENTINEL, LATE}
+    assert {event.data["action"] for event in found} == {"record"}
+    assert not events(result.run_dir, "quarantine")
+
+
+def batch_of(config: Path) -> EventBatch:
+    data = open_data(load_config(config).config)
+    with build_parts(data, plan_execution(data.config.training, "cpu"), Ranks()).train_loader as loader:
+        return next(iter(loader.epoch(1)))
+
+
+def test_sound_events_and_another_unit_for_all_are_no_matter_of_events(tiny_config: Config) -> None:
+    batch, normalizer = batch_of(tiny_config()), Normalizer(NormalizationConfig())
+    assert implausible(batch, normalizer) == []
+    for factor in (1e-3, 50.0, 1e5):
+        assert implausible(replace(batch, npho=batch.npho * factor), normalizer) == []
+    assert implausible(replace(batch, npho=torch.full_like(batch.npho, 1e10)), normalizer) == []
+
+
+@pytest.mark.parametrize("factor", [100.0, 1e3, 1e6, 1e8])
+def test_one_event_out_of_scale_is_found_beside_any_others(tiny_config: Config, factor: float) -> None:
+    batch, normalizer = batch_of(tiny_config()), Normalizer(NormalizationConfig())
+    npho = batch.npho.clone()
+    npho[2] *= factor
+    ((row, reason),) = implausible(replace(batch, npho=npho), normalizer)
+    assert row == 2
+    assert "photons" in reason or "reading" in reason

@@ -1,0 +1,295 @@
+import dataclasses
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from xectool import engine
+from xectool.data.loader import EventLoader, LoaderOptions
+from xectool.data.plan import DataPlan
+from xectool.data.source import open_source
+from xectool.data.watched import WatchedReads
+from xectool.runlog.process import boot_id, tree_memory
+from xectool.runlog.reader import RunReader
+from xectool.runlog.status_page import PHASES, StatusPage, Word, read_page
+from xectool.runlog.worker_slots import SlotRange, create_slots, read_slots
+from xectool.training.epoch_stats import EpochStats
+from xectool.training.event_audit import EventAudit
+from xectool.training.heartbeat import Heartbeat
+from xectool.training.parameter_blocks import MAX_BLOCKS, ParameterBlocks, cut_blocks, weight_norm
+from xectool.training.step import StepResult, stream_seed
+
+
+@pytest.fixture(scope="module")
+def recorded(tiny_data, tmp_path_factory):
+    """A run of two epochs of five steps, stopped after three and resumed, with a checkpoint at every step."""
+    root = tmp_path_factory.mktemp("recorded")
+    config = {
+        "kind": "regressor",
+        "data": {
+            "train_path": str(tiny_data / "train_*.root"),
+            "val_path": str(tiny_data / "val.root"),
+            "batch_size": 8,
+            "chunksize": 16,
+            "num_shards": 2,
+        },
+        "model": {"encoder_dim": 32, "hidden_dim": 8, "outer_fine_pool": [5, 3], "num_fusion_layers": 1},
+        "tasks": {"energy": {"enabled": True}, "uvwFI": {"enabled": True}},
+        "training": {"epochs": 2, "warmup_epochs": 0, "lr": 1e-3, "profile": True},
+        "checkpoint": {"save_dir": str(root), "save_steps": 1, "save_artifacts": False},
+        "mlflow": {"enabled": False, "run_name": "r"},
+    }
+    path = root / "config.yaml"
+    path.write_text(yaml.safe_dump(config))
+    engine.train(str(path), max_steps=3)
+    engine.train(str(path), resume="auto")
+    return RunReader(root / "r")
+
+
+def test_each_step_has_block_norms_that_make_up_its_gradient_norm(recorded):
+    steps = list(recorded.steps())
+    assert [record.step for record in steps] == list(range(1, 11))
+    for record in steps:
+        assert {"heads.energy", "heads.uvwFI"} <= record.block_norms.keys()
+        together = math.sqrt(sum(norm**2 for norm in record.block_norms.values()))
+        assert together == pytest.approx(record.grad_norm, rel=1e-5)
+
+
+def test_each_step_says_which_random_numbers_memory_and_time_it_took(recorded):
+    steps = list(recorded.steps())
+    for record in steps:
+        assert record.rng == stream_seed(record.seed, record.epoch, record.batch_start, 0)
+        assert record.rss_bytes > 50_000_000
+        assert (record.device_bytes, record.dropped) == (-1, 0)
+        parts = (record.transfer_s, record.forward_s, record.backward_s, record.optimizer_s)
+        assert all(0 < part < record.step_s for part in parts)
+        assert 0 < record.log_s < record.step_s
+    later = [record for record in steps if record.batch_start]
+    assert sum(record.checkpoint_s > 0 for record in later) == len(later) - 1  # the first step after a resume has none
+
+
+def test_events_of_an_epoch_are_audited_also_when_it_was_resumed_in_the_middle(recorded):
+    for epoch in recorded.epochs():
+        assert (epoch.events_seen, epoch.events_expected, epoch.duplicates) == (40, 40, 0)
+        norms = [record.grad_norm for record in recorded.steps() if record.epoch == epoch.epoch]
+        assert epoch.grad_norm_max == max(norms)
+        assert min(norms) * 0.97 < epoch.grad_norm_median < max(norms) * 1.03
+        assert epoch.grad_norm_median <= epoch.grad_norm_p95 < max(norms) * 1.03
+        assert epoch.clipped_fraction == pytest.approx(np.mean([norm > 1.0 for norm in norms]), abs=1.0)
+    audits = [event.data for event in recorded.events() if event.kind == "audit"]
+    assert audits == [{"expected": 40, "seen": 40, "duplicates": 0, "quarantined": 0}] * 2
+
+
+def test_page_of_a_finished_run_says_so_and_names_its_last_batch(recorded):
+    (page,) = recorded.live()
+    assert (page.phase, page.step, page.epoch) == ("done", 10, 2)
+    assert page.batch[1:] == (2, 4, 5)
+    assert page.file_index in (0, 1)
+    assert 0 <= page.entries[0] <= page.entries[1] < 20
+    assert page.num_events == 8
+    assert 0 < page.heartbeat_age_s < 600
+    assert 0 < page.own_share < 0.2
+    assert {slot.loader for slot in recorded.workers()} == {"training", "validation"}
+
+
+def test_trainer_goes_through_the_phases_of_a_step_in_order(tiny_config, monkeypatch):
+    seen = []
+    original = StatusPage.phase
+    monkeypatch.setattr(StatusPage, "phase", lambda page, name: (seen.append(name), original(page, name))[1])
+    engine.train(str(tiny_config(training={"epochs": 1})))
+    first = seen.index("data_wait")
+    assert "build" in seen[:first]
+    step = ["data_wait", "transfer", "forward", "backward", "forward", "optimizer", "collective", "log"]
+    assert seen[first : first + 2 * len(step)] == step * 2
+    assert first < seen.index("validation") < seen.index("checkpoint")
+    assert seen[-1] == "done"
+    assert set(seen) <= set(PHASES)
+
+
+def loader_of(tiny_data, config_from_dict, **options):
+    config = config_from_dict({"kind": "regressor", "tasks": {"energy": {"enabled": True}}}, "test")
+    source = open_source(config.data, [str(tiny_data / "train_*.root")], tasks=("energy",))
+    plan = DataPlan(source.files, batch_size=8, seed=3, chunksize=16, num_shards=2)
+    return EventLoader(source, plan, options=LoaderOptions(**options))
+
+
+@pytest.fixture
+def loader(tiny_data):
+    from xectool.config.load import config_from_dict
+
+    return lambda **options: loader_of(tiny_data, config_from_dict, **options)
+
+
+def test_audit_counts_events_served_twice_and_forgets_them_with_the_epoch(loader):
+    with loader() as events:
+        audit = EventAudit(events.plan, 0)
+        batches = list(events.epoch(1))
+        for batch in batches:
+            audit.add([batch])
+        assert audit.duplicates == 0
+        audit.add([batches[2]])
+        assert audit.duplicates == 8
+        doubled = dataclasses.replace(
+            batches[0], epoch=2, file_index=np.repeat(batches[0].file_index, 2), entry=np.repeat(batches[0].entry, 2)
+        )
+        audit.add([doubled])
+        assert audit.duplicates == 8
+        assert audit.missing(batches[:2]) == 0
+        assert audit.missing([dataclasses.replace(batches[0], npho=batches[0].npho[:5])]) == 3
+
+
+def test_audit_that_begins_in_the_middle_knows_what_was_served_before(loader):
+    with loader() as events:
+        batches = list(events.epoch(1))
+        audit = EventAudit(events.plan, 0)
+        audit.add([batches[3]])
+        assert audit.duplicates == 0
+        audit.add([batches[0]])
+        assert audit.duplicates == 8
+
+
+@given(st.lists(st.floats(1e-12, 1e12), min_size=1, max_size=200), st.floats(0.01, 1.0))
+def test_gradient_quantile_is_right_to_three_percent(norms, share):
+    stats = EpochStats()
+    for norm in norms:
+        zero = torch.zeros(1, dtype=torch.float64)
+        stats.add(StepResult(True, 0.0, zero, zero, norm, 1.0, 1), 0.0, 0.0)
+    exact = sorted(norms)[max(0, math.ceil(share * len(norms)) - 1)]
+    assert stats.grad_norm_quantile(share) == pytest.approx(exact, rel=0.03)
+
+
+def test_gradient_quantile_without_a_step_is_not_a_number_and_zero_stays_zero():
+    stats = EpochStats()
+    assert math.isnan(stats.grad_norm_quantile(0.5))
+    zero = torch.zeros(1, dtype=torch.float64)
+    stats.add(StepResult(True, 0.0, zero, zero, 0.0, 1.0, 1), 0.0, 0.0)
+    assert stats.grad_norm_quantile(0.5) == 0.0
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=4).map(".".join), st.integers(1, 10**6)),
+        min_size=1,
+        max_size=60,
+    ),
+    st.integers(2, 16),
+)
+def test_blocks_part_the_parameters_whatever_they_are_called(sizes, most):
+    blocks = cut_blocks(sizes, most)
+    assert len(blocks) == len(sizes)
+    assert len(set(blocks)) <= most
+    for (name, _), block in zip(sizes, blocks, strict=True):
+        assert block == "other" or name.startswith(block)
+
+
+def test_norms_of_blocks_and_total_agree_with_torch():
+    torch.manual_seed(1)
+    model = nn.ModuleDict({f"part{index}": nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 2)) for index in range(20)})
+    blocks = ParameterBlocks({"": model, "loss": nn.Linear(1, 1)})
+    assert len(blocks.names) == MAX_BLOCKS
+    model["part0"][0].weight.grad = torch.randn(3, 5)
+    with_gradient = [model["part0"][0].weight]
+    for index in (1, 4):
+        model[f"part{index}"][1].bias.grad = torch.full((2,), 1e19 * index)
+        with_gradient.append(model[f"part{index}"][1].bias)
+    total, each = blocks.gradient_norms(with_gradient)
+    assert total == nn.utils.get_total_norm([parameter.grad for parameter in with_gradient])
+    assert math.sqrt(sum(norm**2 for norm in each.values())) == pytest.approx(float(total), rel=1e-6)
+    flat = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    assert weight_norm(model.parameters()) == pytest.approx(float(flat.norm()), rel=1e-5)
+
+
+def test_non_finite_gradient_shows_in_its_block_only():
+    model = nn.ModuleDict({"good": nn.Linear(2, 2), "bad": nn.Linear(2, 2)})
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    model["bad"].bias.grad[0] = math.nan
+    total, each = ParameterBlocks({"": model}).gradient_norms(list(model.parameters()))
+    assert math.isnan(total)
+    assert math.isnan(each["bad"])
+    assert math.isfinite(each["good"])
+
+
+def test_page_is_read_while_it_is_written_and_heartbeats_go_on_beside_a_blocked_thread(tmp_path):
+    path = tmp_path / "page"
+    assert read_page(path, boot_id()) is None
+    page = StatusPage(path)
+    assert read_page(path, boot_id()).heartbeat_age_s == math.inf
+    with Heartbeat(page, torch.device("cpu"), interval_s=0.02):
+        page.phase("forward")
+        page[Word.STEP] = 7
+        time.sleep(0.3)
+        view = read_page(path, boot_id())
+    assert (view.phase, view.step, view.same_boot) == ("forward", 7, True)
+    assert view.phase_age_s >= 0.3
+    assert view.heartbeat_age_s < 0.2
+    assert view.rss_bytes > 10_000_000
+    page.close()
+    page.phase("done")
+    assert read_page(path, boot_id()).phase == "forward"
+    assert read_page(path, "another boot").same_boot is False
+
+
+def test_memory_of_children_counts(tmp_path):
+    before = tree_memory(os.getpid())
+    code = "x = bytearray(200_000_000); x[::4096] = b'1' * len(x[::4096]); print('ready', flush=True); input()"
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    child.stdout.readline()
+    after = tree_memory(os.getpid())
+    child.communicate("\n")
+    assert after.children == before.children + 1
+    assert 180e6 < after.rss_bytes - before.rss_bytes < 300e6
+
+
+def test_slot_of_a_reader_that_hangs_names_file_and_entries(tmp_path, loader):
+    create_slots(tmp_path / "slots", 2)
+    with loader() as events:
+        pieces = events.plan.pieces(1, events.plan.windows(1, 0)[0])
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Hanging:
+        def read_piece(self, piece, window, row):
+            begun.set()
+            go_on.wait(10)
+
+    reads = WatchedReads(Hanging(), SlotRange(tmp_path / "slots", 0, 2, 0))
+    thread = threading.Thread(target=reads, args=(pieces[0], None, 0))
+    thread.start()
+    begun.wait(10)
+    time.sleep(0.05)
+    slot = read_slots(tmp_path / "slots")[0]
+    go_on.set()
+    thread.join()
+    assert (slot.state, slot.file_index) == ("read", pieces[0].file_index)
+    assert (slot.entry_start, slot.entry_stop) == (pieces[0].entry_start, pieces[0].entry_stop)
+    assert slot.age_s >= 0.05
+    assert read_slots(tmp_path / "slots")[0].state == "idle"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_loaders_leave_notes_in_their_slots_in_threads_and_in_processes(tmp_path, loader, workers):
+    create_slots(tmp_path / "slots", 6)
+    with loader(num_workers=workers, num_threads=2) as events:
+        events.slots = SlotRange(tmp_path / "slots", 2, 2 * max(1, workers), 1)
+        assert sum(batch.num_events for batch in events.epoch(1)) == 40
+    slots = read_slots(tmp_path / "slots")
+    assert len(slots) == 2 * max(1, workers)
+    assert {slot.loader for slot in slots} == {"validation"}
+    assert len({slot.pid for slot in slots}) == max(1, workers)
+    assert sum(slot.reads for slot in slots) > len(slots)
+    assert {slot.state for slot in slots} == ({"exit"} if workers else {"idle"})
+
+
+def test_loader_goes_on_without_notes_where_the_run_directory_is_gone(tmp_path, loader):
+    with loader(num_workers=1) as events:
+        events.slots = SlotRange(tmp_path / "gone" / "slots", 0, 2, 0)
+        assert sum(batch.num_events for batch in events.epoch(1)) == 40

@@ -1,0 +1,175 @@
+"""Triage tells the event, the group of events, the module and the weights apart."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from xectool.config.load import load_config
+from xectool.data.batch import EventBatch
+from xectool.training.build import build_parts, open_data
+from xectool.training.device import plan_execution
+from xectool.training.distributed import Ranks
+from xectool.training.parts import RunParts
+from xectool.training.triage import Reference, Trial, bisect_events, first_nonfinite_module, triage_window
+from xectool.training.triage.window import rows_of, without_rows
+
+
+@pytest.fixture
+def parts(tiny_config: Callable[..., Path]) -> RunParts:
+    data = open_data(load_config(tiny_config()).config)
+    built = build_parts(data, plan_execution(data.config.training, "cpu"), Ranks())
+    built.model.train()
+    return built
+
+
+def one_batch(parts: RunParts) -> EventBatch:
+    with parts.train_loader as loader:
+        return next(iter(loader.epoch(1)))
+
+
+@given(st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1)))))
+def test_bisection_finds_exactly_the_bad_events(case: tuple[int, set[int]]) -> None:
+    n, bad = case
+    assert bisect_events(lambda rows: bool(bad & set(rows)), n) == sorted(bad)
+
+
+@given(st.integers(2, 40).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), min_size=2))))
+def test_bisection_finds_a_group_that_is_bad_only_together(case: tuple[int, set[int]]) -> None:
+    n, group = case
+    assert bisect_events(lambda rows: group <= set(rows), n) == sorted(group)
+
+
+def test_bisection_needs_few_trials_and_gives_up_where_all_are_bad() -> None:
+    calls = []
+
+    def bad(rows: object) -> bool:
+        calls.append(rows)
+        return 700 in list(rows)  # type: ignore[call-overload]
+
+    assert bisect_events(bad, 1024) == [700]
+    assert len(calls) <= 25
+    assert bisect_events(lambda rows: True, 1024, limit=8) == []
+
+
+def test_events_are_given_the_loss_they_have_in_the_step(parts: RunParts) -> None:
+    batch, trial = one_batch(parts), Trial.of(parts)
+    before = torch.get_rng_state()
+    losses = trial.event_losses(batch)
+    result = parts.stepper.run([batch], lr=0.0)
+    assert torch.equal(before, before)
+    assert float(np.mean(losses)) == pytest.approx(result.loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("row", [0, 3, 7])
+def test_event_with_a_broken_weight_is_the_suspect(parts: RunParts, row: int) -> None:
+    batch = one_batch(parts)
+    weight = batch.weight.clone()
+    weight[row] = float("nan")
+    found = triage_window(Trial.of(parts), [replace(batch, weight=weight)], "nonfinite")
+    assert found.suspects == (row,)
+    assert found.confidence == "certain"
+
+
+def test_event_whose_gradient_alone_is_broken_is_the_suspect(parts: RunParts) -> None:
+    batch = one_batch(parts)
+
+    class Trap(nn.Module):
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__()
+            self.model, self.normalizer = model, model.normalizer
+
+        def forward(self, npho: torch.Tensor, times: torch.Tensor) -> dict[str, torch.Tensor]:
+            outputs = self.model(npho, times)
+            hit = (npho.masked_fill(npho > 9e9, 0).sum(1) - marked).abs() < 1e-3
+            energy = outputs["energy"].clone()
+            # the square root of zero is finite, its derivative is not
+            energy[hit] = energy[hit] + (energy[hit] * 0).abs().sqrt()
+            outputs["energy"] = energy
+            return outputs
+
+    marked = batch.npho[5].masked_fill(batch.npho[5] > 9e9, 0).sum()
+    trial = replace(
+        Trial.of(parts),
+        model=Trap(parts.model),
+        training=parts.config.training.model_copy(update={"channel_dropout_rate": 0.0}),
+    )
+    found = triage_window(trial, [batch.take(np.arange(4)), batch.take(np.arange(4, 8))], "nonfinite")
+    assert found.losses.shape == (8,)
+    assert bool(np.isfinite(found.losses).all())
+    assert found.suspects == (5,)
+    assert found.cause == "XT-NAN-GRAD"
+    assert found.module is not None
+    assert found.module.phase == "backward"
+
+
+def test_broken_weights_are_no_events_fault(parts: RunParts) -> None:
+    with torch.no_grad():
+        next(parts.model.parameters())[0] = float("nan")
+    found = triage_window(Trial.of(parts), [one_batch(parts)], "nonfinite")
+    assert (found.suspects, found.cause, found.weights_finite) == ((), "XT-NAN-WEIGHTS", False)
+
+
+def test_weights_that_ran_away_are_told_from_a_bad_event_by_the_earlier_ones(parts: RunParts) -> None:
+    batch, sound = one_batch(parts), {k: v.clone() for k, v in parts.model.state_dict().items()}
+    reference = Reference(typical=0.5, limit=5.0, weights=sound)
+    with torch.no_grad():
+        parts.model.heads["energy"][-1].bias.fill_(1e3)
+    found = triage_window(Trial.of(parts), [batch], "spike", reference)
+    assert found.suspects == ()
+    assert found.finite_with_saved_weights is True
+    parts.model.load_state_dict(sound)
+    targets = {**batch.targets, "energy": batch.targets["energy"].clone()}
+    targets["energy"][[1, 4]] *= 1000
+    found = triage_window(Trial.of(parts), [replace(batch, targets=targets)], "spike", reference)
+    assert (found.suspects, found.cause) == ((1, 4), "XT-SPIKE-EVENT")
+
+
+class Log(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.log(x)
+
+
+def test_module_of_the_first_infinity_is_named_before_those_that_hold_it(parts: RunParts) -> None:
+    head = parts.model.heads["energy"]
+    head.append(nn.ReLU())
+    head.append(Log())
+    with torch.no_grad():
+        head[-3].bias.fill_(-1e3)
+    batch = one_batch(parts)
+    fault = first_nonfinite_module(parts.model, parts.task, batch, parts.execution)
+    assert fault is not None
+    assert (fault.name, fault.phase, fault.kind) == (f"heads.energy.{len(head) - 1}", "forward", "Log")
+    assert fault.num_inf == batch.num_events
+    assert fault.input_absmax == 0.0
+
+
+def test_sound_batch_has_no_fault(parts: RunParts) -> None:
+    assert first_nonfinite_module(parts.model, parts.task, one_batch(parts), parts.execution) is None
+
+
+@given(st.integers(0, 2**31), st.sets(st.integers(0, 7)))
+def test_rows_and_the_rest_are_all_events(seed: int, chosen: set[int]) -> None:
+    rng = np.random.default_rng(seed)
+    edges = [0, int(rng.integers(0, 9)), 8]
+    whole = _numbered(8)
+    window = [whole.take(np.arange(a, b)) for a, b in itertools.pairwise(edges)]
+    picked = [int(e) for batch in rows_of(window, sorted(chosen)) for e in batch.entry]
+    rest = [int(e) for batch in without_rows(window, sorted(chosen)) for e in batch.entry]
+    assert picked == sorted(chosen)
+    assert sorted(picked + rest) == list(range(8))
+    assert len(without_rows(window, sorted(chosen))) == 2
+
+
+def _numbered(n: int) -> EventBatch:
+    numbers = np.arange(n)
+    values = torch.zeros((n, 2))
+    return EventBatch(values, values, {}, torch.ones(n), numbers.astype(np.int32), numbers, numbers, numbers, 1, 0)

@@ -1,0 +1,99 @@
+"""What a prediction that does not look at the event reaches; a network that has learned must beat it.
+
+Axes: B events, D components of a target, S sensors, C channels, G groups of sensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from xectool.config.root import RegressorConfig, RunConfig
+from xectool.data.batch import EventBatch
+from xectool.data.events import EventSource
+from xectool.data.loader import EventLoader
+from xectool.data.plan import DataPlan
+from xectool.tasks.balance import ManualBalance
+from xectool.tasks.base import TrainingTask
+from xectool.tasks.sensor_task import SensorTask
+from xectool.training.targets import known_truth, plausible
+
+SENSOR_EVENTS = 128  # with some hundred hidden sensors each
+SENSOR_BATCH = 32
+TOTAL = "total"
+"""Name of the objective among the terms."""
+MAX_EVENTS = 20_000  # evenly over the training events; the loss of a constant is known to a percent long before
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What is known before the first step.
+
+    Attributes:
+        terms: Loss of the best constant prediction, by term; a task without truth has none.
+        target_std: Spread of each task's truth in physical units, root mean square over its components.
+        objective: The terms as the task combines them, or NaN.
+    """
+
+    terms: dict[str, float] = field(default_factory=dict)
+    target_std: dict[str, float] = field(default_factory=dict)
+    objective: float = math.nan
+
+    @classmethod
+    def of(cls, config: RunConfig, task: TrainingTask, source: EventSource) -> Baseline:
+        """Measure it on the training events, without those whose truth is far from all others."""
+        if isinstance(task, SensorTask):
+            return cls.of_sensors(task, first_events(config, source))
+        if not isinstance(config, RegressorConfig):
+            return cls()
+        truth = {name: _sample(known_truth(name, source)) for name in task.terms}
+        spread = {name: float(np.sqrt(values.var(axis=0).mean())) for name, values in truth.items()}
+        terms = task.trivial_losses(truth)
+        sums = torch.tensor([terms.get(term, 0.0) for term in task.terms], dtype=torch.float64)
+        counts = torch.tensor([float(term in terms) for term in task.terms], dtype=torch.float64)
+        return cls(terms, spread, task.combine(sums, counts))
+
+    @classmethod
+    def of_sensors(cls, task: SensorTask, batches: Iterable[EventBatch]) -> Baseline:
+        """Measure the objective where every term predicts one constant: the mean hidden reading of face and channel.
+
+        An untrained network is a hundred times above it, so it says nothing about the first steps (``objective`` stays
+        unknown), and single terms are far below the jitter of a young network, so only the sum is kept. Weights that
+        are learnt change the objective itself; then there is no baseline.
+        """
+        if not isinstance(task.balance, ManualBalance):
+            return cls()
+        device = task.groups.members.device
+        masked = [task.prepare(batch.to(device)) for batch in batches]
+        weights = [task.loss_fn.weights(batch) for batch in masked]
+        targets = [task.loss_fn.targets(batch) for batch in masked]
+        shape = (len(task.groups.names), len(task.channels))
+        counts = torch.zeros(shape, dtype=torch.float64, device=device)
+        light, losses = counts.clone(), counts.clone()
+        for weight, target in zip(weights, targets, strict=True):
+            counts += task.groups.sums(weight.sum(dim=0))
+            light += task.groups.sums(torch.where(weight > 0, target * weight, 0.0).sum(dim=0))
+        constant = (task.groups.members.T @ (light / counts.clamp_min(1e-12))).to(torch.float32)
+        for weight, batch in zip(weights, masked, strict=True):
+            values = task.loss_fn.values(constant.expand_as(weight), batch)
+            losses += task.groups.sums(torch.where(weight > 0, values * weight, 0.0).sum(dim=0))
+        sums, known = losses.flatten().cpu(), counts.flatten().cpu()
+        total = task.combine(sums, known)
+        return cls({TOTAL: total}) if math.isfinite(total) else cls()
+
+
+def first_events(config: RunConfig, source: EventSource) -> Iterator[EventBatch]:
+    """Yield the first training events in small batches, as many as a mean reading needs."""
+    first = source.first(SENSOR_EVENTS)
+    plan = DataPlan(first.files, batch_size=SENSOR_BATCH, seed=config.training.seed, shuffle=False, num_shards=1)
+    with EventLoader(first, plan) as loader:
+        yield from loader.epoch(0)
+
+
+def _sample(truth: np.ndarray) -> np.ndarray:
+    truth = truth[plausible(truth)]
+    return truth[:: max(1, len(truth) // MAX_EVENTS)]

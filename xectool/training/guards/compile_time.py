@@ -1,0 +1,36 @@
+"""G17: how long the compiler takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from xectool.training.guards.base import Guard, Notice, StepFacts
+from xectool.training.parts import RunParts
+from xectool.training.state import Progress
+
+
+class CompileTime(Guard):
+    """Records begin and end of the first step of a compiled model, which is when it is compiled."""
+
+    code = "G17"
+
+    def __init__(self, parts: RunParts) -> None:
+        super().__init__(parts)
+        self._compiling = parts.execution.compile_mode is not None
+
+    def begin(self, progress: Progress) -> Iterator[Notice]:
+        """Say that the first step will take its time."""
+        if self._compiling:
+            message = "the first step compiles the model; later runs find it in the cache on disk"
+            yield Notice("compile_begin", {}, message)
+
+    def after_step(self, progress: Progress, step: StepFacts) -> Iterator[Notice]:
+        """Record the time of the first step and the number of graphs."""
+        if not self._compiling:
+            return
+        self._compiling = False
+        graphs = int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+        seconds = step.step_s - step.wait_s
+        yield Notice("compile_end", {"seconds": seconds, "graphs": graphs}, f"compiled in {seconds:.0f} s")

@@ -1,0 +1,128 @@
+"""G01: the first batch in network units; a wrong scale ruins every run and looks like anything else later."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, cast
+
+import torch
+from torch import Tensor
+
+from xectool.config.input_limits import LARGEST_ABS, LARGEST_MEAN, LARGEST_STD, SMALLEST_STD
+from xectool.data.batch import EventBatch
+from xectool.errors import DataUnusable
+from xectool.models.normalize import Normalizer
+from xectool.training.guards.base import Guard, Notice
+from xectool.training.parts import RunParts
+from xectool.training.state import Progress
+
+CHANNELS: Final = ("npho", "time")
+P99_WARNING: Final = 10.0
+# 52.8 MeV in liquid xenon make about 2e6 photons; a hundred times that on average means another unit.
+PHOTONS_ERROR: Final = 2e8
+FEWEST: Final = 20  # valid readings of an event that say anything about its spread
+
+
+class InputScale(Guard):
+    """Judges each event by itself and takes the median over the events: one corrupted event is no matter of scale."""
+
+    code = "G01"
+
+    def __init__(self, parts: RunParts) -> None:
+        super().__init__(parts)
+        self._done = False
+
+    def before_step(self, progress: Progress, window: Sequence[EventBatch]) -> Iterator[Notice]:
+        """Look at the first batch of the attempt.
+
+        Raises:
+            DataUnusable: The scale is out of all proportion, and ``guards.on_input_scale`` is ``stop``.
+        """
+        batch = next((batch for batch in window if batch.num_events), None)
+        if batch is None or self._done:
+            return
+        self._done = True
+        normalizer = cast(Normalizer, self.parts.model.normalizer)
+        npho, times = batch.npho.cpu(), batch.time.cpu()
+        with torch.no_grad():
+            values, valid = normalizer.normalize(npho, times)
+        raw = {"npho": npho, "time": times}
+        facts = {name: channel_facts(values[..., i], valid[..., i], raw[name]) for i, name in enumerate(CHANNELS)}
+        level, channel, reason = "ok", "", ""
+        for i, name in enumerate(CHANNELS):
+            found = judge(values[..., i], valid[..., i], raw[name] if name == "npho" else None)
+            if found[0] == "error" or (found[0] == "warning" and level == "ok"):
+                level, channel, reason = found[0], name, found[1]
+        message = f"first batch: {channel}: {reason}" if reason else ""
+        yield Notice("input_scale", {"channels": facts, "level": level, "channel": channel, "reason": reason}, message)
+        if level == "error" and self.config.on_input_scale == "stop":
+            raise DataUnusable(
+                f"the {channel} of the first batch is out of scale: {reason}",
+                where=f"normalization, data.train_path; raw {channel}: {_raw_line(facts[channel])}",
+                fix="check normalization and the branch; to train all the same: --set guards.on_input_scale=warn",
+                code="XT-INPUT-SCALE",
+            )
+
+
+def channel_facts(values: Tensor, valid: Tensor, raw: Tensor) -> dict[str, float]:
+    """Return the numbers of one channel over its valid readings: network units, then as in the file.
+
+    Args:
+        values: Network units, shape (B, S).
+        valid: Which readings exist, shape (B, S).
+        raw: As in the file, shape (B, S).
+    """
+    known, source = values[valid].double(), raw[valid].double()
+    share = float(valid.double().mean()) if valid.numel() else 0.0
+    if not known.numel():
+        names = ("mean", "std", "absmax", "p99", "raw_min", "raw_max", "raw_mean")
+        return {**dict.fromkeys(names, math.nan), "valid_fraction": share}
+    place = max(0, math.ceil(0.99 * known.numel()) - 1)
+    return {
+        "mean": float(known.mean()),
+        "std": float(known.std(correction=0)),
+        "absmax": float(known.abs().max()),
+        "p99": float(known.sort().values[place]),
+        "valid_fraction": share,
+        "raw_min": float(source.min()),
+        "raw_max": float(source.max()),
+        "raw_mean": float(source.mean()),
+    }
+
+
+def judge(values: Tensor, valid: Tensor, photons: Tensor | None) -> tuple[str, str]:
+    """Return ``ok``, ``warning`` or ``error`` for one channel of a batch, and the reason.
+
+    Args:
+        values: Network units, shape (B, S).
+        valid: Which readings exist, shape (B, S).
+        photons: Raw photon numbers, shape (B, S), where the channel has such.
+    """
+    count = valid.sum(dim=1)
+    telling = count >= FEWEST
+    if not bool(telling.any()):
+        return "warning", "no event has enough valid readings"
+    zero = torch.zeros_like(values, dtype=torch.float64)
+    known = torch.where(valid, values.double(), zero)[telling]
+    count, valid = count[telling], valid[telling]
+    means = known.sum(dim=1) / count
+    spread = (torch.where(valid, known - means[:, None], 0.0).square().sum(dim=1) / count).sqrt()
+    mean, std, absmax = (float(x.median()) for x in (means, spread, known.abs().amax(dim=1)))
+    if photons is not None:
+        total = float(torch.where(valid, photons.double()[telling], 0.0).sum(dim=1).median())
+        if total > PHOTONS_ERROR:
+            return "error", f"an event has {total:.2g} photons (52.8 MeV make about 2e6)"
+    if abs(mean) > LARGEST_MEAN:
+        return "error", f"its mean in network units is {mean:.3g}, beyond {LARGEST_MEAN:g}"
+    if not SMALLEST_STD <= std <= LARGEST_STD:
+        return "error", f"its spread in network units is {std:.3g}, outside {SMALLEST_STD:g} to {LARGEST_STD:g}"
+    if absmax > LARGEST_ABS:
+        return "error", f"an event reaches {absmax:.3g} in network units, beyond {LARGEST_ABS:g}"
+    if absmax > P99_WARNING:
+        return "warning", f"an event reaches {absmax:.3g} in network units; 0 to 3 is usual"
+    return "ok", ""
+
+
+def _raw_line(facts: dict[str, Any]) -> str:
+    return f"{facts['raw_min']:.4g} to {facts['raw_max']:.4g}, mean {facts['raw_mean']:.4g}"

@@ -1,0 +1,204 @@
+"""Guards on whether anything is learned: the trivial baseline, collapsed predictions, dead parameters.
+
+Axes: B events, S sensors, D components of a target.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from xectool.data.batch import EventBatch
+from xectool.tasks.base import Outputs, valid_truth
+from xectool.tasks.masked_batch import MaskedBatch
+from xectool.tasks.regression import RegressionTask
+from xectool.tasks.sensor_task import SensorTask
+from xectool.training.baseline import TOTAL
+from xectool.training.evaluate import Predicted
+from xectool.training.guards.base import Guard, Notice, StepFacts
+from xectool.training.parts import RunParts
+from xectool.training.state import Progress
+
+TRIVIAL_RATIO: Final = 0.98
+FEWEST_STEPS: Final = 100  # before that a healthy run may not have learned anything yet
+ENOUGH_STEPS: Final = 500
+ENOUGH_EPOCHS: Final = 2
+COLLAPSED_SHARE: Final = 0.01
+GRADIENT_STEPS: Final = 3
+
+
+def may_be_judged(progress: Progress, steps_per_epoch: int, warmup_steps: int) -> bool:
+    """Return whether a run had the time to learn: after the warm-up 100 steps, and 500 steps or two epochs."""
+    learned = progress.step - warmup_steps
+    return learned >= FEWEST_STEPS and learned >= min(ENOUGH_STEPS, ENOUGH_EPOCHS * steps_per_epoch)
+
+
+class NoLearning(Guard):
+    """G08: a loss that does not get below that of the best constant prediction."""
+
+    code = "G08"
+
+    def __init__(self, parts: RunParts) -> None:
+        super().__init__(parts)
+        self._said: set[str] = set()
+        self._last = math.nan
+
+    def begin(self, progress: Progress) -> Iterator[Notice]:
+        """Record what the best constant reaches."""
+        baseline = self.parts.baseline
+        if progress.step == 0 and baseline.terms:
+            yield Notice("baseline", {"terms": baseline.terms, "target_std": baseline.target_std})
+
+    def after_epoch(self, progress: Progress, metrics: dict[str, Any]) -> Iterator[Notice]:
+        """Compare the validation loss of each term, or the training loss where there is none."""
+        schedule = self.parts.schedule
+        if not may_be_judged(progress, schedule.steps_per_epoch, schedule.warmup_steps):
+            return
+        found = {}
+        for term, trivial in self.parts.baseline.terms.items():
+            loss = self._loss(term, metrics)
+            if term == TOTAL and not self._stands_still(progress.step - schedule.warmup_steps, loss):
+                continue
+            if loss >= trivial - (1 - TRIVIAL_RATIO) * abs(trivial):
+                found[term] = {"loss": loss, "trivial": trivial, "ratio": loss / trivial if trivial else math.inf}
+        new = set(found) - self._said
+        self._said = set(found)
+        if new:
+            parts = ", ".join(f"{term} {v['loss']:.4g} (constant: {v['trivial']:.4g})" for term, v in found.items())
+            message = f"after {progress.step} steps no better than the best constant prediction: {parts}"
+            yield Notice("no_learning", {"terms": found, "after_steps": progress.step}, message)
+
+    def _loss(self, term: str, metrics: dict[str, Any]) -> float:
+        names = ("val/loss", "train/loss") if term == TOTAL else (f"val/{term}/loss", f"train/{term}/loss")
+        return float(next((metrics[name] for name in names if name in metrics), math.nan))
+
+    def _stands_still(self, learned: int, loss: float) -> bool:
+        """Return whether an objective that begins far above its baseline has had its time and falls no more."""
+        before, self._last = self._last, loss
+        return learned >= ENOUGH_STEPS and loss > TRIVIAL_RATIO * before
+
+
+class Spread:
+    """Spread of predictions and truth of one validation, by task or channel, in one unit for both.
+
+    Args:
+        task: Whose outputs are looked at.
+    """
+
+    def __init__(self, task: Any) -> None:
+        self.task = task
+        self._sums: dict[str, Tensor] = {}
+        self._base: dict[str, Tensor] = {}
+
+    def watch(self, predicted: Iterable[Predicted]) -> Iterator[Predicted]:
+        """Pass on every batch after a look at it."""
+        for batch, outputs in predicted:
+            for name, prediction, truth in self._pairs(batch, outputs):
+                self._add(name, prediction, truth)
+            yield batch, outputs
+
+    def ratios(self) -> dict[str, dict[str, float]]:
+        """Return ``pred_std`` and ``target_std`` of each task."""
+        found = {}
+        for name, sums in self._sums.items():
+            count = sums[0].clamp_min(1)
+            prediction = (sums[2] / count - (sums[1] / count).square()).clamp_min(0).mean().sqrt()
+            target = (sums[4] / count - (sums[3] / count).square()).clamp_min(0).mean().sqrt()
+            found[name] = {"pred_std": float(prediction), "target_std": float(target)}
+        return found
+
+    @torch.no_grad()
+    def _pairs(self, batch: EventBatch, outputs: Outputs) -> Iterator[tuple[str, Tensor, Tensor]]:
+        if isinstance(self.task, RegressionTask):
+            for term in self.task.terms:
+                if term not in batch.targets:
+                    continue
+                truth = batch.targets[term]
+                known = valid_truth(truth)
+                mean = outputs[term][known][:, : truth.shape[-1]].float()
+                yield term, self.task.transforms[term].decode(mean).double(), truth[known].double()
+        elif isinstance(self.task, SensorTask) and isinstance(batch, MaskedBatch):
+            predictions = self.task.reconstruction(outputs)
+            for place, channel in enumerate(self.task.channels):
+                index = 0 if channel == "npho" else 1
+                hidden = batch.mask & batch.valid[..., index]
+                yield (
+                    channel,
+                    predictions[..., place][hidden][:, None].double(),
+                    batch.x[..., index][hidden][:, None].double(),
+                )
+
+    def _add(self, name: str, prediction: Tensor, truth: Tensor) -> None:
+        if not len(truth):
+            return
+        # Around the first truth seen: raw sums of squares of a narrow distribution lose their digits.
+        base = self._base.setdefault(name, truth[0].clone())
+        a, b = prediction - base, truth - base
+        ones = torch.full_like(base, float(len(truth)))
+        sums = torch.stack([ones, a.sum(0), a.square().sum(0), b.sum(0), b.square().sum(0)])
+        self._sums[name] = self._sums[name] + sums if name in self._sums else sums
+
+
+class Collapsed(Guard):
+    """G09: predictions that hardly differ from event to event."""
+
+    code = "G09"
+
+    def __init__(self, parts: RunParts) -> None:
+        super().__init__(parts)
+        self.spread = Spread(parts.task)
+
+    def watch(self, predicted: Iterable[Predicted]) -> Iterable[Predicted]:
+        """Return the stream of a validation with a look at every batch."""
+        self.spread = Spread(self.parts.task)
+        return self.spread.watch(predicted)
+
+    def after_validation(self, progress: Progress, metrics: dict[str, Any]) -> Iterator[Notice]:
+        """Compare the spread of predictions with that of the truth."""
+        schedule = self.parts.schedule
+        if not may_be_judged(progress, schedule.steps_per_epoch, schedule.warmup_steps):
+            return
+        ratios = self.spread.ratios()
+        flat = {name: v for name, v in ratios.items() if v["pred_std"] < COLLAPSED_SHARE * v["target_std"]}
+        if flat:
+            names = ", ".join(f"{name} {v['pred_std']:.3g} of {v['target_std']:.3g}" for name, v in flat.items())
+            yield Notice("collapsed", {"tasks": flat}, f"predictions hardly differ from event to event: {names}")
+
+
+class ZeroGradient(Guard):
+    """G10: what no loss reaches in the first three steps: parameters without a gradient, blocks whose gradient is zero.
+
+    A single parameter may rightly have a zero gradient, such as a bias in front of a norm; a whole block may not. Heads
+    of tasks that are not trained are no fault.
+    """
+
+    code = "G10"
+
+    def __init__(self, parts: RunParts) -> None:
+        super().__init__(parts)
+        self._silent: set[str] | None = None
+        self._steps = 0
+
+    def after_step(self, progress: Progress, step: StepFacts) -> Iterator[Notice]:
+        """Look at the gradients that the step has left behind."""
+        if self._steps >= GRADIENT_STEPS or not step.result.taken:
+            return
+        self._steps += 1
+        wanted = [(name, p) for name, p in self.parts.model.named_parameters() if p.requires_grad]
+        silent = {name for name, p in wanted if p.grad is None and not self._is_idle(name)}
+        silent |= {block for block, norm in step.result.block_norms.items() if norm == 0}
+        self._silent = silent if self._silent is None else self._silent & silent
+        if self._steps == GRADIENT_STEPS and self._silent:
+            names = sorted(self._silent)
+            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            message = f"no gradient in the first {GRADIENT_STEPS} steps: {shown}"
+            yield Notice("zero_gradient", {"parameters": names, "after_steps": progress.step}, message)
+
+    def _is_idle(self, name: str) -> bool:
+        """Return whether a parameter belongs to the head of a task that is not trained."""
+        place, _, rest = name.partition(".")
+        return place == "heads" and rest.partition(".")[0] not in self.parts.task.terms

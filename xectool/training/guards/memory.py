@@ -1,0 +1,135 @@
+"""Guards on host memory: how full it is, and whether it grows with every step."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from xectool.config.platform import available_memory
+from xectool.data.loader import loader_memory_bytes
+from xectool.errors import OutOfMemory
+from xectool.runlog.process import tree_memory
+from xectool.training.guards.base import Guard, Notice, StepFacts
+from xectool.training.memory_faults import smaller_batches
+from xectool.training.parts import RunParts
+from xectool.training.state import Progress
+
+LOOK_EVERY_S: Final = 5.0
+WINDOW: Final = 30  # steps a slope is taken over
+FIRST_STEPS: Final = 5  # in which allocators fill their pools
+GROWTH_BYTES: Final = 1e6  # a step
+MONOTONE: Final = 0.9  # share of the steps that do not shrink
+_STATM: Final = "/proc/self/statm"
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class HostMemory(Guard):
+    """G14: saves and stops before the kernel kills the process.
+
+    The budget is what the process tree has plus what it may still take: of the machine, its control group, its job.
+    """
+
+    code = "G14"
+
+    def __init__(self, parts: RunParts) -> None:
+        super().__init__(parts)
+        self._next = 0.0
+        self._warned = False
+
+    def after_step(self, progress: Progress, step: StepFacts) -> Iterator[Notice]:
+        """Look every five seconds.
+
+        Raises:
+            OutOfMemory: The share of ``guards.memory_stop`` is reached.
+        """
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + LOOK_EVERY_S
+        used = tree_memory(os.getpid()).rss_bytes
+        budget = used + available_memory()
+        share = used / budget
+        if share >= self.config.memory_warning and not self._warned:
+            self._warned = True
+            data = {"used_bytes": used, "budget_bytes": budget, "source": "rss of the process tree"}
+            yield Notice("memory_warning", data, f"{used / 1e9:.1f} of {budget / 1e9:.1f} GB of host memory are in use")
+        if share >= self.config.memory_stop:
+            raise OutOfMemory(
+                f"{used / 1e9:.1f} of {budget / 1e9:.1f} GB of host memory are in use; the run is saved and stops "
+                "before the system kills it",
+                where=f"step {progress.step}",
+                fix=f"--set data.chunksize={max(1, self.parts.config.data.chunksize // 2)} and --resume auto; "
+                f"{smaller_batches(self.parts.config)}",
+                code="XT-OOM-HOST",
+            )
+
+
+class MemoryGrowth(Guard):
+    """G15: resident memory that grows with every step.
+
+    In the first epoch the buffers of the loader fill, so only what goes beyond them counts.
+    """
+
+    code = "G15"
+
+    def __init__(self, parts: RunParts) -> None:
+        super().__init__(parts)
+        loader = parts.train_loader
+        self._allowance = loader_memory_bytes(loader.plan, loader.options, loader.source.widths)
+        self._first_epoch = -1
+        self._start = 0
+        self._steps = 0
+        self._said = False
+        self._samples: deque[int] = deque(maxlen=WINDOW)
+        self._statm = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._statm)
+
+    def after_step(self, progress: Progress, step: StepFacts) -> Iterator[Notice]:
+        """Take a sample; look at the slope every tenth step."""
+        resident = resident_bytes(self._statm)
+        self._steps += 1
+        if self._first_epoch < 0:
+            self._first_epoch, self._start = progress.epoch, resident
+        if self._steps <= FIRST_STEPS or self._said:
+            return
+        self._samples.append(resident)
+        filling = progress.epoch == self._first_epoch and resident < self._start + self._allowance
+        if self._steps % 10 or len(self._samples) < WINDOW or filling:
+            return
+        slope = growth(np.array(self._samples))
+        if slope is not None:
+            self._said = True
+            first, last = self._samples[0], self._samples[-1]
+            yield Notice(
+                "memory_growth",
+                {"bytes_per_step": slope, "rss_from": first, "rss_to": last, "steps": WINDOW},
+                f"memory grows by {slope / 1e6:.1f} MB a step: {first / 1e6:.0f} to {last / 1e6:.0f} MB",
+            )
+
+
+def resident_bytes(statm: int) -> int:
+    """Return the resident memory of the process whose open ``/proc/PID/statm`` is given; asked for at every step."""
+    return int(os.pread(statm, 128, 0).split()[1]) * _PAGE_BYTES
+
+
+def growth(samples: np.ndarray) -> float | None:
+    """Return the slope of samples in bytes a step where it is steady and above 1 MB, else None.
+
+    Source: the median of all pairwise slopes, Theil 1950 and Sen 1968, doi:10.1080/01621459.1968.10480934.
+
+    Args:
+        samples: Resident memory, one a step, shape (n,).
+    """
+    first, second = np.triu_indices(len(samples), 1)
+    slope = float(np.median((samples[second] - samples[first]) / (second - first)))
+    steady = float((np.diff(samples) >= 0).mean()) >= MONOTONE
+    # The second half must grow like the first: what fills up and stops is no leak.
+    half = len(samples) // 2
+    late = float(samples[-1] - samples[half]) / max(1, len(samples) - 1 - half)
+    return slope if slope > GROWTH_BYTES and steady and late > GROWTH_BYTES / 2 else None

@@ -1,0 +1,73 @@
+"""What a sweep measures: one curve for each rate and seed.
+
+Axes: T steps, W steps of the last window.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.float64]
+WINDOW_SHARE = 0.2  # of the steps, whose mean is "the last loss"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The steps at one rate, or along a ramp of rates, from one set of weights.
+
+    Attributes:
+        lr: The rate; the first one of a ramp.
+        seed: Which weights and batches.
+        losses: Objective before each step, shape (T,).
+        grad_norms: L2 norm of all gradients before clipping, shape (T,).
+        finite: Whether the step could be taken, shape (T,).
+        start_losses: Objective of the weights it began with, over the batches of the last W steps, shape (W,); empty
+            for a ramp.
+    """
+
+    lr: float
+    seed: int
+    losses: Numbers
+    grad_norms: Numbers
+    finite: NDArray[np.bool_]
+    start_losses: Numbers
+
+    @property
+    def first_loss(self) -> float:
+        """The objective before the first step."""
+        return float(self.losses[0])
+
+    @property
+    def gains(self) -> Numbers:
+        """How much lower each loss of the last window is than that of the first weights on the same batch."""
+        gains = self.start_losses - self.losses[len(self.losses) - len(self.start_losses) :]
+        return np.asarray(gains[np.isfinite(gains)])
+
+
+def window_length(steps: int) -> int:
+    """Return how many steps at the end are averaged.
+
+    >>> window_length(40), window_length(20), window_length(3)
+    (8, 5, 3)
+    """
+    return min(steps, max(5, math.ceil(WINDOW_SHARE * steps)))
+
+
+def mean_and_error(groups: list[Numbers]) -> tuple[float, float]:
+    """Return the mean over seeds and its standard error: what steps scatter and what seeds scatter, the larger.
+
+    Args:
+        groups: Values of one seed each, shape (W,); NaN where a seed has none.
+    """
+    filled = [group for group in groups if len(group)]
+    if not filled:
+        return math.nan, math.nan
+    means = np.array([group.mean() for group in filled])
+    within = [group.var(ddof=1) / len(group) if len(group) > 1 else 0.0 for group in filled]
+    steps_error = math.sqrt(sum(within)) / len(filled)
+    seeds_error = float(means.std(ddof=1)) / math.sqrt(len(means)) if len(means) > 1 else 0.0
+    return float(means.mean()), max(steps_error, seeds_error)

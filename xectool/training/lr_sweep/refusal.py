@@ -1,0 +1,205 @@
+"""Why a sweep names no rate, the likelier cause first: data and scale of the inputs come before the rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from xectool.findings import Finding, Severity
+from xectool.training.guards.inputs import InputScale
+from xectool.training.lr_sweep.curves import Curve
+from xectool.training.lr_sweep.rows import EXPLODES, RateRow
+from xectool.training.lr_sweep.windows import Window
+from xectool.training.parts import RunParts
+from xectool.training.state import Progress
+
+LEARNT_SHARE = 0.98  # F045: of the loss of the best constant
+DEAD_NORM = 1e-12
+
+
+@dataclass(frozen=True)
+class InputFacts:
+    """Scale of the first batch, as the guard of every run judges it.
+
+    Attributes:
+        level: ``ok``, ``warning`` or ``error``.
+        channel: The one that is out of scale.
+        reason: In one phrase.
+        channels: Numbers of each channel.
+    """
+
+    level: str
+    channel: str
+    reason: str
+    channels: dict[str, dict[str, float]]
+
+    def lines(self) -> tuple[str, ...]:
+        """Return one line a channel: network units, then as in the file."""
+        return tuple(
+            f"{name}: |z| up to {facts['absmax']:.4g}, mean {facts['mean']:.3g}, spread {facts['std']:.3g}; in the "
+            f"file {facts['raw_min']:.4g} to {facts['raw_max']:.4g}, mean {facts['raw_mean']:.4g}"
+            for name, facts in self.channels.items()
+        )
+
+
+def input_facts(parts: RunParts, window: Window) -> InputFacts:
+    """Return what the guard of the first batch says; it does not stop anything here."""
+    notice = next(iter(InputScale(parts).before_step(Progress(), window)), None)
+    found: dict[str, Any] = notice.data if notice is not None else {}
+    return InputFacts(
+        found.get("level", "ok"), found.get("channel", ""), found.get("reason", ""), found.get("channels", {})
+    )
+
+
+def unscaled(facts: InputFacts) -> Finding:
+    """Return the finding that inputs are not on the scale of the network, so that no rate means anything."""
+    top = facts.channels.get(facts.channel, {}).get("absmax", math.nan)
+    return Finding(
+        "XT-INPUT-SCALE",
+        Severity.ERROR,
+        f"input features are not normalised: {facts.channel}: {facts.reason}; |z|max = {top:.5g}; a sweep says nothing",
+        where="normalization, data.train_path",
+        evidence=facts.lines(),
+        fix="xectool explain normalization",
+    )
+
+
+def refusals(
+    rows: Sequence[RateRow], curves: Sequence[Curve], inputs: InputFacts, baseline: float, config: str
+) -> tuple[Finding, ...]:
+    """Return why no rate can be recommended, most likely cause first; empty where one can.
+
+    Args:
+        rows: The table.
+        curves: What it was made of.
+        inputs: Scale of the inputs.
+        baseline: Objective of the best constant prediction; NaN where that means nothing.
+        config: Path of the configuration, for the lines to paste.
+    """
+    found = _reason(rows, curves, baseline, config)
+    if found is None:
+        return ()
+    return (unscaled(inputs), found) if inputs.level != "ok" and found.code != "XT-NAN-DATA" else (found,)
+
+
+def data_steps(curves: Sequence[Curve]) -> dict[int, list[int]]:
+    """Return by seed the steps, from 1, that are not finite at every rate: the batch is at fault, not the rate."""
+    found: dict[int, list[int]] = {}
+    for seed in sorted({curve.seed for curve in curves}):
+        bad = np.logical_and.reduce([~curve.finite for curve in curves if curve.seed == seed])
+        if bad.any():
+            found[seed] = [int(step) + 1 for step in np.flatnonzero(bad)]
+    return found
+
+
+def bad_batches(curves: Sequence[Curve], config: str) -> tuple[Finding, ...]:
+    """Return a warning where some batches are not finite whatever the rate."""
+    steps = data_steps(curves)
+    if not steps:
+        return ()
+    named = "; ".join(f"seed {seed}: {', '.join(map(str, places[:8]))}" for seed, places in steps.items())
+    return (
+        Finding(
+            "XT-NAN-DATA",
+            Severity.WARNING,
+            f"{sum(map(len, steps.values()))} steps are not finite at any rate, so the data are at fault, not the rate",
+            where="data.train_path",
+            evidence=(f"steps of {named}",),
+            fix=f"xectool diagnose nan-batch {config}",
+        ),
+    )
+
+
+def _reason(rows: Sequence[RateRow], curves: Sequence[Curve], baseline: float, config: str) -> Finding | None:
+    if not any(curve.finite.any() for curve in curves) or bool((~_first_steps(curves)).all()):
+        return _all_nonfinite(rows, curves, config)
+    norms = np.concatenate([curve.grad_norms[np.isfinite(curve.grad_norms)] for curve in curves])
+    if not len(norms) or norms.max() <= DEAD_NORM:
+        return _dead(config)
+    if all(row.verdict == EXPLODES for row in rows):
+        return _all_explode(rows, config)
+    sound = [row for row in rows if row.verdict != EXPLODES]
+    if not any(row.loss_decreasing and row.loss_decrease >= _least(row) for row in sound):
+        return _no_decrease(rows, config)
+    best = min((row.loss_end for row in sound if math.isfinite(row.loss_end)), default=math.nan)
+    if math.isfinite(baseline) and baseline > 0 and best >= LEARNT_SHARE * baseline:
+        return _only_constant(best, baseline, len(curves[0].losses), config)
+    return None
+
+
+def _first_steps(curves: Sequence[Curve]) -> np.ndarray:
+    """Return whether more than half of the steps of each curve at the lowest rate could be taken."""
+    lowest = min(curve.lr for curve in curves)
+    return np.array([curve.finite.mean() > 0.5 for curve in curves if curve.lr == lowest])
+
+
+def _least(row: RateRow) -> float:
+    return 0.01 * abs(row.loss_start)
+
+
+def _all_nonfinite(rows: Sequence[RateRow], curves: Sequence[Curve], config: str) -> Finding:
+    bad = sum(int((~curve.finite).sum()) for curve in curves)
+    total = sum(len(curve.finite) for curve in curves)
+    return Finding(
+        "XT-NAN-DATA",
+        Severity.ERROR,
+        f"{bad} of {total} steps are not finite, at the lowest rate ({rows[0].lr:g}) as well: no rate is at fault",
+        where="data.train_path, or the weights the sweep starts from",
+        evidence=("a lower rate would not help: the first step is not finite before any update",)
+        if not any(curve.finite[0] for curve in curves)
+        else (),
+        fix=f"xectool diagnose nan-batch {config}",
+    )
+
+
+def _dead(config: str) -> Finding:
+    return Finding(
+        "XT-NO-LEARNING",
+        Severity.ERROR,
+        "the loss is dead: its gradient is zero at every rate, so nothing that is trained changes it",
+        where="tasks, model.freeze_encoder, checkpoint.init_from",
+        evidence=("the truth of all events may be unknown, a weight of the loss zero, or every parameter frozen",),
+        fix=f"xectool diagnose gradients {config}",
+    )
+
+
+def _all_explode(rows: Sequence[RateRow], config: str) -> Finding:
+    lowest = rows[0].lr
+    return Finding(
+        "XT-CONFIG-LR",
+        Severity.ERROR,
+        f"the loss explodes at every rate, {lowest:g} as well",
+        where="--lrs",
+        evidence=tuple(f"lr {row.lr:g}: gradient norm up to {row.grad_norm_max:.4g}" for row in rows[:5]),
+        fix=f"xectool lr-sweep {config} --range {max(lowest / 1e4, 1e-12):.0e}:{lowest:.0e}",
+    )
+
+
+def _no_decrease(rows: Sequence[RateRow], config: str) -> Finding:
+    return Finding(
+        "XT-NO-LEARNING",
+        Severity.ERROR,
+        f"the loss falls at none of the {len(rows)} rates from {rows[0].lr:g} to {rows[-1].lr:g}",
+        where="--lrs",
+        evidence=(
+            *(f"lr {row.lr:g}: {row.loss_decrease:+.3g} +- {row.loss_decrease_error:.2g}" for row in rows[:6]),
+            "in order of likelihood: inputs out of scale, frozen parameters, truth that does not belong to the events, "
+            "rates that are all too low, too few steps",
+        ),
+        fix=f"xectool lr-sweep {config} --range 1e-6:1e-1",
+    )
+
+
+def _only_constant(best: float, baseline: float, steps: int, config: str) -> Finding:
+    return Finding(
+        "XT-NO-LEARNING",
+        Severity.ERROR,
+        f"no rate got below the loss of a constant prediction within {steps} steps: {best:.4g} against {baseline:.4g}",
+        where="--steps",
+        evidence=("so far only the mean of the truth was learnt, which any rate does",),
+        fix=f"xectool lr-sweep {config} --steps {5 * steps}",
+    )

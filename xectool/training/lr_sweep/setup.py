@@ -1,0 +1,52 @@
+"""The parts of a run for a sweep: as training puts them together, on training events alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+from xectool.config.root import RegressorConfig, RunConfig
+from xectool.data.source import open_source
+from xectool.training.build import RunData, build_parts
+from xectool.training.device import apply_determinism, compile_faults, plan_execution
+from xectool.training.distributed import Ranks
+from xectool.training.mask_patterns import resolve_mask_patterns
+from xectool.training.memory_faults import memory_faults
+from xectool.training.parts import RunParts
+from xectool.training.state import random_state_kept
+from xectool.training.targets import resolve_target_scaling
+
+
+@contextmanager
+def sweep_parts(config: RunConfig, device: str | None) -> Iterator[RunParts]:
+    """Give the parts of a run without a weight average; the process is afterwards as it was.
+
+    Args:
+        config: The configuration.
+        device: Device that goes before the configuration's.
+
+    Raises:
+        XecError: Data or device cannot be used, or memory runs out.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(random_state_kept())
+        stack.enter_context(memory_faults(config, "sweeping the learning rate"))
+        stack.callback(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled())
+        execution = plan_execution(config.training, device)
+        apply_determinism(config.training.deterministic)
+        stack.enter_context(compile_faults(execution))
+        parts = build_parts(_data(config), execution, Ranks())
+        stack.callback(parts.train_loader.close)
+        yield parts
+
+
+def _data(config: RunConfig) -> RunData:
+    """Return the training events in both places: nothing is validated here."""
+    config = config.model_copy(update={"training": config.training.model_copy(update={"ema_decay": None})})
+    tasks = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
+    source = open_source(config.data, "train", tasks=tasks, require_truth=True)
+    if isinstance(config, RegressorConfig):
+        config = resolve_target_scaling(config, source)
+    return RunData(source, source, resolve_mask_patterns(config, source))

@@ -1,0 +1,87 @@
+"""A whole sweep: seeds, rates, and one more rate where the best one lies at the upper edge of the grid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from xectool.training.lr_sweep.choice import Choice, beyond, choose, rounded
+from xectool.training.lr_sweep.curves import Curve
+from xectool.training.lr_sweep.ramp import choose_ramp, ramp_rates, ramp_rows
+from xectool.training.lr_sweep.refusal import InputFacts, input_facts
+from xectool.training.lr_sweep.rows import EXPLODES, RateRow, grid_rows
+from xectool.training.lr_sweep.runner import Sweeper
+from xectool.training.lr_sweep.windows import SharedWindows
+
+HIGHEST = 1.2e-2  # the configuration warns above 1e-2; no grid is continued beyond it
+MOST_BEYOND = 3
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What came out.
+
+    Attributes:
+        rates: Rates that were asked for; of a ramp that of each step.
+        inputs: Scale of the first batch of the seeds, the worst of them.
+        curves: All curves; empty where the inputs are not on the network's scale.
+        rows: Their table, rates beyond the grid included.
+        choice: What the rule says, whether or not the curves can be used; None where it says nothing.
+    """
+
+    rates: tuple[float, ...]
+    inputs: InputFacts
+    curves: tuple[Curve, ...] = ()
+    rows: tuple[RateRow, ...] = ()
+    choice: Choice | None = field(default=None)
+
+
+def sweep_grid(sweeper: Sweeper, rates: Sequence[float], seeds: int, extend: bool) -> Sweep:
+    """Sweep a grid of rates, each from the same weights over the same batches.
+
+    Args:
+        sweeper: Takes the steps.
+        rates: Rising.
+        seeds: Number of sets of weights and batches.
+        extend: Go on above the grid while the highest rate is the best.
+    """
+    windows = [sweeper.windows(number, seeds) for number in range(seeds)]
+    inputs = _inputs(sweeper, windows)
+    if inputs.level == "error":
+        return Sweep(tuple(rates), inputs)
+    curves: list[Curve] = []
+    for number, own in enumerate(windows):
+        curves += sweeper.grid(rates, number, own)
+    tried = list(rates)
+    while extend and len(tried) < len(rates) + MOST_BEYOND and _best_is_last(grid_rows(curves)):
+        lr = rounded(beyond(tried))
+        if lr > HIGHEST:
+            break
+        for number, own in enumerate(windows):
+            known = next(curve for curve in curves if curve.seed == number).start_losses
+            curves += sweeper.grid([lr], number, own, known)
+        tried.append(lr)
+    rows = grid_rows(curves)
+    usable = any(row.verdict != EXPLODES and row.loss_decrease > 0 for row in rows)
+    return Sweep(tuple(rates), inputs, tuple(curves), rows, choose(rows, curves) if usable else None)
+
+
+def sweep_ramp(sweeper: Sweeper, low: float, high: float, seeds: int) -> Sweep:
+    """Let the rate rise from ``low`` to ``high`` over the steps, once a seed."""
+    rates = ramp_rates(low, high, sweeper.steps)
+    windows = [sweeper.windows(number, seeds) for number in range(seeds)]
+    inputs = _inputs(sweeper, windows)
+    if inputs.level == "error":
+        return Sweep(tuple(rates), inputs)
+    curves = [sweeper.ramp(rates, number, own) for number, own in enumerate(windows)]
+    return Sweep(tuple(rates), inputs, tuple(curves), ramp_rows(rates, curves), choose_ramp(rates, curves))
+
+
+def _inputs(sweeper: Sweeper, windows: Sequence[SharedWindows]) -> InputFacts:
+    found = [input_facts(sweeper.parts, own.first()) for own in windows]
+    return max(found, key=lambda facts: ("ok", "warning", "error").index(facts.level))
+
+
+def _best_is_last(rows: Sequence[RateRow]) -> bool:
+    sound = [row for row in rows if row.verdict != EXPLODES and row.loss_decreasing]
+    return bool(sound) and max(sound, key=lambda row: row.loss_decrease) is rows[-1]

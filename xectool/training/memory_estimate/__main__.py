@@ -1,0 +1,95 @@
+"""The child: ``python -m xectool.training.memory_estimate estimate|measure QUESTION ANSWER`` (JSON files)."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import resource
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from xectool.config.load import config_from_dict
+from xectool.config.root import RegressorConfig, RunConfig
+from xectool.config.tasks import TASK_WIDTHS
+from xectool.data.blocks import SourceFile
+from xectool.data.loader import LoaderOptions, loader_memory_bytes
+from xectool.data.plan import DataPlan
+from xectool.errors import XecError
+from xectool.training.memory_estimate.measure import measured
+from xectool.training.memory_estimate.request import StepRequest
+from xectool.training.memory_estimate.step import record
+
+_SOURCE = "memory estimate"
+_MAX_PROCESSES = 2  # each takes 0.2 GB beside what it shares
+
+
+def main(task: str, question: str, answer: str) -> None:
+    """Answer one question."""
+    asked = json.loads(Path(question).read_text())
+    try:
+        found = _estimate(asked) if task == "estimate" else _measure(asked)
+    except XecError as error:
+        found = {"problem": error.problem, "where": error.where, "fix": error.fix, "code": error.code}
+    Path(answer).write_text(json.dumps(found))
+
+
+def _estimate(asked: dict[str, Any]) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    requests = [StepRequest(**item) for item in asked["requests"]]
+    # The first step loads half of torch; what is forked after it has that already.
+    recordings = [_record(requests[0])]
+    workers = min(len(requests) - 1, len(os.sched_getaffinity(0)), _MAX_PROCESSES)
+    if workers > 1:
+        with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
+            recordings += pool.map(_record, requests[1:])
+    else:
+        recordings += [_record(request) for request in requests[1:]]
+    used = sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return {
+        "recordings": recordings,
+        "loader_bytes": _loader_bytes(_config(requests[0]), asked["events"]),
+        "rss_bytes": 1024 * used,
+    }
+
+
+def _record(request: StepRequest) -> dict[str, Any]:
+    # A collection in the middle of a step would free what only chance has left.
+    gc.collect()
+    gc.disable()
+    return record(_config(request), request).to_json()
+
+
+def _measure(asked: dict[str, Any]) -> dict[str, int]:
+    request = StepRequest(**asked["request"])
+    return measured(_config(request), request, torch.device(asked["device"]))
+
+
+def _config(request: StepRequest) -> RunConfig:
+    return config_from_dict(request.config, _SOURCE)
+
+
+def _loader_bytes(config: RunConfig, events: int) -> int:
+    """Return the bound on what the loader holds for so many events, in a file of unknown clusters."""
+    data = config.data
+    plan = DataPlan(
+        (SourceFile("events.root", data.tree_name, max(events, 1)),),
+        batch_size=data.batch_size,
+        seed=config.training.seed,
+        shuffle=data.shuffle,
+        num_shards=data.num_shards,
+        chunksize=data.chunksize,
+    )
+    tasks: Sequence[str] = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
+    widths = {task: TASK_WIDTHS[task] for task in tasks}
+    return loader_memory_bytes(plan, LoaderOptions.from_config(data, "cpu"), widths)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])

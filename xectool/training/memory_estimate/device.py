@@ -1,0 +1,75 @@
+"""From tapes to what a device must hold: the peak, its parts, what fits, and the largest batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from xectool.training.memory_estimate.recording import GPU_BLOCK_BYTES, Recording
+
+USABLE: Final = 0.9
+"""Share of a device that is planned with; the rest is fragmentation."""
+CONTEXT_BYTES: Final = 750_000_000
+"""Context and kernels of a CUDA process, 0.5 to 1 GB; not measured on a GPU."""
+WORKSPACE_BYTES: Final = 2 * 32 * 2**20
+"""Workspaces of cuBLAS and cuBLASLt, as large as on the newest cards; not measured on a GPU."""
+GRAPH_SHARE: Final = 0.2
+"""Pools of CUDA graphs, as a share of the activations; not measured on a GPU."""
+GRAPH_MODES: Final = ("reduce-overhead", "max-autotune")
+_LARGEST_BATCH: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where the step would run.
+
+    Attributes:
+        name: For people.
+        total_bytes: Memory that the driver reports; for the CPU, what the host may still take.
+        is_gpu: Whether blocks are rounded, and a context is there.
+        graphs: Whether CUDA graphs keep pools of their own.
+        factor: Measured peak of the allocator over the predicted one.
+    """
+
+    name: str
+    total_bytes: int
+    is_gpu: bool
+    graphs: bool = False
+    factor: float = 1.0
+
+    def overhead(self, recording: Recording) -> int:
+        """Return what is there beside tensors: context, workspaces, graph pools."""
+        if not self.is_gpu:
+            return 0
+        pools = round(GRAPH_SHARE * recording.saved()) if self.graphs else 0
+        return CONTEXT_BYTES + WORKSPACE_BYTES + pools
+
+    def tensors(self, recording: Recording) -> int:
+        """Return the peak of all tensors, as the device's allocator counts them."""
+        return recording.peak(GPU_BLOCK_BYTES if self.is_gpu else 1)
+
+    def needed(self, recording: Recording) -> int:
+        """Return tensors and what is there beside them."""
+        return round(self.factor * self.tensors(recording)) + self.overhead(recording)
+
+    def fits(self, recording: Recording) -> bool:
+        """Return whether a step fits into the share of the device that is planned with."""
+        return self.needed(recording) <= USABLE * self.total_bytes
+
+
+def largest_batch(device: Device, at: Callable[[int], Recording]) -> int:
+    """Return the largest batch that fits, 0 where not even one event does.
+
+    Args:
+        device: The device.
+        at: Gives the tape of any batch.
+    """
+    low, high = 0, 1
+    while high <= _LARGEST_BATCH and device.fits(at(high)):
+        low, high = high, 2 * high
+    high = min(high, _LARGEST_BATCH + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if device.fits(at(middle)) else (low, middle)
+    return low

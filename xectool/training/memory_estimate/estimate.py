@@ -1,0 +1,189 @@
+"""Puts tapes, host and disk of one configuration together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from xectool.config.root import InpainterConfig, MaeConfig, RunConfig
+from xectool.training.memory_estimate.calibration import Calibration
+from xectool.training.memory_estimate.child import ask
+from xectool.training.memory_estimate.device import Device, largest_batch
+from xectool.training.memory_estimate.host import HostSide, checkpoint_file_bytes, disk_terms, loader_lines
+from xectool.training.memory_estimate.plan import BASE, Remedy, line, plan
+from xectool.training.memory_estimate.predictions import SensorPredictions
+from xectool.training.memory_estimate.recording import Recording
+from xectool.training.memory_estimate.request import VALID_NPHO, VALID_TIME
+
+_WORTH_SHARDING: Final = 0.3
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of an estimate.
+
+    Attributes:
+        events: Events of the data set, and of the predictions.
+        amp: Precision, resolved for the device.
+        max_batch: Whether the largest batch is wanted even if the step fits.
+        remedies: Whether remedies are estimated.
+        mask_ratio: Of the account of predictions; None takes the configuration's.
+        compile_threads: Compile processes at once, 0 without a compiler.
+    """
+
+    events: int
+    amp: str
+    max_batch: bool = False
+    remedies: bool = True
+    mask_ratio: float | None = None
+    compile_threads: int = 0
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A remedy with its effect.
+
+    Attributes:
+        remedy: What it does.
+        settings: ``key=value`` lines of the configuration.
+        peak_bytes: Peak of tensors with it; None where it is not a matter of tensors.
+        saves_bytes: What it takes off the peak.
+        note: What it costs, or why there is nothing to save.
+    """
+
+    remedy: str
+    settings: tuple[str, ...]
+    peak_bytes: int | None
+    saves_bytes: int | None
+    note: str
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Memory of one configuration.
+
+    Attributes:
+        step: Tape of the step.
+        device: Where it runs.
+        max_batch: Largest batch that fits, None where it was not asked for.
+        host: Terms of the host's memory.
+        disk: Terms of the disk.
+        checkpoint_bytes: Of one checkpoint.
+        loader_bytes: Of the loader.
+        predictions_bytes: Peak of writing predictions.
+        advice: Remedies, in the order in which to try them.
+        predictions: Of single sensors, None for a regressor.
+        lines: Accounts of loader and predictions.
+        estimator_bytes: Memory that the estimate itself took.
+        notes: What was assumed.
+    """
+
+    step: Recording
+    device: Device
+    max_batch: int | None
+    host: Mapping[str, int]
+    disk: Mapping[str, int]
+    checkpoint_bytes: int
+    loader_bytes: int
+    predictions_bytes: int
+    advice: tuple[Advice, ...]
+    predictions: SensorPredictions | None
+    lines: tuple[str, ...]
+    estimator_bytes: int
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def host_bytes(self) -> int:
+        """Peak of the host's memory."""
+        return sum(self.host.values())
+
+
+def estimate(config: RunConfig, device: Device, wanted: Wanted, calibration: Calibration) -> Estimate:
+    """Return the memory of a configuration; takes about half a gigabyte and some seconds, whatever its size.
+
+    Raises:
+        XecError: The network cannot be built.
+    """
+    asked = plan(config, wanted.amp, valid_shares(), larger=wanted.max_batch, remedies=wanted.remedies)
+    answer = ask(tuple(asked.requests.values()), wanted.events)
+    tapes = {name: asked.whole(name, tape) for name, tape in zip(asked.requests, answer.recordings, strict=True)}
+    step = tapes[BASE]
+    predictions = sensor_predictions(config, wanted.events, wanted.mask_ratio)
+    side = HostSide(config, answer.loader_bytes, step.peak(), device.is_gpu, wanted.compile_threads, predictions)
+    checkpoint_bytes = checkpoint_file_bytes(step)
+    validation = config.validation.batch_size or config.data.batch_size
+    return Estimate(
+        step=step,
+        device=device,
+        max_batch=_largest(config, device, tapes, wanted) if wanted.max_batch else None,
+        host=side.terms(calibration),
+        disk=disk_terms(config, checkpoint_bytes, wanted.events, predictions),
+        checkpoint_bytes=checkpoint_bytes,
+        loader_bytes=answer.loader_bytes,
+        predictions_bytes=side.predictions_bytes(),
+        advice=tuple(_advice(remedy, tapes, device) for remedy in asked.remedies),
+        predictions=predictions,
+        lines=(*loader_lines(config, answer.loader_bytes), *(predictions.lines(validation) if predictions else ())),
+        estimator_bytes=answer.rss_bytes,
+        notes=step.notes,
+    )
+
+
+def valid_shares() -> tuple[float, float]:
+    """Return the shares of sensors with valid photons and with a valid time that are taken for granted."""
+    return VALID_NPHO, VALID_TIME
+
+
+def sensor_predictions(config: RunConfig, events: int, mask_ratio: float | None) -> SensorPredictions | None:
+    """Return the predictions of single sensors, None for a network that makes none, unless a ratio is given."""
+    if mask_ratio is not None:
+        return SensorPredictions(events, mask_ratio)
+    if not isinstance(config, MaeConfig | InpainterConfig):
+        return None
+    ratio = config.model.mask_ratio
+    return SensorPredictions(events, ratio if isinstance(ratio, float) else max(ratio.values()))
+
+
+def compile_threads(config: RunConfig, on_gpu: bool) -> int:
+    """Return how many processes the compiler starts; none where it does not run."""
+    mode = config.training.compile
+    if mode == "none" or (mode == "auto" and not on_gpu):
+        return 0
+    return min(32, len(os.sched_getaffinity(0)))
+
+
+def _largest(config: RunConfig, device: Device, tapes: Mapping[str, Recording], wanted: Wanted) -> int:
+    """Return the largest batch that fits: by the line through the tapes, else by taping each batch on the way."""
+    return largest_batch(device, line(tapes) or _taped(config, wanted))
+
+
+def _taped(config: RunConfig, wanted: Wanted) -> Callable[[int], Recording]:
+    """Return a function that tapes the step of a batch, each time anew."""
+
+    def at(batch_size: int) -> Recording:
+        data = config.data.model_copy(update={"batch_size": batch_size})
+        asked = plan(config.model_copy(update={"data": data}), wanted.amp, valid_shares(), False, False)
+        return asked.whole(BASE, ask(tuple(asked.requests.values()), wanted.events).recordings[0])
+
+    return at
+
+
+def _advice(remedy: Remedy, tapes: Mapping[str, Recording], device: Device) -> Advice:
+    base = tapes[BASE]
+    if remedy.key or remedy.without:
+        changed = tapes[remedy.key] if remedy.key else base.without(remedy.without)
+        peak = device.tensors(changed)
+        return Advice(remedy.title, remedy.settings, peak, device.tensors(base) - peak, remedy.note)
+    note = remedy.note or _sharding(base)
+    return Advice(remedy.title, remedy.settings, None, 0 if remedy.settings else None, note)
+
+
+def _sharding(step: Recording) -> str:
+    held = step.split(step.peak_at())
+    own = held["parameters"] + held["optimizer"]
+    share = own / max(step.peak(), 1)
+    if share > _WORTH_SHARDING:
+        return f"parameters and optimizer are {own / 1e9:.3g} GB, {share:.0%} of the peak: with several GPUs, worth it"
+    return f"not useful here: parameters and optimizer are {own / 1e9:.3g} GB, {share:.0%} of the peak"

@@ -1,0 +1,134 @@
+"""Host memory and disk of a run, term by term."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from xectool.config.capacity_rules import BYTES_PER_EVENT
+from xectool.config.root import RegressorConfig, RunConfig
+from xectool.training.memory_estimate.calibration import Calibration
+from xectool.training.memory_estimate.predictions import COLUMN_BYTES, SensorPredictions
+from xectool.training.memory_estimate.recording import Recording
+
+READER_BYTES: Final = 150_000_000
+"""One reader process; it loads no torch."""
+COMPILE_THREAD_BYTES: Final = 1_000_000_000
+"""One compile process (chosen; older advice)."""
+GPU_HOST_BYTES: Final = 1_500_000_000
+"""What a CUDA driver maps on the host; not measured on a GPU."""
+OLDER_FACTORS: Final = {"float32": 6.5, "float64": 8.4}
+"""Peak of the older loader in units of a worker's raw float32 chunk, by type of the branches, measured."""
+INCIDENT_CAP_BYTES: Final = 1_000_000_000
+_EXTRA_CHECKPOINTS: Final = 3  # last, best, and the one being written
+_REGRESSOR_ROW_BYTES: Final = 24
+_FLOATS_PER_TASK: Final = 3 * 3
+_EPOCH_FILE_EVENTS: Final = 1000
+
+
+@dataclass(frozen=True)
+class HostSide:
+    """What decides the memory of the host.
+
+    Attributes:
+        config: The run.
+        loader_bytes: Bound on what the loader holds.
+        tensors_bytes: Peak of all tensors.
+        on_gpu: Whether these lie on a GPU.
+        compile_threads: Compile processes at once.
+        predictions: Of single sensors, None for a regressor.
+    """
+
+    config: RunConfig
+    loader_bytes: int
+    tensors_bytes: int
+    on_gpu: bool
+    compile_threads: int = 0
+    predictions: SensorPredictions | None = None
+
+    def predictions_bytes(self) -> int:
+        """Return the peak of writing predictions: one batch."""
+        batch = self.config.validation.batch_size or self.config.data.batch_size
+        return self.predictions.streamed_bytes(batch) if self.predictions else 2 * batch * row_bytes(self.config)
+
+    def terms(self, calibration: Calibration) -> dict[str, int]:
+        """Return the memory of the host by what takes it, in bytes."""
+        data = self.config.data
+        found = {
+            "interpreter and libraries": calibration.base_bytes,
+            "loader": self.loader_bytes,
+            "reader processes": data.num_workers * READER_BYTES,
+            "predictions, one batch": self.predictions_bytes(),
+        }
+        if self.on_gpu:
+            found["driver of the GPU"] = GPU_HOST_BYTES
+        else:
+            found["tensors of the step"] = round(calibration.slack * self.tensors_bytes)
+        if self.compile_threads:
+            found["compile processes"] = self.compile_threads * COMPILE_THREAD_BYTES
+        return found
+
+
+def loader_lines(config: RunConfig, loader_bytes: int) -> tuple[str, ...]:
+    """Return the account of the loader, and what the older one would take with the same numbers."""
+    data = config.data
+    raw = data.chunksize * BYTES_PER_EVENT
+    workers = max(1, data.num_workers)
+    older = ", ".join(
+        f"x {factor:g} ({kind}) x {workers} = {workers * factor * raw / 1e9:.4g} GB"
+        for kind, factor in OLDER_FACTORS.items()
+    )
+    return (
+        f"chunk: {data.chunksize} events x {BYTES_PER_EVENT} B = {raw / 1e9:.2f} GB raw float32, held once for all "
+        f"workers; loader at most {loader_bytes / 1e9:.4g} GB = x {loader_bytes / raw:.3g} of it",
+        f"older loader, a chunk in each worker: {raw / 1e9:.2f} GB {older}",
+    )
+
+
+def row_bytes(config: RunConfig) -> int:
+    """Return the bytes of one row of a prediction file."""
+    if isinstance(config, RegressorConfig):
+        return _REGRESSOR_ROW_BYTES + 4 * _FLOATS_PER_TASK * len(config.tasks.enabled())
+    return 0
+
+
+def checkpoint_file_bytes(recording: Recording) -> int:
+    """Return the size of one checkpoint: weights, buffers, their average, and the optimizer's two moments."""
+    return sum(recording.total(name) for name in ("parameters", "buffers", "ema", "optimizer"))
+
+
+def disk_terms(
+    config: RunConfig, checkpoint_bytes: int, events: int, predictions: SensorPredictions | None
+) -> Mapping[str, int]:
+    """Return the disk space of a run by what takes it, in bytes.
+
+    Args:
+        config: The run.
+        checkpoint_bytes: Of one checkpoint.
+        events: Events that are predicted at the end.
+        predictions: Of single sensors, None for a regressor.
+    """
+    checkpoint, training = config.checkpoint, config.training
+    kept = _EXTRA_CHECKPOINTS + training.epochs // checkpoint.save_interval
+    if config.guards.on_spike == "rewind":
+        kept += config.guards.ring_states
+    written = 0
+    if checkpoint.save_predictions:
+        written = predictions_file_bytes(config, events, predictions)
+    window = config.data.batch_size * training.grad_accum_steps * BYTES_PER_EVENT
+    return {
+        "checkpoints": kept * checkpoint_bytes,
+        "predictions": written,
+        "incidents": min(config.guards.max_incidents * window, INCIDENT_CAP_BYTES),
+    }
+
+
+def predictions_file_bytes(config: RunConfig, events: int, predictions: SensorPredictions | None) -> int:
+    """Return the size of all prediction files of a run, uncompressed."""
+    if predictions is None:
+        return events * row_bytes(config)
+    interval = getattr(config.checkpoint, "root_save_interval", config.training.epochs)
+    files = config.training.epochs // interval
+    rows = predictions.count + files * min(events, _EPOCH_FILE_EVENTS) * predictions.per_event
+    return rows * COLUMN_BYTES

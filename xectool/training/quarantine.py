@@ -1,0 +1,131 @@
+"""Events that a run leaves out for good, by identity, within a budget."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from xectool.config.guards import GuardsConfig
+from xectool.data.loader import EventLoader
+from xectool.errors import RunDiverged
+from xectool.runlog.atomic import write_text
+
+FILE_NAME: Final = "quarantine.json"
+ALWAYS_ALLOWED: Final = 16  # a small data set has a right to a few bad events as well
+
+
+@dataclass(frozen=True)
+class PoisonedEvent:
+    """One event that is left out.
+
+    Attributes:
+        file: Path of its file.
+        file_index: Index of the file among the training files of this run.
+        entry: Entry in the file.
+        run: Run number.
+        event: Event number.
+        reason: Code of the cause, such as ``XT-NAN-DATA``.
+        step: Optimizer step that found it.
+    """
+
+    file: str
+    file_index: int
+    entry: int
+    run: int
+    event: int
+    reason: str
+    step: int
+
+    @property
+    def identity(self) -> list[int]:
+        """File index, entry, run and event number."""
+        return [self.file_index, self.entry, self.run, self.event]
+
+
+class Quarantine:
+    """The events of a run that its training loader no longer serves.
+
+    Args:
+        config: The guards section.
+        loader: The training events.
+    """
+
+    def __init__(self, config: GuardsConfig, loader: EventLoader) -> None:
+        num_events = loader.plan.num_events
+        allowed = max(ALWAYS_ALLOWED, int(config.max_quarantined * num_events)) if config.max_quarantined else 0
+        self.budget = min(allowed, num_events // 2)
+        self.enabled = config.quarantine
+        self.events: list[PoisonedEvent] = []
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def add(self, found: Sequence[PoisonedEvent], run_dir: Path) -> None:
+        """Leave out further events from now on, and write the list of all to the run directory.
+
+        Raises:
+            RunDiverged: There are more than the budget allows; the list names them all.
+            DiskError: The list cannot be written.
+        """
+        self._leave_out(found)
+        self.write(run_dir)
+        if len(self.events) > self.budget:
+            last = self.events[-1]
+            raise RunDiverged(
+                f"{len(self.events)} events had to be left out, more than the {self.budget} allowed; the last: entry "
+                f"{last.entry} of {last.file}, run {last.run} event {last.event} ({last.reason})",
+                where=f"{run_dir / FILE_NAME} names them all",
+                fix="look at those events; to allow more: --set guards.max_quarantined=0.2",
+                code="XT-QUARANTINE-FULL",
+            )
+
+    def write(self, run_dir: Path) -> None:
+        """Write the list to the run directory.
+
+        Raises:
+            DiskError: The disk refuses.
+        """
+        content = {"format": 1, "budget": self.budget, "events": [asdict(event) for event in self.events]}
+        write_text(run_dir / FILE_NAME, json.dumps(content, indent=1) + "\n")
+
+    def read(self, run_dir: Path) -> int:
+        """Leave out what the list of the run directory names beyond what is known; return how many were added."""
+        path = run_dir / FILE_NAME
+        if not path.is_file():
+            return 0
+        known = len(self.events)
+        self.load_state_dict(json.loads(path.read_text()))
+        return len(self.events) - known
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resume needs."""
+        return {"events": [asdict(event) for event in self.events]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Leave out the events of a saved state; files are told by their path, whatever their place now.
+
+        Events of files that are not trained on are forgotten.
+        """
+        places = {str(Path(file.path).resolve()): index for index, file in enumerate(self._loader.source.files)}
+        saved = [PoisonedEvent(**values) for values in state["events"]]
+        here = [(event, places.get(str(Path(event.file).resolve()))) for event in saved]
+        self._leave_out([_moved(event, place) for event, place in here if place is not None])
+
+    def _leave_out(self, found: Sequence[PoisonedEvent]) -> None:
+        known = {(event.file_index, event.entry) for event in self.events}
+        new = [event for event in found if (event.file_index, event.entry) not in known]
+        if new:
+            self.events += new
+            self._loader.exclude(
+                np.array([event.file_index for event in new]), np.array([event.entry for event in new])
+            )
+
+
+def _moved(event: PoisonedEvent, file_index: int) -> PoisonedEvent:
+    return PoisonedEvent(**{**asdict(event), "file_index": file_index})

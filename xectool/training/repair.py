@@ -1,0 +1,181 @@
+"""Copy ROOT files with their dead sensors filled by an inpainter, block by block: memory does not grow with the events.
+
+Axes: B events, S sensors (4760).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from xectool.data.dead_masks import DeadSensors, EventPlaces
+from xectool.data.events import EventSource
+from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS, UNKNOWN_ABOVE
+from xectool.errors import DataFileError
+from xectool.rootio.copying import CarriedBranches, carried_branches
+from xectool.rootio.reader import EventFile
+from xectool.rootio.writer import BranchSpec, TreeWriter
+from xectool.tasks.event_variants import Fill
+from xectool.training.heap import trimmed
+
+FLAG_BRANCH = "repaired"
+"""One number a sensor, 1 where an inpainter has filled it."""
+FloatArray = npt.NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class RepairRun:
+    """How events are repaired.
+
+    Attributes:
+        fill: What the inpainter says about hidden sensors.
+        dead: Which sensors are filled.
+        device: Where the inpainter computes.
+        batch_size: Events in one forward pass.
+        advanced: Called after every block.
+    """
+
+    fill: Fill
+    dead: DeadSensors
+    device: torch.device
+    batch_size: int
+    advanced: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """What was written.
+
+    Attributes:
+        num_events: Events written.
+        num_dead: Readings of dead sensors in them.
+        num_filled: Those that the inpainter filled.
+        left_out: Branches of the input that could not be carried, with the reason.
+        events_per_s: Rate, reading and writing included.
+    """
+
+    num_events: int
+    num_dead: int
+    num_filled: int
+    left_out: dict[str, str]
+    events_per_s: float
+
+
+def write_repaired(source: EventSource, output: Path, run: RepairRun) -> Repaired:
+    """Write the events of a source with their dead sensors filled, and a flag for every sensor that was.
+
+    All branches are copied as they are; npho and time change at filled sensors only. A dead sensor without an answer
+    keeps what the file says, and no flag. The file gets its name when it is whole.
+
+    Args:
+        source: The events, in the order of its files.
+        output: The ROOT file; its tree has the name of the first file's.
+        run: How they are repaired.
+
+    Raises:
+        DataFileError: A branch is damaged, or a file has a branch ``repaired`` of another meaning.
+        DiskError: The disk is full.
+    """
+    began = time.perf_counter()
+    used = [index for index, file in enumerate(source.files) if file.num_selected]
+    with ExitStack() as stack:
+        files = [stack.enter_context(EventFile(source.files[i].path, source.files[i].tree)) for i in used]
+        carried = carried_branches(files)
+        counts = np.zeros(3, np.int64)
+        with TreeWriter(output, _specs(carried, source, files), files[0].tree) as writer:
+            for rows, number in trimmed(_blocks(source, carried, list(zip(used, files, strict=True)), run)):
+                writer.extend(rows)
+                counts += number
+                run.advanced()
+    seconds = max(time.perf_counter() - began, 1e-9)
+    return Repaired(int(counts[0]), int(counts[1]), int(counts[2]), dict(carried.left_out), int(counts[0]) / seconds)
+
+
+def _blocks(
+    source: EventSource, carried: CarriedBranches, files: list[tuple[int, EventFile]], run: RepairRun
+) -> Iterator[tuple[dict[str, Any], list[int]]]:
+    """Yield the rows of each block with its counts of events, dead and filled readings."""
+    for index, file in files:
+        # `first` cuts a source at an entry, so what is served of a file starts at its first entry.
+        num_events = source.files[index].num_selected
+        for start in range(0, num_events, run.batch_size):
+            stop = min(start + run.batch_size, num_events)
+            rows = carried.read(file, start, stop)
+            branches = (source.branches.npho, source.branches.time)
+            npho, times = (_readings(file, branch, start, stop) for branch in branches)
+            dead = run.dead.mask(EventPlaces(npho, np.full(stop - start, index), np.arange(start, stop)))
+            filled = _fill(npho, times, dead, run)
+            rows |= _repaired_rows(rows, _names(source), (npho, times), filled)
+            yield rows, [stop - start, int(dead.sum()), int(filled.sum())]
+
+
+def _fill(npho: FloatArray, times: FloatArray, dead: npt.NDArray[np.bool_], run: RepairRun) -> npt.NDArray[np.bool_]:
+    """Put the inpainter's answers into npho and times, both (B, S); return where it had one, shape (B, S)."""
+    rows = np.flatnonzero(dead.any(axis=1))
+    filled = np.zeros(dead.shape, bool)
+    if not len(rows):
+        return filled
+    inputs = (torch.from_numpy(np.ascontiguousarray(values[rows])).to(run.device) for values in (npho, times, dead))
+    answer = run.fill(*inputs)
+    photons = answer["npho"].float().cpu().numpy()
+    seconds = answer["time"].float().cpu().numpy()
+    good = dead[rows] & (np.abs(photons) <= UNKNOWN_ABOVE)
+    filled[rows] = good
+    npho[rows] = np.where(good, photons, npho[rows])
+    times[rows] = np.where(good, np.where(np.abs(seconds) <= UNKNOWN_ABOVE, seconds, DEAD_VALUE), times[rows])
+    return filled
+
+
+def _repaired_rows(
+    rows: dict[str, Any],
+    names: tuple[str, str],
+    readings: tuple[FloatArray, FloatArray],
+    filled: npt.NDArray[np.bool_],
+) -> dict[str, Any]:
+    """Return npho, time and flag; what is not filled keeps the number and precision of the file."""
+    changed: dict[str, Any] = {}
+    for name, values in zip(names, readings, strict=True):
+        stored = rows[name]
+        if not isinstance(stored, np.ndarray):  # of variable length in the file; every entry has one number a sensor
+            changed[name] = values
+            continue
+        dtype = np.result_type(stored.dtype, np.float32)
+        changed[name] = np.where(filled, values.astype(dtype), stored.reshape(filled.shape).astype(dtype))
+    earlier = rows[FLAG_BRANCH] != 0 if FLAG_BRANCH in rows else False
+    return changed | {FLAG_BRANCH: (filled | earlier).astype(np.uint8)}
+
+
+def _specs(carried: CarriedBranches, source: EventSource, files: list[EventFile]) -> dict[str, BranchSpec]:
+    specs = dict(carried.specs)
+    for name in _names(source):
+        spec = specs[name]
+        dtype = np.dtype(np.float32) if isinstance(spec, str) else np.result_type(spec[0], np.float32)
+        specs[name] = (dtype, (NUM_SENSORS,))
+    known = specs.get(FLAG_BRANCH)
+    if known is not None and (isinstance(known, str) or tuple(known[1]) != (NUM_SENSORS,)):
+        raise DataFileError(
+            f"'{files[0].path}' has a branch '{FLAG_BRANCH}' of its own, which is no flag of {NUM_SENSORS} sensors",
+            where=f"{files[0].where} branch {FLAG_BRANCH}",
+            fix="write the file without that branch, or under another name",
+            code="XT-DATA-REPAIRED",
+        )
+    return specs | {FLAG_BRANCH: (np.dtype(np.uint8), (NUM_SENSORS,))}
+
+
+def _names(source: EventSource) -> tuple[str, str]:
+    """Return the names that npho and time have in a copy."""
+    return source.branches.npho.rpartition("/")[2], source.branches.time.rpartition("/")[2]
+
+
+def _readings(file: EventFile, branch: str, start: int, stop: int) -> FloatArray:
+    values = np.empty((stop - start, NUM_SENSORS), np.float32)
+    file.read_into(branch, start, stop, values)
+    return values
