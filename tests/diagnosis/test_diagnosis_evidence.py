@@ -1,0 +1,139 @@
+"""The evidence of a run: bounded, live, and indifferent to what is missing or broken."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from xectool.diagnosis import evidence
+from xectool.diagnosis.evidence import gather
+from xectool.diagnosis.history import SCALARS, HistoryBuilder
+from xectool.diagnosis.ranking import diagnose
+from xectool.diagnosis.statistics import trailing_median
+from xectool.runlog.records import StepRecord
+from xectool.runlog.writer import RunWriter
+
+Write = Callable[[Any], Path]
+
+
+def step(number: int, loss: float = 1.0) -> StepRecord:
+    return StepRecord(1, number, number / 10, number / 10, loss, {"energy": loss}, lr=1e-3, grad_norm=loss, step_s=0.1)
+
+
+def test_memory_is_bounded_and_what_is_worth_noting_stays() -> None:
+    builder, bad = HistoryBuilder(max_rows=4000), (37, 12_345, 20_000)
+    tracemalloc.start()
+    for number in range(1, 50_001):
+        builder.add(step(number, float("nan") if number in bad else 1.0 + 500 * (number == 9_000)), 1)
+    history = builder.build()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert history.seen == 50_000
+    assert history.thinned
+    assert len(history) <= 2 * 4000 + 4096
+    assert peak < 60e6
+    kept = history["step"]
+    assert set(bad) <= set(kept.astype(int))
+    assert 9_000 in kept
+    assert np.all(np.diff(kept) > 0)
+    assert kept[-1000:].tolist() == list(range(49_001, 50_001))
+
+
+def test_columns_are_what_was_recorded() -> None:
+    builder = HistoryBuilder()
+    for number in range(1, 101):
+        builder.add(step(number, number / 7), 1)
+    history = builder.build()
+    assert history["loss"].tolist() == [number / 7 for number in range(1, 101)]
+    assert history.terms["energy"].tolist() == history["loss"].tolist()
+    assert np.isnan(history["rss_bytes"]).all()
+    assert {len(history[name]) for name in SCALARS} == {100}
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=60), st.sampled_from([3, 5, 21]))
+@settings(deadline=None)
+def test_trailing_medians_look_back_only(values: list[float], window: int) -> None:
+    series = np.array(values)
+    medians = trailing_median(series, window)
+    for index in range(1, len(values)):
+        assert medians[index] == np.median(series[max(0, index - window) : index])
+    assert np.isnan(medians[0])
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_columns_and_records_give_the_same_evidence(
+    course: Any, write_run: Write, monkeypatch: pytest.MonkeyPatch, resumed: bool
+) -> None:
+    run = course(steps=150, resume_at=60 if resumed else 0)
+    run.nan(50)
+    run.at(90, step=80)
+    run.event(30, "rewind", from_step=30, to_step=28, reason="spike")
+    place = write_run(run)
+    by_columns = gather(place)
+    monkeypatch.setattr(evidence, "_by_columns", lambda *_: False)
+    by_records = gather(place)
+    for name in SCALARS:
+        assert np.array_equal(by_columns.steps[name], by_records.steps[name], equal_nan=True), name
+    for ours, theirs in (
+        (by_columns.steps.terms, by_records.steps.terms),
+        (by_columns.steps.blocks, by_records.steps.blocks),
+    ):
+        assert list(ours) == list(theirs)
+        assert all(np.array_equal(ours[name], theirs[name], equal_nan=True) for name in ours)
+    assert by_columns.events == by_records.events
+    assert str(by_columns.epochs) == str(by_records.epochs)  # unknown numbers are NaN
+    assert by_columns.attempts == by_records.attempts
+    assert by_columns.repeated == by_records.repeated == (80,)
+    assert by_columns.repeated_batches == by_records.repeated_batches
+
+
+def test_a_live_run_is_read_while_it_is_written(tmp_path: Path) -> None:
+    with RunWriter(tmp_path) as writer:
+        for number in range(1, 60):
+            writer.step(step(number))
+        found = gather(tmp_path)
+        assert found.status.state == "running"
+        assert len(found.steps) == 59
+        assert diagnose(found).healthy
+        writer.event("finished", "finished")
+
+
+def test_steps_taken_back_by_a_resume_do_not_count(course: Any, write_run: Write) -> None:
+    place = write_run(course(steps=60))
+    with RunWriter(place) as writer:
+        writer.resume(40, 1)
+        for number in range(41, 51):
+            writer.step(step(number))
+        writer.event("finished", "finished")
+    found = gather(place)
+    assert found.steps["step"].tolist() == list(range(1, 51))
+    assert found.repeated == ()
+    assert [attempt.resumed_after for attempt in found.attempts] == [None, 40]
+
+
+def test_a_second_start_over_saved_progress_is_a_silent_restart(course: Any, write_run: Write) -> None:
+    place = write_run(course(steps=80))
+    with RunWriter(place) as writer:
+        for number in range(1, 21):
+            writer.step(step(number))
+        writer.event("finished", "finished")
+    assert diagnose(gather(place)).causes[0].code == "XT-RESTART"
+
+
+def test_broken_files_cost_only_what_they_would_have_said(course: Any, write_run: Write) -> None:
+    place = write_run(course())
+    (place / "config.yaml").write_text("training: [")
+    (place / "manifest.json").write_text("{")
+    (place / "incidents" / "0001").mkdir(parents=True)
+    (place / "incidents" / "0001" / "incident.json").write_text('{"step": ')
+    (place / "tracking").mkdir()
+    (place / "tracking" / "state.json").write_text("[1, 2")
+    found = gather(place)
+    assert (found.config, found.incidents, found.tracker) == ({}, (), {})
+    assert diagnose(found).healthy

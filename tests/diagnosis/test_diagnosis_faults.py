@@ -1,0 +1,425 @@
+"""Each fault is named first, whatever its magnitude, place and seed; two at once are both named."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from xectool.diagnosis.cause import Diagnosis
+
+Record = Callable[[Any], Diagnosis]
+few = settings(
+    max_examples=5,
+    deadline=None,
+    phases=[Phase.generate],  # a failing run says enough; a smaller one is not worth the minutes
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+seeds = st.integers(0, 10**6)
+EVENTS = [[0, entry, 1, 100 + entry] for entry in range(8)]
+
+
+def roots(found: Diagnosis) -> list[str]:
+    return [cause.code for cause in found.causes if not cause.follows]
+
+
+def poison(course: Any, step: int, **said: Any) -> None:
+    """A NaN that single events bring, as the guard records it without a triage."""
+    course.nan(step, stage="loss", events=EVENTS, columns=["file_index", "entry", "run", "event"], **said)
+
+
+def explode(course: Any, first: int, steps: int = 40, rate: float = 1.25, terms: bool = True) -> None:
+    """Losses and gradients grow until nothing is finite."""
+    growth = rate ** np.arange(1, steps + 1)
+    course.scale(first, growth, growth)
+    for step in range(first + steps, min(first + steps + 6, course.steps) + 1):
+        course.nan(step)
+    course.rows = course.rows[: first + steps + 5]
+    course.steps = len(course.rows)
+    course.end, course.end_data = "failed", {"message": "RunDiverged: training stopped", "code": "XT-NAN"}
+
+
+@few
+@given(seed=seeds, step=st.integers(5, 190), suspects=st.booleans())
+def test_a_nan_of_single_events_at_a_sound_rate_is_data(
+    record: Record, course: Any, seed: int, step: int, suspects: bool
+) -> None:
+    run = course(seed=seed)
+    poison(run, step, **({"suspects": EVENTS[:1]} if suspects else {}))
+    found = record(run)
+    assert found.causes[0].code == "XT-NAN-DATA"
+    assert found.causes[0].step == step
+    assert any("XT-NAN-LR" in line for line in found.causes[0].ruled_out)
+
+
+@few
+@given(seed=seeds, first=st.integers(30, 120), rate=st.floats(1.12, 2.0))
+def test_a_nan_after_growing_gradients_is_the_rate_and_not_the_data(
+    record: Record, course: Any, seed: int, first: int, rate: float
+) -> None:
+    run = course(seed=seed)
+    explode(run, first, rate=rate)
+    found = record(run)
+    assert roots(found) == ["XT-NAN-LR"]
+    assert "training.lr=0.0001" in found.causes[0].fix
+
+
+@few
+@given(seed=seeds, size=st.floats(11, 1e6))
+def test_the_rate_is_not_blamed_where_inputs_are_far_out_of_scale(
+    record: Record, course: Any, seed: int, size: float
+) -> None:
+    run = course(seed=seed, input_scale={"npho": {"mean": size, "std": size, "absmax": 10 * size},
+                                         "time": {"mean": 0.0, "std": 0.5, "absmax": 2.0}})  # fmt: skip
+    explode(run, 60)
+    assert roots(record(run))[0] == "XT-INPUT-SCALE"
+
+
+@few
+@given(seed=seeds, step=st.integers(3, 60), factor=st.floats(2, 50))
+def test_inputs_out_of_scale_come_before_the_plateau_they_lead_to(
+    record: Record, course: Any, seed: int, step: int, factor: float
+) -> None:
+    run = course(
+        seed=seed, floor=1.02, noise=0.05, input_scale={"npho": {"mean": 0.2, "std": 25 * factor, "absmax": 1e4}}
+    )
+    assert roots(record(run)) == ["XT-INPUT-SCALE"]
+
+
+@few
+@given(seed=seeds, first=st.integers(2, 150), term=st.sampled_from(["energy", "uvwFI"]))
+def test_one_term_that_leaves_its_domain_again_and_again_is_the_loss(
+    record: Record, course: Any, seed: int, first: int, term: str
+) -> None:
+    run = course(seed=seed)
+    for step in range(first, 200, 9):
+        events = [[0, 1000 * step + entry, 1, step] for entry in range(8)]
+        run.nan(step, (term,), stage="loss", events=events)
+    assert record(run).causes[0].code == "XT-NAN-LOSS"
+
+
+@few
+@given(seed=seeds, start=st.integers(60, 120), every=st.integers(4, 12))
+def test_scaled_gradients_that_go_on_overflowing_are_the_precision(
+    record: Record, course: Any, seed: int, start: int, every: int
+) -> None:
+    run = course(seed=seed, config={"training": {"amp": "fp16"}})
+    scale = 65536.0
+    for step, row in enumerate(run.rows, start=1):
+        bad = step >= start and step % every == 0
+        scale = scale / 2 if bad else scale
+        row |= {"amp_scale": scale, **({"grad_norm": math.inf, "nonfinite": True, "skipped": True} if bad else {})}
+    assert record(run).causes[0].code == "XT-AMP-OVERFLOW"
+
+
+@few
+@given(seed=seeds, step=st.integers(5, 150))
+def test_a_finite_loss_with_a_non_finite_gradient_is_the_gradient(
+    record: Record, course: Any, seed: int, step: int
+) -> None:
+    run = course(seed=seed)
+    run.nan(step, (), stage="gradient", parameters=["backbone.norm.weight"])
+    assert record(run).causes[0].code == "XT-NAN-GRAD"
+
+
+@few
+@given(seed=seeds, step=st.integers(20, 190), known=st.booleans())
+def test_weights_that_are_not_finite_are_told_from_data(
+    record: Record, course: Any, seed: int, step: int, known: bool
+) -> None:
+    run = course(seed=seed)
+    for later in range(step, step + 6):
+        run.nan(later, **({"stage": "weights"} if known else {}))
+    run.rows, run.steps, run.end = run.rows[: step + 5], step + 5, "failed"
+    run.end_data = {"message": "RunDiverged: training stopped"}
+    assert roots(record(run)) == ["XT-NAN-WEIGHTS"]
+
+
+@few
+@given(seed=seeds, at=st.integers(30, 120), delay=st.integers(1, 3), said=st.booleans())
+def test_a_nan_right_after_a_resume_is_the_state_it_brought_back(
+    record: Record, course: Any, seed: int, at: int, delay: int, said: bool
+) -> None:
+    run = course(seed=seed, resume_at=at, resume_data={"weights_finite": True, "optimizer_finite": not said})
+    for step in range(at + delay, at + delay + 6):
+        run.nan(step)
+    run.rows, run.steps, run.end = run.rows[: at + delay + 5], at + delay + 5, "failed"
+    assert roots(record(run)) == ["XT-NAN-RESUME"]
+
+
+@few
+@given(seed=seeds, at=st.integers(30, 120), factor=st.floats(30, 1e5))
+def test_a_loss_that_explodes_after_a_resume_is_the_state_it_brought_back(
+    record: Record, course: Any, seed: int, at: int, factor: float
+) -> None:
+    run = course(seed=seed, resume_at=at)
+    run.scale(at + 2, factor * np.exp(-np.arange(60) / 30))
+    assert record(run).causes[0].code == "XT-NAN-RESUME"
+
+
+@few
+@given(seed=seeds, step=st.integers(25, 190), factor=st.floats(20, 1e8))
+def test_one_wild_batch_is_an_event(record: Record, course: Any, seed: int, step: int, factor: float) -> None:
+    run = course(seed=seed)
+    run.scale(step, np.array([factor, 1.5, 1.2]), np.array([factor, 1.2, 1.1]))
+    found = record(run)
+    assert found.causes[0].code == "XT-SPIKE-EVENT"
+    assert found.causes[0].step == step
+
+
+@few
+@given(seed=seeds, lr=st.floats(0.05, 10), rise=st.floats(12, 1e6))
+def test_a_start_that_explodes_is_the_rate(record: Record, course: Any, seed: int, lr: float, rise: float) -> None:
+    run = course(seed=seed, lr=lr)
+    rows = rise ** (np.minimum(np.arange(200), 4) / 4)
+    run.scale(1, rows, rows**1.5)
+    found = record(run)
+    assert roots(found)[0] == "XT-SPIKE-LR"
+    assert "training.lr=0.0003" in found.causes[0].fix or "training.lr=0.00" in found.causes[0].fix
+
+
+@few
+@given(seed=seeds, first=st.integers(60, 140), rate=st.floats(1.15, 1.5))
+def test_a_loss_that_climbs_with_its_gradient_is_the_rate(
+    record: Record, course: Any, seed: int, first: int, rate: float
+) -> None:
+    run = course(seed=seed)
+    growth = np.minimum(rate ** np.arange(1, 61), 1e4)
+    run.scale(first, growth)
+    assert record(run).causes[0].code == "XT-SPIKE-LR"
+
+
+@few
+@given(seed=seeds, at=st.integers(80, 180), delay=st.integers(0, 6), factor=st.floats(40, 1e4), told=st.booleans())
+def test_a_jump_after_the_schedule_went_back_up_is_the_restart(
+    record: Record, course: Any, seed: int, at: int, delay: int, factor: float, told: bool
+) -> None:
+    run = course(seed=seed, config={"training": {"lr_scheduler": "cosine_restarts"}})
+    for step, row in enumerate(run.rows, start=1):
+        place = (step - 1) / at if step <= at else (step - at - 1) / at
+        row["lr"] = 1e-7 + (1e-3 - 1e-7) * 0.5 * (1 + math.cos(math.pi * min(1.0, place)))
+    run.scale(at + 1 + delay, factor * np.exp(-np.arange(30) / 5) + 1)
+    if told:
+        run.event(at, "schedule_restart", lr_before=1e-7, lr_after=1e-3)
+    assert record(run).causes[0].code == "XT-SPIKE-RESTART"
+
+
+@few
+@given(seed=seeds, lr=st.sampled_from([0.0, 1e-12, 1e-9]), steps=st.integers(20, 200))
+def test_a_rate_of_nothing_is_no_learning(record: Record, course: Any, seed: int, lr: float, steps: int) -> None:
+    assert record(course(seed=seed, lr=lr, steps=steps, floor=1.0)).causes[0].code == "XT-NO-LEARNING"
+
+
+@few
+@given(seed=seeds, told=st.booleans(), noise=st.floats(0.01, 0.15))
+def test_a_plateau_at_the_constant_prediction_is_no_learning(
+    record: Record, course: Any, seed: int, told: bool, noise: float
+) -> None:
+    run = course(seed=seed, steps=200, start=1.04, floor=1.04, noise=noise, baseline=0.9)
+    run.scale(1, 1 + np.exp(-np.arange(200) / 10))
+    if told:
+        run.event(120, "no_learning", terms={"energy": {"loss": 0.5, "trivial": 0.45, "ratio": 1.1}}, after_steps=120)
+    assert record(run).causes[0].code == "XT-NO-LEARNING"
+
+
+@few
+@given(seed=seeds, spread=st.floats(0, 1e-2))
+def test_collapsed_predictions_come_before_the_plateau(record: Record, course: Any, seed: int, spread: float) -> None:
+    run = course(seed=seed, start=1.02, floor=1.02, noise=0.05)
+    run.event(80, "no_learning", terms={"energy": {"loss": 0.5, "trivial": 0.5, "ratio": 1.0}}, after_steps=80)
+    run.event(80, "collapsed", tasks={"energy": {"pred_std": spread, "target_std": 1.0}})
+    found = record(run)
+    assert roots(found) == ["XT-COLLAPSED"]
+    assert [cause.code for cause in found.causes] == ["XT-COLLAPSED", "XT-NO-LEARNING"]
+
+
+@few
+@given(seed=seeds, way=st.sampled_from(["event", "blocks", "absent"]))
+def test_a_head_without_gradient_is_an_untrained_head(record: Record, course: Any, seed: int, way: str) -> None:
+    run = course(seed=seed)
+    if way == "event":
+        run.event(3, "zero_gradient", parameters=["heads.energy.4.weight", "heads.energy.4.bias"], after_steps=3)
+    for row in run.rows if way != "event" else ():
+        row["block_norms"] = {"backbone.inner": row["grad_norm"]} | ({"heads.energy": 0.0} if way == "blocks" else {})
+    assert record(run).causes[0].code == "XT-UNTRAINED-HEAD"
+
+
+@few
+@given(seed=seeds, at=st.integers(60, 160))
+def test_a_resume_that_forgot_what_was_learned_is_a_silent_restart(
+    record: Record, course: Any, seed: int, at: int
+) -> None:
+    run, fresh = course(seed=seed, resume_at=at, floor=0.05, noise=0.08), course(seed=seed + 1, floor=0.05, noise=0.08)
+    for row, new in zip(run.rows[at:], fresh.rows, strict=False):
+        row |= {key: new[key] for key in ("loss", "losses", "grad_norm")}
+    assert record(run).causes[0].code == "XT-RESTART"
+
+
+@pytest.mark.parametrize("share", [0.25, 0.6, 0.9])
+@few
+@given(seed=seeds, steps=st.integers(60, 300))
+def test_waiting_for_data_is_a_slow_loader(record: Record, course: Any, share: float, seed: int, steps: int) -> None:
+    run = course(seed=seed, steps=steps)
+    for row in run.rows:
+        row |= {"step_s": 0.05, "data_wait_s": 0.05 * share}
+    found = record(run)
+    assert found.causes[0].code == "XT-LOADER-SLOW"
+    assert f"{share:.0%}" in found.causes[0].problem
+
+
+@few
+@given(seed=seeds, per_step=st.floats(1.5e6, 5e8), column=st.sampled_from(["rss_bytes", "device_bytes"]))
+def test_memory_that_rises_with_every_step_is_growth(
+    record: Record, course: Any, seed: int, per_step: float, column: str
+) -> None:
+    run, rng = course(seed=seed), np.random.default_rng(seed)
+    for step, row in enumerate(run.rows):
+        row[column] = int(5e8 + per_step * (step // 5 * 5) + rng.normal(0, 1e5))
+    assert record(run).causes[0].code == "XT-MEM-GROWTH"
+
+
+GB = 1e9
+OOM = {
+    "XT-OOM-GPU": {"side": "device", "requested": 2 * GB, "capacity": 40 * GB, "allocated": 38 * GB,
+                   "reserved_unallocated": 0.5 * GB, "foreign": 0.3 * GB},
+    "XT-OOM-FRAGMENTATION": {"side": "device", "requested": 2 * GB, "capacity": 40 * GB, "allocated": 28 * GB,
+                             "reserved_unallocated": 10 * GB, "foreign": 0.3 * GB},
+    "XT-OOM-FOREIGN": {"side": "device", "requested": 2 * GB, "capacity": 40 * GB, "allocated": 10 * GB,
+                       "reserved_unallocated": 0.5 * GB, "foreign": 28 * GB},
+    "XT-OOM-HOST": {"side": "host", "text": "Cannot allocate memory"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", OOM)
+@few
+@given(seed=seeds, size=st.floats(0.2, 5))
+def test_each_kind_of_lack_of_memory_has_its_name(
+    record: Record, course: Any, code: str, seed: int, size: float
+) -> None:
+    run = course(seed=seed, end="failed", end_data={"message": "OutOfMemory: out of memory", "code": "XT-OOM-GPU"})
+    sizes = {key: value * size if isinstance(value, float) else value for key, value in OOM[code].items()}
+    run.event(200, "oom", phase="forward", module="backbone.inner", **sizes)
+    assert roots(record(run)) == [code]
+
+
+def test_growth_comes_before_the_lack_of_memory_it_leads_to(record: Record, course: Any) -> None:
+    run = course(end="failed", end_data={"message": "OutOfMemory", "code": "XT-OOM-HOST"})
+    for step, row in enumerate(run.rows):
+        row["rss_bytes"] = int(5e8 + 2e7 * step)
+    run.event(200, "oom", **OOM["XT-OOM-HOST"])
+    found = record(run)
+    assert roots(found) == ["XT-MEM-GROWTH"]
+    assert found.causes[1].follows == "XT-MEM-GROWTH"
+
+
+def events_of_the_run() -> dict[str, tuple[str, dict[str, Any]]]:
+    return {
+        "XT-RECOMPILE": ("recompile_limit", {"reason": "tensor 'x' size mismatch at index 0"}),
+        "XT-UNEVEN-RANKS": ("ranks", {"steps": {"0": 41, "1": 40}}),
+        "XT-TRACKER-DOWN": ("tracker", {"message": "tracking is paused: connection refused", "status": "paused"}),
+        "XT-DB-LOCKED": ("tracker", {"message": "tracking is paused: (sqlite3.OperationalError) database is locked"}),
+        "XT-DISK-FULL": ("checkpoint_failed", {"reason": "No space left on device", "path": "checkpoint_last.pt"}),
+        "XT-HANG": ("hang", {"phase": "data_wait", "age_s": 300.0, "stacks": "rank0000.stacks"}),
+        "XT-RANK-MISMATCH": ("hash_mismatch", {"rank": 1, "key": "data.batch_size"}),
+    }
+
+
+@pytest.mark.parametrize("code", events_of_the_run())
+def test_what_the_guards_saw_is_named(record: Record, course: Any, code: str) -> None:
+    kind, data = events_of_the_run()[code]
+    run = course()
+    run.event(120, kind, **data)
+    assert record(run).causes[0].code == code
+
+
+def test_events_that_came_twice_or_never_are_named(record: Record, course: Any) -> None:
+    assert record(course(epochs={2: {"events_seen": 640, "duplicates": 320}})).causes[0].code == "XT-DUPLICATE-EVENTS"
+    assert record(course(epochs={2: {"events_seen": 311}})).causes[0].code == "XT-EVENTS-MISSING"
+
+
+def test_events_in_quarantine_are_not_missing(record: Record, course: Any) -> None:
+    run = course(epochs={number: {"events_seen": 319} for number in range(2, 6)})
+    run.event(30, "quarantine", events=[[0, 3, 1, 4]], reason="XT-NAN-DATA", total=1, budget=16)
+    assert roots(record(run)) == ["XT-NAN-DATA"]
+
+
+@pytest.mark.parametrize("way", ["step", "batch"])
+def test_steps_taken_twice_are_named(record: Record, course: Any, way: str) -> None:
+    run = course()
+    for step in range(100, 110):
+        run.at(step, **({"step": step - 10} if way == "step" else {"batch_start": 5, "batch_stop": 6}))
+    assert record(run).causes[0].code == "XT-DUPLICATE-STEPS"
+
+
+@few
+@given(seed=seeds, seconds=st.floats(8, 600), size=st.floats(1e6, 1e8))
+def test_a_slow_checkpoint_file_system_is_named(
+    record: Record, course: Any, seed: int, seconds: float, size: float
+) -> None:
+    run = course(seed=seed)
+    for step in range(20, 200, 20):
+        run.event(step, "checkpoint", path="checkpoint_last.pt", bytes=int(size), seconds=seconds)
+    assert record(run).causes[0].code == "XT-CKPT-SLOW"
+
+
+def test_a_killed_run_is_named_by_what_it_was_doing(record: Record, course: Any) -> None:
+    assert roots(record(course(end="killed"))) == ["XT-KILLED"]
+    compiling = course(end="killed", steps=0)
+    compiling.rows = []
+    run = course(end="killed", steps=3)
+    run.event(3, "compile_begin")
+    assert roots(record(run)) == ["XT-COMPILE-KILLED"]
+    full = course(end="killed")
+    full.event(190, "memory_warning", used_bytes=23.9e9, budget_bytes=24e9, source="cgroup")
+    assert roots(record(full)) == ["XT-OOM-HOST"]
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("DataFileError: a worker was killed by signal 9 [XT-LOADER-KILLED]", "XT-WORKER-DEAD"),
+        ("DiskError: cannot write the checkpoint: No space left on device", "XT-DISK-FULL"),
+        ("OutOfMemory: the host ran out of memory: MemoryError", "XT-OOM-HOST"),
+        ("OutOfMemory: the device ran out of memory: CUDA out of memory. Tried to allocate 2.00 GiB.", "XT-OOM-GPU"),
+        ("DataFileError: basket is damaged [XT-DATA-DAMAGED]", "XT-DATA-DAMAGED"),
+    ],
+)
+def test_a_failure_without_other_records_is_named_by_its_words(
+    record: Record, course: Any, message: str, code: str
+) -> None:
+    assert roots(record(course(end="failed", end_data={"message": message}))) == [code]
+
+
+def slow(run: Any) -> None:
+    for row in run.rows:
+        row |= {"step_s": 0.05, "data_wait_s": 0.02}
+
+
+def leak(run: Any) -> None:
+    for step, row in enumerate(run.rows):
+        row["rss_bytes"] = int(5e8 + 5e6 * step)
+
+
+PAIRS: dict[str, Callable[[Any], None]] = {
+    "XT-NAN-DATA": lambda run: poison(run, 57, suspects=EVENTS[:1]),
+    "XT-SPIKE-EVENT": lambda run: run.scale(131, np.array([500.0]), np.array([500.0])),
+    "XT-LOADER-SLOW": slow,
+    "XT-MEM-GROWTH": leak,
+    "XT-DUPLICATE-EVENTS": lambda run: run.epochs.update({3: {"events_seen": 400, "duplicates": 80}}),
+    "XT-DB-LOCKED": lambda run: run.event(60, "tracker", message="database is locked", status="paused"),
+    "XT-UNTRAINED-HEAD": lambda run: run.event(3, "zero_gradient", parameters=["heads.energy.0.weight"], after_steps=3),
+    "XT-RECOMPILE": lambda run: run.event(20, "recompile_limit", reason="size"),
+}
+
+
+@settings(few, max_examples=20)
+@given(pair=st.lists(st.sampled_from(sorted(PAIRS)), min_size=2, max_size=2, unique=True), seed=seeds)
+def test_two_independent_faults_are_both_named(record: Record, course: Any, pair: list[str], seed: int) -> None:
+    run = course(seed=seed)
+    for code in pair:
+        PAIRS[code](run)
+    assert sorted(roots(record(run))) == sorted(pair)

@@ -1,0 +1,166 @@
+"""Every line of advice can be pasted: its command exists, its settings load."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+import yaml
+from xectool.cli.app import app
+from xectool.config.load import load_config
+from xectool.diagnosis.evidence import gather
+from xectool.diagnosis.loss_report import loss_causes, loss_report
+from xectool.diagnosis.memory_ladder import ladder
+from xectool.diagnosis.ranking import RULES, diagnose
+
+Write = Callable[[Any], Path]
+BASE = {
+    "kind": "regressor",
+    "data": {"train_path": "train.root", "val_path": "val.root", "batch_size": 8, "chunksize": 64, "num_workers": 2},
+    "tasks": {"energy": {"enabled": True, "scale": 0.05}},
+    "training": {"lr": 1e-3, "epochs": 20},
+}
+
+
+def nan_data(run: Any) -> None:
+    run.nan(50, stage="loss", events=[[0, 1, 2, 3]], suspects=[[0, 1, 2, 3]])
+
+
+def nan_lr(run: Any) -> None:
+    run.scale(100, 1.4 ** np.arange(60))
+    for step in range(150, 156):
+        run.nan(step)
+
+
+def overflow(run: Any) -> None:
+    for step, row in enumerate(run.rows):
+        bad = step > 50 and step % 5 == 0
+        row |= {
+            "amp_scale": 65536.0 / 2 ** (step // 5),
+            **({"grad_norm": float("inf"), "skipped": True} if bad else {}),
+        }
+
+
+def events(*named: tuple[str, dict[str, Any]]) -> Callable[[Any], None]:
+    def add(run: Any) -> None:
+        for kind, data in named:
+            run.event(90, kind, **data)
+
+    return add
+
+
+FAULTS: dict[str, Callable[[Any], None]] = {
+    "XT-NAN-DATA": nan_data,
+    "XT-NAN-LR": nan_lr,
+    "XT-AMP-OVERFLOW": overflow,
+    "XT-SPIKE-EVENT": lambda run: run.scale(120, np.array([900.0])),
+    "XT-INPUT-SCALE": lambda run: run.__setattr__("input_scale", {"npho": {"mean": 900.0, "std": 2e3, "absmax": 1e5}}),
+    "XT-NO-LEARNING": lambda run: [row.update(lr=1e-12) for row in run.rows] and None,
+    "XT-MEM-GROWTH": lambda run: [row.update(rss_bytes=int(5e8 + 5e6 * n)) for n, row in enumerate(run.rows)] and None,
+    "XT-OOM-GPU": events(("oom", {"side": "device", "requested": 2e9, "capacity": 4e10})),
+    "XT-OOM-HOST": events(("oom", {"side": "host"})),
+    "XT-OOM-FRAGMENTATION": events(("oom", {"side": "device", "capacity": 4e10, "reserved_unallocated": 1e10})),
+    "XT-LOADER-SLOW": lambda run: [row.update(data_wait_s=0.05) for row in run.rows] and None,
+    "XT-CKPT-SLOW": events(*[("checkpoint", {"bytes": 1e7, "seconds": 60.0})] * 9),
+    "XT-RECOMPILE": events(("recompile_limit", {"reason": "size"})),
+    "XT-DB-LOCKED": events(("tracker", {"message": "database is locked"})),
+    "XT-DISK-FULL": events(("checkpoint_failed", {"reason": "No space left on device"})),
+    "XT-HANG": events(("hang", {"phase": "data_wait", "age_s": 200.0})),
+    "XT-UNEVEN-RANKS": events(("ranks", {"steps": {"0": 1, "1": 2}})),
+    "XT-DUPLICATE-EVENTS": lambda run: run.epochs.update({2: {"duplicates": 5}}),
+    "XT-DUPLICATE-STEPS": lambda run: run.at(90, step=80),
+    "XT-EVENTS-MISSING": lambda run: run.epochs.update({2: {"events_seen": 5}}),
+    "XT-UNTRAINED-HEAD": events(("zero_gradient", {"parameters": ["heads.energy.0.weight"]})),
+    "XT-COLLAPSED": events(("collapsed", {"tasks": {"energy": {"pred_std": 0.0, "target_std": 1.0}}})),
+}
+
+
+def commands(prefix: str = "") -> set[str]:
+    group = typer.main.get_command(app)
+    found = set()
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
+        found.add(name)
+        found |= {f"{name} {inner}" for inner in getattr(command, "commands", {})}
+    return found
+
+
+def paste(line: str, config: Path) -> list[str]:
+    """Check the commands of a line and return the settings in it."""
+    for part in re.split(r";|#", line):
+        words = shlex.split(part)
+        if words[:1] == ["xectool"]:
+            assert " ".join(words[1:3]) in commands() or words[1] in commands(), line
+    settings = re.findall(r"--set (\S+=\S+)", line)
+    load_config(config, settings)
+    return settings
+
+
+@pytest.mark.parametrize("code", FAULTS)
+def test_the_fix_of_each_cause_can_be_pasted(course: Any, write_run: Write, tmp_path: Path, code: str) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump(BASE))
+    run = course(kind="regressor", config={"data": BASE["data"]})
+    FAULTS[code](run)
+    found = diagnose(gather(write_run(run)))
+    assert found.causes[0].code == code
+    for cause in (*found.causes, *found.notes):
+        assert cause.fix, cause.code
+        paste(cause.fix, config)
+
+
+@pytest.mark.parametrize("code", ["XT-NAN-LR", "XT-AMP-OVERFLOW", "XT-INPUT-SCALE", "XT-SPIKE-EVENT"])
+def test_the_recovery_configuration_loads_and_holds_its_changes(
+    course: Any, write_run: Write, tmp_path: Path, code: str
+) -> None:
+    run = course(kind="regressor", config={key: BASE[key] for key in ("data", "tasks")})
+    FAULTS[code](run)
+    evidence = gather(write_run(run))
+    report = loss_report(evidence, loss_causes(diagnose(evidence)))
+    assert report.recovery_config is not None
+    path = tmp_path / "recovery.yaml"
+    path.write_text(yaml.safe_dump(report.recovery_config))
+    loaded = load_config(path).config
+    for key, value in report.recovery_changes.items():
+        got: Any = loaded
+        for part in key.split("."):
+            got = getattr(got, part)
+        assert got == value
+    assert report.since_step > 0
+    paste(report.recovery_command, path)
+
+
+def test_the_ladder_keeps_its_order_and_the_effective_batch(tmp_path: Path) -> None:
+    rungs = ladder(BASE | {"training": {"grad_accum_steps": 2}})
+    assert [rung.title.split()[0] for rung in rungs] == [
+        "smaller", "recompute", "bf16", "drop", "gradient", "sharding", "allocator:"
+    ]  # fmt: skip
+    assert rungs[0].settings == ("data.batch_size=4", "training.grad_accum_steps=4")
+    config = tmp_path / "c.yaml"
+    config.write_text(yaml.safe_dump(BASE))
+    for rung in rungs:
+        load_config(config, rung.settings)
+
+
+def test_every_rule_says_what_it_looks_for() -> None:
+    assert len({rule.name for rule in RULES}) == len(RULES)
+    for rule in RULES:
+        assert rule.code.startswith("XT-"), rule.name
+        assert rule.title, rule.name
+
+
+def test_a_checkpoint_newer_than_the_fault_is_not_gone_back_to(course: Any, write_run: Write) -> None:
+    run = course()
+    nan_lr(run)
+    place = write_run(run)
+    (place / "checkpoint_last.pt").write_bytes(b"x")
+    (place / "checkpoint_epoch_2.pt").write_bytes(b"x")
+    fix = diagnose(gather(place)).causes[0].fix
+    assert "checkpoint_epoch_2.pt" in fix
+    (place / "checkpoint_epoch_2.pt").unlink()
+    assert "--resume" not in diagnose(gather(place)).causes[0].fix

@@ -1,0 +1,163 @@
+"""Short trainings with faults put in for real, and sound ones; the diagnosis sees nothing but what they left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from xectool import engine
+from xectool.checkpoint import store
+from xectool.data.loader import EventLoader
+from xectool.diagnosis.cause import Diagnosis
+from xectool.diagnosis.evidence import gather
+from xectool.diagnosis.ranking import diagnose
+from xectool.errors import XecError
+from xectool.training.step import Stepper
+
+Train = Callable[..., Path]
+TASK = {"enabled": True, "scale": "auto", "shift": "auto"}
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("events")
+    engine.simulate(str(directory / "train.root"), events=40, seed=3)
+    engine.simulate(str(directory / "val.root"), events=8, seed=4)
+    return directory
+
+
+@pytest.fixture
+def config(events: Path, tmp_path: Path) -> Callable[..., Path]:
+    def write(**sections: dict[str, Any]) -> Path:
+        content: dict[str, Any] = {
+            "kind": "regressor",
+            "data": {
+                "train_path": f"{events}/train.root",
+                "val_path": f"{events}/val.root",
+                "batch_size": 8,
+                "chunksize": 40,
+            },
+            "model": {"encoder_dim": 32, "hidden_dim": 8, "outer_fine_pool": [5, 3], "num_fusion_layers": 1},
+            "tasks": {"energy": dict(TASK), "uvwFI": dict(TASK)},
+            "training": {"epochs": 4, "warmup_epochs": 0, "lr": 1e-3},
+            "checkpoint": {"save_dir": str(tmp_path / "runs"), "save_artifacts": False, "save_minutes": None},
+            "mlflow": {"enabled": False, "run_name": "r"},
+        }
+        for name, values in sections.items():
+            content[name] = {**content.get(name, {}), **values}
+        path = tmp_path / "config.yaml"
+        path.write_text(yaml.safe_dump(content))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def train(config: Callable[..., Path], tmp_path: Path) -> Train:
+    """Train to the end, or to the error that ends it, and return the run directory."""
+
+    def run(*, max_steps: int | None = None, resume: str | None = None, **sections: dict[str, Any]) -> Path:
+        with contextlib.suppress(XecError):
+            engine.train(config(**sections), max_steps=max_steps, resume=resume)
+        return tmp_path / "runs" / "r"
+
+    return run
+
+
+def look(run_dir: Path) -> Diagnosis:
+    return diagnose(gather(run_dir))
+
+
+def first(run_dir: Path) -> str:
+    return look(run_dir).causes[0].code
+
+
+def test_sound_runs_are_silent_from_the_first_step_on(train: Train) -> None:
+    assert look(train(max_steps=3)).causes == ()
+    assert look(train(max_steps=9, resume="auto")).causes == ()
+    assert look(train(resume="auto")).causes == ()
+
+
+def test_a_rate_beyond_all_reason(train: Train) -> None:
+    assert first(train(training={"lr": 10.0})) in ("XT-SPIKE-LR", "XT-NAN-LR")
+
+
+def test_a_rate_of_nothing(train: Train) -> None:
+    assert first(train(training={"lr": 1e-12, "lr_min": 0.0, "epochs": 5})) == "XT-NO-LEARNING"
+
+
+def test_inputs_in_their_raw_scale(train: Train) -> None:
+    assert first(train(normalization={"npho_scheme": "linear", "npho_scale": 0.01})) == "XT-INPUT-SCALE"
+
+
+def test_moments_damaged_before_a_resume(train: Train) -> None:
+    path = train(max_steps=12, training={"epochs": 6}) / "checkpoint_last.pt"
+    saved = store.load(path)
+    for entry in saved.training["optimizer"]["state"].values():
+        entry["exp_avg"] += 1e3
+    store.save(path, saved)
+    assert first(train(resume="auto", training={"epochs": 6})) == "XT-NAN-RESUME"
+
+
+@pytest.mark.parametrize("step", [2, 9])
+def test_a_weight_that_becomes_nan(train: Train, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    run, count = Stepper.run, [0]
+
+    def poisoned(self: Stepper, *args: Any, **options: Any) -> Any:
+        count[0] += 1
+        if count[0] == step:
+            with torch.no_grad():
+                next(p for p in self.model.parameters() if p.ndim > 1).view(-1)[5] = float("nan")
+        return run(self, *args, **options)
+
+    monkeypatch.setattr(Stepper, "run", poisoned)
+    assert first(train()) == "XT-NAN-WEIGHTS"
+
+
+@pytest.mark.parametrize(
+    ("value", "task", "quarantine", "codes"),
+    [
+        (5e8, "energy", True, ("XT-SPIKE-EVENT", "XT-NAN-DATA")),
+        (5e8, "energy", False, ("XT-SPIKE-EVENT", "XT-NAN-DATA")),
+        (float("inf"), "weight", True, ("XT-NAN-DATA",)),
+    ],
+)
+def test_one_event_with_a_corrupted_truth(
+    train: Train, monkeypatch: pytest.MonkeyPatch, value: float, task: str, quarantine: bool, codes: tuple[str, ...]
+) -> None:
+    epoch = EventLoader.epoch
+
+    def corrupted(self: EventLoader, *args: Any) -> Any:
+        for batch in epoch(self, *args):
+            target = batch.weight if task == "weight" else batch.targets[task]
+            target[torch.from_numpy(batch.entry == 11)] = value
+            yield batch
+
+    monkeypatch.setattr(EventLoader, "epoch", corrupted)
+    found = look(train(guards={"quarantine": quarantine}, training={"epochs": 5}))
+    assert found.causes[0].code in codes
+    assert any("entry 11" in line for line in found.causes[0].evidence)
+
+
+def test_a_process_that_was_killed(config: Callable[..., Path], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "xectool", "train", str(config(training={"epochs": 500}))]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}) as process:
+        wait_for_steps(tmp_path / "runs" / "r", process)
+        process.send_signal(signal.SIGKILL)
+    assert first(tmp_path / "runs" / "r") == "XT-KILLED"
+
+
+def wait_for_steps(run_dir: Path, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a checkpoint shows that an epoch is over."""
+    while process.poll() is None and not (run_dir / "checkpoint_last.pt").exists():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.2)

@@ -1,0 +1,167 @@
+"""Numbers of single questions: gradient bands, memory of runs and logs, tracking databases, status."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from xectool.diagnosis.gradient_bands import band, suggested_clip
+from xectool.diagnosis.gradient_report import gradient_report
+from xectool.diagnosis.memory_report import of_log
+from xectool.diagnosis.status_report import status_report
+from xectool.diagnosis.tracking_store import file_system, look_at
+
+Write = Callable[[Any], Path]
+
+
+@pytest.mark.parametrize(
+    ("norm", "clipped", "word"),
+    [
+        (5e-4, 0.0, "vanishing"),
+        (0.005, 0.0, "no action"),
+        (0.05, 0.0, "healthy"),
+        (0.3, 0.0, "normal"),
+        (0.65, 0.0, "moderate"),
+        (0.9, 0.0, "ceiling"),
+        (3.0, 0.04, "occasional"),
+        (3.0, 0.3, "frequent"),
+        (3.0, 1.0, "raise training.grad_clip"),
+        (float("nan"), 0.0, "not finite"),
+    ],
+)
+def test_each_band_has_its_words(norm: float, clipped: float, word: str) -> None:
+    assert word in band(norm, clipped, 1.0)
+
+
+@given(st.floats(0, 1e6), st.floats(0, 1), st.floats(0, 1e3))
+def test_the_bands_leave_no_gap_and_scale_with_the_clip(norm: float, clipped: float, clip: float) -> None:
+    assert band(norm, clipped, clip)
+    if clip > 0:
+        assert band(norm * clip, clipped, clip) == band(norm, clipped, 1.0) or norm * clip in (0.0, float("inf"))
+
+
+def test_the_suggested_clip_is_three_times_the_quantile() -> None:
+    assert suggested_clip(np.linspace(0, 1, 10_001)) == pytest.approx(2.9, abs=0.1)
+    assert suggested_clip(np.array([np.nan])) == 1.0
+
+
+def test_dead_and_exploding_blocks_are_told_from_sound_ones() -> None:
+    rng = np.random.default_rng(1)
+    norms = rng.lognormal(0, 0.3, 100)
+    blocks = {
+        "backbone.inner": norms,
+        "heads.energy": np.zeros(100),
+        "backbone.outer": 1.05 ** np.arange(100) * norms,
+    }
+    report = gradient_report(norms, np.ones(100), blocks, ("backbone.inner", "heads.uvwFI"), 1.0)
+    assert {row.block: row.state for row in report.blocks} == {
+        "backbone.inner": "ok",
+        "heads.energy": "dead",
+        "backbone.outer": "exploding",
+        "heads.uvwFI": "dead",
+    }
+    assert report.bad
+
+
+ALLOCATOR = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 39.39 GiB of which 1.12 GiB is "
+    "free. "
+    "{}Of the allocated memory {} GiB is allocated by PyTorch, and {} GiB is reserved by PyTorch but unallocated."
+)
+LOGS = {
+    "XT-OOM-GPU": "torch.OutOfMemoryError: " + ALLOCATOR.format("", 37.05, 0.2),
+    "XT-OOM-FRAGMENTATION": ALLOCATOR.format("", 27.05, 10.2),
+    "XT-OOM-FOREIGN": ALLOCATOR.format("Process 4711 has 30.20 GiB memory in use. ", 6.05, 0.2),
+    "XT-OOM-HOST": "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0. Some step tasks have been killed.",
+    "XT-SHM": "DataLoader worker (pid 5) is killed by signal: Bus error. It is possible that dataloader's workers are "
+    "out of shared memory.",
+}
+
+
+@pytest.mark.parametrize("code", LOGS)
+def test_a_log_says_which_memory_ran_out(tmp_path: Path, code: str) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("epoch 1 loss 0.5\n" * 1000 + LOGS[code] + "\n")
+    report = of_log(path, {"data": {"batch_size": 512}})
+    assert report.code == code
+    assert report.where.endswith(":1001")
+    if code == "XT-OOM-GPU":
+        assert report.new_config == {"data.batch_size": "256", "training.grad_accum_steps": "2"}
+        assert report.table["total capacity"] == pytest.approx(39.39 * 2**30)
+
+
+def test_a_log_without_memory_in_it_gives_no_verdict(tmp_path: Path) -> None:
+    (tmp_path / "l").write_text("loss 0.1\nKeyError: 'x'\n")
+    assert of_log(tmp_path / "l", {}).code == ""
+
+
+HOLD = """
+import sqlite3, sys, time
+database = sqlite3.connect(sys.argv[1])
+database.execute("create table if not exists t (x)")
+database.commit()
+database.execute("BEGIN EXCLUSIVE")
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_the_holder_of_a_locked_database_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "mlflow.db"
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        began = time.monotonic()
+        state = look_at(path)
+        waited_s = time.monotonic() - began
+        holder.kill()
+    assert state.holder is not None
+    assert state.holder.pid == holder.pid
+    assert str(path) in state.holder.cmdline
+    assert state.locked
+    assert waited_s < 5
+    after = look_at(path)
+    assert (after.holder, after.locked, after.sound) == (None, False, True)
+
+
+def test_a_damaged_database_and_a_second_one_are_seen(tmp_path: Path) -> None:
+    path, other = tmp_path / "mlflow.db", tmp_path / "mlruns.db"
+    for name in (path, other):
+        with sqlite3.connect(name) as database:
+            database.execute("create table t (x)")
+            database.executemany("insert into t values (?)", [("a" * 500,)] * 200)
+        database.close()
+    content = bytearray(path.read_bytes())
+    content[4096:8192] = b"\xff" * 4096
+    path.write_bytes(content)
+    state = look_at(path)
+    assert state.sound is False
+    assert state.others == (str(other),)
+    assert look_at(other).sound
+    assert look_at(other).journal_mode == "delete"
+
+
+def test_the_file_system_is_that_of_the_longest_mount() -> None:
+    assert file_system(Path("/proc/self")) == "proc"
+
+
+def test_status_of_a_finished_run(course: Any, write_run: Write) -> None:
+    report = status_report(write_run(course(steps=60)))
+    assert (report.state, report.bad) == ("finished", False)
+    assert report.ranks[0].step == 60
+    assert report.ranks[0].steps_per_s == pytest.approx(10, rel=0.01)
+    assert report.ranks[0].data_wait_share == pytest.approx(0.01)
+
+
+def test_status_of_a_killed_run_is_bad(course: Any, write_run: Write) -> None:
+    report = status_report(write_run(course(steps=5, end="killed")))
+    assert (report.state, report.bad) == ("killed", True)

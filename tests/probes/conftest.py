@@ -1,0 +1,98 @@
+"""Small simulated files, copies of them with chosen numbers, and descriptions of tiny trainings of every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from xectool import engine
+from xectool.rootio.reader import EventFile
+from xectool.rootio.writer import TreeWriter
+
+NUM_FILES, EVENTS_PER_FILE = 2, 8
+Changes = Mapping[tuple[int, int, str, int], float]
+"""(file, entry, branch, column) to the number that is written there."""
+
+
+@pytest.fixture(scope="session")
+def clean_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with train_000.root and train_001.root, 8 events each, and val.root."""
+    directory = tmp_path_factory.mktemp("clean")
+    engine.simulate(str(directory / "train.root"), events=NUM_FILES * EVENTS_PER_FILE, seed=1, files=NUM_FILES)
+    engine.simulate(str(directory / "val.root"), events=8, seed=2)
+    return directory
+
+
+def copy_with(source: Path, target: Path, changes: Changes) -> Path:
+    """Copy the training files with some numbers replaced; return the directory."""
+    target.mkdir(parents=True, exist_ok=True)
+    for number in range(NUM_FILES):
+        name = f"train_{number:03d}.root"
+        with EventFile(str(source / name)) as file:
+            columns = {branch: file.read_column(branch) for branch in file.branch_names}
+        for (where, entry, branch, column), value in changes.items():
+            if where == number:
+                columns[branch].reshape(EVENTS_PER_FILE, -1)[entry, column] = value
+        specs = {branch: (values.dtype, values.shape[1:]) for branch, values in columns.items()}
+        with TreeWriter(target / name, specs) as writer:
+            writer.extend(columns)
+    return target
+
+
+@pytest.fixture
+def poisoned(clean_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Changes], Path]:
+    """Write the training files with some numbers replaced."""
+    return lambda changes: copy_with(clean_data, tmp_path_factory.mktemp("poisoned"), changes)
+
+
+@pytest.fixture
+def write_config(clean_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Write a configuration of a kind; keyword arguments are sections to merge, ``train`` a directory of files."""
+
+    def write(kind: str = "regressor", train: Path | None = None, **sections: Any) -> Path:
+        directory = tmp_path_factory.mktemp("config")
+        config = tiny(kind, train or clean_data, clean_data, directory)
+        for section, values in sections.items():
+            config[section] = {**config.get(section, {}), **values} if isinstance(values, dict) else values
+        path = directory / "config.yaml"
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+    return write
+
+
+def tiny(kind: str, train: Path, val: Path, directory: Path) -> dict[str, Any]:
+    """Return the description of a training that takes a second."""
+    config: dict[str, Any] = {
+        "kind": kind,
+        "data": {
+            "train_path": str(train / "train_*.root"), "val_path": str(val / "val.root"), "batch_size": 4,
+            "chunksize": 16,
+        },
+        "model": {"encoder_dim": 32, "num_fusion_layers": 1},
+        "training": {"epochs": 2, "warmup_epochs": 0, "lr": 1e-3, "ema_decay": None},
+        "checkpoint": {
+            "save_dir": str(directory / "runs"), "save_minutes": None, "save_artifacts": False,
+            "save_predictions": False,
+        },
+        "mlflow": {"enabled": False, "run_name": "r"},
+    }  # fmt: skip
+    if kind == "regressor":
+        task = {"enabled": True, "scale": "auto", "shift": "auto"}
+        config["tasks"] = {"energy": dict(task), "uvwFI": dict(task)}
+        config["model"] |= {"hidden_dim": 8, "outer_fine_pool": [5, 3]}
+    if kind == "mae":
+        config["model"] |= {"decoder_dim": 16, "outer_fine_pool": [5, 3]}
+    return config
+
+
+@pytest.fixture(scope="session")
+def trained(clean_data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A configuration and the last checkpoint of its run: 8 steps, full checkpoints after 4 and 8."""
+    directory = tmp_path_factory.mktemp("trained")
+    path = directory / "config.yaml"
+    path.write_text(yaml.safe_dump(tiny("regressor", clean_data, clean_data, directory)))
+    return path, Path(str(engine.train(path).checkpoint_last))

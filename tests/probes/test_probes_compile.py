@@ -1,0 +1,201 @@
+"""Breaks and compilations again are named with their lines and shapes; the mode that pays is found; faults show."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from xectool.config.load import load_config
+from xectool.probes.compile_findings import CompileFacts, Toolchain, findings_of, usable_modes
+from xectool.probes.compile_graphs import GraphReport, inspect_graphs
+from xectool.probes.compile_mode import ModeTime, measure_mode
+from xectool.probes.compile_race import measure_modes, modes_of, recommend
+from xectool.probes.subject import Subject, of_config
+
+Write = Callable[..., Path]
+SOUND = Toolchain(cxx="/usr/bin/g++", triton="", missing="", suppressed=False)
+
+
+class Noisy(nn.Module):
+    """Does in forward what breaks a graph."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = x.abs().max().item()
+        print("largest", scale)  # noqa: T201 - it is what the test is about
+        return x
+
+
+class Sized(nn.Module):
+    """Depends on the very size of the batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (1 + int(x.shape[0]) // 1000) if x.shape[0] not in (2, 3) else x + 0
+
+
+@pytest.fixture
+def subject(write_config: Write) -> Iterator[Subject]:
+    found = of_config(load_config(write_config()).config, None, "cpu", max_events=4)
+    yield found
+    found.close()
+    torch._dynamo.reset()
+
+
+def lines_of(kind: type[nn.Module], *signs: str) -> set[int]:
+    source, first = inspect.getsourcelines(kind)
+    return {first + number for number, line in enumerate(source) if any(sign in line for sign in signs)}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_item_and_print_are_named_with_file_line_and_cure(subject: Subject, capsys: pytest.CaptureFixture[str]) -> None:
+    head = subject.bench.model.heads["energy"]
+    head[1] = nn.Sequential(head[1], Noisy())
+    report = inspect_graphs(subject.bench, list(subject.batches())[:1])
+    here = [found for found in report.breaks if found.file == __file__]
+    assert {found.line for found in here} == lines_of(Noisy, ".item()", "print(")
+    cures = {found.code.strip().split("(")[0]: found.cure for found in here}
+    assert "keep the number a tensor" in cures["scale = x.abs"]
+    assert "print out of forward" in cures["print"]
+    codes = [found.code for found in findings_of(CompileFacts(SOUND, report, (), "none", False))]
+    assert codes.count("XT-GRAPH-BREAK") >= 2
+
+
+@pytest.mark.parametrize("kind", ["regressor", "mae", "inpainter"])
+def test_network_of_every_kind_is_one_graph(write_config: Write, kind: str) -> None:
+    torch._dynamo.reset()
+    found = of_config(load_config(write_config(kind)).config, None, "cpu", max_events=4)
+    report = inspect_graphs(found.bench, list(found.batches())[:1])
+    found.close()
+    assert report.breaks == ()
+    assert report.graphs == 1
+    assert report.ops > report.unique_ops > 10
+
+
+def test_batches_of_other_sizes_compile_again_and_are_named(subject: Subject) -> None:
+    head = subject.bench.model.heads["energy"]
+    head[1] = nn.Sequential(head[1], Sized())
+    batch = next(iter(subject.batches()))
+    sizes = (4, 3, 2)
+    report = inspect_graphs(subject.bench, [batch.take(np.arange(size)) for size in sizes])
+    assert report.batch_sizes == sizes
+    assert report.recompiles
+    assert "expected 4, actual 3" in report.recompiles[0].reason
+    assert report.recompiles[0].events == 3
+    found = {finding.code: finding for finding in findings_of(CompileFacts(SOUND, report, (), "none", False))}
+    assert any("batch of 3" in line for line in found["XT-RECOMPILE"].evidence)
+
+
+def blank(**changes: Any) -> GraphReport:
+    return replace(GraphReport(1, 10, 5, (4,), (), (), "", 0.1), **changes)
+
+
+def test_batches_of_one_size_compile_once(subject: Subject) -> None:
+    batch = next(iter(subject.batches()))
+    report = inspect_graphs(subject.bench, [batch, batch])
+    assert report.recompiles == ()
+    assert findings_of(CompileFacts(SOUND, report, (), "none", False)) == ()
+
+
+def test_toolchain_that_is_missing_and_hidden_failures_are_found() -> None:
+    broken = Toolchain("", "", "no working C++ compiler is found (/nonexistent)", True)
+    found = {item.code: item for item in findings_of(CompileFacts(broken, blank(), (), "none", True))}
+    assert "training.compile=none" in found["XT-COMPILE-TOOLCHAIN"].fix
+    assert "XT-COMPILE-SUPPRESSED" in found
+
+
+def test_outputs_that_differ_make_a_mode_unusable() -> None:
+    times = [ModeTime("none", step_ms=10.0), ModeTime("default", step_ms=1.0, max_rel_diff=0.5)]
+    assert usable_modes(times) == ("none",)
+    codes = [found.code for found in findings_of(CompileFacts(SOUND, blank(), times, "none", False))]
+    assert codes == ["XT-COMPILE-DIFFERS"]
+    best = recommend(times, 10**6, usable_modes(times))
+    assert best is not None
+    assert best.mode == "none"
+    assert usable_modes([ModeTime("default", max_rel_diff=float("nan"))]) == ()
+
+
+@pytest.mark.parametrize(("steps", "mode"), [(100, "none"), (10_000, "default"), (10_000_000, "max-autotune")])
+def test_mode_depends_on_the_length_of_the_run(steps: int, mode: str) -> None:
+    times = [
+        ModeTime("none", step_ms=100.0),
+        ModeTime("default", compile_s=60.0, step_ms=80.0),
+        ModeTime("max-autotune", compile_s=900.0, step_ms=70.0),
+    ]
+    best = recommend(times, steps, usable_modes(times))
+    assert best is not None
+    assert best.mode == mode
+    assert best.break_even == {"default": 3000, "max-autotune": 30_000}
+
+
+def test_gain_within_the_noise_is_none_and_a_slower_mode_never_pays() -> None:
+    times = [ModeTime("none", step_ms=100.0, spread=0.1), ModeTime("default", compile_s=1.0, step_ms=95.0, spread=0.1)]
+    best = recommend(times, 10**6, usable_modes(times))
+    assert best is not None
+    assert best.mode == "none"
+    slower = recommend([ModeTime("none", step_ms=1.0), ModeTime("default", step_ms=2.0)], 10, ("default",))
+    assert slower is not None
+    assert slower.break_even == {"default": None}
+    assert recommend([ModeTime("none", error="killed")], 10, ()) is None
+
+
+def test_modes_are_those_the_device_tells_apart() -> None:
+    assert modes_of("cpu") == ("none", "default", "max-autotune-no-cudagraphs")
+    assert "reduce-overhead" in modes_of("cuda")
+
+
+def test_mode_in_a_process_that_takes_too_long_is_ended(write_config: Write) -> None:
+    config = load_config(write_config()).config
+    (found,) = measure_modes(config, ["none"], "cpu", 1, 0.3)
+    assert found.code == "XT-COMPILE-TIMEOUT"
+
+
+def test_eager_is_measured_in_a_process_of_its_own(write_config: Write) -> None:
+    config = load_config(write_config()).config
+    (found,) = measure_modes(config, ["none"], "cpu", 2, 300)
+    assert found.error == ""
+    assert found.step_ms > 0
+    assert found.compile_s == 0
+    assert found.host_peak_bytes > 10**8
+    assert found.peak_bytes > 10**8
+
+
+def test_process_that_dies_is_told_with_its_last_words(
+    write_config: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import os, sys\nsys.stderr.write('boom\\n'); os._exit(3)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (found,) = measure_modes(load_config(write_config()).config, ["none"], "cpu", 1, 60)
+    assert found.code == "XT-COMPILE-FAILED"
+    assert "boom" in found.error
+
+
+def test_compile_processes_are_limited_before_the_compiler_is_loaded() -> None:
+    code = (
+        "from xectool.config.training import TrainingConfig\n"
+        "from xectool.training.device import plan_execution\n"
+        "plan_execution(TrainingConfig(compile='default'), 'cpu')\n"
+        "import os\nfrom torch._inductor import config\n"
+        "assert str(config.compile_threads) == os.environ['TORCHINDUCTOR_COMPILE_THREADS'], config.compile_threads\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_COMPILE_THREADS"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+@pytest.mark.slow
+def test_compiled_step_gives_the_numbers_of_eager(write_config: Write) -> None:
+    config = load_config(write_config(model={"drop_path_rate": 0.0, "dropout": 0.0})).config
+    torch._dynamo.reset()
+    found = measure_mode(config, "default", "cpu", steps=2, seconds=60)
+    assert found.error == ""
+    assert found.max_rel_diff < 1e-3
+    assert found.cache_hits + found.cache_misses > 0
+    assert found.step_ms > 0

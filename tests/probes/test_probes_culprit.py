@@ -1,0 +1,182 @@
+"""Faults inside the network, put there on purpose: module and operation are named, whichever module it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from xectool.config.load import load_config
+from xectool.data.batch import EventBatch
+from xectool.probes.bench import Bench, build_bench
+from xectool.probes.culprit import find_culprit
+from xectool.probes.locate import locate
+from xectool.probes.minimal import SavedBatch, load_batch, save_batch
+from xectool.probes.subject import Subject, of_config
+from xectool.probes.trial import try_step
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def subject(write_config: Write) -> Subject:
+    return of_config(load_config(write_config()).config, None, "cpu")
+
+
+@pytest.fixture
+def batch(subject: Subject) -> EventBatch:
+    return next(iter(subject.batches()))
+
+
+class RootOfZero(nn.Module):
+    """Adds the root of something that is zero: finite, with an infinite derivative."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.sqrt((x - x.detach()).square())
+
+
+class Hidden(nn.Module):
+    """Makes a NaN that `torch.where` takes out again: the loss is finite, the gradient is not."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(x > 1e30, (x * 0).log(), x)
+
+
+class Times(nn.Module):
+    """Multiplies by a number that overflows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 1e38 * 1e38
+
+
+def behind(bench: Bench, name: str, extra: nn.Module) -> str:
+    """Put a module behind one of the network and return the name it then has."""
+    parent, _, own = name.rpartition(".")
+    holder = bench.model.get_submodule(parent)
+    setattr(holder, own, nn.Sequential(getattr(holder, own), extra))
+    return f"{name}.1"
+
+
+MODULES = [
+    "heads.energy.0",
+    "heads.uvwFI.4",
+    "backbone.backbone.stage2.0.pwconv1",
+    "backbone.hex_encoder.layers.1.norm",
+    "backbone.fusion_transformer.layers.0.norm1",
+]
+
+
+@settings(deadline=None, max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(where=st.sampled_from(MODULES), extra=st.sampled_from([RootOfZero, Hidden]))
+def test_gradient_that_is_not_finite_though_the_loss_is_names_its_module(
+    subject: Subject, batch: EventBatch, where: str, extra: type[nn.Module]
+) -> None:
+    bench = build_bench(subject.bench.config, subject.bench.execution)
+    name = behind(bench, where, extra())
+    one = batch.take(np.array([2]))
+    trial = try_step(bench, [one])
+    assert trial.stage == "gradient"
+    assert np.isfinite(trial.loss)
+    place = locate(bench, [one], trial)
+    assert (place.stage, place.module) == ("gradient", name)
+    assert ("sqrt" if extra is RootOfZero else "log") in place.op
+    assert place.parameter
+
+
+@settings(deadline=None, max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(where=st.sampled_from(MODULES))
+def test_module_that_overflows_is_named_whichever_it_is(subject: Subject, batch: EventBatch, where: str) -> None:
+    bench = build_bench(subject.bench.config, subject.bench.execution)
+    name = behind(bench, where, Times())
+    one = batch.take(np.array([0]))
+    trial = try_step(bench, [one])
+    assert trial.stage == "loss"
+    place = locate(bench, [one], trial)
+    assert (place.stage, place.module, place.op) == ("module", name, "mul")
+
+
+class MeetingOverflow(nn.Module):
+    """Overflows where two events with a bright sensor 100 meet in a batch, and for neither of them alone."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor, *args: Tensor, **kwargs: Tensor) -> Tensor:
+        bright = (x[:, 100, 0] > 2.0).sum()
+        return self.inner(x, *args, **kwargs) * (1.0 + (bright > 1) * x.new_tensor(3e38) * 10)
+
+
+def test_events_that_fail_only_together_are_found_together(subject: Subject, batch: EventBatch) -> None:
+    subject.bench.model.backbone = MeetingOverflow(subject.bench.model.backbone)
+    npho = batch.npho.clone()
+    npho[:, 100] = 10.0
+    npho[[1, 3], 100] = 5e7  # ln(1 + 5e4) / 4.08 = 2.65
+    culprit = find_culprit(subject.bench, [replace(batch, npho=npho)])
+    assert culprit is not None
+    assert not culprit.alone
+    assert culprit.window[0].entry.tolist() == batch.entry[[1, 3]].tolist()
+    assert {(reading.row, reading.sensor) for reading in culprit.readings} == {(0, 100), (1, 100)}
+    assert culprit.cause == "combination"
+    assert culprit.place.module == "backbone"
+
+
+def test_fault_that_comes_whatever_goes_in_is_the_module_s(subject: Subject, batch: EventBatch) -> None:
+    name = behind(subject.bench, "heads.energy.4", RootOfZero())
+    culprit = find_culprit(subject.bench, [batch])
+    assert culprit is not None
+    assert (culprit.cause, culprit.place.module) == ("module", name)
+    assert culprit.readings == ()
+
+
+def test_update_that_overflows_names_its_parameter_and_is_undone(subject: Subject, batch: EventBatch) -> None:
+    bench = replace(subject.bench, lr=1e39)
+    before = {name: value.clone() for name, value in bench.model.state_dict().items()}
+    trial = try_step(bench, [batch])
+    assert trial.stage == "parameter"
+    assert all(torch.equal(value, before[name]) for name, value in bench.model.state_dict().items())
+    assert not bench.optimizer.state
+    place = locate(bench, [batch], trial)
+    assert place.stage == "parameter"
+    assert place.parameter in dict(bench.model.named_parameters())
+
+
+@pytest.mark.parametrize("kind", ["mae", pytest.param("inpainter", marks=pytest.mark.slow)])
+def test_sensor_level_trainings_name_the_reading_behind_the_mask(write_config: Write, kind: str) -> None:
+    config = write_config(kind, normalization={"npho_scheme": "linear", "npho_scale": 1.0})
+    subject = of_config(load_config(config).config, None, "cpu")
+    batch = next(iter(subject.batches()))
+    npho = batch.npho.clone()
+    npho[1, 4000] = -1e37
+    culprit = find_culprit(subject.bench, [replace(batch, npho=npho)])
+    assert culprit is not None
+    assert culprit.window[0].entry.tolist() == [int(batch.entry[1])]
+    assert [(r.channel, r.sensor) for r in culprit.readings] == [("npho", 4000)]
+
+
+def test_weight_that_is_not_finite_is_the_reading_at_fault(subject: Subject, batch: EventBatch) -> None:
+    weight = batch.weight.clone()
+    weight[2] = float("nan")
+    culprit = find_culprit(subject.bench, [replace(batch, weight=weight)])
+    assert culprit is not None
+    assert [r.channel for r in culprit.readings] == ["weight"]
+    assert culprit.window[0].entry.tolist() == [int(batch.entry[2])]
+    assert culprit.cause == "input"
+
+
+def test_saved_batch_comes_back_as_it_was(batch: EventBatch, tmp_path: Path) -> None:
+    window = (batch.take(np.array([0, 1])), replace(batch.take(np.array([3])), step=7))
+    save_batch(tmp_path / "b.npz", SavedBatch(window, ("a.root",), {"rank": 1}))
+    saved = load_batch(tmp_path / "b.npz")
+    assert (saved.files, saved.facts["rank"]) == (("a.root",), 1)
+    for was, now in zip(window, saved.window, strict=True):
+        assert (was.epoch, was.step) == (now.epoch, now.step)
+        assert torch.equal(was.npho, now.npho)
+        assert all(torch.equal(was.targets[name], now.targets[name]) for name in was.targets)
+        assert was.event.tolist() == now.event.tolist()

@@ -1,0 +1,259 @@
+"""The stage that is slow is the one that is named, settings only change beyond the noise, and an epoch is predicted."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import uproot
+from xectool import engine
+from xectool.config.load import load_config
+from xectool.probes.epoch_time import StepTime, measure_step, predict_epoch
+from xectool.probes.loader_findings import LoaderFacts, findings_of
+from xectool.probes.loader_race import grid, race, reading_rate
+from xectool.probes.loader_stages import StageReport, measure_stages
+from xectool.probes.loading import LoadingSubject, Setting, events_per_basket, whole_basket_chunk
+from xectool.rootio.inflate import inflate_range, inflated_bytes
+from xectool.rootio.source import LocalSource
+from xectool.rootio.stages import DECOMPRESS, READ, StageClock, clocked, timed
+from xectool.training.device import plan_execution
+
+Write = Callable[..., Path]
+EVENTS = 96
+
+
+@pytest.fixture(scope="session")
+def one_file(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The columns of some simulated events."""
+    path = tmp_path_factory.mktemp("loader") / "train.root"
+    engine.simulate(str(path), events=EVENTS, seed=7)
+    with uproot.open(path) as file:
+        return file["tree"].arrays(library="np")
+
+
+def write_tree(directory: Path, columns: dict[str, Any], compression: Any, basket: int, name: str = "train_0") -> Path:
+    """Write events with a compression and so many events a basket."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with uproot.recreate(directory / f"{name}.root", compression=compression) as file:
+        tree = file.mktree("tree", {key: (value.dtype, value.shape[1:]) for key, value in columns.items()})
+        for start in range(0, len(columns["npho"]), basket):
+            tree.extend({key: value[start : start + basket] for key, value in columns.items()})
+    return directory
+
+
+@pytest.fixture
+def subject_of(write_config: Write, one_file: dict[str, Any], tmp_path: Path) -> Callable[..., LoadingSubject]:
+    def make(compression: Any = None, basket: int = 32, **data: Any) -> LoadingSubject:
+        train = write_tree(tmp_path / "files", one_file, compression, basket)
+        config = load_config(write_config(train=train, data={"chunksize": 64, **data})).config
+        return LoadingSubject.of(config)
+
+    return make
+
+
+def stages(subject: LoadingSubject, rounds: int = 2) -> StageReport:
+    return measure_stages(subject, torch.device("cpu"), EVENTS, 5.0, rounds)
+
+
+def test_clock_counts_only_while_it_is_in_place() -> None:
+    clock = StageClock()
+    assert timed(READ, lambda size: bytes(size), 5) == bytes(5)
+    with clocked(clock):
+        timed(READ, lambda size: bytes(size), 7)
+    timed(READ, lambda size: bytes(size), 9)
+    assert (clock.calls[READ], clock.read_bytes) == (1, 7)
+
+
+@pytest.mark.parametrize("compression", [uproot.LZMA(4), uproot.ZLIB(9)])
+def test_slow_codec_makes_decompression_dominant(subject_of: Callable[..., LoadingSubject], compression: Any) -> None:
+    report = stages(subject_of(compression, num_shards=1))
+    assert report.dominant == "decompress"
+    assert next(iter(report.algorithms)) == ("XZ" if isinstance(compression, uproot.LZMA) else "ZL")
+    assert 0 < report.limit_events_per_s < report.decompress_events_per_s
+
+
+def test_slow_storage_makes_reading_dominant_and_a_fast_one_does_not(
+    subject_of: Callable[..., LoadingSubject], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = subject_of(uproot.ZLIB(1))
+    assert stages(subject).dominant != "read"
+    read = LocalSource.read
+
+    def throttled(self: LocalSource, start: int, num_bytes: int) -> bytes:
+        time.sleep(num_bytes / 2e6)
+        return read(self, start, num_bytes)
+
+    monkeypatch.setattr(LocalSource, "read", throttled)
+    report = stages(subject, rounds=1)
+    assert report.dominant == "read"
+    assert report.read_bytes_per_s < 2e6
+    found = {finding.code: finding for finding in findings_of(facts_of(subject, report, 1e-6), ())}
+    assert {"XT-LOADER-SLOW", "XT-LOADER-STORAGE"} <= found.keys()
+
+
+def facts_of(subject: LoadingSubject, report: StageReport, batch_s: float) -> LoaderFacts:
+    setting = Setting.of(subject.config)
+    rate = 1e6 / report.reading_us
+    return LoaderFacts(
+        stages=report,
+        epoch=predict_epoch(subject, setting, rate, report, StepTime(batch_s), 1),
+        num_files=len(subject.source.files),
+        num_events=subject.source.num_events,
+        file_bytes=subject.file_bytes,
+        cached_share=1.0,
+        events_per_basket=events_per_basket(subject),
+        window_events=subject.plan(setting.chunksize).window_events,
+        whole_basket_chunk=whole_basket_chunk(subject),
+        memory_bytes=10**10,
+        example=subject.source.files[0].path,
+    )
+
+
+def test_tiny_baskets_are_named_and_large_ones_are_not(subject_of: Callable[..., LoadingSubject]) -> None:
+    for basket, named in ((1, True), (32, False)):
+        subject = subject_of(uproot.ZLIB(1), basket)
+        facts = facts_of(subject, stages(subject), 1e-6)
+        assert facts.events_per_basket == basket
+        assert ("XT-LOADER-BASKETS" in {finding.code for finding in findings_of(facts, ())}) == named
+
+
+def test_windows_smaller_than_baskets_are_named_with_the_chunk_that_cures_it(
+    subject_of: Callable[..., LoadingSubject],
+) -> None:
+    small = subject_of(uproot.ZLIB(1), EVENTS, num_shards=4, chunksize=64)
+    report = stages(small)
+    assert report.repeats > 2
+    found = {finding.code: finding for finding in findings_of(facts_of(small, report, 10.0), ())}
+    assert found["XT-LOADER-WINDOW"].fix == f"--set data.chunksize={4 * EVENTS}"
+    assert stages(subject_of(uproot.ZLIB(1), EVENTS, num_shards=4, chunksize=4 * EVENTS)).repeats < 1.5
+
+
+def test_thousands_of_small_files_show_as_opening(
+    write_config: Write, one_file: dict[str, Any], tmp_path: Path
+) -> None:
+    for number in range(80):  # more than stay open
+        piece = {key: value[number : number + 1] for key, value in one_file.items()}
+        write_tree(tmp_path / "many", piece, None, 1, f"train_{number:03d}")
+    config = load_config(write_config(train=tmp_path / "many")).config
+    subject = LoadingSubject.of(config)
+    report = measure_stages(subject, torch.device("cpu"), 80, 20.0, 1)
+    assert report.dominant == "read"
+    assert report.open_us > 0.5 * report.stages["read"].us_per_event
+    assert "XT-LOADER-FILES" in {finding.code for finding in findings_of(facts_of(subject, report, 10.0), ())}
+
+
+def test_rntuple_is_measured_too(write_config: Write, tmp_path: Path) -> None:
+    engine.simulate(str(tmp_path / "train_0.root"), events=32, seed=1, format="rntuple")
+    report = stages(LoadingSubject.of(load_config(write_config(train=tmp_path)).config), 1)
+    assert report.stages["decompress"].us_per_event > 0
+    assert report.reads_per_event > 0
+    assert sum(stage.share for stage in report.stages.values()) == pytest.approx(1)
+
+
+def test_inflated_bytes_are_those_of_whole_blocks(subject_of: Callable[..., LoadingSubject]) -> None:
+    subject, clock = subject_of(uproot.ZLIB(1)), StageClock(keep=True)
+    with clocked(clock):
+        subject.source.event_file(0).read_column("npho", 0, 1)
+    body, begin, end = next(arguments for work, arguments in clock.kept if work is inflate_range)
+    assert clock.calls[DECOMPRESS] == 1
+    assert end - begin == 4760 * 4
+    assert inflated_bytes(body, begin, end) == 32 * 4760 * 4
+
+
+# -- races
+
+
+CURRENT = Setting(8192, 0, 2)
+
+
+def raced(rates: Callable[[Setting, int], float], needs: Callable[[Setting], int] = lambda setting: 1) -> Any:
+    return race([CURRENT, Setting(8192, 2, 1), Setting(32768, 0, 2)], needs, 10, rates, 5.0)
+
+
+def test_faster_setting_wins_by_pairs() -> None:
+    noise = np.random.default_rng(0)
+    verdict = raced(lambda setting, number: (200 if setting.num_workers else 100) * noise.uniform(0.9, 1.1))
+    assert verdict.best == Setting(8192, 2, 1)
+    assert 1.6 < verdict.gain < 2.5
+    assert CURRENT.differing(verdict.best) == {"data.num_workers": 2, "data.num_threads": 1}
+
+
+def test_equal_settings_keep_the_current_one_whatever_the_noise() -> None:
+    kept = 0
+    for seed in range(40):
+        noise = np.random.default_rng(seed)
+        verdict = raced(lambda setting, number, noise=noise: 100 * noise.uniform(0.6, 1.4))
+        kept += verdict.best == CURRENT
+        assert verdict.best != CURRENT or verdict.gain == 1
+    assert kept >= 36
+
+
+def test_without_pairs_the_luckiest_setting_would_win() -> None:
+    luckiest = 0
+    for seed in range(40):
+        noise = np.random.default_rng(seed)
+        verdict = raced(lambda setting, number, noise=noise: 100 * noise.uniform(0.6, 1.4))
+        luckiest += verdict.timings[0].setting != CURRENT
+    assert luckiest > 12  # against at most 4 above
+
+
+def test_setting_beyond_the_memory_is_left_out_with_its_need() -> None:
+    verdict = raced(lambda setting, number: 100.0, lambda setting: 100 if setting.chunksize > 8192 else 1)
+    left_out = next(timing for timing in verdict.timings if timing.setting.chunksize > 8192)
+    assert "needs" in left_out.skipped
+    assert left_out.rates == ()
+
+
+@pytest.mark.parametrize("cores", [1, 2, 16, 72])
+def test_grid_starts_with_the_current_setting_and_holds_none_twice(cores: int) -> None:
+    settings = grid(CURRENT, cores, 10**6, 3512)
+    assert settings[0] == CURRENT
+    assert len(set(settings)) == len(settings) <= 16
+    assert all(max(setting.num_workers, 1) * setting.num_threads <= max(cores, 2) for setting in settings)
+    assert any(setting.chunksize > CURRENT.chunksize for setting in settings)
+    # a chunk beyond the data set changes nothing
+    assert all(setting.chunksize <= CURRENT.chunksize for setting in grid(CURRENT, cores, 100, 3512))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_rate_of_a_real_reader_is_measured(subject_of: Callable[..., LoadingSubject], workers: int) -> None:
+    subject = subject_of(uproot.ZLIB(1), num_shards=2)
+    assert reading_rate(subject, EVENTS)(Setting(64, workers, 1), 0) > 10
+
+
+# -- the epoch
+
+
+def test_waits_are_what_reading_takes_beyond_the_steps(subject_of: Callable[..., LoadingSubject]) -> None:
+    subject = subject_of(None, num_shards=1, chunksize=16)
+    report = dataclasses.replace(stages(subject, 1), gather_us=0.0)
+    setting, batches = Setting.of(subject.config), EVENTS / subject.config.data.batch_size
+    bound = predict_epoch(subject, setting, 100.0, report, StepTime(1e-6), 1)
+    assert bound.train_s == pytest.approx(EVENTS / 100.0, rel=1e-3)
+    assert bound.data_wait_share > 0.99
+    free = predict_epoch(subject, setting, 1e9, report, StepTime(0.5), 1)
+    assert free.train_s == pytest.approx(0.5 * batches)
+    assert free.data_wait_share < 1e-3
+
+
+@pytest.mark.slow
+def test_predicted_epoch_is_that_of_the_training(write_config: Write, one_file: dict[str, Any], tmp_path: Path) -> None:
+    path = write_config(train=write_tree(tmp_path / "files", one_file, uproot.ZLIB(1), 32), training={"epochs": 3})
+    config = load_config(path).config
+    subject, execution = LoadingSubject.of(config), plan_execution(config.training, "cpu")
+    steps = [measure_step(config, execution, 3.0)]
+    result = engine.train(path, device="cpu")
+    steps.append(measure_step(config, execution, 3.0))
+    rows = engine.diagnose.query(str(result.run_dir), "SELECT seconds FROM epochs ORDER BY epoch").rows
+    real = float(np.median([row[0] for row in rows]))
+    report = stages(subject)
+    rate = reading_rate(subject, EVENTS)(Setting.of(config), 0)
+    found = sorted(predict_epoch(subject, Setting.of(config), rate, report, step, 1).train_s for step in steps)
+    # the load of the machine changes meanwhile, so the training may lie anywhere between before and after
+    assert found[0] / 1.3 < real < found[1] * 1.3

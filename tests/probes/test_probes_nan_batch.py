@@ -1,0 +1,263 @@
+"""Numbers that are not finite are put into files, weights, moments and modules; the search names each exactly."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from xectool import engine
+from xectool.checkpoint import store
+from xectool.cli import app
+from xectool.cli.boundary import run as run_cli
+from xectool.engine.diagnose.nonfinite import NanBatchResult
+from xectool.rootio.reader import EventFile
+
+NUM_FILES, EVENTS_PER_FILE = 2, 8  # of the fixtures
+
+Write = Callable[..., Path]
+once_each = settings(
+    deadline=None, max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=False
+)
+PLACES = st.tuples(st.integers(0, NUM_FILES - 1), st.integers(0, EVENTS_PER_FILE - 1), st.integers(0, 4759))
+
+
+def search(config: Path, tmp_path: Path, **options: object) -> NanBatchResult:
+    return engine.diagnose.nan_batch(config, output=tmp_path / "min.npz", **options)
+
+
+def require_event(result: NanBatchResult, directory: Path, file: int, entry: int) -> None:
+    assert result.event is not None
+    with EventFile(str(directory / f"train_{file:03d}.root")) as events:
+        number = int(events.read_column("event")[entry])
+    assert (Path(result.event["file"]).name, result.event["entry"]) == (f"train_{file:03d}.root", entry)
+    assert result.event["event"] == number
+
+
+@pytest.mark.parametrize("kind", ["regressor", "mae", "inpainter"])
+def test_clean_data_show_nothing_in_any_kind(write_config: Write, tmp_path: Path, kind: str) -> None:
+    result = search(write_config(kind), tmp_path, full=kind == "regressor")
+    assert not result.found
+    assert result.events_scanned == NUM_FILES * EVENTS_PER_FILE
+    assert result.event is None
+    assert result.first_nonfinite is None
+    assert result.minimal is None
+    assert not (tmp_path / "min.npz").exists()
+
+
+@once_each
+@given(
+    place=PLACES,
+    branch=st.sampled_from(["npho", "relative_time"]),
+    value=st.sampled_from([math.nan, math.inf, -math.inf, 1e38, -1e38]),
+)
+def test_illegal_number_in_a_file_is_named(
+    write_config: Write,
+    poisoned: Callable[..., Path],
+    tmp_path: Path,
+    place: tuple[int, int, int],
+    branch: str,
+    value: float,
+) -> None:
+    file, entry, sensor = place
+    directory = poisoned({(file, entry, branch, sensor): value})
+    result = search(write_config(train=directory), tmp_path)
+    assert result.found
+    assert result.cause == "input"
+    require_event(result, directory, file, entry)
+    assert result.sensors == (sensor,)
+    np.testing.assert_equal(np.float32(float(result.value)), np.float32(value))
+    assert result.first_nonfinite["stage"] == "input"
+    assert not result.breaks_training  # the network takes it for a dead channel
+    assert any(low <= entry < high for block in result.batch["blocks"] for low, high in block["entries"])
+
+
+def test_marks_of_dead_channels_and_unknown_truth_are_legal(
+    write_config: Write, poisoned: Callable[..., Path], tmp_path: Path
+) -> None:
+    legal = {
+        (0, 1, "npho", 5): 1e10,
+        (0, 2, "relative_time", 7): -1e10,
+        (1, 3, "energyTruth", 0): 1e10,
+        (1, 4, "npho", 9): -5000.0,
+    }
+    assert not search(write_config(train=poisoned(legal)), tmp_path).found
+
+
+@once_each
+@given(place=PLACES, size=st.floats(35, 38))
+def test_finite_number_that_overflows_in_a_module_is_named_with_its_module(
+    write_config: Write, poisoned: Callable[..., Path], tmp_path: Path, place: tuple[int, int, int], size: float
+) -> None:
+    file, entry, sensor = place
+    directory = poisoned({(file, entry, "npho", sensor): -(10.0**size)})
+    config = write_config(train=directory, normalization={"npho_scheme": "linear", "npho_scale": 1.0})
+    result = search(config, tmp_path)
+    assert result.found
+    assert result.breaks_training
+    require_event(result, directory, file, entry)
+    assert result.sensors == (sensor,)
+    inside = [
+        (Path(block["file"]).name, low <= entry < high)
+        for block in result.batch["blocks"]
+        for low, high in block["entries"]
+    ]
+    assert (f"train_{file:03d}.root", True) in inside
+    assert sum(high - low for block in result.batch["blocks"] for low, high in block["entries"]) == 4
+    first = result.first_nonfinite
+    assert first["stage"] == "module"
+    assert first["module"].startswith("backbone.")
+    assert first["input_absmax"] > 1e18
+    assert result.facts["finite_in_float64"]
+    # the saved batch alone shows the same, and no data file is needed for it
+    for path in directory.glob("train_*.root"):
+        path.unlink()
+    again = engine.diagnose.nan_batch(config, batch=result.minimal)
+    assert again.found
+    assert again.sensors == result.sensors
+    assert again.event == result.event
+    assert {k: again.first_nonfinite[k] for k in ("stage", "module", "op")} == {
+        k: first[k] for k in ("stage", "module", "op")
+    }
+
+
+@once_each
+@given(place=PLACES, value=st.sampled_from([0.0, -0.05, -3.0]))
+def test_truth_without_a_logarithm_is_named(
+    write_config: Write, poisoned: Callable[..., Path], tmp_path: Path, place: tuple[int, int, int], value: float
+) -> None:
+    file, entry, _ = place
+    directory = poisoned({(file, entry, "energyTruth", 0): value})
+    tasks = {"energy": {"enabled": True, "scale": "auto", "shift": "auto", "log_transform": True}}
+    result = search(write_config(train=directory, tasks=tasks), tmp_path)
+    assert result.found
+    assert result.breaks_training
+    assert result.cause == "input"
+    require_event(result, directory, file, entry)
+    assert result.first_nonfinite["stage"] == "loss"
+    assert result.readings[0]["branch"] == "energy"
+    assert result.value == pytest.approx(value)
+    assert result.findings[0].code == "XT-NAN-LOSS"
+    assert "log_transform: false" in result.next
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_truth_that_is_not_finite_is_named(
+    write_config: Write, poisoned: Callable[..., Path], tmp_path: Path, value: float
+) -> None:
+    directory = poisoned({(1, 6, "uvwTruth", 1): value})
+    result = search(write_config(train=directory), tmp_path)
+    require_event(result, directory, 1, 6)
+    assert result.readings[0]["branch"] == "uvwFI"
+    assert result.sensors == ()
+
+
+@once_each
+@given(data=st.data(), value=st.sampled_from([math.nan, math.inf]))
+def test_broken_weight_is_named_with_its_module(
+    trained: tuple[Path, Path], tmp_path: Path, data: st.DataObject, value: float
+) -> None:
+    config, path = trained
+    checkpoint = store.load(path)
+    names = [name for name, weight in checkpoint.model.items() if weight.is_floating_point()]
+    name = data.draw(st.sampled_from(names))
+    flat = checkpoint.model[name].view(-1)
+    flat[data.draw(st.integers(0, len(flat) - 1))] = value
+    broken = tmp_path / "broken.pt"
+    store.save(broken, checkpoint)
+    result = search(config, tmp_path, ckpt=broken)
+    assert result.found
+    assert result.cause == "weight"
+    assert result.event is None
+    module, _, own = name.rpartition(".")
+    first = result.first_nonfinite
+    assert (first["stage"], first["module"], first["op"], first["parameter"]) == ("parameter", module, own, name)
+
+
+@pytest.mark.parametrize("moment", ["exp_avg", "exp_avg_sq"])
+def test_broken_moment_of_the_optimizer_is_named(trained: tuple[Path, Path], tmp_path: Path, moment: str) -> None:
+    config, path = trained
+    checkpoint = store.load(path)
+    checkpoint.training["optimizer"]["state"][3][moment].view(-1)[0] = math.inf
+    broken = tmp_path / "broken.pt"
+    store.save(broken, checkpoint)
+    result = search(config, tmp_path, ckpt=broken)
+    assert result.found
+    assert result.cause == "weight"
+    assert result.first_nonfinite["op"] == f"optimizer {moment}"
+    assert result.first_nonfinite["parameter"]
+
+
+def test_weight_that_is_finite_but_too_large_is_told_from_the_events(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    config, path = trained
+    checkpoint = store.load(path)
+    checkpoint.model["heads.uvwFI.4.weight"][:] = 3e37
+    checkpoint.model["heads.uvwFI.6.weight"][:] = 3e37
+    broken = tmp_path / "broken.pt"
+    store.save(broken, checkpoint)
+    result = search(config, tmp_path, ckpt=broken)
+    assert result.found
+    assert result.cause == "weight"
+    assert result.event is None
+    assert result.first_nonfinite["module"].startswith("heads.uvwFI.")
+    assert result.facts["every_event_fails"]
+    assert result.facts["finite_with_fresh_weights"]
+
+
+def test_command_line_answers_with_one_document_and_exit_1(
+    write_config: Write, poisoned: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sensor = 1234
+    config = write_config(train=poisoned({(1, 2, "npho", sensor): math.nan}))
+    output = tmp_path / "m.npz"
+    assert run_cli(app.app, ["diagnose", "nan-batch", str(config), "--output", str(output), "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["command"] == "diagnose nan-batch"
+    assert document["status"] == "bad"
+    result = document["result"]
+    assert result["sensors"] == [sensor]
+    assert result["value"] == "NaN"
+    assert {"found", "event", "sensors", "value", "first_nonfinite", "batch", "events_scanned"} <= result.keys()
+    assert {"file", "entry", "run", "event"} == result["event"].keys()
+    words = result["reproduce"].split()
+    assert run_cli(app.app, words[1:]) == 1
+    assert f"sensor {sensor}" in capsys.readouterr().err
+    with np.load(output, allow_pickle=False) as content:
+        assert len(content["npho"]) == 1
+        assert math.isnan(content["npho"][0, sensor])
+
+
+def test_batch_file_that_holds_no_batch_is_a_usage_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.npz").write_bytes(b"no archive")
+    assert run_cli(app.app, ["diagnose", "nan-batch", "--batch", str(tmp_path / "x.npz")]) == 2
+    assert "holds no batch" in capsys.readouterr().err
+    assert run_cli(app.app, ["diagnose", "nan-batch"]) == 2
+
+
+def test_bright_reading_overflows_float16_only(
+    write_config: Write, poisoned: Callable[..., Path], tmp_path: Path, clean_data: Path
+) -> None:
+    with EventFile(str(clean_data / "train_000.root")) as events:
+        light = events.read_column("npho")[3]
+    sensor = int(np.argmax(np.where(light < 9e9, light, 0)))
+    directory = poisoned({(0, 3, "npho", sensor): 8e9})
+    config = write_config(
+        train=directory, normalization={"npho_scheme": "linear", "npho_scale": 1.0}, training={"amp": "fp16"}
+    )
+    with torch.random.fork_rng():
+        result = search(config, tmp_path)
+    assert result.found
+    assert result.cause == "combination"
+    assert result.facts["finite_in_float32"]
+    require_event(result, directory, 0, 3)
+    assert sensor in result.sensors
+    assert result.first_nonfinite["dtype"] == "float16"
+    assert result.findings[0].code == "XT-AMP-OVERFLOW"

@@ -1,0 +1,200 @@
+"""A recorded step comes again bit for bit, whatever happened in between; what would have cured a bad one is said."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from xectool import engine
+from xectool.cli import app
+from xectool.cli.boundary import run as run_cli
+from xectool.errors import UsageError
+from xectool.runlog.reader import RunReader
+from xectool.training.step import Stepper
+
+Write = Callable[..., Path]
+
+
+@pytest.mark.parametrize("step", [1, 3, 4, 5, 8])
+def test_step_comes_again_bit_for_bit(trained: tuple[Path, Path], step: int) -> None:
+    run = trained[1].parent
+    record = next(r for r in RunReader(run).steps() if r.step == step)
+    result = engine.diagnose.replay(run, step)
+    assert result.reproduced
+    assert (result.loss, result.grad_norm) == (record.loss, record.grad_norm)
+    assert result.differences == ()
+    assert result.healthy
+    assert result.replayed_steps == (step - 1 if step <= 8 else 0)
+    names = [own.module for own in result.modules]
+    assert "heads.energy.6" in names
+    assert len(names) == len(set(names))
+    assert all(own.nonfinite == 0 and math.isfinite(own.std) for own in result.modules)
+
+
+def test_numbers_of_modules_are_those_of_the_step(trained: tuple[Path, Path]) -> None:
+    run = trained[1].parent
+    result = engine.diagnose.replay(run, 2)
+    by_parameters = math.sqrt(sum(m.grad_norm**2 for m in result.modules if math.isfinite(m.grad_norm)))
+    assert by_parameters <= result.grad_norm * (1 + 1e-5)
+    assert by_parameters > 0.5 * result.grad_norm  # the rest belongs to parameters of modules that are never called
+
+
+@pytest.mark.parametrize("kind", ["mae", pytest.param("inpainter", marks=pytest.mark.slow)])
+def test_other_kinds_with_accumulation_come_again(write_config: Write, kind: str) -> None:
+    config = write_config(kind, training={"grad_accum_steps": 3}, data={"num_shards": 2, "chunksize": 8})
+    run = Path(engine.train(config).run_dir)
+    assert engine.diagnose.replay(run, 3).reproduced  # two windows an epoch, the second one short
+
+
+def test_run_from_a_resumed_checkpoint_comes_again(write_config: Write) -> None:
+    config = write_config(checkpoint={"save_interval": 1}, training={"epochs": 1, "lr": 1e-3})
+    run = Path(engine.train(config).run_dir)
+    engine.train(config, overrides=["training.epochs=2"], resume="auto")
+    result = engine.diagnose.replay(run, 6)
+    assert result.reproduced
+    assert result.state.endswith("checkpoint_epoch_1.pt")
+    assert result.replayed_steps == 1
+
+
+def test_what_differs_is_said_when_a_step_does_not_come_again(write_config: Write) -> None:
+    run = Path(engine.train(write_config()).run_dir)
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text.replace("seed: 42", "seed: 43"))
+    result = engine.diagnose.replay(run, 2)
+    assert not result.reproduced
+    assert any("configuration" in line for line in result.differences)
+    assert result.loss != result.recorded_loss
+
+
+def test_step_that_was_not_recorded_is_a_usage_mistake(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no record of step 900"):
+        engine.diagnose.replay(trained[1].parent, 900)
+    with pytest.raises(UsageError, match="no run record"):
+        engine.diagnose.replay(tmp_path, 1)
+
+
+def test_steps_after_an_event_was_left_out_come_again(overflowing: tuple[Path, int], tmp_path: Path) -> None:
+    config = overflowing[0] / "config.yaml"
+    settings = ["guards.quarantine=true", f"checkpoint.save_dir={tmp_path}", "mlflow.run_name=q"]
+    run = Path(engine.train(config, overrides=settings).run_dir)
+    records = list(RunReader(run).steps())
+    assert sum(record.num_events for record in records) == 14  # 8 events twice, without the bad one
+    for record in (records[0], records[-1]):
+        assert engine.diagnose.replay(run, record.step).reproduced
+    result = engine.diagnose.nan_batch(run=run, output=tmp_path / "m.npz")
+    assert result.event["entry"] == 5
+    assert result.sensors == (321,)
+
+
+def test_rewind_is_repeated(write_config: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    guards = {"on_spike": "rewind", "spike_after": 10, "spike_window": 10, "ring_steps": 3, "quarantine": False}
+    config = write_config(training={"epochs": 5, "lr": 1e-4}, guards=guards)
+    calls, honest = [0], Stepper.run
+
+    def run_away(stepper: Stepper, *arguments: object) -> object:
+        calls[0] += 1
+        if calls[0] == 14:
+            with torch.no_grad():
+                stepper.model.heads["energy"][6].weight.mul_(1e4)
+        return honest(stepper, *arguments)
+
+    monkeypatch.setattr(Stepper, "run", run_away)
+    run = Path(engine.train(config).run_dir)
+    monkeypatch.setattr(Stepper, "run", honest)
+    (rewind,) = [event for event in RunReader(run).events() if event.kind == "rewind"]
+    assert rewind.data["from_step"] == 14
+    result = engine.diagnose.replay(run, 16)
+    assert result.replayed_steps > 16 - 14  # the state before the rewind, and what followed on it
+    assert result.reproduced
+
+
+@pytest.fixture(scope="module")
+def overflowing(clean_data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A run in which one event, left in, overflows; and its first bad step."""
+    import numpy as np
+    import yaml
+    from xectool.rootio.reader import EventFile
+    from xectool.rootio.writer import TreeWriter
+
+    directory = tmp_path_factory.mktemp("overflowing")
+    with EventFile(str(clean_data / "train_000.root")) as file:
+        columns = {branch: file.read_column(branch) for branch in file.branch_names}
+    columns["npho"][5, 321] = -1e37
+    specs = {branch: (values.dtype, values.shape[1:]) for branch, values in columns.items()}
+    with TreeWriter(directory / "train.root", specs) as writer:
+        writer.extend(columns)
+    assert np.isfinite(columns["npho"]).all()
+    task = {"enabled": True, "scale": "auto", "shift": "auto"}
+    config = {
+        "kind": "regressor",
+        "data": {
+            "train_path": str(directory / "train.root"),
+            "val_path": str(clean_data / "val.root"),
+            "batch_size": 4,
+        },
+        "normalization": {"npho_scheme": "linear"},
+        "model": {"encoder_dim": 32, "num_fusion_layers": 1, "hidden_dim": 8, "outer_fine_pool": [5, 3]},
+        "tasks": {"energy": task},
+        "training": {"epochs": 2, "warmup_epochs": 0, "ema_decay": None, "channel_dropout_rate": 0.0},
+        "guards": {"quarantine": False, "max_bad_fraction": 1.0, "on_input_scale": "warn"},
+        "checkpoint": {
+            "save_dir": str(directory),
+            "save_minutes": None,
+            "save_artifacts": False,
+            "save_predictions": False,
+        },
+        "mlflow": {"enabled": False, "run_name": "r"},
+    }  # fmt: skip
+    path = directory / "config.yaml"
+    path.write_text(yaml.safe_dump(config))
+    run = Path(engine.train(path).run_dir)
+    return run, next(record.step for record in RunReader(run).steps() if record.nonfinite)
+
+
+def test_bad_step_comes_again_and_its_cures_are_named(overflowing: tuple[Path, int]) -> None:
+    run, step = overflowing
+    result = engine.diagnose.replay(run, step, with_counterfactuals=True)
+    assert result.reproduced
+    assert not result.finite
+    assert result.first_nonfinite is not None
+    assert [suspect["entry"] for suspect in result.suspects] == [5]
+    cures = {item.change: item.cures for item in result.counterfactuals}
+    assert cures["without suspects"]
+    assert cures["float64"]
+    assert not cures.get("lr / 10", False)
+    assert set(result.cures) == {"without suspects", "float64"}
+
+
+def test_incident_of_a_run_is_searched_with_the_weights_it_had(overflowing: tuple[Path, int], tmp_path: Path) -> None:
+    run, step = overflowing
+    result = engine.diagnose.nan_batch(run=run, output=tmp_path / "m.npz")
+    assert result.found
+    assert result.event["entry"] == 5
+    assert result.sensors == (321,)
+    assert any(f"before step {step}" in line for line in result.scanned)
+    assert engine.diagnose.nan_batch(batch=result.minimal).sensors == (321,)
+
+
+def test_command_line_of_replay(
+    trained: tuple[Path, Path], overflowing: tuple[Path, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(trained[1].parent)
+    assert run_cli(app.app, ["diagnose", "replay", run, "--step", "2", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["command"] == "diagnose replay"
+    assert {"step", "reproduced", "loss", "recorded_loss", "modules"} <= document["result"].keys()
+    bad, step = overflowing
+    assert run_cli(app.app, ["diagnose", "replay", str(bad), "--step", str(step)]) == 1
+    shown = capsys.readouterr().err
+    assert "Verdict" in shown
+    assert "nan-batch --run" in shown
+
+
+def test_replay_leaves_the_threads_of_the_process_alone(trained: tuple[Path, Path]) -> None:
+    before = torch.get_num_threads()
+    engine.diagnose.replay(trained[1].parent, 1)
+    assert torch.get_num_threads() == before

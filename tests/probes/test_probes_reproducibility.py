@@ -1,0 +1,151 @@
+"""Faults that make two runs differ are put in for real, and the first operation that differs is named."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from xectool import engine
+from xectool.config.load import load_config
+from xectool.data.loader import EventLoader
+from xectool.probes.reproducibility import WITHIN, Difference, first_difference
+from xectool.probes.short_run import short_run
+from xectool.training import build
+
+STEPS = 2
+
+
+def runs(path: Path) -> Difference | None:
+    config = load_config(path).config
+    return first_difference(short_run(config, "cpu", STEPS), short_run(config, "cpu", STEPS), WITHIN)
+
+
+def inner(model: nn.Module) -> tuple[str, nn.Module]:
+    """The last layer norm of a network, and its name."""
+    return [(name, module) for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)][-1]
+
+
+def with_hook(monkeypatch: pytest.MonkeyPatch, hook: Callable[..., Any]) -> list[str]:
+    """Let every network that is built have a hook on a layer norm; return where its name will be."""
+    real, names = build.build_model, []
+
+    def built(config: Any) -> nn.Module:
+        model = real(config)
+        name, module = inner(model)
+        names.append(name)
+        module.register_forward_hook(hook)
+        return model
+
+    monkeypatch.setattr(build, "build_model", built)
+    return names
+
+
+@pytest.mark.parametrize("kind", ["regressor", "mae", "inpainter"])
+def test_runs_of_every_kind_are_the_same(write_config: Callable[..., Path], kind: str) -> None:
+    assert runs(write_config(kind)) is None
+
+
+def test_a_module_that_is_not_deterministic_is_named(
+    write_config: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = with_hook(monkeypatch, lambda module, inputs, output: output + random.SystemRandom().random() * 1e-6)
+    found = runs(write_config())
+    assert found is not None
+    assert (found.step, found.stage, found.module, found.op) == (1, "forward", names[0], "add")
+    assert found.first != found.second
+
+
+def test_dropout_outside_the_stream_of_the_batch_is_named(
+    write_config: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dropout(module: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        own = torch.Generator()
+        own.seed()
+        return output * torch.bernoulli(torch.full_like(output, 0.9), generator=own)
+
+    names = with_hook(monkeypatch, dropout)
+    found = runs(write_config())
+    assert found is not None
+    assert (found.stage, found.module, found.op) == ("forward", names[0], "bernoulli")
+
+
+def test_a_gradient_that_differs_is_told_from_a_result(
+    write_config: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def noisy(module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
+        output.register_hook(lambda grad: grad * (1.0 + random.SystemRandom().random() * 1e-3))
+
+    names = with_hook(monkeypatch, noisy)
+    found = runs(write_config())
+    assert found is not None
+    assert (found.step, found.stage, found.op) == (1, "backward", "mul")
+    assert names
+
+
+def test_another_order_of_events_is_a_matter_of_the_data(
+    write_config: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = EventLoader.epoch, []
+
+    def epoch(self: EventLoader, number: int, start_step: int = 0) -> Any:
+        calls.append(number)
+        return real(self, number + len(calls), start_step)
+
+    monkeypatch.setattr(EventLoader, "epoch", epoch)
+    found = runs(write_config())
+    assert found is not None
+    assert (found.step, found.stage, found.op) == (1, "data", "batch")
+
+
+PATCH = """
+import random, torch, xectool.training.build as build
+from torch import nn
+real = build.build_model
+def hook(module, inputs, output):
+    {line}
+def built(config):
+    model = real(config)
+    [m for m in model.modules() if isinstance(m, nn.LayerNorm)][-1].register_forward_hook(hook)
+    return model
+build.build_model = built
+"""
+SETTINGS = {
+    "threads": ("return output + 1e-6 * torch.get_num_threads()", (1, 2), "OMP_NUM_THREADS=1"),
+    "kernels": (
+        "return output if torch.are_deterministic_algorithms_enabled() else output + random.SystemRandom().random()",
+        (1, 1),
+        "--set training.deterministic=true",
+    ),
+    "nothing": ("return output + random.SystemRandom().random()", (1, 1), ""),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", SETTINGS)
+def test_the_setting_that_is_named_was_tried_in_fresh_processes(
+    write_config: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    line, threads, cure = SETTINGS[fault]
+    (tmp_path / "sitecustomize.py").write_text(PATCH.format(line=line))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    result = engine.diagnose.reproducibility(write_config(), steps=1, threads=threads, device="cpu")
+    assert not result.identical
+    assert result.first_difference is not None
+    assert result.first_difference.op == "add"
+    assert result.cure == cure
+    assert result.findings[0].code == "XT-NOT-REPRODUCIBLE"
+    assert cure in result.findings[0].fix
+
+
+@pytest.mark.slow
+def test_a_sound_training_is_the_same_in_fresh_processes(write_config: Callable[..., Path]) -> None:
+    result = engine.diagnose.reproducibility(write_config(), steps=1, device="cpu")
+    assert result.identical
+    assert result.first_difference is None
+    assert result.findings == ()
+    assert result.compared > 100

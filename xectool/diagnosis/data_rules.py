@@ -1,0 +1,208 @@
+"""Events that came twice or not at all, steps that were taken twice, and what was put in quarantine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from xectool.diagnosis import fixes
+from xectool.diagnosis.cause import Cause, DiagnosisRule
+from xectool.diagnosis.evidence import Evidence
+from xectool.diagnosis.incidents import identities, number, whole
+from xectool.diagnosis.nan_case import nan_cases
+from xectool.diagnosis.spike_case import spike_cases
+from xectool.findings import Severity
+
+_NO_NUMBER: Final = re.compile(r"invalid photon number -?(nan|inf)\b")
+
+
+class DuplicateEvents(DiagnosisRule):
+    """Each event is trained on once an epoch."""
+
+    code = "XT-DUPLICATE-EVENTS"
+    title = "events were served more than once in an epoch"
+
+    def unseen(self, evidence: Evidence) -> str:
+        """Return that no epoch was counted."""
+        return "" if audits(evidence) else "no epoch has been counted"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Compare the events served with the events planned."""
+        found = [row for row in audits(evidence) if row[3] > 0 or row[2] > row[1]]
+        if not found:
+            return
+        epoch, expected, seen, duplicates = found[0]
+        many = max(duplicates, seen - expected)
+        yield Cause(
+            code=self.code,
+            confidence=0.96,
+            problem=f"epoch {epoch}: {many} events were served more than once (seen {seen}, expected {expected})",
+            evidence=tuple(f"epoch {e}: seen {s}, expected {x}, duplicates {max(d, 0)}" for e, x, s, d in found[:3]),
+            fix=fixes.train_again(evidence, "data.num_workers=0", name="one-reader"),
+            step=1,
+            symptom="audit",
+        )
+
+
+class EventsMissing(DiagnosisRule):
+    """No event is left out unsaid."""
+
+    code = "XT-EVENTS-MISSING"
+    title = "events of an epoch were never served"
+
+    def unseen(self, evidence: Evidence) -> str:
+        """Return that no epoch was counted."""
+        return "" if audits(evidence) else "no epoch has been counted"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Compare the events served and those in quarantine with the events planned."""
+        quarantined = _quarantined(evidence)
+        found = [row for row in audits(evidence) if row[2] + quarantined < row[1]]
+        if not found:
+            return
+        epoch, expected, seen, _ = found[0]
+        yield Cause(
+            code=self.code,
+            confidence=0.95,
+            problem=f"epoch {epoch}: {expected - seen} of {expected} events were never served",
+            evidence=tuple(f"epoch {e}: seen {s}, expected {x}" for e, x, s, _ in found[:3]),
+            fix=fixes.train_again(evidence, "data.num_workers=0", "data.drop_last=false", name="all-events"),
+            step=1,
+            symptom="audit",
+        )
+
+
+class DuplicateSteps(DiagnosisRule):
+    """A step is taken once, a batch is used once an epoch."""
+
+    code = "XT-DUPLICATE-STEPS"
+    title = "steps or batches were repeated"
+
+    def unseen(self, evidence: Evidence) -> str:
+        """Return that the steps are missing where they are."""
+        return "" if len(evidence.steps) else "no step was recorded"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Look for step numbers and batches that come again without a rewind."""
+        if not evidence.repeated and not evidence.repeated_batches:
+            return
+        lines = []
+        if evidence.repeated:
+            lines.append(f"step numbers recorded again: {', '.join(map(str, evidence.repeated[:5]))}")
+        if evidence.repeated_batches:
+            named = ", ".join(f"{batch} of epoch {epoch}" for epoch, batch in evidence.repeated_batches[:5])
+            lines.append(f"batches trained on again: {named}")
+        yield Cause(
+            code=self.code,
+            confidence=0.95,
+            problem=f"{max(len(evidence.repeated), len(evidence.repeated_batches))} steps were taken twice",
+            evidence=tuple(lines),
+            fix=fixes.train_again(evidence, name="once"),
+            step=min([*evidence.repeated, *([1] if evidence.repeated_batches else [])]),
+            symptom="steps",
+        )
+
+
+class Quarantine(DiagnosisRule):
+    """Events that a guard left out of the run."""
+
+    code = "XT-NAN-DATA"
+    title = "events were put in quarantine"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Report events in quarantine whose step no other rule speaks about."""
+        explained = {case.step for case in nan_cases(evidence)} | {case.step for case in spike_cases(evidence)}
+        events = [event for event in evidence.of("quarantine") if event.step not in explained]
+        if not events:
+            return
+        reason = str(events[0].data.get("reason") or events[0].message)
+        named = identities(events[0].data.get("events"))
+        yield Cause(
+            code=_code_of(reason, self.code),
+            confidence=0.9,
+            problem=f"step {events[0].step}: {len(named)} events were left out of the run: {reason}",
+            evidence=(fixes.events_named(named), f"{len(events)} such steps in the record"),
+            fix=fixes.nan_batch(evidence),
+            severity=Severity.WARNING,
+            step=events[0].step,
+            symptom=f"quarantine@{events[0].step}",
+        )
+
+
+class InvalidReadings(DiagnosisRule):
+    """Readings in the files that are no numbers."""
+
+    code = "XT-NAN-DATA"
+    title = "readings in the files are NaN or infinite"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Report NaN and infinities; numbers below the domain of a scheme are noise of the baseline."""
+        found = [event for event in evidence.of("invalid_npho") if _NO_NUMBER.search(event.message)]
+        if not found:
+            return
+        yield Cause(
+            code=self.code,
+            confidence=0.85,
+            problem=f"readings in the training files are NaN or infinite; the network takes them for dead sensors: "
+            f"{found[0].message}",
+            evidence=tuple(event.message for event in found[:5]),
+            fix=fixes.nan_batch(evidence),
+            severity=Severity.WARNING,
+            step=max(1, found[0].step),
+            symptom="readings",
+        )
+
+
+class ImplausibleEvents(DiagnosisRule):
+    """Events that cannot be, where they were not left out; those in quarantine have a rule of their own."""
+
+    code = "XT-SPIKE-EVENT"
+    title = "events have readings that no event can have"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Report what a guard named and let pass."""
+        found = [event for event in evidence.of("implausible_event") if event.data.get("action") == "record"]
+        if not found:
+            return
+        named = [identity for event in found for identity in identities(event.data.get("events"))]
+        yield Cause(
+            code=self.code,
+            confidence=0.85,
+            problem=f"{len(named)} events cannot be: {found[0].message}",
+            evidence=(fixes.events_named(named), *(event.message for event in found[:3])),
+            fix=fixes.train_again(evidence, "guards.on_input_scale=stop", name="without-them"),
+            severity=Severity.WARNING,
+            step=max(1, found[0].step),
+            symptom="implausible",
+        )
+
+
+def _code_of(reason: str, default: str) -> str:
+    """Return the cause a quarantine gives as its reason."""
+    if reason.startswith("XT-"):
+        return reason.split()[0]
+    return "XT-SPIKE-EVENT" if "spike" in reason.lower() else default
+
+
+def audits(evidence: Evidence) -> list[tuple[int, int, int, int]]:
+    """Return ``(epoch, expected, seen, duplicates)`` of each epoch that was counted; -1 where not counted."""
+    counted = {
+        epoch.epoch: (epoch.epoch, epoch.events_expected, epoch.events_seen, epoch.duplicates)
+        for epoch in evidence.epochs
+        if epoch.events_seen >= 0 and epoch.events_expected >= 0
+    }
+    for event in evidence.of("audit"):
+        expected, seen = number(event.data.get("expected")), number(event.data.get("seen"))
+        if expected == expected and seen == seen:
+            epoch = whole(event.data.get("epoch"), event.epoch)
+            counted[epoch] = (epoch, int(expected), int(seen), whole(event.data.get("duplicates"), -1))
+    return [counted[epoch] for epoch in sorted(counted)]
+
+
+def _quarantined(evidence: Evidence) -> int:
+    """Return how many events the guards left out, which is said and therefore not missing."""
+    totals = [number(event.data.get("total")) for event in evidence.of("quarantine")]
+    totals += [number(event.data.get("quarantined")) for event in evidence.of("audit")]
+    listed = sum(len(identities(event.data.get("events"))) for event in evidence.of("quarantine"))
+    return int(max([listed, *(value for value in totals if value == value)]))

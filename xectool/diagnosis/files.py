@@ -1,0 +1,64 @@
+"""The small files of a run directory, read so that an absent or damaged one costs only what it would have said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+CONFIG_FILE: Final = "config.yaml"
+TRACKER_STATE: Final = "tracking/state.json"
+TRACKER_SETTINGS: Final = "tracking/settings.json"
+
+
+@dataclass(frozen=True)
+class CheckpointFile:
+    """A checkpoint by name and size; never opened."""
+
+    name: str
+    size_bytes: int
+    modified: float
+
+
+def tolerant_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file, empty where it is absent, half-written or something else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def tolerant_yaml(path: Path) -> dict[str, Any]:
+    """Return the mapping in a YAML file, empty where it is absent, half-written or something else."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def checkpoint_files(run_dir: Path) -> tuple[CheckpointFile, ...]:
+    """Return the checkpoints in a run directory, oldest first; one that vanishes meanwhile is left out."""
+    found = []
+    for path in run_dir.glob("checkpoint_*.pt"):
+        try:
+            facts = path.stat()
+        except OSError:
+            continue
+        found.append(CheckpointFile(path.name, facts.st_size, facts.st_mtime))
+    return tuple(sorted(found, key=lambda item: (item.modified, item.name)))
+
+
+def setting(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
+    """Return the value of a dotted key of nested sections, or ``default`` where a part of it is absent."""
+    value: Any = config
+    for part in key.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return default
+        value = value[part]
+    return value

@@ -1,0 +1,125 @@
+"""Gradient norms by parameter block: which are dead, which explode, and what clip would fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from xectool.diagnosis.gradient_bands import GradientSummary, suggested_clip, summarise
+from xectool.diagnosis.statistics import Series, finite, median, quantile
+
+EXPLODED: Final = 10.0  # F033: growth of the 95 % quantile
+_FEWEST: Final = 20
+_TENTH: Final = 10
+
+
+@dataclass(frozen=True)
+class BlockGradients:
+    """Gradient norms of one parameter block before clipping.
+
+    Attributes:
+        block: Its name.
+        median: Median norm.
+        p95: 95 % quantile.
+        maximum: Largest.
+        growth: 95 % quantile of the last tenth of the steps over that of the first tenth.
+        state: ``ok``, ``dead`` (exactly zero in every step), ``exploding`` or ``nonfinite``.
+    """
+
+    block: str
+    median: float
+    p95: float
+    maximum: float
+    growth: float
+    state: str
+
+
+@dataclass(frozen=True)
+class GradientReport:
+    """Gradient norms of a run or of some steps.
+
+    Attributes:
+        blocks: By block, largest first.
+        total: Of all parameters together.
+        grad_norm_max: Largest total norm.
+        suggested_grad_clip: Three times the 95 % quantile.
+        grad_clip: The configured limit.
+        verdict: One line.
+    """
+
+    blocks: tuple[BlockGradients, ...]
+    total: GradientSummary
+    grad_norm_max: float
+    suggested_grad_clip: float
+    grad_clip: float
+    verdict: str
+
+    @property
+    def bad(self) -> bool:
+        """Whether a block is dead, explodes or is not finite."""
+        return any(block.state != "ok" for block in self.blocks) or not math.isfinite(self.total.maximum)
+
+
+def gradient_report(
+    norms: Series, clip_coefficients: Series, blocks: Mapping[str, Series], expected: tuple[str, ...], clip: float
+) -> GradientReport:
+    """Return the gradient norms of some steps in numbers.
+
+    Args:
+        norms: Total norms before clipping, shape (N,).
+        clip_coefficients: Factors applied, shape (N,).
+        blocks: Norms by block, shape (N,) each; NaN where a block had no gradient at all.
+        expected: Names of all trained blocks; one without any norm is dead.
+        clip: The configured limit; 0 for none.
+    """
+    names = [*blocks, *(name for name in expected if name not in blocks)]
+    rows = [_block(name, blocks.get(name, np.full(norms.size, np.nan)), norms) for name in names]
+    total = summarise(norms, clip_coefficients, clip)
+    rows.sort(key=lambda row: (row.state == "ok", -row.p95 if math.isfinite(row.p95) else 0.0))
+    return GradientReport(
+        blocks=tuple(rows),
+        total=total,
+        grad_norm_max=total.maximum,
+        suggested_grad_clip=suggested_clip(norms),
+        grad_clip=clip,
+        verdict=_verdict(rows, total),
+    )
+
+
+def _block(name: str, values: Series, norms: Series) -> BlockGradients:
+    known = values[np.isfinite(norms)] if values.size == norms.size else values
+    size = max(3, known.size // _TENTH)
+    early, late = quantile(known[:size], 0.95), quantile(known[-size:], 0.95)
+    growth = late / early if early > 0 else math.nan
+    sound = finite(known)
+    return BlockGradients(
+        block=name,
+        median=median(known),
+        p95=quantile(known, 0.95),
+        maximum=float(sound.max()) if sound.size else math.nan,
+        growth=growth,
+        state=_state(known, sound, growth),
+    )
+
+
+def _state(known: Series, sound: Series, growth: float) -> str:
+    if np.isinf(known).any():
+        return "nonfinite"
+    if known.size >= 1 and not sound.any():
+        return "dead"
+    if known.size >= _FEWEST and growth >= EXPLODED:
+        return "exploding"
+    return "ok"
+
+
+def _verdict(rows: list[BlockGradients], total: GradientSummary) -> str:
+    bad = [f"{row.block} is {row.state}" for row in rows if row.state != "ok"]
+    if bad:
+        return "; ".join(bad[:5])
+    if not total.steps:
+        return "no step was recorded"
+    return f"{total.band} (p95 {total.p95:.3g}, {total.clipped:.0%} of the steps clipped)"

@@ -1,0 +1,70 @@
+"""What sets some events of a kept batch apart from the others: targets and readings far from all of theirs."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+FAR: Final = 30.0  # robust deviations of the rest of the batch; light and truth of sound events stay far within
+UNKNOWN_ABOVE: Final = 9e9  # the mark of a value that is not available is 1e10
+_IDENTITY: Final = ("file_index", "entry", "run", "event")
+_MAX_LINES: Final = 4
+
+
+def outlier_lines(folder: Path, suspects: tuple[tuple[int, ...], ...]) -> tuple[str, ...]:
+    """Return in which quantities the suspects are far from the rest of their batch, or not finite.
+
+    Args:
+        folder: Incident folder with ``batch.npz``; without one nothing is said.
+        suspects: Identities ``(file_index, entry, run, event)``.
+    """
+    try:
+        with np.load(folder / "batch.npz", allow_pickle=False) as kept:
+            columns = {name: kept[name] for name in kept.files}
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        return ()
+    if any(name not in columns for name in _IDENTITY):
+        return ()
+    identity = np.stack([np.asarray(columns[name]).ravel() for name in _IDENTITY], axis=1)
+    wanted = {tuple(row) for row in suspects}
+    chosen = np.array([tuple(int(value) for value in row) in wanted for row in identity], dtype=bool)
+    if not chosen.any() or chosen.all():
+        return ()
+    lines = [
+        line for name, values in _quantities(columns).items() if (line := _apart(name, values[chosen], values[~chosen]))
+    ]
+    return tuple(lines[:_MAX_LINES])
+
+
+def _quantities(columns: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
+    """Return one number an event for each target component, the weight and the largest readings, shape (B,) each."""
+    found: dict[str, NDArray[np.float64]] = {}
+    for name, values in columns.items():
+        table = np.asarray(values, dtype=np.float64).reshape(len(values), -1)
+        if name.startswith("targets_"):
+            found |= {f"target {name[8:]}[{index}]": table[:, index] for index in range(table.shape[1])}
+        elif name == "weight":
+            found[name] = table[:, 0]
+        elif name in ("npho", "time"):
+            known = np.where(np.isfinite(table) & (np.abs(table) < UNKNOWN_ABOVE), np.abs(table), 0.0)
+            found[f"largest |{name}|"] = known.max(axis=1)
+            found[f"infinite {name} readings"] = np.isinf(table).sum(axis=1).astype(np.float64)
+    return found
+
+
+def _apart(name: str, suspects: NDArray[np.float64], others: NDArray[np.float64]) -> str:
+    sound = others[np.isfinite(others) & (np.abs(others) < UNKNOWN_ABOVE)]
+    if not sound.size:
+        return ""
+    middle = float(np.median(sound))
+    width = max(1.4826 * float(np.median(np.abs(sound - middle))), 1e-3 * abs(middle), 1e-30)
+    known = suspects[np.isfinite(suspects)]
+    far = known[np.abs(known - middle) > FAR * width]
+    far = far[np.abs(far) < UNKNOWN_ABOVE] if name.startswith("target") else far
+    if np.isinf(suspects).any():
+        return f"{name} is infinite; the other events have {middle:.4g}"
+    return f"{name} is {far[0]:.4g}; the other events have {middle:.4g} +- {width:.2g}" if far.size else ""

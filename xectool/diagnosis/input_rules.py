@@ -1,0 +1,76 @@
+"""The first suspect of all: inputs whose scale the network was not made for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from xectool.config.input_limits import LARGEST_ABS, LARGEST_MEAN, LARGEST_STD, SMALLEST_STD
+from xectool.diagnosis import fixes
+from xectool.diagnosis.cause import Cause, DiagnosisRule
+from xectool.diagnosis.evidence import Evidence
+from xectool.diagnosis.incidents import number
+
+
+class InputScale(DiagnosisRule):
+    """Normalised inputs of the first batch lie within what a network can take."""
+
+    code = "XT-INPUT-SCALE"
+    title = "inputs are not normalised"
+
+    def unseen(self, evidence: Evidence) -> str:
+        """Return that the first batch was not measured where it was not."""
+        return "" if evidence.of("input_scale") else "the scale of the first batch was not recorded"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Compare each channel with its limits."""
+        for event in evidence.of("input_scale")[:1]:
+            channels = event.data.get("channels") or {}
+            level = str(event.data.get("level") or "")
+            broken = [
+                line
+                for name, values in channels.items()
+                if isinstance(values, Mapping)
+                for line in channel_problems(name, values)
+            ]
+            # The guard takes the median over events, which one corrupted event cannot move; these numbers are of the
+            # whole batch, so they decide alone only where no guard judged.
+            if level in ("ok", "warning") or (not broken and level != "error"):
+                continue
+            reason = str(event.data.get("reason") or event.message or "")
+            yield Cause(
+                code=self.code,
+                confidence=0.95 if broken else 0.85,
+                problem=f"the inputs of the first batch are not normalised: {(broken or [reason])[0]}",
+                evidence=tuple([*broken, reason] if reason and broken else broken or [reason]),
+                fix=_fix(evidence, channels),
+                step=max(1, event.step),
+                symptom="input scale",
+            )
+
+
+def channel_problems(name: str, values: Mapping[str, Any]) -> list[str]:
+    """Return in which ways a channel exceeds the limits of F048a."""
+    mean, std, largest = (number(values.get(key)) for key in ("mean", "std", "absmax"))
+    found = []
+    if abs(mean) > LARGEST_MEAN:
+        found.append(f"{name}: mean {mean:.4g} (limit {LARGEST_MEAN:g})")
+    if not math.isnan(std) and not SMALLEST_STD <= std <= LARGEST_STD:
+        found.append(f"{name}: standard deviation {std:.4g} (limits {SMALLEST_STD:g} to {LARGEST_STD:g})")
+    if largest > LARGEST_ABS:
+        found.append(f"{name}: largest |z| {largest:.4g} (limit {LARGEST_ABS:g})")
+    return found
+
+
+def _fix(evidence: Evidence, channels: Mapping[str, Any]) -> str:
+    """Return the constants that the data were made for, of the channel that is off."""
+    off = [name for name, values in channels.items() if isinstance(values, Mapping) and channel_problems(name, values)]
+    time = ("normalization.time_scale=1.14e-7", "normalization.time_shift=-0.46")
+    npho = (
+        "normalization.npho_scheme=log1p",
+        "normalization.npho_scale=1000",
+        "normalization.npho_scale2=4.08",
+    )
+    settings = time if off == ["time"] else npho if off == ["npho"] else (*npho, *time)
+    return fixes.train_again(evidence, *settings, name="normalised")

@@ -1,0 +1,170 @@
+"""What kind of out-of-memory a run or a log shows: device or host; capacity, fragments, or another process."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from xectool.diagnosis.evidence import Evidence
+from xectool.diagnosis.incidents import number
+from xectool.diagnosis.statistics import finite
+
+FRAGMENTED_SHARE: Final = 0.2  # F001: reserved but unallocated, of the total
+FOREIGN_SHARE: Final = 0.2  # the same share, held by other processes
+NEARLY_FULL: Final = 0.9  # F011
+_UNITS: Final = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "KB": 1e3, "MB": 1e6, "GB": 1e9}
+_SIZE: Final = r"([\d.]+) ?([KMGT]i?B|B)"
+
+
+@dataclass(frozen=True)
+class MemoryFault:
+    """One failure for lack of memory; sizes in bytes, NaN where unknown.
+
+    Attributes:
+        code: ``XT-OOM-GPU``, ``XT-OOM-HOST``, ``XT-OOM-FRAGMENTATION`` or ``XT-OOM-FOREIGN``.
+        confidence: From 0 to 1.
+        phase: What the run was doing.
+        module: Where in the model.
+        requested: Size of the allocation that failed.
+        capacity: Memory there is in all.
+        allocated: Held by the run.
+        unallocated: Reserved by the allocator and not in use.
+        foreign: Held by other processes.
+        step: Step at which it failed.
+        source: Line it was read from.
+    """
+
+    code: str
+    confidence: float
+    phase: str = ""
+    module: str = ""
+    requested: float = math.nan
+    capacity: float = math.nan
+    allocated: float = math.nan
+    unallocated: float = math.nan
+    foreign: float = math.nan
+    step: int = 0
+    source: str = ""
+
+    @property
+    def side(self) -> str:
+        """Return ``host`` or ``device``."""
+        return "host" if self.code == "XT-OOM-HOST" else "device"
+
+    def text(self) -> str:
+        """Return the failure in one sentence."""
+        why = {
+            "XT-OOM-GPU": "the device is too small for this batch",
+            "XT-OOM-HOST": "the host ran out of memory",
+            "XT-OOM-FRAGMENTATION": "device memory is in fragments",
+            "XT-OOM-FOREIGN": "another process holds device memory",
+        }[self.code]
+        where = f" in {self.phase}" if self.phase else ""
+        return f"out of memory{where}: {why}" + (f" (module {self.module})" if self.module else "")
+
+    def table(self) -> list[tuple[str, float]]:
+        """Return the known sizes by name, bytes."""
+        sizes = (
+            ("requested", self.requested),
+            ("total capacity", self.capacity),
+            ("allocated by the run", self.allocated),
+            ("reserved but unallocated", self.unallocated),
+            ("held by other processes", self.foreign),
+        )
+        return [(name, size) for name, size in sizes if math.isfinite(size)]
+
+    def lines(self) -> tuple[str, ...]:
+        """Return the sizes as lines of evidence."""
+        sizes = tuple(f"{name}: {size / 1e9:.3g} GB" for name, size in self.table())
+        return (*sizes, *((self.source[:300],) if self.source else ()))
+
+
+def memory_faults(evidence: Evidence) -> list[MemoryFault]:
+    """Return the failures of a run for lack of memory, oldest first: recorded ones, else what its end shows."""
+    found = [_of_event(event.data, event.step) for event in evidence.of("oom")]
+    if found:
+        return found
+    failure = evidence.failure
+    text = f"{failure.message} {failure.data.get('code', '')}" if failure else ""
+    if failure is not None and re.search(r"XT-OOM|OutOfMemory|MemoryError|out of memory", text):
+        return [from_text(text, failure.step, str(failure.data.get("phase") or ""))]
+    if evidence.status.state == "killed":
+        used, limit = _highest(evidence)
+        if used > NEARLY_FULL * limit or evidence.of("memory_warning"):
+            line = f"the processes held {used / 1e9:.3g} of {limit / 1e9:.3g} GB when the run was killed"
+            return [
+                MemoryFault("XT-OOM-HOST", 0.88, allocated=used, capacity=limit, step=evidence.status.step, source=line)
+            ]
+    return []
+
+
+def from_text(text: str, step: int = 0, phase: str = "") -> MemoryFault:
+    """Return the failure that an error message describes, of PyTorch's old and new wording.
+
+    Args:
+        text: The message.
+        step: Step it belongs to.
+        phase: What the run was doing.
+    """
+    if re.search(r"XT-OOM-HOST|\bMemoryError|can't allocate memory|oom[-_]kill|host ran out", text):
+        requested = _size(r"allocate (?:memory: you tried to allocate )?", text)
+        return MemoryFault("XT-OOM-HOST", 0.95, phase, requested=requested, step=step, source=text)
+    sizes = {
+        "requested": _size(r"Tried to allocate ", text),
+        "capacity": _size(r"total capacity of ", text),
+        "allocated": _size(r"", text, r" is allocated by PyTorch"),
+        "unallocated": _size(r"", text, r" is reserved by PyTorch but unallocated"),
+        "foreign": sum(_all_sizes(r"Process \d+ has ", text)) or math.nan,
+    }
+    return _classified(sizes, phase, "", step, text)
+
+
+def _of_event(data: Mapping[str, Any], step: int) -> MemoryFault:
+    phase, module, text = (str(data.get(key) or "") for key in ("phase", "module", "text"))
+    sizes = {
+        "requested": number(data.get("requested")),
+        "capacity": number(data.get("capacity")),
+        "allocated": number(data.get("allocated")),
+        "unallocated": number(data.get("reserved_unallocated")),
+        "foreign": number(data.get("foreign")),
+    }
+    if data.get("side") == "host":
+        return MemoryFault("XT-OOM-HOST", 0.97, phase, module, step=step, source=text, **sizes)
+    return _classified(sizes, phase, module, step, text)
+
+
+def _classified(sizes: dict[str, float], phase: str, module: str, step: int, text: str) -> MemoryFault:
+    """Return a device failure by what would have been enough: whole memory, unbroken memory, or nobody else's."""
+    sizes = {name: size if size > 0 else math.nan for name, size in sizes.items()}
+    capacity = sizes["capacity"]
+    code, sure = "XT-OOM-GPU", 0.95
+    # Without a recorded request any free piece might have been too small, so the share alone decides.
+    requested = sizes["requested"] if math.isfinite(sizes["requested"]) else 0.0
+    if sizes["foreign"] > FOREIGN_SHARE * capacity and sizes["foreign"] >= requested:
+        code = "XT-OOM-FOREIGN"
+    elif sizes["unallocated"] > FRAGMENTED_SHARE * capacity and sizes["unallocated"] >= requested:
+        code = "XT-OOM-FRAGMENTATION"
+    return MemoryFault(code, sure, phase, module, step=step, source=text, **sizes)
+
+
+def _highest(evidence: Evidence) -> tuple[float, float]:
+    samples = finite(evidence.steps["rss_bytes"])[-50:]
+    limits = [number(evidence.machine.get(key)) for key in ("memory_limit_bytes", "memory_bytes")]
+    warned = evidence.last("memory_warning")
+    used = float(samples.max()) if samples.size else 0.0
+    if warned is not None:
+        used = max(used, number(warned.data.get("used_bytes")))
+        limits.append(number(warned.data.get("budget_bytes")))
+    return used, min((limit for limit in limits if limit > 0), default=math.inf)
+
+
+def _size(before: str, text: str, after: str = "") -> float:
+    found = re.search(before + _SIZE + after, text)
+    return float(found[1]) * _UNITS[found[2]] if found else math.nan
+
+
+def _all_sizes(before: str, text: str) -> list[float]:
+    return [float(value) * _UNITS[unit] for value, unit in re.findall(before + _SIZE, text)]

@@ -1,0 +1,228 @@
+"""The non-finite steps of a run, each with all that is known about it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xectool.diagnosis.evidence import Evidence
+from xectool.diagnosis.growth import Before, before, input_absmax
+from xectool.diagnosis.incident_batch import outlier_lines
+from xectool.diagnosis.incidents import INCIDENTS_DIR, Incident, Triage, confidence, identities
+from xectool.diagnosis.statistics import groups
+from xectool.runlog.records import EventRecord
+
+MAX_CASES: Final = 60
+AFTER_RESUME: Final = 3  # steps in which a damaged state shows itself: moments act from the second step on
+LASTING: Final = 3  # bad steps in a row, to the end, that no single batch explains
+_GAP: Final = 3  # rows; bad steps with no more than two finite ones between are one episode
+_SETTLED: Final = 50  # steps in a row without overflow after which a loss scale has settled
+_REPEATED: Final = 3
+_MAX_HALVINGS: Final = 17  # from 2^16, where scaling starts, to 1/2
+
+
+@dataclass(frozen=True)
+class NanCase:
+    """A group of neighbouring non-finite steps.
+
+    Attributes:
+        evidence: The run.
+        rows: Its steps.
+        shared_events: Events that were in the bad batches of every epoch.
+        never_again: Whether the bad batches of different epochs have no event in common.
+        num_cases: Groups of the run.
+    """
+
+    evidence: Evidence
+    rows: NDArray[np.intp]
+    shared_events: tuple[tuple[int, ...], ...]
+    never_again: bool
+    num_cases: int
+
+    @cached_property
+    def row(self) -> int:
+        """First bad row."""
+        return int(self.rows[0])
+
+    @cached_property
+    def step(self) -> int:
+        """First bad step."""
+        return int(self.evidence.steps["step"][self.row])
+
+    @property
+    def symptom(self) -> str:
+        """Name under which the rules speak about it."""
+        return f"nonfinite@{self.step}"
+
+    @cached_property
+    def before(self) -> Before:
+        """How the run moved before it."""
+        return before(self.evidence, self.row)
+
+    @cached_property
+    def recovered(self) -> bool:
+        """Whether finite steps followed."""
+        return bool(self.evidence.steps.after(int(self.rows[-1]), 1).size)
+
+    @cached_property
+    def first_of_run(self) -> bool:
+        """Whether no update was made before it."""
+        return self.before.total == 0
+
+    @cached_property
+    def lasting(self) -> bool:
+        """Whether no batch was finite from here to the end of the record."""
+        return not self.recovered and self.rows.size >= LASTING
+
+    @cached_property
+    def steps_since_resume(self) -> int | None:
+        """Steps since the attempt resumed, None where it started from nothing."""
+        number = self.evidence.steps.attempt[self.row]
+        attempt = next((item for item in self.evidence.attempts if item.number == number), None)
+        if attempt is None or attempt.resumed_after is None:
+            return None
+        return self.step - attempt.resumed_after
+
+    @cached_property
+    def after_resume(self) -> bool:
+        """Whether it began within three steps of a resume."""
+        return self.steps_since_resume is not None and self.steps_since_resume <= AFTER_RESUME
+
+    @cached_property
+    def skip(self) -> EventRecord | None:
+        """What the guard recorded about it."""
+        steps = self._steps()
+        return next((event for event in self.evidence.of("nonfinite_skip") if event.step in steps), None)
+
+    @cached_property
+    def incident(self) -> Incident | None:
+        """The incident folder of one of its steps."""
+        steps = self._steps()
+        return next((item for item in self.evidence.incidents if item.step in steps), None)
+
+    @cached_property
+    def triage(self) -> Triage:
+        """What the automatic look at the incident found; empty where there was none."""
+        if self.incident is not None and (self.incident.triage.cause or not self._triage_event):
+            return self.incident.triage
+        event = self._triage_event
+        if event is None:
+            return Triage()
+        return Triage(cause=str(event.data.get("cause") or ""), confidence=confidence(event.data.get("confidence")))
+
+    @cached_property
+    def _triage_event(self) -> EventRecord | None:
+        steps = self._steps()
+        return next((event for event in self.evidence.of("triage") if event.step in steps), None)
+
+    @cached_property
+    def suspects(self) -> tuple[tuple[int, ...], ...]:
+        """Events that are bad by themselves."""
+        named = identities(self.skip.data.get("suspects")) if self.skip else ()
+        return named or (self.incident.suspects if self.incident else ())
+
+    @cached_property
+    def num_events(self) -> int:
+        """Events in the first bad step."""
+        return int(self.evidence.steps["num_events"][self.row])
+
+    @cached_property
+    def few_suspects(self) -> bool:
+        """Whether some events are bad by themselves and most are not."""
+        return 0 < len(self.suspects) <= max(1, self.num_events // 2)
+
+    @cached_property
+    def outliers(self) -> tuple[str, ...]:
+        """What sets the events that are bad by themselves apart from the rest of their batch, from the kept batch."""
+        if self.incident is None or not self.few_suspects:
+            return ()
+        return outlier_lines(self.evidence.run_dir / INCIDENTS_DIR / self.incident.name, self.suspects)
+
+    @cached_property
+    def stage(self) -> str:
+        """Where it first went non-finite: input, loss, gradient, weights, or empty."""
+        return str(self.skip.data.get("stage") or "") if self.skip else ""
+
+    @cached_property
+    def loss_finite(self) -> bool:
+        """Whether the loss was finite, so that only the gradient was not."""
+        if self.stage in ("input", "loss", "gradient"):
+            return self.stage == "gradient"
+        return bool(np.isfinite(self.evidence.steps["loss"][self.row]))
+
+    @cached_property
+    def bad_terms(self) -> tuple[str, ...]:
+        """Loss terms that were not finite."""
+        named = self.skip.data.get("terms") if self.skip else None
+        if named:
+            return tuple(str(term) for term in named)
+        return tuple(
+            name for name, values in self.evidence.steps.terms.items() if not math.isfinite(float(values[self.row]))
+        )
+
+    @cached_property
+    def largest_input(self) -> float:
+        """Largest normalised input, of the batch or else of the first batch of the run; NaN where unknown."""
+        own = self.triage.input_absmax
+        return own if not math.isnan(own) else input_absmax(self.evidence)
+
+    def _steps(self) -> set[int]:
+        return {int(step) for step in self.evidence.steps["step"][self.rows]}
+
+
+def nan_cases(evidence: Evidence) -> list[NanCase]:
+    """Return the non-finite episodes of a run that are no mere overflow of scaled gradients, oldest first."""
+    steps = evidence.steps
+    # A step that was taken again without its bad events is finite; the guard's own word counts all the same.
+    named = {event.step for event in evidence.of("nonfinite_skip")}
+    named |= {item.step for item in evidence.incidents if item.kind == "nonfinite"}
+    rows = np.flatnonzero((steps.bad | np.isin(steps["step"], list(named))) & ~overflow_rows(evidence))
+    kept = groups(rows, _GAP)
+    shared, never_again = _recurring(evidence)
+    return [NanCase(evidence, rows, shared, never_again, len(kept)) for rows in kept[:MAX_CASES]]
+
+
+def overflow_rows(evidence: Evidence) -> NDArray[np.bool_]:
+    """Return which rows were skipped only because a scaled gradient left the range of float16."""
+    steps = evidence.steps
+    if not evidence.uses_fp16:
+        return np.zeros(len(steps), dtype=bool)
+    scale = steps["amp_scale"]
+    return steps.bad & np.isfinite(steps["loss"]) & np.isfinite(scale) & (scale >= 0.5)
+
+
+def unsettled_overflows(evidence: Evidence) -> tuple[int, int]:
+    """Return how many steps overflowed after the loss scale had settled, and of how many.
+
+    Scaling starts at 2^16 and halves until nothing overflows: up to 17 skipped steps are the normal start.
+    """
+    overflow = overflow_rows(evidence)
+    rows = np.flatnonzero(overflow)
+    if rows.size <= _MAX_HALVINGS and (not rows.size or rows[-1] < 2 * _SETTLED):
+        return 0, len(overflow)
+    calm = np.flatnonzero(np.diff(np.concatenate(([-1], rows, [len(overflow)]))) > _SETTLED)
+    late = rows if not calm.size or calm[0] == 0 else rows[calm[0] :]
+    # Growing back every 2000 steps, a settled scale overflows alone; a fault does so again and again.
+    return (late.size, len(overflow) - int(late[0])) if late.size >= _REPEATED else (0, len(overflow))
+
+
+def _recurring(evidence: Evidence) -> tuple[tuple[tuple[int, ...], ...], bool]:
+    """Return the events that were in the skipped batches of every epoch with some, and whether there is none at all.
+
+    In one epoch an event occurs once, so what is bad by itself comes back in each later epoch.
+    """
+    epochs: dict[int, set[tuple[int, ...]]] = {}
+    for event in evidence.of("nonfinite_skip"):
+        if event.data.get("events"):
+            epochs.setdefault(event.epoch, set()).update(identities(event.data["events"]))
+    if len(epochs) < 2:
+        return (), False
+    common = set.intersection(*epochs.values())
+    smallest = min(len(found) for found in epochs.values())
+    few = tuple(sorted(common)) if len(common) <= max(1, smallest // 2) else ()
+    return few, not common and not evidence.of("quarantine")

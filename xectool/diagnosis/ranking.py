@@ -1,0 +1,204 @@
+"""From opinions to an answer: one cause a symptom, roots before what follows from them, likeliest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from xectool.diagnosis.cause import Cause, Diagnosis, DiagnosisRule, Opinion, RuledOut
+from xectool.diagnosis.crash_rules import CompileKilled, DiskFull, Failed, Hang, Killed, WorkerDead
+from xectool.diagnosis.data_rules import (
+    DuplicateEvents,
+    DuplicateSteps,
+    EventsMissing,
+    ImplausibleEvents,
+    InvalidReadings,
+    Quarantine,
+)
+from xectool.diagnosis.environment_rules import (
+    CompileSuppressed,
+    CudagraphSkipped,
+    LazyState,
+    MemoryNearLimit,
+    MetricKeepsGraph,
+    Nondeterministic,
+    RanksDiffer,
+    TrackerStalled,
+    ValidationNotFinite,
+    ZeroGradient,
+)
+from xectool.diagnosis.evidence import Evidence
+from xectool.diagnosis.input_rules import InputScale
+from xectool.diagnosis.learning_rules import (
+    ClippingMostSteps,
+    Collapsed,
+    NoLearning,
+    RateBeyondReason,
+    UntrainedHead,
+)
+from xectool.diagnosis.memory_rules import MemoryGrowth, OutOfMemory
+from xectool.diagnosis.nan_rules import NanFromData, NanFromLearningRate, NanFromLossDomain, NanFromOverflow
+from xectool.diagnosis.nan_state_rules import NanFromGradient, NanFromResume, NanFromWeights
+from xectool.diagnosis.restart_rules import SilentRestart
+from xectool.diagnosis.spike_rules import SpikeFromEvent, SpikeFromLearningRate, SpikeFromRestart, SpikeFromResume
+from xectool.diagnosis.throughput_rules import CheckpointSlow, LoaderSlow, Recompiling, UnevenRanks
+from xectool.findings import Severity
+
+RULES: Final[tuple[DiagnosisRule, ...]] = (
+    NanFromData(), Quarantine(), InvalidReadings(), ImplausibleEvents(), ValidationNotFinite(), SpikeFromEvent(),
+    DuplicateEvents(), EventsMissing(), DuplicateSteps(), InputScale(), NanFromLossDomain(), NanFromOverflow(),
+    NanFromGradient(), NanFromResume(), SpikeFromResume(), SilentRestart(), NanFromWeights(), SpikeFromRestart(),
+    NanFromLearningRate(), SpikeFromLearningRate(), RateBeyondReason(), Collapsed(), UntrainedHead(), NoLearning(),
+    OutOfMemory(), MetricKeepsGraph(), MemoryGrowth(), MemoryNearLimit(), CompileKilled(), WorkerDead(), DiskFull(),
+    Hang(), Killed(), RanksDiffer(), UnevenRanks(), LoaderSlow(), CheckpointSlow(), Recompiling(), TrackerStalled(),
+    LazyState(), Failed(), ClippingMostSteps(), CompileSuppressed(), CudagraphSkipped(), Nondeterministic(),
+    ZeroGradient(),
+)  # fmt: skip
+"""All rules in the order of suspicion: data, input scale, loss domain, precision, then learning rate; the rest by
+how directly it ends a run."""
+
+_NAN: Final = frozenset({
+    "XT-NAN-DATA", "XT-NAN-LOSS", "XT-AMP-OVERFLOW", "XT-NAN-GRAD", "XT-NAN-WEIGHTS", "XT-NAN-LR", "XT-NAN-RESUME",
+})  # fmt: skip
+_SPIKES: Final = frozenset({"XT-SPIKE-EVENT", "XT-SPIKE-LR", "XT-SPIKE-RESTART"})
+_ENDS: Final = frozenset({"XT-KILLED", "XT-HANG", "XT-FAILED"})
+_STOPS: Final = frozenset({"XT-FAILED", "XT-NAN", "XT-DIVERGED", "XT-QUARANTINE-FULL"})
+_MEMORY: Final = frozenset({"XT-OOM-HOST", "XT-OOM-GPU", "XT-MEM-HIGH"})
+_FLAT: Final = frozenset({"XT-NO-LEARNING", "XT-COLLAPSED", "XT-CONFIG-LR"})
+"""A rate that is too high is no second cause where it has made the loss jump, or where something led to that."""
+
+LEADS_TO: Final[dict[str, frozenset[str]]] = {
+    "XT-INPUT-SCALE": _NAN | _SPIKES | _FLAT | {"XT-UNTRAINED-HEAD", "XT-DIVERGED", "XT-DATA-UNUSABLE"} | _STOPS,
+    "XT-NAN-RESUME": _SPIKES | _STOPS | {"XT-NAN-WEIGHTS", "XT-NAN-LR", "XT-NAN-GRAD", "XT-RESTART"} | _FLAT,
+    "XT-NAN-LR": _SPIKES | _STOPS | {"XT-NAN-GRAD", "XT-NAN-WEIGHTS", "XT-AMP-OVERFLOW"} | _FLAT,
+    "XT-SPIKE-LR": _STOPS | frozenset({"XT-NAN-GRAD", "XT-NAN-WEIGHTS", "XT-AMP-OVERFLOW", "XT-SPIKE-EVENT"}) | _FLAT,
+    "XT-CONFIG-LR": frozenset({"XT-NO-LEARNING", "XT-COLLAPSED"}),
+    "XT-SPIKE-RESTART": _STOPS | _FLAT | {"XT-NAN-LR", "XT-NAN-GRAD", "XT-NAN-WEIGHTS", "XT-SPIKE-LR"},
+    "XT-SPIKE-EVENT": _STOPS | frozenset({"XT-NAN-LR", "XT-NAN-GRAD", "XT-NAN-WEIGHTS"}),
+    "XT-NAN-DATA": _STOPS,
+    "XT-NAN-LOSS": _STOPS,
+    "XT-NAN-GRAD": _STOPS,
+    "XT-NAN-WEIGHTS": _STOPS | {"XT-NAN-GRAD"},
+    "XT-AMP-OVERFLOW": _STOPS | {"XT-NAN-GRAD"},
+    "XT-RESTART": frozenset({"XT-DUPLICATE-STEPS", "XT-NAN-RESUME"}),
+    "XT-COLLAPSED": frozenset({"XT-NO-LEARNING"}),
+    "XT-UNTRAINED-HEAD": _FLAT,
+    "XT-METRIC-GRAPH": _MEMORY | {"XT-MEM-GROWTH", "XT-KILLED"},
+    "XT-MEM-GROWTH": _MEMORY | {"XT-OOM-FRAGMENTATION", "XT-KILLED", "XT-WORKER-DEAD"},
+    "XT-OOM-HOST": _ENDS | {"XT-MEM-HIGH", "XT-WORKER-DEAD"},
+    "XT-OOM-GPU": _ENDS,
+    "XT-OOM-FRAGMENTATION": _ENDS,
+    "XT-OOM-FOREIGN": _ENDS,
+    "XT-COMPILE-KILLED": _ENDS | _MEMORY,
+    "XT-WORKER-DEAD": _ENDS,
+    "XT-DISK-FULL": _ENDS | {"XT-CKPT-SLOW"},
+    "XT-HANG": frozenset({"XT-KILLED"}),
+    "XT-RANK-MISMATCH": frozenset({"XT-UNEVEN-RANKS", "XT-HANG", "XT-KILLED"}),
+    "XT-UNEVEN-RANKS": frozenset({"XT-HANG", "XT-KILLED"}),
+    "XT-DUPLICATE-STEPS": frozenset({"XT-DUPLICATE-EVENTS"}),
+}
+"""Which faults lead to which others; a consequence is listed after its root and says so."""
+
+
+def diagnose(evidence: Evidence, rules: Sequence[DiagnosisRule] = RULES) -> Diagnosis:
+    """Return what the rules say about a run, most likely cause first."""
+    opinions: list[Opinion] = []
+    ran: list[str] = []
+    skipped: dict[str, str] = {}
+    for rule in rules:
+        reason = rule.unseen(evidence)
+        if reason:
+            skipped[rule.name] = reason
+            continue
+        ran.append(rule.name)
+        opinions += rule.look(evidence)
+    ranked = rank(opinions, [rule.code for rule in rules])
+    causes = tuple(cause for cause in ranked if cause.severity is not Severity.INFO)
+    notes = tuple(cause for cause in ranked if cause.severity is Severity.INFO)
+    return Diagnosis(verdict(causes, evidence), causes, notes, tuple(ran), skipped)
+
+
+def verdict(causes: Sequence[Cause], evidence: Evidence) -> str:
+    """Return the answer in one line."""
+    if causes:
+        more = [cause.code for cause in causes[1:] if not cause.follows]
+        return f"{causes[0].code}: {causes[0].problem}" + (f" (and {', '.join(more)})" if more else "")
+    steps = evidence.steps.seen
+    return f"healthy: nothing above a note in {steps} step{'' if steps == 1 else 's'} ({evidence.status.state})"
+
+
+def rank(opinions: Iterable[Opinion], suspicion: Sequence[str]) -> list[Cause]:
+    """Return one cause a code, likeliest first, each consequence right after the roots.
+
+    Args:
+        opinions: What the rules said.
+        suspicion: Codes in the order of suspicion; it decides between equally likely ones.
+    """
+    opinions = list(opinions)
+    order = {code: place for place, code in reversed(list(enumerate(suspicion)))}
+    best = _one_a_symptom(opinions, order)
+    merged = _one_a_code(best)
+    roots, following = [], []
+    for cause in merged:
+        root = _root_of(cause, merged)
+        if root is None:
+            roots.append(cause)
+        else:
+            following.append(replace(cause, follows=root.code, evidence=(*cause.evidence, f"follows from {root.code}")))
+    key = lambda cause: (cause.severity is Severity.INFO, -cause.confidence, order.get(cause.code, len(order)))  # noqa: E731
+    return [*sorted(roots, key=key), *sorted(following, key=key)]
+
+
+def _one_a_symptom(opinions: Sequence[Opinion], order: dict[str, int]) -> list[Cause]:
+    """Keep the likeliest cause of each symptom, and say of the others what speaks against them."""
+    symptoms: dict[str, list[Opinion]] = {}
+    for number, opinion in enumerate(opinions):
+        symptoms.setdefault(opinion.symptom or f"own {number}", []).append(opinion)
+    kept = []
+    for spoken in symptoms.values():
+        causes = [opinion for opinion in spoken if isinstance(opinion, Cause)]
+        if not causes:
+            continue
+        best = min(causes, key=lambda cause: (-cause.confidence, order.get(cause.code, len(order))))
+        others = [f"{cause.code} ({cause.confidence:g}): less likely" for cause in causes if cause.code != best.code]
+        against = [f"{out.code}: {out.reason}" for out in spoken if isinstance(out, RuledOut) and out.code != best.code]
+        kept.append(replace(best, ruled_out=tuple(dict.fromkeys([*against, *others]))))
+    return kept
+
+
+def _one_a_code(causes: Sequence[Cause]) -> list[Cause]:
+    """Join causes of one code to the likeliest, which says how often it came."""
+    by_code: dict[str, list[Cause]] = {}
+    for cause in causes:
+        by_code.setdefault(cause.code, []).append(cause)
+    joined = []
+    for same in by_code.values():
+        best = max(same, key=lambda cause: (cause.confidence, -cause.step))
+        steps = sorted({cause.step for cause in same if cause.step})
+        if len(same) > 1:
+            shown = ", ".join(map(str, steps[:8])) + (" …" if len(steps) > 8 else "")
+            best = replace(best, evidence=(*best.evidence, f"{len(same)} times, at steps {shown}"))
+        joined.append(best)
+    return joined
+
+
+def _root_of(cause: Cause, causes: Sequence[Cause]) -> Cause | None:
+    """Return the cause that led to this one: known to lead there, and not after it."""
+    leading = [
+        other
+        for other in causes
+        if cause.code in LEADS_TO.get(other.code, ())
+        and _not_after(other, cause)
+        and other.confidence >= 0.5
+        # Of two that may each be the root of the other it is the likelier.
+        and not (other.code in LEADS_TO.get(cause.code, ()) and other.confidence <= cause.confidence)
+    ]
+    return min(leading, key=lambda other: other.step, default=None)
+
+
+def _not_after(root: Cause, cause: Cause) -> bool:
+    if (root.code, cause.code) == ("XT-NAN-LR", "XT-SPIKE-LR"):
+        return True  # one rate: what it ended in says more than what it began with
+    # What ends a run or sets in slowly is seen late; step 0 says that no step belongs to it.
+    return not root.step or not cause.step or root.step <= cause.step or root.symptom in ("out of memory", "overflow")

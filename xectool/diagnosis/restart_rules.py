@@ -1,0 +1,84 @@
+"""Runs that went back to the beginning without saying so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from xectool.diagnosis import fixes
+from xectool.diagnosis.cause import Cause, DiagnosisRule
+from xectool.diagnosis.evidence import Attempt, Evidence
+from xectool.diagnosis.incidents import number
+from xectool.diagnosis.statistics import median, spread
+
+_AROUND: Final = 10  # steps before and after a resume that are compared
+_WORTH_STEPS: Final = 1  # a checkpoint that was left behind holds at least so many
+_BACK_SHARE: Final = 0.5  # of the way back to where the run began
+_CLEAR: Final = 5.0  # robust deviations by which the jump must exceed the noise of single batches
+
+
+class SilentRestart(DiagnosisRule):
+    """An attempt begins again, or with another state than the one before left."""
+
+    code = "XT-RESTART"
+    title = "the run began again from nothing without being told to"
+
+    def unseen(self, evidence: Evidence) -> str:
+        """Return that there is one attempt only."""
+        return "" if len(evidence.attempts) > 1 else "there is one attempt only"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Look for attempts without a resume after saved progress, and for losses back at where they began."""
+        for earlier, attempt in zip(evidence.attempts, evidence.attempts[1:], strict=False):
+            lines = self._forgotten(evidence, earlier, attempt) or self._untrained(evidence, attempt)
+            if lines:
+                yield Cause(
+                    code=self.code,
+                    confidence=0.94,
+                    problem=f"attempt {attempt.number} began again: {lines[0]}",
+                    evidence=tuple(lines),
+                    fix=fixes.resume(evidence),
+                    step=max(1, attempt.first_step),
+                    symptom=f"restart@{attempt.number}",
+                )
+                return
+
+    def _forgotten(self, evidence: Evidence, earlier: Attempt, attempt: Attempt) -> list[str]:
+        saved = [
+            event.step
+            for event in evidence.of("checkpoint")
+            if event.time <= attempt.started and event.step >= _WORTH_STEPS
+        ]
+        reached = max([*saved, 0])
+        if attempt.resumed_after is not None or attempt.first_step > 1 or not attempt.first_step or not reached:
+            return []
+        text = f"it starts at step 1 although attempt {earlier.number} had saved step {reached}"
+        return [text, "no resume is recorded between them"]
+
+    def _untrained(self, evidence: Evidence, attempt: Attempt) -> list[str]:
+        """Return how the losses after a resume are back at those of the first steps, though the rate did not rise."""
+        if attempt.resumed_after is None or attempt.resumed_after < 2 * _AROUND:
+            return []
+        steps = evidence.steps
+        rows = steps.good_rows
+        numbers = steps["step"][rows]
+        after = rows[numbers > attempt.resumed_after][:_AROUND]
+        before = rows[numbers <= attempt.resumed_after][-_AROUND:]
+        begin = rows[numbers <= attempt.resumed_after][: max(3, _AROUND // 2)]
+        if min(after.size, before.size, begin.size) < 3:
+            return []
+        losses = steps["loss"]
+        was, now, first = median(losses[before]), median(losses[after]), median(losses[begin])
+        told = [event for event in evidence.of("resume") if event.step == attempt.resumed_after]
+        recorded = number(told[-1].data.get("loss_before")) if told else math.nan
+        noise = max(spread(losses[before]), 0.02 * abs(was))
+        # The first batch after an untrained start gives the loss of the very first step again.
+        back = now - was > _CLEAR * noise and now - was > _BACK_SHARE * (first - was) > 0 and now <= 3 * abs(first)
+        if not back or float(np.nanmax(steps["lr"][after])) > 3 * float(np.nanmax(steps["lr"][before])):
+            return []
+        text = f"after the resume at step {attempt.resumed_after} the loss is {now:.4g}, before it {was:.4g}"
+        lines = [text, f"the first steps of the run had {first:.4g}"]
+        return [*lines, f"loss before, as the resume recorded it: {recorded:.4g}"] if recorded == recorded else lines

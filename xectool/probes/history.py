@@ -1,0 +1,168 @@
+"""What a run directory says about how its weights came to be: states on disk, steps, rewinds, events left out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from xectool.checkpoint import store
+from xectool.checkpoint.format import Checkpoint
+from xectool.config.load import load_config
+from xectool.config.root import RunConfig
+from xectool.errors import CheckpointError, UsageError
+from xectool.runlog.reader import RunReader
+from xectool.runlog.records import EventRecord, StepRecord
+from xectool.training.quarantine import FILE_NAME as QUARANTINE_FILE
+from xectool.training.ring import DIRECTORY as RING
+
+CONFIG_FILE = "config.yaml"
+
+
+@dataclass(frozen=True)
+class Rewind:
+    """After step ``from_step`` the weights became those of ``to_step``; the steps counted on."""
+
+    from_step: int
+    to_step: int
+    time: float
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """A state a replay can start from.
+
+    Attributes:
+        step: Last optimizer step that is in it; 0 for the weights of the seed.
+        path: The checkpoint; None for the weights of the seed.
+        checkpoint: Its content.
+    """
+
+    step: int
+    path: Path | None = None
+    checkpoint: Checkpoint | None = field(default=None, repr=False)
+
+
+class RunHistory:
+    """The recorded past of a run.
+
+    Args:
+        run_dir: The run directory.
+
+    Raises:
+        UsageError: The directory holds no run record.
+    """
+
+    def __init__(self, run_dir: Path | str) -> None:
+        self.run_dir = Path(run_dir).expanduser()
+        self.reader = RunReader(self.run_dir)
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """The resolved configuration.
+
+        Raises:
+            UsageError: The run directory has none.
+        """
+        path = self.run_dir / CONFIG_FILE
+        if not path.is_file():
+            raise UsageError(
+                "this run directory holds no resolved configuration",
+                where=str(path),
+                fix="give the configuration it was trained with",
+            )
+        return load_config(path).config
+
+    @cached_property
+    def events(self) -> list[EventRecord]:
+        """All events of all attempts."""
+        return self.reader.events()
+
+    def steps(self, first: int, last: int) -> dict[int, StepRecord]:
+        """Return the recorded steps from ``first`` to ``last``, by number."""
+        return {record.step: record for record in self.reader.steps() if first <= record.step <= last}
+
+    def require_step(self, step: int) -> StepRecord:
+        """Return the record of a step.
+
+        Raises:
+            UsageError: It is not recorded.
+        """
+        found = self.steps(step, step)
+        if not found:
+            last = self.reader.status().step
+            raise UsageError(
+                f"the run has no record of step {step}; it recorded steps up to {last}",
+                where=str(self.run_dir),
+                fix=f"--step {min(max(step, 1), last)}" if last else "choose a run with at least one step",
+            )
+        return found[step]
+
+    def first_nonfinite(self) -> StepRecord | None:
+        """Return the first step that was not finite."""
+        return next((record for record in self.reader.steps() if record.nonfinite), None)
+
+    @cached_property
+    def rewinds(self) -> list[Rewind]:
+        """Rewinds in the order they happened."""
+        return [
+            Rewind(int(event.data["from_step"]), int(event.data["to_step"]), event.time)
+            for event in self.events
+            if event.kind == "rewind"
+        ]
+
+    def left_out(self) -> list[dict[str, Any]]:
+        """Return the quarantined events; ``step`` says from which step on."""
+        path = self.run_dir / QUARANTINE_FILE
+        if not path.is_file():
+            return []
+        found: list[dict[str, Any]] = json.loads(path.read_text())["events"]
+        return found
+
+    def incidents(self) -> list[tuple[Path, dict[str, Any]]]:
+        """Return the incident folders with their facts, in order; unreadable ones are passed over."""
+        found = []
+        for path in sorted(self.run_dir.glob("incidents/[0-9]*/incident.json")):
+            try:
+                found.append((path.parent, json.loads(path.read_text())))
+            except (OSError, ValueError):
+                continue
+        return found
+
+    def state_before(self, step: int) -> SavedState:
+        """Return the latest state on disk from which the steps up to ``step`` can be run again.
+
+        That is a full checkpoint of an earlier step that the run did not abandon; the weights of the seed without one.
+        """
+        best = SavedState(0)
+        for path in sorted(self.run_dir.glob("*.pt")):
+            try:
+                checkpoint = store.load(path)
+            except CheckpointError:
+                continue
+            if best.step < checkpoint.step < step and checkpoint.training and not self._abandoned(checkpoint):
+                best = SavedState(checkpoint.step, path, checkpoint)
+        return best
+
+    def ring_state(self, step: int) -> Checkpoint | None:
+        """Return the state after a step that was kept for going back, or None where it is gone."""
+        path = self.run_dir / RING / f"state_{step}.pt"
+        try:
+            return store.load(path) if path.is_file() else None
+        except CheckpointError:
+            return None
+
+    def _abandoned(self, checkpoint: Checkpoint) -> bool:
+        """Return whether the run later resumed from before a checkpoint: its steps are then others."""
+        created = float(checkpoint.meta.get("created", 0.0))
+        return any(e.kind == "resume" and e.step < checkpoint.step and e.time > created for e in self.events)
+
+
+def loss_median(records: Iterator[StepRecord]) -> float:
+    """Return the median of the finite losses of some steps; NaN where there are none."""
+    losses = sorted(record.loss for record in records if math.isfinite(record.loss))
+    return losses[len(losses) // 2] if losses else math.nan

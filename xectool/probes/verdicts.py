@@ -1,0 +1,137 @@
+"""What a search for non-finite numbers means, in words: verdict, reasons, and the line to go on with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xectool.data.batch import EventBatch
+from xectool.probes.culprit import INPUT, WEIGHTS, Culprit
+from xectool.probes.locate import Place
+from xectool.probes.nan_search import NanSearch
+from xectool.probes.raw import Anomaly
+from xectool.probes.readings import TARGET, Reading
+from xectool.probes.subject import Subject
+
+CODES = {"loss": "XT-NAN-LOSS", "gradient": "XT-NAN-GRAD", "parameter": "XT-NAN-WEIGHTS"}
+MAX_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer.
+
+    Attributes:
+        code: Finding code; empty where nothing was found.
+        verdict: One sentence.
+        why: What it rests on.
+        fix: A line to paste; empty where nothing is to be done.
+    """
+
+    code: str
+    verdict: str
+    why: tuple[str, ...]
+    fix: str
+
+
+def judge(search: NanSearch, subject: Subject) -> Verdict:
+    """Return the verdict of a search."""
+    if search.weights:
+        return _of_weights(search.weights, subject)
+    if search.culprit is not None:
+        return _of_culprit(search.culprit, subject)
+    anomalies = search.report.anomalies if search.report else []
+    if anomalies:
+        return _of_input(anomalies, search, subject)
+    return Verdict("", "nothing is non-finite", search.notes, "")
+
+
+def _of_weights(places: tuple[Place, ...], subject: Subject) -> Verdict:
+    first = places[0]
+    names = ", ".join(f"{place.parameter} ({place.op}: {place.kind})" for place in places[:MAX_SHOWN])
+    more = f" and {len(places) - MAX_SHOWN} more" if len(places) > MAX_SHOWN else ""
+    return Verdict(
+        "XT-NAN-WEIGHTS",
+        f"the weights are broken before any event is looked at: {first.parameter}",
+        (f"not finite: {names}{more}", *subject.notes),
+        "xectool train CONFIG --resume auto   # goes on from the newest sound checkpoint",
+    )
+
+
+def _of_culprit(culprit: Culprit, subject: Subject) -> Verdict:
+    place = culprit.place
+    event = _event(culprit.window[0], 0, subject.files)
+    number = _number(culprit.readings)
+    why = [f"first not finite: {_where(place)}"]
+    if culprit.trial.refused is not None:
+        why.append(culprit.trial.refused.problem)
+    why += [fact.replace("_", " ") + (": yes" if is_so else ": no") for fact, is_so in culprit.facts.items()]
+    why += subject.notes
+    if culprit.cause == WEIGHTS:
+        fix = "xectool train CONFIG --resume auto   # an earlier checkpoint; these weights fail on every event tried"
+        return Verdict("XT-NAN-WEIGHTS", f"the weights overflow in {place.module or 'the network'}", tuple(why), fix)
+    if culprit.trial.refused is not None:
+        fix = culprit.trial.refused.fix
+        return Verdict("XT-NAN-LOSS", f"the loss has no value for {number} of {event}", tuple(why), fix)
+    together = "" if culprit.alone else f" together with {_others(culprit)} more"
+    if culprit.facts.get("finite_in_float32"):
+        verdict = f"{number} of {event}{together} overflows {place.dtype or 'reduced precision'}"
+        return Verdict(
+            "XT-AMP-OVERFLOW", verdict, tuple(why), "--set training.amp=off   # or bf16, which has its range"
+        )
+    code = "XT-NAN-DATA" if culprit.cause == INPUT or place.stage == "module" else CODES.get(place.stage, "XT-NAN-DATA")
+    verdict = f"{number} of {event}{together} makes {place.module or 'the network'} non-finite"
+    return Verdict(code, verdict, tuple(why), _fix(culprit, subject))
+
+
+def _of_input(anomalies: list[Anomaly], search: NanSearch, subject: Subject) -> Verdict:
+    first = anomalies[0]
+    file = subject.files[first.file_index] if subject.files else f"file {first.file_index}"
+    sensor = f" sensor {first.sensor}" if first.sensor >= 0 else ""
+    assert search.report is not None
+    count = search.report.num_anomalies
+    place = f"run {first.run} event {first.event}, entry {first.entry} of {file}"
+    return Verdict(
+        "XT-NAN-DATA",
+        f"{first.branch}{sensor} is {first.value:g} in {place}",
+        (
+            f"{first.reason}; {count} such number{'' if count == 1 else 's'} in {search.report.events} events",
+            "the network takes it for a dead channel or unknown truth: loss, gradient and update stay finite",
+            *search.notes,
+        ),
+        "repair or leave out the named events in the file; training with it goes on unharmed",
+    )
+
+
+def _fix(culprit: Culprit, subject: Subject) -> str:
+    norm = subject.bench.config.normalization
+    if culprit.readings and norm.npho_scheme == "linear":
+        return "--set normalization.npho_scheme=log1p   # or take the event out of the file"
+    if culprit.place.stage == "gradient":
+        return f"look at the derivative of {culprit.place.op} in {culprit.place.module or 'the network'}"
+    return "--set guards.quarantine=true   # training then leaves the event out by itself"
+
+
+def _where(place: Place) -> str:
+    size = f", largest input {place.input_absmax:.4g}" if place.input_absmax else ""
+    dtype = f" ({place.dtype})" if place.dtype else ""
+    return f"{place.op} in {place.module or 'the network'}{dtype}, stage {place.stage}: {place.kind}{size}"
+
+
+def _number(readings: tuple[Reading, ...]) -> str:
+    if not readings:
+        return "any reading"
+    first = readings[0]
+    what = first.name if first.channel == TARGET else first.channel
+    sensor = f" of sensor {first.sensor}" if first.sensor >= 0 else ""
+    more = f" and {len(readings) - 1} more" if len(readings) > 1 else ""
+    return f"{what}{sensor} = {first.value:g}{more}"
+
+
+def _event(batch: EventBatch, row: int, files: tuple[str, ...]) -> str:
+    index = int(batch.file_index[row])
+    file = files[index] if index < len(files) else f"file {index}"
+    return f"run {int(batch.run[row])} event {int(batch.event[row])} (entry {int(batch.entry[row])} of {file})"
+
+
+def _others(culprit: Culprit) -> int:
+    return sum(batch.num_events for batch in culprit.window) - 1
