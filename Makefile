@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 QUICKSTART ?= quickstart
 
-.PHONY: quickstart test test-fast check format bench clean
+.PHONY: quickstart test test-fast check format bench bench-diagnosis clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -38,6 +38,11 @@ format: $(STAMP)
 
 bench: $(STAMP)  ## ratios against plain PyTorch and plain uproot, in one run
 	$(BIN)/python -m benchmarks.run
+
+bench-diagnosis: export OMP_NUM_THREADS ?= 1
+
+bench-diagnosis: $(STAMP)  ## how often `diagnose run` names what was done to real trainings
+	$(BIN)/python -m benchmarks.diagnosis
 
 clean:
 	rm -rf $(VENV) $(QUICKSTART) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -63,8 +63,8 @@ def test_unreadable_configuration_is_one_message_and_hides_no_run(tmp_path, cont
 
 def test_record_of_a_newer_version_hides_no_run(tmp_path):
     make_run(tmp_path / "good", [1.0])
-    record = next(make_run(tmp_path / "newer", [1.0]).glob("rec/*/record.jsonl"))
-    record.write_text(record.read_text().replace('"format":1', '"format":99', 1))
+    record = next(make_run(tmp_path / "newer", [1.0]).glob("rec/*/events.jsonl"))
+    record.write_text(record.read_text().replace('"format":2', '"format":99', 1))
     assert {row.name: row.status for row in runs.list_runs(tmp_path).runs} == {
         "good": "finished",
         "newer": "unreadable",
@@ -72,7 +72,7 @@ def test_record_of_a_newer_version_hides_no_run(tmp_path):
 
 
 def test_run_without_a_record_line_has_no_start(tmp_path):
-    record = next(make_run(tmp_path / "one", []).glob("rec/*/record.jsonl"))
+    record = next(make_run(tmp_path / "one", []).glob("rec/*/events.jsonl"))
     record.write_bytes(b"")
     (row,) = runs.list_runs(tmp_path).runs
     assert (row.status, row.started) == ("killed", "")

@@ -13,7 +13,7 @@ import pytest
 from xectool import engine
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCKS = [(page, block) for page in PAGES for block in BLOCK.findall(page.read_text())]
 
@@ -28,12 +28,28 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*.yaml")))
-def test_example_trains_for_two_steps(workspace: Path, name: str) -> None:
+def settings(workspace: Path) -> list[str]:
+    """What makes an example small and keeps its files in the workspace."""
     small = ["data.batch_size=8", "model.encoder_dim=64", "data.chunksize=32"]
     paths = [f"data.train_path={workspace}/data/train.root", f"data.val_path={workspace}/data/val.root"]
     places = [f"checkpoint.save_dir={workspace}/runs", "mlflow.enabled=false", "checkpoint.save_artifacts=false"]
-    result = engine.train(ROOT / "examples" / name, overrides=[*small, *paths, *places], run_name=name, max_steps=2)
+    return [*small, *paths, *places]
+
+
+@pytest.fixture(scope="module")
+def pretrained(workspace: Path) -> Path:
+    """The checkpoint of the autoencoder example, from which the fine-tuning example starts."""
+    run = engine.train(
+        ROOT / "examples" / "mae.yaml", overrides=settings(workspace), run_name="pretrained", max_steps=1
+    )
+    return Path(run.run_dir) / "checkpoint_last.pt"
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*.yaml")))
+def test_example_trains_for_two_steps(workspace: Path, pretrained: Path, name: str) -> None:
+    start = [f"checkpoint.init_from={pretrained}"] if name == "finetune.yaml" else []
+    overrides = [*settings(workspace), *start]
+    result = engine.train(ROOT / "examples" / name, overrides=overrides, run_name=name, max_steps=2)
     assert (result.status, result.steps) == ("max_steps", 2)
 
 
@@ -48,7 +64,7 @@ def test_command_block_runs(workspace: Path, index: int) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     result = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block], cwd=workspace, env=environment, capture_output=True, text=True,
-        check=False, timeout=300,
+        check=False, timeout=900,
     )  # fmt: skip
     assert result.returncode == 0, f"{page.name}:\n{block}\n{result.stderr}"
 

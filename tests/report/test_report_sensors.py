@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from xectool.detector import faces
 from xectool.errors import DataFileError
-from xectool.report.sensor_displays import masked_events
+from xectool.report.sensor_displays import MaskedEvent, masked_events, write_masked_event
 from xectool.report.sensor_plots import write_sensor_plots
-from xectool.report.sensor_residuals import PULL, RELATIVE, bias, read_residuals, width
+from xectool.report.sensor_residuals import PULL, RELATIVE, ResidualAxis, bias, read_residuals, width
 from xectool.report.worst import SensorFiles
 from xectool.rootio.writer import TreeWriter
 
@@ -68,6 +68,22 @@ def test_widths_and_biases_of_histograms_are_those_of_the_values(
     assert found.num_rows == known.sum()
     assert found.num_dead == 10 * NUM_EVENTS
     assert found.counts["time"].sum() == (rows["truth_time"] < 1).sum()
+
+
+@pytest.mark.parametrize("axis", [PULL, RELATIVE])
+def test_a_width_or_median_beyond_the_axis_is_not_known_instead_of_its_end(axis: ResidualAxis) -> None:
+    counts = np.zeros(1200, np.int64)
+    counts[[0, 600, -1]] = (10, 45, 46)
+    assert np.isnan(width(counts, axis.limit))
+    assert bias(counts, axis.limit) == pytest.approx(axis.limit / 600, rel=1.0)
+    counts[-1] = 51 + 60
+    assert np.isnan(bias(counts, axis.limit))
+
+
+def test_an_event_without_a_known_hidden_sensor_is_displayed(tmp_path: Path) -> None:
+    nothing = np.zeros(4760, dtype=bool)
+    event = MaskedEvent(np.full(4760, 100.0), np.full(4760, np.nan), nothing, "nothing hidden")
+    assert len(write_masked_event(event, tmp_path, "event")) == 2
 
 
 def test_plots_of_both_channels_and_displays_are_written(tmp_path: Path, sources: SensorFiles) -> None:

@@ -62,10 +62,42 @@ def test_energy_fit_recovers_its_terms_within_their_errors() -> None:
     error = 0.01 * resolution(energy, *true)
     fit = fit_energy_resolution(energy, resolution(energy, *true) + error * rng.standard_normal(14), error)
     assert fit is not None
-    found = (fit.stochastic, fit.constant, fit.noise)
-    for value, expected, width in zip(found, true, fit.errors, strict=True):
-        assert abs(value - expected) < 3.5 * width
+    for term, expected in zip((fit.stochastic, fit.constant, fit.noise), true, strict=True):
+        assert term.resolved
+        assert abs(term.value - expected) < 3.5 * max(term.high - term.value, term.value - term.low)
+        assert term.low < term.value < term.high < term.limit
     assert fit.chi2 / fit.ndof < 2.5
+    assert "a = 0." in fit.text()
+    assert "95 %" not in fit.text()
+
+
+@pytest.mark.parametrize("true", [(0.0, 0.02, 0.0), (0.004, 0.0, 0.0), (0.0, 0.0, 0.001), (0.003, 0.015, 0.0001)])
+def test_energy_fit_covers_terms_at_and_near_their_bounds(true: tuple[float, float, float]) -> None:
+    energy, covered, limited = np.linspace(0.02, 0.06, 10), 0, 0
+    for seed in range(20):
+        exact = resolution(energy, *true)
+        fit = fit_energy_resolution(
+            energy, exact * (1 + 0.05 * np.random.default_rng(seed).standard_normal(10)), 0.05 * exact
+        )
+        assert fit is not None
+        terms = (fit.stochastic, fit.constant, fit.noise)
+        covered += sum(term.low <= value <= term.high for term, value in zip(terms, true, strict=True))
+        limited += sum(value <= term.limit for term, value in zip(terms, true, strict=True))
+        # No error is wider than what the data allow the term alone to be.
+        assert all(term.high < 0.01 for term in (fit.stochastic, fit.noise))
+    assert covered >= 0.6 * 60
+    assert limited >= 0.88 * 60
+
+
+def test_a_term_at_its_bound_is_an_upper_limit_and_not_a_wide_error() -> None:
+    energy = np.linspace(0.02, 0.06, 10)
+    fit = fit_energy_resolution(energy, np.full(10, 0.02), np.full(10, 0.0005))
+    assert fit is not None
+    assert not fit.stochastic.resolved
+    assert fit.stochastic.limit < 0.003
+    assert fit.text().startswith("$a < ")
+    assert "(95 % CL)" in fit.text()
+    assert fit.constant.resolved
 
 
 def test_energy_fit_needs_four_points() -> None:
@@ -77,4 +109,6 @@ def test_energy_fit_needs_four_points() -> None:
 def test_energy_fit_at_its_bounds_gives_no_warning() -> None:
     energy = np.linspace(0.015, 0.06, 8)
     fit = fit_energy_resolution(energy, 0.05 * energy / energy[0], np.full(8, 0.001))
-    assert fit is None or fit.constant >= 0
+    assert fit is not None
+    assert fit.constant.resolved
+    assert not fit.noise.resolved

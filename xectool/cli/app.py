@@ -10,7 +10,21 @@ from typing import Annotated
 import typer
 
 from xectool import __version__
-from xectool.cli import boundary, config, predict, runs, simulate, train
+from xectool.cli import (
+    boundary,
+    check_data,
+    config,
+    diagnose,
+    estimate_memory,
+    explain,
+    export,
+    inspect_ckpt,
+    lr_sweep,
+    predict,
+    runs,
+    simulate,
+    train,
+)
 
 app = typer.Typer(
     name="xectool",
@@ -23,7 +37,14 @@ app = typer.Typer(
 app.command("simulate")(simulate.simulate)
 app.command("train")(train.train)
 app.command("predict")(predict.predict)
+app.command("check-data")(check_data.check_data)
+app.command("inspect-ckpt")(inspect_ckpt.inspect_ckpt)
+app.command("lr-sweep")(lr_sweep.lr_sweep)
+app.command("estimate-memory")(estimate_memory.estimate_memory)
+app.command("explain")(explain.explain)
+app.command("export")(export.export)
 app.add_typer(config.app, name="config")
+app.add_typer(diagnose.app, name="diagnose")
 app.add_typer(runs.app, name="runs")
 
 

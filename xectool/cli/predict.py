@@ -1,42 +1,108 @@
-"""``xectool predict``."""
+"""``xectool predict``: predictions, repaired files, and the comparison of ways to fill dead sensors."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from xectool.cli.options import DeviceOption, JsonOption, MaxEventsOption
 from xectool.cli.progress import watcher
 from xectool.cli.render import Output, table
+from xectool.errors import UsageError
+
+DEFAULT_OUTPUT = "predictions.root"
+DEAD_HELP = (
+    "Dead channels: a text file, branch:NAME, data, or a sqlite:/mysql: url. Default: with --repair and --compare the "
+    "sensors without a reading, event by event; else sensors are hidden as in training."
+)
 
 
 def predict(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Checkpoint of ours or of the older system.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Checkpoint of ours or of the older system, or an exported file.")
+    ],
     data: Annotated[list[str], typer.Argument(metavar="DATA…", help="ROOT files, globs, directories, @lists or urls.")],
-    output: Annotated[str, typer.Option("--output", "-o", help="ROOT file to write.")] = "predictions.root",
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", help=f"ROOT file to write. [default: {DEFAULT_OUTPUT}]")
+    ] = None,
     report: Annotated[str | None, typer.Option(metavar="DIR", help="Also write resolution plots here.")] = None,
+    repair: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Write DATA with dead sensors filled by the inpainter MODEL, all branches carried."
+        ),
+    ] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VARIANTS", help="Run the regressor MODEL on each of raw,neighbour,inpainted and print the table."
+        ),
+    ] = None,
+    inpainter: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Inpainter of the variant inpainted of --compare.")
+    ] = None,
+    dead: Annotated[str | None, typer.Option(metavar="ORIGIN", help=DEAD_HELP)] = None,
+    run: Annotated[int | None, typer.Option(help="Run whose dead channels a database is asked for.")] = None,
     weights: Annotated[str, typer.Option(help="auto (EMA where present), ema, model or best.")] = "auto",
     batch_size: Annotated[int, typer.Option(help="Events in one forward pass.", min=1)] = 256,
     device: DeviceOption = None,
     max_events: MaxEventsOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Predict events of ROOT files in physical units, with metrics where the files hold the truth."""
+    """Predict events of ROOT files in physical units, with metrics where the files hold the truth.
+
+    With --repair: copy the files with dead sensors filled. With --compare: what filling is worth to a regressor.
+    """
+    _refuse_idle({"--output": output, "--report": report}, repair, compare, inpainter)
+    common: dict[str, Any] = {
+        "dead": dead,
+        "run_number": run,
+        "weights": weights,
+        "batch_size": batch_size,
+        "device": device,
+        "max_events": max_events,
+    }
+    if repair is not None:
+        _repair(model, data, repair, common, json)
+    elif compare is not None:
+        _compare(model, data, {"variants": _names(compare), "inpainter": inpainter, **common}, json)
+    else:
+        _predict(model, data, {"output": output or DEFAULT_OUTPUT, "report": report, **common}, json)
+
+
+def _refuse_idle(files: dict[str, str | None], repair: str | None, compare: str | None, inpainter: str | None) -> None:
+    """Refuse options that the chosen work does nothing with."""
+    if repair is not None and compare is not None:
+        raise UsageError(
+            "--repair and --compare are two different commands",
+            where="command line",
+            fix=f"xectool predict INPAINTER DATA --repair {repair}, then xectool predict REGRESSOR DATA "
+            f"--compare {compare}",
+        )
+    chosen = "--repair" if repair is not None else "--compare"
+    if repair is not None or compare is not None:
+        for option, value in files.items():
+            if value is not None:
+                raise UsageError(f"{option} has no effect with {chosen}", where=option, fix=f"leave out {option}")
+    if inpainter is not None and compare is None:
+        raise UsageError(
+            "--inpainter has no effect without --compare",
+            where="--inpainter",
+            fix="xectool predict REGRESSOR DATA --compare raw,neighbour,inpainted --inpainter INPAINTER, or "
+            "xectool predict INPAINTER DATA --repair repaired.root",
+        )
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _predict(model: str, data: list[str], options: dict[str, Any], json: bool) -> None:
     from xectool import engine
 
     with watcher(quiet=json) as observer:
-        result = engine.predict(
-            model,
-            data,
-            output=output,
-            report=report,
-            weights=weights,
-            batch_size=batch_size,
-            device=device,
-            max_events=max_events,
-            observer=observer,
-        )
+        result = engine.predict(model, data, **options, observer=observer)
     Output("predict", json).result(
         result.as_dict(),
         findings=result.findings,
@@ -47,4 +113,30 @@ def predict(
                 [[name, value] for name, value in sorted(result.metrics.items())],
             )
         ),
+    )
+
+
+def _repair(model: str, data: list[str], output: str, options: dict[str, Any], json: bool) -> None:
+    from xectool import engine
+
+    with watcher(quiet=json) as observer:
+        result = engine.repair(model, data, output=output, **options, observer=observer)
+    text = (
+        f"{result.events} events, {result.events_per_s:.0f} events/s: {result.output}; "
+        f"{result.filled_per_event:.1f} of {result.dead_per_event:.1f} dead sensors an event filled ({result.dead})"
+    )
+    Output("predict", json).result(
+        result.as_dict(), findings=result.findings, human=lambda screen: screen.print(text, markup=False)
+    )
+
+
+def _compare(model: str, data: list[str], options: dict[str, Any], json: bool) -> None:
+    from xectool import engine
+
+    with watcher(quiet=json) as observer:
+        result = engine.compare(model, data, **options, observer=observer)
+    title = f"{result.events} events, {result.dead_per_event:.1f} dead sensors an event ({result.dead})"
+    columns, rows = result.table()
+    Output("predict", json).result(
+        result.as_dict(), findings=result.findings, human=lambda screen: screen.print(table(title, columns, rows))
     )

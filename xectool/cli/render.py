@@ -16,10 +16,11 @@ from xectool.errors import XecError
 from xectool.findings import Finding, Severity
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, Group
     from rich.table import Table
 
 STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
+BOX_WIDTH = 80
 
 
 class AlreadyShown(Exception):
@@ -166,3 +167,27 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     for row in rows:
         drawn.add_row(*[escape(f"{cell:.5g}" if isinstance(cell, float) else str(cell)) for cell in row])
     return drawn
+
+
+def verdict_box(verdict: str, why: Sequence[str], next_line: str, good: bool) -> Group:
+    """Return the box that every diagnosis ends with: Verdict, Why, Next.
+
+    It has no sides, so the line after Next can be selected and pasted whole, whatever its length.
+
+    Args:
+        verdict: The answer in one line.
+        why: What it rests on, most telling first.
+        next_line: The command or setting to go on with; empty where nothing is to be done.
+        good: Whether the answer is "nothing is wrong".
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    edge = Text("─" * BOX_WIDTH, style="green" if good else "red")
+    rows = (
+        ("Verdict", verdict, "bold green" if good else "bold red"),
+        *(("Why" if number == 0 else "", line, "") for number, line in enumerate(why)),
+        ("Next", next_line or "nothing to do", "green"),
+    )
+    lines = (Text.assemble((f"{label:<8} ", "bold"), (line, style)) for label, line, style in rows)
+    return Group(edge, *lines, edge)

@@ -10,16 +10,52 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import xectool.engine.config as config
+    import xectool.engine.diagnose as diagnose
     import xectool.engine.runs as runs
+    from xectool.engine.checking import check_data
+    from xectool.engine.comparison import compare
+    from xectool.engine.explanation import explain
+    from xectool.engine.exporting import export
+    from xectool.engine.inspection import inspect_ckpt
+    from xectool.engine.lr_sweeping import lr_sweep
+    from xectool.engine.memory_estimate import estimate_memory
     from xectool.engine.prediction import predict
+    from xectool.engine.repairing import repair
     from xectool.engine.simulation import simulate
     from xectool.engine.training import train
 
-__all__ = ["config", "predict", "runs", "simulate", "train"]
+__all__ = [
+    "check_data",
+    "compare",
+    "config",
+    "diagnose",
+    "estimate_memory",
+    "explain",
+    "export",
+    "inspect_ckpt",
+    "lr_sweep",
+    "predict",
+    "repair",
+    "runs",
+    "simulate",
+    "train",
+]
 
 # A function lives in a module of another name: importing a module binds its name here, and would hide the function.
-_FUNCTIONS = {"predict": "prediction", "simulate": "simulation", "train": "training"}
-_MODULES = ("config", "runs")
+_FUNCTIONS = {
+    "check_data": "checking",
+    "compare": "comparison",
+    "estimate_memory": "memory_estimate",
+    "explain": "explanation",
+    "export": "exporting",
+    "inspect_ckpt": "inspection",
+    "lr_sweep": "lr_sweeping",
+    "predict": "prediction",
+    "repair": "repairing",
+    "simulate": "simulation",
+    "train": "training",
+}
+_MODULES = ("config", "diagnose", "runs")
 
 
 def __getattr__(name: str) -> Any:

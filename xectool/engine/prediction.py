@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
-from xectool.config.load import config_from_dict
-from xectool.config.root import RegressorConfig, RunConfig
-from xectool.data.events import EventSource
-from xectool.data.source import open_source
+from xectool.data.batch import EventBatch
+from xectool.data.dead_masks import open_dead_sensors
 from xectool.engine.artifacts import draw_predictions, predict_scored, watched
-from xectool.errors import CheckpointError, UsageError
+from xectool.engine.exported import exported_format, load_exported
+from xectool.engine.loading import (
+    LoadedModel,
+    check_options,
+    load_checkpoint,
+    open_events,
+    ready_model,
+    refuse_own_input,
+    served_in_order,
+)
+from xectool.errors import UsageError
 from xectool.findings import Finding, Severity
-from xectool.models.build import build_model
 from xectool.report.plots import Written
-from xectool.rootio.files import is_remote
-from xectool.tasks import build_task
-from xectool.training.build import sequential_loader
-from xectool.training.device import plan_execution
-from xectool.training.distributed import Ranks
+from xectool.tasks.sensor_task import SensorTask
+from xectool.training.compare_variants import masked_by_dead
 from xectool.training.evaluate import run_model
+from xectool.training.heap import trimmed
 from xectool.training.memory_faults import memory_faults
 from xectool.training.progress import NullObserver, Observer
-from xectool.training.state import load_task, load_weights
-
-WEIGHTS = ("auto", "ema", "model", "best")
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,14 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
     batch_size: int = 256,
     device: str | None = None,
     max_events: int | None = None,
+    dead: str | None = None,
+    run_number: int | None = None,
     observer: Observer | None = None,
 ) -> PredictResult:
     """Predict the events of ROOT files.
 
     Args:
-        model: Checkpoint of ours or of the older system.
+        model: Checkpoint of ours or of the older system, or a file that `export` wrote.
         data: ROOT files, globs, directories, ``@list`` files or urls.
         output: ROOT file to write.
         report: Directory for plots, or None.
@@ -79,78 +82,65 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
         batch_size: Events in one forward pass.
         device: Device; None takes the configuration's.
         max_events: Stop after this many events.
+        dead: Dead channels to hide instead of random sensors, where the model predicts sensors; as
+            `xectool.data.dead_channel_maps.find_dead_channels` takes them.
+        run_number: Run that a database of dead channels is asked for.
         observer: Receives progress.
 
     Raises:
         XecError: Anything the user can act on.
     """
     watching, target = observer or NullObserver(), Path(output).expanduser()
-    _check_options(weights, batch_size, max_events)
-    checkpoint = _load(Path(model).expanduser(), weights)
-    config = config_from_dict(checkpoint.config, str(model))
-    source = _open(config, data, max_events)
-    _refuse_own_input(target, source)
-    execution = plan_execution(config.training.model_copy(update={"compile": "none"}), device)
-    network = build_model(config)
-    load_weights(network, checkpoint.weights(weights))
-    network = network.to(execution.device)
-    task = build_task(config, network).to(execution.device)
-    load_task(task, checkpoint)
+    check_options(weights, batch_size, max_events)
+    loaded = _loaded(model, weights, device)
+    checkpoint = loaded.checkpoint
+    _refuse_dead(checkpoint, dead, run_number)
+    source, network, task = open_events(loaded.config, data, max_events), loaded.network, loaded.task
+    refuse_own_input(target, source, "--output")
     with (
-        sequential_loader(source, config, execution, Ranks(), batch_size) as loader,
-        memory_faults(config, "predicting"),
+        served_in_order(loaded, source, batch_size) as loader,
+        memory_faults(loaded.config, "predicting"),
     ):
         watching.phase("predict", loader.plan.num_steps)
-        predicted = watched(run_model(network, task, loader.epoch(0), execution), watching)
+        batches: Iterator[EventBatch] = trimmed(loader.epoch(0))
+        if isinstance(task, SensorTask) and dead is not None:
+            batches = masked_by_dead(batches, task, open_dead_sensors(dead, run_number, source))
+        predicted = watched(run_model(network, task, batches, loaded.execution), watching)
         conventional = checkpoint.meta.get("conventional", {})
         scored = predict_scored(network, task, predicted, target, conventional, tuple(source.branches.truth))
     drawn = draw_predictions(task, target, Path(report).expanduser(), source) if report is not None else Written()
     notes = tuple(Finding("XT-PLOT-SKIPPED", Severity.INFO, note) for note in drawn.notes)
     plots = tuple(str(path) for path in drawn.files)
     return PredictResult(
-        scored.num_events, scored.events_per_s, str(output), scored.metrics, plots, (*source.findings, *notes)
+        scored.num_events,
+        scored.events_per_s,
+        str(output),
+        scored.metrics,
+        plots,
+        (*loaded.notes, *source.findings, *notes),
     )
 
 
-def _check_options(weights: str, batch_size: int, max_events: int | None) -> None:
-    if weights not in WEIGHTS:
-        raise UsageError(f"unknown weights '{weights}'", where="--weights", fix=f"one of {', '.join(WEIGHTS)}")
-    if batch_size < 1:
-        raise UsageError(f"a batch of {batch_size} events", where="--batch-size", fix="--batch-size 256")
-    if max_events is not None and max_events < 1:
-        raise UsageError(f"{max_events} events leave nothing to predict", where="--max-events", fix="--max-events 1000")
+def _loaded(model: str | Path, weights: str, device: str | None) -> LoadedModel:
+    """Return a checkpoint or an exported file, ready to predict."""
+    path = Path(model).expanduser()
+    graph = exported_format(path)
+    if graph is not None:
+        return load_exported(path, graph, weights, device)
+    return ready_model(load_checkpoint(model, weights), model, weights, device)
 
 
-def _load(path: Path, weights: str) -> Checkpoint:
-    """Return the checkpoint; ``best`` is the best one of its run, whichever checkpoint of the run is named."""
-    checkpoint = store.load(path)
-    best = path.with_name(store.BEST_NAME)
-    if weights != "best" or checkpoint.best or path == best:
-        return checkpoint
-    if not best.exists():
-        raise CheckpointError(
-            "the best weights are asked for, and the run has no best checkpoint",
-            where=str(best),
-            fix="--weights ema, or --weights model",
-            code="XT-CKPT-NO-BEST",
+def _refuse_dead(checkpoint: Checkpoint, dead: str | None, run_number: int | None) -> None:
+    """Refuse dead channels that would change nothing."""
+    if dead is None and run_number is not None:
+        raise UsageError(
+            f"run {run_number} has no effect without a database of dead channels",
+            where="--run",
+            fix=f"--dead mysql://host/database --run {run_number}",
         )
-    return store.load(best)
-
-
-def _refuse_own_input(target: Path, source: EventSource) -> None:
-    """Refuse to replace a file that is predicted from: that would destroy the data."""
-    for file in source.files:
-        if target.exists() and not is_remote(file.path) and target.samefile(file.path):
-            raise UsageError(
-                f"the predictions would replace their own input, {file.path}",
-                where="--output",
-                fix=f"--output {target.with_name('predictions_' + target.name)}",
-            )
-
-
-def _open(config: RunConfig, data: Sequence[str], max_events: int | None) -> EventSource:
-    """Open the files without the training's cuts: every event is predicted, whether its truth is known or not."""
-    tasks = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
-    section = config.data.model_copy(update={"num_workers": 0})
-    source = open_source(section, list(data), tasks=tasks, require_truth=False)
-    return source if max_events is None else source.first(max_events)
+    if dead is not None and checkpoint.kind == "regressor":
+        raise UsageError(
+            "a regressor predicts events as the files have them: --dead has no effect",
+            where=f"--dead {dead}",
+            fix=f"--compare raw,neighbour --dead {dead}   # its resolution with these sensors dead, and filled",
+        )

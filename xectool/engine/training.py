@@ -19,22 +19,31 @@ from xectool.config.path_rules import path_rules
 from xectool.config.platform import Platform
 from xectool.config.platform_rules import Situation
 from xectool.engine.artifacts import RunOutputs, calibrate_conventional, write_outputs
+from xectool.engine.preflight import require_memory
 from xectool.findings import Finding, Severity
 from xectool.rules import run_rules
+from xectool.runlog.atomic import write_json
 from xectool.runlog.writer import RunWriter
 from xectool.training.build import RunData, build_parts, open_data
 from xectool.training.description import describe_run, start_facts, tracker_settings
 from xectool.training.device import apply_determinism, compile_faults, plan_execution
 from xectool.training.distributed import Ranks
+from xectool.training.guards.session import GuardSession
+from xectool.training.guards.torch_signs import determinism_faults
+from xectool.training.heartbeat import Heartbeat
 from xectool.training.memory_faults import memory_faults
 from xectool.training.parts import RunParts
 from xectool.training.progress import NullObserver, Observer
+from xectool.training.recording import watch_readers
 from xectool.training.resume import adopt_resolved, data_facts, meaning_differences, require_resumable
 from xectool.training.run_dir import RunPlace, choose_place
+from xectool.training.run_facts import require_sound_resume, resume_facts, run_start_facts
 from xectool.training.saving import Saver
 from xectool.training.state import Progress, load_weights, restore
 from xectool.training.tracking import TrackerHandle, start_tracker
 from xectool.training.trainer import FitResult, Trainer
+
+TRANSFER_NAME = "transfer.json"  # what became of every weight of checkpoint.init_from
 
 # What the final table shows: the network's metric, and that of the conventional estimator on the same events.
 HEADLINES = {
@@ -128,18 +137,20 @@ def train(  # noqa: PLR0913  the function is the command: one argument an option
     parts, data = _assemble(loaded, place, device)
     counted = count_rules(parts.config, data.train.num_events, data.val.num_events, parts.ranks.world_size)
     loaded = loaded.require(counted.merged(disk_rules(parts.config, _checkpoint_bytes(parts))))
-    progress = _begin(parts, data, place, watching)
+    progress, started = _begin(parts, data, place, watching)
     watching.started(start_facts(parts, data, place, progress))
     findings = (*loaded.findings, *data.train.findings, *data.val.findings)
     if dry_run:
         return TrainResult(str(place.directory), "dry_run", findings=findings)
-    run = _Run(parts, data, place, RunWriter(place.directory), watching)
+    run = _Run(parts, data, place, RunWriter(place.directory), watching, started)
     with ExitStack() as stack:
         stack.callback(run.writer.close)
+        stack.enter_context(Heartbeat(run.writer.status, parts.execution.device))
         tracker = run.start_tracking()
         stack.callback(run.finish_tracking, tracker)
         # entered last and so left first: the record has its last word before the tracker reads it to the end
         stack.enter_context(run.writer)
+        stack.enter_context(GuardSession(parts, run.writer, watching))
         return run.result(*run.train(progress, tracker, max_steps), findings)
 
 
@@ -152,6 +163,7 @@ def _checked(loaded: LoadedConfig, platform: Platform, resume: str | None) -> Lo
 def _assemble(loaded: LoadedConfig, place: RunPlace, device: str | None) -> tuple[RunParts, RunData]:
     settings = loaded.config if place.checkpoint is None else adopt_resolved(loaded.config, place.checkpoint)
     execution = plan_execution(settings.training, device)
+    require_memory(loaded, settings, execution)
     apply_determinism(settings.training.deterministic)
     data = open_data(settings)
     with memory_faults(settings, "building the model"):
@@ -163,39 +175,43 @@ def _checkpoint_bytes(parts: RunParts) -> int:
     return 4 * sum(weight.numel() * weight.element_size() for weight in parts.model.parameters())
 
 
-def _start_from(parts: RunParts, path: Path, observer: Observer) -> None:
-    """Load all weights of a model of the same kind, or the encoder of one of another kind."""
-    source = store.load(path)
+def start_from(parts: RunParts, path: Path, observer: Observer) -> dict[str, Any]:
+    """Load all weights of a model of the same kind, or the encoder of one of another kind; return what was loaded."""
+    source = store.load_start(path)
     if source.kind == parts.config.kind:
         load_weights(parts.model, source.weights("best"))
         observer.message(f"all weights loaded from {path}")
-        differing = [key for key, _, _ in meaning_differences(parts.config, source)]
+        differing = [key for key, _, _ in meaning_differences(parts.config, source)] if source.config else []
         if differing:
             observer.message(
                 f"they were trained with another {', '.join(differing[:5])}: xectool config diff shows both"
             )
-        return
-    for line in transfer_encoder(source, parts.config, parts.model).lines():
+        loaded = sorted(parts.model.state_dict())
+        return {"checkpoint": str(path), "source": source.kind, "target": source.kind, "loaded": loaded}
+    report = transfer_encoder(source, parts.config, parts.model)
+    for line in report.lines():
         observer.message(line)
+    return {"checkpoint": str(path), **report.as_dict()}
 
 
-def _begin(parts: RunParts, data: RunData, place: RunPlace, observer: Observer) -> Progress:
-    """Return where the run starts: from nothing, from other weights, or where its checkpoint stands."""
+def _begin(parts: RunParts, data: RunData, place: RunPlace, observer: Observer) -> tuple[Progress, dict[str, Any]]:
+    """Return where the run starts, and for a new run from other weights what became of each of them."""
     checkpoint = parts.config.checkpoint
     if place.checkpoint is None or place.checkpoint_path is None:
-        if checkpoint.init_from:
-            _start_from(parts, Path(checkpoint.init_from).expanduser(), observer)
-            parts.average.load({}, 0)
-        return Progress()
+        if not checkpoint.init_from:
+            return Progress(), {}
+        started = start_from(parts, Path(checkpoint.init_from).expanduser(), observer)
+        parts.average.load({}, 0)
+        return Progress(), started
     require_resumable(parts.config, place.checkpoint, data.train, place.checkpoint_path)
     if checkpoint.reset_epoch:
         load_weights(parts.model, place.checkpoint.weights())
         parts.average.load({}, 0)
-        return Progress()
+        return Progress(), {}
     progress = restore(parts, place.checkpoint)
     if checkpoint.refresh_lr:
         parts.schedule.restart(parts.schedule.place(progress.epoch, progress.batch))
-    return progress
+    return progress, {}
 
 
 @dataclass(frozen=True)
@@ -207,10 +223,13 @@ class _Run:
     place: RunPlace
     writer: RunWriter
     observer: Observer
+    started: dict[str, Any]
 
     def start_tracking(self) -> TrackerHandle:
         directory, attempt = self.place.directory, self.writer.attempt
         describe_run(self.parts, self.data, directory, attempt)
+        if self.started:
+            write_json(directory / TRANSFER_NAME, self.started)
         settings = tracker_settings(self.parts, directory, attempt)
         return start_tracker(directory, settings, new_run=self.parts.config.checkpoint.new_mlflow_run)
 
@@ -220,15 +239,17 @@ class _Run:
             self.observer.message(f"tracking is behind: {state.error}; xectool runs sync {self.place.directory}")
 
     def train(self, progress: Progress, tracker: TrackerHandle, max_steps: int | None) -> tuple[FitResult, RunOutputs]:
-        if self.place.checkpoint is not None:
-            self.writer.resume(progress.step, progress.epoch, path=str(self.place.checkpoint_path))
-        with memory_faults(self.parts.config, "training"), compile_faults(self.parts.execution):
+        parts, writer = self.parts, self.writer
+        with memory_faults(parts.config, "training"), compile_faults(parts.execution), determinism_faults(writer.event):
+            writer.status.phase("build")
+            watch_readers(parts, writer)
             conventional = calibrate_conventional(self.parts)
             facts = {**data_facts(self.data.train), "conventional": conventional}
             saver = Saver(self.parts, self.place.directory, self.writer, facts)
             note = saver.adopt(progress, self.place.checkpoint_path)
             if note:
                 self.observer.message(note)
+            self._record_start(saver, progress)
             fit = Trainer(self.parts, saver, self.observer, tracker, max_steps).fit(progress)
             outputs = RunOutputs()
             if fit.status != "interrupted":
@@ -236,6 +257,21 @@ class _Run:
         kind = "interrupted" if fit.status == "interrupted" else "finished"
         self.writer.event(kind, fit.status, step=progress.step, epoch=progress.epoch, status=fit.status)
         return fit, outputs
+
+    def _record_start(self, saver: Saver, progress: Progress) -> None:
+        """Record what starts or goes on here; a run that goes on knows its good states and the events it leaves out."""
+        checkpoint, path = self.place.checkpoint, self.place.checkpoint_path
+        if checkpoint is not None and path is not None:
+            saver.recall(checkpoint, path.parent)
+            facts = resume_facts(self.parts, self.place, len(saver.states))
+            self.writer.resume(progress.step, progress.epoch, **facts)
+            require_sound_resume(facts)
+            added = self.parts.quarantine.read(self.place.directory)
+            if added:
+                self.observer.message(f"{added} events found bad later in this run are left out from here on")
+        self.writer.event(
+            "run_start", step=progress.step, epoch=progress.epoch, **run_start_facts(self.parts, self.data)
+        )
 
     def result(self, fit: FitResult, outputs: RunOutputs, findings: tuple[Finding, ...]) -> TrainResult:
         best, last = self.place.directory / store.BEST_NAME, self.place.directory / store.LAST_NAME

@@ -14,10 +14,11 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from xectool.detector.constants import NUM_SENSORS
 from xectool.report.sensor_residuals import UNKNOWN, pieces
-from xectool.report.style import INK, RED, house_style, new_figure, save
+from xectool.report.style import INK, house_style, new_figure, save
 from xectool.report.unrolled import FACE_LABELS, OUTLINE_CM, polygons
 from xectool.report.worst import SensorFiles
 
@@ -25,7 +26,8 @@ FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 DEAD_COLOR, HIDDEN_COLOR, EMPTY_COLOR = "#3a3a3a", "#f2c14e", "#f1f1f4"
-PULL_LIMIT = 5.0
+PULL_LIMITS = (3.0, 30.0)
+_KEY = {"hidden": HIDDEN_COLOR, "dead": DEAD_COLOR, "below one photon, or not asked for": EMPTY_COLOR}
 _IDENTITY = ("file_index", "entry", "run", "event")
 
 
@@ -98,12 +100,18 @@ def draw_masked_event(event: MaskedEvent) -> Figure:
     norm = LogNorm(max(1.0, brightest * 1e-4), brightest)
     shown = np.where(lit, event.npho, np.nan)
     guess = np.where(event.predicted >= 1, event.predicted, np.nan)
-    _paint(truth, shown, event, norm, "viridis", "truth [photons]")
-    _paint(seen, np.where(event.hidden, np.nan, shown), event, norm, "viridis", "what the network saw [photons]")
     asked = event.hidden | np.isfinite(event.predicted)
-    _paint(predicted, np.where(asked, guess, shown), event, norm, "viridis", "with predictions [photons]")
-    pull_norm = Normalize(-PULL_LIMIT, PULL_LIMIT)
-    _paint(residual, event.pull, event, pull_norm, "coolwarm", r"(predicted $-$ truth) / $\sqrt{\mathrm{truth}}$")
+    known = np.abs(event.pull[np.isfinite(event.pull)])
+    limit = float(np.clip(np.ceil(np.percentile(known, 95)), *PULL_LIMITS)) if known.size else PULL_LIMITS[0]
+    light, pull = (norm, "viridis"), (Normalize(-limit, limit), "coolwarm")
+    # A hidden sensor whose truth or prediction is dark is not hidden there.
+    absent, everything = np.stack([event.dead, np.zeros_like(event.hidden)]), np.stack([event.dead, event.hidden])
+    _paint(truth, shown, absent, light, "truth [photons]")
+    _paint(seen, np.where(event.hidden, np.nan, shown), everything, light, "what the network saw [photons]")
+    _paint(predicted, np.where(asked, guess, shown), absent, light, "with predictions [photons]")
+    _paint(residual, event.pull, absent, pull, r"(predicted $-$ truth) / $\sqrt{\mathrm{truth}}$")
+    patches = [Patch(facecolor=color, edgecolor="#c9c9d2", label=label) for label, color in _KEY.items()]
+    figure.legend(handles=patches, loc="upper right", ncols=len(patches), frameon=False, fontsize=10)
     return figure
 
 
@@ -114,20 +122,31 @@ def _event(key: tuple[int, ...], rows: FloatArray, sources: SensorFiles) -> Mask
     predicted = np.full(NUM_SENSORS, np.nan)
     predicted[sensors] = np.where(np.abs(rows[:, 2]) < UNKNOWN, rows[:, 2], np.nan)
     hidden[sensors[rows[:, 1] == 0]] = True
-    title = f"run {run}  event {number}: {int(hidden.sum())} hidden, {int((rows[:, 1] != 0).sum())} dead sensors filled"
+    title, filled = f"run {run}  event {number}: {int(hidden.sum())} hidden", int((rows[:, 1] != 0).sum())
+    title += f", {filled} dead sensors filled" if filled else ""
     return MaskedEvent(npho, predicted, hidden, title)
 
 
-def _paint(axes: Axes, values: FloatArray, event: MaskedEvent, norm: Normalize, colormap: str, title: str) -> None:
-    """Draw all sensors: coloured where the value is finite, else by whether they are dead, hidden or dark."""
+def _paint(axes: Axes, values: FloatArray, absent: BoolArray, look: tuple[Normalize, str], title: str) -> None:
+    """Draw all sensors: coloured where the value is finite, else dark where they are dead, else pale or hidden.
+
+    Args:
+        axes: Where to.
+        values: What to colour by, shape (S,).
+        absent: Which sensors are ``dead`` or ``hidden``, shape (2, S).
+        look: Norm and colour map.
+        title: Of the panel.
+    """
     shapes, shown = polygons(), np.isfinite(values)
-    plain = np.where(event.dead, DEAD_COLOR, np.where(event.hidden, HIDDEN_COLOR, EMPTY_COLOR))
+    dead, hidden = absent
+    plain = np.where(dead, DEAD_COLOR, np.where(hidden, HIDDEN_COLOR, EMPTY_COLOR))
     axes.add_collection(
         PolyCollection(shapes, facecolors=plain, edgecolors="#c9c9d2", linewidths=0.15, rasterized=True)
     )
     coloured = PolyCollection(
         [shape for shape, show in zip(shapes, shown, strict=True) if show],
-        array=values[shown], norm=norm, cmap=colormap, linewidths=0.0, rasterized=True,
+        # Edges in the colour of the face close the hairlines between neighbours.
+        array=values[shown], norm=look[0], cmap=look[1], edgecolors="face", linewidths=0.3, rasterized=True,
     )  # fmt: skip
     axes.add_collection(coloured)
     axes.figure.colorbar(coloured, ax=axes, pad=0.01, fraction=0.035)
@@ -136,4 +155,4 @@ def _paint(axes: Axes, values: FloatArray, event: MaskedEvent, norm: Normalize, 
     left, right, bottom, top = OUTLINE_CM
     axes.set(xlim=(left, right), ylim=(bottom, top), aspect="equal")
     axes.set_axis_off()
-    axes.set_title(title, loc="left", color=INK if event.hidden.any() else RED)
+    axes.set_title(title, loc="left", color=INK)

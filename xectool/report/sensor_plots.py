@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
 
 from xectool.detector import faces
 from xectool.report.plots import Written
@@ -25,6 +27,7 @@ from xectool.report.sensor_residuals import (
 from xectool.report.style import (
     BLUE,
     GREY,
+    INK,
     ORANGE,
     PANEL_SIZE_IN,
     PURPLE,
@@ -40,7 +43,7 @@ from xectool.report.worst import SensorFiles
 
 FACE_COLORS = dict(zip(faces.FACES, (BLUE, ORANGE, RED, PURPLE, GREY, VIOLET), strict=True))
 NUM_DISPLAYS = 3
-_REBIN = 10
+SHOWN_SHARE, SHOWN_BINS = 0.999, 60
 Statistic = Callable[[np.ndarray, float], float]
 
 
@@ -85,46 +88,64 @@ def _write_page(
     (distribution, by_face), (resolution, offset) = figure.subplots(2, 2)
     _draw_distribution(distribution, residuals, shape)
     _draw_faces(by_face, residuals, shape)
-    _draw_against_signal(resolution, residuals, against_signal, width, "68 % width of ")
-    _draw_against_signal(offset, residuals, against_signal, bias, "median of ")
+    _draw_against_signal(resolution, residuals, against_signal, width)
+    _draw_against_signal(offset, residuals, against_signal, bias)
     return save(figure, out_dir, stem)
 
 
 def _draw_distribution(axes: Axes, residuals: SensorResiduals, shape: ResidualAxis) -> None:
-    edges = shape.edges[::_REBIN]
+    """Draw the residuals of each face over the range that holds nearly all; how many lie beyond is stated."""
+    everything = residuals.counts[shape.name].sum(axis=(0, 1))
+    inside, rebin = _shown_bins(everything)
+    edges = shape.edges[inside.start : inside.stop + 1 : rebin]
     for number, (face, color) in enumerate(FACE_COLORS.items()):
-        counts = residuals.counts[shape.name][number].sum(axis=0).reshape(-1, _REBIN).sum(axis=1)
-        if counts.any():
-            axes.stairs(counts / counts.sum() / np.diff(edges), edges, color=color, label=face)
+        counts = residuals.counts[shape.name][number].sum(axis=0)
+        density = counts[inside].reshape(-1, rebin).sum(axis=1) / max(counts.sum(), 1) / np.diff(edges)
+        if density.any():
+            axes.stairs(density, edges, color=color, label=face)
     axes.set(yscale="log", xlabel=shape.label, ylabel="share of sensors per unit")
-    axes.legend(ncols=2)
+    bottom, top = axes.get_ylim()
+    axes.set_ylim(bottom, top * (top / bottom) ** 0.25)  # room for the legend
+    beyond = 1 - everything[inside].sum() / max(everything.sum(), 1)
+    say(axes, f"beyond $\\pm{edges[-1]:g}$:\n{100 * beyond:.2g} %", "upper right")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(ncols=3, loc="upper left", columnspacing=1.0, handlelength=1.2)
+
+
+def _shown_bins(counts: npt.NDArray[np.int64]) -> tuple[slice, int]:
+    """Return which bins of a histogram (K,) to draw, symmetric about zero, and how many to draw as one.
+
+    The outermost bins hold everything beyond the axis and are never drawn.
+    """
+    half = len(counts) // 2
+    folded = (counts[half:] + counts[:half][::-1])[:-1].cumsum()
+    needed = int(np.searchsorted(folded, SHOWN_SHARE * folded[-1])) + 1
+    rebin = -(-needed // SHOWN_BINS)
+    reach = min(rebin * SHOWN_BINS, (half - 1) // rebin * rebin)
+    return slice(half - reach, half + reach), rebin
 
 
 def _draw_faces(axes: Axes, residuals: SensorResiduals, shape: ResidualAxis) -> None:
+    """Draw width and median of each face and of all sensors."""
     counts = residuals.counts[shape.name].sum(axis=1)
-    names = [*faces.FACES, "all"]
-    tables = [*counts, counts.sum(axis=0)]
-    widths = [width(table, shape.limit) for table in tables]
-    shown = [(name, value) for name, value in zip(names, widths, strict=True) if np.isfinite(value)]
+    tables = dict(zip([*faces.FACES, "all"], [*counts, counts.sum(axis=0)], strict=True))
+    found = {name: (width(table, shape.limit), bias(table, shape.limit)) for name, table in tables.items()}
+    shown = {name: values for name, values in found.items() if np.isfinite(values).all()}
     if not shown:
-        say_nothing_to_show(axes, "fewer than 20 sensors on every face")
+        say_nothing_to_show(axes, "fewer than 20 sensors on every face, or all beyond the axis")
         return
-    axes.bar(
-        [name for name, _ in shown],
-        [value for _, value in shown],
-        color=[FACE_COLORS.get(n, "black") for n, _ in shown],
-    )
-    axes.set(ylabel=f"68 % width of {shape.label}")
-    axes.tick_params(axis="x", which="minor", bottom=False, top=False)
-    biases = "\n".join(
-        f"{name}: median {bias(table, shape.limit):+.2g}" for name, table in zip(names, tables, strict=True)
-    )
-    say(axes, biases, "upper right")
+    names, (widths, medians) = list(shown), np.array(list(shown.values())).T
+    bars = axes.bar(names, widths, color=[FACE_COLORS.get(name, INK) for name in names], label="68 % width")
+    axes.bar_label(bars, [f"{value:.3g}" for value in widths], fontsize=9.5, padding=2)
+    axes.plot(names, medians, "D", color="white", markeredgecolor=INK, markersize=5, label="median")
+    axes.axhline(0.0, color=INK, linewidth=0.8)
+    axes.set(ylabel=shape.label, ylim=(min(1.3 * medians.min(), 0.0), 1.3 * max(widths.max(), medians.max())))
+    axes.tick_params(axis="x", which="both", bottom=False, top=False)
+    axes.legend(loc="upper right", ncols=2)
 
 
-def _draw_against_signal(
-    axes: Axes, residuals: SensorResiduals, shape: ResidualAxis, statistic: Statistic, what: str
-) -> None:
+def _draw_against_signal(axes: Axes, residuals: SensorResiduals, shape: ResidualAxis, statistic: Statistic) -> None:
+    """Draw a statistic of each face in bins of the true photons."""
     centre = np.sqrt(SIGNAL_EDGES[1:] * SIGNAL_EDGES[:-1])
     drawn = False
     for number, (face, color) in enumerate(FACE_COLORS.items()):
@@ -134,7 +155,15 @@ def _draw_against_signal(
             axes.plot(centre[known], values[known], "o-", color=color, label=face)
             drawn = True
     if not drawn:
-        say_nothing_to_show(axes, "fewer than 20 sensors in every bin")
+        say_nothing_to_show(axes, "fewer than 20 sensors in every bin, or all beyond the axis")
         return
-    axes.set(xscale="log", xlabel="true photons of the sensor", ylabel=f"{what}{shape.label}")
+    axes.set(xscale="log", xlabel="true photons of the sensor")
+    if statistic is width:
+        axes.set(yscale="log", ylabel=f"68 % width, {shape.label}")
+        # Widths rarely span a decade, where powers of ten would leave a single number on the axis.
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "235" else ""))
+    else:
+        axes.axhline(0.0, color=INK, linewidth=0.8)
+        axes.set(ylabel=f"median, {shape.label}")
     axes.legend(ncols=2)

@@ -126,17 +126,24 @@ def pieces(path: Path, branches: tuple[str, ...]) -> Iterator[dict[str, npt.NDAr
 
 
 def width(counts: npt.NDArray[np.int64], limit: float) -> float:
-    """Return the 68th percentile of the absolute residual of one histogram, shape (K,); nan below 20 rows."""
+    """Return the 68th percentile of the absolute residual of one histogram, shape (K,).
+
+    Below 20 rows, and where it falls into the outermost bins, which hold everything beyond, it is not known: nan.
+    """
     if counts.sum() < MIN_ROWS:
         return float("nan")
     half = len(counts) // 2
     folded = np.concatenate([[0], (counts[half:] + counts[:half][::-1]).cumsum()])
-    return float(np.interp(CONTAINED * folded[-1], folded, np.linspace(0, limit, half + 1)))
+    found = CONTAINED * folded[-1]
+    return float(np.interp(found, folded, np.linspace(0, limit, half + 1))) if found <= folded[-2] else float("nan")
 
 
 def bias(counts: npt.NDArray[np.int64], limit: float) -> float:
-    """Return the median residual of one histogram, shape (K,); nan below 20 rows."""
+    """Return the median residual of one histogram, shape (K,); nan where it is not known, as for :func:`width`."""
     if counts.sum() < MIN_ROWS:
         return float("nan")
     summed = np.concatenate([[0], counts.cumsum()])
-    return float(np.interp(0.5 * summed[-1], summed, np.linspace(-limit, limit, len(counts) + 1)))
+    found = 0.5 * summed[-1]
+    if not summed[1] <= found <= summed[-2]:
+        return float("nan")
+    return float(np.interp(found, summed, np.linspace(-limit, limit, len(counts) + 1)))

@@ -1,0 +1,108 @@
+"""``xectool check-data`` as a user runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CONTRACT_KEYS = {"files", "checks_run", "events_scanned", "events_per_s"}
+FILE_KEYS = {"path", "tree", "events", "branches", "problems"}
+
+
+def above_a_note(document: dict[str, Any]) -> list[dict[str, Any]]:
+    return [found for found in document["findings"] if found["severity"] != "info"]
+
+
+def test_help_names_every_option(xectool: Callable[..., Any]) -> None:
+    out = xectool("check-data", "--help").out
+    words = ("--config", "--set", "--deep", "--max-events", "--plots", "--against", "--write-digest", "--json")
+    assert [word for word in words if word not in out] == []
+
+
+def test_good_files_are_good(files: Path, xectool: Callable[..., Any]) -> None:
+    run = xectool("check-data", files / "train.root", "--deep", "--json")
+    result = run.document["result"]
+    assert (run.code, run.document["status"], above_a_note(run.document)) == (0, "ok", [])
+    assert result.keys() >= CONTRACT_KEYS
+    assert (result["events_scanned"], result["events"], result["complete"]) == (24, 24, True)
+    assert result["events_per_s"] > 0
+    assert result["files"][0].keys() >= FILE_KEYS
+    assert result["files"][0]["branches"]["npho"].startswith("float[4760]")
+    assert {"DAT-01", "DAT-26"} <= set(result["checks_run"])
+    assert set(result["checks_skipped"]) == {"DAT-15", "DAT-17", "DAT-18", "DAT-20", "DAT-22", "DAT-23", "DAT-24"}
+    assert result["normalization"] == {"fits": True, "suggested": ""}
+
+
+def test_people_read_tables_and_a_verdict(files: Path, xectool: Callable[..., Any]) -> None:
+    run = xectool("check-data", files / "train.root")
+    assert (run.code, run.out) == (0, "")
+    words = ("Verdict  good", "Why", "Next", "raw readings", "events/s", "sensors", "--deep")
+    assert [word for word in words if word not in run.err] == []
+
+
+def test_a_configuration_brings_its_plan_memory_and_validation_files(files: Path, xectool: Callable[..., Any]) -> None:
+    run = xectool("check-data", files / "train.root", "--config", files / "config.yaml", "--json")
+    result = run.document["result"]
+    assert run.code == 0, run.document["findings"]
+    assert result["checks_skipped"] == {}
+    assert sum(result["sharing"]["rank_events"]) == 24
+    assert result["memory_bytes"]["shuffling window"] > 0
+    assert result["disk_bytes"]["checkpoints"] > 0
+    assert {item["quantity"] for item in result["likeness"]} >= {"npho inner", "time outer", "energy", "uvwFI[0]"}
+    assert all(0 <= item["p_value"] <= 1 for item in result["likeness"])
+
+
+def test_setting_a_key_changes_what_is_judged(files: Path, xectool: Callable[..., Any]) -> None:
+    words = ("--config", files / "config.yaml", "--set", "data.npho_branch=nphoo", "--json")
+    run = xectool("check-data", files / "train.root", *words)
+    first = run.document["findings"][0]
+    assert (run.code, run.document["status"], first["code"]) == (1, "bad", "DAT-04")
+    assert "data.npho_branch=npho" in first["fix"]
+
+
+def test_training_and_validation_on_the_same_file_is_bad(files: Path, xectool: Callable[..., Any]) -> None:
+    run = xectool("check-data", files / "train.root", "--against", files / "train.root", "--json")
+    assert (run.code, run.document["findings"][0]["code"]) == (1, "DAT-20")
+
+
+def test_bad_files_are_named_among_good_ones(files: Path, tmp_path: Path, xectool: Callable[..., Any]) -> None:
+    cut = tmp_path / "cut.root"
+    cut.write_bytes((files / "train.root").read_bytes()[:100_000])
+    run = xectool("check-data", files / "val.root", cut, "--json")
+    result = run.document["result"]
+    assert run.code == 1
+    assert [len(file["problems"]) for file in result["files"]] == [0, 1]
+    assert result["files"][1]["problems"][0]["code"] == "DAT-01"
+    assert "truncated" in result["files"][1]["problems"][0]["problem"]
+
+
+def test_a_path_that_is_not_there_is_a_mistake_of_the_user(tmp_path: Path, xectool: Callable[..., Any]) -> None:
+    run = xectool("check-data", tmp_path / "none.root", "--json")
+    assert (run.code, run.document["status"]) == (2, "error")
+    assert xectool("check-data").code == 2
+    assert xectool("check-data", tmp_path, "--max-events", "0", "--json").code == 2
+
+
+def test_the_number_of_events_can_be_bounded(files: Path, xectool: Callable[..., Any]) -> None:
+    run = xectool("check-data", files / "train.root", "--max-events", "10", "--json")
+    assert (run.document["result"]["events_scanned"], run.document["result"]["complete"]) == (10, False)
+
+
+def test_plots_are_drawn(files: Path, tmp_path: Path, xectool: Callable[..., Any]) -> None:
+    run = xectool("check-data", files / "train.root", "--against", files / "val.root", "--plots", tmp_path, "--json")
+    written = sorted(Path(path).name for path in run.document["result"]["plots"])
+    assert written == ["readings.pdf", "readings.png", "sensor_health.pdf", "sensor_health.png"]
+    assert (tmp_path / "sensor_health.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "sensor_health.pdf").read_bytes().startswith(b"%PDF")
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>", b"version https://git-lfs.github.com/spec/v1\n", bytes(300)])
+def test_what_is_no_data_gets_a_verdict(content: bytes, tmp_path: Path, xectool: Callable[..., Any]) -> None:
+    path = tmp_path / "a.root"
+    path.write_bytes(content)
+    run = xectool("check-data", path, "--deep", "--plots", tmp_path / "plots", "--json")
+    assert (run.code, run.document["findings"][0]["code"]) == (1, "DAT-01")
+    assert str(path) in run.document["findings"][0]["where"]

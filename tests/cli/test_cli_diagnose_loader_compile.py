@@ -1,0 +1,67 @@
+"""``diagnose loader`` and ``diagnose compile`` keep their contract: result keys, exit codes, one document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+
+def test_loader_that_keeps_up_is_healthy_and_keeps_its_settings(files: Path, xectool: Run) -> None:
+    arguments = ("diagnose", "loader", str(files / "config.yaml"), "--seconds", "3", "--step-ms", "60000")
+    outcome = xectool(*arguments, "--json")
+    assert outcome.code == 0
+    result = outcome.document["result"]
+    assert list(result["stages"]) == ["read", "decompress", "convert", "transfer"]
+    assert result["events_per_s"] > 0
+    assert result["limit_events_per_s"] > 0
+    assert result["recommended"] == {"data.chunksize": 16, "data.num_workers": 0, "data.num_threads": 2}
+    assert result["config_lines"] == []
+    assert result["data_wait_share"] < 0.2
+    assert result["epoch_s"] == pytest.approx(180, rel=0.05)
+
+
+def test_loader_that_holds_training_up_is_told_with_a_cure(files: Path, xectool: Run) -> None:
+    outcome = xectool("diagnose", "loader", str(files / "config.yaml"), "--seconds", "3", "--step-ms", "0.001")
+    assert outcome.code == 1
+    assert "XT-LOADER-SLOW" in outcome.err
+    assert "input-bound" in outcome.err
+    assert "Next" in outcome.err
+
+
+@pytest.mark.parametrize(
+    "option", [("--max-events", "0"), ("--seconds", "0"), ("--step-ms", "-1")], ids=lambda option: option[0]
+)
+def test_loader_refuses_what_cannot_be_measured(files: Path, xectool: Run, option: tuple[str, str]) -> None:
+    outcome = xectool("diagnose", "loader", str(files / "config.yaml"), *option, "--json")
+    assert outcome.code == 2
+    assert outcome.document["findings"][0]["where"] == option[0]
+
+
+def test_hidden_compiler_is_named_and_eager_is_recommended(
+    files: Path, xectool: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "/nonexistent")
+    arguments = ("diagnose", "compile", str(files / "config.yaml"), "--steps", "1", "--device", "cpu")
+    outcome = xectool(*arguments, "--json")
+    assert outcome.code == 1
+    document = outcome.document
+    assert [found["code"] for found in document["findings"]] == ["XT-COMPILE-TOOLCHAIN"]
+    assert "/nonexistent" in document["findings"][0]["problem"]
+    result = document["result"]
+    assert result["graph_breaks"] == []
+    assert result["fullgraph"] is True
+    assert [mode["mode"] for mode in result["modes"]] == ["none"]
+    assert {"compile_s", "step_ms", "peak_bytes"} <= result["modes"][0].keys()
+    assert result["recommended"] == "none"
+    assert result["threads"]["training"] >= 1
+
+
+def test_unknown_mode_is_refused_with_those_there_are(files: Path, xectool: Run) -> None:
+    outcome = xectool("diagnose", "compile", str(files / "config.yaml"), "--modes", "fastest", "--json")
+    assert outcome.code == 2
+    assert "default" in outcome.document["findings"][0]["fix"]

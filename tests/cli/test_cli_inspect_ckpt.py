@@ -1,0 +1,148 @@
+"""``xectool inspect-ckpt`` as a user runs it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from xectool import engine
+
+CONTRACT_KEYS = {
+    "format", "kind", "epoch", "step", "tasks", "parameters", "finite", "has_optimizer", "has_ema", "config",
+    "sections", "sha256", "differences",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(files: Path) -> Path:
+    """A run directory of a real, short training."""
+    result = engine.train(files / "config.yaml", run_name="inspected")
+    return Path(result.run_dir)
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    path = tmp_path / "plain.pt"
+    torch.save(torch.nn.Linear(4, 3).state_dict(), path)
+    return path
+
+
+def test_help_names_every_option(xectool: Callable[..., Any]) -> None:
+    out = xectool("inspect-ckpt", "--help").out
+    assert all(word in out for word in ("--config", "--compare", "--tensors", "--extract", "--output", "--json"))
+
+
+def test_a_trained_checkpoint_is_sound_and_resumes_bit_for_bit(trained: Path, xectool: Callable[..., Any]) -> None:
+    run = xectool("inspect-ckpt", trained / "checkpoint_last.pt", "--json")
+    result = run.document["result"]
+    assert (run.code, run.document["status"], run.document["findings"]) == (0, "ok", [])
+    assert result.keys() >= CONTRACT_KEYS
+    assert (result["format"], result["kind"], result["bit_exact_resume"]) == ("xectool", "regressor", True)
+    assert result["tasks"] == {"energy": "gaussian_nll", "uvwFI": "smooth_l1"}
+    assert {item["action"]: item["possible"] for item in result["fit_for"]} == dict.fromkeys(
+        ("resume", "fine-tune", "predict", "export"), True
+    )
+
+
+def test_people_read_verdict_reasons_and_next_step(trained: Path, xectool: Callable[..., Any]) -> None:
+    run = xectool("inspect-ckpt", trained / "checkpoint_best.pt", "--tensors")
+    assert (run.code, run.out) == (0, "")
+    words = ("Verdict", "Why", "Next", "train CONFIG --resume", "sections", "tensors", "backbone")
+    assert [word for word in words if word not in run.err] == []
+
+
+def test_the_config_of_the_run_fits_its_checkpoint(trained: Path, xectool: Callable[..., Any]) -> None:
+    run = xectool("inspect-ckpt", trained / "checkpoint_last.pt", "--config", trained / "config.yaml", "--json")
+    assert run.code == 0
+    assert {item["effect"] for item in run.document["result"]["contract"]} == {"same"}
+
+
+def test_a_silent_change_is_bad_and_comes_with_the_line_that_undoes_it(
+    trained: Path, xectool: Callable[..., Any]
+) -> None:
+    run = xectool(
+        "inspect-ckpt", trained / "checkpoint_last.pt", "--config", trained / "config.yaml",
+        "--set", "normalization.npho_scale=900", "--set", "training.lr=1e-4", "--json",
+    )  # fmt: skip
+    assert (run.code, run.document["status"]) == (1, "bad")
+    effects = {item["key"]: item["effect"] for item in run.document["result"]["differences"]}
+    assert effects == {"normalization.npho_scale": "changes outputs silently", "training.lr": "harmless"}
+    assert run.document["findings"][0]["fix"] == "--set normalization.npho_scale=1000.0"
+
+
+def test_the_table_of_effects_is_for_people(trained: Path, xectool: Callable[..., Any]) -> None:
+    run = xectool(
+        "inspect-ckpt", trained / "checkpoint_last.pt", "--config", trained / "config.yaml", "--set", "training.lr=1e-4"
+    )
+    assert run.code == 0
+    assert "resume contract" in run.err
+    assert "the new rate applies" in run.err
+
+
+def test_comparison_says_by_how_much(plain: Path, tmp_path: Path, xectool: Callable[..., Any]) -> None:
+    weights = torch.load(plain, weights_only=True)
+    weights["bias"] = weights["bias"] + 0.5
+    torch.save(weights, tmp_path / "other.pt")
+    run = xectool("inspect-ckpt", plain, "--compare", tmp_path / "other.pt", "--json")
+    assert run.code == 1
+    difference = run.document["result"]["differences"][0]
+    assert (difference["tensor"], difference["status"]) == ("model: bias", "values")
+    assert difference["max_abs"] == pytest.approx(0.5)
+    assert xectool("inspect-ckpt", plain, "--compare", plain).code == 0
+
+
+def test_an_extracted_encoder_starts_a_training(
+    trained: Path, files: Path, tmp_path: Path, xectool: Callable[..., Any]
+) -> None:
+    target = tmp_path / "encoder.safetensors"
+    run = xectool("inspect-ckpt", trained / "checkpoint_best.pt", "--extract", "encoder", "--output", target)
+    assert run.code == 0
+    started = xectool(
+        "train", files / "config.yaml", "--run-name", "tuned", "--dry-run", "--set", f"checkpoint.init_from={target}"
+    )
+    assert started.code == 0, started.err
+
+
+def test_a_damaged_file_is_exit_1_with_the_place(plain: Path, xectool: Callable[..., Any]) -> None:
+    content = bytearray(plain.read_bytes())
+    weight = torch.load(plain, weights_only=True)["weight"].numpy().tobytes()
+    content[content.index(weight) + 5] ^= 4
+    plain.write_bytes(content)
+    run = xectool("inspect-ckpt", plain, "--json")
+    assert (run.code, run.document["status"]) == (1, "bad")
+    assert "CRC mismatch in plain/data/0" in run.document["findings"][0]["problem"]
+    assert "bytes" in run.document["findings"][0]["where"]
+
+
+def test_a_text_file_is_exit_2_and_named(tmp_path: Path, xectool: Callable[..., Any]) -> None:
+    (tmp_path / "a.pt").write_text("hello\n")
+    run = xectool("inspect-ckpt", tmp_path / "a.pt", "--json")
+    assert (run.code, run.document["status"]) == (2, "error")
+    assert "a text file" in run.document["findings"][0]["problem"]
+
+
+class _Touch:
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.marker}",)
+
+
+def test_a_payload_does_not_run_and_is_listed(tmp_path: Path, xectool: Callable[..., Any]) -> None:
+    torch.save({"a": torch.ones(2), "b": _Touch(tmp_path / "ran")}, tmp_path / "a.pt")
+    run = xectool("inspect-ckpt", tmp_path / "a.pt", "--json")
+    assert run.code == 1
+    found = run.document["result"]["unsafe_globals"][0]
+    assert (found["name"], found["trust"]) == ("posix.system", "code")
+    assert (tmp_path / "a.pt").read_bytes()[found["file_offset"] :].startswith(b"cposix\nsystem\n")
+    assert not (tmp_path / "ran").exists()
+    shown = xectool("inspect-ckpt", tmp_path / "a.pt")
+    assert "dangerous" in shown.err
+    with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
+        torch.load(tmp_path / "a.pt")

@@ -1,0 +1,93 @@
+"""The sweep and the comparison of two runs as a user types them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+KEYS = {
+    "lr", "loss_start", "loss_end", "loss_decreasing",
+    "grad_norm_max", "grad_norm_median", "nonfinite_steps", "verdict",
+}  # fmt: skip
+
+
+@pytest.fixture
+def config(files: Path, tmp_path: Path) -> Path:
+    """A copy of the configuration, with the comment of its owner."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("# mine\n" + (files / "config.yaml").read_text().replace("gaussian_nll", "smooth_l1"))
+    return path
+
+
+def test_help_names_the_options(xectool: Callable[..., Any]) -> None:
+    outcome = xectool("lr-sweep", "--help")
+    assert outcome.code == 0
+    assert all(option in outcome.out for option in ("--lrs", "--range", "--write", "--ckpt"))
+
+
+@pytest.mark.parametrize(
+    ("options", "fix"),
+    [
+        (["--lrs", "1e-4,fast"], "--lrs 1e-4,3e-4,1e-3"),
+        (["--lrs", "0"], "--lrs 1e-4,3e-4,1e-3"),
+        (["--range", "1e-4"], "--range 1e-6:1e-1"),
+        (["--range", "1e-4:2e-4"], "--range 1e-6:1e-1"),
+        (["--range", "1e-4:1", "--lrs", "1e-4"], "leave out one of the two"),
+        (["--seeds", "1"], "--seeds 2"),
+        (["--steps", "2"], "--steps 40"),
+    ],
+)
+def test_a_mistake_in_an_option_is_answered_with_the_line_to_paste(
+    xectool: Callable[..., Any], config: Path, options: list[str], fix: str
+) -> None:
+    outcome = xectool("lr-sweep", config, "--json", *options)
+    assert outcome.code == 2
+    assert outcome.document["findings"][0]["fix"] == fix
+
+
+def test_a_refusal_is_one_document_with_exit_code_one(xectool: Callable[..., Any], config: Path) -> None:
+    before = config.read_bytes()
+    outcome = xectool("lr-sweep", config, "--lrs", "1e-12,1e-11", "--steps", "5", "--write", "--json")
+    result = outcome.document["result"]
+    assert (outcome.code, outcome.document["status"]) == (1, "bad")
+    assert (result["recommended_lr"], result["plot"], result["written"]) == (None, None, None)
+    assert [row["lr"] for row in result["rows"]] == [1e-12, 1e-11]
+    assert all(set(row) >= KEYS for row in result["rows"])
+    assert outcome.document["findings"][0]["code"] == "XT-NO-LEARNING"
+    assert config.read_bytes() == before
+
+
+@pytest.mark.slow
+def test_a_recommendation_is_written_into_its_line_and_drawn(
+    xectool: Callable[..., Any], config: Path, tmp_path: Path
+) -> None:
+    before, options = (
+        config.read_text(),
+        ["--lrs", "1e-4,1e-3,1e-2", "--steps", "20", "--write", "--output", tmp_path / "o"],
+    )
+    first = xectool("lr-sweep", config, "--json", *options).document["result"]
+    assert first["recommended_lr"] is not None, first
+    changed = [(a, b) for a, b in zip(before.splitlines(), config.read_text().splitlines(), strict=True) if a != b]
+    assert [a.replace("1.0e-3", str(first["recommended_lr"])) for a, _ in changed] == [b for _, b in changed]
+    assert len(changed) == 1
+    assert {path.name for path in (tmp_path / "o").iterdir()} == {"lr_sweep.json", "lr_sweep.pdf", "lr_sweep.png"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.yaml", "o"]
+    config.write_text(before)
+    shown = xectool("lr-sweep", config, *options[:4], "--show-reference")
+    assert f"training.lr: {first['recommended_lr']:g}" in shown.err  # the same numbers a second time
+    assert "432M+" in shown.err
+
+
+def test_threads_that_are_no_numbers_are_refused(xectool: Callable[..., Any], config: Path) -> None:
+    outcome = xectool("diagnose", "reproducibility", config, "--threads", "many", "--json")
+    assert (outcome.code, outcome.document["findings"][0]["fix"]) == (2, "--threads 1,2")
+
+
+@pytest.mark.slow
+def test_two_runs_of_a_sound_configuration_are_identical(xectool: Callable[..., Any], config: Path) -> None:
+    outcome = xectool("diagnose", "reproducibility", config, "--steps", "1", "--json")
+    assert outcome.code == 0
+    assert (outcome.document["result"]["identical"], outcome.document["result"]["first_difference"]) == (True, None)

@@ -1,0 +1,47 @@
+"""SQL over a run from the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from xectool.runlog.records import StepRecord
+from xectool.runlog.writer import RunWriter
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    with RunWriter(tmp_path / "run") as writer:
+        for step in range(1, 6):
+            loss = float("nan") if step == 3 else 1.0 / step
+            writer.step(StepRecord(1, step, 0.0, 0.0, loss, {"energy": loss}, nonfinite=step == 3))
+    return tmp_path / "run"
+
+
+def query(*argv: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "xectool", "diagnose", "query", *argv]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_query_answers_with_columns_and_rows(run_dir: Path) -> None:
+    done = query(str(run_dir), "SELECT step, loss_energy FROM steps WHERE step >= 3 ORDER BY step", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert (document["command"], document["status"]) == ("diagnose query", "ok")
+    assert document["result"] == {"columns": ["step", "loss_energy"], "rows": [[3, None], [4, 0.25], [5, 0.2]]}
+
+
+def test_mistake_in_the_query_is_exit_2_with_the_nearest_column(run_dir: Path) -> None:
+    done = query(str(run_dir), "SELECT los FROM steps")
+    assert done.returncode == 2
+    assert "did you mean loss?" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_directory_without_a_record_is_exit_2(tmp_path: Path) -> None:
+    done = query(str(tmp_path), "SELECT 1", "--json")
+    assert done.returncode == 2
+    assert "holds no run record" in json.loads(done.stdout)["findings"][0]["problem"]

@@ -1,0 +1,171 @@
+"""What an estimate says about devices, host and disk, and what ``train`` refuses because of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from xectool import engine
+from xectool.config.load import config_from_dict
+from xectool.detector.platforms import find_gpu
+from xectool.engine import memory_estimate as estimating
+from xectool.engine import preflight
+from xectool.errors import ConfigError, UsageError
+from xectool.training.memory_estimate import calibration
+
+QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart.yaml"
+GPU_KEYS = {
+    "parameters_bytes", "gradients_bytes", "optimizer_bytes", "ema_bytes", "activations_bytes", "inputs_bytes",
+    "peak_bytes", "capacity_bytes", "fits", "max_batch_size",
+}  # fmt: skip
+CPU_KEYS = {"loader_bytes", "predictions_bytes", "peak_bytes", "capacity_bytes", "fits"}
+DISK_KEYS = {"checkpoint_bytes", "predictions_bytes", "cache_bytes", "free_bytes", "fits"}
+
+
+@pytest.fixture(scope="session")
+def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("memory")
+    engine.simulate(str(directory / "train.root"), events=16, seed=1)
+    engine.simulate(str(directory / "val.root"), events=8, seed=2)
+    return directory
+
+
+@pytest.fixture
+def tiny_config(tiny_data: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "config.yaml"
+    content = {
+        "kind": "regressor",
+        "data": {
+            "train_path": str(tiny_data / "train.root"),
+            "val_path": str(tiny_data / "val.root"),
+            "batch_size": 8,
+            "chunksize": 16,
+        },
+        "model": {"encoder_dim": 32, "num_fusion_layers": 1},
+        "tasks": {"energy": {"enabled": True}},
+        "training": {"epochs": 2, "warmup_epochs": 0, "device": "cpu"},
+        "checkpoint": {"save_dir": str(tmp_path / "runs")},
+        "mlflow": {"enabled": False},
+    }
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.slow
+def test_a_number_of_events_alone_is_enough() -> None:
+    found = engine.estimate_memory(events=1_000_000, mask_ratio=0.05, gpu="a100-40gb", max_batch=True)
+    result = found.as_dict()
+    assert set(result) == {"gpu", "cpu", "disk", "advice"}
+    assert set(result["gpu"]) == GPU_KEYS
+    assert set(result["cpu"]) == CPU_KEYS
+    assert set(result["disk"]) == DISK_KEYS
+    assert result["gpu"]["fits"]
+    assert result["gpu"]["max_batch_size"] > 1000
+    text = "\n".join(line for finding in found.findings for line in (finding.problem, *finding.evidence))
+    assert "238,000,000" in text
+    assert "47.6 GB" in text
+    assert "2.38 GB" in text
+
+
+@pytest.mark.slow
+def test_sizes_far_beyond_this_machine_are_estimated_and_refused() -> None:
+    found = engine.estimate_memory(overrides=["model.encoder_dim=8192"], batch_size=65536, gpu="40GB")
+    result = found.as_dict()
+    assert result["gpu"]["peak_bytes"] > 1e12
+    assert not result["gpu"]["fits"]
+    assert found.estimate.estimator_bytes < 1.0e9
+    error = next(finding for finding in found.findings if finding.code == "CFG-22")
+    assert "predicted peak" in error.problem
+    assert "--set data.batch_size=32768" in error.fix
+
+
+def test_default_is_the_quickstarts_network() -> None:
+    example = yaml.safe_load(QUICKSTART.read_text())
+    ours = config_from_dict(dict(estimating.QUICKSTART), "default")
+    theirs = config_from_dict(example, "example")
+    assert ours.model == theirs.model
+    assert ours.data == theirs.data
+    assert ours.training.ema_decay == theirs.training.ema_decay
+    assert set(ours.tasks.enabled()) == set(theirs.tasks.enabled())  # type: ignore[union-attr]
+
+
+CARDS = [("40GB", 40.0), ("512MiB", 0.537), ("a100-40gb", 42.3), ("GH200-96GB", 101.5)]
+
+
+@pytest.mark.parametrize(("text", "gigabytes"), CARDS)
+def test_cards_by_name_and_by_size(text: str, gigabytes: float) -> None:
+    assert find_gpu(text).total_bytes / 1e9 == pytest.approx(gigabytes, rel=0.01)
+
+
+@pytest.mark.parametrize("text", ["a100", "gh200 480", "0GB", "-3GB", "nan", ""])
+def test_an_unknown_card_is_refused_with_a_known_one(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        find_gpu(text)
+    assert find_gpu(caught.value.fix.split()[1]).total_bytes > 0
+
+
+@pytest.mark.parametrize("arguments", [{"events": 0}, {"mask_ratio": 1.5}, {"gpu": "x"}, {"batch_size": 0}])
+def test_numbers_that_mean_nothing_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises((UsageError, ConfigError)):
+        engine.estimate_memory(**arguments)
+
+
+def test_a_small_step_costs_no_estimate(tiny_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*arguments: object) -> None:
+        raise AssertionError("a small step was estimated")
+
+    monkeypatch.setattr(preflight, "estimate", never)
+    assert engine.train(tiny_config, dry_run=True).status == "dry_run"
+
+
+@pytest.mark.slow
+def test_train_refuses_what_the_host_cannot_hold(tiny_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "memory_limits", lambda: {"control group /job": 400_000_000})
+    with pytest.raises(ConfigError) as caught:
+        engine.train(tiny_config, dry_run=True)
+    finding = caught.value.findings[0]  # type: ignore[attr-defined]
+    assert finding.code == "CFG-20"
+    assert "estimated host RAM" in finding.problem
+    assert "control group /job" in finding.problem
+    assert finding.fix.startswith("--set ")
+
+
+def test_calibration_is_kept_and_a_damaged_one_is_named() -> None:
+    assert calibration.load_calibration().where == "built in"
+    measured = calibration.Calibration(5, 1.5, 1.0, "here")
+    path = calibration.save_calibration(measured)
+    assert calibration.load_calibration() == measured
+    path.write_text("{")
+    assert "damaged" in calibration.load_calibration().where
+
+
+def test_calibration_takes_the_slack_from_what_a_larger_batch_adds() -> None:
+    measured = {"base_bytes": 600_000_000, "peak_bytes": 1_100_000_000, "allocator_bytes": 0}
+    found = calibration.numbers_of(measured, 50_000_000, 450_000_000)
+    assert found.slack == pytest.approx(1.25)
+    on_gpu = calibration.numbers_of({**measured, "allocator_bytes": 495_000_000}, 50_000_000, 450_000_000)
+    assert on_gpu.device_factor == pytest.approx(1.1)
+    with pytest.raises(UsageError, match="too small"):
+        calibration.numbers_of(measured, 50_000_000, 60_000_000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "batch", "width", "peak"),
+    [
+        ("regressor", 16, 256, 217_886_277),
+        ("regressor", 16, 1024, 1_087_847_277),
+        ("mae", 8, 256, 214_967_253),
+        ("inpainter", 8, 256, 394_438_651),
+    ],
+)
+def test_crude_bound_lies_above_measured_peaks(kind: str, batch: int, width: int, peak: int) -> None:
+    tasks = {"tasks": {"energy": {"enabled": True}}} if kind == "regressor" else {}
+    content = {"kind": kind, "data": {"batch_size": batch}, "model": {"encoder_dim": width}, **tasks}
+    assert preflight.crude_bytes(config_from_dict(content, "test")) > peak

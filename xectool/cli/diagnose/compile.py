@@ -1,0 +1,98 @@
+"""``xectool diagnose compile``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from xectool.cli.options import DeviceOption, JsonOption, SetOption
+from xectool.cli.render import AlreadyShown, Output, table, verdict_box
+from xectool.errors import EXIT_BAD_RESULT
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from xectool.engine.diagnose.compiling import CompileResult
+
+
+def compile(
+    config: Annotated[str, typer.Argument(metavar="CONFIG|RUN", help="YAML configuration or run directory.")],
+    set_: SetOption = None,
+    modes: Annotated[
+        str, typer.Option(metavar="A,B", help="Modes to measure; default: those that differ on the device.")
+    ] = "",
+    steps: Annotated[int, typer.Option(min=1, help="Measured steps of each mode.")] = 5,
+    timeout: Annotated[float, typer.Option(help="Longest time of one mode in s.")] = 600.0,
+    fail_on_break: Annotated[bool, typer.Option("--fail-on-break", help="Exit with 1 if the graph breaks.")] = False,
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show graph breaks, compilations again, and time and memory of each mode of torch.compile here."""
+    from xectool import engine
+
+    result = engine.diagnose.compile(
+        config,
+        overrides=set_ or (),
+        modes=[mode.strip() for mode in modes.split(",") if mode.strip()],
+        steps=steps,
+        timeout_s=timeout,
+        device=device,
+    )
+    bad = not result.healthy or (fail_on_break and bool(result.graph_breaks))
+    Output("diagnose compile", json).result(
+        result.as_dict(),
+        findings=result.findings,
+        bad=bad,
+        human=lambda screen: _show(screen, result),
+    )
+    if bad:
+        raise AlreadyShown(EXIT_BAD_RESULT)
+
+
+def _show(screen: Console, result: CompileResult) -> None:
+    even = result.recommendation.break_even if result.recommendation else {}
+    rows: list[list[object]] = [
+        [
+            time.mode,
+            time.error or f"{time.compile_s:.4g}",
+            "" if time.error else time.step_ms,
+            "" if time.error else 100 * time.spread,
+            "" if time.error else time.peak_bytes / 1e9,
+            time.host_peak_bytes / 1e9,
+            "" if time.error else f"{time.max_rel_diff:.1e}",
+            f"{time.cache_hits}/{time.cache_misses}",
+            even.get(time.mode) or ("never" if time.mode in even else ""),
+        ]
+        for time in result.modes
+    ]
+    columns = ("mode", "compile s", "step ms", "spread %", "GB", "host GB", "differs", "cache hit/miss", "pays after")
+    drawn = table(f"forward and backward on {result.device}", columns, rows)
+    for column in drawn.columns[2:]:
+        column.no_wrap = True
+        column.min_width = len(str(column.header))
+    screen.print(drawn)
+    first = result.findings[0] if result.findings else None
+    lines = result.config_lines
+    following = f"--set {lines[0].replace(': ', '=')}" if lines else "" if first is None else first.fix
+    screen.print(verdict_box(_verdict(result), _why(result), following, result.healthy))
+
+
+def _verdict(result: CompileResult) -> str:
+    if not result.healthy:
+        return result.findings[0].problem
+    return f"best for the planned run: training.compile: {result.recommended}"
+
+
+def _why(result: CompileResult) -> list[str]:
+    graphs, threads = result.graphs, result.threads
+    shape = "one graph" if result.fullgraph else f"{graphs.graphs} graphs, {len(graphs.breaks)} breaks"
+    return [
+        *([result.recommendation.reason] if result.recommendation else []),
+        f"{shape} of {graphs.ops} operations ({graphs.unique_ops} different), traced in {graphs.trace_s:.3g} s; "
+        f"{len(graphs.recompiles)} compilations again for batches of {', '.join(map(str, graphs.batch_sizes))} events",
+        f"C++ compiler: {result.toolchain.cxx or 'none'}; triton: {result.toolchain.triton or 'none'}",
+        f"{threads['training']} compile processes (PyTorch alone would start {threads['pytorch']}), "
+        f"{threads['memory_bytes'] / 1e9:.3g} GB free",
+        *result.notes,
+    ]

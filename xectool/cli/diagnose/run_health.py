@@ -1,0 +1,93 @@
+"""``xectool diagnose run`` and ``xectool diagnose loss``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from xectool.cli.options import JsonOption
+from xectool.cli.render import AlreadyShown, Output, table, verdict_box
+from xectool.errors import EXIT_BAD_RESULT
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from xectool.diagnosis.cause import Cause
+    from xectool.engine.diagnose.run_health import LossHealth, RunHealth
+
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run directory; the run may still go on.")]
+MOST_EVIDENCE = 6
+
+
+def run(run: RunArgument, json: JsonOption = False) -> None:
+    """Say what is wrong with a run, most likely cause first, and what to do; reads the record only."""
+    from xectool import engine
+
+    result = engine.diagnose.run(run)
+    Output("diagnose run", json).result(
+        result.as_dict(), findings=result.findings if json else (), bad=result.bad, human=lambda s: _show_run(s, result)
+    )
+    if result.bad:
+        raise AlreadyShown(EXIT_BAD_RESULT)
+
+
+def loss(run: RunArgument, json: JsonOption = False) -> None:
+    """Say whether the loss of a run is not finite, jumps, stands still or collapsed: since when, and why."""
+    from xectool import engine
+
+    result = engine.diagnose.loss(run)
+    Output("diagnose loss", json).result(
+        result.as_dict(),
+        findings=result.findings if json else (),
+        bad=result.bad,
+        human=lambda s: _show_loss(s, result),
+    )
+    if result.bad:
+        raise AlreadyShown(EXIT_BAD_RESULT)
+
+
+def _show_run(screen: Console, result: RunHealth) -> None:
+    if len(result.causes) > 1:
+        screen.print(_causes_table(result.causes))
+    for note in result.notes:
+        screen.print(f"note {note.code}: {note.problem}", markup=False)
+    looked = f"{len(result.rules_run)} rules looked, {len(result.rules_skipped)} had nothing to look at"
+    _show_box(screen, result.verdict, result.causes, looked, "")
+
+
+def _show_loss(screen: Console, result: LossHealth) -> None:
+    if result.baselines:
+        rows = [[b.term, b.loss, b.validation, b.trivial, b.ratio] for b in result.baselines]
+        screen.print(table("loss and best constant", ["term", "loss", "validation", "constant", "ratio"], rows))
+    if result.spikes:
+        spikes = [[s.step, s.epoch, s.loss, s.median, s.grad_norm, s.lr, s.steps, s.recovered] for s in result.spikes]
+        names = ["step", "epoch", "loss", "median before", "grad norm", "lr", "steps", "recovered"]
+        screen.print(table("jumps of the loss", names, spikes))
+    gradients = [
+        [g.epoch, g.summary.median, g.summary.p95, g.summary.maximum, f"{g.summary.clipped:.0%}", g.summary.band]
+        for g in result.gradients[-10:]
+    ]
+    names = ["epoch", "median", "p95", "max", "clipped", "what it says"]
+    screen.print(table("gradient norm before clipping", names, gradients))
+    for key, value in result.recovery_changes.items():
+        screen.print(f"recovery: {key}: {value}", markup=False)
+    _show_box(screen, result.verdict, result.causes, "", result.recovery_command)
+
+
+def _show_box(screen: Console, verdict: str, causes: Sequence[Cause], healthy: str, following: str) -> None:
+    if not causes:
+        screen.print(verdict_box(verdict, [healthy] if healthy else [], following, good=True))
+        return
+    first = causes[0]
+    why = [f"confidence {first.confidence:.0%}", *first.evidence[:MOST_EVIDENCE]]
+    why += [f"ruled out: {line}" for line in first.ruled_out[:MOST_EVIDENCE]]
+    screen.print(verdict_box(verdict, why, following or first.fix, good=False))
+
+
+def _causes_table(causes: Sequence[Cause]) -> object:
+    rows = [
+        [cause.code, f"{cause.confidence:.0%}", cause.step or "-", cause.follows or "-", cause.fix] for cause in causes
+    ]
+    return table("causes, most likely first", ["code", "confidence", "step", "follows from", "fix"], rows)

@@ -1,0 +1,47 @@
+"""``xectool diagnose status``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from xectool.cli.options import JsonOption
+from xectool.cli.render import AlreadyShown, Output, table, verdict_box
+from xectool.errors import EXIT_BAD_RESULT
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from xectool.diagnosis.status_report import StatusReport
+
+
+def status(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory; live, hung or dead.")],
+    json: JsonOption = False,
+) -> None:
+    """Show one line a rank and a reading thread: phase, age, pace, waiting, last batch, cost of the record."""
+    from xectool import engine
+
+    result = engine.diagnose.status(run)
+    Output("diagnose status", json).result(result, bad=result.bad, human=lambda s: _show(s, run, result))
+    if result.bad:
+        raise AlreadyShown(EXIT_BAD_RESULT)
+
+
+def _show(screen: Console, run: str, result: StatusReport) -> None:
+    ranks = [
+        [
+            r.rank, r.pid, r.state, r.phase, f"{r.phase_age_s:.1f} s", r.step, f"{r.steps_per_s:.3g}",
+            f"{r.data_wait_share:.1%}", f"{r.rss_bytes / 1e9:.2f} GB" if r.rss_bytes >= 0 else "-",
+            f"{r.recorder_share:.2%}", r.batch,
+        ]
+        for r in result.ranks
+    ]  # fmt: skip
+    names = ["rank", "pid", "state", "phase", "for", "step", "steps/s", "data wait", "memory", "recorder", "last batch"]
+    screen.print(table("ranks", names, ranks))
+    if result.workers:
+        workers = [[w.loader, w.pid, w.state, f"{w.age_s:.1f} s", w.file, w.entries, w.reads] for w in result.workers]
+        screen.print(table("readers", ["loader", "pid", "state", "for", "file", "entries", "reads"], workers))
+    why = [f"run is {result.state}"]
+    screen.print(verdict_box(result.verdict, why, f"xectool diagnose run {run}" if result.bad else "", not result.bad))

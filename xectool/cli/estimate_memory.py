@@ -1,0 +1,115 @@
+"""``xectool estimate-memory``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from xectool.cli.options import JsonOption, SetOption, parse_count
+from xectool.cli.render import AlreadyShown, Output, table, verdict_box
+from xectool.errors import EXIT_BAD_RESULT
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from xectool.engine.memory_estimate import MemoryEstimate
+
+TOP = 10
+PARTS = ("parameters", "buffers", "gradients", "optimizer", "ema", "inputs", "other")
+
+
+def estimate_memory(
+    config: Annotated[
+        str | None, typer.Argument(metavar="[CONFIG]", help="YAML configuration; default: the quickstart's network.")
+    ] = None,
+    set_: SetOption = None,
+    events: Annotated[
+        int, typer.Option(parser=parse_count, metavar="COUNT", help="Events of the data set and of its predictions.")
+    ] = 1_000_000,
+    batch_size: Annotated[
+        int | None, typer.Option(parser=parse_count, metavar="COUNT", help="Goes before data.batch_size.")
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|SIZE", help="a100-40gb, gh200-96gb, h200-141gb, or a size such as 40GB."),
+    ] = None,
+    max_batch: Annotated[bool, typer.Option("--max-batch", help="Also look for the largest batch that fits.")] = False,
+    chunksize: Annotated[
+        int | None, typer.Option(parser=parse_count, metavar="COUNT", help="Goes before data.chunksize.")
+    ] = None,
+    num_workers: Annotated[int | None, typer.Option(min=0, help="Goes before data.num_workers.")] = None,
+    mask_ratio: Annotated[
+        float | None, typer.Option(metavar="RATIO", help="Share of hidden sensors, 0.05 for 5 %.")
+    ] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="First measure one real step here; kept in ~/.cache/xectool.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Say what a training needs of device, host and disk, before anything is allocated."""
+    from xectool import engine
+
+    named = {"data.chunksize": chunksize, "data.num_workers": num_workers}
+    result = engine.estimate_memory(
+        config,
+        overrides=[*(set_ or ()), *(f"{key}={value}" for key, value in named.items() if value is not None)],
+        events=events,
+        batch_size=batch_size,
+        gpu=gpu,
+        max_batch=max_batch,
+        mask_ratio=mask_ratio,
+        calibrate=calibrate,
+    )
+    Output("estimate-memory", json).result(
+        result.as_dict(), findings=result.findings, bad=not result.fits, human=lambda screen: _show(screen, result)
+    )
+    if not result.fits:
+        raise AlreadyShown(EXIT_BAD_RESULT)
+
+
+def _show(screen: Console, result: MemoryEstimate) -> None:
+    found, step = result.estimate, result.estimate.step
+    at = step.split(step.peak_at())
+    rows = [[name if name != "other" else "activations and temporaries", at[name] / 1e9] for name in PARTS]
+    screen.print(
+        table(f"at the peak, in {step.phase_of(step.peak_at())} ({found.device.name})", ["tensors", "GB"], rows)
+    )
+    beside = found.device.overhead(step)
+    phases = [[name, peak / 1e9] for name, peak in step.phase_peaks().items() if name not in ("build", "transfer")]
+    screen.print(table("peak by phase", ["phase", "GB"], phases))
+    kept = list(step.saved_by_module().items())[:TOP]
+    title = f"kept for the backward pass: {step.saved() / 1e9:.4g} GB; largest of {len(step.modules)} modules"
+    screen.print(table(title, ["module", "MB"], [[name or "(network and loss)", size / 1e6] for name, size in kept]))
+    screen.print(table("host", ["term", "GB"], [[name, size / 1e9] for name, size in found.host.items()]))
+    screen.print(table("disk", ["term", "GB"], [[name, size / 1e9] for name, size in found.disk.items()]))
+    remedies = [
+        [item.remedy, "-" if item.saves_bytes is None else f"{item.saves_bytes / 1e9:.3g}",
+         " ".join(f"--set {setting}" for setting in item.settings) or item.note]
+        for item in found.advice
+    ]  # fmt: skip
+    ladder = table("what would save memory of the device, in this order", ["remedy", "GB", "setting"], remedies)
+    for column in (ladder.columns[0], ladder.columns[2]):
+        column.overflow = "fold"
+    screen.print(ladder)
+    screen.print(_box(result, beside))
+
+
+def _box(result: MemoryEstimate, beside: int) -> object:
+    found, step = result.estimate, result.estimate.step
+    errors = [finding for finding in result.findings if finding.severity.value == "error"]
+    total = f"{found.device.total_bytes / 1e9:.4g} GB of {found.device.name}"
+    why = [
+        f"tensors {found.device.tensors(step) / 1e9:.4g} GB, beside them {beside / 1e9:.3g} GB (context, workspaces, "
+        f"graph pools; not measured on a GPU), of {total}; 90 % of it is planned with",
+        f"largest single tensor {step.largest() / 1e9:.3g} GB; eager: a compiled step needs less",
+        f"host {found.host_bytes / 1e9:.4g} GB of {min(result.limits.values()) / 1e9:.4g} GB "
+        f"({min(result.limits, key=lambda name: result.limits[name])}); machine's numbers: {result.calibration.where}",
+        *(() if found.max_batch is None else (f"largest batch that fits: {found.max_batch} events",)),
+        f"older table (legacy, small 2025 model): batch {result.older_batches[0]} on A100 40GB, "
+        f"{result.older_batches[1]} on GH200 96GB",
+        *found.notes,
+    ]
+    verdict = "it fits" if result.fits else "; ".join(error.problem for error in errors)
+    following = "" if result.fits else f"xectool train CONFIG {errors[0].fix}"
+    return verdict_box(verdict, why, following, good=result.fits)

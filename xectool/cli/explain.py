@@ -1,0 +1,26 @@
+"""``xectool explain``: what a finding code, a configuration key or a topic means; works offline."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from xectool.cli.options import JsonOption
+from xectool.cli.render import Output
+
+
+def explain(
+    topic: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TOPIC]", help="A finding code, a configuration key or a topic; without one, a list."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Explain a finding code, a configuration key or a topic."""
+    from xectool import engine
+
+    # words without quotes make one topic: `xectool explain oom gpu`
+    result = engine.explain(" ".join(topic or []))
+    lines = [result.title, "", result.text] + (["", f"see: {', '.join(result.see)}"] if topic and result.see else [])
+    Output("explain", json).result(result, human=lambda screen: screen.print("\n".join(lines), markup=False))

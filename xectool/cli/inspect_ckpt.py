@@ -1,0 +1,135 @@
+"""``xectool inspect-ckpt``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from xectool.cli.options import JsonOption, SetOption
+from xectool.cli.render import AlreadyShown, Output, plain, table
+from xectool.errors import EXIT_BAD_RESULT
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from xectool.engine.inspection import CheckpointInspected
+
+MEBI = 1024.0**2
+SHOWN = 40
+
+
+def inspect_ckpt(
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="CKPT", help="Checkpoint of ours or another's, .safetensors, TorchScript, .onnx.")
+    ],
+    config: Annotated[
+        str | None, typer.Option(metavar="CONFIG", help="Say what each key of this configuration would do to a resume.")
+    ] = None,
+    set_: SetOption = None,
+    compare: Annotated[
+        str | None, typer.Option(metavar="OTHER", help="Compare tensor by tensor; exit code 1 where they differ.")
+    ] = None,
+    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
+    extract: Annotated[str | None, typer.Option(metavar="encoder", help="Write this part to --output.")] = None,
+    output: Annotated[str | None, typer.Option("--output", "-o", metavar="F", help=".pt or .safetensors.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Say what a checkpoint is, whether it is sound, and what it is fit for; nothing in it is ever run."""
+    from xectool import engine
+
+    result = engine.inspect_ckpt(
+        checkpoint,
+        config=config,
+        overrides=set_ or (),
+        compare_with=compare,
+        tensors=tensors,
+        extract=extract,
+        output=output,
+    )
+    Output("inspect-ckpt", json).result(
+        result.as_dict(), findings=result.findings, bad=result.is_bad, human=lambda screen: _show(screen, result)
+    )
+    if result.is_bad:
+        raise AlreadyShown(EXIT_BAD_RESULT)
+
+
+def _show(screen: Console, result: CheckpointInspected) -> None:
+    from rich.markup import escape
+
+    style = "bold red" if result.is_bad else "bold green"
+    screen.print(f"[bold]Verdict[/]  [{style}]{escape(result.verdict)}[/]")
+    for number, reason in enumerate(result.why):
+        screen.print(f"[bold]{'Why' if not number else '   '}[/]      {escape(reason)}")
+    screen.print(f"[bold]Next[/]     [green]{escape(result.next)}[/]")
+    screen.print(table(result.path, ["what", "value"], _facts(result)))
+    sections = [[part.name, part.tensors, part.numbers, part.bytes / MEBI] for part in result.sections[:SHOWN]]
+    screen.print(table("sections", ["section", "tensors", "numbers", "MiB"], sections))
+    for title, columns, rows in _tables(result):
+        screen.print(f"[bold]{escape(title)}[/]")
+        for line in _aligned(columns, rows):
+            screen.print(line, markup=False)
+
+
+def _facts(result: CheckpointInspected) -> list[list[object]]:
+    exact = "yes" if result.bit_exact_resume else f"no: {'; '.join(result.bit_exact_missing[:3])}"
+    rows: list[list[object]] = [
+        ["format", f"{result.format}, stored as {result.container}"],
+        ["kind", result.kind],
+        ["epoch, step", f"{_or_dash(result.epoch)}, {_or_dash(result.step)}"],
+        ["tasks", ", ".join(f"{task} ({loss})" for task, loss in result.tasks.items()) or "-"],
+        ["parameters", f"{result.parameters:,}"],
+        ["all finite", "yes" if result.finite else "no"],
+        ["optimizer, average", f"{_yes(result.has_optimizer)}, {_yes(result.has_ema)}"],
+        ["bit-exact resume", exact],
+        ["checksums", result.checksums or "none"],
+        ["prefixes", ", ".join(result.prefixes) or "none"],
+        ["size, SHA-256", f"{result.size_bytes / MEBI:.1f} MiB, {result.sha256}"],
+    ]
+    rows += [[item.action, f"{_yes(item.possible)}: {item.why}"] for item in result.fit_for]
+    rows += [[name, _short(value)] for name, value in {**result.facts, **result.lineage}.items()]
+    return rows
+
+
+def _tables(result: CheckpointInspected) -> Iterator[tuple[str, list[str], list[list[object]]]]:
+    """Yield title, columns and rows of the long lists; names in them stay whole, so they are lines and no tables."""
+    if result.contract:
+        kept = [item for item in result.contract if item.effect != "same"]
+        title = f"resume contract: {len(result.contract) - len(kept)} keys are the same, {len(kept)} are not"
+        rows: list[list[object]] = [
+            [item.key, _short(item.saved), _short(item.current), item.effect, item.why] for item in kept
+        ]
+        yield title, ["key", "checkpoint", "configuration", "effect", "why"], rows
+    if result.compared is not None:
+        found = [item for item in result.differences if hasattr(item, "tensor")]
+        rows = [[getattr(item, field.name) for field in dataclasses.fields(item)] for item in found[:SHOWN]]
+        title = f"{result.compared} tensors are equal bit for bit, {len(found)} are not"
+        yield title, ["tensor", "status", "max abs", "max rel", "different", "detail"], rows
+    if result.tensors:
+        rows = [
+            [row.name, row.dtype, list(row.shape), row.device, row.minimum, row.maximum, row.nonfinite]
+            for row in result.tensors
+        ]
+        yield f"{len(rows)} tensors", ["tensor", "dtype", "shape", "device", "min", "max", "not finite"], rows
+
+
+def _aligned(columns: list[str], rows: list[list[object]]) -> list[str]:
+    """Return rows as lines in which every column begins at the same place."""
+    cells = [columns, *([f"{cell:.5g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _or_dash(value: object) -> object:
+    return "-" if value is None else value
+
+
+def _short(value: object) -> str:
+    text = str(plain(value))
+    return text if len(text) <= 100 else text[:100] + " …"

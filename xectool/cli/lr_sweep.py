@@ -1,0 +1,130 @@
+"""``xectool lr-sweep``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from xectool.cli.options import DeviceOption, JsonOption, SetOption, parse_count
+from xectool.cli.progress import watcher
+from xectool.cli.render import AlreadyShown, Output, table, verdict_box
+from xectool.errors import EXIT_BAD_RESULT, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from xectool.engine.lr_sweeping import LrSweepResult, RateRow
+
+BAR = 40
+COLUMNS = ("lr", "first", "last", "decrease", "+-", "norm", "max norm", "bad", "verdict")
+
+
+def lr_sweep(
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="YAML configuration.")],
+    set_: SetOption = None,
+    lrs: Annotated[
+        str | None, typer.Option(metavar="LR,LR,…", help="Rates of a grid; default 1e-5,3e-5,1e-4,3e-4,1e-3.")
+    ] = None,
+    range_: Annotated[
+        str | None, typer.Option("--range", metavar="LOW:HIGH", help="One run whose rate rises, e.g. 1e-6:1e-1.")
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(parser=parse_count, metavar="COUNT", help="Steps at each rate (40), or of a ramp (100)."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Sets of weights and batches, two or more.")] = 2,
+    ckpt: Annotated[str | None, typer.Option(metavar="PATH", help="Weights to start from.")] = None,
+    output: Annotated[str | None, typer.Option(metavar="DIR", help="Folder for plots and all numbers.")] = None,
+    write: Annotated[bool, typer.Option("--write", help="Put the recommended rate into CONFIG.")] = False,
+    show_reference: Annotated[
+        bool, typer.Option("--show-reference", help="Show the table of the older notes as well, with its corrections.")
+    ] = False,
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Try learning rates from the same weights over the same batches, and recommend one."""
+    from xectool import engine
+
+    rates = tuple(_number(word, "--lrs") for word in lrs.split(",")) if lrs is not None else ()
+    with watcher(quiet=json) as observer:
+        result = engine.lr_sweep(
+            config,
+            overrides=set_ or (),
+            lrs=rates,
+            ramp=None if range_ is None else _range(range_),
+            steps=steps,
+            seeds=seeds,
+            ckpt=ckpt,
+            device=device,
+            write=write,
+            output=output,
+            show_reference=show_reference,
+            observer=observer,
+        )
+    bad = result.recommended_lr is None
+    Output("lr-sweep", json).result(
+        result.as_dict(), findings=result.findings, bad=bad, human=lambda screen: _show(screen, result)
+    )
+    if bad:
+        raise AlreadyShown(EXIT_BAD_RESULT)
+
+
+def _number(word: str, option: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        fix = "--lrs 1e-4,3e-4,1e-3" if option == "--lrs" else "--range 1e-6:1e-1"
+        raise UsageError(f"'{word}' is no number", where=option, fix=fix) from None
+
+
+def _range(text: str) -> tuple[float, float]:
+    low, colon, high = text.partition(":")
+    if not colon:
+        raise UsageError(f"'{text}' is no range", where="--range", fix="--range 1e-6:1e-1")
+    return _number(low, "--range"), _number(high, "--range")
+
+
+def _show(screen: Console, result: LrSweepResult) -> None:
+    rows = (*result.rows, *result.beyond)
+    if rows:
+        title = f"{len(rows)} {'intervals' if result.mode == 'ramp' else 'rates'}, {result.seeds} seeds"
+        screen.print(
+            table(f"{title}, {result.steps} steps each; {result.start}", COLUMNS, [_cells(row) for row in rows])
+        )
+        screen.print("\n".join(_bars(rows, result.recommended_lr)), markup=False)
+    if result.reference:
+        screen.print(result.reference, markup=False)
+    lr = result.recommended_lr
+    if lr is None:
+        first = result.findings[0]
+        screen.print(verdict_box("no rate can be recommended", [first.problem], first.fix, good=False))
+        return
+    low, high = result.band or (lr, lr)
+    why = [f"single seeds: {low:g} to {high:g}; configured: {result.configured_lr:g}", f"rule: {result.rule}"]
+    done = f"written into {result.written}" if result.written else f"--set {result.key}={lr:g}, or --write"
+    screen.print(verdict_box(f"{result.key}: {lr:g}", why, done, good=True))
+
+
+def _cells(row: RateRow) -> list[object]:
+    losses = (row.loss_start, row.loss_end, row.loss_decrease, row.loss_decrease_error)
+    numbers = [f"{value:.3g}" for value in (row.lr, *losses, row.grad_norm_median, row.grad_norm_max)]
+    return [*numbers, row.nonfinite_steps, row.verdict]
+
+
+def _bars(rows: Sequence[RateRow], recommended: float | None) -> list[str]:
+    """Return the terminal plot: a bar a rate, as long as the loss fell."""
+    known = [row.loss_decrease for row in rows if math.isfinite(row.loss_decrease)]
+    top = max((fall for fall in known if fall > 0), default=math.nan)
+    near = None if recommended is None else min(rows, key=lambda row: abs(math.log(row.lr / recommended)))
+    if math.isnan(top):
+        return ["  the loss fell at no rate"]
+    lines = [f"  how far the loss fell, {BAR} characters are {top:.3g}"]
+    for row in rows:
+        share = row.loss_decrease / top if math.isfinite(row.loss_decrease) else 0.0
+        bar = "#" * round(BAR * min(1.0, max(0.0, share)))
+        mark = f"  < {recommended:g}" if row is near else "  (rose)" if share < 0 else ""
+        lines.append(f"  {row.lr:8.2g} |{bar}{mark}")
+    return lines

@@ -1,0 +1,173 @@
+"""``check_data``: whether data files are whole, hold what a training needs, and suit its configuration."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xectool.checks.catalogue import DATA_CHECKS
+from xectool.checks.data_facts import DataFacts
+from xectool.checks.running import Inspection, Progress, Silent, inspect_sample, repeated_events, shared_events
+from xectool.checks.sample import EVENTS_A_FILE, Sample, ScanSettings
+from xectool.checks.sandbox import TIME_LIMIT_S
+from xectool.checks.sharing import Sharing, plan_sharing
+from xectool.config.count_rules import prediction_bytes
+from xectool.config.data import DataConfig
+from xectool.config.load import load_config
+from xectool.config.normalization import NormalizationConfig
+from xectool.config.platform import available_memory
+from xectool.config.root import RegressorConfig, RunConfig
+from xectool.engine.data_report import DataChecked, summarised
+from xectool.errors import UsageError, XecError
+from xectool.rootio.files import expand_inputs
+from xectool.rules import run_rules
+
+_KEPT_CHECKPOINTS = 3
+_BYTES_A_PARAMETER = 16  # weights, two moments of the optimizer, the average
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """What is checked beside the structure of the files.
+
+    Attributes:
+        config: Configuration whose branches, normalisation, tasks and reading are checked too.
+        overrides: ``section.key=value`` strings.
+        deep: Read every basket, and the values of every event.
+        max_events: Events whose values are read, over all files; default 10 000 a file, all with ``deep``.
+        plots: Folder for the sensor map and the histograms.
+        against: Another sample to compare with; default: the validation files of the configuration.
+        write_digest: Write hashes beside sound files.
+        time_limit_s: Longest time for the metadata of one file.
+    """
+
+    config: str | Path | None = None
+    overrides: Sequence[str] = ()
+    deep: bool = False
+    max_events: int | None = None
+    plots: str | Path | None = None
+    against: Sequence[str] = ()
+    write_digest: bool = False
+    time_limit_s: float = TIME_LIMIT_S
+
+
+def check_data(
+    data: str | Sequence[str], options: CheckOptions | None = None, progress: Progress | None = None
+) -> DataChecked:
+    """Check data files; any file gets a verdict.
+
+    Args:
+        data: Files, globs, directories, lists or urls.
+        options: What else is checked.
+        progress: Told how far it is.
+
+    Raises:
+        DataFileError: A path names nothing.
+        ConfigError: The configuration is not valid.
+        UsageError: An option makes no sense.
+        DiskError: A plot or a hash file cannot be written.
+    """
+    options = options or CheckOptions()
+    if options.max_events is not None and options.max_events < 1:
+        raise UsageError("--max-events has to be at least 1", where="--max-events", fix="--max-events 10k")
+    config = load_config(options.config, options.overrides).config if options.config is not None else None
+    paths = expand_inputs(data)
+    compared = _compared(options, config)
+    how = _inspection(options, config, len(paths), progress or Silent())
+    sample, digests = inspect_sample(paths, how)
+    facts = DataFacts(how.settings, sample, config)
+    facts.repeated, facts.copies = repeated_events(sample, how)
+    if compared:
+        facts.other, _ = inspect_sample(compared, _inspection(options, config, len(compared), how.progress, other=True))
+        facts.shared, facts.shared_files = shared_events(sample, facts.other, how)
+    if config is not None:
+        _look_at_use(facts, config)
+    ran = run_rules(DATA_CHECKS, facts)
+    drawn = _plots(facts, Path(options.plots)) if options.plots is not None else []
+    return summarised(facts, ran, digests=digests, plots=drawn, deep=options.deep)
+
+
+def _compared(options: CheckOptions, config: RunConfig | None) -> list[str]:
+    if options.against:
+        return expand_inputs(list(options.against))
+    return expand_inputs(config.data.val_path) if config is not None and config.data.val_path else []
+
+
+def _inspection(
+    options: CheckOptions, config: RunConfig | None, num_files: int, progress: Progress, other: bool = False
+) -> Inspection:
+    most: int | None = EVENTS_A_FILE
+    if options.max_events is not None:
+        most = max(1, -(-options.max_events // num_files))
+    elif options.deep:
+        most = None
+    tasks = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) and not other else ()
+    settings = ScanSettings(
+        config.data if config is not None else DataConfig(),
+        config.normalization if config is not None else NormalizationConfig(),
+        tasks,
+        most,
+    )
+    return Inspection(settings, options.deep, options.write_digest and not other, options.time_limit_s, progress)
+
+
+def _look_at_use(facts: DataFacts, config: RunConfig) -> None:
+    facts.memory_bytes = available_memory()
+    facts.sharing, facts.sharing_problem = _sharing(facts.sample, config)
+    facts.disk_needed_bytes = {
+        "checkpoints": float(_KEPT_CHECKPOINTS * _BYTES_A_PARAMETER * _num_parameters(config)),
+        "predictions": (facts.other.num_events if facts.other else 0) * prediction_bytes(config),
+    }
+    place = Path(config.checkpoint.save_dir).expanduser().absolute()
+    facts.free_disk_bytes = shutil.disk_usage(next(path for path in (place, *place.parents) if path.exists())).free
+
+
+def _num_parameters(config: RunConfig) -> int:
+    from xectool.models.build import build_model
+
+    return sum(parameter.numel() for parameter in build_model(config).parameters())
+
+
+def _sharing(sample: Sample, config: RunConfig) -> tuple[Sharing | None, str]:
+    from xectool.data.plan import DataPlan
+    from xectool.data.source import open_source
+
+    tasks = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
+    try:
+        # as training opens them: with the fiducial cut
+        source = open_source(
+            config.data.model_copy(
+                update={"train_path": tuple(facts.path + ":" + facts.tree for facts in sample.files)}
+            ),
+            "train",
+            tasks,
+        )
+        plan = DataPlan(
+            source.files,
+            batch_size=config.data.batch_size,
+            seed=config.training.seed,
+            shuffle=config.data.shuffle,
+            num_shards=config.data.num_shards,
+            chunksize=config.data.chunksize,
+            world_size=config.distributed.num_gpus,
+            drop_last=config.data.drop_last,
+        )
+    except XecError as error:
+        return None, error.problem
+    return plan_sharing(source.files, plan, config.data.num_workers), ""
+
+
+def _plots(facts: DataFacts, out_dir: Path) -> list[Path]:
+    from xectool.report.sensor_health import HealthMap, write_health_map, write_histograms
+
+    health = facts.health
+    written = write_health_map(
+        HealthMap(health.state, health.mean, health.valid_share, health.events, facts.whole), out_dir
+    )
+    npho, time = facts.readings
+    ours: dict[str, Any] = {"npho": npho, "time": time}
+    theirs = dict(zip(("npho", "time"), facts.other_readings, strict=True)) if facts.other is not None else {}
+    return written + write_histograms(ours, theirs, out_dir)

@@ -1,0 +1,212 @@
+"""``predict --compare``: a regressor on events with dead sensors dead, filled from neighbours, and inpainted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xectool.config.root import RunConfig
+from xectool.data.dead_masks import open_dead_sensors
+from xectool.engine.loading import (
+    LoadedModel,
+    check_options,
+    load_checkpoint,
+    open_events,
+    ready_model,
+    served_in_order,
+)
+from xectool.engine.repairing import filler, load_inpainter
+from xectool.errors import DataUnusable, UsageError, did_you_mean
+from xectool.findings import Finding, Severity
+from xectool.tasks.event_variants import Variant, with_dead, with_neighbours, with_network
+from xectool.tasks.paired import PairedMetric
+from xectool.training.compare_variants import ComparisonRun, compare_variants
+from xectool.training.heap import trimmed
+from xectool.training.memory_faults import memory_faults
+from xectool.training.progress import NullObserver, Observer
+
+VARIANTS = ("raw", "neighbour", "inpainted")
+
+
+@dataclass(frozen=True)
+class CompareResult:
+    """What a regressor makes of each variant.
+
+    Attributes:
+        events: Events predicted.
+        variants: In the order they were asked for; the first is the one the others are compared with.
+        dead: Where the dead sensors are known from.
+        dead_per_event: Mean number of dead sensors in an event.
+        rows: Every metric of every task: ``task, metric, values, differences, errors``, the last three by variant.
+        findings: What was noticed about the files.
+    """
+
+    events: int
+    variants: tuple[str, ...]
+    dead: str
+    dead_per_event: float
+    rows: tuple[PairedMetric, ...]
+    findings: tuple[Finding, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result keys of the command-line contract."""
+        return {name: value for name, value in vars(self).items() if name != "findings"}
+
+    def table(self) -> tuple[list[str], list[list[object]]]:
+        """Return the columns and rows of the table that is shown, a row a metric and variant."""
+        reference = self.variants[0]
+        rows: list[list[object]] = []
+        for row in self.rows:
+            rows.append([row.metric, reference, row.values[reference], ""])
+            for name in self.variants[1:]:
+                change = f"{row.differences[name]:+.3g} ± {row.errors[name]:.2g}"
+                rows.append(["", name, row.values[name], change])
+        return ["metric", "variant", "value", f"minus {reference}"], rows
+
+
+def compare(  # noqa: PLR0913 - the function is the command: one argument an option
+    model: str | Path,
+    data: Sequence[str],
+    *,
+    variants: Sequence[str] = VARIANTS,
+    inpainter: str | Path | None = None,
+    dead: str | None = None,
+    run_number: int | None = None,
+    weights: str = "auto",
+    batch_size: int = 256,
+    device: str | None = None,
+    max_events: int | None = None,
+    observer: Observer | None = None,
+) -> CompareResult:
+    """Run a regressor on variants of the same events and return its metrics with errors of the paired differences.
+
+    Args:
+        model: Checkpoint of a regressor.
+        data: ROOT files with truth, globs, directories, ``@list`` files or urls.
+        variants: Of ``raw`` (dead sensors dead), ``neighbour`` (solid-angle weighted) and ``inpainted``.
+        inpainter: Checkpoint of the inpainter; needed for ``inpainted`` only.
+        dead: Origin of the dead channels, which are then dead in every variant before they are filled; None takes the
+            sensors without a reading, event by event.
+        run_number: Run that a database is asked for.
+        weights: Weights of the regressor: ``auto`` (EMA where present), ``ema``, ``model`` or ``best``.
+        batch_size: Events in one forward pass.
+        device: Device; None takes the configuration's.
+        max_events: Stop after this many events.
+        observer: Receives progress.
+
+    Raises:
+        XecError: Anything the user can act on.
+    """
+    watching = observer or NullObserver()
+    check_options(weights, batch_size, max_events)
+    _check_variants(variants, inpainter)
+    loaded = _load_regressor(model, weights, device)
+    filling = None if inpainter is None else load_inpainter(inpainter, "auto", device, "--inpainter")
+    source = open_events(loaded.config, data, max_events)
+    if not source.branches.truth:
+        raise DataUnusable(
+            f"the files hold no truth of {', '.join(loaded.task.terms)}, so there is nothing to compare",
+            where=source.files[0].path,
+            fix="give simulated events with truth; --repair fills dead sensors of data without",
+            code="XT-DATA-NO-TRUTH",
+        )
+    sensors = open_dead_sensors(dead, run_number, source)
+    run = ComparisonRun(
+        loaded.network,
+        loaded.task,
+        loaded.execution,
+        sensors,
+        {name: _variant(name, filling) for name in variants},
+        lambda: watching.advanced(1, {}),
+    )
+    with (
+        served_in_order(loaded, source, batch_size) as loader,
+        memory_faults(loaded.config, "predicting"),
+    ):
+        watching.phase("compare", loader.plan.num_steps)
+        found = compare_variants(trimmed(loader.epoch(0)), run)
+    notes = () if filling is None else _branch_notes(loaded.config, filling.config)
+    per_event = found.num_dead / found.num_events
+    findings = (*source.findings, *notes, *_nothing_dead(per_event))
+    return CompareResult(found.num_events, tuple(variants), sensors.origin, per_event, found.metrics, findings)
+
+
+def _check_variants(variants: Sequence[str], inpainter: str | Path | None) -> None:
+    for name in variants:
+        if name not in VARIANTS:
+            hint = did_you_mean(name, VARIANTS)
+            problem = f"unknown variant '{name}'" + (f", {hint}" if hint else "")
+            raise UsageError(problem, where="--compare", fix=f"--compare {','.join(VARIANTS)}")
+    if len(set(variants)) != len(variants) or len(variants) < 2:
+        raise UsageError(
+            f"{', '.join(variants) or 'nothing'}: a comparison needs two different variants or three",
+            where="--compare",
+            fix="--compare raw,neighbour",
+        )
+    if "inpainted" in variants and inpainter is None:
+        rest = [name for name in VARIANTS if name != "inpainted"]
+        raise UsageError(
+            "the variant 'inpainted' needs an inpainter",
+            where="--compare",
+            fix=f"--inpainter artifacts/<inpainter run>/checkpoint_best.pt, or --compare {','.join(rest)}",
+        )
+    if "inpainted" not in variants and inpainter is not None:
+        raise UsageError(
+            f"the inpainter {inpainter} has no effect: 'inpainted' is not compared",
+            where="--inpainter",
+            fix=f"--compare {','.join([*variants, 'inpainted'])}",
+        )
+
+
+def _load_regressor(path: str | Path, weights: str, device: str | None) -> LoadedModel:
+    checkpoint = load_checkpoint(path, weights)
+    if checkpoint.kind != "regressor":
+        raise UsageError(
+            f"{path} is of kind {checkpoint.kind}; --compare runs a regressor",
+            where="--compare",
+            fix=f"xectool predict REGRESSOR DATA --compare raw,neighbour,inpainted --inpainter {path}"
+            if checkpoint.kind == "inpainter"
+            else "give the checkpoint of a run of kind regressor",
+        )
+    return ready_model(checkpoint, path, weights, device)
+
+
+def _variant(name: str, filling: LoadedModel | None) -> Variant:
+    if name == "inpainted":
+        assert filling is not None  # checked with the options
+        return with_network(filler(filling))
+    return {"raw": with_dead, "neighbour": with_neighbours}[name]
+
+
+def _branch_notes(regressor: RunConfig, inpainter: RunConfig) -> tuple[Finding, ...]:
+    """Say where the inpainter was trained on other branches than those it is given here."""
+    pairs = [
+        (key, getattr(regressor.data, key), getattr(inpainter.data, key)) for key in ("npho_branch", "time_branch")
+    ]
+    return tuple(
+        Finding(
+            "XT-COMPARE-BRANCH",
+            Severity.WARNING,
+            f"the inpainter was trained on branch '{theirs}', and is given the regressor's '{ours}'",
+            where=f"data.{key} of both checkpoints",
+            fix="compare models of the same branches, unless both branches hold the same quantity",
+        )
+        for key, ours, theirs in pairs
+        if ours != theirs
+    )
+
+
+def _nothing_dead(per_event: float) -> tuple[Finding, ...]:
+    if per_event:
+        return ()
+    return (
+        Finding(
+            "XT-REPAIR-NOTHING",
+            Severity.WARNING,
+            "no event has a dead sensor: all variants are the same",
+            where="--dead",
+            fix="--dead dead_channels.txt names the sensors that are dead",
+        ),
+    )

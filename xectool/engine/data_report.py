@@ -1,0 +1,223 @@
+"""The result of ``check_data``: what each file holds and lacks, and one verdict on all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xectool.checks.data_facts import DataFacts, settings_line
+from xectool.checks.facts import FileFacts
+from xectool.checks.sharing import Sharing
+from xectool.checks.similarity import Likeness
+from xectool.checks.spread import NormalizedRow, RawRow, fits
+from xectool.checks.target_rules import enabled_tasks, scaled_error, typical_error
+from xectool.config.capacity_rules import host_memory_bytes
+from xectool.findings import Finding, Severity
+from xectool.rules import RuleRun
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class FileChecked:
+    """One file.
+
+    Attributes:
+        path: The file.
+        tree: The tree that was asked for.
+        events: Its entries.
+        branches: Type of each branch.
+        problems: What is wrong with it.
+        kind: ``TTree``, ``RNTuple``, or empty where no tree could be opened.
+        size_bytes: Its size.
+        compression: Bytes after decompression by bytes in the file; 0 where it is not known.
+        events_a_basket: Largest number of events in one basket of the photon branch.
+    """
+
+    path: str
+    tree: str
+    events: int
+    branches: Mapping[str, str]
+    problems: tuple[Mapping[str, str], ...]
+    kind: str = ""
+    size_bytes: int = 0
+    compression: float = 0.0
+    events_a_basket: int = 0
+
+
+@dataclass(frozen=True)
+class DataChecked:
+    """What was found out about a sample.
+
+    Attributes:
+        files: Every file.
+        checks_run: Codes of the checks that were made.
+        checks_skipped: Codes of those that had nothing to go on, and why.
+        events: Entries of all files.
+        events_scanned: Events whose values were read.
+        events_per_s: Events read and looked at in a second.
+        complete: Whether the values of every event were read.
+        verdict: One sentence.
+        why: Reasons for it.
+        next: A line to paste.
+        raw: Table of raw readings.
+        normalized: Table of normalised readings, all and by face.
+        normalization: Whether the constants fit, and options that set better ones.
+        sensors: Sensors in each state, and those that are not good by name of the state.
+        targets: Typical error and baseline of each task.
+        likeness: Comparison with the other sample.
+        sharing: Who reads what.
+        memory_bytes: Estimated host memory of a training by term.
+        disk_bytes: Estimated disk of a run by kind.
+        plots: Files that were drawn.
+        digests: Hash files that were written.
+        findings: Everything noticed.
+    """
+
+    files: tuple[FileChecked, ...]
+    checks_run: tuple[str, ...]
+    checks_skipped: Mapping[str, str]
+    events: int
+    events_scanned: int
+    events_per_s: float
+    complete: bool
+    verdict: str
+    why: tuple[str, ...]
+    next: str
+    raw: tuple[RawRow, ...]
+    normalized: tuple[NormalizedRow, ...]
+    normalization: Mapping[str, Any]
+    sensors: Mapping[str, Any]
+    targets: Mapping[str, Mapping[str, float]]
+    likeness: tuple[Likeness, ...]
+    sharing: Sharing | None
+    memory_bytes: Mapping[str, float]
+    disk_bytes: Mapping[str, float]
+    plots: tuple[str, ...]
+    digests: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether the files should not be trained on."""
+        return any(found.severity is Severity.ERROR for found in self.findings)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result without its findings, which have a place of their own in a document."""
+        return {name: value for name, value in self.__dict__.items() if name != "findings"}
+
+
+def summarised(
+    facts: DataFacts, ran: RuleRun, *, digests: Sequence[Path], plots: Sequence[Path], deep: bool
+) -> DataChecked:
+    """Return the result of an inspection and of its rules."""
+    findings = tuple(sorted(ran.report, key=lambda found: _SEVERITIES.index(found.severity)))
+    sample = facts.sample
+    verdict, why, following = _verdict(facts, findings, deep)
+    health, skipped = facts.health, _skipped(facts)
+    return DataChecked(
+        files=tuple(_file(file, facts, findings) for file in sample.files),
+        checks_run=tuple(rule.code for rule in _checks() if rule.name in ran.ran and rule.code not in skipped),
+        checks_skipped=skipped,
+        events=sample.num_events,
+        events_scanned=sample.scanned,
+        events_per_s=sample.scanned / sample.seconds if sample.seconds else 0.0,
+        complete=sample.scanned == sample.num_events,
+        verdict=verdict,
+        why=why,
+        next=following,
+        raw=tuple(facts.raw),
+        normalized=tuple(facts.normalized),
+        normalization={"fits": fits(facts.normalized), "suggested": settings_line(facts.suggested)},
+        sensors={"events": health.events, **health.counts(), "listed": {name: health.of(name) for name in _ODD_STATES}},
+        targets=_targets(facts),
+        likeness=tuple(facts.likeness),
+        sharing=facts.sharing,
+        memory_bytes=host_memory_bytes(facts.config) if facts.config is not None else {},
+        disk_bytes=facts.disk_needed_bytes,
+        plots=tuple(map(str, plots)),
+        digests=tuple(map(str, digests)),
+        findings=findings,
+    )
+
+
+_SEVERITIES = (Severity.ERROR, Severity.WARNING, Severity.INFO)
+_ODD_STATES = ("dead", "constant", "hot", "noisy")
+
+
+def _checks() -> tuple[Any, ...]:
+    from xectool.checks.catalogue import DATA_CHECKS
+
+    return DATA_CHECKS
+
+
+def _skipped(facts: DataFacts) -> dict[str, str]:
+    skipped: dict[str, str] = {}
+    if facts.config is None:
+        skipped |= dict.fromkeys(("DAT-15", "DAT-17", "DAT-18", "DAT-23", "DAT-24"), "needs --config")
+    if facts.other is None:
+        skipped |= dict.fromkeys(("DAT-20", "DAT-22"), "needs --against or the validation files of --config")
+    return skipped
+
+
+def _file(file: FileFacts, facts: DataFacts, findings: Sequence[Finding]) -> FileChecked:
+    mine = [found for found in findings if _is_about(found, file) and found.severity is not Severity.INFO]
+    problems = tuple(
+        {"code": found.code, "severity": found.severity.value, "problem": found.problem, "where": found.where}
+        for found in mine
+    )
+    stored = sum(branch.stored_bytes for branch in file.branches.values())
+    raw = sum(branch.raw_bytes for branch in file.branches.values())
+    photons = file.branches.get(facts.settings.data.npho_branch)
+    largest = int((photons.units.stop - photons.units.start).max()) if photons and len(photons.units) else 0
+    return FileChecked(
+        file.path, file.tree, file.num_entries, file.without_units(), problems, file.kind, file.size_bytes,
+        raw / stored if stored else 0.0, largest,
+    )  # fmt: skip
+
+
+def _is_about(found: Finding, file: FileFacts) -> bool:
+    rest = found.where.removeprefix(file.path)
+    return rest != found.where and (not rest or rest[0] in ": ")
+
+
+def _targets(facts: DataFacts) -> dict[str, dict[str, float]]:
+    enabled = enabled_tasks(facts)
+    found = {}
+    for task, scan in facts.sample.targets.items():
+        rows = scan.kept.rows
+        if not len(rows):
+            continue
+        found[task] = {
+            "known": float(scan.known),
+            "typical_error": typical_error(rows),
+            "baseline_l1": float(np.abs(rows - np.median(rows, axis=0)).mean()),
+            "baseline_mse": float(rows.var(axis=0).mean()),
+        }
+        if task in enabled:
+            found[task] |= {"scale": scaled_error(enabled[task], rows)[0], "loss_beta": enabled[task].loss_beta}
+    return found
+
+
+def _verdict(facts: DataFacts, findings: Sequence[Finding], deep: bool) -> tuple[str, tuple[str, ...], str]:
+    errors = [found for found in findings if found.severity is Severity.ERROR]
+    warnings = [found for found in findings if found.severity is Severity.WARNING]
+    num_files, sample = len(facts.sample.files), facts.sample
+    looked = f"{num_files} file{'s' if num_files > 1 else ''}, {sample.num_events} events, values of {sample.scanned}"
+    why = tuple(f"{found.code}: {found.problem}" for found in (*errors, *warnings)[:_SHOWN])
+    if errors:
+        more = (f"and {len(errors) - _SHOWN} further errors",) if len(errors) > _SHOWN else ()
+        return f"do not train on this: {len(errors)} errors in {looked}", why + more, errors[0].fix
+    if warnings:
+        return f"usable with care: {len(warnings)} warnings in {looked}", why, warnings[0].fix
+    name = sample.files[0].path if num_files == 1 else "DATA"
+    every = "every basket was read" if deep else "the baskets that were not sampled are unread"
+    return (
+        f"good: {looked}",
+        (f"no check found more than notes; {every}",),
+        ("" if deep else f"xectool check-data {name} --deep"),
+    )

@@ -1,0 +1,180 @@
+"""``diagnose compile``: what ``torch.compile`` makes of a network, what each mode costs here, and which one pays."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from xectool.config.load import load_config
+from xectool.config.platform import available_memory
+from xectool.config.root import RunConfig
+from xectool.errors import DeviceError, UsageError
+from xectool.findings import Finding, Severity
+from xectool.probes.compile_findings import CompileFacts, Toolchain, findings_of, usable_modes
+from xectool.probes.compile_graphs import GraphReport, epoch_batches, inspect_graphs
+from xectool.probes.compile_mode import ModeTime
+from xectool.probes.compile_race import Recommendation, measure_modes, modes_of, recommend
+from xectool.probes.history import CONFIG_FILE
+from xectool.probes.loading import LoadingSubject
+from xectool.probes.subject import Subject, of_config
+from xectool.training.device import cxx_compiler, missing_toolchain, plan_execution, resolve_device
+from xectool.training.guards.torch_signs import compile_is_suppressed, compile_threads
+
+DEFAULT_TIMEOUT_S = 600.0
+_INDUCTOR_THREADS = 32
+
+
+@dataclass(frozen=True)
+class CompileResult:
+    """What compiling a network costs and gains.
+
+    Attributes:
+        toolchain: Compilers that were found, and what is missing.
+        graph_breaks: Where the graph breaks, with cures.
+        fullgraph: Whether the network is one graph.
+        graphs: Graphs, operations, shapes, compilations again.
+        modes: What each mode costs; ``none`` is eager.
+        recommended: The mode for the planned run; None where eager could not be measured.
+        recommendation: Why, and after how many batches each mode has paid.
+        config_lines: The line to change in the configuration; empty where it is as recommended.
+        threads: Compile processes: taken by training, taken by PyTorch alone, and the memory they fit into.
+        device: Where it was measured.
+        notes: What should be known of the measurement.
+        findings: What is wrong.
+    """
+
+    toolchain: Toolchain
+    graph_breaks: tuple[Any, ...]
+    fullgraph: bool
+    graphs: GraphReport
+    modes: tuple[ModeTime, ...]
+    recommended: str | None
+    recommendation: Recommendation | None
+    config_lines: tuple[str, ...]
+    threads: dict[str, int]
+    device: str
+    notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = field(default=())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result keys of the command-line contract."""
+        return {name: value for name, value in vars(self).items() if name != "findings"}
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing keeps the network from being compiled."""
+        return not any(found.severity is Severity.ERROR for found in self.findings)
+
+
+def compile(
+    config: str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    modes: Sequence[str] = (),
+    steps: int = 5,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    device: str | None = None,
+) -> CompileResult:
+    """Trace the network of a configuration, and measure the modes of the compiler on its first batch.
+
+    Args:
+        config: YAML file or run directory.
+        overrides: ``key=value`` settings that go before the file's.
+        modes: Modes that are measured; without, those that differ on the device.
+        steps: Measured steps of each mode.
+        timeout_s: Longest time of one mode.
+        device: Device; the configuration's without.
+
+    Raises:
+        XecError: Anything the user can act on.
+    """
+    path = Path(config).expanduser()
+    loaded = load_config(path / CONFIG_FILE if path.is_dir() else path, overrides).config
+    target = resolve_device(device or loaded.training.device)
+    modes = _wanted(modes, modes_of(target.type), steps, timeout_s)
+    toolchain = _toolchain(target)
+    subject = of_config(loaded, None, str(target), max_events=None)
+    try:
+        graphs = _graphs(subject)
+    finally:
+        subject.close()
+    measured = [mode for mode in modes if mode == "none" or not toolchain.missing]
+    times = tuple(measure_modes(loaded, measured, str(target), steps, timeout_s))
+    batches = LoadingSubject.of(loaded).plan(loaded.data.chunksize).num_steps * loaded.training.epochs
+    best = recommend(times, batches, usable_modes(times))
+    facts = CompileFacts(toolchain, graphs, times, _configured(loaded, device), compile_is_suppressed())
+    differs = best is not None and best.mode != facts.configured
+    return CompileResult(
+        toolchain=toolchain,
+        graph_breaks=graphs.breaks,
+        fullgraph=graphs.graphs == 1 and not graphs.breaks,
+        graphs=graphs,
+        modes=times,
+        recommended=None if best is None else best.mode,
+        recommendation=best,
+        config_lines=(f"training.compile: {best.mode}",) if best is not None and differs else (),
+        threads=_threads(),
+        device=str(target),
+        notes=_notes(times),
+        findings=findings_of(facts),
+    )
+
+
+def _wanted(modes: Sequence[str], known: Sequence[str], steps: int, timeout_s: float) -> Sequence[str]:
+    every = (*modes_of("cuda"),)
+    for mode in modes:
+        if mode not in every:
+            raise UsageError(f"unknown mode '{mode}'", where="--modes", fix=f"--modes {','.join(known)}")
+    if steps < 1 or timeout_s <= 0:
+        raise UsageError(f"{steps} steps in {timeout_s:g} s are nothing to measure", where="--steps", fix="--steps 5")
+    return list(dict.fromkeys(("none", *modes))) if modes else known
+
+
+def _graphs(subject: Subject) -> GraphReport:
+    assert subject.batches is not None
+    assert subject.plan is not None
+    return inspect_graphs(subject.bench, epoch_batches(subject.plan, subject.batches()))
+
+
+def _toolchain(device: Any) -> Toolchain:
+    triton = importlib.util.find_spec("triton")
+    name = cxx_compiler()
+    return Toolchain(
+        cxx=shutil.which(name) or "",
+        triton=str(triton.origin or "") if triton else "",
+        missing=missing_toolchain(device),
+        suppressed=compile_is_suppressed(),
+    )
+
+
+def _configured(config: RunConfig, device: str | None) -> str:
+    """Return the mode that training takes: ``auto`` is decided by the device."""
+    try:
+        return plan_execution(config.training, device).compile_mode or "none"
+    except DeviceError:  # what it asks for cannot work here, which is a finding of its own
+        return config.training.compile
+
+
+def _threads() -> dict[str, int]:
+    cores, free = len(os.sched_getaffinity(0)), available_memory()
+    given = os.environ.get("TORCHINDUCTOR_COMPILE_THREADS", "")
+    return {
+        "training": int(given) if given.isdigit() else compile_threads(cores, free),
+        "pytorch": min(_INDUCTOR_THREADS, cores),
+        "cores": cores,
+        "memory_bytes": free,
+    }
+
+
+def _notes(times: Sequence[ModeTime]) -> tuple[str, ...]:
+    done = [found for found in times if found.cache_dir and found.mode != "none"]
+    hits = [found.mode for found in done if found.cache_hits]
+    notes = [f"kernels are kept in {done[0].cache_dir}; a training of this network finds them there"] if done else []
+    if hits:
+        notes.append(f"{', '.join(hits)}: some kernels came from there, so a first compilation takes longer")
+    return tuple(notes)

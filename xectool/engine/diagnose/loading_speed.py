@@ -1,0 +1,226 @@
+"""``diagnose loader``: where loading time goes, what this machine could do, and which settings are worth a change."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from xectool.config.load import load_config
+from xectool.config.platform import available_memory
+from xectool.config.root import RunConfig
+from xectool.errors import UsageError
+from xectool.findings import Finding
+from xectool.probes.epoch_time import EpochTime, StepTime, measure_step, predict_epoch
+from xectool.probes.history import CONFIG_FILE
+from xectool.probes.loader_findings import LoaderFacts, findings_of
+from xectool.probes.loader_race import Timing, Verdict, grid, race, reading_rate
+from xectool.probes.loader_stages import StageReport, StageTime, measure_stages
+from xectool.probes.loading import LoadingSubject, Setting, cached_share, events_per_basket, whole_basket_chunk
+from xectool.training.device import Execution, plan_execution
+
+DEFAULT_EVENTS = 4096
+DEFAULT_SECONDS = 60.0
+_MEMORY_SHARE = 0.9
+_LEAST_EPOCH_GAIN = 0.02
+_LEAST_EVENTS, _MEASUREMENTS = 256, 80
+
+
+@dataclass(frozen=True)
+class LoaderResult:
+    """What loading takes, and what would make it faster.
+
+    Attributes:
+        stages: Time of ``read``, ``decompress``, ``convert`` and ``transfer``.
+        events_per_s: Median rate of reading as configured.
+        spread: Half the distance of its quartiles over it.
+        limit_events_per_s: What decompression and one copy in memory allow on all cores.
+        limits: The same apart, and the bytes a second that reading reached.
+        recommended: The settings to take, by their configuration keys.
+        config_lines: Those that differ from the configuration, as lines of it; empty where nothing is worth a change.
+        reason: Why these.
+        grid: Every setting that was raced or left out.
+        data_wait_share: Expected share of an epoch in which the network waits.
+        step_s: Seconds of a batch of the network; measured, or as given.
+        epoch_s: Predicted seconds of the training part of an epoch.
+        validation_s: Predicted seconds of a validation pass; None where no network was measured.
+        recommended_epoch_s: As ``epoch_s``, with the recommended settings.
+        memory_budget_bytes: Host memory the settings may use.
+        dominant: The stage that takes longest.
+        facts: Files, bytes, baskets and where they lie.
+        notes: What should be known of the measurement.
+        findings: What is wrong with the loading, if anything.
+    """
+
+    stages: dict[str, StageTime]
+    events_per_s: float
+    spread: float
+    limit_events_per_s: float
+    limits: dict[str, float]
+    recommended: dict[str, int]
+    config_lines: tuple[str, ...]
+    reason: str
+    grid: tuple[Timing, ...]
+    data_wait_share: float
+    step_s: float
+    epoch_s: float
+    validation_s: float | None
+    recommended_epoch_s: float
+    memory_budget_bytes: int
+    dominant: str
+    facts: dict[str, Any]
+    notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = field(default=())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result keys of the command-line contract."""
+        return {name: value for name, value in vars(self).items() if name != "findings"}
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the network does not wait for data."""
+        return not any(found.code == "XT-LOADER-SLOW" for found in self.findings)
+
+
+def loader(
+    config: str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    max_events: int = DEFAULT_EVENTS,
+    seconds: float = DEFAULT_SECONDS,
+    step_ms: float | None = None,
+    device: str | None = None,
+) -> LoaderResult:
+    """Measure the loading of a configuration's own events.
+
+    Args:
+        config: YAML file or run directory.
+        overrides: ``key=value`` settings that go before the file's.
+        max_events: Events of one measurement.
+        seconds: Time for all measurements, without opening files and building the network.
+        step_ms: Milliseconds of a batch; without, real steps of the network are measured.
+        device: Device; the configuration's without.
+
+    Raises:
+        XecError: Anything the user can act on.
+    """
+    _check(max_events, seconds, step_ms)
+    path = Path(config).expanduser()
+    loaded = load_config(path / CONFIG_FILE if path.is_dir() else path, overrides).config
+    execution = plan_execution(loaded.training, device)
+    subject, cores = LoadingSubject.of(loaded), len(os.sched_getaffinity(0))
+    cached, began = cached_share(subject), time.perf_counter()
+    step = _step(loaded, execution, seconds, step_ms)
+    stages = measure_stages(subject, execution.device, max_events, 0.25 * seconds)
+    left = max(0.4 * seconds, seconds - (time.perf_counter() - began))
+    current, budget = Setting.of(loaded), int(_MEMORY_SHARE * available_memory())
+    settings = grid(current, cores, subject.source.num_events, whole_basket_chunk(subject))
+    # Rather many short measurements than few long ones: load of the machine comes and goes.
+    events = min(max_events, max(_LEAST_EVENTS, int(left / _MEASUREMENTS * 1e6 / stages.reading_us)))
+    verdict = race(settings, subject.memory_bytes, budget, reading_rate(subject, events), left)
+    chosen, reason, now, then = _choice(subject, verdict, current, stages, step)
+    facts = _facts(subject, stages, cached, now)
+    return _result(facts, verdict, step, (current, chosen, reason), then, budget)
+
+
+def _check(max_events: int, seconds: float, step_ms: float | None) -> None:
+    if max_events < 1:
+        raise UsageError(f"{max_events} events are nothing to measure", where="--max-events", fix="--max-events 4096")
+    if not 1 <= seconds <= 86_400:
+        raise UsageError(f"{seconds:g} s are no time to measure in", where="--seconds", fix="--seconds 60")
+    if step_ms is not None and not 0 < step_ms < 1e7:
+        raise UsageError(f"a step of {step_ms:g} ms", where="--step-ms", fix="--step-ms 50")
+
+
+def _step(config: RunConfig, execution: Execution, seconds: float, step_ms: float | None) -> StepTime:
+    if step_ms is not None:
+        return StepTime(step_ms / 1e3)
+    return measure_step(config, execution, 0.2 * seconds)
+
+
+def _choice(
+    subject: LoadingSubject, verdict: Verdict, current: Setting, stages: StageReport, step: StepTime
+) -> tuple[Setting, str, EpochTime, EpochTime]:
+    """Return the setting to recommend and why, and the epoch as configured and with it."""
+    cores, rate = len(os.sched_getaffinity(0)), verdict.rate(current)
+    now = predict_epoch(subject, current, rate, stages, step, cores)
+    # The rate of the winner is taken from pairs with the current one, not from rounds it was chosen by.
+    then = predict_epoch(subject, verdict.best, rate * verdict.gain, stages, step, cores)
+    if verdict.best == current:
+        return current, verdict.reason, now, now
+    if then.train_s > (1 - _LEAST_EPOCH_GAIN) * now.train_s:
+        hidden = f"{verdict.best} reads faster ({verdict.reason}), but the steps hide it: an epoch gains less than 2 %"
+        return current, hidden, now, now
+    return verdict.best, verdict.reason, now, then
+
+
+def _facts(subject: LoadingSubject, stages: StageReport, cached: float, epoch: EpochTime) -> LoaderFacts:
+    return LoaderFacts(
+        stages=stages,
+        epoch=epoch,
+        num_files=len(subject.source.files),
+        num_events=subject.source.num_events,
+        file_bytes=subject.file_bytes,
+        cached_share=cached,
+        events_per_basket=events_per_basket(subject),
+        window_events=subject.plan(subject.config.data.chunksize).window_events,
+        whole_basket_chunk=whole_basket_chunk(subject),
+        memory_bytes=available_memory(),
+        example=next(file.path for file in subject.source.files if file.num_entries),
+    )
+
+
+def _result(
+    facts: LoaderFacts,
+    verdict: Verdict,
+    step: StepTime,
+    choice: tuple[Setting, Setting, str],
+    then: EpochTime,
+    budget: int,
+) -> LoaderResult:
+    (current, chosen, reason), stages, now = choice, facts.stages, facts.epoch
+    changes = current.differing(chosen)
+    lines = tuple(f"{key}: {value}" for key, value in changes.items())
+    return LoaderResult(
+        stages=stages.stages,
+        events_per_s=verdict.rate(current),
+        spread=next(timing.spread for timing in verdict.timings if timing.setting == current),
+        limit_events_per_s=stages.limit_events_per_s,
+        limits={
+            "decompress_events_per_s": stages.decompress_events_per_s,
+            "copy_events_per_s": stages.copy_events_per_s,
+            "read_bytes_per_s": stages.read_bytes_per_s,
+            "spread": stages.limit_spread,
+        },
+        recommended=dict(chosen.keys),
+        config_lines=lines,
+        reason=reason,
+        grid=verdict.timings,
+        data_wait_share=now.data_wait_share,
+        step_s=step.batch_s,
+        epoch_s=now.train_s,
+        validation_s=now.validation_s,
+        recommended_epoch_s=then.train_s,
+        memory_budget_bytes=budget,
+        dominant=stages.dominant,
+        facts=facts.as_dict(),
+        notes=_notes(facts, step),
+        findings=findings_of(facts, lines),
+    )
+
+
+def _notes(facts: LoaderFacts, step: StepTime) -> tuple[str, ...]:
+    notes = [f"{facts.stages.rounds} rounds of {facts.stages.events // facts.stages.rounds} events were clocked"]
+    if step.steps:
+        notes.append(f"a batch takes {1e3 * step.batch_s:.4g} ms, median of {step.steps} steps")
+    if facts.cached_share > 0.1 and facts.file_bytes > facts.memory_bytes:
+        notes.append(
+            f"{100 * facts.cached_share:.0f} % of the files lay in the page cache, but {facts.file_bytes / 1e9:.3g} GB "
+            "do not fit the memory: later epochs read more from disk than was measured"
+        )
+    elif facts.cached_share < 0.9:
+        notes.append(f"{100 * facts.cached_share:.0f} % of the files lay in the page cache; the rest came from disk")
+    return tuple(notes)

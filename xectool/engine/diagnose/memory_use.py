@@ -1,0 +1,29 @@
+"""``diagnose memory``: device or host, capacity or fragmentation or growth or another process; what to change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from xectool.diagnosis.evidence import gather
+from xectool.diagnosis.memory_report import MemoryReport, of_log, of_run
+from xectool.diagnosis.ranking import diagnose
+from xectool.errors import UsageError
+
+
+def memory(source: Path | str) -> MemoryReport:
+    """Return what a run directory or a log file says about memory.
+
+    Args:
+        source: Run directory, or a log of any program.
+
+    Raises:
+        UsageError: There is no such file or directory, or the directory holds no run record.
+    """
+    place = Path(source).expanduser()
+    if place.is_dir():
+        evidence = gather(place)
+        codes = {cause.code for cause in diagnose(evidence).causes}
+        return of_run(evidence, "XT-COMPILE-KILLED" in codes)
+    if not place.is_file():
+        raise UsageError("no such run directory or log file", where=str(place), fix="xectool runs lists the runs")
+    return of_log(place, {})

@@ -1,0 +1,210 @@
+"""``diagnose nan-batch``: which event, sensor and module first goes non-finite, and the batch that shows it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from xectool.config.load import load_config
+from xectool.config.root import RunConfig
+from xectool.errors import UsageError
+from xectool.findings import Finding
+from xectool.probes.history import RunHistory
+from xectool.probes.minimal import SavedBatch, plain_window, save_batch
+from xectool.probes.nan_facts import NanFacts
+from xectool.probes.nan_search import NanSearch, search_data, search_window
+from xectool.probes.subject import Subject, of_batch, of_config, of_run
+from xectool.probes.verdicts import Verdict, judge
+
+DEFAULT_OUTPUT = "nan_batch.npz"
+
+
+@dataclass(frozen=True)
+class NanBatchResult:
+    """Where a training stops being finite.
+
+    Attributes:
+        found: Whether anything was found.
+        cause: ``input``, ``weight``, ``combination`` or ``module``; empty where nothing was found.
+        breaks_training: Whether loss, gradient or update is not finite; an illegal number that the network takes for
+            a dead channel is found, but breaks nothing.
+        event: ``file, entry, run, event`` of the first event at fault, or None.
+        sensors: Sensors at fault.
+        value: Raw number at fault; NaN and infinities as words; None where no number is.
+        readings: Every number at fault: ``branch, sensor, value`` and the event.
+        first_nonfinite: ``stage`` (input, module, loss, gradient, parameter), ``module``, ``op`` and what is known of
+            it; None where nothing was found.
+        batch: ``epoch, index, blocks`` of the batch it came in, or None.
+        facts: What else was tried, and whether it stayed finite.
+        events_scanned: Events whose numbers were looked at.
+        events_tried: Events tried on the network.
+        events_per_s: Rate of the pass over the numbers.
+        anomalies: Illegal numbers in all, harmless ones included.
+        scanned: What was looked at and what was not.
+        minimal: File with the fewest events that fail, or None.
+        reproduce: Command that shows the fault from that file.
+        verdict: One sentence.
+        why: What it rests on.
+        next: Line to go on with.
+        findings: The same for scripts.
+    """
+
+    found: bool
+    cause: str
+    breaks_training: bool
+    event: dict[str, Any] | None
+    sensors: tuple[int, ...]
+    value: float | str | None
+    readings: tuple[dict[str, Any], ...]
+    first_nonfinite: dict[str, Any] | None
+    batch: dict[str, Any] | None
+    facts: dict[str, bool]
+    events_scanned: int
+    events_tried: int
+    events_per_s: float
+    anomalies: int
+    scanned: tuple[str, ...]
+    minimal: str | None
+    reproduce: str
+    verdict: str
+    why: tuple[str, ...]
+    next: str
+    findings: tuple[Finding, ...] = field(default=())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result keys of the command-line contract."""
+        return {name: value for name, value in vars(self).items() if name != "findings"}
+
+
+def nan_batch(  # noqa: PLR0913  the function is the command: one argument an option
+    config: str | Path | None = None,
+    *,
+    overrides: Sequence[str] = (),
+    ckpt: str | Path | None = None,
+    run: str | Path | None = None,
+    incident: int | None = None,
+    batch: str | Path | None = None,
+    data: str = "train",
+    full: bool = False,
+    max_events: int | None = None,
+    device: str | None = None,
+    output: str | Path | None = None,
+) -> NanBatchResult:
+    """Find what makes a training non-finite.
+
+    Args:
+        config: YAML file; may be left out with ``run``, and with a ``batch`` that carries its own.
+        overrides: ``key=value`` settings that go before the file's.
+        ckpt: Weights to search with; fresh weights of the seed without.
+        run: Run directory: its incident, its first bad step, or else its data with its newest weights.
+        incident: Number of the incident of the run; the first without.
+        batch: File that an earlier search wrote; no data files are needed.
+        data: ``train`` or ``val``.
+        full: Try every batch on the network, not only suspicious and extreme events.
+        max_events: Look at this many events only.
+        device: Device; the configuration's without.
+        output: Where the fewest events that fail are written; nothing is written where nothing is found.
+
+    Raises:
+        XecError: Anything the user can act on.
+    """
+    if data not in ("train", "val"):
+        raise UsageError(f"unknown data set '{data}'", where="--data", fix="--data train, or --data val")
+    loaded = load_config(config, overrides).config if config is not None else None
+    weights = Path(ckpt).expanduser() if ckpt is not None else None
+    if batch is not None:
+        subject = of_batch(Path(batch).expanduser(), loaded, weights, device)
+    else:
+        subject = _of_run_or_config(loaded, run, incident, weights, (data, max_events, device))
+    try:
+        search = _search(subject, full)
+    finally:
+        subject.close()
+    kept = _keep(search, subject, Path(output or DEFAULT_OUTPUT).expanduser()) if batch is None else None
+    return _result(search, subject, judge(search, subject), kept, config)
+
+
+def _of_run_or_config(
+    config: RunConfig | None,
+    run: str | Path | None,
+    incident: int | None,
+    ckpt: Path | None,
+    look: tuple[str, int | None, str | None],
+) -> Subject:
+    which, max_events, device = look
+    if run is not None:
+        history = RunHistory(run)
+        subject = of_run(history, incident, ckpt, device)
+        if subject is not None:
+            return subject
+        config = config or history.config
+        newest = history.state_before(2**62).path
+        ckpt = ckpt or newest
+    if config is None:
+        raise UsageError(
+            "nothing to search is named", where="command line", fix="xectool diagnose nan-batch CONFIG, or --run RUN"
+        )
+    return of_config(config, ckpt, device, which, max_events)
+
+
+def _search(subject: Subject, full: bool) -> NanSearch:
+    if subject.window is not None:
+        return search_window(subject.bench, subject.window)
+    assert subject.batches is not None
+    return search_data(
+        subject.bench, subject.batches, full=full, accumulate=subject.bench.config.training.grad_accum_steps
+    )
+
+
+def _keep(search: NanSearch, subject: Subject, path: Path) -> Path | None:
+    """Write the fewest events that show what was found."""
+    window = NanFacts(search, subject.files, subject.plan).window
+    if not window:
+        return None
+    facts = {
+        "config": subject.bench.config.to_dict(),
+        "checkpoint": str(subject.checkpoint.resolve()) if subject.checkpoint else "",
+        "rank": subject.bench.rank,
+        "channel_dropout": subject.bench.channel_dropout,
+    }
+    save_batch(path, SavedBatch(plain_window(window), subject.files, facts))
+    return path
+
+
+def _result(
+    search: NanSearch, subject: Subject, verdict: Verdict, kept: Path | None, config: str | Path | None
+) -> NanBatchResult:
+    report, facts = search.report, NanFacts(search, subject.files, subject.plan)
+    events, readings = report.events if report else 0, facts.readings
+    reproduce = _command(kept, config) if kept else ""
+    return NanBatchResult(
+        found=bool(verdict.code),
+        cause=facts.cause,
+        breaks_training=bool(search.weights or search.culprit),
+        event=facts.event,
+        sensors=tuple(dict.fromkeys(r["sensor"] for r in readings if r["sensor"] >= 0)),
+        value=readings[0]["value"] if readings else None,
+        readings=readings,
+        first_nonfinite=facts.place,
+        batch=facts.batch,
+        facts=search.culprit.facts if search.culprit else {},
+        events_scanned=events,
+        events_tried=search.tried,
+        events_per_s=events / max(report.seconds, 1e-9) if report else 0.0,
+        anomalies=report.num_anomalies if report else 0,
+        scanned=(*subject.notes, *search.notes),
+        minimal=str(kept) if kept else None,
+        reproduce=reproduce,
+        verdict=verdict.verdict,
+        why=verdict.why,
+        next=verdict.fix,
+        findings=facts.findings(verdict.code, verdict.verdict, verdict.why, verdict.fix),
+    )
+
+
+def _command(batch: Path, config: str | Path | None) -> str:
+    named = f" {shlex.quote(str(config))}" if config is not None else ""
+    return f"xectool diagnose nan-batch{named} --batch {shlex.quote(str(batch))}"

@@ -1,0 +1,240 @@
+"""``diagnose replay``: a recorded step once more, bit for bit, with the numbers of every module."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from xectool.data.batch import EventBatch
+from xectool.findings import Finding, Severity
+from xectool.probes.circumstances import differences, recorded_threads
+from xectool.probes.counterfactuals import LOWER_RATE_STEPS, Counterfactual, Judge, Situation, counterfactuals
+from xectool.probes.history import RunHistory, loss_median
+from xectool.probes.module_stats import ModuleStats, step_stats
+from xectool.probes.replay import Moment, Replay, is_reproduced
+from xectool.runlog.manifest import read_manifest
+from xectool.runlog.records import StepRecord
+from xectool.training.progress import NullObserver, Observer
+from xectool.training.step import StepResult
+from xectool.training.triage import Reference, Trial, triage_window
+from xectool.training.triage.window import without_rows
+
+FAR_STEPS = 200  # steps to run again beyond which the cost is said first
+MEDIAN_STEPS = 200  # steps before a step that say what its loss should be
+
+
+@dataclass(frozen=True)
+class ReplayResult:
+    """A recorded step, run again.
+
+    Attributes:
+        step: The step.
+        epoch: Its epoch.
+        reproduced: Whether loss and gradient norm are bit for bit those of the record.
+        loss: Loss now.
+        recorded_loss: Loss in the record.
+        grad_norm: Gradient norm now.
+        recorded_grad_norm: Gradient norm in the record.
+        finite: Whether the step is finite.
+        healthy: Whether it is finite and no spike against the steps before.
+        differences: What is not as it was when the run recorded it.
+        state: Checkpoint the replay started from; empty for the weights of the seed.
+        replayed_steps: Steps run from there.
+        events: Events of the step.
+        modules: Numbers of every module.
+        first_nonfinite: First module whose output is not finite, or None.
+        suspects: Events under suspicion, ``file, entry, run, event``.
+        counterfactuals: What each change does; empty unless asked for.
+        cures: The changes that cure it.
+        verdict: One sentence.
+        why: What it rests on.
+        next: Line to go on with.
+        findings: The same for scripts.
+    """
+
+    step: int
+    epoch: int
+    reproduced: bool
+    loss: float
+    recorded_loss: float
+    grad_norm: float
+    recorded_grad_norm: float
+    finite: bool
+    healthy: bool
+    differences: tuple[str, ...]
+    state: str
+    replayed_steps: int
+    events: int
+    modules: tuple[ModuleStats, ...]
+    first_nonfinite: str | None
+    suspects: tuple[dict[str, Any], ...] = ()
+    counterfactuals: tuple[Counterfactual, ...] = ()
+    cures: tuple[str, ...] = ()
+    verdict: str = ""
+    why: tuple[str, ...] = ()
+    next: str = ""
+    findings: tuple[Finding, ...] = field(default=())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result keys of the command-line contract."""
+        return {name: value for name, value in vars(self).items() if name != "findings"}
+
+
+def replay(
+    run: str | Path,
+    step: int,
+    *,
+    with_counterfactuals: bool = False,
+    device: str | None = None,
+    observer: Observer | None = None,
+) -> ReplayResult:
+    """Run a recorded step again from the nearest state on disk.
+
+    Args:
+        run: Run directory.
+        step: Optimizer step of the run, from 1.
+        with_counterfactuals: Whether to try what would have cured it.
+        device: Device; that of the run without.
+        observer: Told the cost before it is paid.
+
+    Raises:
+        XecError: The step is not recorded, or the run cannot be put together again.
+    """
+    watching = observer or NullObserver()
+    history = RunHistory(run)
+    record = history.require_step(step)
+    manifest = read_manifest(history.run_dir)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(recorded_threads(manifest) or threads)
+    try:
+        again = Replay(history, step, device)
+        if again.cost > FAR_STEPS:
+            watching.message(f"{again.cost} steps are run again from {again.state.path or 'the seed'}")
+        try:
+            return _Session(history, again, record).result(manifest, with_counterfactuals)
+        finally:
+            again.close()
+    finally:
+        torch.set_num_threads(threads)
+
+
+@dataclass
+class _Session:
+    """One replay, from the nearest state to the answer."""
+
+    history: RunHistory
+    again: Replay
+    record: StepRecord
+
+    def result(self, manifest: dict[str, Any], with_counterfactuals: bool) -> ReplayResult:
+        again, step = self.again, self.record.step
+        cost = again.cost
+        again.run_until(max(again.step, step - 1 - LOWER_RATE_STEPS))
+        early = again.moment() if again.step < step - 1 or again.step else None
+        again.run_until(step - 1)
+        here = again.moment()
+        window = again.next_window()
+        result = again.run_until(step)
+        assert result is not None
+        again.go_to(here)
+        same = is_reproduced(result, self.record)
+        judge = self._judge()
+        healthy = result.finite and result.loss <= judge.limit
+        rows = [] if healthy else self._suspects(window, result, judge)
+        stats = step_stats(again.bench(), window)
+        found: list[Counterfactual] = []
+        if with_counterfactuals:
+            situation = self._situation(window, rows, early)
+            found = counterfactuals(again, situation, judge)
+        changed = () if same else tuple(differences(manifest, again.parts))
+        return self._answer(result, (same, healthy, cost), (rows, window), (stats.modules, found, changed))
+
+    def _judge(self) -> Judge:
+        step = self.record.step
+        before = self.history.steps(step - MEDIAN_STEPS, step - 1)
+        median = loss_median(iter(before.values()))
+        factor = self.again.parts.config.guards.spike_factor
+        return Judge(factor * median if math.isfinite(median) and median > 0 else math.inf)
+
+    def _suspects(self, window: list[EventBatch], result: StepResult, judge: Judge) -> list[int]:
+        """Return the rows of the window that are bad by themselves."""
+        self.again.parts.model.train()
+        kind = "spike" if result.finite else "nonfinite"
+        found = triage_window(Trial.of(self.again.parts), window, kind, Reference(limit=judge.limit))
+        return list(found.suspects)
+
+    def _situation(self, window: list[EventBatch], rows: list[int], early: Moment | None) -> Situation:
+        rest = without_rows(window, rows) if rows else None
+        left = sum(batch.num_events for batch in rest) if rest else 0
+        names = f"{len(rows)} events left out" if rows else ""
+        return Situation(self.again.bench(), window, rest if left else None, names, early)
+
+    def _answer(
+        self,
+        result: StepResult,
+        how: tuple[bool, bool, int],
+        events: tuple[list[int], list[EventBatch]],
+        inside: tuple[tuple[ModuleStats, ...], list[Counterfactual], tuple[str, ...]],
+    ) -> ReplayResult:
+        (same, healthy, cost), (rows, window), (modules, found, changed) = how, events, inside
+        record, cures = self.record, tuple(item.change for item in found if item.cures)
+        first = next((own.module for own in modules if own.nonfinite), None)
+        verdict, why, next_line, findings = self._words(result, same, healthy, cures)
+        return ReplayResult(
+            step=record.step,
+            epoch=record.epoch,
+            reproduced=same,
+            loss=result.loss,
+            recorded_loss=record.loss,
+            grad_norm=result.grad_norm,
+            recorded_grad_norm=record.grad_norm,
+            finite=result.finite,
+            healthy=healthy,
+            differences=changed,
+            state=str(self.again.state.path or ""),
+            replayed_steps=cost,
+            events=sum(batch.num_events for batch in window),
+            modules=modules,
+            first_nonfinite=first,
+            suspects=tuple(_identities(window, rows, self.again)),
+            counterfactuals=tuple(found),
+            cures=cures,
+            verdict=verdict,
+            why=(*why, *changed),
+            next=next_line,
+            findings=findings,
+        )
+
+    def _words(
+        self, result: StepResult, same: bool, healthy: bool, cures: tuple[str, ...]
+    ) -> tuple[str, list[str], str, tuple[Finding, ...]]:
+        record, run = self.record, self.history.run_dir
+        how = "reproduced bit for bit" if same else "not reproduced"
+        state = "healthy" if healthy else result.fault or f"a spike: loss {result.loss:.6g}"
+        verdict = f"step {record.step} {how}; it is {state}"
+        why = [
+            f"loss {result.loss!r} now, {record.loss!r} recorded",
+            f"gradient norm {result.grad_norm!r} now, {record.grad_norm!r} recorded",
+        ]
+        if cures:
+            why.append(f"cured by: {', '.join(cures)}")
+        if healthy and same:
+            return verdict, why, "", ()
+        nan_line = f"xectool diagnose nan-batch --run {run}"
+        next_line = nan_line if not result.finite else f"xectool diagnose loss {run}"
+        code = "XT-REPLAY-DIFFERS" if healthy else "XT-NAN" if not result.finite else "XT-SPIKE"
+        return verdict, why, next_line, (Finding(code, Severity.ERROR, verdict, str(run), tuple(why), next_line),)
+
+
+def _identities(window: list[EventBatch], rows: list[int], again: Replay) -> list[dict[str, Any]]:
+    files = again.parts.train_loader.source.files
+    every = [
+        {"file": files[file].path, "entry": int(entry), "run": int(run), "event": int(event)}
+        for batch in window
+        for file, entry, run, event in zip(batch.file_index, batch.entry, batch.run, batch.event, strict=True)
+    ]
+    return [every[row] for row in rows]

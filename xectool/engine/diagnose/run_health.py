@@ -1,0 +1,156 @@
+"""``diagnose run`` and ``diagnose loss``: what the record of a run says about its causes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from xectool.diagnosis.cause import Cause, Diagnosis
+from xectool.diagnosis.evidence import Evidence, gather
+from xectool.diagnosis.loss_report import EpochGradients, SpikeRow, loss_causes, loss_report
+from xectool.diagnosis.plateau import TermLevel
+from xectool.diagnosis.ranking import diagnose, verdict
+from xectool.findings import Finding
+
+
+@dataclass(frozen=True)
+class RunHealth:
+    """What all recorded evidence of a run shows.
+
+    Attributes:
+        run_dir: The run.
+        state: ``running``, ``finished``, ``failed``, ``interrupted``, ``killed`` or ``unknown``.
+        steps: Optimizer steps that count.
+        verdict: One line.
+        causes: Faults, most likely first, consequences after their roots.
+        notes: What is worth knowing and no fault.
+        rules_run: Rules that looked.
+        rules_skipped: Rules that could not, with what they would have needed.
+        findings: Causes and notes for scripts.
+    """
+
+    run_dir: str
+    state: str
+    steps: int
+    verdict: str
+    causes: tuple[Cause, ...]
+    notes: tuple[Cause, ...]
+    rules_run: tuple[str, ...]
+    rules_skipped: Mapping[str, str]
+    findings: tuple[Finding, ...] = field(default=(), repr=False)
+
+    @property
+    def bad(self) -> bool:
+        """Whether a fault was found."""
+        return bool(self.causes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result keys of the command-line contract."""
+        return {name: value for name, value in vars(self).items() if name != "findings"}
+
+
+@dataclass(frozen=True)
+class LossHealth:
+    """What is wrong with the loss of a run, since when, and how to go on.
+
+    Attributes:
+        run_dir: The run.
+        verdict: One line.
+        causes: Faults of the loss, most likely first.
+        since_step: First step that is bad, 0 without any.
+        since_epoch: Its epoch.
+        first_terms: Loss terms that left first.
+        baselines: Loss terms beside what the best constant prediction gives.
+        spikes: Jumps of the loss.
+        gradients: Gradient norms by epoch with the band they lie in.
+        recovery_config: Whole configuration to go on with, None where nothing is wrong.
+        recovery_changes: Its differences from the run's configuration.
+        recovery_command: Command that uses it.
+        findings: The causes for scripts.
+    """
+
+    run_dir: str
+    verdict: str
+    causes: tuple[Cause, ...]
+    since_step: int
+    since_epoch: int
+    first_terms: tuple[str, ...]
+    baselines: tuple[TermLevel, ...]
+    spikes: tuple[SpikeRow, ...]
+    gradients: tuple[EpochGradients, ...]
+    recovery_config: Mapping[str, Any] | None
+    recovery_changes: Mapping[str, Any]
+    recovery_command: str
+    findings: tuple[Finding, ...] = field(default=(), repr=False)
+
+    @property
+    def bad(self) -> bool:
+        """Whether a fault was found."""
+        return bool(self.causes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result keys of the command-line contract."""
+        return {name: value for name, value in vars(self).items() if name != "findings"}
+
+
+def run(run_dir: Path | str) -> RunHealth:
+    """Diagnose a run from its record: live, finished, killed or resumed.
+
+    Args:
+        run_dir: Directory of the run.
+
+    Raises:
+        UsageError: The directory holds no run record, or one of a newer format.
+    """
+    evidence, found = _diagnosed(run_dir)
+    return RunHealth(
+        run_dir=str(evidence.run_dir),
+        state=evidence.status.state,
+        steps=evidence.steps.seen,
+        verdict=found.verdict,
+        causes=found.causes,
+        notes=found.notes,
+        rules_run=found.rules_run,
+        rules_skipped=found.rules_skipped,
+        findings=tuple(cause.finding(str(evidence.run_dir)) for cause in (*found.causes, *found.notes)),
+    )
+
+
+def loss(run_dir: Path | str) -> LossHealth:
+    """Say what is wrong with the loss of a run, since when, and with which settings to go on.
+
+    Args:
+        run_dir: Directory of the run.
+
+    Raises:
+        UsageError: The directory holds no run record, or one of a newer format.
+    """
+    evidence, found = _diagnosed(run_dir)
+    causes = loss_causes(found)
+    report = loss_report(evidence, causes)
+    text = verdict(causes, evidence) if causes else _course(evidence)
+    return LossHealth(
+        run_dir=str(evidence.run_dir),
+        verdict=text,
+        causes=causes,
+        findings=tuple(cause.finding(str(evidence.run_dir)) for cause in causes),
+        **vars(report),
+    )
+
+
+def _diagnosed(run_dir: Path | str) -> tuple[Evidence, Diagnosis]:
+    evidence = gather(Path(run_dir).expanduser())
+    return evidence, diagnose(evidence)
+
+
+def _course(evidence: Evidence) -> str:
+    steps = evidence.steps
+    rows = steps.good_rows
+    if not rows.size:
+        return "no step was recorded"
+    first, last = steps["loss"][rows[0]], steps["loss"][rows[-1]]
+    return (
+        f"the loss is sound: {first:.4g} at step {steps['step'][rows[0]]:.0f}, {last:.4g} at the last of {steps.seen}"
+    )

@@ -1,0 +1,135 @@
+"""``diagnose mlflow``: who holds the database, whether it is sound, and how to bring it up to date."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from xectool.diagnosis.files import TRACKER_SETTINGS, TRACKER_STATE, tolerant_json
+from xectool.diagnosis.tracking_store import Holder, StoreState, look_at
+from xectool.training.tracking.settings import resolve_uri, sqlite_path, without_password
+
+DEFAULT_ROOT = "artifacts"
+
+
+@dataclass(frozen=True)
+class TrackingHealth:
+    """State of a tracking database.
+
+    Attributes:
+        uri: The database, without any password.
+        ok: Whether runs can be mirrored into it.
+        verdict: One line.
+        why: What it rests on.
+        holder: Process that holds the lock, or None.
+        users: All processes that have the file open.
+        journal_mode: Journal mode of sqlite.
+        quick_check: What sqlite says of the file.
+        file_system: Type of the file system.
+        other_databases: Further databases in reach, between which the history is split.
+        behind: Runs whose mirror has records left.
+        replay: Commands that bring the database up to date.
+        next: Line to go on with.
+    """
+
+    uri: str
+    ok: bool
+    verdict: str
+    why: tuple[str, ...]
+    holder: Holder | None
+    users: tuple[Holder, ...]
+    journal_mode: str
+    quick_check: str
+    file_system: str
+    other_databases: tuple[str, ...]
+    behind: tuple[str, ...]
+    replay: tuple[str, ...]
+    next: str
+
+
+def mlflow(uri: str | None = None, *, root: Path | str = DEFAULT_ROOT) -> TrackingHealth:
+    """Look at a tracking database from outside; nothing is changed.
+
+    Args:
+        uri: Tracking URI or path of a sqlite file; by default the one that runs below ``root`` use.
+        root: Directory of the runs whose mirrors are looked at.
+
+    Raises:
+        ConfigError: The URI names a directory of files, which MLflow refuses.
+    """
+    place = Path(root).expanduser()
+    address = _address(uri, place)
+    shown = without_password(address)
+    path = sqlite_path(address)
+    behind = tuple(str(run) for run in _behind(place))
+    replay = tuple(f"xectool runs sync {shlex.quote(run)}" for run in behind)
+    if path is None:
+        return _server(shown, behind, replay)
+    state = look_at(path)
+    ok, verdict, why, following = _judged(state, behind)
+    return TrackingHealth(
+        uri=shown,
+        ok=ok,
+        verdict=verdict,
+        why=why,
+        holder=state.holder,
+        users=state.users,
+        journal_mode=state.journal_mode,
+        quick_check=state.check,
+        file_system=state.file_system,
+        other_databases=state.others,
+        behind=behind,
+        replay=replay,
+        next=following or (replay[0] if replay else ""),
+    )
+
+
+def _address(uri: str | None, root: Path) -> str:
+    if uri and "://" not in uri and not uri.startswith("databricks") and not Path(uri).is_dir():
+        return f"sqlite:///{Path(uri).expanduser().resolve()}"
+    return resolve_uri(uri, root)
+
+
+def _server(uri: str, behind: tuple[str, ...], replay: tuple[str, ...]) -> TrackingHealth:
+    why = ("it is no sqlite file, so no lock can be seen from here",)
+    verdict = f"{uri}: {len(behind)} runs are behind" if behind else f"{uri}: no run is behind"
+    nothing: tuple[str, ...] = ()
+    return TrackingHealth(
+        uri, not behind, verdict, why, None, (), "", "", "", nothing, behind, replay, replay[0] if replay else ""
+    )
+
+
+def _judged(state: StoreState, behind: tuple[str, ...]) -> tuple[bool, str, tuple[str, ...], str]:
+    """Return whether all is well, the verdict, what it rests on, and what to do first."""
+    why = [f"journal mode {state.journal_mode or 'unknown'}, quick_check {state.check or 'not asked'}"]
+    why.append(f"file system {state.file_system or 'unknown'}, {state.size_bytes / 1e6:.1f} MB")
+    if state.on_network:
+        why.append(f"sqlite locks are unreliable on {state.file_system}: move the database to a local disk")
+    if state.others:
+        why.append(f"history is split: {', '.join(state.others)}")
+    if behind:
+        why.append(f"{len(behind)} runs have records that are not in it yet; none is lost: the run record has them")
+    if not state.exists:
+        return not behind, f"{state.path} does not exist yet", tuple(why), ""
+    why.append("do not delete the file or its -wal and -shm companions: the history of all runs is in them")
+    backup = f'sqlite3 {shlex.quote(state.path)} ".backup {state.path}.backup"'
+    if state.holder is not None and (state.locked or state.holder.lock == "write"):
+        holder = state.holder
+        why.insert(0, f"held by process {holder.pid}: {holder.cmdline}")
+        text = f"the database is locked by process {holder.pid}"
+        return False, text, tuple(why), f"ps -fp {holder.pid}   # wait for it, or end this one process"
+    if state.locked:
+        return False, "the database is locked by a process that cannot be seen from here", tuple(why), backup
+    if state.sound is False:
+        return False, f"the database is damaged: {state.check}", tuple(why), backup
+    if state.on_network:
+        return False, f"the database lies on {state.file_system}", tuple(why), backup
+    return not behind, "the database is sound and nobody holds its lock", tuple(why), ""
+
+
+def _behind(root: Path) -> list[Path]:
+    """Return the runs below a directory whose mirror stands still with records left."""
+    settings = [*root.glob(TRACKER_SETTINGS), *root.glob(f"*/{TRACKER_SETTINGS}")]
+    runs = sorted({path.parents[1] for path in settings})
+    return [run for run in runs if tolerant_json(run / TRACKER_STATE).get("status") in ("behind", "paused")]

@@ -1,0 +1,86 @@
+"""The ``explain`` command: what a finding code, a configuration key or a topic means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xectool.config.key_page import KeyPage, all_keys, key_pages
+from xectool.errors import UsageError
+from xectool.explanations import Entry, library
+
+_MAX_RELATED = 8
+
+
+@dataclass(frozen=True)
+class Explained:
+    """An answer.
+
+    Attributes:
+        title: What it is about, in one line.
+        text: The explanation; lines to paste are indented by four spaces.
+        see: Related topics, finding codes and configuration keys, each of which can be asked for.
+    """
+
+    title: str
+    text: str
+    see: tuple[str, ...]
+
+
+def explain(topic: str = "") -> Explained:
+    """Explain a finding code, a configuration key or a topic; without one, list the topics.
+
+    Args:
+        topic: Such as ``XT-OOM-GPU``, ``training.lr`` or ``batch-sizes``, in any case.
+
+    Raises:
+        UsageError: Nothing of that name is known; the nearest names are in the fix.
+    """
+    if not topic.strip():
+        return _topics()
+    entry, pages = library().find(topic), key_pages(topic)
+    if entry is None and not pages:
+        raise _unknown(topic)
+    if entry is None and len(pages) > 1:
+        lines = [page.title for page in pages]
+        return Explained(
+            f"{len(pages)} keys are called {topic}", "\n".join(lines), tuple(page.dotted for page in pages)
+        )
+    if entry is not None and (entry.is_code or not any(page.dotted == topic.strip() for page in pages)):
+        pages = ()
+    return _joined(entry, pages[0] if pages else None)
+
+
+def _joined(entry: Entry | None, page: KeyPage | None) -> Explained:
+    title = f"{entry.name}: {entry.title}" if entry else page.title if page else ""
+    texts = [entry.text] if entry else []
+    see = list(entry.see) if entry else []
+    if page is not None:
+        texts.append(page.text if entry is None else f"Configuration ({page.title})\n{page.text}")
+        see += [*page.codes, *_related(page)]
+    return Explained(title, "\n\n".join(texts), tuple(dict.fromkeys(see)))
+
+
+def _related(page: KeyPage) -> list[str]:
+    """Return the entries that speak of a key: those that name it as related first."""
+    own = [entry for entry in library() if page.dotted in entry.see]
+    speaking = [entry for entry in library() if f"{page.dotted}=" in entry.text or f"{page.dotted} " in entry.text]
+    topics_first = sorted([*own, *speaking], key=lambda entry: entry.is_code)
+    return list(dict.fromkeys(entry.name for entry in topics_first))[:_MAX_RELATED]
+
+
+def _topics() -> Explained:
+    topics = library().topics
+    width = max(len(entry.name) for entry in topics)
+    lines = [f"{entry.name:<{width}}  {entry.title}" for entry in sorted(topics, key=lambda entry: entry.name)]
+    lines += [
+        "",
+        "Also: every finding code (xectool explain CFG-20) and every configuration key (xectool explain training.lr).",
+    ]
+    return Explained(f"{len(topics)} topics", "\n".join(lines), tuple(sorted(entry.name for entry in topics)))
+
+
+def _unknown(topic: str) -> UsageError:
+    near = library().near(topic, all_keys())
+    fix = f"xectool explain {near[0]}" if near else "xectool explain   # lists the topics"
+    others = f"; near: {', '.join(near)}" if near else ""
+    return UsageError(f"nothing is known about '{topic}'{others}", where="command line", fix=fix)

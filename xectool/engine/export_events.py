@@ -1,0 +1,121 @@
+"""What an export is compared on, and what its differences are measured in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from xectool.engine.loading import LoadedModel, open_events, refuse_own_input, served_in_order
+from xectool.errors import UsageError
+from xectool.export.exporter import BATCH_SIZES, HIDDEN_SHARE, RawEvents
+from xectool.export.graphs import NORMALIZED, RAW, ExportGraph
+from xectool.export.ports import Port
+from xectool.export.reference import expected, feed
+from xectool.export.yardstick import Yardstick, from_metrics, from_spread, head_units
+from xectool.findings import Finding
+from xectool.models.regressor import Regressor
+from xectool.simulation.dataset import SimulationSettings, simulate_block
+from xectool.simulation.response import DetectorResponse
+from xectool.training.evaluate import run_model
+from xectool.training.progress import Observer
+
+_SIMULATED_SEED = 4711
+_MAX_EVENTS = 1000
+
+
+def yardsticks(
+    loaded: LoadedModel, graph: ExportGraph, mode: str, first: RawEvents, metrics: Mapping[str, Any]
+) -> dict[str, Yardstick]:
+    """Return what each output is measured in: its resolution where one is known, else the spread of the network's."""
+    history = loaded.checkpoint.meta.get("progress", {}).get("history") or [{}]
+    known = {**metrics, **history[-1]}
+    mask = torch.rand(first.npho.shape, generator=torch.Generator().manual_seed(1)) < HIDDEN_SHARE
+    given = feed(graph, cast(Any, loaded.network).normalizer, first.npho, first.time, mask)
+    outputs = expected(loaded.network, mode, given)
+    found = {}
+    for port in graph.outputs:
+        yardstick = from_metrics(port.name, known)
+        if yardstick is not None and mode == NORMALIZED and isinstance(loaded.network, Regressor):
+            yardstick = head_units(yardstick, cast(Any, loaded.network.target_transforms[port.name]), port.shape[0])
+        found[port.name] = yardstick or from_spread(_spread_of(port, outputs, loaded, mode, mask))
+    return found
+
+
+def _spread_of(port: Port, outputs: Mapping[str, Any], loaded: LoadedModel, mode: str, mask: torch.Tensor) -> list[Any]:
+    """Return the predictions whose spread is taken: of predicted sensors in network units, hidden ones only."""
+    values = outputs[port.name]
+    if not port.name.startswith("pred_"):
+        return [values]
+    hidden = torch.from_numpy(values)[mask & loaded.network.get_buffer("covered")].double()
+    normalizer = cast(Any, loaded.network).normalizer
+    if mode == RAW and port.name == "pred_npho":
+        hidden = normalizer.scheme(hidden.clamp_min(normalizer.scheme.lowest))
+    elif mode == RAW:
+        hidden = hidden / normalizer.time_scale - normalizer.time_shift
+    return [hidden.unsqueeze(1).numpy()]
+
+
+class VerifyEvents:
+    """The events an export is compared on: of files, or simulated.
+
+    Args:
+        loaded: The network; its configuration names the branches.
+        data: ROOT files; empty simulates.
+        max_events: Of the files; None is 1000.
+        target: The file that is written, which must not be one of them.
+    """
+
+    def __init__(self, loaded: LoadedModel, data: Sequence[str], max_events: int | None, target: Path) -> None:
+        if not data and max_events is not None:
+            raise UsageError(
+                "--max-events has no effect without --verify-on", where="--max-events", fix="--verify-on DATA.root"
+            )
+        self.loaded = loaded
+        self.source = open_events(loaded.config, data, max_events or _MAX_EVENTS) if data else None
+        self.findings: tuple[Finding, ...] = ()
+        self.title = f"{BATCH_SIZES[-1]} simulated events"
+        if self.source is not None:
+            refuse_own_input(target, self.source, "--output")
+            self.findings = tuple(self.source.findings)
+            self.title = f"events of {', '.join(file.path for file in self.source.files[:3])}"
+
+    def first(self) -> RawEvents:
+        """Return the first events, 64 where there are as many."""
+        if self.source is None:
+            return _simulated()
+        with served_in_order(self.loaded, self.source, BATCH_SIZES[-1]) as loader:
+            batch = next(iter(loader.epoch(0)))
+            return RawEvents(batch.npho.clone(), batch.time.clone())
+
+    def more(self, watching: Observer) -> Iterator[RawEvents]:
+        """Yield the events after the first."""
+        if self.source is None:
+            return
+        with served_in_order(self.loaded, self.source, BATCH_SIZES[-1]) as loader:
+            watching.phase("verify", loader.plan.num_steps)
+            for number, batch in enumerate(loader.epoch(0)):
+                if number and batch.num_events:
+                    yield RawEvents(batch.npho, batch.time)
+                watching.advanced(1, {})
+
+    def metrics(self) -> dict[str, float]:
+        """Return figures of merit of the network on the first events, where the files hold the truth."""
+        if self.source is None:
+            return {}
+        accumulator = self.loaded.task.accumulator()
+        with served_in_order(self.loaded, self.source.first(BATCH_SIZES[-1]), BATCH_SIZES[-1]) as loader:
+            for batch, outputs in run_model(
+                self.loaded.network, self.loaded.task, loader.epoch(0), self.loaded.execution
+            ):
+                accumulator.update(outputs, batch)
+        return accumulator.compute()
+
+
+def _simulated() -> RawEvents:
+    settings = SimulationSettings(events=BATCH_SIZES[-1], seed=_SIMULATED_SEED)
+    detector = DetectorResponse.from_seed(settings.detector_seed, settings.dead_fraction)
+    rows = simulate_block(settings, detector, range(settings.events))
+    return RawEvents(torch.from_numpy(rows["npho"]), torch.from_numpy(rows["relative_time"]))

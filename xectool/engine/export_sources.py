@@ -1,0 +1,47 @@
+"""Which file an export starts from, and whether that file is sound enough for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from xectool.checkpoint import store
+from xectool.engine.inspection import inspect_ckpt
+from xectool.errors import CheckpointError
+from xectool.findings import Severity
+
+_OF_TRAINING: Final = ("K10", "K11", "K14")
+"""What is wrong with the state of a training does not matter to its weights."""
+
+
+def source_of(path: Path, weights: str) -> Path:
+    """Return the file whose weights are exported: ``best`` is the best checkpoint of the run, where there is one."""
+    best = path.with_name(store.BEST_NAME)
+    return best if weights == "best" and path.name.startswith("checkpoint_") and best.is_file() else path
+
+
+def require_sound(path: Path) -> str:
+    """Return the SHA-256 of a checkpoint that is intact, finite, and has its heads.
+
+    Raises:
+        CheckpointError: It is not; the message says why.
+    """
+    found = inspect_ckpt(path)
+    fit = next(item for item in found.fit_for if item.action == "export")
+    wrong = [item for item in found.findings if item.severity is Severity.ERROR and item.code not in _OF_TRAINING]
+    if wrong:
+        first = wrong[0]
+        raise CheckpointError(
+            f"this checkpoint is not exported: {first.problem}",
+            where=f"{path}: {first.where}" if first.where else str(path),
+            fix=f"xectool inspect-ckpt {path}   # {len(wrong)} errors; then export a sound checkpoint",
+            code=first.code,
+        )
+    if not fit.possible:
+        raise CheckpointError(
+            f"this file cannot be exported: {fit.why}",
+            where=str(path),
+            fix=f"xectool inspect-ckpt {path}",
+            code="X-01",
+        )
+    return found.sha256

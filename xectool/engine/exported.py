@@ -1,0 +1,92 @@
+"""Loads exported files for predicting, as `loading` loads checkpoints."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from xectool.checkpoint.format import Checkpoint
+from xectool.checkpoint.inspection.onnx_file import looks_like_onnx
+from xectool.checkpoint.inspection.window import open_content
+from xectool.config.load import config_from_dict
+from xectool.engine.loading import LoadedModel
+from xectool.errors import UsageError
+from xectool.export.formats import FORMATS
+from xectool.export.network import network_of
+from xectool.tasks import build_task
+from xectool.training.device import plan_execution
+
+_SCRIPT_MARK: Final = "/constants.pkl"
+_PT2_MARK: Final = "archive_format"
+
+
+def exported_format(path: Path) -> str | None:
+    """Return the format of a file with a graph, found by its content; None of anything else."""
+    if not path.is_file():
+        return None
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+        if any(name.rsplit("/", 1)[-1] == _PT2_MARK for name in names):
+            return "pt2"
+        return "torchscript" if any(name.endswith(_SCRIPT_MARK) for name in names) else None
+    with path.open("rb") as stream:
+        head = stream.read(1)
+    is_onnx = path.suffix.lower() == ".onnx" or (head in (b"\x08", b"\x12", b":") and _graph_inside(path))
+    return "onnx" if is_onnx else None
+
+
+def load_exported(path: Path, format_name: str, weights: str, device: str | None) -> LoadedModel:
+    """Return an exported file as a model that predicts.
+
+    Args:
+        path: The file.
+        format_name: As `exported_format` gives it.
+        weights: Must be ``auto``: a graph has one set.
+        device: Device that goes before the configuration's; ``cuda`` needs onnxruntime-gpu for ONNX.
+
+    Raises:
+        XecError: The file cannot be run, xectool did not export it, or the device does not exist.
+    """
+    if weights != "auto":
+        raise UsageError(
+            f"--weights {weights} has no effect on an exported file: it holds one set of weights",
+            where=f"--weights {weights}",
+            fix="leave out --weights, or predict with the checkpoint",
+        )
+    chosen = _device(device, format_name)
+    runtime = FORMATS[format_name].open(path, chosen)
+    description = runtime.description
+    config = config_from_dict(dict(description.config), str(path))
+    section = config.training.model_copy(update={"compile": "none", "amp": "off"})
+    execution = plan_execution(section, "cpu" if format_name == "onnx" else chosen)
+    network = network_of(runtime, config).to(execution.device)
+    task = build_task(config, network).to(execution.device)
+    learnt = {name: torch.tensor(value) for name, value in description.state.get("task", {}).items()}
+    task.load_state_dict(learnt)
+    meta = {
+        "kind": description.kind,
+        "config": dict(description.config),
+        "conventional": description.state.get("conventional", {}),
+    }
+    return LoadedModel(
+        config, network, task, execution, Checkpoint(meta, {}, origin=f"exported {format_name}"), runtime.notes
+    )
+
+
+def _graph_inside(path: Path) -> bool:
+    return looks_like_onnx(open_content(path).data)
+
+
+def _device(device: str | None, format_name: str) -> str:
+    """Return where to run: where nothing is said, a GPU only if the runtime has one."""
+    if device not in (None, "auto"):
+        return str(device)
+    if format_name == "onnx":
+        from onnxruntime import get_available_providers
+
+        return "cuda" if "CUDAExecutionProvider" in get_available_providers() else "cpu"
+    return "cuda" if torch.cuda.is_available() else "cpu"

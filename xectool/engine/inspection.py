@@ -1,0 +1,295 @@
+"""``inspect_ckpt``: what a checkpoint is, whether it is sound, what it is fit for; nothing in it is ever run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from xectool.checkpoint import store
+from xectool.checkpoint.extract import ENCODER, extract_encoder
+from xectool.checkpoint.inspection.byte_rules import BYTE_RULES
+from xectool.checkpoint.inspection.compare import TensorDifference, compare
+from xectool.checkpoint.inspection.content_rules import CONTENT_RULES, tasks_of
+from xectool.checkpoint.inspection.facts import Inspected, inspect
+from xectool.checkpoint.inspection.fitness import Fitness, bit_exact, fitness
+from xectool.checkpoint.inspection.layout import XECTOOL
+from xectool.checkpoint.inspection.trust import UnsafeGlobal
+from xectool.config.load import load_config
+from xectool.config.root import RunConfig
+from xectool.engine.checkpoint_facts import Section, TensorRow, lineage_of, parameters_of, sections_of, tensor_rows
+from xectool.engine.resume_contract import KeyEffect, misfits, resume_contract
+from xectool.errors import ConfigError, UsageError, did_you_mean
+from xectool.findings import Finding, Severity
+from xectool.rules import run_rules
+
+SUFFIXES = (".pt", ".pth", ".safetensors")
+
+
+@dataclass(frozen=True)
+class CheckpointInspected:
+    """What was found out about a file.
+
+    Attributes:
+        path: The file.
+        verdict: One sentence.
+        why: Reasons for it, most important first.
+        next: A line to paste.
+        format: Whose layout it is, such as ``xectool``, ``older system``, ``Lightning 2.5.5``, ``ONNX, by pytorch``.
+        container: How it is stored: ``torch-zip``, ``torch-legacy``, ``torch-tar``, ``torchscript``, ``safetensors``,
+            ``onnx`` or ``pickle``.
+        kind: ``regressor``, ``mae``, ``inpainter``, ``encoder``, or a description of another network.
+        epoch: Epoch as stored, None where it is not.
+        step: Optimizer steps as stored, None where they are not.
+        tasks: Loss by task of a regressor.
+        parameters: Numbers in the raw weights.
+        finite: Whether every number in the file is finite.
+        has_optimizer: Whether an optimizer state is there.
+        has_ema: Whether averaged weights are there.
+        config: Stored configuration; of the older system in our terms.
+        sections: Parts of the file with tensors and bytes.
+        sha256: Digest of the file.
+        size_bytes: Size of the file.
+        differences: Tensors that differ from another file, keys whose effect is not ``same``.
+        fit_for: What it can be used for, and why not.
+        bit_exact_resume: Whether a resume ends with the weights an uninterrupted run would have.
+        bit_exact_missing: What is missing for that.
+        checksums: What protects the bytes.
+        prefixes: What wrappers had put in front of the names.
+        unsafe_globals: Names that the safe loader refuses, with their place.
+        lineage: Where the weights come from: starting checkpoint, training files, versions.
+        facts: What the format itself says, and what the layout keeps beside weights.
+        contract: Effect of every key of ``--config``.
+        tensors: Every tensor, where they were asked for.
+        compared: Tensors equal bit for bit in the other file; None without one.
+        extracted: The file that was written.
+        findings: Everything noticed.
+    """
+
+    path: str
+    verdict: str
+    why: tuple[str, ...]
+    next: str
+    format: str
+    container: str
+    kind: str
+    epoch: int | None
+    step: int | None
+    tasks: Mapping[str, str]
+    parameters: int
+    finite: bool
+    has_optimizer: bool
+    has_ema: bool
+    config: Mapping[str, Any] | None
+    sections: tuple[Section, ...]
+    sha256: str
+    size_bytes: int
+    fit_for: tuple[Fitness, ...]
+    bit_exact_resume: bool
+    bit_exact_missing: tuple[str, ...]
+    checksums: str
+    prefixes: tuple[str, ...]
+    unsafe_globals: tuple[UnsafeGlobal, ...]
+    lineage: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    differences: tuple[TensorDifference | KeyEffect, ...] = ()
+    contract: tuple[KeyEffect, ...] = ()
+    tensors: tuple[TensorRow, ...] = ()
+    compared: int | None = None
+    extracted: str | None = None
+    findings: tuple[Finding, ...] = field(default=())
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether the answer is "bad": damaged, unsafe, different, or not of this configuration."""
+        wrong = any(found.severity is Severity.ERROR for found in self.findings)
+        different = any(not isinstance(item, KeyEffect) or item.is_bad for item in self.differences)
+        return wrong or different
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result keys of the command-line contract."""
+        return {name: value for name, value in vars(self).items() if name != "findings"}
+
+
+def inspect_ckpt(  # noqa: PLR0913 - the function is the command: one argument an option
+    path: Path | str,
+    *,
+    config: Path | str | None = None,
+    overrides: Sequence[str] = (),
+    compare_with: Path | str | None = None,
+    tensors: bool = False,
+    extract: str | None = None,
+    output: Path | str | None = None,
+) -> CheckpointInspected:
+    """Take a checkpoint apart without running anything in it.
+
+    Args:
+        path: The file: of ours, of the older system, of Lightning or timm; safetensors, TorchScript, ONNX.
+        config: A configuration, to know what each of its keys would do to a resume.
+        overrides: ``section.key=value`` strings for it.
+        compare_with: Another file to compare tensor by tensor.
+        tensors: Whether to list every tensor.
+        extract: ``encoder``: write this part as a checkpoint of its own.
+        output: Where to, ``.pt`` or ``.safetensors``.
+
+    Raises:
+        CheckpointError: The file cannot be read as a checkpoint, or has no such part.
+        ConfigError: The configuration is not valid.
+        UsageError: Options contradict each other.
+    """
+    place = Path(path).expanduser()
+    target = _target(place, extract, output)
+    run = load_config(config, overrides).config if config is not None else None
+    facts, findings = _judged(place)
+    contract: tuple[KeyEffect, ...] = ()
+    if run is not None and extract is None:
+        contract, notes = _contract(facts, run)
+        findings += notes
+    differences: list[TensorDifference | KeyEffect] = [item for item in contract if item.effect != "same"]
+    compared = None
+    if compare_with is not None:
+        comparison = compare(facts.layout, inspect(Path(compare_with).expanduser()).layout)
+        differences += comparison.differences
+        compared = comparison.num_same
+    extracted = None if target is None else _extract(facts, run, target)
+    result = _described(place, facts, findings)
+    result = replace(result, differences=tuple(differences), contract=contract, compared=compared, extracted=extracted)
+    return replace(result, tensors=tensor_rows(facts)) if tensors else result
+
+
+def _judged(path: Path) -> tuple[Inspected, tuple[Finding, ...]]:
+    """Return the facts of a file and what the rules say to them."""
+    facts = inspect(path)
+    notes: tuple[Finding, ...] = ()
+    layout = facts.layout
+    if layout.is_ours and layout.config is not None and layout.kind != ENCODER:
+        try:
+            facts = replace(facts, misfits=misfits(layout.config, layout.main))
+        except ConfigError as error:
+            problem = f"the stored configuration is not valid: {error.problem}"
+            notes = (Finding("K15", Severity.ERROR, problem, "meta.config", fix="xectool config check CONFIG"),)
+    report = run_rules((*BYTE_RULES, *CONTENT_RULES), facts).report
+    return facts, (*report, *notes)
+
+
+def _contract(facts: Inspected, run: RunConfig) -> tuple[tuple[KeyEffect, ...], tuple[Finding, ...]]:
+    layout = facts.layout
+    if not layout.is_ours or layout.config is None:
+        problem = "the file stores no configuration to hold this one against"
+        return (), (Finding("K15", Severity.WARNING, problem, str(facts.contents.path)),)
+    effects = resume_contract(layout.config, run, layout.meta)
+    bad = [item for item in effects if item.is_bad]
+    findings = tuple(
+        Finding("CFG-46", Severity.ERROR, f"{item.line()}: {item.effect} ({item.why})", item.key, fix=item.paste())
+        for item in bad
+    )
+    return effects, findings
+
+
+def _target(path: Path, extract: str | None, output: Path | str | None) -> Path | None:
+    """Return where a part goes, after checking that both options are there and nothing is overwritten."""
+    if extract is None and output is None:
+        return None
+    if extract is None or output is None:
+        raise UsageError(
+            "--extract and --output go together", where="command line", fix="--extract encoder --output F.pt"
+        )
+    if extract != ENCODER:
+        fix = did_you_mean(extract, [ENCODER]) or "--extract encoder"
+        raise UsageError(f"there is no part '{extract}' to extract", where="--extract", fix=fix)
+    target = Path(output).expanduser()
+    if target.suffix not in SUFFIXES:
+        raise UsageError(
+            f"unknown suffix '{target.suffix}'", where="--output", fix=f"--output {target.stem}.safetensors"
+        )
+    if target.exists():
+        raise UsageError(f"{target} exists already", where="--output", fix=f"--output another_{target.name}")
+    return target
+
+
+def _extract(facts: Inspected, run: RunConfig | None, target: Path) -> str:
+    layout = facts.layout
+    config = layout.config if run is None else run.to_dict()
+    lineage = {
+        "source": facts.contents.path.name,
+        "source_sha256": facts.contents.sha256,
+        "epoch": layout.epoch,
+        "step": layout.step,
+    }
+    store.save(target, extract_encoder(layout.weights, layout.kind, config, lineage))
+    return str(target)
+
+
+def _described(path: Path, facts: Inspected, findings: tuple[Finding, ...]) -> CheckpointInspected:
+    contents, layout = facts.contents, facts.layout
+    exact, missing = bit_exact(facts)
+    fit = fitness(facts)
+    errors = [found for found in findings if found.severity is Severity.ERROR]
+    return CheckpointInspected(
+        path=str(path),
+        verdict=_verdict(facts, errors),
+        why=_reasons(fit, errors),
+        next=_next(path, facts, fit, errors),
+        format=layout.origin,
+        container=contents.format,
+        kind=layout.kind,
+        epoch=layout.epoch,
+        step=layout.step,
+        tasks=tasks_of(layout.config),
+        parameters=parameters_of(facts),
+        finite=not facts.nonfinite,
+        has_optimizer=facts.optimizer is not None,
+        has_ema=bool(layout.weights.get("ema")),
+        config=layout.config,
+        sections=sections_of(facts),
+        sha256=contents.sha256,
+        size_bytes=contents.size_bytes,
+        fit_for=fit,
+        bit_exact_resume=exact,
+        bit_exact_missing=missing,
+        checksums=contents.checksums,
+        prefixes=layout.wrappers,
+        unsafe_globals=tuple(contents.unsafe),
+        lineage=lineage_of(facts),
+        facts=dict(contents.facts),
+        findings=findings,
+    )
+
+
+def _verdict(facts: Inspected, errors: Sequence[Finding]) -> str:
+    layout = facts.layout
+    whose = layout.origin if layout.origin != XECTOOL else "xectool"
+    what = f"{layout.kind} ({whose})"
+    if not errors:
+        return f"a sound checkpoint: {what}"
+    states = (
+        (any(item.trust == "code" for item in facts.contents.unsafe), "dangerous"),
+        (bool(facts.contents.unsafe) and errors[0].code == "K03", "not safe to load"),
+        (not facts.is_intact, "damaged"),
+        (bool(facts.nonfinite), "not finite"),
+    )
+    return f"{next((name for holds, name in states if holds), 'not usable as it is')}: {what}"
+
+
+def _reasons(fit: Sequence[Fitness], errors: Sequence[Finding]) -> tuple[str, ...]:
+    if errors:
+        return tuple(f"{found.problem} ({found.where})" if found.where else found.problem for found in errors[:5])
+    return tuple(f"{item.action}: {'yes' if item.possible else 'no'}, {item.why}" for item in fit)
+
+
+def _next(path: Path, facts: Inspected, fit: Sequence[Fitness], errors: Sequence[Finding]) -> str:
+    name = shlex.quote(str(path))
+    if errors:
+        return errors[0].fix
+    possible = {item.action for item in fit if item.possible}
+    if "resume" in possible:
+        return f"xectool train CONFIG --resume {name}"
+    if "predict" in possible:
+        return f"xectool predict {name} DATA.root"
+    if "fine-tune" in possible:
+        return f"xectool train CONFIG --set checkpoint.init_from={name}"
+    if facts.layout.is_ours and facts.layout.config is None:
+        return f"xectool inspect-ckpt {name} --extract encoder --config CONFIG --output encoder.pt"
+    return f"xectool inspect-ckpt {name} --tensors"

@@ -1,0 +1,143 @@
+"""What every command that predicts loads: a model with its weights, and the events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from xectool.checkpoint import store
+from xectool.checkpoint.format import Checkpoint
+from xectool.config.load import config_from_dict
+from xectool.config.root import RegressorConfig, RunConfig
+from xectool.data.events import EventSource
+from xectool.data.loader import EventLoader
+from xectool.data.source import open_source
+from xectool.errors import CheckpointError, UsageError
+from xectool.findings import Finding
+from xectool.models.build import build_model
+from xectool.rootio.files import is_remote
+from xectool.tasks import build_task
+from xectool.tasks.base import TrainingTask
+from xectool.training.build import sequential_loader
+from xectool.training.device import Execution, plan_execution
+from xectool.training.distributed import Ranks
+from xectool.training.state import load_task, load_weights
+
+_WINDOW_EVENTS = 1024
+WEIGHTS = ("auto", "ema", "model", "best")
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model that is ready to predict.
+
+    Attributes:
+        config: What it was trained with.
+        network: The network with its weights, on its device.
+        task: What it was trained on.
+        execution: Device and precision.
+        checkpoint: Where it comes from.
+        notes: What is worth knowing about how it runs.
+    """
+
+    config: RunConfig
+    network: nn.Module
+    task: TrainingTask
+    execution: Execution
+    checkpoint: Checkpoint
+    notes: tuple[Finding, ...] = ()
+
+
+def check_options(weights: str, batch_size: int, max_events: int | None) -> None:
+    """Refuse options that no prediction can be made with.
+
+    Raises:
+        UsageError: An option is out of range.
+    """
+    if weights not in WEIGHTS:
+        raise UsageError(f"unknown weights '{weights}'", where="--weights", fix=f"one of {', '.join(WEIGHTS)}")
+    if batch_size < 1:
+        raise UsageError(f"a batch of {batch_size} events", where="--batch-size", fix="--batch-size 256")
+    if max_events is not None and max_events < 1:
+        raise UsageError(f"{max_events} events leave nothing to predict", where="--max-events", fix="--max-events 1000")
+
+
+def load_checkpoint(path: str | Path, weights: str) -> Checkpoint:
+    """Return the checkpoint; ``best`` is the best one of its run, whichever checkpoint of the run is named.
+
+    Raises:
+        CheckpointError: There is none, or none that is sound.
+    """
+    path = Path(path).expanduser()
+    checkpoint = store.load(path)
+    best = path.with_name(store.BEST_NAME)
+    if weights != "best" or checkpoint.best or path == best:
+        return checkpoint
+    if not best.exists():
+        raise CheckpointError(
+            "the best weights are asked for, and the run has no best checkpoint",
+            where=str(best),
+            fix="--weights ema, or --weights model",
+            code="XT-CKPT-NO-BEST",
+        )
+    return store.load(best)
+
+
+def ready_model(checkpoint: Checkpoint, name: str | Path, weights: str, device: str | None) -> LoadedModel:
+    """Return the network and task of a checkpoint with the wanted weights.
+
+    Args:
+        checkpoint: What was loaded.
+        name: How the user named it.
+        weights: One of :data:`WEIGHTS`.
+        device: Device that goes before the configuration's.
+
+    Raises:
+        XecError: The checkpoint does not fit its configuration, or the device does not exist.
+    """
+    config = config_from_dict(checkpoint.config, str(name))
+    execution = plan_execution(config.training.model_copy(update={"compile": "none"}), device)
+    network = build_model(config)
+    load_weights(network, checkpoint.weights(weights))
+    network = network.to(execution.device)
+    task = build_task(config, network).to(execution.device)
+    load_task(task, checkpoint)
+    return LoadedModel(config, network, task, execution, checkpoint)
+
+
+def served_in_order(loaded: LoadedModel, source: EventSource, batch_size: int) -> EventLoader:
+    """Return a loader of all events in file order, whose memory does not follow the training's window.
+
+    A training shuffles inside ``data.chunksize`` events; a prediction that held as many would need more memory for
+    200 000 events than for 2000.
+    """
+    window = {"num_workers": 0, "num_shards": 1, "chunksize": max(2 * batch_size, _WINDOW_EVENTS)}
+    # Options of worker processes mean nothing without any, and the schema does not need to be asked again.
+    config = loaded.config.model_copy(update={"data": loaded.config.data.model_copy(update=window)})
+    return sequential_loader(source, config, loaded.execution, Ranks(), batch_size)
+
+
+def open_events(config: RunConfig, data: Sequence[str], max_events: int | None) -> EventSource:
+    """Open the files without the training's cuts: every event is served, whether its truth is known or not."""
+    tasks = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
+    section = config.data.model_copy(update={"num_workers": 0})
+    source = open_source(section, list(data), tasks=tasks, require_truth=False)
+    return source if max_events is None else source.first(max_events)
+
+
+def refuse_own_input(target: Path, source: EventSource, option: str) -> None:
+    """Refuse to replace a file that is read: that would destroy the data.
+
+    Raises:
+        UsageError: The target is one of the files.
+    """
+    for file in source.files:
+        if target.exists() and not is_remote(file.path) and target.samefile(file.path):
+            raise UsageError(
+                f"the output would replace its own input, {file.path}",
+                where=option,
+                fix=f"{option} {target.with_name(f'{option[2:]}_{target.name}')}",
+            )

@@ -1,0 +1,245 @@
+"""``lr-sweep``: which learning rate, measured with the steps of the run itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xectool.config.edit import with_value
+from xectool.config.load import load_config
+from xectool.config.root import RunConfig
+from xectool.engine.explanation import explain
+from xectool.engine.training import start_from
+from xectool.errors import ConfigError, UsageError
+from xectool.findings import Finding, Severity
+from xectool.report.lr_sweep import SweepPoints, plot_lr_sweep
+from xectool.runlog.atomic import write_json, write_text
+from xectool.training.lr_sweep.refusal import bad_batches, refusals, unscaled
+from xectool.training.lr_sweep.remarks import remarks, unsure
+from xectool.training.lr_sweep.rows import RateRow, with_optimal
+from xectool.training.lr_sweep.runner import Sweeper
+from xectool.training.lr_sweep.setup import sweep_parts
+from xectool.training.lr_sweep.sweep import Sweep, sweep_grid, sweep_ramp
+from xectool.training.parts import RunParts
+from xectool.training.progress import NullObserver, Observer
+
+__all__ = ["LrSweepResult", "RateRow", "lr_sweep"]
+
+DEFAULT_RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3)
+GRID_STEPS, RAMP_STEPS = 40, 100
+FEWEST_STEPS, USUAL_STEPS = 5, 20  # F046
+HIGHEST_RATE = 10.0  # bound of training.lr
+
+
+@dataclass(frozen=True)
+class LrSweepResult:
+    """What a sweep found.
+
+    Attributes:
+        mode: ``grid`` or ``ramp``.
+        rows: The rates that were asked for, the lowest first; of a ramp intervals of the rate.
+        beyond: Rates tried above the default grid because its highest was the best.
+        recommended_lr: The rate; None where the sweep cannot say.
+        band: Lowest and highest rate a single seed recommends.
+        rule: How the rate was found.
+        key: Configuration key it belongs to.
+        configured_lr: What that key says now.
+        steps: Steps at each rate and seed.
+        seeds: Sets of weights and batches.
+        start: Where the weights come from.
+        inputs: Numbers of each input channel of the first batch.
+        plot: PNG; the PDF and ``lr_sweep.json`` lie beside it. None without ``--output``.
+        written: Configuration the rate was written into, or None.
+        reference: The table of the older notes with its corrections, where it was asked for.
+        findings: Why there is no rate, or what to know about it.
+    """
+
+    mode: str
+    rows: tuple[RateRow, ...]
+    beyond: tuple[RateRow, ...]
+    recommended_lr: float | None
+    band: tuple[float, float] | None
+    rule: str
+    key: str
+    configured_lr: float
+    steps: int
+    seeds: int
+    start: str
+    inputs: dict[str, dict[str, float]]
+    plot: str | None = None
+    written: str | None = None
+    reference: str | None = None
+    findings: tuple[Finding, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result keys of the command-line contract."""
+        return {name: value for name, value in vars(self).items() if name != "findings"}
+
+
+def lr_sweep(  # noqa: PLR0913  the function is the command: one argument an option
+    config: str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    lrs: Sequence[float] = (),
+    ramp: tuple[float, float] | None = None,
+    steps: int | None = None,
+    seeds: int = 2,
+    ckpt: str | Path | None = None,
+    device: str | None = None,
+    write: bool = False,
+    output: str | Path | None = None,
+    show_reference: bool = False,
+    observer: Observer | None = None,
+) -> LrSweepResult:
+    """Sweep the learning rate of a configuration; nothing of it is changed without ``write``.
+
+    Args:
+        config: YAML file.
+        overrides: ``key=value`` settings that go before the file's.
+        lrs: Rates of a grid; by default 1e-5 to 1e-3, continued upwards while the highest is the best.
+        ramp: Lowest and highest rate of a ramp, in place of a grid.
+        steps: Steps at each rate (40), or of the ramp (100).
+        seeds: Sets of weights and batches, at least two.
+        ckpt: Weights to start from, as ``checkpoint.init_from``.
+        device: Device that goes before the configuration's.
+        write: Put the recommended rate into the file.
+        output: Folder for plots and all numbers.
+        show_reference: Add the table of the older notes, with its corrections.
+        observer: Receives progress.
+
+    Raises:
+        XecError: Anything the user can act on.
+    """
+    rates, length = _checked(lrs, ramp, steps, seeds)
+    start = [] if ckpt is None else [f"checkpoint.init_from={Path(ckpt).expanduser().absolute()}"]
+    loaded = load_config(config, [*overrides, *start])
+    watching = observer or NullObserver()
+    with sweep_parts(loaded.config, device) as parts:
+        sweeper = _sweeper(parts, length, watching)
+        watching.phase("sweep", seeds * length * (1 if ramp else len(rates)))
+        if ramp is not None:
+            sweep = sweep_ramp(sweeper, *ramp, seeds)
+        else:
+            sweep = sweep_grid(sweeper, rates, seeds, extend=not lrs)
+        baseline = parts.baseline.objective
+    result = _result(sweep, loaded.config, str(config), length, seeds, baseline, ramp is not None)
+    drawn = None if output is None else _drawn(result, sweep, Path(output).expanduser())
+    written = _written(result, Path(config)) if write and result.recommended_lr is not None else None
+    reference = explain("lr-sweep").text if show_reference else None
+    added = {"findings": (*result.findings, *loaded.findings), "plot": drawn, "written": written}
+    return LrSweepResult(**{**vars(result), **added, "reference": reference})
+
+
+def _checked(
+    lrs: Sequence[float], ramp: tuple[float, float] | None, steps: int | None, seeds: int
+) -> tuple[tuple[float, ...], int]:
+    """Return the rates of the grid, rising, and the number of steps."""
+    length = steps if steps is not None else GRID_STEPS if ramp is None else RAMP_STEPS
+    if lrs and ramp is not None:
+        raise UsageError("a grid and a ramp at once", where="--lrs, --range", fix="leave out one of the two")
+    if length < (FEWEST_STEPS if ramp is None else USUAL_STEPS):
+        raise UsageError(f"{length} steps say nothing about a rate", where="--steps", fix=f"--steps {GRID_STEPS}")
+    if seeds < 2:
+        raise UsageError(
+            "one seed cannot tell a difference of rates from one of weights", where="--seeds", fix="--seeds 2"
+        )
+    rates = tuple(sorted(set(lrs))) or DEFAULT_RATES
+    wrong = [lr for lr in (*rates, *(ramp or ())) if not 0 < lr <= HIGHEST_RATE]
+    if wrong:
+        raise UsageError(f"{wrong[0]:g} is no learning rate", where="--lrs, --range", fix="--lrs 1e-4,3e-4,1e-3")
+    if ramp is not None and not ramp[0] * 10 <= ramp[1]:
+        raise UsageError("a ramp spans a factor of ten or more", where="--range", fix="--range 1e-6:1e-1")
+    return rates, length
+
+
+def _sweeper(parts: RunParts, steps: int, observer: Observer) -> Sweeper:
+    path = parts.config.checkpoint.init_from
+    said: list[str] = []
+
+    def start() -> None:
+        # The same remarks come with each seed; they are worth one reading.
+        start_from(parts, Path(str(path)).expanduser(), NullObserver() if said else observer)
+        said.append(str(path))
+
+    def taken() -> None:
+        observer.advanced(1, {})
+
+    return Sweeper(parts, steps, start if path else lambda: None, on_step=taken)
+
+
+def _result(  # noqa: PLR0913  what the parts of the result are made of
+    sweep: Sweep, config: RunConfig, path: str, steps: int, seeds: int, baseline: float, ramp: bool
+) -> LrSweepResult:
+    if not sweep.curves:
+        findings: tuple[Finding, ...] = (unscaled(sweep.inputs),)
+    else:
+        findings = refusals(sweep.rows, sweep.curves, sweep.inputs, baseline, path)
+        if not findings and sweep.choice is None:
+            findings = (unsure(sweep, path),)
+        if not any(found.code == "XT-NAN-DATA" for found in findings):
+            findings += bad_batches(sweep.curves, path)
+    refused = any(found.severity is Severity.ERROR for found in findings)
+    choice = None if refused else sweep.choice
+    rows = sweep.rows if ramp else with_optimal(sweep.rows, choice.lr if choice else None)
+    key = "training.lr"
+    if config.training.lr_scheduler == "onecycle" and config.training.max_lr is not None:
+        key = "training.max_lr"  # which goes before lr there
+    if choice is not None:
+        findings += remarks(rows, choice, sweep, steps, path)
+    asked = rows if ramp else tuple(row for row in rows if row.lr in sweep.rates)
+    return LrSweepResult(
+        mode="ramp" if ramp else "grid",
+        rows=asked,
+        beyond=tuple(row for row in rows if row not in asked),
+        recommended_lr=choice.lr if choice else None,
+        band=choice.band if choice else None,
+        rule=choice.rule if choice else "",
+        key=key,
+        configured_lr=float(config.training.max_lr or 0.0 if key.endswith("max_lr") else config.training.lr),
+        steps=steps,
+        seeds=seeds,
+        start=config.checkpoint.init_from or f"weights of seeds {config.training.seed} and on",
+        inputs=sweep.inputs.channels,
+        findings=findings,
+    )
+
+
+def _drawn(result: LrSweepResult, sweep: Sweep, folder: Path) -> str | None:
+    """Write plots and numbers; return the path of the PNG, None where there is no curve to draw."""
+    folder.mkdir(parents=True, exist_ok=True)
+    curves = [
+        {"lr": curve.lr, "seed": curve.seed, "losses": curve.losses.tolist(), "grad_norms": curve.grad_norms.tolist()}
+        for curve in sweep.curves
+    ]
+    rows = (*result.rows, *result.beyond)
+    write_json(folder / "lr_sweep.json", {**result.as_dict(), "rows": [vars(row) for row in rows], "curves": curves})
+    if not rows:
+        return None
+    band = result.band
+    lr = result.recommended_lr
+    starts = [row.loss_start for row in rows if math.isfinite(row.loss_start)]
+    points = SweepPoints(
+        rates=np.array([row.lr for row in rows]),
+        losses=np.array([row.loss_end for row in rows]),
+        errors=np.nan_to_num([row.loss_decrease_error for row in rows]),
+        norms=np.array([row.grad_norm_max for row in rows]),
+        start=starts[0] if starts else 0.0,
+        recommended=None if band is None or lr is None else (band[0], lr, band[1]),
+    )
+    return str(plot_lr_sweep(points, folder)[1])
+
+
+def _written(result: LrSweepResult, path: Path) -> str:
+    """Put the rate into the file: one line changes, in one rename."""
+    target = path.expanduser().resolve()
+    text = target.read_bytes().decode("utf-8")
+    mode = target.stat().st_mode & 0o777
+    write_text(target, with_value(text, result.key, result.recommended_lr, str(path)), mode=mode)
+    if load_config(path).config.training.model_dump()[result.key.split(".")[1]] != result.recommended_lr:
+        raise ConfigError(f"{result.key} was written but does not count", where=str(path), fix="write it by hand")
+    return str(path)

@@ -1,0 +1,177 @@
+"""``predict --repair``: copy ROOT files with their dead sensors filled by an inpainter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from xectool.data.dead_masks import open_dead_sensors
+from xectool.engine.loading import (
+    LoadedModel,
+    check_options,
+    load_checkpoint,
+    open_events,
+    ready_model,
+    refuse_own_input,
+)
+from xectool.errors import UsageError
+from xectool.findings import Finding, Severity
+from xectool.models.inpainter import Inpainter
+from xectool.tasks.event_variants import Fill
+from xectool.training.memory_faults import memory_faults
+from xectool.training.progress import NullObserver, Observer
+from xectool.training.repair import FLAG_BRANCH, Repaired, RepairRun, write_repaired
+
+
+@dataclass(frozen=True)
+class RepairResult:
+    """What a repair wrote.
+
+    Attributes:
+        events: Events written.
+        events_per_s: Throughput, reading and writing included.
+        output: The ROOT file.
+        dead: Where the dead sensors are known from.
+        dead_per_event: Mean number of dead sensors in an event.
+        filled_per_event: Mean number of them that the inpainter filled.
+        findings: What was noticed about the files, and which branches could not be carried.
+    """
+
+    events: int
+    events_per_s: float
+    output: str
+    dead: str
+    dead_per_event: float
+    filled_per_event: float
+    findings: tuple[Finding, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result keys of the command-line contract."""
+        return {name: value for name, value in vars(self).items() if name != "findings"}
+
+
+def repair(  # noqa: PLR0913 - the function is the command: one argument an option
+    model: str | Path,
+    data: Sequence[str],
+    *,
+    output: str | Path,
+    dead: str | None = None,
+    run_number: int | None = None,
+    weights: str = "auto",
+    batch_size: int = 256,
+    device: str | None = None,
+    max_events: int | None = None,
+    observer: Observer | None = None,
+) -> RepairResult:
+    """Write the events of ROOT files with their dead sensors filled, flagged in a branch ``repaired``.
+
+    Args:
+        model: Checkpoint of an inpainter, of ours or of the older system.
+        data: ROOT files, globs, directories, ``@list`` files or urls.
+        output: ROOT file to write.
+        dead: Origin of the dead channels; None fills the sensors without a reading, event by event.
+        run_number: Run that a database is asked for.
+        weights: ``auto`` (EMA where present), ``ema``, ``model`` or ``best``.
+        batch_size: Events in one forward pass.
+        device: Device; None takes the configuration's.
+        max_events: Stop after this many events.
+        observer: Receives progress.
+
+    Raises:
+        XecError: Anything the user can act on.
+    """
+    watching, target = observer or NullObserver(), Path(output).expanduser()
+    check_options(weights, batch_size, max_events)
+    loaded = load_inpainter(model, weights, device, "--repair")
+    source = open_events(loaded.config, data, max_events)
+    refuse_own_input(target, source, "--repair")
+    sensors = open_dead_sensors(dead, run_number, source)
+    run = RepairRun(filler(loaded), sensors, loaded.execution.device, batch_size, lambda: watching.advanced(1, {}))
+    watching.phase("repair", sum(-(-file.num_selected // batch_size) for file in source.files))
+    with memory_faults(loaded.config, "predicting"):
+        written = write_repaired(source, target, run)
+    return RepairResult(
+        written.num_events,
+        written.events_per_s,
+        str(output),
+        sensors.origin,
+        written.num_dead / written.num_events,
+        written.num_filled / written.num_events,
+        (*source.findings, *_findings(written, str(output))),
+    )
+
+
+def load_inpainter(path: str | Path, weights: str, device: str | None, option: str) -> LoadedModel:
+    """Return an inpainter that predicts photons.
+
+    Raises:
+        UsageError: The checkpoint is of another kind, or does not predict photons.
+        XecError: The checkpoint cannot be loaded.
+    """
+    checkpoint = load_checkpoint(path, weights)
+    if checkpoint.kind != "inpainter":
+        raise UsageError(
+            f"{path} is of kind {checkpoint.kind}; only an inpainter fills dead sensors",
+            where=option,
+            fix="xectool predict INPAINTER DATA --repair repaired.root, with the checkpoint of a run of kind inpainter",
+        )
+    loaded = ready_model(checkpoint, path, weights, device)
+    if "npho" not in cast(Inpainter, loaded.network).channels:
+        raise UsageError(
+            f"{path} predicts times only, and a sensor without photons stays dead",
+            where=option,
+            fix="train an inpainter with model.predict_channels: [npho] or [npho, time]",
+        )
+    return loaded
+
+
+def filler(loaded: LoadedModel) -> Fill:
+    """Return what an inpainter in evaluation mode says about hidden sensors."""
+    network = cast(Inpainter, loaded.network).eval()
+
+    @torch.inference_mode()
+    def fill(npho: Tensor, time: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        with loaded.execution.autocast():
+            return network.inpaint(npho, time, mask)
+
+    return fill
+
+
+def _findings(written: Repaired, output: str) -> list[Finding]:
+    found = [
+        Finding(
+            "XT-REPAIR-BRANCH",
+            Severity.WARNING,
+            f"branch '{name}' is not in the repaired file: {reason}",
+            where=output,
+            fix="read it from the input files; the events are in the same order",
+        )
+        for name, reason in written.left_out.items()
+    ]
+    unfilled = written.num_dead - written.num_filled
+    if unfilled:
+        found.append(
+            Finding(
+                "XT-REPAIR-UNFILLED",
+                Severity.WARNING,
+                f"the inpainter has no answer for {unfilled} of {written.num_dead} dead readings: they stay dead",
+                where=output,
+                fix=f"they are dead in npho with {FLAG_BRANCH} 0; an inpainter of model.geometry: physical covers all",
+            )
+        )
+    if not written.num_dead:
+        found.append(
+            Finding(
+                "XT-REPAIR-NOTHING",
+                Severity.WARNING,
+                "no event has a dead sensor: the repaired file equals its input",
+                where=output,
+                fix="--dead dead_channels.txt names the sensors to fill",
+            )
+        )
+    return found

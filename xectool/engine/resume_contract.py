@@ -1,0 +1,207 @@
+"""What each key of a configuration would do to a checkpoint: nothing, no harm, other outputs, or no fit at all."""
+
+from __future__ import annotations
+
+import copy
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from xectool.config.load import config_from_dict
+from xectool.config.root import RunConfig
+from xectool.config.serialize import dotted_values, inline_yaml
+from xectool.errors import XecError
+from xectool.models.build import build_model
+from xectool.training.resume import ORDER_KEYS, OUTPUT_EXCEPT
+
+SAME: Final = "same"
+HARMLESS: Final = "harmless"
+SILENT: Final = "changes outputs silently"
+NO_FIT: Final = "does not fit"
+_MEANING: Final = ("normalization.", "model.", "tasks.")
+_INPUTS: Final = ("data.npho_branch", "data.time_branch", "data.truth_branches.")
+_SHAPING: Final = ("model.", "tasks.", "training.auto_channel_weight")
+_NOTES: Final = {
+    "training.ema_decay": "the average goes on with the new decay, starts now, or is dropped",
+    "training.lr": "the new rate applies from the next step",
+    "training.amp": "other rounding: not bit for bit",
+    "training.compile": "other rounding: not bit for bit",
+    "training.device": "other rounding: not bit for bit",
+}
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class _WithoutStorage(TorchFunctionMode):
+    """Gives uninitialised tensors, which layers make for their weights, no memory; tables are computed as always."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        settings = dict(kwargs or {})
+        if func is torch.empty:
+            settings["device"] = "meta"
+        return func(*args, **settings)
+
+
+@dataclass(frozen=True)
+class KeyEffect:
+    """What one key does when a run goes on from a checkpoint.
+
+    Attributes:
+        key: Dotted key.
+        saved: Value in the checkpoint.
+        current: Value in the configuration.
+        effect: ``same``, ``harmless``, ``changes outputs silently`` or ``does not fit``.
+        why: One clause.
+    """
+
+    key: str
+    saved: Any
+    current: Any
+    effect: str
+    why: str = ""
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether a resume with it would be wrong."""
+        return self.effect in (SILENT, NO_FIT)
+
+    def line(self) -> str:
+        """Return the key with both values."""
+        return f"{self.key}: {_shown(self.saved)} in the checkpoint, {_shown(self.current)} in the configuration"
+
+    def paste(self) -> str:
+        """Return the option that takes the value of the checkpoint."""
+        return f"--set {shlex.quote(f'{self.key}={_shown(self.saved)}')}"
+
+
+def misfits(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
+    """Return how weights contradict the network their configuration describes.
+
+    Raises:
+        ConfigError: The configuration is not valid.
+    """
+    expected = shapes_of(config_from_dict(config, "the checkpoint's configuration"))
+    found = {name: tuple(value.shape) for name, value in weights.items()}
+    wrong = [f"{name} is missing" for name in expected if name not in found]
+    wrong += [f"{name} is unexpected" for name in found if name not in expected]
+    wrong += [
+        f"{name} is {list(found[name])}, the configuration gives {list(shape)}"
+        for name, shape in expected.items()
+        if name in found and found[name] != shape
+    ]
+    return tuple(wrong)
+
+
+def shapes_of(config: RunConfig) -> dict[str, tuple[int, ...]]:
+    """Return names and shapes of the weights of a configured network; no memory is used for them."""
+    with torch.random.fork_rng(devices=[]), _WithoutStorage():
+        model = build_model(config)
+    return {name: tuple(value.shape) for name, value in model.state_dict().items()}
+
+
+def resume_contract(saved: Mapping[str, Any], current: RunConfig, meta: Mapping[str, Any]) -> tuple[KeyEffect, ...]:
+    """Return the effect of every key a checkpoint stores, worst first.
+
+    Args:
+        saved: Configuration in the checkpoint; keys it does not store are not judged.
+        current: Configuration of the run that would go on.
+        meta: Facts of the checkpoint, for its place in the epoch.
+    """
+    before, now = dotted_values(saved), dotted_values(current.to_dict())
+    judge = _Judge(saved, current, meta)
+    is_ours = "training" in saved  # the older system stores less, and what it does not store differs from nothing
+    keys = [*before, *(key for key in now if key not in before and key.split(".")[0] in saved and is_ours)]
+    found = [judge.effect(key, before.get(key), now.get(key)) for key in keys]
+    order = (NO_FIT, SILENT, HARMLESS, SAME)
+    return tuple(sorted(found, key=lambda item: order.index(item.effect)))
+
+
+class _Judge:
+    def __init__(self, saved: Mapping[str, Any], current: RunConfig, meta: Mapping[str, Any]) -> None:
+        self.saved, self.current = saved, current.to_dict()
+        self.same_kind = saved.get("kind") == current.kind
+        progress = meta.get("progress")
+        self.progress: Mapping[str, Any] = progress if isinstance(progress, Mapping) else {}
+        self.changes_shapes = cache(self._changes_shapes)
+
+    def effect(self, key: str, before: Any, now: Any) -> KeyEffect:
+        if _plain(before) == _plain(now):
+            return KeyEffect(key, before, now, SAME)
+        effect, why = next(self._judgements(key, before, now))
+        return KeyEffect(key, before, now, effect, why)
+
+    def _judgements(self, key: str, before: Any, now: Any) -> Iterator[tuple[str, str]]:
+        """Yield the effect and the reason; the first one counts."""
+        yield from self._refusals(key, now)
+        if now == "auto" and key.endswith((".scale", ".shift")):
+            yield HARMLESS, "auto takes the number from the checkpoint"
+        if self._is_idle(key):
+            yield HARMLESS, "the task is off in both"
+        if key.startswith(_SHAPING) and self.same_kind and self.changes_shapes(key):
+            yield NO_FIT, "weights of other names or shapes"
+        if key.rsplit(".", 1)[-1] in OUTPUT_EXCEPT:
+            yield HARMLESS, "acts in training only"
+        if key.startswith(_MEANING):
+            yield SILENT, self._meaning(key, before)
+        if key.startswith(_INPUTS):
+            yield SILENT, "the weights load, and the network reads something else"
+        yield HARMLESS, _NOTES.get(key, "does not touch the weights")
+
+    def _refusals(self, key: str, now: Any) -> Iterator[tuple[str, str]]:
+        """Yield why a resume cannot go on at all."""
+        if key == "kind":
+            yield NO_FIT, "another network; its encoder can be taken with checkpoint.init_from"
+        if key == "loss_balance":
+            yield NO_FIT, "the loss has learned other weights"
+        if self.progress.get("batch") and any(key == order or key.startswith(f"{order}.") for order in ORDER_KEYS):
+            yield NO_FIT, "the checkpoint lies inside an epoch, which would go on with other batches"
+        if key == "training.epochs" and int(self.progress.get("epoch", 0)) > int(now or 0):
+            yield NO_FIT, f"{int(self.progress['epoch']) - 1} epochs are done, so none is left"
+
+    def _is_idle(self, key: str) -> bool:
+        """Return whether a key belongs to a task that is off before and after."""
+        section, _, rest = key.partition(".")
+        return section == "tasks" and "." in rest and not self._enabled(rest.partition(".")[0])
+
+    def _meaning(self, key: str, before: Any) -> str:
+        if key.endswith(".enabled"):
+            return "the head was not trained with this task" if not before else "the task is no longer learnt"
+        return "the weights load, and mean something else"
+
+    def _enabled(self, task: str) -> bool:
+        sections = (values.get("tasks", {}).get(task, {}) for values in (self.saved, self.current))
+        return any(section.get("enabled") for section in sections)
+
+    def _changes_shapes(self, key: str) -> bool:
+        """Return whether this key alone gives the saved network other weights."""
+        changed = copy.deepcopy(dict(self.saved))
+        _put(changed, key, dotted_values(self.current).get(key))
+        try:
+            return shapes_of(config_from_dict(changed, key)) != self._saved_shapes()
+        except XecError:  # the key makes no network together with the others
+            return True
+
+    def _saved_shapes(self) -> Shapes:
+        return shapes_of(config_from_dict(self.saved, "the checkpoint's configuration"))
+
+
+def _put(values: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    for part in path:
+        values = values.setdefault(part, {})
+    values[last] = value
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _shown(value: Any) -> str:
+    return inline_yaml(_plain(value))
