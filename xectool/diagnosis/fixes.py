@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Sequence
 from typing import Final
 
 from xectool.diagnosis.evidence import Evidence
@@ -124,7 +125,7 @@ def run_name(evidence: Evidence, suffix: str) -> str:
     return shlex.quote(f"{evidence.run_dir.resolve().name[:100]}-{suffix}")
 
 
-def events_named(events: tuple[tuple[int, ...], ...], most: int = 3) -> str:
+def events_named(events: Sequence[tuple[int, ...]], most: int = 3) -> str:
     """Return event identities as text, e.g. ``file 0 entry 17 (run 1, event 18)``."""
     shown = [
         f"file {row[0]} entry {row[1]} (run {row[2]}, event {row[3]})" if len(row) >= 4 else str(row)

@@ -84,7 +84,7 @@ class _Followed(ModuleStack):
         name = self.top
         for value in tree_leaves(outputs):
             if isinstance(value, Tensor) and value.requires_grad:
-                value.register_hook(lambda _, name=name: self._begins(name))
+                value.register_hook(lambda _, name=name: self._begins(name))  # type: ignore[no-untyped-call]
 
     def _begins(self, name: str) -> None:
         self.backward_of = name
@@ -95,7 +95,7 @@ def digest(tensor: Tensor) -> str:
     plain = tensor.detach().contiguous()
     if plain.device.type == "cpu":
         data = plain.reshape(-1).view(torch.uint8).numpy()
-        return hashlib.blake2b(memoryview(data), digest_size=DIGEST_BYTES).hexdigest()
+        return hashlib.blake2b(data.data, digest_size=DIGEST_BYTES).hexdigest()
     bits = plain.reshape(-1).view(torch.uint8).to(torch.int64)
     places = torch.arange(1, len(bits) + 1, device=bits.device) * MIX
     return f"{int((bits * (places ^ (places >> 29))).sum()) & (2**64 - 1):016x}"

@@ -55,7 +55,7 @@ class Inspected:
         return {name: found for name, found in self.stats.items() if found.num_nonfinite and not self._is_bound(name)}
 
     def _is_bound(self, name: str) -> bool:
-        """Return whether a constant of a graph is made of zeros and infinities: what a comparison or a softmax needs."""
+        """Return whether a constant of a graph is zeros and infinities, as a comparison or a softmax needs."""
         if self.contents.format != "onnx":
             return False
         value = self.contents.values[name]
