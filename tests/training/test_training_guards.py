@@ -36,6 +36,7 @@ from xectool.errors import (
     RunDiverged,
     UsageError,
 )
+from xectool.runlog.process import tree_memory
 from xectool.runlog.reader import RunReader
 from xectool.runlog.status_page import StatusPage, Word
 from xectool.training.build import build_parts, open_data
@@ -257,8 +258,11 @@ def test_waiting_for_data_is_seen_at_step_50(parts: RunParts, wait: float, expec
 
 
 def test_full_host_memory_warns_then_stops(parts: RunParts, monkeypatch: pytest.MonkeyPatch) -> None:
-    left = {"bytes": 10**13}
-    monkeypatch.setattr("xectool.training.guards.memory.available_memory", lambda: left["bytes"])
+    left = {"share": 1e4}  # of what this process tree takes, however much that is
+    monkeypatch.setattr(
+        "xectool.training.guards.memory.available_memory",
+        lambda: int(left["share"] * tree_memory(os.getpid()).rss_bytes),
+    )
     guard, step = HostMemory(parts), facts(parts)
 
     def look() -> list[str]:
@@ -266,9 +270,9 @@ def test_full_host_memory_warns_then_stops(parts: RunParts, monkeypatch: pytest.
         return kinds(guard.after_step(Progress(step=1), step))
 
     assert look() == []
-    left["bytes"] = 5 * 10**7
+    left["share"] = 0.15
     assert "memory_warning" in look()
-    left["bytes"] = 0
+    left["share"] = 0.0
     with pytest.raises(OutOfMemory) as caught:
         look()
     assert caught.value.code == "XT-OOM-HOST"
