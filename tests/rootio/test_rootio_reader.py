@@ -162,7 +162,7 @@ def test_any_part_of_a_row_of_blocks_is_inflated_exactly(content, block, data):
 @pytest.mark.parametrize(
     ("packed", "message"),
     [
-        (b"ZL\x08\x05\x00\x00\x05\x00\x00abcde", "incorrect header"),
+        (b"ZL\x08\x05\x00\x00\x05\x00\x00abcde", "Decompression failed"),
         (b"QQ\x08\x05\x00\x00\x05\x00\x00abcde", "no algorithm of ROOT"),
         (b"ZL\x08\xff\x00\x00\x05\x00\x00abcde", "longer than its data"),
         (b"L4\x01\x0d\x00\x00\x05\x00\x0012345678abcde", "checksum of an LZ4 block"),

@@ -7,17 +7,17 @@ algorithm, one byte for its version, three bytes each for the compressed and unc
 from __future__ import annotations
 
 import lzma
-import zlib
 from typing import Any
 
 import cramjam
+import deflate
 import numpy as np
 import xxhash
 
 HEADER_BYTES = 9
 
 # What a broken byte can raise on its way through the decompressors and the header arithmetic.
-INFLATE_ERRORS = (ValueError, EOFError, zlib.error, lzma.LZMAError, cramjam.DecompressionError)
+INFLATE_ERRORS = (ValueError, EOFError, deflate.DeflateError, lzma.LZMAError, cramjam.DecompressionError)
 
 
 def inflate_range(data: Any, start: int, stop: int) -> Any:
@@ -69,7 +69,7 @@ def _block_header(view: memoryview, offset: int) -> tuple[bytes, int, int]:
 
 def _inflate_block(algorithm: bytes, data: memoryview, size: int) -> Any:
     if algorithm == b"ZL":
-        block: Any = zlib.decompress(data, bufsize=size)
+        block: Any = deflate.zlib_decompress(data, size)
     elif algorithm == b"L4":
         block = _inflate_lz4(data, size)
     elif algorithm == b"ZS":
@@ -77,7 +77,7 @@ def _inflate_block(algorithm: bytes, data: memoryview, size: int) -> Any:
     elif algorithm == b"XZ":
         block = lzma.decompress(data)
     elif algorithm == b"CS":
-        block = zlib.decompress(data, -zlib.MAX_WBITS, bufsize=size)
+        block = deflate.deflate_decompress(data, size)
     else:
         raise ValueError(f"a compressed block starts with {algorithm!r}, which is no algorithm of ROOT")
     if len(block) != size:
