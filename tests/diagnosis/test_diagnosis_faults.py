@@ -162,7 +162,7 @@ def test_a_loss_that_explodes_after_a_resume_is_the_state_it_brought_back(
 
 
 @few
-@given(seed=seeds, step=st.integers(25, 190), factor=st.floats(20, 1e8))
+@given(seed=seeds, step=st.integers(25, 190), factor=st.floats(40, 1e8))
 def test_one_wild_batch_is_an_event(record: Record, course: Any, seed: int, step: int, factor: float) -> None:
     run = course(seed=seed)
     run.scale(step, np.array([factor, 1.5, 1.2]), np.array([factor, 1.2, 1.1]))
@@ -364,6 +364,15 @@ def test_a_slow_checkpoint_file_system_is_named(
     for step in range(20, 200, 20):
         run.event(step, "checkpoint", path="checkpoint_last.pt", bytes=int(size), seconds=seconds)
     assert record(run).causes[0].code == "XT-CKPT-SLOW"
+
+
+def test_what_only_costs_time_comes_after_what_ended_the_run(record: Record, course: Any) -> None:
+    run = course(end="killed")
+    slow(run)
+    for step in range(20, 200, 20):
+        run.event(step, "checkpoint", path="checkpoint_last.pt", bytes=10**6, seconds=60.0)
+    assert roots(record(run))[0] == "XT-KILLED"
+    assert set(roots(record(run))[1:]) == {"XT-LOADER-SLOW", "XT-CKPT-SLOW"}
 
 
 def test_a_killed_run_is_named_by_what_it_was_doing(record: Record, course: Any) -> None:

@@ -68,6 +68,9 @@ _MEMORY: Final = frozenset({"XT-OOM-HOST", "XT-OOM-GPU", "XT-MEM-HIGH"})
 _FLAT: Final = frozenset({"XT-NO-LEARNING", "XT-COLLAPSED", "XT-CONFIG-LR"})
 """A rate that is too high is no second cause where it has made the loss jump, or where something led to that."""
 
+_COSTS_TIME: Final = frozenset({"XT-LOADER-SLOW", "XT-CKPT-SLOW", "XT-RECOMPILE", "XT-DB-LOCKED", "XT-TRACKER-DOWN"})
+"""What makes a run slow and leads to nothing else comes after whatever ended or spoiled it."""
+
 LEADS_TO: Final[dict[str, frozenset[str]]] = {
     "XT-INPUT-SCALE": _NAN | _SPIKES | _FLAT | {"XT-UNTRAINED-HEAD", "XT-DIVERGED", "XT-DATA-UNUSABLE"} | _STOPS,
     "XT-NAN-RESUME": _SPIKES | _STOPS | {"XT-NAN-WEIGHTS", "XT-NAN-LR", "XT-NAN-GRAD", "XT-RESTART"} | _FLAT,
@@ -146,8 +149,12 @@ def rank(opinions: Iterable[Opinion], suspicion: Sequence[str]) -> list[Cause]:
             roots.append(cause)
         else:
             following.append(replace(cause, follows=root.code, evidence=(*cause.evidence, f"follows from {root.code}")))
-    key = lambda cause: (cause.severity is Severity.INFO, -cause.confidence, order.get(cause.code, len(order)))  # noqa: E731
-    return [*sorted(roots, key=key), *sorted(following, key=key)]
+
+    def place(cause: Cause) -> tuple[bool, bool, float, int]:
+        info, slow = cause.severity is Severity.INFO, cause.code in _COSTS_TIME
+        return info, slow, -cause.confidence, order.get(cause.code, len(order))
+
+    return [*sorted(roots, key=place), *sorted(following, key=place)]
 
 
 def _one_a_symptom(opinions: Sequence[Opinion], order: dict[str, int]) -> list[Cause]:
