@@ -70,6 +70,7 @@ def test_each_step_says_which_random_numbers_memory_and_time_it_took(recorded):
         assert record.rng == stream_seed(record.seed, record.epoch, record.batch_start, 0)
         assert record.rss_bytes > 50_000_000
         assert (record.device_bytes, record.dropped) == (-1, 0)
+        assert record.queue_depth >= 0
         parts = (record.transfer_s, record.forward_s, record.backward_s, record.optimizer_s)
         assert all(0 < part < record.step_s for part in parts)
         assert 0 < record.log_s < record.step_s
@@ -287,6 +288,31 @@ def test_loaders_leave_notes_in_their_slots_in_threads_and_in_processes(tmp_path
     assert len({slot.pid for slot in slots}) == max(1, workers)
     assert sum(slot.reads for slot in slots) > len(slots)
     assert {slot.state for slot in slots} == ({"exit"} if workers else {"idle"})
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_queue_is_as_deep_as_windows_wait_and_empty_where_reading_is_slower(loader, workers, monkeypatch):
+    with loader(num_workers=workers, num_threads=2) as events:
+        assert events.queue_depth == -1
+        depths = []
+        for _ in events.epoch(1):
+            time.sleep(0.2)  # time enough to read all that may be read ahead
+            depths.append(events.queue_depth)
+        assert max(depths) >= 1
+        assert depths[-1] == 0  # nothing is left to read
+    if workers:
+        return
+    monkeypatch.setattr(WatchedReads, "__call__", _late(WatchedReads.__call__))
+    with loader(num_threads=1) as events:
+        assert {events.queue_depth for _ in events.epoch(1)} == {0}
+
+
+def _late(read):
+    def late(*arguments):
+        time.sleep(0.1)
+        return read(*arguments)
+
+    return late
 
 
 def test_loader_goes_on_without_notes_where_the_run_directory_is_gone(tmp_path, loader):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -130,11 +131,26 @@ class EventLoader:
         """Steps of an epoch, the same on every rank."""
         return self.plan.num_steps
 
+    @property
+    def queue_depth(self) -> int:
+        """Windows that are read ahead and wait for their first batch; -1 outside an epoch."""
+        return self._reader.num_ready if self._reader is not None else -1
+
     def close(self) -> None:
         """Stop the reading threads or processes; a later epoch starts them again."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
+
+    @contextmanager
+    def for_all_ranks(self) -> Iterator[EventLoader]:
+        """Give a loader that serves alone what the ranks of this one share; itself where there is only one."""
+        if self.plan.world_size == 1:
+            yield self
+            return
+        plan = replace(self.plan, world_size=1)
+        with EventLoader(self.source, plan, options=self.options, weights=self._weights) as whole:
+            yield whole
 
     def exclude(self, file_index: npt.NDArray[np.integer], entry: npt.NDArray[np.integer]) -> None:
         """Never serve these events again: their batches are shorter from now on, all others stay what they are.

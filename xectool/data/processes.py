@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import select
 import signal
 import threading
 from collections.abc import Sequence
@@ -71,10 +72,12 @@ class ProcessReader:
         self._pending: list[tuple[int, WindowKey]] = []
         # Window to (worker, buffer); the worker is -1 once the window is whole.
         self._held: dict[WindowKey, tuple[int, int]] = {}
+        self._used: set[WindowKey] = set()
         self._epoch = 0
         self._failed = False
         context = multiprocessing.get_context(start[0])
         parts = [slots.part(number, num_threads) if slots else None for number in range(num_workers)]
+        self._answers = select.poll()
         self._workers = [self._start_worker(context, num_threads, part) for part in parts]
 
     def start(self, epoch: int, keys: Sequence[WindowKey]) -> None:
@@ -94,11 +97,13 @@ class ProcessReader:
             self._failed = True  # until the answer is there
             self._receive(self._held[key][0])
             self._failed = False
+        self._used.add(key)
         return self._windows[self._held[key][1]]
 
     def retire(self, key: WindowKey) -> None:
         """Give a window back; its buffer is used for the next one."""
         _, buffer = self._held.pop(key)
+        self._used.discard(key)
         self._free.append(buffer)
         self._read_ahead()
 
@@ -115,11 +120,13 @@ class ProcessReader:
             self.close()
         self._free = list(range(len(self._buffers)))
         self._held = {}
+        self._used.clear()
 
     def close(self) -> None:
         """Stop the worker processes."""
         workers, self._workers = self._workers, []
         for worker in workers:
+            self._answers.unregister(worker.connection)
             worker.connection.close()
         for worker in workers:
             worker.process.join(0 if self._failed else _STOP_S)
@@ -127,6 +134,12 @@ class ProcessReader:
                 worker.process.kill()
                 worker.process.join()
             worker.process.close()
+
+    @property
+    def num_ready(self) -> int:
+        """Windows that are whole and that no batch has asked for yet, as far as their readers have said so."""
+        taken_in = sum(worker < 0 and key not in self._used for key, (worker, _) in self._held.items())
+        return taken_in + len(self._answers.poll(0))
 
     @property
     def is_closed(self) -> bool:
@@ -139,6 +152,7 @@ class ProcessReader:
         process = context.Process(target=_serve, args=arguments, daemon=True, name="xectool-read")
         process.start()
         there.close()
+        self._answers.register(here, select.POLLIN)
         return _Worker(process, here)
 
     def _read_ahead(self) -> None:

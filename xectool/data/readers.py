@@ -37,6 +37,11 @@ class WindowReader(Protocol):
         ...
 
     @property
+    def num_ready(self) -> int:
+        """Windows that are whole and that no batch has asked for yet."""
+        ...
+
+    @property
     def is_closed(self) -> bool:
         """Whether a new reader is needed for another epoch."""
         ...
@@ -69,6 +74,7 @@ class ThreadReader:
         self._free: list[WindowArrays] = []
         self._pending: list[WindowKey] = []
         self._held: dict[WindowKey, tuple[WindowArrays, list[Future[None]]]] = {}
+        self._used: set[WindowKey] = set()
         self._epoch = 0
 
     def start(self, epoch: int, keys: Sequence[WindowKey]) -> None:
@@ -85,11 +91,13 @@ class ThreadReader:
         window, futures = self._held[key]
         for future in futures:
             future.result()
+        self._used.add(key)
         return window
 
     def retire(self, key: WindowKey) -> None:
         """Give a window back; its buffer is used for the next one."""
         window, _ = self._held.pop(key)
+        self._used.discard(key)
         self._free.append(window)
         self._read_ahead()
 
@@ -104,11 +112,18 @@ class ThreadReader:
                     future.exception()
             self._free.append(window)
         self._held = {}
+        self._used.clear()
 
     def close(self) -> None:
         """Stop the threads."""
         self.stop()
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+    @property
+    def num_ready(self) -> int:
+        """Windows that are whole and that no batch has asked for yet."""
+        waiting = (futures for key, (_, futures) in self._held.items() if key not in self._used)
+        return sum(all(future.done() for future in futures) for futures in waiting)
 
     @property
     def is_closed(self) -> bool:

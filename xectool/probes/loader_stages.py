@@ -203,6 +203,7 @@ class _FixedReader:
     """Gives one window for all, so that nothing is left of loading but putting batches together."""
 
     is_closed = False
+    num_ready = 0
 
     def __init__(self, window: WindowArrays) -> None:
         self._window = window

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from xectool.data.batch import EventBatch
@@ -71,6 +72,16 @@ class FlightRecorder:
             if name == "checkpoint":
                 self._checkpoint_s += time.perf_counter() - began
 
+    def windows(self, batches: Iterator[EventBatch], size: int) -> Iterator[tuple[list[EventBatch], float]]:
+        """Yield accumulation windows, the last one as short as it comes, with the seconds waited for each."""
+        while True:
+            began = time.perf_counter()
+            self.page.phase("data_wait")
+            window = list(islice(batches, size))
+            if not window:
+                return
+            yield window, time.perf_counter() - began
+
     def begin(self, progress: Progress, window: Sequence[EventBatch]) -> None:
         """Write down which batch comes next, before anything is done with it."""
         began = time.perf_counter()
@@ -104,7 +115,9 @@ class FlightRecorder:
     def epoch(self, progress: Progress, metrics: dict[str, float]) -> EpochRecord:
         """Record the epoch that ``progress`` has just finished, and the audit of its events."""
         plan, stats = self.parts.train_loader.plan, progress.stats
-        expected = plan.events_of_rank(self.parts.ranks.rank)
+        ranks = self.parts.ranks
+        expected = sum(plan.events_of_rank(rank) for rank in range(ranks.world_size))
+        duplicates = self.audit.duplicates_of(ranks)
         record = EpochRecord(
             epoch=progress.epoch,
             step=progress.step,
@@ -115,7 +128,7 @@ class FlightRecorder:
             seconds=stats.seconds,
             events_seen=stats.events,
             events_expected=expected,
-            duplicates=self.audit.duplicates,
+            duplicates=duplicates,
             grad_norm_median=stats.grad_norm_quantile(0.5),
             grad_norm_p95=stats.grad_norm_quantile(0.95),
             grad_norm_max=stats.grad_norm_max,
@@ -128,7 +141,7 @@ class FlightRecorder:
             epoch=progress.epoch,
             expected=expected,
             seen=stats.events,
-            duplicates=self.audit.duplicates,
+            duplicates=duplicates,
             quarantined=expected - stats.events,
         )
         return record
@@ -174,6 +187,7 @@ class FlightRecorder:
             rng=result.rng,
             checkpoint_s=self._checkpoint_s,
             log_s=self._log_s,
+            queue_depth=parts.train_loader.queue_depth,
         )
 
 
