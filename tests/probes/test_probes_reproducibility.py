@@ -26,8 +26,9 @@ def runs(path: Path) -> Difference | None:
 
 
 def inner(model: nn.Module) -> tuple[str, nn.Module]:
-    """The last layer norm of a network, and its name."""
-    return [(name, module) for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)][-1]
+    """The last layer norm that is trained, and its name; heads without a task are there and never run."""
+    norms = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)]
+    return [(name, module) for name, module in norms if module.weight.requires_grad][-1]
 
 
 def with_hook(monkeypatch: pytest.MonkeyPatch, hook: Callable[..., Any]) -> list[str]:
@@ -110,7 +111,8 @@ def hook(module, inputs, output):
     {line}
 def built(config):
     model = real(config)
-    [m for m in model.modules() if isinstance(m, nn.LayerNorm)][-1].register_forward_hook(hook)
+    norms = [m for m in model.modules() if isinstance(m, nn.LayerNorm)]
+    [m for m in norms if m.weight.requires_grad][-1].register_forward_hook(hook)
     return model
 build.build_model = built
 """

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import statistics
 import sys
 import time
@@ -26,9 +25,10 @@ from xectool.errors import XecError
 from xectool.probes.bench import Bench
 from xectool.probes.loading import spread
 from xectool.probes.subject import of_config
+from xectool.training.batch_loss import compiled
 from xectool.training.device import compile_faults, plan_execution
 from xectool.training.guards.torch_signs import CompilerLog
-from xectool.training.step import compiled
+from xectool.training.memory import peak_resident_bytes
 
 _CAPTURED_STEPS = 3  # CUDA graphs are recorded in the second and third step
 _PEAK = Path("/proc/self/clear_refs")
@@ -189,10 +189,7 @@ def _reset_peak(device: torch.device) -> None:
 def _peak_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
-    if os.access(_PEAK, os.W_OK):
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak_resident_bytes()
 
 
 def _cache_dir() -> str:

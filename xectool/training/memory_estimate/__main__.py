@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import resource
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -13,6 +12,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 from xectool.config.load import config_from_dict
@@ -22,6 +22,7 @@ from xectool.data.blocks import SourceFile
 from xectool.data.loader import LoaderOptions, loader_memory_bytes
 from xectool.data.plan import DataPlan
 from xectool.errors import XecError
+from xectool.training.memory import peak_resident_bytes
 from xectool.training.memory_estimate.measure import measured
 from xectool.training.memory_estimate.request import StepRequest
 from xectool.training.memory_estimate.step import record
@@ -43,27 +44,33 @@ def main(task: str, question: str, answer: str) -> None:
 def _estimate(asked: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)
     requests = [StepRequest(**item) for item in asked["requests"]]
+    # A collection in the middle of a step would free what only chance has left; one that looks at all of torch before
+    # every step would take as long as a third of it.
+    gc.disable()
+    gc.freeze()
     # The first step loads half of torch; what is forked after it has that already.
-    recordings = [_record(requests[0])]
+    recordings, own_bytes = [_record(requests[0])[0]], 0
+    gc.freeze()
     workers = min(len(requests) - 1, len(os.sched_getaffinity(0)), _MAX_PROCESSES)
     if workers > 1:
         with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
-            recordings += pool.map(_record, requests[1:])
+            answers = list(pool.map(_record, requests[1:]))
+        own_bytes = workers * max(size for _, size in answers)
     else:
-        recordings += [_record(request) for request in requests[1:]]
-    used = sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        answers = [_record(request) for request in requests[1:]]
     return {
-        "recordings": recordings,
+        "recordings": recordings + [found for found, _ in answers],
         "loader_bytes": _loader_bytes(_config(requests[0]), asked["events"]),
-        "rss_bytes": 1024 * used,
+        "rss_bytes": peak_resident_bytes() + own_bytes,
     }
 
 
-def _record(request: StepRequest) -> dict[str, Any]:
-    # A collection in the middle of a step would free what only chance has left.
+def _record(request: StepRequest) -> tuple[dict[str, Any], int]:
+    """Return a tape, and the memory of this process that it does not share with another."""
+    found = record(_config(request), request).to_json()
+    size = psutil.Process().memory_full_info().uss
     gc.collect()
-    gc.disable()
-    return record(_config(request), request).to_json()
+    return found, int(size)
 
 
 def _measure(asked: dict[str, Any]) -> dict[str, int]:

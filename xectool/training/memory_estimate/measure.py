@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-
 import numpy as np
 import torch
 
@@ -17,6 +15,7 @@ from xectool.training.build import seed_everything
 from xectool.training.device import Execution
 from xectool.training.distributed import Ranks
 from xectool.training.ema import WeightAverage
+from xectool.training.memory import peak_resident_bytes
 from xectool.training.memory_estimate.network import without_data_scaling
 from xectool.training.memory_estimate.request import StepRequest
 from xectool.training.memory_estimate.step import DTYPES
@@ -36,12 +35,12 @@ def measured(config: RunConfig, request: StepRequest, device: torch.device) -> d
     stepper = real_stepper(config, request.amp, device)
     # One event first: what libraries load on their first use is not the step's.
     _run(stepper, config, 1, request.accum)
-    base = _resident()
+    base = peak_resident_bytes()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     _run(stepper, config, request.batch_size, request.accum)
     allocator = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
-    return {"base_bytes": base, "peak_bytes": _resident(), "allocator_bytes": allocator}
+    return {"base_bytes": base, "peak_bytes": peak_resident_bytes(), "allocator_bytes": allocator}
 
 
 def _run(stepper: Stepper, config: RunConfig, size: int, accum: int) -> None:
@@ -82,7 +81,3 @@ def random_batch(config: RunConfig, size: int, step: int) -> EventBatch:
         epoch=1,
         step=step,
     )
-
-
-def _resident() -> int:
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
