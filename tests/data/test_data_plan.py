@@ -185,13 +185,14 @@ def test_only_selected_events_are_served_and_batches_stay_full(case, keep):
     assert sum(piece.num_events for piece in pieces) == plan.num_events
 
 
-def test_whole_clusters_are_kept_together_unless_larger_than_a_window():
+def test_whole_clusters_are_kept_together_unless_larger_than_two_windows():
     plan = DataPlan(make_files([8800], cluster=880), 64, seed=0)
     assert plan.num_blocks == 10
     inner_edges = {piece.entry_start for piece in plan.blocks(0, 0)} - set(range(0, 8800, 880))
     assert len(inner_edges) <= plan.num_shards  # only the cuts between shards fall inside a cluster
-    large = DataPlan(make_files([20_000], cluster=10_000), 64, seed=0)
-    assert large.num_blocks == 20
+    assert DataPlan(make_files([8800], cluster=880), 64, seed=0, chunksize=2048, num_shards=8).num_shards == 4
+    small = DataPlan(make_files([20_000], cluster=10_000), 64, seed=0, chunksize=1024)
+    assert (small.num_shards, small.num_blocks) == (1, 20)  # no window can hold the cluster: it is split
 
 
 def test_memory_of_the_plan_grows_with_blocks_not_with_events():

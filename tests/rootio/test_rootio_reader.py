@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pickle
@@ -123,27 +124,57 @@ def test_a_damaged_range_names_branch_and_entries_and_spares_the_rest(tmp_path, 
         np.testing.assert_array_equal(file.read_column("npho"), rows["npho"])
 
 
-def test_a_part_of_a_large_basket_inflates_only_its_blocks(tmp_path, monkeypatch):
-    size = 2000
-    path = tmp_path / "a.root"
-    values = np.arange(size, dtype=np.float32)[:, None] + np.zeros((1, 4760), np.float32)
+@pytest.fixture(scope="module")
+def large_basket(tmp_path_factory):
+    """A file of one basket of 152 MB, in ten compressed blocks, and its numbers."""
+    path = tmp_path_factory.mktemp("large") / "a.root"
+    values = np.arange(8000, dtype=np.float32)[:, None] + np.zeros((1, 4760), np.float32)
     with uproot.recreate(path, compression=uproot.ZLIB(1)) as file:
         file.mktree("tree", {"npho": np.dtype((np.float32, (4760,)))}).extend({"npho": values})
-    inflated = []
-    original = inflate._inflate_block
-    monkeypatch.setattr(
-        inflate, "_inflate_block", lambda kind, data, length: inflated.append(length) or original(kind, data, length)
-    )
+    return path, values
+
+
+@pytest.fixture
+def inflated(monkeypatch):
+    """Bytes of every block, or beginning of a block, that is inflated."""
+    found, original = [], inflate._inflate_block
+
+    def counted(algorithm, data, size, wanted):
+        block = original(algorithm, data, size, wanted)
+        found.append(len(block))
+        return block
+
+    monkeypatch.setattr(inflate, "_inflate_block", counted)
+    return found
+
+
+def test_a_part_of_a_large_basket_inflates_only_its_blocks(large_basket, inflated):
+    path, values = large_basket
     with EventFile(path) as file:
-        assert file.column("npho").boundaries() == [0, size]
+        assert file.column("npho").boundaries() == [0, len(values)]
         out = np.empty((10, 4760), np.float32)
         tracemalloc.start()
-        file.read_into("npho", 1900, 1910, out)
+        file.read_into("npho", 7900, 7910, out)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-    np.testing.assert_array_equal(out, values[1900:1910])
-    assert sum(inflated) < values.nbytes / 2
-    assert peak < values.nbytes
+    np.testing.assert_array_equal(out, values[7900:7910])
+    assert sum(inflated) <= inflate.BLOCK_BYTES
+    assert peak < 2 * inflate.BLOCK_BYTES
+
+
+def test_a_large_basket_read_at_its_starts_inflates_each_byte_once(large_basket, inflated):
+    path, values = large_basket
+    with EventFile(path) as file:
+        starts = [*file.cluster_starts("npho"), len(values)]
+        assert len(starts) == 11
+        for first, stop in itertools.pairwise(starts):
+            np.testing.assert_array_equal(file.read_column("npho", first, stop), values[first:stop])
+    assert values.nbytes <= sum(inflated) < 1.01 * values.nbytes
+    inflated.clear()
+    with EventFile(path) as file:  # cut elsewhere, most blocks are needed twice
+        for first in range(0, len(values), 882 + 441):
+            file.read_column("npho", first, min(first + 882 + 441, len(values)))
+    assert sum(inflated) > 1.3 * values.nbytes
 
 
 @settings(max_examples=100, deadline=None)

@@ -12,6 +12,9 @@ import numpy.typing as npt
 
 IntArray = npt.NDArray[np.int64]
 
+# A cluster may make a window so many times larger than it should be; one that is larger still is split.
+MAX_STRETCH = 2
+
 
 @dataclass(frozen=True)
 class SourceFile:
@@ -79,7 +82,10 @@ class Blocks:
 
 
 def cut_blocks(files: Sequence[SourceFile], window_events: int) -> Blocks:
-    """Return runs of whole clusters of up to a quarter of a window; larger clusters stand alone or are split."""
+    """Return runs of whole clusters of up to a quarter of a window; larger clusters stand alone.
+
+    Only clusters of more than `MAX_STRETCH` windows are split: each part would be decompressed with all before it.
+    """
     file_index: list[int] = []
     edges: list[tuple[int, int]] = []
     for index, file in enumerate(files):
@@ -93,6 +99,12 @@ def cut_blocks(files: Sequence[SourceFile], window_events: int) -> Blocks:
     return Blocks(np.asarray(file_index, dtype=np.int64), table[:, 0], table[:, 1] - table[:, 0])
 
 
+def largest_cluster(files: Sequence[SourceFile]) -> int:
+    """Return the events of the largest cluster of all files; 0 where no clusters are known."""
+    ends = [(*file.cluster_starts, file.num_entries) for file in files if file.cluster_starts]
+    return max((high - low for edges in ends for low, high in itertools.pairwise(edges)), default=0)
+
+
 def _block_edges(file: SourceFile, window_events: int) -> list[int]:
     target = max(1, window_events // 4)
     starts = sorted({0, *file.cluster_starts}) if file.cluster_starts else range(0, file.num_entries, target)
@@ -101,7 +113,7 @@ def _block_edges(file: SourceFile, window_events: int) -> list[int]:
     for low, high in itertools.pairwise(ends):
         if high - edges[-1] > target and low > edges[-1]:
             edges.append(low)
-        if high - low > window_events:
+        if high - low > MAX_STRETCH * window_events:
             parts = ceil((high - low) / window_events)
             edges += [low + (high - low) * part // parts for part in range(1, parts)]
     if file.num_entries > edges[-1]:

@@ -5,6 +5,7 @@ The order of an epoch:
 1. Each file is cut into *blocks*: runs of whole storage clusters; a cluster is split only if it is larger than a
    window. The blocks of all files are permuted by (seed, epoch); their events in a row are the virtual sequence.
 2. The virtual sequence of N events is cut into L contiguous *shards* of equal size (the first N mod L have one more).
+   L is ``num_shards``, or less where a window of ``chunksize / L`` events would be shorter than half a cluster.
 3. Each shard is cut into *windows* of whole blocks, as near as can be to ``chunksize / num_shards`` events. Events are
    permuted within a window by (seed, epoch, shard, window). The first window of shard l is (l + 1) / L as long,
    so that the windows of different shards do not all end at once.
@@ -25,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xectool.data.blocks import Piece, SourceFile, cut_blocks
+from xectool.data.blocks import MAX_STRETCH, Piece, SourceFile, cut_blocks, largest_cluster
 from xectool.data.order import EpochOrder, WindowKey, cut_shard
 from xectool.errors import DataUnusable
 
@@ -43,7 +44,7 @@ class DataPlan:
         batch_size: Events of one rank in one step.
         seed: Seed of all permutations.
         shuffle: False serves the files in order.
-        num_shards: Interleaved streams. One if the events fit into ``chunksize``, or without shuffling.
+        num_shards: Interleaved streams at most. One if the events fit into ``chunksize``, or without shuffling.
         chunksize: Events that are shuffled together, over all shards.
         world_size: Number of ranks.
         drop_last: Leave out the short last step.
@@ -66,8 +67,9 @@ class DataPlan:
         self.num_events = sum(file.num_selected for file in self.files)
         self.global_batch_size = self.batch_size * self.world_size
         fits = self.shuffle and self.num_events <= self.chunksize
-        self.window_events = self.chunksize if fits else max(1, self.chunksize // self.num_shards)
-        self.num_shards = 1 if fits or not self.shuffle else min(self.num_shards, max(self.num_events, 1))
+        self.num_shards = 1 if fits else self._shards_of_whole_clusters()
+        self.window_events = max(1, self.chunksize // self.num_shards)
+        self.num_shards = min(self.num_shards, max(self.num_events, 1)) if self.shuffle else 1
         self.num_steps = self._count_steps()
         self._blocks = cut_blocks(self.files, self.window_events)
         self._order: EpochOrder | None = None
@@ -174,6 +176,13 @@ class DataPlan:
     @property
     def _last_position(self) -> int:
         return self.num_steps * self.global_batch_size if self.drop_last else self.num_events
+
+    def _shards_of_whole_clusters(self) -> int:
+        """Return the shards asked for, halved until a cluster need not be split among windows: it is read once."""
+        shards, largest = self.num_shards, largest_cluster(self.files)
+        while shards > 1 and largest * shards > MAX_STRETCH * self.chunksize:
+            shards = (shards + 1) // 2
+        return shards
 
     def _count_steps(self) -> int:
         if self.num_events == 0:

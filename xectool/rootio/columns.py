@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
+from bisect import bisect_left, bisect_right
 from typing import Any, Protocol
 
 import numpy as np
 import uproot
 
-from xectool.rootio.inflate import INFLATE_ERRORS, inflate_range
+from xectool.rootio.inflate import BLOCK_BYTES, HEADER_BYTES, INFLATE_ERRORS, inflate_range, packed_bytes
 from xectool.rootio.source import ByteSource
 from xectool.rootio.stages import DECOMPRESS, READ, timed
 
 Array = np.ndarray[Any, Any]
+
+# What of a basket's header is read: lengths of the basket, its content and the header itself.
+_KEY_BYTES = 18
 
 # A broken byte in a basket, its key or a page reaches one of these.
 READ_ERRORS = (
@@ -55,6 +60,10 @@ class Column(Protocol):
         """Return the entries at which storage units start, and the end."""
         ...
 
+    def read_starts(self) -> list[int]:
+        """Return the entries at which reading can start without decompressing what lies before them."""
+        ...
+
     def read(self, start: int, stop: int, out: Array) -> None:
         """Fill ``out``, shape (stop - start, width), with the entries ``[start, stop)``, cast to its type."""
         ...
@@ -86,10 +95,20 @@ class BasketColumn:
         num_free = branch.num_baskets - len(branch.embedded_baskets)
         self._seeks = np.asarray(branch.member("fBasketSeek"))[:num_free]
         self._sizes = np.asarray(branch.member("fBasketBytes"))[:num_free]
+        self._large: dict[int, _LargeBasket] = {}
 
     def boundaries(self) -> list[int]:
         """Return the entries at which baskets start, and the end."""
         return [int(entry) for entry in self._offsets]
+
+    def read_starts(self) -> list[int]:
+        """Return the first entries of baskets, and in baskets of several blocks the first entry inside each block."""
+        starts: list[int] = []
+        for first, end in itertools.pairwise(self.boundaries()):
+            num_blocks = -(-(end - first) * self._entry_bytes // BLOCK_BYTES)
+            inside = (first - (-number * BLOCK_BYTES // self._entry_bytes) for number in range(num_blocks))
+            starts += [entry for entry in inside if entry < end]
+        return starts
 
     def first_width(self) -> int:
         """Return the count of numbers in every entry."""
@@ -123,14 +142,66 @@ class BasketColumn:
         return np.frombuffer(data, self._stored, count=(end - begin) // self._stored.itemsize)
 
     def _free_basket(self, basket: int, begin: int, end: int, num_bytes: int) -> Any:
-        raw = timed(READ, self._source.read, int(self._seeks[basket]), int(self._sizes[basket]))
-        stored_bytes, _version, object_bytes, _date, key_bytes = struct.unpack_from(">iHiIH", raw, 0)
-        if stored_bytes != len(raw) or not 18 <= key_bytes <= len(raw) or object_bytes < num_bytes:
-            raise ValueError("the basket's header does not agree with its branch")
+        seek, size = int(self._seeks[basket]), int(self._sizes[basket])
+        if num_bytes > BLOCK_BYTES:
+            if basket not in self._large:
+                self._large[basket] = timed(READ, _LargeBasket, self._source, seek, size, num_bytes)
+            return self._large[basket].read(begin, end)
+        raw = timed(READ, self._source.read, seek, size)
+        key_bytes, object_bytes = _basket_key(raw, size, num_bytes)
         body = memoryview(raw)[key_bytes:]
-        if stored_bytes - key_bytes == object_bytes:
+        if size - key_bytes == object_bytes:
             return body[begin:end]
         return timed(DECOMPRESS, inflate_range, body, begin, end)
+
+
+class _LargeBasket:
+    """A basket of several compressed blocks, of which only those with wanted bytes are read.
+
+    Args:
+        source: The bytes of the file.
+        seek: Where the basket starts.
+        size: Its bytes in the file.
+        num_bytes: Bytes its entries take.
+
+    Raises:
+        ValueError: The basket's header, or that of a block, is broken.
+    """
+
+    def __init__(self, source: ByteSource, seek: int, size: int, num_bytes: int) -> None:
+        self._source = source
+        key_bytes, object_bytes = _basket_key(source.read(seek, _KEY_BYTES), size, num_bytes)
+        self._body = seek + key_bytes
+        self._is_packed = size - key_bytes != object_bytes
+        offsets, positions = [0], [0]
+        while self._is_packed and positions[-1] < num_bytes:
+            packed, unpacked = packed_bytes(source.read(self._body + offsets[-1], HEADER_BYTES))
+            offsets.append(offsets[-1] + packed)
+            positions.append(positions[-1] + unpacked)
+            if offsets[-1] > size - key_bytes:
+                raise ValueError("a compressed block says it is longer than its data")
+        self._offsets, self._positions = offsets, positions
+
+    def read(self, begin: int, end: int) -> Any:
+        """Return the bytes ``[begin, end)`` of the entries."""
+        if not self._is_packed:
+            return timed(READ, self._source.read, self._body + begin, end - begin)
+        first, last = bisect_right(self._positions, begin) - 1, bisect_left(self._positions, end)
+        low, skipped = self._offsets[first], self._positions[first]
+        data = timed(READ, self._source.read, self._body + low, self._offsets[last] - low)
+        return timed(DECOMPRESS, inflate_range, data, begin - skipped, end - skipped)
+
+
+def _basket_key(raw: bytes, size: int, num_bytes: int) -> tuple[int, int]:
+    """Return the bytes of a basket's header and those of its content, uncompressed.
+
+    Raises:
+        ValueError: The header does not agree with ``size`` bytes in the file and ``num_bytes`` of entries.
+    """
+    stored_bytes, _version, object_bytes, _date, key_bytes = struct.unpack_from(">iHiIH", raw, 0)
+    if stored_bytes != size or not 18 <= key_bytes <= size or object_bytes < num_bytes:
+        raise ValueError("the basket's header does not agree with its branch")
+    return int(key_bytes), int(object_bytes)
 
 
 class LooseColumn:
@@ -148,6 +219,10 @@ class LooseColumn:
     def boundaries(self) -> list[int]:
         """Return the entries at which baskets start, and the end."""
         return [int(entry) for entry in self._branch.entry_offsets]
+
+    def read_starts(self) -> list[int]:
+        """Return the first entries of baskets: uproot reads them whole."""
+        return self.boundaries()[:-1]
 
     def first_width(self) -> int:
         """Return the count of numbers in the first entry."""

@@ -7,6 +7,8 @@ algorithm, one byte for its version, three bytes each for the compressed and unc
 from __future__ import annotations
 
 import lzma
+import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import cramjam
@@ -15,9 +17,13 @@ import numpy as np
 import xxhash
 
 HEADER_BYTES = 9
+# ROOT cuts what it compresses into blocks of so many bytes; only the last one is shorter.
+BLOCK_BYTES = 0xFFFFFF
+# Of a block of which less is wanted only the beginning is inflated, which is slower for each byte.
+_PREFIX_SHARE = 0.4
 
 # What a broken byte can raise on its way through the decompressors and the header arithmetic.
-INFLATE_ERRORS = (ValueError, EOFError, deflate.DeflateError, lzma.LZMAError, cramjam.DecompressionError)
+INFLATE_ERRORS = (ValueError, EOFError, zlib.error, deflate.DeflateError, lzma.LZMAError, cramjam.DecompressionError)
 
 
 def inflate_range(data: Any, start: int, stop: int) -> Any:
@@ -28,32 +34,48 @@ def inflate_range(data: Any, start: int, stop: int) -> Any:
     Raises:
         ValueError: A block header is not one of ROOT's, or the blocks end early.
     """
-    view = memoryview(data)
     pieces: list[Any] = []
-    position = offset = 0
-    while position < stop:
-        algorithm, packed, unpacked = _block_header(view, offset)
-        offset += HEADER_BYTES
-        if position + unpacked > start:
-            block = memoryview(_inflate_block(algorithm, view[offset : offset + packed], unpacked))
-            pieces.append(block[max(start - position, 0) : stop - position])
-        offset += packed
-        position += unpacked
+    for position, algorithm, packed, size in _blocks_until(memoryview(data), stop):
+        if position + size > start:
+            wanted = min(stop - position, size)
+            block = memoryview(_inflate_block(algorithm, packed, size, wanted))
+            pieces.append(block[max(start - position, 0) : wanted])
     if len(pieces) == 1:
         return pieces[0]
     return np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces]) if pieces else b""
 
 
 def inflated_bytes(data: Any, start: int, stop: int) -> int:
-    """Return how many bytes `inflate_range` inflates for the bytes ``[start, stop)``: those of whole blocks."""
-    view = memoryview(data)
-    total = position = offset = 0
+    """Return how many bytes `inflate_range` inflates for the bytes ``[start, stop)``."""
+    blocks = _blocks_until(memoryview(data), stop)
+    return sum(
+        stop - position if _is_cut_short(algorithm, size, stop - position) else size
+        for position, algorithm, _, size in blocks
+        if position + size > start
+    )
+
+
+def packed_bytes(header: bytes) -> tuple[int, int]:
+    """Return the bytes of a block, its header included, and the bytes it inflates to, from its header.
+
+    Raises:
+        ValueError: The header is not one of ROOT's.
+    """
+    packed, size = int.from_bytes(header[3:6], "little"), int.from_bytes(header[6:9], "little")
+    if len(header) < HEADER_BYTES or size == 0:
+        raise ValueError("a compressed block has no header of ROOT's")
+    return HEADER_BYTES + packed, size
+
+
+def _blocks_until(view: memoryview, stop: int) -> Iterator[tuple[int, bytes, memoryview, int]]:
+    """Yield the blocks before ``stop``: first uncompressed byte, algorithm, compressed bytes, uncompressed size."""
+    position = offset = 0
     while position < stop:
-        _, packed, unpacked = _block_header(view, offset)
-        total += unpacked if position + unpacked > start else 0
-        offset += HEADER_BYTES + packed
-        position += unpacked
-    return total
+        algorithm, packed, size = _block_header(view, offset)
+        offset += HEADER_BYTES
+        yield position, algorithm, view[offset : offset + packed], size
+        offset += packed
+        position += size
 
 
 def _block_header(view: memoryview, offset: int) -> tuple[bytes, int, int]:
@@ -67,7 +89,17 @@ def _block_header(view: memoryview, offset: int) -> tuple[bytes, int, int]:
     return header[:2], packed, unpacked
 
 
-def _inflate_block(algorithm: bytes, data: memoryview, size: int) -> Any:
+def _is_cut_short(algorithm: bytes, size: int, wanted: int) -> bool:
+    return algorithm == b"ZL" and wanted < _PREFIX_SHARE * size
+
+
+def _inflate_block(algorithm: bytes, data: memoryview, size: int, wanted: int) -> Any:
+    """Return the bytes of a block, or at least its first ``wanted`` ones."""
+    if _is_cut_short(algorithm, size, wanted):
+        beginning = zlib.decompressobj().decompress(data, wanted)
+        if len(beginning) != wanted:
+            raise ValueError(f"a compressed block ends after {len(beginning)} bytes where its header says {size}")
+        return beginning
     if algorithm == b"ZL":
         block: Any = deflate.zlib_decompress(data, size)
     elif algorithm == b"L4":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,17 @@ class PageColumn:
     def boundaries(self) -> list[int]:
         """Return the entries at which clusters start, and the end."""
         return [first for first, _ in self._clusters] + [self._clusters[-1][1] if self._clusters else 0]
+
+    def read_starts(self) -> list[int]:
+        """Return the first entries of pages; of a vector, whose offsets are read cluster by cluster, of clusters."""
+        if self.width is None:
+            return self.boundaries()[:-1]
+        starts: list[int] = []
+        for cluster, (first, end) in enumerate(self._clusters):
+            pages = self._ntuple.page_link_list[cluster][self._stored_as(cluster)[0]].pages
+            elements = itertools.accumulate((int(page.num_elements) for page in pages), initial=0)
+            starts += [entry for number in elements if (entry := first - (-number // self.width)) < end]
+        return starts
 
     def first_width(self) -> int:
         """Return the count of numbers in the first entry."""

@@ -90,8 +90,14 @@ class EventFile:
 
     def cluster_starts(self, branch: str) -> tuple[int, ...]:
         """Return the entries at which reading ``branch`` starts without waste, at least 64 entries apart."""
+        column = self.column(branch)
+        try:
+            found = column.read_starts()
+        except OPEN_ERRORS as error:  # the page list of an RNTuple is read only now
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise self._damaged(branch, DamagedRangeError(0, self.num_entries, reason)) from error
         starts: list[int] = []
-        for entry in self.column(branch).boundaries()[:-1]:
+        for entry in found:
             if not starts or entry - starts[-1] >= MIN_CLUSTER_EVENTS:
                 starts.append(entry)
         return tuple(starts)
