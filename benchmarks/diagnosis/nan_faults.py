@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from xectool.config.tasks import TRUTH_BRANCHES
+from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.models.heads import TargetTransform
 from xectool.models.normalize import Normalizer
 from xectool.simulation.dataset import BRANCHES
@@ -45,7 +46,7 @@ def corrupt(lab: Lab, branch: str, values: tuple[float, ...], events: int = 1, f
         column = rows[branch].reshape(len(rows[branch]), -1)
         for entry in sorted(int(event) - first for event in chosen if 0 <= event - first < len(column)):
             lab.planted.append((index, entry))
-            for cell in cells if width > 1 else [0]:
+            for cell in _places(rows, branch, entry, cells) if width > 1 else [0]:
                 value = lab.choose(values)
                 column[entry, cell] = column[entry, cell] * value if factor else value
         first += len(column)
@@ -53,6 +54,14 @@ def corrupt(lab: Lab, branch: str, values: tuple[float, ...], events: int = 1, f
     place = lab.directory / "changed"
     place.mkdir()
     lab.train_files = changed(lab.train_files, place, change)
+
+
+def _places(rows: Rows, branch: str, entry: int, cells: Any) -> Any:
+    """Return the cells; of sensor times, as many of sensors that were alive: a dead one's time is never used."""
+    if branch != "relative_time":
+        return cells
+    alive = np.flatnonzero(rows["npho"][entry] < UNKNOWN_ABOVE)
+    return alive[cells % len(alive)]
 
 
 def without_masks() -> None:

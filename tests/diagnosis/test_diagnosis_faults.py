@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from xectool.diagnosis.cause import Diagnosis
+from xectool.diagnosis.evidence import gather
+from xectool.diagnosis.ranking import diagnose
 
 Record = Callable[[Any], Diagnosis]
 few = settings(
@@ -100,6 +104,33 @@ def test_one_term_that_leaves_its_domain_again_and_again_is_the_loss(
         events = [[0, 1000 * step + entry, 1, step] for entry in range(8)]
         run.nan(step, (term,), stage="loss", events=events)
     assert record(run).causes[0].code == "XT-NAN-LOSS"
+
+
+@pytest.mark.parametrize(
+    ("logarithm", "value", "code"),
+    [
+        (True, -1.0, "XT-NAN-LOSS"),  # far from all others, but it is the logarithm that cannot take it
+        (True, math.inf, "XT-NAN-DATA"),
+        (False, -1e8, "XT-NAN-DATA"),
+    ],
+)
+def test_a_target_outside_the_logarithm_is_the_loss_and_one_out_of_all_proportion_is_data(
+    write_run: Callable[[Any], Path], course: Any, logarithm: bool, value: float, code: str
+) -> None:
+    run = course(seed=3, config={"tasks": {"energy": {"log_transform": logarithm}}})
+    poison(run, 30, suspects=EVENTS[:1], terms=["energy"])
+    run_dir = write_run(run)
+    folder = run_dir / "incidents" / "0001"
+    folder.mkdir(parents=True)
+    triage = {"cause": "XT-NAN-LOSS", "confidence": "certain", "module": {"phase": "loss"}}
+    content = {"kind": "nonfinite", "step": 30, "events": EVENTS, "suspects": EVENTS[:1], "triage": triage}
+    (folder / "incident.json").write_text(json.dumps(content))
+    targets = np.linspace(0.03, 0.05, 8)
+    targets[0] = value
+    names = ("file_index", "entry", "run", "event")
+    identity = dict(zip(names, np.array(EVENTS).T, strict=True))
+    np.savez(folder / "batch.npz", targets_energy=targets[:, None], **identity)
+    assert diagnose(gather(run_dir)).causes[0].code == code
 
 
 @few

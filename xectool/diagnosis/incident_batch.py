@@ -9,8 +9,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from xectool.detector.constants import UNKNOWN_ABOVE
+
 FAR: Final = 30.0  # robust deviations of the rest of the batch; light and truth of sound events stay far within
-UNKNOWN_ABOVE: Final = 9e9  # the mark of a value that is not available is 1e10
+ENOUGH: Final = 8  # values whose spread can be trusted
+INFINITE: Final = "is infinite"
 _IDENTITY: Final = ("file_index", "entry", "run", "event")
 _MAX_LINES: Final = 4
 
@@ -56,15 +59,23 @@ def _quantities(columns: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[np
     return found
 
 
+def _width(sound: NDArray[np.float64], middle: float) -> float:
+    """Return the robust deviation of values; of few it is often tiny by chance, so theirs is taken wider."""
+    robust = max(1.4826 * float(np.median(np.abs(sound - middle))), 1e-3 * abs(middle), 1e-30)
+    if sound.size >= ENOUGH:
+        return robust
+    return max(robust, float(np.std(sound))) * ENOUGH / sound.size
+
+
 def _apart(name: str, suspects: NDArray[np.float64], others: NDArray[np.float64]) -> str:
     sound = others[np.isfinite(others) & (np.abs(others) < UNKNOWN_ABOVE)]
     if not sound.size:
         return ""
     middle = float(np.median(sound))
-    width = max(1.4826 * float(np.median(np.abs(sound - middle))), 1e-3 * abs(middle), 1e-30)
+    width = _width(sound, middle)
     known = suspects[np.isfinite(suspects)]
     far = known[np.abs(known - middle) > FAR * width]
     far = far[np.abs(far) < UNKNOWN_ABOVE] if name.startswith("target") else far
     if np.isinf(suspects).any():
-        return f"{name} is infinite; the other events have {middle:.4g}"
+        return f"{name} {INFINITE}; the other events have {middle:.4g}"
     return f"{name} is {far[0]:.4g}; the other events have {middle:.4g} +- {width:.2g}" if far.size else ""

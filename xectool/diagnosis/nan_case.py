@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from xectool.diagnosis.evidence import Evidence
 from xectool.diagnosis.growth import Before, before, input_absmax
-from xectool.diagnosis.incident_batch import outlier_lines
+from xectool.diagnosis.incident_batch import INFINITE, outlier_lines
 from xectool.diagnosis.incidents import INCIDENTS_DIR, Incident, Triage, confidence, identities
 from xectool.diagnosis.statistics import groups
 from xectool.runlog.records import EventRecord
@@ -138,7 +138,22 @@ class NanCase:
 
     @cached_property
     def outliers(self) -> tuple[str, ...]:
-        """What sets the events that are bad by themselves apart from the rest of their batch, from the kept batch."""
+        """What sets the events that are bad by themselves apart, but for what the loss cannot take anyway."""
+        return tuple(line for line in self._outliers if line not in self.outside_domain)
+
+    @cached_property
+    def outside_domain(self) -> tuple[str, ...]:
+        """Finite targets, far from all others, of which the loss takes the logarithm: it overflows for none of them."""
+        names = tuple(f"target {term}[" for term in self.logarithms)
+        return tuple(line for line in self._outliers if line.startswith(names) and INFINITE not in line)
+
+    @cached_property
+    def logarithms(self) -> tuple[str, ...]:
+        """Bad loss terms that take the logarithm of their target."""
+        return tuple(term for term in self.bad_terms if self.evidence.setting(f"tasks.{term}.log_transform"))
+
+    @cached_property
+    def _outliers(self) -> tuple[str, ...]:
         if self.incident is None or not self.few_suspects:
             return ()
         return outlier_lines(self.evidence.run_dir / INCIDENTS_DIR / self.incident.name, self.suspects)

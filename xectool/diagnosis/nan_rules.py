@@ -130,6 +130,8 @@ class NanFromLossDomain(NanRule):
             return 0.05, [f"it starts before the loss, in {triage.module or 'the input'}"]
         if case.outliers:
             return 0.3, [f"the events themselves are far off: {case.outliers[0]}"]
+        if case.outside_domain:
+            return CERTAIN, [*case.outside_domain, _logarithm(case)]
         if triage.in_loss:
             lines = [f"inputs and outputs are finite, the loss of {max(triage.events_nonfinite, 1)} events is not"]
             return 0.9, lines
@@ -139,9 +141,8 @@ class NanFromLossDomain(NanRule):
         named = f"only {', '.join(bad)} of {len(terms)} loss terms is not finite"
         if not bad or len(bad) == len(terms):
             return 0.15, ["all loss terms fail together"]
-        logarithm = any(case.evidence.setting(f"tasks.{term}.log_transform") for term in bad)
-        if logarithm:
-            return 0.75, [named, f"tasks.{bad[0]}.log_transform takes the logarithm of the target"]
+        if case.logarithms:
+            return 0.75, [named, _logarithm(case)]
         if case.first_of_run and case.lasting:
             return 0.7, [named, "from the first step on"]
         return (0.6 if case.num_cases > 2 and not case.shared_events else 0.45), [named]
@@ -238,6 +239,10 @@ class NanFromLearningRate(NanRule):
         """Return the run with a tenth of the rate."""
         lr = fixes.lower_lr(case.evidence, case.before.lr)
         return fixes.continue_from_best(case.evidence, lr, step=case.step, name="lower-lr")
+
+
+def _logarithm(case: NanCase) -> str:
+    return f"tasks.{case.logarithms[0]}.log_transform takes the logarithm of the target"
 
 
 def _facts(case: NanCase) -> tuple[str, ...]:

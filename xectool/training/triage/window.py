@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from xectool.data.batch import EventBatch
+from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.training.triage.bisect import bisect_events
 from xectool.training.triage.modules import ModuleFault, first_nonfinite_module
 from xectool.training.triage.trial import Trial, kept_generators
@@ -212,7 +213,7 @@ def look_at_input(window: Sequence[EventBatch]) -> dict[str, Any]:
             for row, sensor in (~finite).nonzero()[: MAX_CELLS - len(cells)].tolist():
                 cells.append([start + row, sensor, channel, str(float(values[row, sensor]))])
             known = values[finite].abs()
-            known = known[known < 9e9]  # beyond it a reading means "not available"
+            known = known[known < UNKNOWN_ABOVE]
             sizes[channel] = max(sizes.get(channel, 0.0), float(known.max()) if known.numel() else 0.0)
         start += batch.num_events
     return {"nonfinite": cells, "absmax": sizes}
