@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import typer
 from xectool import errors
 from xectool.cli import boundary
+from xectool.cli.app import app
 from xectool.cli.options import parse_count
 from xectool.errors import UsageError, XecError
 
@@ -53,6 +55,24 @@ def test_error_document_carries_the_finding(capfd: pytest.CaptureFixture[str]) -
     assert '"status": "error"' in out
     assert '"code": "XT-X"' in out
     assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "name", "help_line"),
+    [
+        (["diagnose", "query", "/nowhere", "SELECT 1"], "diagnose query", ""),
+        (["diagnose", "query"], "diagnose query", "xectool diagnose query --help"),
+        (["diagnose", "qery"], "diagnose", "xectool diagnose --help"),
+        (["export"], "export", "xectool export --help"),
+    ],
+)
+def test_error_document_names_the_command_as_its_success_does(
+    argv: list[str], name: str, help_line: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert boundary.run(app, [*argv, "--json"]) == 2
+    document = json.loads(capfd.readouterr().out)
+    assert document["command"] == name
+    assert help_line in document["findings"][0]["fix"]
 
 
 def test_defect_keeps_its_traceback_in_a_file(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:

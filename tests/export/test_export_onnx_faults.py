@@ -23,6 +23,7 @@ from xectool.export.description import PREFIX, Description
 from xectool.export.graphs import NPHO, TIME, ExportGraph
 from xectool.export.onnx_faults import translated
 from xectool.export.onnx_file import OPSET, OnnxFormat, OnnxRuntime, check
+from xectool.export.onnx_rehearsal import rehearse
 from xectool.export.parity import Parity
 from xectool.export.ports import Port
 from xectool.export.runtime import allowed_threads
@@ -331,3 +332,22 @@ def test_missing_packages_come_with_the_line_to_install_them(tmp_path: Path, mon
     with pytest.raises(UsageError, match="pip install onnx onnxscript") as caught:
         OnnxFormat.write(TinyGraph(), description(), example, tmp_path / "a.onnx")
     assert caught.value.code == "X-18"
+
+
+def test_a_graph_that_kills_the_runtime_is_refused_and_kills_nothing_else(tmp_path: Path) -> None:
+    """ONNX Runtime 1.31 divides by zero at an Einsum of empty tensors."""
+    weights = helper.make_tensor_value_info("weights", onnx.TensorProto.FLOAT, ["m", 4])
+    values = helper.make_tensor_value_info("values", onnx.TensorProto.FLOAT, ["m", 8, 4])
+    found = helper.make_tensor_value_info("found", onnx.TensorProto.FLOAT, ["m", 8])
+    node = helper.make_node("Einsum", ["weights", "values"], ["found"], equation="mk,mak->ma")
+    graph = helper.make_graph([node], "deadly", [weights, values], [found])
+    path = tmp_path / "deadly.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10), path)
+    some, none = ({"weights": np.ones((n, 4), "f4"), "values": np.ones((n, 8, 4), "f4")} for n in (3, 0))
+    rehearse(path, {"three hidden": some})
+    alone = f"import onnxruntime as o, numpy as n; s = o.InferenceSession({str(path)!r}); s.run(None, "
+    alone += "{'weights': n.ones((0, 4), 'f4'), 'values': n.ones((0, 8, 4), 'f4')})"
+    if subprocess.run([sys.executable, "-c", alone], capture_output=True, check=False).returncode >= 0:
+        pytest.skip("this ONNX Runtime survives it")
+    with pytest.raises(OutputsDiffer, match=r"nothing hidden: ONNX Runtime dies of SIGFPE"):
+        rehearse(path, {"three hidden": some, "nothing hidden": none})

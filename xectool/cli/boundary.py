@@ -22,7 +22,7 @@ def run(app: Callable[..., Any], argv: Sequence[str]) -> int:
         app: The Typer application.
         argv: Arguments without the program name.
     """
-    output = render.Output(command=_command_of(argv), as_json="--json" in argv)
+    output = render.Output(command=_command_of(app, argv), as_json="--json" in argv)
     try:
         code = app(args=list(argv), prog_name="xectool", standalone_mode=False)
     except XecError as error:
@@ -52,8 +52,13 @@ def _interrupted(output: render.Output) -> int:
     return EXIT_INTERRUPTED
 
 
-def _command_of(argv: Sequence[str]) -> str:
+def _command_of(app: Callable[..., Any], argv: Sequence[str]) -> str:
+    """Return the name in the JSON document: that of ``diagnose`` has two words, as each diagnosis is a command."""
     words = [word for word in argv if not word.startswith("-")]
+    if words[:1] == ["diagnose"]:
+        groups = {group.name: group.typer_instance for group in getattr(app, "registered_groups", ())}
+        known = {command.name for command in groups["diagnose"].registered_commands}
+        return " ".join(words[: 2 if known.intersection(words[1:2]) else 1])
     return words[0] if words else ""
 
 

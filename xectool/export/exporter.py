@@ -136,19 +136,21 @@ def compare(
     """
     metrics = {port.name: _metric(order, port.name) for port in order.graph.outputs if port.name in _SENSOR_OUTPUTS}
     parity = Parity(order.graph.outputs, order.yardsticks, metrics, runtime.path.name)
+    edges = dict(_edge_cases(order, first))
+    runtime.rehearse(edges)
     sizes = (*(size for size in BATCH_SIZES if size < len(first)), len(first))
     for size in sizes:
         given = _feed(order, first, slice(0, size))
-        parity.add(f"batch of {size}", expected(order.model, order.description.inputs_mode, given), runtime.run(given))
+        parity.add(f"batch of {size}", _wanted(order, given), runtime.run(given))
     events = sizes[-1]
     _compare_orders(order, runtime, first, metrics)
-    edge_cases = sum(_compare_edges(order, runtime, first, parity))
+    for name, given in edges.items():
+        parity.add(name, _wanted(order, given), runtime.run(given), edge=True)
     for number, batch in enumerate(more):
         given = _feed(order, batch, slice(None), seed=number)
-        wanted = expected(order.model, order.description.inputs_mode, given)
-        parity.add(f"events from {events}", wanted, runtime.run(given))
+        parity.add(f"events from {events}", _wanted(order, given), runtime.run(given))
         events += len(batch)
-    return parity.agreements(), events, edge_cases, sizes
+    return parity.agreements(), events, len(edges), sizes
 
 
 def _metric(order: Order, name: str) -> Metric:
@@ -186,24 +188,22 @@ def _measured(outputs: Arrays, metrics: dict[str, Metric]) -> Arrays:
     return {name: metrics[name](value) if name in metrics else value for name, value in outputs.items()}
 
 
-def _compare_edges(order: Order, runtime: Runtime, first: RawEvents, parity: Parity) -> Iterator[int]:
-    """Compare edge events one by one, all in one batch, and edge masks; yield the number of each."""
+def _edge_cases(order: Order, first: RawEvents) -> Iterator[tuple[str, Arrays]]:
+    """Yield name and inputs of edge events one by one, of all in one batch, and of edge masks."""
     cases = edge_events(order.normalizer, first.npho[0])
     together = RawEvents(*(torch.stack(values) for values in zip(*cases.values(), strict=True)))
-    mode = order.description.inputs_mode
     for row, name in enumerate(cases):
-        given = _feed(order, together, slice(row, row + 1))
-        parity.add(name, expected(order.model, mode, given), runtime.run(given), edge=True)
-        yield 1
-    given = _feed(order, together, slice(None))
-    parity.add("edge events in one batch", expected(order.model, mode, given), runtime.run(given), edge=True)
-    yield 1
+        yield name, _feed(order, together, slice(row, row + 1))
+    yield "edge events in one batch", _feed(order, together, slice(None))
     if any(port.name == "mask" for port in order.graph.inputs):
-        few = RawEvents(first.npho[:2], first.time[:2])
-        for name, mask in edge_masks(len(few)).items():
-            given = feed(order.graph, order.normalizer, few.npho, few.time, mask)
-            parity.add(name, expected(order.model, mode, given), runtime.run(given), edge=True)
-            yield 1
+        for name, mask in edge_masks(2).items():
+            for size in (1, 2):
+                events = (first.npho[:size], first.time[:size], mask[:size])
+                yield f"{name}, {size} at once", feed(order.graph, order.normalizer, *events)
+
+
+def _wanted(order: Order, given: Arrays) -> Arrays:
+    return expected(order.model, order.description.inputs_mode, given)
 
 
 def _feed(order: Order, events: RawEvents, rows: slice, seed: int = 0) -> Arrays:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +17,7 @@ from xectool.export.formats import Written, register
 from xectool.export.graphs import ExportGraph
 from xectool.export.installed import require
 from xectool.export.onnx_faults import onnx_faults
+from xectool.export.onnx_rehearsal import rehearse
 from xectool.export.ports import BATCH_AXIS, Port
 from xectool.export.reference import Arrays
 from xectool.export.runtime import Runtime, allowed_threads, in_order
@@ -102,6 +103,14 @@ class OnnxRuntime(Runtime):
         self.providers = tuple(self.session.get_providers())
         self.description = Description.from_metadata(dict(self.session.get_modelmeta().custom_metadata_map), str(path))
         self.notes = tuple(_not_available(name, self.providers[0]) for name in missing)
+
+    def rehearse(self, cases: Mapping[str, Arrays]) -> None:
+        """Run inputs in a process of its own.
+
+        Raises:
+            OutputsDiffer: ONNX Runtime died; the message says of what, and on which inputs.
+        """
+        rehearse(self.path, cases)
 
     def run(self, given: Arrays) -> Arrays:
         """Return the outputs by name, in the file's order."""

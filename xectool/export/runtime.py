@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +38,16 @@ class Runtime(ABC):
 
         Raises:
             XecError: Inputs have another name, type or shape, or the file cannot be run.
+        """
+
+    def rehearse(self, cases: Mapping[str, Arrays]) -> None:  # noqa: B027 - most runtimes raise, and need no rehearsal
+        """Run inputs where a crash does no harm, for a runtime that may take its process with it.
+
+        Args:
+            cases: Inputs by what is special about them.
+
+        Raises:
+            OutputsDiffer: The runtime died.
         """
 
     def check_inputs(self, given: Arrays) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from xectool.config.model import InpainterModelConfig
 from xectool.detector import faces
+from xectool.models.hidden_places import Places, at_hidden
 from xectool.models.inpaint_faces import BLOCKED
 from xectool.models.sensor_neighbours import nearest_sensors, position_waves, sensor_positions
 
@@ -89,19 +90,20 @@ class CrossAttentionHead(nn.Module):
             blocked: Sensors that no attention may look at, bool (B, S).
             estimates: What hidden sensors are expected to read, shape (B, S, C), for a head that corrects.
         """
-        event, sensor = mask.nonzero(as_tuple=True)
         places = torch.cat((self.pos_embed, self.face_embedding(self.face_ids)), dim=-1)
-        around = self._ask_neighbours(shown, blocked, places, (event, sensor))
-        overall = self._ask_tokens(tokens, places, (event, sensor))
-        known = torch.cat((around, overall), dim=-1)
-        if self.prior_proj is not None and estimates is not None:
-            known = known + self.prior_proj(estimates[event, sensor])
-        predicted = self.pred_mlp(known)
-        nothing = predicted.new_zeros(*mask.shape, predicted.shape[-1])
-        filled: Tensor = nothing.index_put((event, sensor), predicted)
-        return filled
 
-    def _ask_neighbours(self, shown: Tensor, blocked: Tensor, places: Tensor, where: tuple[Tensor, Tensor]) -> Tensor:
+        def predict(where: Places) -> Tensor:
+            around = self._ask_neighbours(shown, blocked, places, where)
+            overall = self._ask_tokens(tokens, places, where)
+            known = torch.cat((around, overall), dim=-1)
+            if self.prior_proj is not None and estimates is not None:
+                known = known + self.prior_proj(estimates[where])
+            predicted: Tensor = self.pred_mlp(known)
+            return predicted
+
+        return at_hidden(mask, predict)
+
+    def _ask_neighbours(self, shown: Tensor, blocked: Tensor, places: Tensor, where: Places) -> Tensor:
         """Return what the nearest sensors say, (M, A); ``places`` (S, Q) says where each sensor is."""
         event, sensor = where
         neighbours = self.knn_indices[sensor]
@@ -115,7 +117,7 @@ class CrossAttentionHead(nn.Module):
         weights = logits.masked_fill(blocked[rows, neighbours], BLOCKED).softmax(dim=-1)
         return torch.einsum("mk,mka->ma", weights.to(features.dtype), features)
 
-    def _ask_tokens(self, tokens: Tensor, places: Tensor, where: tuple[Tensor, Tensor]) -> Tensor:
+    def _ask_tokens(self, tokens: Tensor, places: Tensor, where: Places) -> Tensor:
         """Return what the tokens (B, T, D) say, (M, L)."""
         event, sensor = where
         face = self.latent_face_proj(self.face_embedding(self.token_face_ids_map))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from xectool.detector.faces import IntArray
+from xectool.models.hidden_places import Places, at_hidden
 from xectool.models.inpaint_context import HEX_FEATURES, IMAGE_FEATURES, HexContext, ImageContext, TokenCondition
 from xectool.models.inpaint_faces import BLOCKED
 from xectool.models.sensor_neighbours import box_neighbours, hex_neighbours
@@ -48,17 +49,19 @@ class NeighbourAttention(nn.Module):
             mask: Positions to predict, bool (B, P).
             blocked: Positions that no attention may look at, bool (B, P).
         """
-        event, position = mask.nonzero(as_tuple=True)
-        neighbours = self.nbr_indices[position]
-        padding = torch.arange(neighbours.shape[1], device=mask.device) >= self.nbr_counts[position].unsqueeze(1)
-        logits = self.attn_weight(features).squeeze(-1)[event.unsqueeze(1), neighbours]
-        logits = logits.masked_fill(blocked[event.unsqueeze(1), neighbours], BLOCKED)
-        weights = logits.masked_fill(padding, self.padding_logit).softmax(dim=-1)
-        seen = torch.einsum("mr,mrf->mf", weights.to(features.dtype), features[event.unsqueeze(1), neighbours])
-        predicted = self.masked_pred_head(torch.cat((seen, condition[event]), dim=-1))
-        nothing = predicted.new_zeros(*mask.shape, predicted.shape[-1])
-        filled: Tensor = nothing.index_put((event, position), predicted)
-        return filled
+
+        def predict_at(places: Places) -> Tensor:
+            event, position = places
+            neighbours = self.nbr_indices[position]
+            padding = torch.arange(neighbours.shape[1], device=mask.device) >= self.nbr_counts[position].unsqueeze(1)
+            logits = self.attn_weight(features).squeeze(-1)[event.unsqueeze(1), neighbours]
+            logits = logits.masked_fill(blocked[event.unsqueeze(1), neighbours], BLOCKED)
+            weights = logits.masked_fill(padding, self.padding_logit).softmax(dim=-1)
+            seen = torch.einsum("mr,mrf->mf", weights.to(features.dtype), features[event.unsqueeze(1), neighbours])
+            predicted: Tensor = self.masked_pred_head(torch.cat((seen, condition[event]), dim=-1))
+            return predicted
+
+        return at_hidden(mask, predict_at)
 
 
 class MaskedImageHead(NeighbourAttention):

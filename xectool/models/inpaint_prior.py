@@ -19,6 +19,7 @@ from xectool.config.model import CHANNEL_NAMES, InpainterModelConfig
 from xectool.detector import constants as c
 from xectool.detector import faces, geometry
 from xectool.detector.neighbours import NeighbourTable, within_hops
+from xectool.models.hidden_places import Places, at_hidden
 from xectool.models.normalize import Normalizer
 from xectool.models.sensor_input import HiddenEvent
 
@@ -93,10 +94,11 @@ class LightPrior(nn.Module):
     def forward(self, event: HiddenEvent) -> Tensor:
         """Return estimates (B, S, C) in network units at hidden sensors and those without a reading, 0 elsewhere."""
         with torch.autocast(event.shown.device.type, enabled=False):
-            where = event.hidden.nonzero(as_tuple=True)
-            found = [getattr(self, f"_{channel}")(event, where) for channel in self.channels]
-            nothing = event.shown.new_zeros(*event.hidden.shape, len(self.channels))
-            return nothing.index_put(where, torch.stack(found, dim=-1).to(nothing.dtype))
+            return at_hidden(event.hidden, lambda where: self._estimate(event, where))
+
+    def _estimate(self, event: HiddenEvent, where: Places) -> Tensor:
+        found = [getattr(self, f"_{channel}")(event, where) for channel in self.channels]
+        return torch.stack(found, dim=-1).to(event.shown.dtype)
 
     def fill(self, event: HiddenEvent, estimates: Tensor) -> HiddenEvent:
         """Return the event with its hidden sensors showing ``estimates`` (B, S, C) instead of sentinels."""
@@ -107,7 +109,7 @@ class LightPrior(nn.Module):
             valid[..., place] |= event.hidden
         return event._replace(shown=shown, shown_valid=valid)
 
-    def _npho(self, event: HiddenEvent, where: tuple[Tensor, Tensor]) -> Tensor:
+    def _npho(self, event: HiddenEvent, where: Places) -> Tensor:
         normalizer = self._normalizer[0]
         visible = event.shown_valid[..., 0]
         light = torch.where(visible, normalizer.inverse_npho(event.shown[..., 0]), 0.0)
@@ -130,7 +132,7 @@ class LightPrior(nn.Module):
         value: Tensor = normalizer.scheme(estimate.clamp_min(0.0))
         return value
 
-    def _time(self, event: HiddenEvent, where: tuple[Tensor, Tensor]) -> Tensor:
+    def _time(self, event: HiddenEvent, where: Places) -> Tensor:
         visible = event.shown_valid[..., 1]
         times = torch.where(visible, event.shown[..., 1], 0.0)
 
@@ -140,7 +142,7 @@ class LightPrior(nn.Module):
 
         return self._nearest(where, visible, self._face_means(times, visible)[where[0], self.face[where[1]]], around)
 
-    def _nearest(self, where: tuple[Tensor, Tensor], visible: Tensor, fallback: Tensor, around: Around) -> Tensor:
+    def _nearest(self, where: Places, visible: Tensor, fallback: Tensor, around: Around) -> Tensor:
         """Return what the nearest neighbours with a reading say, (M,), else ``fallback`` (M,)."""
         # Counted, not a range of fixed length: how many sensors are hidden differs between calls of a traced model.
         estimate, rows = fallback, torch.ones_like(where[1]).cumsum(dim=0) - 1
