@@ -58,7 +58,7 @@ def address_space(lab: Lab) -> None:
     def shrink(_: Any) -> None:
         limit = psutil.Process().memory_info().vms + room
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-        leak(25.0)
+        hooks.before_step(lambda *_: bytearray(2 * room))
 
     lab.train(lambda: hooks.at_step(begin, shrink))
 
@@ -190,9 +190,21 @@ def worker(lab: Lab) -> None:
     lab.train(lambda: hooks.at_step(begin, kill))
 
 
-@fault("files may not grow beyond a part of a checkpoint", "disk", "XT-DISK-FULL")
-def disk(lab: Lab) -> None:
-    lab.configure(steps=40)
+@fault("a reading process that is stopped", "process", "XT-WORKER-DEAD")
+def stopped_worker(lab: Lab) -> None:
+    lab.configure(steps=40, data={"num_workers": 1, "chunksize": 32, "prefetch_factor": 1, "timeout_s": 5.0})
+    begin = int(lab.rng.integers(2, 20))
+
+    def stop(_: Any) -> None:
+        for child in psutil.Process().children(recursive=True):
+            if "forkserver" not in " ".join(child.cmdline()) or child.children() == []:
+                child.send_signal(signal.SIGSTOP)
+
+    lab.train(lambda: hooks.at_step(begin, stop))
+
+
+def no_room(lab: Lab) -> Callable[[Any], None]:
+    """Return what refuses a trainer files as large as its checkpoints."""
     share = float(lab.rng.uniform(0.1, 0.6))
 
     def limit(trainer: Any) -> None:
@@ -200,6 +212,13 @@ def disk(lab: Lab) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(share * size), int(share * size)))
 
+    return limit
+
+
+@fault("files may not grow beyond a part of a checkpoint", "disk", "XT-DISK-FULL")
+def disk(lab: Lab) -> None:
+    lab.configure(steps=40)
+    limit = no_room(lab)
     lab.train(lambda: hooks.before_fit(limit))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -97,6 +98,21 @@ def masked_reading(lab: Lab) -> None:
     lab.train()
 
 
+@fault("one sensor NaN in every event of a file, masks on", "not finite", "XT-NAN-DATA")
+def sensor(lab: Lab) -> None:
+    lab.configure(steps=40)
+    cell, place = int(lab.rng.integers(4760)), lab.directory / "changed"
+    broken = int(lab.rng.integers(len(lab.train_files)))
+
+    def change(rows: Rows, index: int) -> None:
+        if index == broken:
+            rows["npho"][:, cell] = math.nan
+
+    place.mkdir()
+    lab.train_files = changed(lab.train_files, place, change)
+    lab.train()
+
+
 @fault("NaN or Inf in npho, masks off", "not finite", "XT-NAN-DATA", bisect=True)
 def reading(lab: Lab) -> None:
     lab.configure(steps=40, guards=guards(lab))
@@ -141,8 +157,8 @@ def runaway(lab: Lab) -> None:
     lab.train(lambda: hooks.before_step(grow))
 
 
-@fault("a product beyond float16 inside a module", "not finite", "XT-AMP-OVERFLOW")
-def overflow(lab: Lab) -> None:
+def overflowing(lab: Lab) -> Callable[[Any], None]:
+    """Return what makes one layer of a trainer's network compute its product in units beyond float16."""
     lab.configure(steps=50, training={"amp": "fp16"})
     begin, scale, place = int(lab.rng.integers(2, 30)), lab.log_uniform(1e6, 1e8), lab.rng.random()
 
@@ -160,6 +176,12 @@ def overflow(lab: Lab) -> None:
         for linear in chosen.modules:
             linear.forward = widened(linear)  # type: ignore[method-assign]
 
+    return widen
+
+
+@fault("a product beyond float16 inside a module", "not finite", "XT-AMP-OVERFLOW")
+def overflow(lab: Lab) -> None:
+    widen = overflowing(lab)
     lab.train(lambda: hooks.before_fit(widen))
 
 
@@ -226,8 +248,8 @@ def weight(lab: Lab) -> None:
     lab.train(lambda: hooks.at_step(step, poison))
 
 
-@fault("a finite loss with a gradient that is not", "not finite", "XT-NAN-GRAD")
-def gradient(lab: Lab) -> None:
+def bent_gradient(lab: Lab) -> Callable[[Any], None]:
+    """Return what gives one layer of a trainer's network a derivative that is not finite, now and then."""
     lab.configure(steps=40)
     step, share, place = int(lab.rng.integers(2, 30)), float(lab.rng.uniform(0, 0.3)), lab.rng.random()
 
@@ -253,4 +275,10 @@ def gradient(lab: Lab) -> None:
 
         chosen.hook(bend)
 
+    return attach
+
+
+@fault("a finite loss with a gradient that is not", "not finite", "XT-NAN-GRAD")
+def gradient(lab: Lab) -> None:
+    attach = bent_gradient(lab)
     lab.train(lambda: hooks.before_fit(attach))

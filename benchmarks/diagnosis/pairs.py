@@ -11,9 +11,11 @@ from benchmarks.diagnosis import hooks
 from benchmarks.diagnosis.catalogue import fault
 from benchmarks.diagnosis.flow_faults import slow_reading, slow_saving
 from benchmarks.diagnosis.lab import Lab
-from benchmarks.diagnosis.machine_faults import leak, pause
-from benchmarks.diagnosis.nan_faults import corrupt, without_masks
+from benchmarks.diagnosis.machine_faults import leak, no_room, pause
+from benchmarks.diagnosis.nan_faults import bent_gradient, corrupt, overflowing, without_masks
 from benchmarks.diagnosis.state_faults import kill_at
+
+BOTH = ("XT-NAN-GRAD", "XT-DISK-FULL")
 
 
 @fault("NaN in a reading + killed", "two", "XT-NAN-DATA", also=("XT-KILLED",))
@@ -73,6 +75,27 @@ def weight_and_head(lab: Lab) -> None:
         hooks.set_entry(found[int(place * len(found))], 7, math.nan)
 
     lab.train(lambda: hooks.at_step(step, poison))
+
+
+@fault("a product beyond float16 + killed", "two", "XT-AMP-OVERFLOW", also=("XT-KILLED",))
+def overflow_and_killed(lab: Lab) -> None:
+    widen = overflowing(lab)
+
+    def sabotage() -> None:
+        hooks.before_fit(widen)
+        kill_at(lab.num_steps - 3)
+
+    lab.train(sabotage)
+
+
+@fault("a finite loss with NaN gradients + a full disk", "two", *BOTH, also=BOTH)
+def gradient_and_disk(lab: Lab) -> None:
+    attach, limit = bent_gradient(lab), no_room(lab)
+
+    def sabotage() -> None:
+        hooks.before_fit(lambda trainer: (attach(trainer), limit(trainer)))
+
+    lab.train(sabotage)
 
 
 @fault("killed and started anew + a truth too large", "two", "XT-RESTART", also=("XT-SPIKE-EVENT",))

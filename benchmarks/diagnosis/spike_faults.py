@@ -75,6 +75,12 @@ def rate(lab: Lab) -> None:
     lab.train()
 
 
+@fault("learning rate 30 times the usual", "spike", *HIGH_RATE)
+def thirty(lab: Lab) -> None:
+    lab.configure(steps=70)
+    lab.set(training={"lr": 30 * lab.settings["training"]["lr"] + 0.01, "lr_scheduler": "constant"}).train()
+
+
 @fault("the rate jumps by 300 to 3000 in mid-run", "spike", *HIGH_RATE)
 def jump(lab: Lab) -> None:
     lab.configure(steps=70, training={"lr_scheduler": "constant", "lr": 1e-3})

@@ -67,6 +67,19 @@ def nan_moments(lab: Lab) -> None:
     resumed(lab, damage)
 
 
+@fault("Inf among the moments in mid-run", "not finite", "XT-NAN-WEIGHTS")
+def inf_moments(lab: Lab) -> None:
+    lab.configure(("regressor", "mae"), steps=40)
+    step, place, index = int(lab.rng.integers(3, 35)), lab.rng.random(), int(lab.rng.integers(10**6))
+
+    def poison(stepper: Any) -> None:
+        found = [name for name, _ in hooks.matrices(stepper)]
+        parameter = dict(hooks.matrices(stepper))[found[int(place * len(found))]]
+        hooks.set_entry(stepper.optimizer.state[parameter]["exp_avg"], index, math.inf)
+
+    lab.train(lambda: hooks.at_step(step, poison))
+
+
 @fault("NaN among the weights of a checkpoint", "resume", "XT-NAN-RESUME")
 def nan_weights(lab: Lab) -> None:
     place, index, value = lab.rng.random(), int(lab.rng.integers(10**6)), lab.choose([math.nan, math.inf])

@@ -36,6 +36,14 @@ def poison(course: Any, step: int, **said: Any) -> None:
     course.nan(step, stage="loss", events=EVENTS, columns=["file_index", "entry", "run", "event"], **said)
 
 
+def keep(run_dir: Path, content: dict[str, Any]) -> Path:
+    """Keep an incident as a guard does, with the result of the automatic look at it."""
+    folder = run_dir / "incidents" / "0001"
+    folder.mkdir(parents=True)
+    (folder / "incident.json").write_text(json.dumps({"events": EVENTS, **content}))
+    return folder
+
+
 def explode(course: Any, first: int, steps: int = 40, rate: float = 1.25, terms: bool = True) -> None:
     """Losses and gradients grow until nothing is finite."""
     growth = rate ** np.arange(1, steps + 1)
@@ -120,11 +128,8 @@ def test_a_target_outside_the_logarithm_is_the_loss_and_one_out_of_all_proportio
     run = course(seed=3, config={"tasks": {"energy": {"log_transform": logarithm}}})
     poison(run, 30, suspects=EVENTS[:1], terms=["energy"])
     run_dir = write_run(run)
-    folder = run_dir / "incidents" / "0001"
-    folder.mkdir(parents=True)
     triage = {"cause": "XT-NAN-LOSS", "confidence": "certain", "module": {"phase": "loss"}}
-    content = {"kind": "nonfinite", "step": 30, "events": EVENTS, "suspects": EVENTS[:1], "triage": triage}
-    (folder / "incident.json").write_text(json.dumps(content))
+    folder = keep(run_dir, {"kind": "nonfinite", "step": 30, "suspects": EVENTS[:1], "triage": triage})
     targets = np.linspace(0.03, 0.05, 8)
     targets[0] = value
     names = ("file_index", "entry", "run", "event")
@@ -237,6 +242,17 @@ def test_a_jump_after_the_schedule_went_back_up_is_the_restart(
     if told:
         run.event(at, "schedule_restart", lr_before=1e-7, lr_after=1e-3)
     assert record(run).causes[0].code == "XT-SPIKE-RESTART"
+
+
+def test_a_look_that_blames_the_rate_does_not_hide_the_restart_that_raised_it(
+    write_run: Callable[[Any], Path], course: Any
+) -> None:
+    run = course(seed=4, config={"training": {"lr_scheduler": "cosine_restarts"}})
+    run.event(100, "schedule_restart", lr_before=1e-7, lr_after=1e-3)
+    run.scale(103, 100 * np.exp(-np.arange(30) / 5) + 1)
+    run_dir = write_run(run)
+    keep(run_dir, {"kind": "spike", "step": 103, "triage": {"cause": "XT-SPIKE-LR", "confidence": "certain"}})
+    assert diagnose(gather(run_dir)).causes[0].code == "XT-SPIKE-RESTART"
 
 
 @few

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 BOX_WIDTH = 80
+FILE_WIDTH = 400
 
 
 class AlreadyShown(Exception):
@@ -41,7 +42,9 @@ def console() -> Console:
 
     # rich itself only drops colours under NO_COLOR; bold text and moving bars are escape codes as well
     force_plain = False if os.environ.get("NO_COLOR") else None
-    return Console(stderr=True, highlight=False, soft_wrap=True, force_terminal=force_plain)
+    # a table in a file or a log has all the room it needs
+    width = None if sys.stderr.isatty() or "COLUMNS" in os.environ else FILE_WIDTH
+    return Console(stderr=True, highlight=False, soft_wrap=True, force_terminal=force_plain, width=width)
 
 
 def plain(value: Any) -> Any:

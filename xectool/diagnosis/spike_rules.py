@@ -14,6 +14,7 @@ from xectool.diagnosis.incidents import number
 from xectool.diagnosis.nan_state_rules import state_damage
 from xectool.diagnosis.spike_case import SPIKE_FACTOR, SpikeCase, from_a_tail, spike_cases
 from xectool.findings import Severity
+from xectool.runlog.records import EventRecord
 
 _AFTER_RESUME: Final = 10  # steps in which damaged moments show: their memory is 1 / (1 - beta1)
 _NARROW: Final = 3  # steps; a batch is one, the moments carry it on into a few
@@ -129,7 +130,7 @@ class SpikeFromLearningRate(SpikeRule):
         if case.grew:
             return 0.86, [before.text()]
         if case.raised is not None:
-            return 0.88, [f"lr {case.raised.data.get('lr_before')} -> {case.raised.data.get('lr_after')} just before"]
+            return 0.88, [f"{_rise(case.raised)} just before"]
         if before.lr > HIGH_LR and (case.width > _NARROW or case.num_cases >= 3):
             return 0.72, [f"lr {before.lr:g} is beyond {HIGH_LR:g}, the largest AdamW takes"]
         if before.lr_jump >= LR_JUMP:
@@ -165,12 +166,19 @@ class SpikeFromRestart(SpikeRule):
         jump = case.before.lr_jump
         if restarts:
             last = restarts[-1]
-            return 0.95, [f"restart at step {last.step}: {last.data.get('lr_before')} -> {last.data.get('lr_after')}"]
+            return 0.95, [f"restart at step {last.step}: {_rise(last)}"]
         if jump < LR_JUMP or case.at_start or case.raised is not None:
             return 0.0, [f"the rate did not jump in the {LOOK_BACK} steps before"]
         if case.rate_known_before or scheduled:
             return (0.92 if scheduled else 0.85), [f"the rate rose by a factor {jump:.3g} to where it had been before"]
         return 0.4, [f"the rate rose by a factor {jump:.3g}, to where it had never been"]
+
+    def with_triage(self, case: SpikeCase, own: float) -> float:
+        """Return the joint weight; a look that blames the rate does not know that a restart has raised it."""
+        triage = case.incident.triage if case.incident is not None else None
+        return (
+            own if triage is not None and triage.cause == SpikeFromLearningRate.code else super().with_triage(case, own)
+        )
 
     def fix(self, case: SpikeCase) -> str:
         """Return a schedule without restarts."""
@@ -208,3 +216,7 @@ class SpikeFromResume(SpikeRule):
     def fix(self, case: SpikeCase) -> str:
         """Return the continuation from the best checkpoint."""
         return fixes.continue_from_best(case.evidence, step=case.step)
+
+
+def _rise(event: EventRecord) -> str:
+    return f"lr {number(event.data.get('lr_before')):.3g} -> {number(event.data.get('lr_after')):.3g}"

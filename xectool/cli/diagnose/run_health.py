@@ -50,7 +50,12 @@ def loss(run: RunArgument, json: JsonOption = False) -> None:
 
 def _show_run(screen: Console, result: RunHealth) -> None:
     if len(result.causes) > 1:
-        screen.print(_causes_table(result.causes))
+        rows = [
+            [cause.code, f"{cause.confidence:.0%}", cause.step or "-", cause.follows or "-"] for cause in result.causes
+        ]
+        screen.print(table("causes, most likely first", ["code", "confidence", "step", "follows from"], rows))
+        for cause in result.causes[1:]:
+            screen.print(f"{cause.code}: {cause.problem}\n  fix: {cause.fix}", markup=False)
     for note in result.notes:
         screen.print(f"note {note.code}: {note.problem}", markup=False)
     looked = f"{len(result.rules_run)} rules looked, {len(result.rules_skipped)} had nothing to look at"
@@ -84,10 +89,3 @@ def _show_box(screen: Console, verdict: str, causes: Sequence[Cause], healthy: s
     why = [f"confidence {first.confidence:.0%}", *first.evidence[:MOST_EVIDENCE]]
     why += [f"ruled out: {line}" for line in first.ruled_out[:MOST_EVIDENCE]]
     screen.print(verdict_box(verdict, why, following or first.fix, good=False))
-
-
-def _causes_table(causes: Sequence[Cause]) -> object:
-    rows = [
-        [cause.code, f"{cause.confidence:.0%}", cause.step or "-", cause.follows or "-", cause.fix] for cause in causes
-    ]
-    return table("causes, most likely first", ["code", "confidence", "step", "follows from", "fix"], rows)

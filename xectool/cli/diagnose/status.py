@@ -32,16 +32,19 @@ def status(
 def _show(screen: Console, run: str, result: StatusReport) -> None:
     ranks = [
         [
-            r.rank, r.pid, r.state, r.phase, f"{r.phase_age_s:.1f} s", r.step, f"{r.steps_per_s:.3g}",
-            f"{r.data_wait_share:.1%}", f"{r.rss_bytes / 1e9:.2f} GB" if r.rss_bytes >= 0 else "-",
-            f"{r.recorder_share:.2%}", r.batch,
+            r.rank, r.pid, r.state, r.phase, f"{r.phase_age_s:.3g} s", r.step, f"{r.steps_per_s:.3g}",
+            f"{r.data_wait_share:.0%}", f"{r.rss_bytes / 1e9:.2f}" if r.rss_bytes >= 0 else "-",
+            f"{r.recorder_share:.2%}",
         ]
         for r in result.ranks
     ]  # fmt: skip
-    names = ["rank", "pid", "state", "phase", "for", "step", "steps/s", "data wait", "memory", "recorder", "last batch"]
+    names = ["rank", "pid", "state", "phase", "for", "step", "step/s", "wait", "GB", "rec"]
     screen.print(table("ranks", names, ranks))
+    for line in result.ranks:
+        if line.batch:
+            screen.print(f"rank {line.rank}, last batch: {line.batch}", markup=False)
     if result.workers:
-        workers = [[w.loader, w.pid, w.state, f"{w.age_s:.1f} s", w.file, w.entries, w.reads] for w in result.workers]
+        workers = [[w.loader, w.pid, w.state, f"{w.age_s:.3g} s", w.file, w.entries, w.reads] for w in result.workers]
         screen.print(table("readers", ["loader", "pid", "state", "for", "file", "entries", "reads"], workers))
     why = [f"run is {result.state}"]
     screen.print(verdict_box(result.verdict, why, f"xectool diagnose run {run}" if result.bad else "", not result.bad))
