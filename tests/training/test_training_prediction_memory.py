@@ -1,16 +1,26 @@
-"""Memory of a prediction does not follow the events: measured on whole processes, as a batch system measures it."""
+"""Memory of a prediction does not follow the events: nothing of a batch outlives it, and whole processes stay flat."""
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from xectool import engine
+from xectool.data.loader import EventLoader
+from xectool.engine import prediction
+from xectool.rootio.copying import CarriedBranches
+from xectool.rootio.writer import TreeWriter
 
+BATCH = 7  # no other axis of any network is as long
 FEW, MANY = 1024, 5120
 FILE_EVENTS = 512
 _MEASURED = """
@@ -28,6 +38,62 @@ def peak_kib(*argv: str) -> int:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     run = subprocess.run(call, check=True, capture_output=True, text=True, timeout=900, env=environment)
     return int(run.stderr.rsplit("PEAK ", 1)[1])
+
+
+def live_tensors() -> int:
+    """Return how many tensors of a batch there are."""
+    found = (thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor) and thing.ndim > 1)
+    return sum(tuple(tensor.shape[:2]) == (BATCH, 4760) for tensor in found)
+
+
+@pytest.fixture
+def left_alive(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What is left of a batch, tensors and written rows, when the next one is asked for; one number a batch."""
+    found: list[int] = []
+    written: list[weakref.ref[Any]] = []
+    extend = TreeWriter.extend
+
+    def remembering(writer: TreeWriter, rows: dict[str, Any]) -> None:
+        written.extend(weakref.ref(row) for row in rows.values() if isinstance(row, np.ndarray) and row.ndim > 1)
+        extend(writer, rows)
+
+    def looking(read: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*arguments: Any) -> Any:
+            found.append(live_tensors() + sum(rows() is not None for rows in written))
+            return read(*arguments)
+
+        return wrapped
+
+    monkeypatch.setattr(TreeWriter, "extend", remembering)
+    monkeypatch.setattr(EventLoader, "_batch", looking(EventLoader._batch))
+    monkeypatch.setattr(CarriedBranches, "read", looking(CarriedBranches.read))
+    return found
+
+
+def test_nothing_of_a_batch_is_left_when_the_next_is_read(
+    tiny_config: Callable[..., Path],
+    sensor_config: Callable[..., Path],
+    tiny_data: Path,
+    tmp_path: Path,
+    left_alive: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    regressor = engine.train(tiny_config(), run_name="regressor", max_steps=1).checkpoint_last
+    inpainter = engine.train(sensor_config("inpainter", encoder_dim=32), run_name="filler", max_steps=1).checkpoint_last
+    (dead := tmp_path / "dead.txt").write_text("17 900 4100")
+    data = [str(tiny_data / "val.root")]
+    left_alive.clear()
+    engine.predict(regressor, data, output=tmp_path / "a.root", batch_size=BATCH)
+    engine.predict(inpainter, data, output=tmp_path / "b.root", batch_size=BATCH)
+    engine.predict(inpainter, data, output=tmp_path / "c.root", batch_size=BATCH, dead=str(dead))
+    engine.repair(inpainter, data, output=tmp_path / "d.root", batch_size=BATCH, dead=str(dead))
+    engine.compare(regressor, data, inpainter=inpainter, batch_size=BATCH, dead=str(dead))
+    assert left_alive == [0] * 3 * 5
+
+    left_alive.clear()
+    monkeypatch.setattr(prediction, "watched", lambda predicted, observer: list(predicted))
+    engine.predict(inpainter, data, output=tmp_path / "e.root", batch_size=BATCH)
+    assert 0 == left_alive[0] < left_alive[1] < left_alive[2], "what holds its batches is seen"
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -117,11 +116,9 @@ def test_predicted_times_are_seconds(tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_the_events(tmp_path: Path) -> None:
     process, peaks = psutil.Process(), []
     for name, num_events in (("warm", 200), ("few", 200), ("many", 2000)):
-        seen = [0]
-        run = replace(
-            SensorPredictionRun(FakeTask()), on_batch=lambda batch, s=seen: s.append(process.memory_info().rss)
-        )
-        write_sensor_predictions(batches(num_events), tmp_path / f"{name}.root", run)
+        seen: list[int] = []
+        watched = (seen.append(process.memory_info().rss) or pair for pair in batches(num_events))
+        write_sensor_predictions(watched, tmp_path / f"{name}.root", SensorPredictionRun(FakeTask()))
         peaks.append(max(seen))
     assert peaks[2] < 1.1 * peaks[1]
     assert peaks[2] - peaks[1] < 40 * 2**20, "1800 more events have 430 thousand rows of 46 bytes in all"

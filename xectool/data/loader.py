@@ -180,6 +180,7 @@ class EventLoader:
                 seen += whole.num_events
                 self.events_served += batch.num_events
                 yield batch
+                del whole, batch  # their memory serves the next batch
             self._audit(seen, start_step)
         finally:
             reader.stop()

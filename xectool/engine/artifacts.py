@@ -139,15 +139,17 @@ def predict_scored(
 
 
 def _scored(predicted: Iterable[Predicted], estimator: BaselineMetrics) -> Iterator[Predicted]:
-    for batch, outputs in predicted:
-        estimator.update(batch)
-        yield batch, outputs
+    for pair in predicted:
+        estimator.update(pair[0])
+        yield pair
+        del pair
 
 
 def watched(predicted: Iterable[Predicted], observer: Observer) -> Iterator[Predicted]:
     """Yield what is predicted and tell the observer of each batch."""
-    for batch, outputs in predicted:
-        yield batch, outputs
+    for pair in predicted:
+        yield pair
+        del pair
         observer.advanced(1, {})
 
 

@@ -18,7 +18,7 @@ from xectool.tasks.masked_batch import MaskedBatch
 from xectool.tasks.paired import PairedMetric, paired_metrics
 from xectool.tasks.sensor_task import SensorTask
 from xectool.training.device import Execution
-from xectool.training.evaluate import run_model
+from xectool.training.evaluate import evaluate, run_model
 
 
 @dataclass(frozen=True)
@@ -62,16 +62,20 @@ def compare_variants(batches: Iterable[EventBatch], run: ComparisonRun) -> Compa
     accumulators = {name: run.task.accumulator() for name in run.variants}
     num_events = num_dead = 0
     for batch in batches:
-        if not batch.num_events:
-            continue
-        mask = torch.from_numpy(run.dead.mask(EventPlaces.of(batch)).copy()).to(run.execution.device)
-        on_device = batch.to(run.execution.device)
-        for name, variant in run.variants.items():
-            for served, outputs in run_model(run.model, run.task, [variant(on_device, mask)], run.execution):
-                accumulators[name].update(outputs, served)
-        num_events, num_dead = num_events + batch.num_events, num_dead + int(mask.sum())
+        num_events, num_dead = num_events + batch.num_events, num_dead + _add_batch(batch, run, accumulators)
+        del batch
         run.advanced()
     return Comparison(num_events, num_dead, tuple(_metrics(accumulators)))
+
+
+def _add_batch(batch: EventBatch, run: ComparisonRun, accumulators: Mapping[str, MetricAccumulator]) -> int:
+    """Add a batch to the metrics of every variant and return how many dead readings it has."""
+    mask = torch.from_numpy(run.dead.mask(EventPlaces.of(batch)).copy()).to(run.execution.device)
+    on_device = batch.to(run.execution.device)
+    for name, variant in run.variants.items():
+        predicted = run_model(run.model, run.task, iter([variant(on_device, mask)]), run.execution)
+        evaluate(predicted, accumulators[name], lambda: None)
+    return int(mask.sum())
 
 
 def masked_by_dead(batches: Iterable[EventBatch], task: SensorTask, dead: DeadSensors) -> Iterator[MaskedBatch]:
@@ -79,6 +83,7 @@ def masked_by_dead(batches: Iterable[EventBatch], task: SensorTask, dead: DeadSe
     for batch in batches:
         mask = torch.from_numpy(dead.mask(EventPlaces.of(batch)).copy())
         yield task.prepare_masked(batch, mask)
+        del batch, mask
 
 
 def _metrics(accumulators: Mapping[str, MetricAccumulator]) -> Iterator[PairedMetric]:

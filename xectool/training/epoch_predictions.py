@@ -10,7 +10,7 @@ from xectool.rootio.writer import TreeWriter
 from xectool.tasks.base import TrainingTask
 from xectool.tasks.sensor_task import SensorTask
 from xectool.training.evaluate import Predicted
-from xectool.training.sensor_predictions import BRANCHES, SensorPredictionRun, sensor_rows
+from xectool.training.sensor_predictions import BRANCHES, SensorPredictionRun, extend_rows, sensor_rows
 
 MAX_EVENTS = 1000
 """Events in the file of an epoch; an event of a masked autoencoder has 2900 rows."""
@@ -41,9 +41,9 @@ def kept(predicted: Iterable[Predicted], task: TrainingTask, path: Path) -> Iter
     assert isinstance(task, SensorTask)
     run, left = SensorPredictionRun(task), MAX_EVENTS
     with TreeWriter(path, BRANCHES) as writer:
-        for batch, outputs in predicted:
-            masked = task.prepare(batch)
-            for rows in sensor_rows(masked, task.reconstruction(outputs), run, max_events=left):
-                writer.extend(rows)
-            left = max(0, left - batch.num_events)
-            yield batch, outputs
+        for pair in predicted:
+            masked = task.prepare(pair[0])
+            extend_rows(writer, sensor_rows(masked, task.reconstruction(pair[1]), run, max_events=left))
+            left = max(0, left - masked.num_events)
+            yield pair
+            del pair, masked

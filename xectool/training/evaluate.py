@@ -22,7 +22,8 @@ def run_model(
     """Yield each batch on the device with the model's outputs in network units, float32.
 
     The model is in evaluation mode while this runs and is given back in the mode it had. Precision is that of
-    training, so validation measures the model that is trained.
+    training, so validation measures the model that is trained. Nothing of a batch is kept when the next is asked for;
+    consumers drop theirs too, else two batches take turns in the heap and its holes grow with the events.
 
     Args:
         model: The network.
@@ -36,6 +37,7 @@ def run_model(
         for batch in batches:
             if batch.num_events:
                 yield _predict(model, task, batch, execution)
+            del batch
     finally:
         model.train(was_training)
 
@@ -59,5 +61,6 @@ def evaluate(predicted: Iterable[Predicted], accumulator: MetricAccumulator, on_
     for batch, outputs in predicted:
         accumulator.update(outputs, batch)
         num_events += batch.num_events
+        del batch, outputs
         on_batch()
     return num_events / max(time.perf_counter() - started, 1e-9)

@@ -51,6 +51,7 @@ def write_predictions(predicted: Iterable[Predicted], output: Path | None, run: 
             if run.accumulator is not None:
                 run.accumulator.update(outputs, batch)
             num_events += batch.num_events
+            del batch, outputs
     return num_events, num_events / max(time.perf_counter() - began, 1e-9)
 
 

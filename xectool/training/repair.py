@@ -94,6 +94,7 @@ def write_repaired(source: EventSource, output: Path, run: RepairRun) -> Repaire
             for rows, number in trimmed(_blocks(source, carried, list(zip(used, files, strict=True)), run)):
                 writer.extend(rows)
                 counts += number
+                del rows
                 run.advanced()
     seconds = max(time.perf_counter() - began, 1e-9)
     return Repaired(int(counts[0]), int(counts[1]), int(counts[2]), dict(carried.left_out), int(counts[0]) / seconds)
@@ -107,14 +108,22 @@ def _blocks(
         # `first` cuts a source at an entry, so what is served of a file starts at its first entry.
         num_events = source.files[index].num_selected
         for start in range(0, num_events, run.batch_size):
-            stop = min(start + run.batch_size, num_events)
-            rows = carried.read(file, start, stop)
-            branches = (source.branches.npho, source.branches.time)
-            npho, times = (_readings(file, branch, start, stop) for branch in branches)
-            dead = run.dead.mask(EventPlaces(npho, np.full(stop - start, index), np.arange(start, stop)))
-            filled = _fill(npho, times, dead, run)
-            rows |= _repaired_rows(rows, _names(source), (npho, times), filled)
-            yield rows, [stop - start, int(dead.sum()), int(filled.sum())]
+            entries = range(start, min(start + run.batch_size, num_events))
+            yield _block(source, carried, (index, file, entries), run)
+
+
+def _block(
+    source: EventSource, carried: CarriedBranches, block: tuple[int, EventFile, range], run: RepairRun
+) -> tuple[dict[str, Any], list[int]]:
+    """Return the rows of one block (index of the file, the file, entries) and its counts."""
+    index, file, entries = block
+    start, stop = entries.start, entries.stop
+    rows = carried.read(file, start, stop)
+    npho, times = (_readings(file, name, start, stop) for name in (source.branches.npho, source.branches.time))
+    dead = run.dead.mask(EventPlaces(npho, np.full(len(entries), index), np.asarray(entries)))
+    filled = _fill(npho, times, dead, run)
+    changed = _repaired_rows(rows, _names(source), (npho, times), filled)
+    return rows | changed, [len(entries), int(dead.sum()), int(filled.sum())]
 
 
 def _fill(npho: FloatArray, times: FloatArray, dead: npt.NDArray[np.bool_], run: RepairRun) -> npt.NDArray[np.bool_]:

@@ -6,9 +6,9 @@ Axes: B events, S sensors (4760), C predicted channels, R rows of the file.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Protocol
@@ -72,12 +72,10 @@ class SensorPredictionRun:
     Attributes:
         task: Gives masks, predictions and their units.
         accumulator: Collects metrics over the hidden sensors, or None.
-        on_batch: Called with every batch after it is written.
     """
 
     task: SensorPredictor
     accumulator: MetricAccumulator | None = None
-    on_batch: Callable[[EventBatch], None] = field(default=lambda batch: None)
 
 
 @dataclass(frozen=True)
@@ -115,15 +113,16 @@ def write_sensor_predictions(
         for batch, outputs in predicted:
             masked = run.task.prepare(batch)
             if writer is not None:
-                num_rows += _extend(writer, sensor_rows(masked, run.task.reconstruction(outputs), run))
+                num_rows += extend_rows(writer, sensor_rows(masked, run.task.reconstruction(outputs), run))
             if run.accumulator is not None:
                 run.accumulator.update(outputs, masked)
             num_events += batch.num_events
-            run.on_batch(batch)
+            del batch, outputs, masked
     return SensorPredictionResult(num_events, num_rows, num_events / max(time.perf_counter() - began, 1e-9))
 
 
-def _extend(writer: TreeWriter, parts: Iterable[dict[str, npt.NDArray[np.generic]]]) -> int:
+def extend_rows(writer: TreeWriter, parts: Iterable[dict[str, npt.NDArray[np.generic]]]) -> int:
+    """Write what `sensor_rows` yields and return the number of rows."""
     num_rows = 0
     for rows in parts:
         writer.extend(rows)
