@@ -208,8 +208,6 @@ CASES = [
          {"checkpoint.refresh_lr": True, "checkpoint.resume_from": "a.pt"}),
     Case("OptionsTakeEffect", "CFG-60", WARNING, {"export.onnx": "m.onnx"}, ("export.onnx has no effect", "ONNX"),
          {"export.onnx": None}),
-    Case("OptionsTakeEffect", "CFG-60", WARNING, {"distributed.num_gpus": 4}, ("distributed.num_gpus has no effect",),
-         {"distributed.num_gpus": 1}),
     Case("CollectivesHaveTime", "CFG-50", WARNING, {"distributed.timeout_s": 30}, ("below 60 s",),
          {"distributed.timeout_s": 60}),
 ]  # fmt: skip

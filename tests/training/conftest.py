@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,3 +80,40 @@ def sensor_config(tiny_data: Path, tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+Spawn = Callable[..., list[subprocess.CompletedProcess[str]]]
+
+
+@pytest.fixture(scope="session")
+def run_ranks() -> Spawn:
+    """Run a program as several ranks of one job, as torchrun would, and return how each ended."""
+
+    def run(world_size: int, *argv: object, timeout_s: float = 120.0) -> list[subprocess.CompletedProcess[str]]:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+        names = ("RANK", "LOCAL_RANK")
+        started = [
+            subprocess.Popen(
+                [sys.executable, *map(str, argv)],
+                env={**os.environ, "OMP_NUM_THREADS": "1", **shared, "WORLD_SIZE": str(world_size)}
+                | dict.fromkeys(names, str(rank)),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(world_size)
+        ]
+        try:
+            said = [process.communicate(timeout=timeout_s) for process in started]
+        finally:
+            for process in started:
+                process.kill()
+        return [
+            subprocess.CompletedProcess(process.args, process.returncode, *text)
+            for process, text in zip(started, said, strict=True)
+        ]
+
+    return run

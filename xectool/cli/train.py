@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from xectool.cli.options import DeviceOption, JsonOption, SetOption, parse_count
 from xectool.cli.progress import watcher
 from xectool.cli.render import AlreadyShown, Output, table
-from xectool.errors import EXIT_INTERRUPTED
+from xectool.errors import EXIT_INTERRUPTED, EXIT_OK
+
+if TYPE_CHECKING:
+    from xectool.engine.train_result import TrainResult
 
 
 def train(
@@ -21,6 +25,10 @@ def train(
     ] = None,
     run_name: Annotated[str | None, typer.Option(help="Name of the run and of its directory.")] = None,
     device: DeviceOption = None,
+    nproc: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Ranks on this machine, one GPU each; default: distributed.num_gpus."),
+    ] = None,
     max_steps: Annotated[
         int | None, typer.Option(parser=parse_count, metavar="COUNT", help="Stop after this many optimizer steps.")
     ] = None,
@@ -32,17 +40,34 @@ def train(
     """Train a model on ROOT files, with checkpoints, tracking, predictions and plots."""
     from xectool import engine
 
-    with watcher(quiet=json) as observer:
-        result = engine.train(
-            config,
-            overrides=set_ or (),
-            resume=resume,
-            run_name=run_name,
-            device=device,
-            max_steps=max_steps,
-            dry_run=dry_run,
-            observer=observer,
-        )
+    def one_rank() -> TrainResult:
+        with watcher(quiet=json) as observer:
+            return engine.train(
+                config,
+                overrides=set_ or (),
+                resume=resume,
+                run_name=run_name,
+                device=device,
+                max_steps=max_steps,
+                dry_run=dry_run,
+                observer=observer,
+            )
+
+    if engine.is_launched():
+        raise AlreadyShown(engine.run_as_rank(one_rank))
+    wanted = engine.ranks_wanted(config, set_ or (), nproc)
+    if wanted > 1:
+        options = {"--resume": resume, "--run-name": run_name, "--device": device, "--max-steps": max_steps}
+        arguments = [word for name, value in options.items() if value is not None for word in (name, str(value))]
+        arguments += [word for setting in set_ or () for word in ("--set", setting)] + ["--dry-run"] * dry_run
+        _show(engine.train_ranks(config, wanted, arguments), config, json)
+    else:
+        _show(one_rank(), config, json)
+
+
+def _show(result: TrainResult, config: str, json: bool) -> None:
+    if int(os.environ.get("RANK") or 0):  # of torchrun: the first rank speaks for all
+        raise AlreadyShown(EXIT_INTERRUPTED if result.status == "interrupted" else EXIT_OK)
     output = Output("train", json)
     if result.status == "interrupted":
         output.interrupted(result.as_dict(), fix=f"go on with: xectool train {config} --resume {result.run_dir}")

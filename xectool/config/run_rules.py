@@ -130,7 +130,6 @@ class OptionsTakeEffect(Rule[RunConfig]):
         """Yield a warning for each option of the older system that this version accepts without acting on it."""
         idle = [
             ("export.onnx", facts.export.onnx is not None, "training writes checkpoints, and no ONNX file", "null"),
-            ("distributed.num_gpus", facts.distributed.num_gpus > 1, "a run trains in one process", "1"),
         ]
         for key, is_set, reason, default in idle:
             if is_set:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,7 @@ import torch
 
 from xectool.config.data import DataConfig
 from xectool.data.batch import EventBatch
+from xectool.data.event_weigher import EventWeigher
 from xectool.data.events import EventSource
 from xectool.data.excluded import ExcludedEvents
 from xectool.data.plan import DataPlan
@@ -71,16 +71,6 @@ class LoaderOptions:
             mp_context=data.mp_context,
             timeout_s=data.timeout_s,
         )
-
-
-class EventWeigher(Protocol):
-    """Abstract source of loss weights."""
-
-    def weights(
-        self, targets: Mapping[str, npt.NDArray[np.float32]], npho: npt.NDArray[np.float32]
-    ) -> npt.NDArray[np.float32]:
-        """Return the weight of each event, shape (B,), from its truth, each (B, D), and its photons, (B, S)."""
-        ...
 
 
 class EventLoader:
@@ -161,8 +151,14 @@ class EventLoader:
         """
         self.excluded = self.excluded.with_events(file_index, entry)
 
-    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[EventBatch]:
+    def epoch(self, epoch: int, start_step: int = 0, position: int = 0) -> Iterator[EventBatch]:
         """Yield the batches of an epoch from a step on, without excluded events; only what they need is read.
+
+        Args:
+            epoch: The epoch.
+            start_step: The first step.
+            position: Events of the epoch, over all ranks, that another number of ranks has used; those of the first
+                step are left out of it.
 
         Raises:
             DataFileError: A file is damaged; names branch and entries.
@@ -175,7 +171,7 @@ class EventLoader:
             for step in range(start_step, self.plan.num_steps):
                 begin = time.perf_counter()
                 whole = self._batch(reader, epoch, step)
-                batch = self.excluded.left_out_of(whole)
+                batch = self.excluded.left_out_of(self._from(position, whole))
                 self.data_wait_s += time.perf_counter() - begin
                 seen += whole.num_events
                 self.events_served += batch.num_events
@@ -186,6 +182,12 @@ class EventLoader:
             reader.stop()
             if (self.options.num_workers and not self.options.persistent_workers) or reader.is_closed:
                 self.close()
+
+    def _from(self, position: int, batch: EventBatch) -> EventBatch:
+        """Return what a batch holds from a position of the epoch on."""
+        if position <= batch.step * self.plan.global_batch_size:
+            return batch
+        return batch.take(np.flatnonzero(self.plan.batch_positions(batch.step, self.rank) >= position))
 
     def _batch(self, reader: WindowReader, epoch: int, step: int) -> EventBatch:
         layout = self.plan.batch_layout(epoch, step, self.rank)

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from xectool.engine.explanation import explain
     from xectool.engine.exporting import export
     from xectool.engine.inspection import inspect_ckpt
+    from xectool.engine.launching import ranks_wanted, train_ranks
     from xectool.engine.lr_sweeping import lr_sweep
     from xectool.engine.memory_estimate import estimate_memory
     from xectool.engine.prediction import predict
+    from xectool.engine.rank_outcome import is_launched, run_as_rank
     from xectool.engine.repairing import repair
     from xectool.engine.simulation import simulate
     from xectool.engine.training import train
@@ -33,12 +35,16 @@ __all__ = [
     "explain",
     "export",
     "inspect_ckpt",
+    "is_launched",
     "lr_sweep",
     "predict",
+    "ranks_wanted",
     "repair",
+    "run_as_rank",
     "runs",
     "simulate",
     "train",
+    "train_ranks",
 ]
 
 # A function lives in a module of another name: importing a module binds its name here, and would hide the function.
@@ -49,11 +55,15 @@ _FUNCTIONS = {
     "explain": "explanation",
     "export": "exporting",
     "inspect_ckpt": "inspection",
+    "is_launched": "rank_outcome",
     "lr_sweep": "lr_sweeping",
     "predict": "prediction",
+    "ranks_wanted": "launching",
     "repair": "repairing",
+    "run_as_rank": "rank_outcome",
     "simulate": "simulation",
     "train": "training",
+    "train_ranks": "launching",
 }
 _MODULES = ("config", "diagnose", "runs")
 

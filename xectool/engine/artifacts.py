@@ -57,7 +57,8 @@ def calibrate_conventional(parts: RunParts) -> dict[str, Any]:
         return {}
     batches = -(-CALIBRATION_EVENTS // parts.config.data.batch_size)
     # Epoch 0 is never trained on, so calibrating reads events in an order of its own.
-    return ConventionalEstimator().fit(islice(parts.train_loader.epoch(0), batches)).state()
+    with parts.train_loader.for_all_ranks() as loader:
+        return ConventionalEstimator().fit(islice(loader.epoch(0), batches)).state()
 
 
 def write_outputs(
@@ -80,9 +81,10 @@ def write_outputs(
         load_weights(model, best.weights("auto" if config.validation.use_ema else "model"))
         load_task(parts.task, best)
     path = directory / PREDICTIONS_NAME if config.checkpoint.save_predictions else None
-    observer.phase("predict", parts.val_loader.plan.num_steps)
-    predicted = watched(run_model(model, parts.task, parts.val_loader.epoch(0), parts.execution), observer)
-    scored = predict_scored(model, parts.task, predicted, path, conventional, tuple(data.val.branches.truth))
+    with parts.val_loader.for_all_ranks() as loader:
+        observer.phase("predict", loader.plan.num_steps)
+        predicted = watched(run_model(model, parts.task, loader.epoch(0), parts.execution), observer)
+        scored = predict_scored(model, parts.task, predicted, path, conventional, tuple(data.val.branches.truth))
     files = (path,) if path else ()
     if not config.checkpoint.save_artifacts:
         return RunOutputs(scored.metrics, files)

@@ -14,7 +14,7 @@ from xectool.config.edit import with_value
 from xectool.config.load import load_config
 from xectool.config.root import RunConfig
 from xectool.engine.explanation import explain
-from xectool.engine.training import start_from
+from xectool.engine.run_start import start_from
 from xectool.errors import ConfigError, UsageError
 from xectool.findings import Finding, Severity
 from xectool.report.lr_sweep import SweepPoints, plot_lr_sweep

@@ -42,6 +42,9 @@ PHASES: Final = (
 """Words for what the training thread does; only ever added to, at the end."""
 _CODES: Final = {name: code for code, name in enumerate(PHASES)}
 
+COLLECTIVES: Final = ("", "all_reduce", "all_gather", "broadcast", "gradients", "wait_rank0")
+"""Words for the collective a rank is in, the first for none; only ever added to, at the end."""
+
 
 class Word(IntEnum):
     """Places in the page; only ever added to, at the end. Times ending in ``_NS`` are of the monotonic clock."""
@@ -115,6 +118,7 @@ class PageView:
         entries: Lowest and highest entry taken from that file.
         num_events: Events of the batch.
         collective_seq: Collectives entered.
+        collective: One of `COLLECTIVES`: the one it is in.
         rss_bytes: Resident memory of the process and its children, -1 where unknown.
         device_bytes: Memory allocated on the accelerator, -1 where unknown.
         device_reserved_bytes: Memory the allocator holds there, -1 where unknown.
@@ -138,6 +142,7 @@ class PageView:
     entries: tuple[int, int]
     num_events: int
     collective_seq: int
+    collective: str
     rss_bytes: int
     device_bytes: int
     device_reserved_bytes: int
@@ -216,7 +221,7 @@ def read_page(path: Path, boot_id: str) -> PageView | None:
 
 
 def _view(words: tuple[int, ...], now_ns: int, same_boot: bool) -> PageView:
-    heartbeat_ns, code = words[Word.HEARTBEAT_NS], words[Word.PHASE]
+    heartbeat_ns, code, op = words[Word.HEARTBEAT_NS], words[Word.PHASE], words[Word.COLLECTIVE_OP]
     return PageView(
         rank=words[Word.RANK],
         pid=words[Word.PID],
@@ -233,6 +238,7 @@ def _view(words: tuple[int, ...], now_ns: int, same_boot: bool) -> PageView:
         entries=(words[Word.ENTRY_MIN], words[Word.ENTRY_MAX]),
         num_events=words[Word.NUM_EVENTS],
         collective_seq=words[Word.COLLECTIVE_SEQ],
+        collective=COLLECTIVES[op] if 0 <= op < len(COLLECTIVES) else f"collective {op}",
         rss_bytes=words[Word.RSS_BYTES],
         device_bytes=words[Word.DEVICE_BYTES],
         device_reserved_bytes=words[Word.DEVICE_RESERVED_BYTES],

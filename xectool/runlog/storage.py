@@ -79,14 +79,15 @@ class AttemptSink:
         directory: Directory of the attempt.
         limits: Sizes of the step records.
         earlier: Directories of the earlier attempts, oldest first.
+        rank: Rank of the writer.
 
     Raises:
         OSError: The disk refuses.
     """
 
-    def __init__(self, directory: Path, limits: Limits, earlier: tuple[Path, ...]) -> None:
-        self._lines = LineWriter(directory / LINES_FILE)
-        self._steps = StepWriter(directory, 0, limits, (*earlier, directory))
+    def __init__(self, directory: Path, limits: Limits, earlier: tuple[Path, ...], rank: int = 0) -> None:
+        self._lines = LineWriter(directory / (f"rank{rank:04d}.{LINES_FILE}" if rank else LINES_FILE))
+        self._steps = StepWriter(directory, rank, limits, (*earlier, directory))
         self._gap = 0
 
     @property
@@ -265,15 +266,15 @@ def slots_path(directory: Path, rank: int = 0) -> Path:
     return directory / f"rank{rank:04d}.workers"
 
 
-def open_sink(directory: Path, limits: Limits | None = None) -> RecordSink:
-    """Return the sink for a new attempt in ``directory``.
+def open_sink(directory: Path, limits: Limits | None = None, rank: int = 0) -> RecordSink:
+    """Return the sink of a rank for a new attempt in ``directory``; the first rank looks after earlier attempts too.
 
     Raises:
         OSError: The disk refuses.
     """
     root, number = directory.parent.parent, int(directory.name[1:])
-    earlier = tuple(attempt_dir(root, attempt) for attempt in attempts(root) if attempt < number)
-    return AttemptSink(directory, limits or Limits(), earlier)
+    earlier = tuple(attempt_dir(root, attempt) for attempt in attempts(root) if attempt < number and not rank)
+    return AttemptSink(directory, limits or Limits(), earlier, rank)
 
 
 def open_source(directory: Path) -> RecordSource:

@@ -33,6 +33,7 @@ class RunWriter:
         run_dir: Directory of the run; created where it is missing.
         attempt: Number of the attempt, from 1; by default the next free one.
         limits: Sizes of the step records.
+        rank: Rank of this process; all but the first write beside its record, into an attempt that it has begun.
 
     Attributes:
         status: What the process does right now; see `xectool.runlog.status_page`.
@@ -42,12 +43,15 @@ class RunWriter:
         DiskError: The run directory cannot be created.
     """
 
-    def __init__(self, run_dir: Path | str, *, attempt: int | None = None, limits: Limits | None = None) -> None:
+    def __init__(
+        self, run_dir: Path | str, *, attempt: int | None = None, limits: Limits | None = None, rank: int = 0
+    ) -> None:
         self.run_dir = Path(run_dir)
+        self.rank = rank
         root = self.run_dir / RECORD_DIR
         try:
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = _lock(root)
+            self._lock = _lock(root) if rank == 0 else None
             self.attempt = attempt if attempt is not None else max(attempts(self.run_dir), default=0) + 1
             self._sink, self.status = self._open(attempt_dir(self.run_dir, self.attempt), limits)
         except OSError as error:
@@ -70,12 +74,14 @@ class RunWriter:
 
     def _open(self, directory: Path, limits: Limits | None) -> tuple[RecordSink, StatusPage]:
         """Create the files of the attempt; where the disk refuses one of them, none stays and the run is free again."""
-        _make(directory, self._lock)
+        if self._lock is not None:
+            _make(directory, self._lock)
         try:
-            return open_sink(directory, limits), StatusPage(status_path(directory))
+            return open_sink(directory, limits, self.rank), StatusPage(status_path(directory, self.rank), self.rank)
         except OSError:
-            shutil.rmtree(directory, ignore_errors=True)
-            self._lock.release()
+            if self._lock is not None:
+                shutil.rmtree(directory, ignore_errors=True)
+                self._lock.release()
             raise
 
     def worker_slots(self, counts: Sequence[int]) -> list[SlotRange | None]:
@@ -83,7 +89,7 @@ class RunWriter:
 
         A disk that refuses costs the notes of the readers: the ranges are then None.
         """
-        path = slots_path(attempt_dir(self.run_dir, self.attempt))
+        path = slots_path(attempt_dir(self.run_dir, self.attempt), self.rank)
         try:
             create_slots(path, sum(counts))
         except OSError as error:
@@ -122,7 +128,8 @@ class RunWriter:
         self._sink.close()
         self.status.phase("done")
         self.status.close()
-        self._lock.release()
+        if self._lock is not None:
+            self._lock.release()
 
     def __enter__(self) -> RunWriter:
         return self

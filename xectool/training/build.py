@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from xectool.config.root import RegressorConfig, RunConfig
+from xectool.data.event_weigher import EventWeigher
 from xectool.data.events import EventSource
 from xectool.data.intensity import IntensityReweighter
-from xectool.data.loader import EventLoader, EventWeigher, LoaderOptions
+from xectool.data.loader import EventLoader, LoaderOptions
 from xectool.data.plan import DataPlan
 from xectool.data.selection import find_overlap
 from xectool.data.source import open_source

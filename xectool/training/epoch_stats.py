@@ -27,7 +27,7 @@ class EpochStats:
         skipped: Steps skipped because they were not finite.
         clipped: Steps whose gradient was clipped.
         grad_norm_max: Largest gradient norm before clipping, of the steps taken.
-        events: Events served.
+        events: Events served, on all ranks.
         overflows: Those of them where only the range of float16 was exceeded.
         data_wait_s: Seconds the loop waited for data.
         seconds: Seconds in steps, waiting included.
@@ -51,7 +51,7 @@ class EpochStats:
 
     def add(self, result: StepResult, data_wait_s: float, seconds: float) -> None:
         """Add one step; the losses of a skipped step never enter a mean."""
-        self.events += result.num_events
+        self.events += result.total_events
         self.data_wait_s += data_wait_s
         self.seconds += seconds
         for phase, spent_s in result.seconds.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,9 @@ from torch import Tensor, nn
 from xectool.data.batch import EventBatch
 from xectool.tasks.base import MetricAccumulator, TrainingTask
 from xectool.training.device import Execution
+
+if TYPE_CHECKING:
+    from xectool.training.parts import RunParts
 
 Forward = Callable[..., dict[str, Tensor]]
 Predicted = tuple[EventBatch, dict[str, Tensor]]
@@ -64,3 +68,13 @@ def evaluate(predicted: Iterable[Predicted], accumulator: MetricAccumulator, on_
         del batch, outputs
         on_batch()
     return num_events / max(time.perf_counter() - started, 1e-9)
+
+
+def merged(parts: RunParts, accumulator: MetricAccumulator, rate: float) -> tuple[MetricAccumulator, float]:
+    """Return what all ranks have collected, the same on each of them, and the events per second of all."""
+    if parts.ranks.world_size == 1:
+        return accumulator, rate
+    whole = parts.task.accumulator()
+    for state, _ in (everywhere := parts.ranks.gather((accumulator.state(), rate))):
+        whole.merge(state)
+    return whole, sum(part for _, part in everywhere)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from xectool.data.batch import EventBatch
 from xectool.data.plan import DataPlan
+from xectool.training.distributed import Ranks
 
 
 class EventAudit:
@@ -43,6 +44,14 @@ class EventAudit:
         """Return how many events of the plan a step was not given: those that are quarantined."""
         planned = sum(len(self._plan.batch_positions(batch.step, self._rank)) for batch in window)
         return planned - sum(batch.num_events for batch in window)
+
+    def duplicates_of(self, ranks: Ranks) -> int:
+        """Return how many events of the epoch arrived more than once on any rank, or on two of them."""
+        seen, total = np.zeros_like(self._bits), 0
+        for bits, own in ranks.gather((self._bits, self.duplicates)):
+            total += own + int(np.unpackbits(seen & bits).sum())
+            seen |= bits
+        return total
 
     def _begin(self, epoch: int, step: int) -> None:
         self._epoch, self.duplicates = epoch, 0

@@ -132,7 +132,8 @@ class Healer:
         self.book.nonfinite(case, redone)
         if redone:
             return self._without_suspects(case)
-        if self._action == "rewind" and (not found.weights_finite or found.finite_with_saved_weights):
+        helped = not found.weights_finite or found.finite_with_saved_weights
+        if self._action == "rewind" and self.parts.ranks.any(bool(helped)):
             self._go_back(case, result.fault, lambda trial: trial.is_finite(window))
         return None
 

@@ -44,9 +44,11 @@ class IncidentFolders:
         batch = concatenated(window)
         if len(taken) >= self.most or size + sum(values.nbytes for values in batch.values()) > MAX_BYTES:
             return ""
-        folder = self.root / f"{max((int(path.name) for path in taken), default=0) + 1:04d}"
         try:
-            folder.mkdir(parents=True)
+            folder = self._new_folder(max((int(path.name) for path in taken), default=0) + 1)
+        except OSError:
+            return ""
+        try:
             if batch:
                 np.savez(folder / "batch.npz", **batch)
             write_text(folder / "incident.json", to_json({"format": FORMAT, **facts}) + "\n")
@@ -54,6 +56,18 @@ class IncidentFolders:
             shutil.rmtree(folder, ignore_errors=True)
             return ""
         return f"{DIRECTORY}/{folder.name}"
+
+    def _new_folder(self, number: int) -> Path:
+        """Return a new folder with the first free number from ``number`` on; other ranks may be taking some."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        while True:
+            folder = self.root / f"{number:04d}"
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                number += 1
+                continue
+            return folder
 
     def _taken(self) -> list[Path]:
         if not self.root.is_dir():

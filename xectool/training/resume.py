@@ -56,8 +56,19 @@ def _with_patterns(config: MaeConfig | InpainterConfig, checkpoint: Checkpoint) 
     return config.model_copy(update={"model": config.model.model_copy(update={"mask_patterns": patterns})})
 
 
-def require_resumable(config: RunConfig, checkpoint: Checkpoint, train: EventSource, path: Path) -> None:
+def require_resumable(
+    config: RunConfig, checkpoint: Checkpoint, train: EventSource, path: Path, world_size: int = 1
+) -> None:
     """Refuse a resume that would go on with other inputs, outputs or, inside an epoch, other batches.
+
+    Another number of ranks goes on with the events that are left, and may share the same batch among them.
+
+    Args:
+        config: What the run is to go on with.
+        checkpoint: What it goes on from.
+        train: The training events.
+        path: The file of the checkpoint.
+        world_size: Ranks it goes on with.
 
     Raises:
         CheckpointError: The checkpoint holds weights only, or keys differ; the message lists each with both values.
@@ -75,7 +86,10 @@ def require_resumable(config: RunConfig, checkpoint: Checkpoint, train: EventSou
         raise _refusal("would change what the weights mean", differing, path)
     if int(checkpoint.meta["progress"]["batch"]) == 0:
         return
-    differing = [d for key in ORDER_KEYS for d in differences(_at(saved, key), _at(current, key), key)]
+    before = int(checkpoint.meta.get("world_size", 1)) * int(saved["data"]["batch_size"])
+    shared = {"data.batch_size"} if before == world_size * config.data.batch_size else set()
+    keys = [key for key in ORDER_KEYS if key not in shared]
+    differing = [d for key in keys for d in differences(_at(saved, key), _at(current, key), key)]
     if data_facts(train)["train_files"] != checkpoint.meta.get("train_files"):
         differing.append(("data.train_path", "the files of the checkpoint", "other files or entries"))
     if differing:

@@ -51,7 +51,7 @@ class Saver:
         return self.run_dir / store.LAST_NAME
 
     def save(self, progress: Progress) -> None:
-        """Write ``checkpoint_last.pt``.
+        """Write ``checkpoint_last.pt`` on the first rank, for all of them.
 
         Raises:
             RunDiverged: The weights are not finite; nothing is written.
@@ -60,6 +60,15 @@ class Saver:
         bad = nonfinite_weights(self.parts.model)
         if bad:
             raise refuse_weights(bad, progress.step, self.last)
+        self.parts.ranks.on_first(lambda: self.write(progress))
+        self._saved_at, self.saved_step = time.monotonic(), progress.step
+
+    def write(self, progress: Progress) -> None:
+        """Write ``checkpoint_last.pt`` whatever other ranks do; the weights are finite.
+
+        Raises:
+            DiskError: The disk refuses; the previous checkpoint is intact.
+        """
         self._look_at_disk(progress)
         began = time.perf_counter()
         facts = self._facts()
@@ -69,7 +78,6 @@ class Saver:
             place = {"step": progress.step, "epoch": progress.epoch}
             self.writer.event("checkpoint_failed", error.problem, **place, reason=error.problem, path=error.where)
             raise
-        self._saved_at, self.saved_step = time.monotonic(), progress.step
         self.writer.event(
             "checkpoint",
             step=progress.step,
@@ -138,8 +146,14 @@ class Saver:
         Raises:
             DiskError: The best checkpoint could not be copied.
         """
+        note = self.parts.ranks.on_first(lambda: self._adopt(progress, source))
+        best = self.parts.ranks.share((progress.best_loss, progress.best_epoch, progress.epochs_since_best))
+        progress.best_loss, progress.best_epoch, progress.epochs_since_best = best
+        return note or ""
+
+    def _adopt(self, progress: Progress, source: Path | None) -> str:
         if source == self.last:
-            self.publish(progress)
+            self._publish(progress)
         if source is None or source.parent.resolve() != self.run_dir.resolve():
             for left in self.run_dir.glob("checkpoint_*.pt"):
                 left.unlink()  # of a run that checkpoint.overwrite gives up
@@ -160,6 +174,9 @@ class Saver:
 
         Follows from ``progress`` alone, so a run killed between saving and naming makes up for it when it resumes.
         """
+        self.parts.ranks.on_first(lambda: self._publish(progress))
+
+    def _publish(self, progress: Progress) -> None:
         finished = progress.epoch - 1
         if progress.batch or not finished:
             return

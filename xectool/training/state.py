@@ -26,7 +26,8 @@ class Progress:
 
     Attributes:
         epoch: The epoch in progress, from 1.
-        batch: Micro-batches of that epoch already used.
+        batch: Micro-batches of that epoch already used, as this number of ranks counts them.
+        position: Events of that epoch already used or left out, on all ranks; the same whatever their number.
         step: Optimizer steps of the run, skipped ones included.
         stats: Sums of the epoch in progress.
         history: Metrics of the finished epochs.
@@ -38,6 +39,7 @@ class Progress:
 
     epoch: int = 1
     batch: int = 0
+    position: int = 0
     step: int = 0
     stats: EpochStats = field(default_factory=EpochStats)
     history: list[dict[str, float]] = field(default_factory=list)
@@ -61,6 +63,7 @@ def capture(parts: RunParts, progress: Progress, facts: dict[str, Any]) -> Check
         "progress": asdict(progress),
         "epoch": progress.epoch,
         "step": progress.step,
+        "world_size": parts.ranks.world_size,
         "num_averaged": parts.average.num_averaged,
         "guard": parts.guard.state_dict(),
         "spikes": parts.spikes.state_dict(),
@@ -106,6 +109,9 @@ def restore(parts: RunParts, checkpoint: Checkpoint) -> Progress:
     _restore_random_state(checkpoint.training["rng"])
     saved = dict(checkpoint.meta["progress"])
     saved["stats"] = EpochStats(**saved["stats"])
+    # Runs of earlier versions had one rank and did not count events.
+    saved.setdefault("position", int(saved["batch"]) * int(checkpoint.config["data"]["batch_size"]))
+    saved["batch"] = int(saved["position"]) // parts.train_loader.plan.global_batch_size
     return Progress(**saved)
 
 

@@ -6,9 +6,9 @@ gradient of the big batch, whatever the share of events with known truth in each
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from xectool.config.training import TrainingConfig
 from xectool.data.batch import EventBatch
 from xectool.tasks.base import TrainingTask
-from xectool.training.augment import drop_channels
-from xectool.training.device import Execution, keep_counts_in_graph
+from xectool.training.batch_loss import BatchLoss, stream_seed
+from xectool.training.device import Execution
 from xectool.training.distributed import Ranks
 from xectool.training.ema import WeightAverage
-from xectool.training.evaluate import Forward, in_float32
 from xectool.training.guards.nonfinite import Refusal, nonfinite_gradients
 from xectool.training.optim import set_lr
 from xectool.training.parameter_blocks import ParameterBlocks
@@ -43,6 +42,7 @@ class StepResult:
         grad_norm: L2 norm of all gradients before clipping.
         clip_coef: Factor the gradients were multiplied with, in (0, 1].
         num_events: Events in the window on this rank.
+        total_events: Events in the window on all ranks.
         overflow: Whether the step was skipped only because a scaled gradient left the range of float16; the scale is
             halved and training goes on, so this is no fault.
         fault: What is non-finite and where, or an empty string.
@@ -60,6 +60,7 @@ class StepResult:
     grad_norm: float
     clip_coef: float
     num_events: int
+    total_events: int = 0
     overflow: bool = False
     fault: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -150,7 +151,7 @@ class Stepper:
         self.ranks = ranks
         self.refusal = Refusal()
         self.scaler = torch.amp.GradScaler(execution.device.type, enabled=execution.use_scaler)
-        self.forward: Forward = compiled(model, execution, config)
+        self.batch_loss = ranks.parallel(BatchLoss(model, task, execution, config, ranks.rank))
         self.blocks = ParameterBlocks({"": model, "loss": task})
         self.on_phase: Callable[[str], None] = lambda phase: None
         self._forward_phase = "forward" if execution.compile_mode is None else "compile"
@@ -167,14 +168,15 @@ class Stepper:
         self.on_phase("transfer")
         clock = PhaseClock(device if self.config.profile else None, self.on_phase)
         self.optimizer.zero_grad(set_to_none=True)
-        batches, counts = self._prepared(window)
+        batches, counts, total_events = self._prepared(window)
         clock.mark("transfer", self._forward_phase)
-        sums, finite_loss = self._accumulate(batches, counts, clock)
+        own_sums, own_finite = self._accumulate(batches, counts, clock, total_events)
         self.on_phase("optimizer")
-        sums, counts = self.ranks.sum(sums).cpu(), counts.cpu()
+        sums, tallies, finite_loss = self._summed(own_sums, self._tallies(batches), own_finite)
+        counts = counts.cpu()
         loss, scale = self.task.combine(sums, counts), float(self.scaler.get_scale())
         update = self._update(finite_loss, lr, lambda: veto(loss))
-        fault = "" if update.finite else self._fault(finite_loss)
+        fault = "" if update.finite else self._fault(finite_loss, own_finite)
         if not update.finite or update.held:
             self.optimizer.zero_grad(set_to_none=True)
         clock.mark("optimizer", "collective")
@@ -186,65 +188,78 @@ class Stepper:
             grad_norm=update.grad_norm,
             clip_coef=update.clip_coef,
             num_events=sum(batch.num_events for batch in window),
+            total_events=total_events,
             overflow=self.execution.use_scaler and not update.finite and finite_loss and scale > MIN_SCALE,
             fault=fault,
             seconds=clock.seconds,
             block_norms=update.block_norms,
             rng=stream_seed(self.config.seed, window[0].epoch, window[0].step, self.ranks.rank),
             held=update.held,
-            tallies=self._tallies(batches),
+            tallies=tallies,
         )
 
     def objective(self, window: Sequence[EventBatch]) -> float:
         """Return the objective of a window as a step would find it; nothing is changed, and nothing kept."""
-        batches, counts = self._prepared(window)
+        batches, counts, _ = self._prepared(window)
         sums = torch.zeros_like(counts)
         for batch in batches:
-            sums += self._forward(batch, counts)[1]
+            sums += self.batch_loss(batch, counts)[1]
         return self.task.combine(self.ranks.sum(sums).cpu(), counts.cpu())
 
     def parameters(self) -> list[nn.Parameter]:
         """Return all trained parameters in the order of the optimizer."""
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
-    def _prepared(self, window: Sequence[EventBatch]) -> tuple[list[EventBatch], Tensor]:
-        """Return the batches that hold events, on the device, and the denominators of all ranks."""
+    def _prepared(self, window: Sequence[EventBatch]) -> tuple[list[EventBatch], Tensor, int]:
+        """Return the batches that hold events, on the device, and denominators and number of events of all ranks."""
         device = self.execution.device
         batches = [self.task.prepare(batch.to(device, non_blocking=True)) for batch in window if batch.num_events]
         counts = torch.zeros(len(self.task.terms), dtype=torch.float64, device=device)
         for batch in batches:
             counts += self.task.counts(batch)
-        return batches, self.ranks.sum(counts)
+        events = sum(batch.num_events for batch in batches)
+        if self.ranks.world_size == 1:
+            return batches, counts, events
+        totals = self.ranks.sum(torch.cat([counts, counts.new_full((1,), events)]))
+        return batches, totals[:-1], int(totals[-1])
 
     def _tallies(self, batches: Sequence[EventBatch]) -> Tensor:
         totals = torch.zeros(self.task.num_tallies, dtype=torch.float64, device=self.execution.device)
         for batch in batches:
             totals += self.task.tallies(batch)
-        return self.ranks.sum(totals).cpu() if self.task.num_tallies else totals
+        return totals
 
-    def _accumulate(self, batches: Sequence[EventBatch], counts: Tensor, clock: PhaseClock) -> tuple[Tensor, bool]:
-        """Add up the gradients of some batches; return their loss sums and whether every loss is finite."""
+    def _summed(self, sums: Tensor, tallies: Tensor, finite: bool) -> tuple[Tensor, Tensor, bool]:
+        """Return loss sums and tallies of all ranks, and whether the losses of all of them are finite."""
+        bad = sums.new_full((1,), not finite)
+        totals = self.ranks.sum(torch.cat([sums, bad, tallies])).cpu()
+        num_terms = len(sums)
+        return totals[:num_terms], totals[num_terms + 1 :], not totals[num_terms]
+
+    def _accumulate(
+        self, batches: Sequence[EventBatch], counts: Tensor, clock: PhaseClock, total_events: int
+    ) -> tuple[Tensor, bool]:
+        """Add up the gradients of some batches, at the last one those of all ranks.
+
+        A rank without events takes part with nothing, unless no rank has any.
+
+        Returns:
+            The loss sums of this rank, and whether each of its losses is finite.
+        """
         sums = torch.zeros_like(counts)
         finite = torch.ones((), dtype=torch.bool, device=counts.device)
-        for batch in batches:
-            total, batch_sums = self._forward(batch, counts)
-            clock.mark("forward", "backward")
-            torch.autograd.backward(self.scaler.scale(total))
+        waits = self.ranks.world_size > 1 and total_events > 0
+        parts: list[EventBatch | None] = [*batches] or [None] * waits
+        for number, batch in enumerate(parts, start=1):
+            with nullcontext() if number == len(parts) else self.ranks.alone(self.batch_loss):
+                total, batch_sums = self.batch_loss(batch, counts)
+                clock.mark("forward", "backward")
+                torch.autograd.backward(self.scaler.scale(total))
             finite &= torch.isfinite(total.detach())
             sums += batch_sums
             self._forward_phase = "forward"
             clock.mark("backward", "forward")
         return sums, bool(finite)
-
-    def _forward(self, batch: EventBatch, counts: Tensor) -> tuple[Tensor, Tensor]:
-        seed_batch(self.config.seed, batch.epoch, batch.step, self.ranks.rank)
-        npho, times, *added = self.task.inputs(batch)
-        npho, times = drop_channels(npho, times, self.config.channel_dropout_rate)
-        with self.execution.autocast():
-            outputs = self.forward(npho, times, *added)
-        # losses always in float32: log, exp and squares of reduced precision overflow or lose the target's digits
-        terms = self.task.loss(in_float32(outputs), batch, counts)
-        return terms.total, terms.sums.to(counts.device)
 
     def _update(self, finite_loss: bool, lr: float, veto: Callable[[], bool]) -> _Update:
         set_lr(self.optimizer, lr)
@@ -268,33 +283,10 @@ class Stepper:
             self.scaler.update()
         return _Update(finite, held, norm, clip_coef, block_norms)
 
-    def _fault(self, finite_loss: bool) -> str:
+    def _fault(self, finite_loss: bool, own_finite: bool) -> str:
         if not finite_loss:
-            return "non-finite loss"
+            bad = [rank for rank, finite in enumerate(self.ranks.gather(own_finite)) if not finite]
+            alone = self.ranks.world_size == 1
+            return "non-finite loss" if alone else f"non-finite loss on rank {', '.join(map(str, bad))}"
         named = nonfinite_gradients(self.model) or nonfinite_gradients(self.task)
-        return f"non-finite gradient in {named}" if named else "non-finite gradient on another rank"
-
-
-def compiled(model: nn.Module, execution: Execution, config: TrainingConfig) -> Forward:
-    """Return the model's forward, compiled if the execution plan says so."""
-    if execution.compile_mode is None:
-        return model
-    keep_counts_in_graph()
-    mode = None if execution.compile_mode == "default" else execution.compile_mode
-    forward: Forward = torch.compile(model, mode=mode, fullgraph=config.compile_fullgraph)
-    return forward
-
-
-def seed_batch(seed: int, epoch: int, step: int, rank: int) -> None:
-    """Give the random numbers of one batch a stream of their own.
-
-    Dropout and augmentation of a batch then depend on nothing that happened before, so a resumed run repeats them
-    and a recorded step can be replayed alone.
-    """
-    torch.manual_seed(stream_seed(seed, epoch, step, rank))
-
-
-def stream_seed(seed: int, epoch: int, step: int, rank: int) -> int:
-    """Return the seed of the random numbers of one batch, below 2**63."""
-    key = hashlib.blake2b(f"{seed} {epoch} {step} {rank}".encode(), digest_size=8).digest()
-    return int.from_bytes(key, "little") >> 1
+        return f"non-finite gradient in {named}" if named else "non-finite gradient"

@@ -7,14 +7,13 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 
 from xectool.data.batch import EventBatch
 from xectool.errors import OutOfMemory, RunDiverged
 from xectool.tasks.base import WorstEvent
 from xectool.training.epoch_predictions import is_due, kept, predictions_name
 from xectool.training.epoch_stats import EpochStats
-from xectool.training.evaluate import evaluate, run_model
+from xectool.training.evaluate import evaluate, merged, run_model
 from xectool.training.guards.base import StepFacts
 from xectool.training.guards.nonfinite import nonfinite_weights, weights_are_finite
 from xectool.training.guards.process import SaveRequest
@@ -122,10 +121,9 @@ class Trainer:
         self.observer.phase(f"train {progress.epoch}/{training.epochs}", loader.plan.num_steps)
         self.observer.advanced(progress.batch, {})
         began = time.perf_counter()
-        batches = loader.epoch(progress.epoch, progress.batch)
-        for window, wait_s in _windows(batches, training.grad_accum_steps, self.flight):
-            if self.stop.requested:
-                self._note_signal()
+        batches = loader.epoch(progress.epoch, progress.batch, progress.position)
+        for window, wait_s in self.flight.windows(batches, training.grad_accum_steps):
+            if self._must_stop():
                 return "interrupted"
             if self.max_steps is not None and progress.step >= self.max_steps:
                 return "max_steps"
@@ -147,6 +145,7 @@ class Trainer:
             step = StepFacts(window, result, lr, wait_s, time.perf_counter() - began)
             progress.step += 1
             progress.batch += len(window)
+            progress.position = progress.batch * self.parts.train_loader.plan.global_batch_size
             progress.stats.add(result, wait_s, step.step_s)
             self.flight.step(progress, window, result, StepTiming(lr, wait_s, step.step_s))
             self.guards.after_step(progress, step)
@@ -154,7 +153,7 @@ class Trainer:
             if not result.overflow:
                 self.parts.guard.observe(result.finite, result.fault)
         except (RunDiverged, OutOfMemory):
-            self._save(progress)  # what was before the fault
+            self._save_alone(progress)  # what was before the fault
             raise
         self._show(progress, step)
 
@@ -180,13 +179,29 @@ class Trainer:
         with self.flight.during("checkpoint"):
             self.saver.save(progress)
 
+    def _save_alone(self, progress: Progress) -> None:
+        """Save without the other ranks, which may not know of what ends this one."""
+        if self.parts.ranks.world_size == 1:
+            self._save(progress)
+        elif self.parts.ranks.is_first and weights_are_finite(self.parts.model):
+            self.saver.write(progress)
+
+    def _must_stop(self) -> bool:
+        """Return whether a signal asked some rank to stop."""
+        stop = self.parts.ranks.any(self.stop.requested)
+        if stop:
+            self._note_signal()
+        return stop
+
     def _save_if_wanted(self, progress: Progress) -> None:
-        """Save because it is time, or because a signal asked for it."""
-        if self.save_request.take():
+        """Save because it is time by the clock of the first rank, or because a signal asked some rank for it."""
+        ranks = self.parts.ranks
+        asked, due = ranks.any_of([self.save_request.take(), ranks.is_first and self.saver.is_due(progress)])
+        if asked:
             self.reporter.event("signal", f"SIGUSR2: checkpoint of step {progress.step}", name="SIGUSR2")
             self._save(progress)
             return
-        if not self.saver.is_due(progress):
+        if not due:
             return
         self._look_at_weights(progress, always=True)
         with self.flight.during("checkpoint"):
@@ -224,7 +239,7 @@ class Trainer:
         self.observer.epoch_done(epoch, metrics)
         self._ask_tracker(progress)
         self.readings.num_invalid = 0
-        progress.epoch, progress.batch, progress.stats = epoch + 1, 0, EpochStats()
+        progress.epoch, progress.batch, progress.position, progress.stats = epoch + 1, 0, 0, EpochStats()
         self._save(progress)
         self.saver.publish(progress)
 
@@ -242,10 +257,11 @@ class Trainer:
         accumulator = self.parts.task.accumulator()
         model = self.parts.average.best_model if config.validation.use_ema else self.parts.model
         self.parts.task.eval()
-        predicted = run_model(model, self.parts.task, loader.epoch(0), self.parts.execution)
-        if is_due(config, progress.epoch):
+        predicted = run_model(model, self.parts.task, self._until_stopped(loader.epoch(0)), self.parts.execution)
+        if is_due(config, progress.epoch) and self.parts.ranks.is_first:
             predicted = kept(predicted, self.parts.task, self.saver.run_dir / predictions_name(progress.epoch))
         rate = evaluate(self.guards.watch(predicted), accumulator, self._validated_batch)
+        accumulator, rate = merged(self.parts, accumulator, rate)
         self.worst = tuple(accumulator.worst(NUM_WORST_EVENTS))
         metrics = {**accumulator.compute(), "perf/val_events_per_s": rate}
         events, finite = loader.plan.num_events, math.isfinite(metrics["val/loss"])
@@ -255,9 +271,13 @@ class Trainer:
     def _validated_batch(self) -> None:
         self.flight.phase("validation")
         self.observer.advanced(1, {})
-        if self.stop.requested:
-            self._note_signal()
-            raise StoppedInValidation
+
+    def _until_stopped(self, batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
+        """Yield the batches of a validation, as many on every rank, as long as no rank was asked to stop."""
+        for batch in batches:
+            if self._must_stop():
+                raise StoppedInValidation
+            yield batch
 
     def _judge(self, progress: Progress, loss: float) -> None:
         """Take note of a validation loss; a non-finite one never becomes the best."""
@@ -271,16 +291,3 @@ class Trainer:
     def _stale(self, progress: Progress) -> bool:
         patience = self.parts.config.training.early_stop_patience
         return patience is not None and progress.epochs_since_best >= patience
-
-
-def _windows(
-    batches: Iterator[EventBatch], size: int, flight: FlightRecorder
-) -> Iterator[tuple[list[EventBatch], float]]:
-    """Yield accumulation windows, the last one as short as it comes, with the seconds waited for each."""
-    while True:
-        began = time.perf_counter()
-        flight.phase("data_wait")
-        window = list(islice(batches, size))
-        if not window:
-            return
-        yield window, time.perf_counter() - began

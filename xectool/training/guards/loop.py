@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import deque
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import nn
 
-import xectool
 from xectool.errors import RunDiverged, UsageError
 from xectool.training.guards.base import Guard, Notice, StepFacts
 from xectool.training.parts import RunParts
+from xectool.training.rank_agreement import data_facts, digest, leaves
 from xectool.training.state import Progress
 
 WAIT_STEPS: Final = 50
@@ -193,24 +190,6 @@ class RankHashes(Guard):
 
 
 def fingerprints(parts: RunParts) -> dict[str, str]:
-    """Return digests of what must be the same on all ranks; the configuration by its keys."""
-    files = [(Path(f.path).name, f.num_entries, f.num_selected) for f in parts.train_loader.source.files]
-    code = sorted((str(p.relative_to(_ROOT)), p.stat().st_size) for p in _ROOT.rglob("*.py"))
-    found = {"code": _digest([xectool.__version__, torch.__version__, code]), "data": _digest(files)}
-    return found | {key: _digest(value) for key, value in _leaves(parts.config.to_dict())}
-
-
-def _leaves(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        name = f"{prefix}.{key}" if prefix else key
-        if isinstance(value, dict):
-            yield from _leaves(value, name)
-        else:
-            yield name, value
-
-
-def _digest(value: Any) -> str:
-    return hashlib.blake2b(json.dumps(value, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
-
-
-_ROOT: Final = Path(xectool.__file__).parent
+    """Return digests of what must be the same on all ranks, once all is resolved; the configuration by its keys."""
+    found = {"data": digest(data_facts(parts.train_loader.source.files))}
+    return found | {key: digest(value) for key, value in leaves(parts.config.to_dict())}

@@ -20,9 +20,9 @@ from xectool.config.training import TrainingConfig
 from xectool.data.batch import EventBatch
 from xectool.tasks.base import Outputs, TrainingTask
 from xectool.training.augment import drop_channels
+from xectool.training.batch_loss import seed_batch
 from xectool.training.device import Execution
 from xectool.training.evaluate import in_float32
-from xectool.training.step import seed_batch
 
 if TYPE_CHECKING:
     from xectool.training.parts import RunParts

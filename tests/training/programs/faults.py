@@ -1,0 +1,70 @@
+"""What two ranks do when one of them is in trouble: each writes what it saw. ``faults.py OUT CONFIG``."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from xectool.config.distributed import DistributedConfig
+from xectool.config.load import load_config
+from xectool.errors import DiskError, XecError
+from xectool.runlog.status_page import StatusPage, read_page
+from xectool.tasks.base import LossTerms
+from xectool.training.build import build_parts, open_data
+from xectool.training.device import plan_execution
+from xectool.training.rank_agreement import require_agreement
+from xectool.training.rank_group import joined
+
+out, config = Path(sys.argv[1]), sys.argv[2]
+seen: dict[str, Any] = {}
+
+
+def raised(name: str, work: Any) -> None:
+    try:
+        work()
+    except XecError as error:
+        seen[name] = {"kind": type(error).__name__, "code": error.code, "problem": error.problem}
+
+
+def disk_is_full() -> None:
+    raise DiskError("no space left", where="checkpoint_last.pt", fix="df -h")
+
+
+with joined(DistributedConfig(timeout_s=3.0), torch.device("cpu")) as ranks:
+    page_path = out / f"rank{ranks.rank}.status"
+    page = StatusPage(page_path, ranks.rank)
+    ranks.note_into(page)
+    data = open_data(load_config(config, []).config)
+    parts = build_parts(data, plan_execution(data.config.training, "cpu"), ranks)
+    loss = parts.task.loss
+
+    def poisoned(outputs: Any, batch: Any, counts: torch.Tensor) -> LossTerms:
+        terms = loss(outputs, batch, counts)
+        bad = ranks.rank == 1 and batch.step == 1
+        return LossTerms(terms.total * float("nan") if bad else terms.total, terms.sums)
+
+    parts.task.loss = poisoned  # type: ignore[method-assign]
+    parts.model.train()
+    seen["steps"] = []
+    for batch in parts.train_loader.epoch(1):
+        before = torch.cat([p.detach().flatten() for p in parts.stepper.parameters()])
+        result = parts.stepper.run([batch], 1e-3)
+        after = torch.cat([p.detach().flatten() for p in parts.stepper.parameters()])
+        seen["steps"].append(
+            {"finite": result.finite, "fault": result.fault, "moved": not torch.equal(before, after),
+             "events": batch.num_events, "checksum": float(after.double().sum())}
+        )  # fmt: skip
+    parts.train_loader.close()
+    raised("differs", lambda: require_agreement(ranks, {"code": "a", "data.batch_size": str(8 + 8 * ranks.rank)}))
+    raised("disk", lambda: ranks.on_first(disk_is_full))
+    ranks.on_first(lambda: time.sleep(4.0))  # longer than a collective may last
+    view = read_page(page_path, "")
+    assert view is not None
+    seen["collectives"] = view.collective_seq
+    seen["inside"] = view.collective
+    seen["any"] = ranks.any_of([ranks.rank == 1, False, True])
+    (out / f"done{ranks.rank}.json").write_text(json.dumps(seen))

@@ -1,0 +1,138 @@
+"""``train --nproc``: several ranks on this machine, started and watched by PyTorch's own launcher."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from xectool.config.load import load_config
+from xectool.engine.launched_ranks import ForwardedSignals, SurvivorsEnded
+from xectool.engine.rank_outcome import DIRECTORY, LAUNCHER
+from xectool.engine.rank_verdict import Ending, verdict_of
+from xectool.engine.train_result import TrainResult
+from xectool.errors import UsageError
+
+GRACE_S: Final = 12  # of ranks that are left after one has died; gloo tells them at once, NCCL may not
+
+
+def ranks_wanted(config: str | Path, overrides: Sequence[str] = (), nproc: int | None = None) -> int:
+    """Return how many ranks a training starts: 1 is this process itself.
+
+    Args:
+        config: YAML file; ``distributed.num_gpus`` counts where no number is given.
+        overrides: ``key=value`` settings that go before the file's.
+        nproc: Number of ranks.
+
+    Raises:
+        UsageError: This process is a rank already, or the number makes no sense.
+    """
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        if nproc is not None and nproc != 1:
+            raise UsageError(
+                "this process is one of the ranks of torchrun already; it cannot start others",
+                where=f"--nproc {nproc} with RANK={os.environ['RANK']}",
+                fix=f"torchrun --nproc-per-node {nproc} -m xectool train {config}",
+                code="XT-RANK-ENVIRONMENT",
+            )
+        return 1
+    if nproc is not None and nproc < 1:
+        raise UsageError(f"{nproc} ranks cannot train", where="--nproc", fix="--nproc 1")
+    return nproc or load_config(config, overrides).config.distributed.num_gpus
+
+
+def train_ranks(config: str | Path, nproc: int, arguments: Sequence[str] = ()) -> TrainResult:
+    """Train on several ranks of this machine and return what the first one says.
+
+    Args:
+        config: YAML file.
+        nproc: Number of ranks.
+        arguments: Options of ``xectool train`` for every rank.
+
+    Raises:
+        XecError: What the rank raised that failed first, or what became of it.
+    """
+    number = f"distributed.num_gpus={nproc}"
+    overrides = [value for name, value in pairwise(arguments) if name == "--set"]
+    load_config(config, [*overrides, number])  # a wrong configuration is said once, not by every rank
+    directory = Path(tempfile.mkdtemp(prefix="xectool-ranks-"))
+    command = ["-m", "xectool", "train", str(config), *arguments, "--set", number]
+    with ExitStack() as stack:
+        stack.enter_context(_environment(directory, nproc))
+        stack.enter_context(_quiet_launcher())
+        signals = stack.enter_context(ForwardedSignals())
+        survivors = stack.enter_context(SurvivorsEnded(directory, nproc, GRACE_S))
+        failures = _launch(_settings(nproc, directory), command)
+        ending = Ending(nproc, directory, failures, frozenset(survivors.ended), signals.interrupted)
+        result = verdict_of(ending, config)
+    shutil.rmtree(directory, ignore_errors=True)  # kept where an error was raised: it holds the logs of the ranks
+    return result
+
+
+def _launch(settings: LaunchConfig, command: Sequence[str]) -> dict[int, ProcessFailure]:
+    try:
+        elastic_launch(settings, sys.executable)(*command)
+    except ChildFailedError as error:
+        return dict(error.failures)
+    return {}
+
+
+def _settings(nproc: int, directory: Path) -> LaunchConfig:
+    quiet = dict.fromkeys(range(1, nproc), Std.ALL)
+    return LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=nproc,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",
+        local_addr="127.0.0.1",
+        max_restarts=0,
+        monitor_interval=0.1,
+        logs_specs=DefaultLogsSpecs(log_dir=str(directory), redirects=quiet),
+        # the others are passed on to the ranks, which save and end by themselves
+        signals_to_handle="SIGQUIT",
+    )
+
+
+@contextmanager
+def _environment(directory: Path, nproc: int) -> Iterator[None]:
+    """Set what the ranks inherit: where to leave their outcome, their share of the cores, a network that is there."""
+    share = max(1, len(os.sched_getaffinity(0)) // nproc)
+    wanted = {DIRECTORY: str(directory), LAUNCHER: str(os.getpid())}
+    for name, value in {"OMP_NUM_THREADS": str(share), "GLOO_SOCKET_IFNAME": "lo"}.items():
+        wanted[name] = os.environ.get(name, value)
+    before: dict[str, Any] = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _quiet_launcher() -> Iterator[None]:
+    """Keep the launcher's own words back: what it knows is in the error that is raised."""
+    log = logging.getLogger("torch.distributed.elastic")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)

@@ -1,0 +1,119 @@
+"""Which rank ended a job, and why, from what each of them left behind."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from xectool.engine.rank_outcome import read_outcome, result_of
+from xectool.engine.train_result import TrainResult
+from xectool.errors import EXIT_INTERRUPTED, WorldError, XecError
+from xectool.training.rank_faults import VICTIM, raised_elsewhere
+
+VICTIMS: Final = (VICTIM, "XT-RANK-TIMEOUT")
+_TAIL_BYTES: Final = 2000
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a job ended.
+
+    Attributes:
+        nproc: Number of ranks.
+        directory: Outcomes and logs of the ranks.
+        failures: Ranks that ended with another code than 0.
+        ended: Processes the launcher ended itself.
+        interrupted: Whether a signal asked for the end.
+    """
+
+    nproc: int
+    directory: Path
+    failures: Mapping[int, ProcessFailure]
+    ended: frozenset[int]
+    interrupted: bool
+
+
+def verdict_of(ending: Ending, config: str | Path) -> TrainResult:
+    """Return the result of the first rank.
+
+    Raises:
+        XecError: The error of the rank that failed first; a rank that was killed is named with pid and signal.
+        KeyboardInterrupt: The ranks were interrupted before they could end by themselves.
+    """
+    outcomes = {rank: read_outcome(ending.directory, rank) for rank in range(ending.nproc)}
+    codes = {failure.exitcode for failure in ending.failures.values()}
+    if "result" in outcomes[0] and codes <= {EXIT_INTERRUPTED}:
+        return result_of(outcomes[0])
+    killed = _killed(ending)
+    if killed is not None:
+        raise _death(*killed, ending, config)
+    own = {rank: outcome for rank, outcome in outcomes.items() if _is_cause(outcome)}
+    if own:
+        rank = next(iter(own))
+        facts = dict(own[rank]["error"])
+        if len(own) == 1 and ending.nproc > 1:
+            facts["where"] = f"rank {rank}: {facts['where']}"
+        raised_elsewhere(facts)
+    if ending.interrupted:
+        raise KeyboardInterrupt
+    raise _unexplained(ending, outcomes, config)
+
+
+def _killed(ending: Ending) -> tuple[int, ProcessFailure] | None:
+    """Return the rank that a signal ended which the launcher did not send."""
+    for rank, failure in sorted(ending.failures.items()):
+        by_launcher = failure.pid in ending.ended or failure.exitcode == -signal.SIGTERM
+        if failure.exitcode < 0 and not by_launcher:
+            return rank, failure
+    return None
+
+
+def _is_cause(outcome: Mapping[str, Any]) -> bool:
+    return "error" in outcome and outcome["error"]["code"] not in VICTIMS
+
+
+def _death(rank: int, failure: ProcessFailure, ending: Ending, config: str | Path) -> XecError:
+    number = -failure.exitcode
+    name = signal.Signals(number).name if number in {item.value for item in signal.Signals} else f"signal {number}"
+    hint = "; most likely the machine's memory ran out" if number == signal.SIGKILL else ""
+    return WorldError(
+        f"rank {rank} (pid {failure.pid}) was killed by signal {number} ({name}){hint}; the other ranks were ended",
+        where=f"rank {rank} of {ending.nproc}{_log(ending, rank)}",
+        fix=f"xectool train {config} --nproc {ending.nproc} --resume auto",
+        code="XT-RANK-DIED",
+    )
+
+
+def _unexplained(ending: Ending, outcomes: Mapping[int, Mapping[str, Any]], config: str | Path) -> XecError:
+    """Return what is known where no rank says what went wrong: a defect first, then whoever lost another rank."""
+    silent = [rank for rank, failure in sorted(ending.failures.items()) if not outcomes[rank] and failure.exitcode > 0]
+    if silent:
+        failure = ending.failures[silent[0]]
+        return XecError(
+            f"rank {silent[0]} (pid {failure.pid}) ended with exit code {failure.exitcode}",
+            where=f"rank {silent[0]}{_log(ending, silent[0])}",
+            fix="please report it together with what the rank said last",
+            code="XT-DEFECT",
+        )
+    rank, failure = min(ending.failures.items(), key=lambda item: (item[1].timestamp, item[0]))
+    said = outcomes[rank].get("error", {}).get("problem", f"it ended with exit code {failure.exitcode}")
+    return WorldError(
+        f"rank {rank} (pid {failure.pid}) lost the others: {said}",
+        where=f"rank {rank} of {ending.nproc}{_log(ending, rank)}",
+        fix=f"xectool train {config} --nproc {ending.nproc} --resume auto",
+        code=VICTIM,
+    )
+
+
+def _log(ending: Ending, rank: int) -> str:
+    """Return where the last words of a rank are, and the last of them; the first rank speaks on the screen."""
+    for path in sorted(ending.directory.glob(f"**/{rank}/stderr.log")):
+        lines = path.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").strip().splitlines()
+        if lines:
+            return f"; {path}: {lines[-1][:200]}"
+    return ""
