@@ -77,7 +77,8 @@ def _lightning() -> dict[str, Any]:
     optimizer.step()
     return {
         "epoch": 3, "global_step": 30, "pytorch-lightning_version": "2.5.5", "state_dict": weights,
-        "loops": {"fit_loop": {"state_dict": {}}}, "callbacks": {"ModelCheckpoint": {"best_model_path": "a.ckpt"}},
+        "loops": {"fit_loop": {"state_dict": {}}},
+        "callbacks": {"ModelCheckpoint": {"best_model_path": "a.ckpt", "kth_value": torch.tensor(torch.inf)}},
         "optimizer_states": [optimizer.state_dict()], "lr_schedulers": [], "hparams_name": "kwargs",
         "hyper_parameters": {"lr": 1e-3, "name": "small"},
     }  # fmt: skip

@@ -304,3 +304,11 @@ def test_a_safetensors_file_of_another_program_has_metadata(tmp_path: Path) -> N
     safetensors.torch.save_file({"a": torch.ones(2)}, tmp_path / "a.safetensors", {"note": "hello"})
     result: Any = engine.inspect_ckpt(tmp_path / "a.safetensors")
     assert result.facts["metadata"] == {"note": "hello"}
+
+
+def test_a_mask_of_infinities_is_sound_and_a_weight_of_infinities_is_not(tmp_path: Path) -> None:
+    mask = torch.full((3, 3), -torch.inf).triu(1)
+    torch.save({"attn.weight": torch.ones(2, 2), "attn.attn_mask": mask}, tmp_path / "mask.pt")
+    torch.save({"attn.weight": mask, "attn.attn_mask": mask}, tmp_path / "weight.pt")
+    assert engine.inspect_ckpt(tmp_path / "mask.pt").finite
+    assert engine.inspect_ckpt(tmp_path / "weight.pt").is_bad

@@ -17,6 +17,7 @@ from xectool.checkpoint.inspection.values import TensorStats, statistics
 from xectool.checkpoint.safetensors_store import DIGEST_KEY, content_digest
 
 _SECTIONS: Final = ("meta", "model", "ema", "training")
+_BOOKKEEPING: Final = ("callbacks.", "loops.")
 _HEX_DIGEST = re.compile(r"\b[0-9a-fA-F]{64}\b")
 _MAX_SIDECAR_BYTES: Final = 1 << 16
 
@@ -51,12 +52,14 @@ class Inspected:
 
     @property
     def nonfinite(self) -> dict[str, TensorStats]:
-        """Tensors with values that are not finite; bounds and masks of a graph may be infinite."""
-        return {name: found for name, found in self.stats.items() if found.num_nonfinite and not self._is_bound(name)}
+        """Tensors with values that are not finite; masks, bounds and scores of callbacks may be infinite."""
+        return {name: found for name, found in self.stats.items() if found.num_nonfinite and not self._may_be(name)}
 
-    def _is_bound(self, name: str) -> bool:
-        """Return whether a constant of a graph is zeros and infinities, as a comparison or a softmax needs."""
-        if self.contents.format != "onnx":
+    def _may_be(self, name: str) -> bool:
+        """Return whether infinities belong there: bookkeeping, or zeros and infinities of a comparison or a softmax."""
+        if name.startswith(_BOOKKEEPING):
+            return True
+        if self.contents.format != "onnx" and "mask" not in name.rsplit(".", 1)[-1]:
             return False
         value = self.contents.values[name]
         return bool((value.isinf() | (value == 0)).all())
