@@ -32,10 +32,11 @@ WHOLE = (
     ("inpainter", 16, 256),
 )
 _TRAIN = """
-import resource, sys
+import sys
 from xectool import engine
+from xectool.training.memory import peak_resident_bytes
 engine.train(sys.argv[1], run_name="measured", max_steps=4)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(peak_resident_bytes())
 """
 
 
@@ -108,7 +109,7 @@ def resident_peaks(kind: str, batch: int, width: int) -> tuple[int, int]:
         predicted = engine.estimate_memory(path, events=4 * batch).estimate.host_bytes
         command = [sys.executable, "-W", "ignore", "-c", _TRAIN, str(path)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return predicted, 1024 * int(done.stdout.strip().splitlines()[-1])
+    return predicted, int(done.stdout.strip().splitlines()[-1])
 
 
 def allocator_peak(config: Mapping[str, Any]) -> int:

@@ -126,12 +126,12 @@ def test_tiny_baskets_are_named_and_large_ones_are_not(subject_of: Callable[...,
 def test_windows_smaller_than_baskets_are_named_with_the_chunk_that_cures_it(
     subject_of: Callable[..., LoadingSubject],
 ) -> None:
-    small = subject_of(uproot.ZLIB(1), EVENTS, num_shards=4, chunksize=64)
+    small = subject_of(uproot.ZLIB(1), EVENTS, num_shards=4, chunksize=EVENTS // 6)
     report = stages(small)
     assert report.repeats > 2
     found = {finding.code: finding for finding in findings_of(facts_of(small, report, 10.0), ())}
-    assert found["XT-LOADER-WINDOW"].fix == f"--set data.chunksize={4 * EVENTS}"
-    assert stages(subject_of(uproot.ZLIB(1), EVENTS, num_shards=4, chunksize=4 * EVENTS)).repeats < 1.5
+    assert found["XT-LOADER-WINDOW"].fix == f"--set data.chunksize={EVENTS}"
+    assert stages(subject_of(uproot.ZLIB(1), EVENTS, num_shards=4, chunksize=EVENTS)).repeats < 1.5
 
 
 def test_thousands_of_small_files_show_as_opening(
@@ -156,14 +156,17 @@ def test_rntuple_is_measured_too(write_config: Write, tmp_path: Path) -> None:
     assert sum(stage.share for stage in report.stages.values()) == pytest.approx(1)
 
 
-def test_inflated_bytes_are_those_of_whole_blocks(subject_of: Callable[..., LoadingSubject]) -> None:
+@pytest.mark.parametrize(("entry", "inflated"), [(0, 1), (31, 32)])
+def test_inflated_bytes_are_those_up_to_what_is_wanted(
+    subject_of: Callable[..., LoadingSubject], entry: int, inflated: int
+) -> None:
     subject, clock = subject_of(uproot.ZLIB(1)), StageClock(keep=True)
     with clocked(clock):
-        subject.source.event_file(0).read_column("npho", 0, 1)
+        subject.source.event_file(0).read_column("npho", entry, entry + 1)
     body, begin, end = next(arguments for work, arguments in clock.kept if work is inflate_range)
     assert clock.calls[DECOMPRESS] == 1
     assert end - begin == 4760 * 4
-    assert inflated_bytes(body, begin, end) == 32 * 4760 * 4
+    assert inflated_bytes(body, begin, end) == inflated * 4760 * 4
 
 
 # -- races

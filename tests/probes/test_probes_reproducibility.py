@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,10 @@ from torch import nn
 from xectool import engine
 from xectool.config.load import load_config
 from xectool.data.loader import EventLoader
+from xectool.probes import reproducibility
+from xectool.probes.op_digests import Entry
 from xectool.probes.reproducibility import WITHIN, Difference, first_difference
-from xectool.probes.short_run import short_run
+from xectool.probes.short_run import Request, Steps, short_run
 from xectool.training import build
 
 STEPS = 2
@@ -123,7 +126,6 @@ SETTINGS = {
         (1, 1),
         "--set training.deterministic=true",
     ),
-    "nothing": ("return output + random.SystemRandom().random()", (1, 1), ""),
 }
 
 
@@ -151,3 +153,19 @@ def test_a_sound_training_is_the_same_in_fresh_processes(write_config: Callable[
     assert result.first_difference is None
     assert result.findings == ()
     assert result.compared > 100
+
+
+def test_where_no_setting_helps_all_that_were_tried_are_told(
+    write_config: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = itertools.count()
+
+    def other_numbers_each_time(request: Request) -> tuple[list[Steps], int]:
+        entries = [Entry("forward", "head", "add", str(next(numbers)), "") for _ in range(request.runs)]
+        return [[[], [entry]] for entry in entries], 2
+
+    monkeypatch.setattr(reproducibility, "_ask", other_numbers_each_time)
+    result = engine.diagnose.reproducibility(write_config(), steps=1, device="cpu")
+    assert result.cure == ""
+    assert [tried.setting for tried in result.tried] == ["--set training.deterministic=true", "OMP_NUM_THREADS=1"]
+    assert result.findings[0].fix == "xectool explain reproducibility"

@@ -104,7 +104,7 @@ def _causes(facts: LoaderFacts, severity: Severity) -> Iterator[Finding]:
         )
         evidence = (f"{stages.stages['decompress'].us_per_event:.4g} us an event are spent decompressing",)
         fix = f"--set data.chunksize={facts.whole_basket_chunk}"
-        yield Finding("XT-LOADER-WINDOW", severity, problem, "data.chunksize, data.num_shards", evidence, fix)
+        yield Finding("XT-LOADER-WINDOW", severity, problem, "data.chunksize", evidence, fix)
     codec = next(iter(stages.algorithms), "")
     if codec in ("XZ", "CS") and stages.stages["decompress"].share > _SLOW_CODEC_SHARE:
         share = 100 * stages.stages["decompress"].share

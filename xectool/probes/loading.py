@@ -154,5 +154,5 @@ def events_per_basket(subject: LoadingSubject, num_files: int = 16) -> float:
 
 
 def whole_basket_chunk(subject: LoadingSubject) -> int:
-    """Return the chunk size whose windows hold a whole typical basket, so that none is decompressed twice."""
-    return int(events_per_basket(subject)) * subject.config.data.num_shards
+    """Return the chunk size that holds a whole typical basket, so that none is decompressed twice."""
+    return int(events_per_basket(subject))
