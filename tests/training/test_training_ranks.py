@@ -133,7 +133,7 @@ def test_two_ranks_then_one_then_two_train_as_one_process_does(uneven: Path) -> 
     assert (last.events_seen, last.events_expected, last.duplicates) == (38, 38, 0)
     audit = [r.data["events"] for r in RunReader(run_dir).events() if r.kind == "validation"]
     assert audit == [13]
-    pages = {page.rank: page for page in RunReader(run_dir).status_pages()}
+    pages = {page.rank: page for page in RunReader(run_dir).live()}
     assert pages.keys() == {0, 1}
     assert pages[0].step == pages[1].step == 5
     assert pages[1].collective_seq > 10

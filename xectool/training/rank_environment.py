@@ -39,6 +39,13 @@ def started_by_launcher() -> bool:
             fix="torchrun --nproc-per-node 2 -m xectool train CONFIG",
             code="XT-RANK-ENVIRONMENT",
         )
+    if int(given["WORLD_SIZE"]) > 1 and os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
+        raise UsageError(
+            "TORCH_DISTRIBUTED_DEBUG=DETAIL crashes the process in DistributedDataParallel (torch 2.13)",
+            where="environment",
+            fix="unset TORCH_DISTRIBUTED_DEBUG   # xectool diagnose distributed checks the collectives",
+            code="XT-RANK-ENVIRONMENT",
+        )
     return int(given["WORLD_SIZE"]) > 1
 
 

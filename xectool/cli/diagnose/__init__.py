@@ -6,6 +6,7 @@ import typer
 
 from xectool.cli.diagnose import (
     compile,
+    distributed,
     environment,
     gradients,
     loader,
@@ -27,6 +28,7 @@ app.command("query")(query.query)
 app.command("replay")(replay.replay)
 app.command("reproducibility")(reproducibility.reproducibility)
 app.command("compile")(compile.compile)
+app.command("distributed")(distributed.distributed)
 app.command("loader")(loader.loader)
 app.command("log")(log.log)
 app.command("environment")(environment.environment)

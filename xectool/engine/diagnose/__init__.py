@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from xectool.engine.diagnose.memory_use import memory
     from xectool.engine.diagnose.module_costs import modules
     from xectool.engine.diagnose.nonfinite import nan_batch
+    from xectool.engine.diagnose.ranks_together import distributed
     from xectool.engine.diagnose.record_query import query
     from xectool.engine.diagnose.repeating import reproducibility
     from xectool.engine.diagnose.replaying import replay
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "compile",
+    "distributed",
     "environment",
     "gradients",
     "loader",
@@ -42,6 +44,7 @@ __all__ = [
 # A function lives in a module of another name: importing a module binds its name here, and would hide the function.
 _FUNCTIONS = {
     "compile": "compiling",
+    "distributed": "ranks_together",
     "environment": "machine",
     "gradients": "gradient_norms",
     "loader": "loading_speed",
