@@ -16,7 +16,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from xectool.config.load import load_config
-from xectool.probes.compile_findings import CompileFacts, Toolchain, findings_of, usable_modes
+from xectool.models.encoder import Encoder
+from xectool.probes.compile_findings import LARGEST_DIFFERENCE, CompileFacts, Toolchain, findings_of, usable_modes
 from xectool.probes.compile_graphs import GraphReport, inspect_graphs
 from xectool.probes.compile_mode import ModeTime, measure_mode
 from xectool.probes.compile_race import measure_modes, modes_of, recommend
@@ -42,8 +43,19 @@ class Sized(nn.Module):
         return x * (1 + int(x.shape[0]) // 1000) if x.shape[0] not in (2, 3) else x + 0
 
 
+def few_operations(self: Encoder, x: Tensor, mask: Any = None, valid: Any = None) -> Tensor:
+    """Stand for the encoder: a whole one takes seconds to trace and minutes to compile."""
+    return x[:, : self.num_tokens * self.width, 0].tanh().unflatten(1, (-1, self.width))
+
+
+def wrong_when_compiled(self: Encoder, x: Tensor, mask: Any = None, valid: Any = None) -> Tensor:
+    tokens = few_operations(self, x)
+    return 1.5 * tokens if torch.compiler.is_compiling() else tokens
+
+
 @pytest.fixture
-def subject(write_config: Write) -> Iterator[Subject]:
+def subject(write_config: Write, monkeypatch: pytest.MonkeyPatch) -> Iterator[Subject]:
+    monkeypatch.setattr(Encoder, "forward", few_operations)
     found = of_config(load_config(write_config()).config, None, "cpu", max_events=4)
     yield found
     found.close()
@@ -191,11 +203,17 @@ def test_compile_processes_are_limited_before_the_compiler_is_loaded() -> None:
 
 
 @pytest.mark.slow
-def test_compiled_step_gives_the_numbers_of_eager(write_config: Write) -> None:
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # what the compiler itself imports
+@pytest.mark.parametrize("forward", [few_operations, wrong_when_compiled])
+def test_compiled_step_is_compared_with_eager(
+    write_config: Write, monkeypatch: pytest.MonkeyPatch, forward: Callable[..., Tensor]
+) -> None:
+    monkeypatch.setattr(Encoder, "forward", forward)
     config = load_config(write_config(model={"drop_path_rate": 0.0, "dropout": 0.0})).config
     torch._dynamo.reset()
     found = measure_mode(config, "default", "cpu", steps=2, seconds=60)
     assert found.error == ""
-    assert found.max_rel_diff < 1e-3
+    assert (found.max_rel_diff > LARGEST_DIFFERENCE) == (forward is wrong_when_compiled)
+    assert found.max_rel_diff < 1e-3 or forward is wrong_when_compiled
     assert found.cache_hits + found.cache_misses > 0
     assert found.step_ms > 0
