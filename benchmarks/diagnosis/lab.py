@@ -20,7 +20,7 @@ from xectool.errors import XecError
 
 from benchmarks.diagnosis.files import EventFiles, generator
 
-LONGEST_S = 400.0
+LONGEST_S = 1500.0
 TASKS = ("energy", "uvwFI", "angle", "timing", "angleVec")
 POOLS = ([5, 3], [3, 4], [9, 6])
 Sabotage = Callable[[], object]

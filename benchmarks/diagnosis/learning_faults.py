@@ -104,16 +104,6 @@ def other_unit(lab: Lab) -> None:
     lab.train()
 
 
-@fault("the energy truth in MeV in a half of the events", "input", "XT-SPIKE-EVENT", "XT-TRUTH-UNIT")
-def mixed_units(lab: Lab) -> None:
-    lab.configure(steps=80)
-    lab.settings["tasks"] = {"energy": {"enabled": True, "scale": "auto", "shift": "auto"}}
-    rewritten(
-        lab, lambda rows, index: rows["energyTruth"].__setitem__(slice(None, None, 2), rows["energyTruth"][::2] * 1e3)
-    )
-    lab.train()
-
-
 @fault("times in nanoseconds", "input", "XT-INPUT-SCALE")
 def nanoseconds(lab: Lab) -> None:
     lab.configure(("regressor", "mae"), steps=40, guards={"on_input_scale": lab.choose(["warn", "stop"])})

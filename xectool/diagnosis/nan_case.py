@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xectool.diagnosis.evidence import Evidence
-from xectool.diagnosis.growth import Before, before, input_absmax
 from xectool.diagnosis.incident_batch import INFINITE, outlier_lines
-from xectool.diagnosis.incidents import INCIDENTS_DIR, Incident, Triage, confidence, identities
+from xectool.diagnosis.incidents import INCIDENTS_DIR, Triage, confidence, identities
 from xectool.diagnosis.statistics import groups
+from xectool.diagnosis.step_case import StepCase
 from xectool.runlog.records import EventRecord
 
 MAX_CASES: Final = 60
@@ -27,42 +27,23 @@ _MAX_HALVINGS: Final = 17  # from 2^16, where scaling starts, to 1/2
 
 
 @dataclass(frozen=True)
-class NanCase:
+class NanCase(StepCase):
     """A group of neighbouring non-finite steps.
 
     Attributes:
-        evidence: The run.
-        rows: Its steps.
         shared_events: Events that were in the bad batches of every epoch.
         never_again: Whether the bad batches of different epochs have no event in common.
         num_cases: Groups of the run.
     """
 
-    evidence: Evidence
-    rows: NDArray[np.intp]
     shared_events: tuple[tuple[int, ...], ...]
     never_again: bool
     num_cases: int
-
-    @cached_property
-    def row(self) -> int:
-        """First bad row."""
-        return int(self.rows[0])
-
-    @cached_property
-    def step(self) -> int:
-        """First bad step."""
-        return int(self.evidence.steps["step"][self.row])
 
     @property
     def symptom(self) -> str:
         """Name under which the rules speak about it."""
         return f"nonfinite@{self.step}"
-
-    @cached_property
-    def before(self) -> Before:
-        """How the run moved before it."""
-        return before(self.evidence, self.row)
 
     @cached_property
     def recovered(self) -> bool:
@@ -80,15 +61,6 @@ class NanCase:
         return not self.recovered and self.rows.size >= LASTING
 
     @cached_property
-    def steps_since_resume(self) -> int | None:
-        """Steps since the attempt resumed, None where it started from nothing."""
-        number = self.evidence.steps.attempt[self.row]
-        attempt = next((item for item in self.evidence.attempts if item.number == number), None)
-        if attempt is None or attempt.resumed_after is None:
-            return None
-        return self.step - attempt.resumed_after
-
-    @cached_property
     def after_resume(self) -> bool:
         """Whether it began within three steps of a resume."""
         return self.steps_since_resume is not None and self.steps_since_resume <= AFTER_RESUME
@@ -96,14 +68,7 @@ class NanCase:
     @cached_property
     def skip(self) -> EventRecord | None:
         """What the guard recorded about it."""
-        steps = self._steps()
-        return next((event for event in self.evidence.of("nonfinite_skip") if event.step in steps), None)
-
-    @cached_property
-    def incident(self) -> Incident | None:
-        """The incident folder of one of its steps."""
-        steps = self._steps()
-        return next((item for item in self.evidence.incidents if item.step in steps), None)
+        return self.told("nonfinite_skip")
 
     @cached_property
     def triage(self) -> Triage:
@@ -117,19 +82,13 @@ class NanCase:
 
     @cached_property
     def _triage_event(self) -> EventRecord | None:
-        steps = self._steps()
-        return next((event for event in self.evidence.of("triage") if event.step in steps), None)
+        return self.told("triage")
 
     @cached_property
     def suspects(self) -> tuple[tuple[int, ...], ...]:
         """Events that are bad by themselves."""
         named = identities(self.skip.data.get("suspects")) if self.skip else ()
         return named or (self.incident.suspects if self.incident else ())
-
-    @cached_property
-    def num_events(self) -> int:
-        """Events in the first bad step."""
-        return int(self.evidence.steps["num_events"][self.row])
 
     @cached_property
     def few_suspects(self) -> bool:
@@ -179,15 +138,6 @@ class NanCase:
         return tuple(
             name for name, values in self.evidence.steps.terms.items() if not math.isfinite(float(values[self.row]))
         )
-
-    @cached_property
-    def largest_input(self) -> float:
-        """Largest normalised input, of the batch or else of the first batch of the run; NaN where unknown."""
-        own = self.triage.input_absmax
-        return own if not math.isnan(own) else input_absmax(self.evidence)
-
-    def _steps(self) -> set[int]:
-        return {int(step) for step in self.evidence.steps["step"][self.rows]}
 
 
 def nan_cases(evidence: Evidence) -> list[NanCase]:

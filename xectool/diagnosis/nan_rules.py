@@ -3,54 +3,45 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar, Final
+from typing import Final
 
 from xectool.diagnosis import fixes
-from xectool.diagnosis.cause import Cause, DiagnosisRule, Opinion, RuledOut
+from xectool.diagnosis.cause import Cause, Opinion
 from xectool.diagnosis.evidence import Evidence
 from xectool.diagnosis.growth import HIGH_LR, LARGEST_INPUT
 from xectool.diagnosis.nan_case import NanCase, nan_cases, unsettled_overflows
+from xectool.diagnosis.step_case import CaseRule, Weight
 
 MAX_OVERFLOW_SHARE: Final = 0.05  # F008
 CERTAIN: Final = 0.95  # of a rule that saw the fault itself, and not its pattern only
 FLOAT16_MAX: Final = 65504.0
 _FEW_STEPS: Final = 8
 
-Weight = tuple[float, list[str]]
 
-
-class NanRule(DiagnosisRule):
+class NanRule(CaseRule[NanCase]):
     """Abstract: one cause of non-finite steps."""
-
-    problem: ClassVar[str]
-
-    def unseen(self, evidence: Evidence) -> str:
-        """Return that the steps are missing where they are."""
-        return "" if len(evidence.steps) else "no step was recorded"
 
     def look(self, evidence: Evidence) -> Iterator[Opinion]:
         """Weigh this cause for each group of non-finite steps."""
         for case in nan_cases(evidence):
-            confidence, lines = self.weigh(case)
-            confidence = self._with_triage(case, confidence)
-            if confidence < 0.2:
-                yield RuledOut(self.code, case.symptom, lines[0] if lines else "nothing speaks for it")
-                continue
-            yield Cause(
-                code=self.code,
-                confidence=round(confidence, 2),
-                problem=f"step {case.step}: {self.problem}",
-                evidence=(*_facts(case), *lines),
-                fix=self.fix(case),
-                step=case.step,
-                symptom=case.symptom,
-            )
+            yield self.opinion(case)
 
-    @abstractmethod
-    def weigh(self, case: NanCase) -> Weight:
-        """Return how much speaks for this cause, from 0 to 1, and what."""
+    def describe(self, case: NanCase) -> str:
+        """Return the problem with its step."""
+        return f"step {case.step}: {self.problem}"
+
+    def facts(self, case: NanCase) -> tuple[str, ...]:
+        """Return what is known whatever the cause."""
+        what = "gradient" if case.loss_finite else "loss"
+        lines = [f"step {case.step} (epoch {int(case.evidence.steps['epoch'][case.row])}): non-finite {what}"]
+        if case.bad_terms:
+            lines.append(f"terms: {', '.join(case.bad_terms)}")
+        if case.few_suspects:
+            lines.append(f"bad by themselves: {fixes.events_named(case.suspects)}")
+        if case.incident is not None:
+            lines.append(f"incidents/{case.incident.name} holds the batch")
+        return tuple(lines)
 
     def fix(self, case: NanCase) -> str:
         """Return the line that cures it."""
@@ -60,7 +51,7 @@ class NanRule(DiagnosisRule):
         """Return whether the look at the batch, where it settled on this cause, may be believed."""
         return True
 
-    def _with_triage(self, case: NanCase, own: float) -> float:
+    def with_triage(self, case: NanCase, own: float) -> float:
         """Join the own weight with what the automatic look at the batch settled on.
 
         One signal alone decides nothing: a look that is sure limits what only patterns speak for, a rule that saw the
@@ -243,16 +234,3 @@ class NanFromLearningRate(NanRule):
 
 def _logarithm(case: NanCase) -> str:
     return f"tasks.{case.logarithms[0]}.log_transform takes the logarithm of the target"
-
-
-def _facts(case: NanCase) -> tuple[str, ...]:
-    """Return what is known whatever the cause."""
-    what = "gradient" if case.loss_finite else "loss"
-    lines = [f"step {case.step} (epoch {int(case.evidence.steps['epoch'][case.row])}): non-finite {what}"]
-    if case.bad_terms:
-        lines.append(f"terms: {', '.join(case.bad_terms)}")
-    if case.few_suspects:
-        lines.append(f"bad by themselves: {fixes.events_named(case.suspects)}")
-    if case.incident is not None:
-        lines.append(f"incidents/{case.incident.name} holds the batch")
-    return tuple(lines)

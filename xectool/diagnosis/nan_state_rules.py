@@ -8,7 +8,8 @@ from typing import Final
 from xectool.diagnosis import fixes
 from xectool.diagnosis.incidents import number
 from xectool.diagnosis.nan_case import NanCase
-from xectool.diagnosis.nan_rules import NanRule, Weight
+from xectool.diagnosis.nan_rules import NanRule
+from xectool.diagnosis.step_case import Weight
 
 LARGEST_MOMENT: Final = 1e6  # AdamW moments are means of gradients and of their squares
 OTHER_WEIGHTS: Final = 5.0  # times the norm of all weights, which a run changes by per cents

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xectool.diagnosis.evidence import Evidence
-from xectool.diagnosis.growth import HIGH_LR, LOOK_BACK, LR_JUMP, Before, before, input_absmax
+from xectool.diagnosis.growth import HIGH_LR, LOOK_BACK, LR_JUMP
 from xectool.diagnosis.history import StepHistory
-from xectool.diagnosis.incidents import Incident, identities, number
+from xectool.diagnosis.incidents import identities, number
 from xectool.diagnosis.statistics import finite, groups, median, quantile
+from xectool.diagnosis.step_case import StepCase
 from xectool.runlog.records import EventRecord
 
 SPIKE_FACTOR: Final = 10.0  # F040: loss above 10 x the running median
@@ -39,25 +40,13 @@ _RISEN_ROWS: Final = 3
 
 
 @dataclass(frozen=True)
-class SpikeCase:
+class SpikeCase(StepCase):
     """A group of neighbouring steps whose loss is far above the steps before."""
 
-    evidence: Evidence
-    rows: NDArray[np.intp]
     level: float
     at_start: bool
     epochs_with_one: int
     num_cases: int
-
-    @cached_property
-    def row(self) -> int:
-        """First row."""
-        return int(self.rows[0])
-
-    @cached_property
-    def step(self) -> int:
-        """First step."""
-        return int(self.evidence.steps["step"][self.row])
 
     @property
     def symptom(self) -> str:
@@ -69,7 +58,9 @@ class SpikeCase:
         """Largest loss."""
         values = finite(self.evidence.steps["loss"][self.rows])
         # A step that was taken again, or held back, is recorded as it ended; the guard says what it was.
-        said = [number(event.data.get("loss")) for event in self.evidence.of("spike") if event.step in self._steps]
+        said = [
+            number(event.data.get("loss")) for event in self.evidence.of("spike") if event.step in self.step_numbers
+        ]
         return max([*values.tolist(), *(value for value in said if math.isfinite(value))], default=math.nan)
 
     @cached_property
@@ -95,11 +86,6 @@ class SpikeCase:
         steps = self.evidence.steps
         known = finite(steps["weight_norm"][steps.attempt < steps.attempt[self.row]])
         return float(known[-1]) if known.size else math.nan
-
-    @cached_property
-    def before(self) -> Before:
-        """How the run moved before it."""
-        return before(self.evidence, self.row)
 
     @cached_property
     def grew(self) -> bool:
@@ -128,27 +114,12 @@ class SpikeCase:
         return earlier[-1] if earlier and self.steps_since_resume is not None else None
 
     @cached_property
-    def steps_since_resume(self) -> int | None:
-        """Steps since the attempt resumed, None where it started from nothing."""
-        number = self.evidence.steps.attempt[self.row]
-        attempt = next((item for item in self.evidence.attempts if item.number == number), None)
-        if attempt is None or attempt.resumed_after is None:
-            return None
-        return self.step - attempt.resumed_after
-
-    @cached_property
-    def incident(self) -> Incident | None:
-        """The incident folder of one of its steps."""
-        return next((item for item in self.evidence.incidents if item.step in self._steps), None)
-
-    @cached_property
     def suspects(self) -> tuple[tuple[int, ...], ...]:
         """Events that are bad by themselves, if they are few."""
-        event = next((event for event in self.evidence.of("spike") if event.step in self._steps), None)
+        event = self.told("spike")
         named = identities(event.data.get("suspects")) if event else ()
         named = named or (self.incident.suspects if self.incident else ())
-        size = int(self.evidence.steps["num_events"][self.row])
-        return named if len(named) <= max(1, size // 2) else ()
+        return named if len(named) <= max(1, self.num_events // 2) else ()
 
     @cached_property
     def raised(self) -> EventRecord | None:
@@ -175,16 +146,6 @@ class SpikeCase:
         """Whether the run had been at this rate before, well ahead of the jump."""
         rates = finite(self.evidence.steps["lr"][: max(0, self.row - LOOK_BACK)])
         return bool(rates.size and self.before.lr <= 1.5 * rates.max())
-
-    @cached_property
-    def largest_input(self) -> float:
-        """Largest normalised input; NaN where unknown."""
-        own = self.incident.triage.input_absmax if self.incident else math.nan
-        return own if not math.isnan(own) else input_absmax(self.evidence)
-
-    @cached_property
-    def _steps(self) -> set[int]:
-        return {int(step) for step in self.evidence.steps["step"][self.rows]}
 
     def text(self) -> str:
         """Return the jump as a line of evidence."""

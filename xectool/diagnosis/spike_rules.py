@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar, Final
+from typing import Final
 
 from xectool.diagnosis import fixes
-from xectool.diagnosis.cause import Cause, DiagnosisRule, Opinion, RuledOut
+from xectool.diagnosis.cause import Opinion
 from xectool.diagnosis.evidence import Evidence
 from xectool.diagnosis.growth import HIGH_LR, LARGEST_INPUT, LOOK_BACK, LR_JUMP
 from xectool.diagnosis.incidents import number
 from xectool.diagnosis.nan_state_rules import state_damage
 from xectool.diagnosis.spike_case import SPIKE_FACTOR, SpikeCase, from_a_tail, spike_cases
+from xectool.diagnosis.step_case import CaseRule, Weight
 from xectool.findings import Severity
 from xectool.runlog.records import EventRecord
 
@@ -23,53 +23,32 @@ _LASTING: Final = 10  # steps far above the level that one event cannot make
 _AFTER_RISE: Final = 10  # steps after a rise of the rate in which it is to blame before any event
 _ONCE_AN_EPOCH: Final = 3  # epochs with one spike each, as an event that comes back gives
 
-Weight = tuple[float, list[str]]
 
-
-class SpikeRule(DiagnosisRule):
+class SpikeRule(CaseRule[SpikeCase]):
     """Abstract: one cause of a jump of the loss."""
-
-    problem: ClassVar[str]
-
-    def unseen(self, evidence: Evidence) -> str:
-        """Return that the steps are missing where they are."""
-        return "" if len(evidence.steps) else "no step was recorded"
 
     def look(self, evidence: Evidence) -> Iterator[Opinion]:
         """Weigh this cause for each jump of the loss."""
         cases = spike_cases(evidence)
         tail = from_a_tail(cases)
         for case in cases:
-            confidence, lines = self.weigh(case)
-            confidence = self.with_triage(case, confidence)
-            if confidence < 0.2:
-                yield RuledOut(self.code, case.symptom, lines[0] if lines else "nothing speaks for it")
-                continue
-            yield Cause(
-                code=self.code,
-                confidence=round(confidence, 2),
-                problem=f"step {case.step}: the loss rose from {case.level:.4g} to {case.peak:.4g}: {self.problem}",
-                evidence=(case.text(), *lines),
-                fix=self.fix(case),
-                severity=Severity.INFO if tail else Severity.WARNING if case.recovered else Severity.ERROR,
-                step=case.step,
-                symptom=case.symptom,
-            )
+            usual = Severity.WARNING if case.recovered else Severity.ERROR
+            yield self.opinion(case, Severity.INFO if tail else usual)
+
+    def describe(self, case: SpikeCase) -> str:
+        """Return the problem with the height of the jump."""
+        return f"step {case.step}: the loss rose from {case.level:.4g} to {case.peak:.4g}: {self.problem}"
+
+    def facts(self, case: SpikeCase) -> tuple[str, ...]:
+        """Return the jump in numbers."""
+        return (case.text(),)
 
     def with_triage(self, case: SpikeCase, own: float) -> float:
         """Join the own weight with what the automatic look at the events found, as far as that was sure of it."""
-        triage = case.incident.triage if case.incident is not None else None
-        if triage is None or not triage.cause or not triage.confidence >= _SURE_LOOK:
+        triage = case.triage
+        if not triage.cause or not triage.confidence >= _SURE_LOOK:
             return own
         return max(own, 0.9 * triage.confidence) if triage.cause == self.code else min(own, 0.7)
-
-    @abstractmethod
-    def weigh(self, case: SpikeCase) -> Weight:
-        """Return how much speaks for this cause, from 0 to 1, and what."""
-
-    @abstractmethod
-    def fix(self, case: SpikeCase) -> str:
-        """Return the line that cures it."""
 
 
 class SpikeFromEvent(SpikeRule):
@@ -92,8 +71,8 @@ class SpikeFromEvent(SpikeRule):
             return 0.1, ["the loss was high from the first steps on"]
         if case.grew:
             return 0.25, ["the gradient norm grew before, which no single event makes it do"]
-        triage = case.incident.triage if case.incident is not None else None
-        if triage is not None and triage.top_share >= 0.5 and triage.top_ratio >= SPIKE_FACTOR and not lasts:
+        triage = case.triage
+        if triage.top_share >= 0.5 and triage.top_ratio >= SPIKE_FACTOR and not lasts:
             return 0.9, [f"one event makes {triage.top_share:.0%} of the loss of its batch"]
         if case.epochs_with_one >= _ONCE_AN_EPOCH:
             return 0.85, [f"once in each of {case.epochs_with_one} epochs, as an event comes back"]

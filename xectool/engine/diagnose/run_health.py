@@ -9,14 +9,28 @@ from typing import Any
 
 from xectool.diagnosis.cause import Cause, Diagnosis
 from xectool.diagnosis.evidence import Evidence, gather
-from xectool.diagnosis.loss_report import EpochGradients, SpikeRow, loss_causes, loss_report
-from xectool.diagnosis.plateau import TermLevel
+from xectool.diagnosis.loss_report import LossReport, loss_causes, loss_report
 from xectool.diagnosis.ranking import diagnose, verdict
 from xectool.findings import Finding
 
 
+class Health:
+    """Abstract: causes that were found in a run, with whatever else was asked for."""
+
+    causes: tuple[Cause, ...]
+
+    @property
+    def bad(self) -> bool:
+        """Whether a fault was found."""
+        return bool(self.causes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result keys of the command-line contract."""
+        return {name: value for name, value in vars(self).items() if name != "findings"}
+
+
 @dataclass(frozen=True)
-class RunHealth:
+class RunHealth(Health):
     """What all recorded evidence of a run shows.
 
     Attributes:
@@ -41,58 +55,22 @@ class RunHealth:
     rules_skipped: Mapping[str, str]
     findings: tuple[Finding, ...] = field(default=(), repr=False)
 
-    @property
-    def bad(self) -> bool:
-        """Whether a fault was found."""
-        return bool(self.causes)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the result keys of the command-line contract."""
-        return {name: value for name, value in vars(self).items() if name != "findings"}
-
 
 @dataclass(frozen=True)
-class LossHealth:
+class LossHealth(LossReport, Health):
     """What is wrong with the loss of a run, since when, and how to go on.
 
     Attributes:
         run_dir: The run.
         verdict: One line.
         causes: Faults of the loss, most likely first.
-        since_step: First step that is bad, 0 without any.
-        since_epoch: Its epoch.
-        first_terms: Loss terms that left first.
-        baselines: Loss terms beside what the best constant prediction gives.
-        spikes: Jumps of the loss.
-        gradients: Gradient norms by epoch with the band they lie in.
-        recovery_config: Whole configuration to go on with, None where nothing is wrong.
-        recovery_changes: Its differences from the run's configuration.
-        recovery_command: Command that uses it.
         findings: The causes for scripts.
     """
 
     run_dir: str
     verdict: str
     causes: tuple[Cause, ...]
-    since_step: int
-    since_epoch: int
-    first_terms: tuple[str, ...]
-    baselines: tuple[TermLevel, ...]
-    spikes: tuple[SpikeRow, ...]
-    gradients: tuple[EpochGradients, ...]
-    recovery_config: Mapping[str, Any] | None
-    recovery_changes: Mapping[str, Any]
-    recovery_command: str
     findings: tuple[Finding, ...] = field(default=(), repr=False)
-
-    @property
-    def bad(self) -> bool:
-        """Whether a fault was found."""
-        return bool(self.causes)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the result keys of the command-line contract."""
-        return {name: value for name, value in vars(self).items() if name != "findings"}
 
 
 def run(run_dir: Path | str) -> RunHealth:
