@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS
+from xectool.detector.constants import NUM_SENSORS, UNKNOWN_ABOVE
 from xectool.detector.dead_channel_database import DeadChannelDatabase, open_database
 from xectool.detector.dead_channels import read_dead_channels
 from xectool.errors import DataUnusable, UsageError
@@ -21,7 +21,6 @@ from xectool.rootio.reader import EventFile
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
-_UNKNOWN = 0.9 * DEAD_VALUE
 _BLOCK_EVENTS = 1024
 BRANCH_PREFIX = "branch:"
 DATABASE_SCHEMES = ("sqlite:", "mysql:")
@@ -116,7 +115,13 @@ def dead_from_readings(query: DeadChannelQuery) -> DeadChannelMap:
         DataFileError: A file or the branch is not there.
         DataUnusable: The files hold no event.
     """
-    return _count(query, query.npho_branch, lambda values: ~(np.abs(values) < _UNKNOWN), f"branch {query.npho_branch}")
+    return _count(query, query.npho_branch, without_reading, f"branch {query.npho_branch}")
+
+
+def without_reading(npho: npt.NDArray[np.floating]) -> npt.NDArray[np.bool_]:
+    """Return where there is no photon number, shape of ``npho``: NaN, infinite, or 1e10 as the files write it."""
+    found: npt.NDArray[np.bool_] = ~(np.abs(npho) <= UNKNOWN_ABOVE)
+    return found
 
 
 def _listed(sensors: IntArray, origin: str) -> DeadChannelMap:

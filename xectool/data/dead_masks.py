@@ -12,9 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from xectool.data.batch import EventBatch
-from xectool.data.dead_channel_maps import BRANCH_PREFIX, DATABASE_SCHEMES, DeadChannelQuery, find_dead_channels
+from xectool.data.dead_channel_maps import (
+    BRANCH_PREFIX,
+    DATABASE_SCHEMES,
+    DeadChannelQuery,
+    find_dead_channels,
+    without_reading,
+)
 from xectool.data.events import EventSource
-from xectool.detector.constants import NUM_SENSORS, UNKNOWN_ABOVE
+from xectool.detector.constants import NUM_SENSORS
 from xectool.errors import UsageError
 
 BoolArray = npt.NDArray[np.bool_]
@@ -61,8 +67,7 @@ class UnreadSensors(DeadSensors):
 
     def mask(self, events: EventPlaces) -> BoolArray:
         """Return which sensors have no reading, shape (B, S)."""
-        found: BoolArray = ~(np.abs(events.npho) <= UNKNOWN_ABOVE)
-        return found
+        return without_reading(events.npho)
 
 
 class ListedSensors(DeadSensors):

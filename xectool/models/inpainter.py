@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from xectool.config.model import InpainterModelConfig
 from xectool.config.normalization import NormalizationConfig
 from xectool.detector import faces
+from xectool.detector.constants import DEAD_VALUE
 from xectool.models.encoder import Encoder
 from xectool.models.face_layout import NUM_COARSE, by_sensor, face_tokens
 from xectool.models.inpaint_attention import CrossAttentionHead
@@ -22,8 +23,6 @@ from xectool.models.masking import MaskPolicy
 from xectool.models.normalize import Normalizer
 from xectool.models.sensor_input import HiddenEvent, SensorHider
 
-NOT_AVAILABLE = 1e10
-"""What the data files hold where there is no reading."""
 IMAGE_FACES = ("inner", "us", "ds")
 HEX_FACES = {"top": "top_hex_indices", "bot": "bottom_hex_indices"}
 
@@ -149,7 +148,7 @@ class Inpainter(nn.Module):
         invert = {"npho": self.normalizer.inverse_npho, "time": self.normalizer.inverse_time}
         repaired: dict[str, Tensor] = {}
         for name, reading in (("npho", npho), ("time", time)):
-            filled = torch.full_like(reading, NOT_AVAILABLE)
+            filled = torch.full_like(reading, DEAD_VALUE)
             if name in self.channels:
                 value = invert[name](predicted[..., self.channels.index(name)])
                 filled = torch.where(self.covered, value, filled)

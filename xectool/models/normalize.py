@@ -15,8 +15,6 @@ from xectool.config.normalization import NormalizationConfig
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.errors import ConfigError, did_you_mean
 
-"""Readings beyond this are the data format's "not available" (1e10 in the files)."""
-
 SCHEMES = ("log1p", "anscombe", "sqrt", "linear")
 ANSCOMBE_OFFSET = 3.0 / 8.0
 

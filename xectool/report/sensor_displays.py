@@ -16,8 +16,8 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from xectool.detector.constants import NUM_SENSORS
-from xectool.report.sensor_residuals import UNKNOWN, pieces
+from xectool.detector.constants import NUM_SENSORS, UNKNOWN_ABOVE
+from xectool.report.sensor_residuals import pieces
 from xectool.report.style import INK, house_style, new_figure, save
 from xectool.report.unrolled import FACE_LABELS, OUTLINE_CM, polygons
 from xectool.report.worst import SensorFiles
@@ -50,7 +50,7 @@ class MaskedEvent:
     @property
     def dead(self) -> BoolArray:
         """Sensors without a reading, shape (S,)."""
-        return ~(np.abs(self.npho) < UNKNOWN)
+        return ~(np.abs(self.npho) < UNKNOWN_ABOVE)
 
     @property
     def pull(self) -> FloatArray:
@@ -120,7 +120,7 @@ def _event(key: tuple[int, ...], rows: FloatArray, sources: SensorFiles) -> Mask
     npho, _ = sources.read(file_index, entry)
     sensors, hidden = rows[:, 0].astype(np.int64), np.zeros(NUM_SENSORS, dtype=bool)
     predicted = np.full(NUM_SENSORS, np.nan)
-    predicted[sensors] = np.where(np.abs(rows[:, 2]) < UNKNOWN, rows[:, 2], np.nan)
+    predicted[sensors] = np.where(np.abs(rows[:, 2]) < UNKNOWN_ABOVE, rows[:, 2], np.nan)
     hidden[sensors[rows[:, 1] == 0]] = True
     title, filled = f"run {run}  event {number}: {int(hidden.sum())} hidden", int((rows[:, 1] != 0).sum())
     title += f", {filled} dead sensors filled" if filled else ""

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from xectool.detector import faces
+from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.rootio.reader import EventFile
 
 FloatArray = npt.NDArray[np.float64]
 
 CONTAINED = 0.68
 PIECE_ROWS = 1 << 18
-UNKNOWN = 9e9  # the files write 1e10 for "unknown"
 SIGNAL_EDGES = np.geomspace(1.0, 1e6, 31)
 MIN_ROWS = 20
 
@@ -74,7 +74,7 @@ class SensorResiduals:
     def add(self, rows: dict[str, npt.NDArray[np.generic]]) -> None:
         """Add a piece of a prediction file."""
         truth, predicted = (rows[name].astype(np.float64) for name in ("truth_npho", "pred_npho"))
-        known = (rows["mask_type"] == 0) & (truth < UNKNOWN)
+        known = (rows["mask_type"] == 0) & (truth < UNKNOWN_ABOVE)
         finite = np.isfinite(predicted)
         self.num_dead += int((~known).sum())
         self.num_nonfinite += int((known & ~finite).sum())
@@ -82,12 +82,12 @@ class SensorResiduals:
         signal = np.clip(np.searchsorted(SIGNAL_EDGES, truth, side="right") - 1, 0, len(SIGNAL_EDGES) - 2)
         face = rows["face"].astype(np.int64)
         # Where npho is not predicted it reads 1e10.
-        usable = known & finite & (predicted < UNKNOWN)
+        usable = known & finite & (predicted < UNKNOWN_ABOVE)
         difference, floor = predicted - truth, np.maximum(truth, 1.0)
         self._count(PULL, difference / np.sqrt(floor), usable, face, signal)
         self._count(RELATIVE, difference / floor, usable, face, signal)
         times = [rows[name].astype(np.float64) for name in ("truth_time", "pred_time")]
-        timed = (rows["mask_type"] == 0) & (abs(times[0]) < UNKNOWN) & (abs(times[1]) < UNKNOWN)
+        timed = (rows["mask_type"] == 0) & (abs(times[0]) < UNKNOWN_ABOVE) & (abs(times[1]) < UNKNOWN_ABOVE)
         self._count(TIME, 1e9 * (times[1] - times[0]), timed, face, signal)
 
     def _count(
