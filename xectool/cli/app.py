@@ -14,6 +14,7 @@ from xectool.cli import (
     boundary,
     check_data,
     config,
+    ctl,
     diagnose,
     estimate_memory,
     explain,
@@ -24,6 +25,7 @@ from xectool.cli import (
     runs,
     simulate,
     train,
+    watch,
 )
 
 app = typer.Typer(
@@ -41,6 +43,8 @@ app.command("check-data")(check_data.check_data)
 app.command("inspect-ckpt")(inspect_ckpt.inspect_ckpt)
 app.command("lr-sweep")(lr_sweep.lr_sweep)
 app.command("estimate-memory")(estimate_memory.estimate_memory)
+app.command("watch")(watch.watch)
+app.command("ctl")(ctl.ctl)
 app.command("explain")(explain.explain)
 app.command("export")(export.export)
 app.add_typer(config.app, name="config")

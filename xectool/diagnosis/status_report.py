@@ -6,9 +6,10 @@ import math
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from xectool.diagnosis.files import CONFIG_FILE, setting, tolerant_json, tolerant_yaml
 from xectool.runlog.manifest import MANIFEST_FILE
@@ -16,6 +17,8 @@ from xectool.runlog.process import start_ticks
 from xectool.runlog.reader import RunReader, RunStatus
 from xectool.runlog.status_page import PageView
 from xectool.runlog.worker_slots import SlotView
+
+Array = npt.NDArray[Any]
 
 HEARTBEAT_LATE_S: Final = 10.0  # it beats once a second
 LONG_PHASES: Final = ("start", "data_open", "build", "compile", "validation", "checkpoint")
@@ -92,7 +95,7 @@ def status_report(run_dir: Path) -> StatusReport:
     config = tolerant_yaml(run_dir / CONFIG_FILE)
     limit_s = float(setting(config, "guards.hang_s", 120.0))
     pace = _pace(reader)
-    files = _file_names(run_dir)
+    files = file_names(run_dir)
     if pages:
         ranks = tuple(_rank(page, status, limit_s, pace, files) for page in pages)
     else:
@@ -150,16 +153,19 @@ def _moving(page: PageView, limit_s: float) -> str:
 
 def _pace(reader: RunReader) -> tuple[float, float]:
     """Return steps per second and share of waiting over the last steps."""
+    waits, seconds = last_steps(reader)
+    total = float(np.sum(seconds))
+    return (len(seconds) / total, float(np.sum(waits)) / total) if total else (math.nan, math.nan)
+
+
+def last_steps(reader: RunReader) -> tuple[Array, Array]:
+    """Return seconds of waiting for data and of the whole step, each shape (n,), of the last `LAST_STEPS` steps."""
     blocks = deque(reader.step_blocks(), maxlen=1)
     if blocks:
         last = blocks[0][1]
-        waits, seconds = last.column("data_wait_s")[-LAST_STEPS:], last.column("step_s")[-LAST_STEPS:]
-    else:  # an older run, kept as lines
-        records = deque(reader.steps(), maxlen=LAST_STEPS)
-        waits = np.array([record.data_wait_s for record in records])
-        seconds = np.array([record.step_s for record in records])
-    total = float(np.sum(seconds))
-    return (len(seconds) / total, float(np.sum(waits)) / total) if total else (math.nan, math.nan)
+        return last.column("data_wait_s")[-LAST_STEPS:], last.column("step_s")[-LAST_STEPS:]
+    records = deque(reader.steps(), maxlen=LAST_STEPS)  # an older run, kept as lines
+    return np.array([record.data_wait_s for record in records]), np.array([record.step_s for record in records])
 
 
 def _worker(slot: SlotView, files: tuple[str, ...]) -> WorkerLine:
@@ -178,7 +184,7 @@ def _worker(slot: SlotView, files: tuple[str, ...]) -> WorkerLine:
     )
 
 
-def _file_names(run_dir: Path) -> tuple[str, ...]:
+def file_names(run_dir: Path) -> tuple[str, ...]:
     """Return the training files by their index, of the last attempt."""
     entries = tolerant_json(run_dir / MANIFEST_FILE).get("attempts") or []
     files = entries[-1].get("data_files", []) if entries else []

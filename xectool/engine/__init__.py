@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from xectool.engine.exporting import export
     from xectool.engine.inspection import inspect_ckpt
     from xectool.engine.launching import ranks_wanted, train_ranks
+    from xectool.engine.live import control, watch
     from xectool.engine.lr_sweeping import lr_sweep
     from xectool.engine.memory_estimate import estimate_memory
     from xectool.engine.prediction import predict
@@ -30,6 +31,7 @@ __all__ = [
     "check_data",
     "compare",
     "config",
+    "control",
     "diagnose",
     "estimate_memory",
     "explain",
@@ -45,12 +47,14 @@ __all__ = [
     "simulate",
     "train",
     "train_ranks",
+    "watch",
 ]
 
 # A function lives in a module of another name: importing a module binds its name here, and would hide the function.
 _FUNCTIONS = {
     "check_data": "checking",
     "compare": "comparison",
+    "control": "live",
     "estimate_memory": "memory_estimate",
     "explain": "explanation",
     "export": "exporting",
@@ -64,6 +68,7 @@ _FUNCTIONS = {
     "simulate": "simulation",
     "train": "training",
     "train_ranks": "launching",
+    "watch": "live",
 }
 _MODULES = ("config", "diagnose", "runs")
 

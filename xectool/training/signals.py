@@ -5,7 +5,10 @@ from __future__ import annotations
 import signal
 import threading
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Final
+
+NO_SIGNAL: Final = 0
+"""Stands for a request that came by the control of the run."""
 
 
 class StopRequest:
@@ -22,6 +25,18 @@ class StopRequest:
     def requested(self) -> bool:
         """Whether a signal asked the run to stop."""
         return self.signal_number is not None
+
+    @property
+    def name(self) -> str:
+        """Name of the signal, or ``ctl stop``; empty where another rank was asked."""
+        if self.signal_number is None:
+            return ""
+        return signal.Signals(self.signal_number).name if self.signal_number else "ctl stop"
+
+    def ask(self) -> None:
+        """Ask as a signal would, from any thread."""
+        if self.signal_number is None:
+            self.signal_number = NO_SIGNAL
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():

@@ -35,6 +35,7 @@ class Progress:
         best_epoch: Epoch it was reached in; 0 before the first.
         epochs_since_best: Validated epochs without improvement.
         rewinds: Times the run went back to an earlier state.
+        grad_clip: Largest gradient norm somebody asked for while the run went on; None for the configuration's.
     """
 
     epoch: int = 1
@@ -47,6 +48,7 @@ class Progress:
     best_epoch: int = 0
     epochs_since_best: int = 0
     rewinds: int = 0
+    grad_clip: float | None = None
 
 
 def capture(parts: RunParts, progress: Progress, facts: dict[str, Any]) -> Checkpoint:

@@ -149,6 +149,7 @@ class Stepper:
         self.execution = execution
         self.config = config
         self.ranks = ranks
+        self.grad_clip = config.grad_clip
         self.refusal = Refusal()
         self.scaler = torch.amp.GradScaler(execution.device.type, enabled=execution.use_scaler)
         self.batch_loss = ranks.parallel(BatchLoss(model, task, execution, config, ranks.rank))
@@ -273,9 +274,9 @@ class Stepper:
         finite = self.ranks.all(self.refusal.allows(finite_loss, norm))
         held = finite and self.ranks.any(veto())
         clip_coef = 1.0
-        if finite and not held and self.config.grad_clip > 0:
-            clip_coef = min(1.0, self.config.grad_clip / (norm + CLIP_EPSILON))
-            nn.utils.clip_grads_with_norm_(parameters, self.config.grad_clip, norm_tensor)
+        if finite and not held and self.grad_clip > 0:
+            clip_coef = min(1.0, self.grad_clip / (norm + CLIP_EPSILON))
+            nn.utils.clip_grads_with_norm_(parameters, self.grad_clip, norm_tensor)
         if finite and not held:
             self.scaler.step(self.optimizer)
             self.average.update()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from xectool.data.batch import EventBatch
 from xectool.errors import OutOfMemory, RunDiverged
 from xectool.tasks.base import WorstEvent
+from xectool.training.control import LiveControl
 from xectool.training.epoch_predictions import is_due, kept, predictions_name
 from xectool.training.epoch_stats import EpochStats
 from xectool.training.evaluate import evaluate, merged, run_model
@@ -81,6 +81,7 @@ class Trainer:
         self.healer = Healer(parts, saver, self.reporter)
         self.guards = GuardSet(parts, self.reporter)
         self.save_request = SaveRequest()
+        self.control = LiveControl(parts, saver, self.reporter, self.stop, self._save)
         self.worst: tuple[WorstEvent, ...] = ()
 
     def fit(self, progress: Progress) -> FitResult:
@@ -91,9 +92,10 @@ class Trainer:
             DiskError: A checkpoint could not be written; the previous one is intact.
         """
         self.reporter.step, self.reporter.epoch = progress.step, progress.epoch
-        with self.stop, self.save_request:
+        with self.stop, self.save_request, self.control:
             self.healer.begin(progress)
             self.guards.begin(progress)
+            self.control.begin(progress)
             try:
                 status = self._train(progress)
             except StoppedInValidation:
@@ -123,7 +125,7 @@ class Trainer:
         began = time.perf_counter()
         batches = loader.epoch(progress.epoch, progress.batch, progress.position)
         for window, wait_s in self.flight.windows(batches, training.grad_accum_steps):
-            if self._must_stop():
+            if self._must_stop(progress):
                 return "interrupted"
             if self.max_steps is not None and progress.step >= self.max_steps:
                 return "max_steps"
@@ -186,11 +188,13 @@ class Trainer:
         elif self.parts.ranks.is_first and weights_are_finite(self.parts.model):
             self.saver.write(progress)
 
-    def _must_stop(self) -> bool:
-        """Return whether a signal asked some rank to stop."""
-        stop = self.parts.ranks.any(self.stop.requested)
+    def _must_stop(self, progress: Progress) -> bool:
+        """Do what was asked for since the last look, and return whether some rank was asked to stop."""
+        stop, asked = self.parts.ranks.any_of([self.stop.requested, self.control.waiting])
+        if asked:
+            self.control.apply(progress)
         if stop:
-            self._note_signal()
+            self.reporter.event("signal", name=self.stop.name)
         return stop
 
     def _save_if_wanted(self, progress: Progress) -> None:
@@ -208,10 +212,6 @@ class Trainer:
             refused = self.saver.try_save(progress)
         if refused:
             self.observer.message(refused)
-
-    def _note_signal(self) -> None:
-        number = self.stop.signal_number
-        self.reporter.event("signal", name=signal.Signals(number).name if number else "")
 
     def _look_at_readings(self, progress: Progress, window: list[EventBatch]) -> None:
         for line in (line for batch in window for line in self.readings.look(batch)):
@@ -257,7 +257,9 @@ class Trainer:
         accumulator = self.parts.task.accumulator()
         model = self.parts.average.best_model if config.validation.use_ema else self.parts.model
         self.parts.task.eval()
-        predicted = run_model(model, self.parts.task, self._until_stopped(loader.epoch(0)), self.parts.execution)
+        predicted = run_model(
+            model, self.parts.task, self._until_stopped(progress, loader.epoch(0)), self.parts.execution
+        )
         if is_due(config, progress.epoch) and self.parts.ranks.is_first:
             predicted = kept(predicted, self.parts.task, self.saver.run_dir / predictions_name(progress.epoch))
         rate = evaluate(self.guards.watch(predicted), accumulator, self._validated_batch)
@@ -272,10 +274,10 @@ class Trainer:
         self.flight.phase("validation")
         self.observer.advanced(1, {})
 
-    def _until_stopped(self, batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
+    def _until_stopped(self, progress: Progress, batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
         """Yield the batches of a validation, as many on every rank, as long as no rank was asked to stop."""
         for batch in batches:
-            if self._must_stop():
+            if self._must_stop(progress):
                 raise StoppedInValidation
             yield batch
 

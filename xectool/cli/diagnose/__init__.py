@@ -9,6 +9,7 @@ from xectool.cli.diagnose import (
     distributed,
     environment,
     gradients,
+    hang,
     loader,
     log,
     memory,
@@ -39,3 +40,5 @@ app.command("gradients")(gradients.gradients)
 app.command("memory")(memory.memory)
 app.command("mlflow")(mlflow.mlflow)
 app.command("status")(status.status)
+app.command("stacks")(hang.stacks)
+app.command("hang")(hang.hang)

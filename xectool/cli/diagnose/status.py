@@ -24,12 +24,13 @@ def status(
     from xectool import engine
 
     result = engine.diagnose.status(run)
-    Output("diagnose status", json).result(result, bad=result.bad, human=lambda s: _show(s, run, result))
+    Output("diagnose status", json).result(result, bad=result.bad, human=lambda s: show_status(s, run, result))
     if result.bad:
         raise AlreadyShown(EXIT_BAD_RESULT)
 
 
-def _show(screen: Console, run: str, result: StatusReport) -> None:
+def show_status(screen: Console, run: str, result: StatusReport) -> None:
+    """Print one line a rank and a reading thread."""
     ranks = [
         [
             r.rank, r.pid, r.state, r.phase, f"{r.phase_age_s:.3g} s", r.step, f"{r.steps_per_s:.3g}",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from xectool.engine.diagnose.compiling import compile
     from xectool.engine.diagnose.gradient_norms import gradients
+    from xectool.engine.diagnose.hanging import hang, stacks
     from xectool.engine.diagnose.loading_speed import loader
     from xectool.engine.diagnose.log_files import log
     from xectool.engine.diagnose.machine import environment
@@ -27,6 +28,7 @@ __all__ = [
     "distributed",
     "environment",
     "gradients",
+    "hang",
     "loader",
     "log",
     "loss",
@@ -38,6 +40,7 @@ __all__ = [
     "replay",
     "reproducibility",
     "run",
+    "stacks",
     "status",
 ]
 
@@ -47,6 +50,7 @@ _FUNCTIONS = {
     "distributed": "ranks_together",
     "environment": "machine",
     "gradients": "gradient_norms",
+    "hang": "hanging",
     "loader": "loading_speed",
     "log": "log_files",
     "loss": "run_health",
@@ -58,6 +62,7 @@ _FUNCTIONS = {
     "replay": "replaying",
     "reproducibility": "repeating",
     "run": "run_health",
+    "stacks": "hanging",
     "status": "run_status",
 }
 

@@ -1,0 +1,230 @@
+"""A training that runs is watched, controlled, stopped and judged from another process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from xectool import engine
+from xectool.errors import UsageError, WorldError
+from xectool.runlog.control import Request, ask
+from xectool.runlog.reader import RunReader
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("live")
+    for name, seed in (("train", 1), ("val", 2)):
+        engine.simulate(str(folder / f"{name}.root"), events=48, seed=seed)
+    return folder
+
+
+def config_of(data: Path, folder: Path) -> Path:
+    """A training of a small network that never ends by itself."""
+    config = {
+        "kind": "regressor",
+        "data": {"train_path": str(data / "train.root"), "val_path": str(data / "val.root"), "batch_size": 2},
+        "model": {"encoder_dim": 32, "hidden_dim": 8, "outer_fine_pool": [5, 3], "num_fusion_layers": 1},
+        "tasks": {"energy": {"enabled": True}},
+        "training": {"epochs": 100_000, "device": "cpu", "warmup_epochs": 0},
+        "validation": {"interval": 1000},
+        "normalization": {"time_scale": 5.0e-9},
+        "checkpoint": {"save_dir": str(folder), "save_artifacts": False, "save_steps": 1000},
+        "mlflow": {"enabled": False},
+    }
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def wait_for(what: Callable[[], Any], limit_s: float = 120.0) -> Any:
+    """Return the first true answer."""
+    until = time.monotonic() + limit_s
+    while time.monotonic() < until:
+        found = what()
+        if found:
+            return found
+        time.sleep(0.1)
+    raise AssertionError("it did not happen in time")
+
+
+def step_of(run: Path) -> int:
+    return RunReader(run).status().step if (run / "rec").exists() else 0
+
+
+@pytest.fixture(scope="module")
+def training(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
+    folder = tmp_path_factory.mktemp("runs")
+    command = [sys.executable, "-m", "xectool", "train", str(config_of(data, folder)), "--run-name", "live"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    run = folder / "live"
+    wait_for(lambda: step_of(run) >= 3)
+    yield run, process
+    process.send_signal(signal.SIGCONT)
+    process.kill()
+    process.wait()
+
+
+def recorded(run: Path, kind: str) -> list[Any]:
+    return [event for event in RunReader(run).events() if event.kind == kind]
+
+
+def test_rate_and_clip_change_at_the_next_step_and_stand_in_the_record(training: Any) -> None:
+    run, _ = training
+    before = engine.watch(run)
+    slower = engine.control(run, "lr", value=0.5, wait_s=60)
+    clipped = engine.control(run, "clip", value=1e-3, wait_s=60)
+    assert slower.done
+    assert clipped.done
+    changed = {event.data["action"]: event for event in recorded(run, "control")}
+    assert (changed["lr"].data["value"], changed["clip"].data["value"]) == (0.5, 1e-3)
+    assert changed["lr"].data["author"] == os.getpid()
+    wait_for(lambda: step_of(run) >= changed["clip"].step + 2)
+    after = {step.step: step for step in RunReader(run).steps()}
+    first, new = after[changed["lr"].step], after[changed["clip"].step + 1]
+    assert first.lr == pytest.approx(before.lr, rel=1e-3)
+    assert new.lr == pytest.approx(0.5 * before.lr, rel=1e-3)
+    assert new.clip_coef == pytest.approx(1e-3 / new.grad_norm, rel=1e-3)
+
+
+def test_checkpoint_is_whole_and_keeps_its_name(training: Any) -> None:
+    run, _ = training
+    saved = engine.control(run, "checkpoint", tag="by-hand", wait_s=60)
+    assert saved.done
+    found = engine.inspect_ckpt(run / "checkpoint_by-hand.pt")
+    assert not found.is_bad
+    assert recorded(run, "control")[-1].data["action"] == "checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("action", "value", "tag"),
+    [
+        ("eval", 1.0, ""),
+        ("lr", float("nan"), ""),
+        ("lr", 1e9, ""),
+        ("clip", -1.0, ""),
+        ("checkpoint", float("nan"), "../../etc/x"),
+    ],
+)
+def test_what_no_run_should_do_is_refused(training: Any, action: str, value: float, tag: str) -> None:
+    run, _ = training
+    with pytest.raises(UsageError) as caught:
+        engine.control(run, action, value=value, tag=tag)
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"[]\n", b"{}\n", b'{"action": "eval"}\n', b"\xff\xfe\n", b"[" * 4000, b"x" * 9000]
+)
+def test_garbage_on_the_socket_harms_nobody(training: Any, line: bytes) -> None:
+    import socket
+
+    run, process = training
+    place = recorded(run, "control_socket")[-1].data["socket"]
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(place)
+        try:
+            connection.sendall(line)
+            connection.shutdown(socket.SHUT_WR)
+            answer = connection.recv(4096)
+        except OSError:
+            answer = b""
+    assert not answer or "refused" in json.loads(answer)
+    assert process.poll() is None
+
+
+def test_socket_is_the_users_alone(training: Any) -> None:
+    run, _ = training
+    place = Path(recorded(run, "control_socket")[-1].data["socket"])
+    assert place.stat().st_mode & 0o077 == 0
+    assert place.parent.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_another_user_is_refused(training: Any) -> None:
+    run, _ = training
+    place = recorded(run, "control_socket")[-1].data["socket"]
+    code = f"import os, socket; os.setuid(65534); socket.socket(socket.AF_UNIX).connect({place!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "PermissionError" in done.stderr
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_another_user_is_refused_even_where_the_directory_is_open(training: Any) -> None:
+    run, _ = training
+    place = Path(recorded(run, "control_socket")[-1].data["socket"])
+    code = (
+        "import os, socket, sys; os.setuid(65534); s = socket.socket(socket.AF_UNIX); s.settimeout(20);"
+        f's.connect({str(place)!r}); s.sendall(b\'{{"action": "stop"}}\\n\'); sys.stdout.write(repr(s.recv(100)))'
+    )
+    modes = [(path, path.stat().st_mode & 0o777) for path in (place.parent, place)]
+    try:
+        for path, _mode in modes:
+            path.chmod(0o777)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    finally:
+        for path, mode in modes:
+            path.chmod(mode)
+    assert done.stdout == "b''" or any(name in done.stderr for name in ("ConnectionResetError", "BrokenPipeError"))
+
+
+def test_watch_shows_the_run(training: Any, xectool: Any) -> None:
+    run, _ = training
+    shown = xectool("watch", str(run), "--once", "--json")
+    result = shown.document["result"]
+    assert result["report"]["state"] == "running"
+    assert len(result["losses"]) == len(result["steps"]) > 0
+    plain = xectool("watch", str(run), "--once")
+    assert "grad norm" in plain.err
+
+
+def test_stacks_come_from_the_process_itself_where_there_is_no_spy(training: Any, monkeypatch: Any) -> None:
+    run, process = training
+    monkeypatch.setattr("xectool.diagnosis.hang.stacks._spy", lambda: None)
+    (line,) = [item for item in engine.diagnose.stacks(run) if item.role == "rank"]
+    assert (line.pid, line.source) == (process.pid, "built-in")
+    assert any("trainer.py" in frame for frame in line.stack)
+
+
+def test_a_stopped_process_is_named_and_nothing_pretends_to_save_it(training: Any) -> None:
+    run, process = training
+    assert not engine.diagnose.hang(run).bad
+    process.send_signal(signal.SIGSTOP)
+    try:
+        found = engine.diagnose.hang(run)
+        assert found.findings[0].code == "XT-HANG-STOPPED"
+        assert found.next == f"kill -CONT {process.pid}"
+        assert engine.diagnose.hang(pid=process.pid).run == str(run)
+        place = Path(recorded(run, "control_socket")[-1].data["socket"])
+        with pytest.raises(WorldError, match="does not answer"):
+            ask(place, Request("checkpoint", wait_s=0))
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+def test_a_run_that_was_asked_to_stop_saves_and_ends(training: Any) -> None:
+    run, process = training
+    assert engine.control(run, "stop", wait_s=60).done
+    process.wait(120)
+    status = RunReader(run).status()
+    assert status.state == "interrupted"
+    assert (run / "checkpoint_last.pt").exists()
+    with pytest.raises(UsageError, match="over"):
+        engine.control(run, "checkpoint")
+    found = engine.diagnose.hang(run)
+    assert not found.bad
+    resumed = engine.train(run / "config.yaml", resume="auto", run_name="live", max_steps=status.step + 1)
+    assert resumed.steps == status.step + 1
+    last = list(RunReader(run).steps())[-1]
+    before = recorded(run, "lr_change")[-1].data["lr_after"]
+    assert last.lr <= before * 1.001  # half the rate, and the clip, stay
+    assert last.clip_coef == pytest.approx(1e-3 / last.grad_norm, rel=1e-3)

@@ -1,0 +1,264 @@
+"""A run that stands still is judged from outside: what it waits for, whose fault it is; every case really happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from xectool import engine
+from xectool.diagnosis.hang.facts import RankFacts, Reader, RunFacts
+from xectool.diagnosis.hang.kernel import ProcessView
+from xectool.diagnosis.hang.stacks import Frame, ProcessStacks, ThreadStack, parse_dump
+from xectool.diagnosis.hang.verdict import judge
+from xectool.runlog.reader import RunReader
+from xectool.runlog.status_page import PageView
+from xectool.runlog.worker_slots import SlotView
+
+# -- verdicts on made-up evidence: what ranks and readers say, and what the kernel says
+
+
+def page(rank: int = 0, phase: str = "forward", age_s: float = 60.0, **more: Any) -> PageView:
+    known: dict[str, Any] = {
+        "rank": rank, "pid": 100 + rank, "pid_start": 1, "same_boot": True, "phase": phase, "phase_age_s": age_s,
+        "heartbeat_age_s": 0.5, "heartbeat_time": 1.0, "step": 40, "epoch": 1, "batch": (0, 1, 0, 1), "file_index": 0,
+        "entries": (0, 8), "num_events": 8, "collective_seq": 0, "collective": "", "rss_bytes": 10**9,
+        "device_bytes": -1, "device_reserved_bytes": -1, "children": 0, "dropped": 0, "own_share": 0.0,
+    }  # fmt: skip
+    return PageView(**(known | more))
+
+
+def view(pid: int = 100, state: str = "sleeping", **more: Any) -> ProcessView:
+    return ProcessView(pid, state, **more)
+
+
+def reader(state: str = "read", age_s: float = 60.0, of: ProcessView | None = None) -> Reader:
+    slot = SlotView("training", state, age_s, 900, 1, 3, 224, 256, 7, 10**8)
+    return Reader(slot, of or view(900), "mc_003.root")
+
+
+def rank(said: PageView, seen: ProcessView | None = None, *readers: Reader) -> RankFacts:
+    line = ThreadStack("MainThread", (Frame("forward", "/x/xectool/models/encoder.py", 12),))
+    stacks = ProcessStacks(said.pid, "py-spy", (line,))
+    return RankFacts(said, seen or view(said.pid), readers, stacks, 2.0, 120.0)
+
+
+def verdict(*ranks: RankFacts, state: str = "running") -> Any:
+    return judge(RunFacts(Path("run"), state, "", ranks, (), 0))
+
+
+NFS = "nfs_wait_bit_killable"
+ONE_RANK: list[tuple[str, RankFacts, bool]] = [
+    ("XT-HANG-NONE", rank(page(age_s=1.0)), False),
+    ("XT-HANG-STOPPED", rank(page(), view(state="stopped")), True),
+    ("XT-HANG-DEAD", rank(page(), view(state="gone")), True),
+    ("XT-HANG-GIL", rank(page(heartbeat_age_s=60.0)), True),
+    ("XT-HANG-READER-IO", rank(page(phase="data_wait"), None, reader(of=view(900, waits_in="wait_for_partner"))), True),
+    (
+        "XT-HANG-READER-IO",
+        rank(page(phase="data_wait"), None, reader(of=view(900, "uninterruptible", waits_in=NFS))),
+        True,
+    ),
+    ("XT-HANG-READER-LOCK", rank(page(phase="data_wait"), None, reader(of=view(900, waits_in="futex_do_wait"))), True),
+    ("XT-HANG-SLOW", rank(page(phase="data_wait"), None, reader(of=view(900, "running", cpu_share=0.9))), False),
+    ("XT-HANG-READER-DEAD", rank(page(phase="data_wait"), None, reader(of=view(900, "gone"))), True),
+    ("XT-HANG-STOPPED", rank(page(phase="data_wait"), None, reader(of=view(900, "stopped"))), True),
+    ("XT-HANG-STUCK", rank(page(phase="data_wait"), None, reader("idle")), True),
+    ("XT-HANG-CHECKPOINT", rank(page(phase="checkpoint"), view(state="uninterruptible", waits_in=NFS)), True),
+    ("XT-HANG-SLOW", rank(page(phase="checkpoint"), view(io_bytes_per_s=1e7)), False),
+    ("XT-HANG-COMPILE", rank(page(phase="compile"), view(compilers=("cc1plus",))), False),
+    ("XT-HANG-STUCK", rank(page(phase="compile")), True),
+    ("XT-HANG-STARTING", rank(page(phase="data_open"), view(cpu_share=0.8)), False),
+    ("XT-HANG-OPEN", rank(page(phase="data_open"), view(state="uninterruptible", waits_in=NFS)), True),
+    ("XT-HANG-SLOW", rank(page(), view(cpu_share=1.0)), False),
+    ("XT-HANG-SLOW", rank(page(age_s=500.0), view(cpu_share=1.0)), True),
+    ("XT-HANG-STUCK", rank(page()), True),
+]
+
+
+@pytest.mark.parametrize(("code", "facts", "bad"), ONE_RANK, ids=lambda value: value if isinstance(value, str) else "")
+def test_one_rank_is_judged_by_its_phase_its_readers_and_the_kernel(code: str, facts: RankFacts, bad: bool) -> None:
+    found = verdict(facts)
+    assert (found.code, found.bad) == (code, bad), found.verdict
+    assert found.next or not bad
+
+
+def inside(number: int, seq: int = 41, **more: Any) -> RankFacts:
+    return rank(page(number, "collective", collective_seq=seq, collective="all_reduce", **more))
+
+
+def test_the_rank_outside_the_collective_is_named() -> None:
+    found = verdict(inside(0), rank(page(1, "forward", collective_seq=40)), inside(2))
+    assert (found.code, found.rank) == ("XT-HANG-RANK", 1)
+    assert "rank 0: all_reduce #41" in " ".join(found.why)
+
+
+def test_a_rank_in_an_earlier_collective_is_named() -> None:
+    assert verdict(inside(0), inside(1, seq=40)).rank == 1
+
+
+def test_what_keeps_the_rank_outside_is_the_verdict() -> None:
+    stuck = rank(page(1, "data_wait"), None, reader(of=view(900, waits_in="wait_for_partner")))
+    found = verdict(inside(0), stuck)
+    assert (found.code, found.rank, found.pid) == ("XT-HANG-READER-IO", 1, 900)
+    assert "mc_003.root entries 224:256" in found.verdict
+
+
+def test_uneven_batches_show_as_one_rank_in_validation() -> None:
+    found = verdict(rank(page(0, "validation", collective_seq=41)), rank(page(1, "backward", collective_seq=41)))
+    assert (found.code, found.rank) == ("XT-HANG-RANK", 0)
+
+
+def test_all_ranks_inside_is_the_connection() -> None:
+    found = verdict(inside(0), inside(1))
+    assert (found.code, found.next) == ("XT-HANG-TRANSPORT", "xectool diagnose distributed")
+
+
+def test_a_dead_rank_comes_before_those_that_wait_for_it() -> None:
+    found = verdict(inside(0), rank(page(1), view(101, "gone")))
+    assert (found.code, found.rank) == ("XT-HANG-DEAD", 1)
+
+
+def test_threads_of_a_dump_come_with_the_main_one_first() -> None:
+    text = 'Thread 0x00007f (most recent call first):\n  File "a.py", line 3 in run\n\n'
+    text += (
+        'Current thread 0x00008f (most recent call first):\n  File "b.py", line 7 in main\n  File "b.py", line 1 in x\n'
+    )
+    first, second = parse_dump(text.splitlines())
+    assert [frame.line for frame in first.frames] == [7, 1]
+    assert second.frames[0].function == "run"
+
+
+# -- the same on trainings that really stand still
+
+DRIVER = """
+import sys, threading
+import xectool.training.step as step, xectool.data.events as events, xectool.checkpoint.store as store
+after, what = 4, sys.argv.pop(1)
+count = {"run": 0}
+def hang():
+    if what == "gil":
+        import ctypes
+        ctypes.PyDLL(None).sleep(600)
+    if what == "lock":
+        lock = threading.Lock(); lock.acquire(); lock.acquire()
+    if what == "busy":
+        while True: pass
+    if what in ("fifo", "checkpoint"):
+        open(FIFO).read()
+FIFO = sys.argv.pop(1)
+run, read, save = step.Stepper.run, events.EventSource.read_piece, store.save
+def stepping(self, *args, **kwargs):
+    count["run"] += 1
+    if count["run"] > after and what in ("gil", "lock", "busy"): hang()
+    return run(self, *args, **kwargs)
+def reading(self, *args, **kwargs):
+    if count["run"] > after and what == "fifo": hang()
+    return read(self, *args, **kwargs)
+def saving(*args, **kwargs):
+    if count["run"] > after and what == "checkpoint": hang()
+    return save(*args, **kwargs)
+step.Stepper.run, events.EventSource.read_piece, store.save = stepping, reading, saving
+from xectool.cli.app import main
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hang")
+    for name, seed in (("train", 1), ("val", 2)):
+        engine.simulate(str(folder / f"{name}.root"), events=24, seed=seed)
+    path = folder / "config.yaml"
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "kind": "regressor",
+                "data": {
+                    "train_path": str(folder / "train.root"), "val_path": str(folder / "val.root"), "batch_size": 2,
+                    "num_threads": 1,
+                },
+                "model": {"encoder_dim": 32, "hidden_dim": 8, "outer_fine_pool": [5, 3], "num_fusion_layers": 1},
+                "tasks": {"energy": {"enabled": True}},
+                "training": {"epochs": 100_000, "device": "cpu"},
+                "validation": {"interval": 1000},
+                "normalization": {"time_scale": 5.0e-9},
+                "checkpoint": {"save_artifacts": False, "save_steps": 3},
+                "mlflow": {"enabled": False},
+            }
+        )
+    )  # fmt: skip
+    return path
+
+
+@contextmanager
+def hanging(config: Path, folder: Path, what: str) -> Iterator[tuple[Path, int]]:
+    """Train until the run hangs in the way asked for; yields its directory and process."""
+    fifo = folder / "fifo"
+    os.mkfifo(fifo)
+    command = [sys.executable, "-c", DRIVER, what, str(fifo), "train", str(config), "--run-name", "h"]
+    command += ["--set", f"checkpoint.save_dir={folder}"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: (folder / "h" / "rec").exists() and stands_still(folder / "h"))
+        yield folder / "h", process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def stands_still(run: Path) -> bool:
+    pages = RunReader(run).live()
+    return bool(pages) and pages[0].step >= 3 and (pages[0].phase_age_s > 6 or pages[0].heartbeat_age_s > 6)
+
+
+def wait_for(what: Callable[[], Any], limit_s: float = 180.0) -> None:
+    until = time.monotonic() + limit_s
+    while not what():
+        assert time.monotonic() < until
+        time.sleep(0.2)
+
+
+CASES = {
+    "gil": ("XT-HANG-GIL", "holds the interpreter"),
+    "lock": ("XT-HANG-STUCK", "does nothing"),
+    "busy": ("XT-HANG-SLOW", "computes"),
+    "fifo": ("XT-HANG-READER-IO", "train.root"),
+    "checkpoint": ("XT-HANG-CHECKPOINT", "does not take the checkpoint"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", CASES)
+def test_a_training_that_hangs_is_judged_from_outside(config: Path, tmp_path: Path, what: str) -> None:
+    code, words = CASES[what]
+    with hanging(config, tmp_path, what) as (run, pid):
+        began = time.monotonic()
+        found = engine.diagnose.hang(run)
+        took_s = time.monotonic() - began
+        stacks = engine.diagnose.stacks(run)
+    assert found.findings[0].code == code, found.verdict
+    assert words in found.verdict
+    assert took_s < 30
+    (line,) = [item for item in stacks if item.pid == pid]
+    assert any(
+        "hang (<string>" in frame or "reading (" in frame for frames in line.threads.values() for frame in frames
+    )
+
+
+@pytest.mark.slow
+def test_a_killed_training_is_dead_and_not_hanging(config: Path, tmp_path: Path) -> None:
+    with hanging(config, tmp_path, "lock") as (run, pid):
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: RunReader(run).status().state == "killed")
+        found = engine.diagnose.hang(run)
+    assert found.findings[0].code == "XT-HANG-DEAD"
+    assert found.next.startswith("xectool diagnose run")

@@ -1,0 +1,83 @@
+"""``xectool watch``: a run as it goes on."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from xectool.cli.options import JsonOption
+from xectool.cli.render import Output, console, table
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from xectool.engine.live import LiveView
+
+BARS = " ▁▂▃▄▅▆▇█"
+COLUMNS = 60
+
+
+def watch(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory; live or finished.")],
+    once: Annotated[bool, typer.Option("--once", help="Show it once and end.")] = False,
+    every: Annotated[float, typer.Option(metavar="S", min=0.2, help="Seconds between two looks.")] = 2.0,
+    json: JsonOption = False,
+) -> None:
+    """Show loss, rate, data wait, memory and what happened, live, until the run or Ctrl-C ends it."""
+    from xectool import engine
+
+    if once or json:
+        view = engine.watch(run)
+        Output("watch", json).result(view, human=lambda screen: screen.print(_frame(run, view)))
+        return
+    from rich.live import Live
+
+    view = engine.watch(run)
+    with Live(_frame(run, view), console=console(), auto_refresh=False) as live:
+        while not view.is_over:
+            time.sleep(every)
+            view = engine.watch(run)
+            live.update(_frame(run, view), refresh=True)
+
+
+def _frame(run: str, view: LiveView) -> Group:
+    from rich.console import Group
+    from rich.text import Text
+
+    report = view.report
+    lines = [Text(f"{run}: {report.verdict}", style="red" if report.bad else "green")]
+    if view.steps:
+        lines.append(Text(f"loss       {view.losses[-1]:<11.5g} {sparkline(view.losses)}"))
+        lines.append(Text(f"grad norm  {view.grad_norms[-1]:<11.5g} {sparkline(view.grad_norms)}"))
+        wait = report.ranks[0].data_wait_share
+        lines.append(Text(f"rate       {view.events_per_s:.4g} events/s, data wait {wait:.1%}, lr {view.lr:.3g}"))
+    for rank in report.ranks:
+        memory = f"{rank.rss_bytes / 1e9:.2f} GB" if rank.rss_bytes >= 0 else "-"
+        device = f", device {rank.device_bytes / 1e9:.2f} GB" if rank.device_bytes >= 0 else ""
+        lines.append(
+            Text(f"rank {rank.rank:<5} {rank.state}, {rank.phase} for {rank.phase_age_s:.1f} s, {memory}{device}")
+        )
+    lines += [Text(line, style="yellow") for line in view.events]
+    metrics = [[name, number] for name, number in view.metrics.items()]
+    drawn = [table("last epoch", ["metric", "value"], metrics)] if metrics else []
+    return Group(*lines, *drawn)
+
+
+def sparkline(values: tuple[float, ...]) -> str:
+    """Return the course of some numbers as a row of bars, the newest last; gaps for what is not finite.
+
+    >>> sparkline((0.0, 0.5, 1.0))
+    '▁▅█'
+    """
+    import math
+
+    shown = values[-COLUMNS:]
+    finite = [value for value in shown if math.isfinite(value)]
+    if not finite:
+        return ""
+    low, span = min(finite), max(finite) - min(finite)
+    top = len(BARS) - 2
+    marks = (round(top * (value - low) / span) if span else 0 for value in shown if math.isfinite(value))
+    return "".join(BARS[1 + next(marks)] if math.isfinite(value) else " " for value in shown)

@@ -1,0 +1,1 @@
+"""Who waits for whom: the kernel's view of every process of a run, their stacks, and the verdict."""

@@ -1,0 +1,126 @@
+"""Everything the verdict on a run rests on: its pages, its readers, the kernel's views, and the stacks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from xectool.diagnosis.files import CONFIG_FILE, setting, tolerant_yaml
+from xectool.diagnosis.hang import kernel
+from xectool.diagnosis.hang.kernel import ProcessView
+from xectool.diagnosis.hang.stacks import ProcessStacks, stacks_of
+from xectool.diagnosis.status_report import file_names, last_steps
+from xectool.runlog.reader import RunReader
+from xectool.runlog.status_page import PageView
+from xectool.runlog.storage import attempt_dir, attempts, slots_path
+from xectool.runlog.worker_slots import SlotView, read_slots, stacks_path
+
+PATIENCE: Final = 10.0  # times the median step: then a phase of the loop lasts suspiciously long
+LEAST_S: Final = 2.0
+_PAGE: Final = re.compile(r"\s(/\S.*)/rec/a\d+/rank\d+\.status$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A reading thread of a rank: its slot, and the process it is in."""
+
+    slot: SlotView
+    view: ProcessView
+    file: str
+
+    @property
+    def reading(self) -> str:
+        """Return what it reads, as it is shown."""
+        return f"{self.file} entries {self.slot.entry_start}:{self.slot.entry_stop}"
+
+
+@dataclass(frozen=True)
+class RankFacts:
+    """One rank.
+
+    Attributes:
+        page: What it says about itself.
+        view: What the kernel says about it.
+        readers: Its reading threads.
+        stacks: Its stacks.
+        usual_s: Longest time a phase of the loop usually lasts.
+        limit_s: Time after which a phase counts as hung, ``guards.hang_s``.
+    """
+
+    page: PageView
+    view: ProcessView
+    readers: tuple[Reader, ...]
+    stacks: ProcessStacks
+    usual_s: float
+    limit_s: float
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """One run.
+
+    Attributes:
+        state: State of the run, see `xectool.runlog.reader.RunStatus`.
+        message: How it ended, or empty.
+        ranks: Its ranks in order.
+        workers: Stacks of the loader processes.
+        oom_kills: Processes the kernel killed for lack of memory since it started, -1 where unknown.
+    """
+
+    run_dir: Path
+    state: str
+    message: str
+    ranks: tuple[RankFacts, ...]
+    workers: tuple[ProcessStacks, ...]
+    oom_kills: int
+
+
+def run_of(pid: int) -> Path | None:
+    """Return the run directory whose status page a process has in memory, or None."""
+    try:
+        found = _PAGE.search(Path(f"/proc/{pid}/maps").read_text())
+    except OSError:
+        return None
+    return Path(found[1]) if found else None
+
+
+def gather(run_dir: Path, native: bool = False) -> RunFacts:
+    """Look at a run and its processes; takes half a second and the time of the stacks.
+
+    Raises:
+        UsageError: The directory holds no run record.
+    """
+    reader = RunReader(run_dir)
+    status, pages = reader.status(), reader.live()
+    directory = attempt_dir(run_dir, attempts(run_dir)[-1])
+    slots = {page.rank: read_slots(slots_path(directory, page.rank)) for page in pages}
+    starts = {page.pid: page.pid_start for page in pages if page.same_boot}
+    starts |= {slot.pid: slot.pid_start for rank in slots.values() for slot in rank if slot.state != "exit"}
+    views = kernel.look(starts)
+    files, usual_s = file_names(run_dir), _usual_s(reader)
+    limit_s = float(setting(tolerant_yaml(run_dir / CONFIG_FILE), "guards.hang_s", 120.0))
+    ranks, workers = [], []
+    for page in pages:
+        view = views.get(page.pid, ProcessView(page.pid, "gone"))
+        dump = stacks_path(slots_path(directory, page.rank))
+        readers = tuple(
+            Reader(slot, views[slot.pid], _name(slot, files)) for slot in slots[page.rank] if slot.pid in views
+        )
+        ranks.append(RankFacts(page, view, readers, stacks_of(page.pid, view.state, dump, native), usual_s, limit_s))
+        loaders = sorted({item.slot.pid for item in readers} - {page.pid})
+        workers += [stacks_of(pid, views[pid].state, dump, native) for pid in loaders]
+    return RunFacts(run_dir, status.state, status.message, tuple(ranks), tuple(workers), kernel.oom_kills())
+
+
+def _usual_s(reader: RunReader) -> float:
+    seconds = last_steps(reader)[1]
+    return max(LEAST_S, PATIENCE * float(np.median(seconds))) if len(seconds) else LEAST_S
+
+
+def _name(slot: SlotView, files: tuple[str, ...]) -> str:
+    known = 0 <= slot.file_index < len(files) and slot.loader == "training"
+    return files[slot.file_index] if known else f"{slot.loader} file {slot.file_index}"

@@ -1,0 +1,126 @@
+"""What the kernel says about the processes of a run, without asking them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from xectool.runlog.file_locks import command_of
+from xectool.runlog.process import start_ticks
+
+COMPILERS: Final = ("cc1plus", "cc1", "g++", "gcc", "clang", "ld", "nvcc", "cicc", "ptxas", "triton")
+_STATES: Final = {
+    "R": "running", "S": "sleeping", "D": "uninterruptible", "T": "stopped", "t": "traced", "Z": "zombie", "I": "idle",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ProcessView:
+    """A process as the kernel shows it, looked at twice.
+
+    Attributes:
+        pid: Its number.
+        state: ``running``, ``sleeping``, ``uninterruptible``, ``stopped``, ``traced``, ``zombie`` or ``gone``.
+        waits_in: Kernel function its main thread waits in, or empty.
+        cpu_share: Processor seconds a second between the two looks, over its threads.
+        io_bytes_per_s: Bytes read and written a second, through the page cache or not.
+        compilers: Names of running compilers below it.
+        command: Its command line, without passwords.
+    """
+
+    pid: int
+    state: str
+    waits_in: str = ""
+    cpu_share: float = 0.0
+    io_bytes_per_s: float = 0.0
+    compilers: tuple[str, ...] = ()
+    command: str = ""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether there is such a process."""
+        return self.state not in ("gone", "zombie")
+
+
+def look(starts: Mapping[int, int], over_s: float = 0.5) -> dict[int, ProcessView]:
+    """Return the views of processes, from two looks ``over_s`` seconds apart.
+
+    Args:
+        starts: Start in clock ticks since boot by pid; a process that began at another moment is another one. 0: any.
+        over_s: Seconds between the looks.
+    """
+    first = {pid: _counters(pid) for pid in starts}
+    began = time.monotonic()
+    time.sleep(over_s)
+    return {pid: _view(pid, start, first[pid], began) for pid, start in starts.items()}
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes below one, none where it is gone."""
+    with contextlib.suppress(psutil.Error):
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    return []
+
+
+def _view(pid: int, start: int, before: tuple[float, int], began: float) -> ProcessView:
+    found = start_ticks(pid)
+    state = _state(pid)
+    if not found or (start and found != start) or not state:
+        return ProcessView(pid, "zombie" if state == "zombie" else "gone")
+    seconds = max(time.monotonic() - began, 1e-6)
+    cpu_s, io_bytes = _counters(pid)
+    return ProcessView(
+        pid,
+        state,
+        _first_line(f"/proc/{pid}/wchan").removeprefix("0"),  # "0" where it runs
+        (cpu_s - before[0]) / seconds,
+        (io_bytes - before[1]) / seconds,
+        _compilers(pid),
+        command_of(pid),
+    )
+
+
+def _state(pid: int) -> str:
+    """Return the state of the process's main thread; empty where there is none."""
+    text = _first_line(f"/proc/{pid}/stat")
+    return _STATES.get(text.rpartition(")")[2].split()[0], "sleeping") if text else ""
+
+
+def _counters(pid: int) -> tuple[float, int]:
+    """Return processor seconds and bytes of input and output so far."""
+    fields = _first_line(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if len(fields) > 12 else 0.0
+    try:
+        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    except OSError:  # gone, or another user's
+        return cpu_s, 0
+    return cpu_s, sum(int(line.split()[1]) for line in lines if line.startswith(("rchar:", "wchar:")))
+
+
+def _compilers(pid: int) -> tuple[str, ...]:
+    names = (_first_line(f"/proc/{child}/comm") for child in descendants(pid))
+    return tuple(sorted({name for name in names if name.startswith(COMPILERS)}))
+
+
+def _first_line(path: str) -> str:
+    try:
+        return Path(path).read_text().partition("\n")[0]
+    except OSError:
+        return ""
+
+
+def oom_kills() -> int:
+    """Return how many processes the kernel has killed for lack of memory since it started; -1 where it does not say."""
+    lines: Iterable[str]
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return -1
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), -1)

@@ -1,0 +1,163 @@
+"""``diagnose hang`` and ``diagnose stacks``: where every process of a run stands, and who is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from xectool.diagnosis.hang import kernel
+from xectool.diagnosis.hang.facts import RankFacts, Reader, RunFacts, gather, run_of
+from xectool.diagnosis.hang.stacks import ProcessStacks, stacks_of
+from xectool.diagnosis.hang.verdict import Hang, judge
+from xectool.errors import UsageError
+from xectool.findings import Finding, Severity
+
+
+@dataclass(frozen=True)
+class ProcessLine:
+    """One process.
+
+    Attributes:
+        role: ``rank``, ``loader`` or ``process``.
+        state: As the kernel gives it, ``gone`` for none.
+        waiting_for: What it waits for, as far as is known.
+        stack: Calls of its main thread, the innermost first.
+        source: Where the stacks are from: ``py-spy``, ``built-in`` or empty.
+        threads: Calls of each thread by its name.
+        problem: Why there are no stacks, or none from py-spy.
+    """
+
+    pid: int
+    rank: int
+    role: str
+    state: str
+    waiting_for: str
+    stack: tuple[str, ...]
+    source: str
+    threads: dict[str, tuple[str, ...]]
+    problem: str
+
+
+@dataclass(frozen=True)
+class HangReport:
+    """Who waits for whom.
+
+    Attributes:
+        run: The run directory; empty for a process of no run.
+        verdict: One line.
+        bad: Whether it does not go on by itself.
+        next: What to do.
+        processes: One line a process.
+        findings: The verdict with its code and evidence.
+    """
+
+    run: str
+    verdict: str
+    bad: bool
+    next: str
+    processes: tuple[ProcessLine, ...]
+    findings: tuple[Finding, ...]
+
+
+def stacks(
+    run_dir: Path | str | None = None, *, pid: int | None = None, native: bool = False
+) -> tuple[ProcessLine, ...]:
+    """Return the stacks of every rank and loader process of a run, or of one process and those below it.
+
+    Args:
+        run_dir: Directory of the run; live or hung.
+        pid: A process, instead of a run.
+        native: Whether calls of compiled code are wanted as well.
+
+    Raises:
+        UsageError: The directory holds no run record, there is no such process, or not exactly one is named.
+    """
+    return _processes(run_dir, pid, native)[1]
+
+
+def hang(run_dir: Path | str | None = None, *, pid: int | None = None) -> HangReport:
+    """Return who waits for whom in a run, live, hung or dead.
+
+    Args:
+        run_dir: Directory of the run.
+        pid: One of its processes, instead; one of no run is judged by the kernel and its stack alone.
+
+    Raises:
+        UsageError: The directory holds no run record, there is no such process, or not exactly one is named.
+    """
+    facts, processes = _processes(run_dir, pid, native=False)
+    found = judge(facts) if facts is not None else _of_process(processes[0])
+    severity = Severity.ERROR if found.bad else Severity.INFO
+    finding = Finding(
+        found.code, severity, found.verdict, f"process {found.pid}" if found.pid else "", found.why, found.next
+    )
+    run = str(facts.run_dir) if facts is not None else ""
+    return HangReport(run, found.verdict, found.bad, found.next, processes, (finding,))
+
+
+def _processes(
+    run_dir: Path | str | None, pid: int | None, native: bool
+) -> tuple[RunFacts | None, tuple[ProcessLine, ...]]:
+    if (run_dir is None) == (pid is None):
+        raise UsageError("name a run or a process", where="command line", fix="xectool diagnose hang artifacts/first")
+    directory = Path(run_dir).expanduser() if run_dir is not None else run_of(pid or 0)
+    if directory is None:
+        return None, _tree(pid or 0, native)
+    facts = gather(directory, native)
+    return facts, tuple(_lines(facts))
+
+
+def _lines(facts: RunFacts) -> Iterator[ProcessLine]:
+    workers = {item.pid: item for item in facts.workers}
+    for rank in facts.ranks:
+        yield _line(rank.page.rank, "rank", rank.view.state, _waits(rank), rank.stacks)
+        readers = {item.slot.pid: item for item in rank.readers if item.slot.pid in workers}
+        for pid, reader in readers.items():
+            yield _line(rank.page.rank, "loader", reader.view.state, _reads(reader), workers[pid])
+
+
+def _waits(rank: RankFacts) -> str:
+    page = rank.page
+    doing = f"{page.collective} #{page.collective_seq}" if page.collective else page.phase
+    kernel_waits = f", kernel: {rank.view.waits_in}" if rank.view.waits_in else ""
+    return f"{doing} for {page.phase_age_s:.1f} s{kernel_waits}"
+
+
+def _reads(reader: Reader) -> str:
+    doing = reader.reading if reader.slot.state == "read" else reader.slot.state
+    kernel_waits = f", kernel: {reader.view.waits_in}" if reader.view.waits_in else ""
+    return f"{doing} for {reader.slot.age_s:.1f} s{kernel_waits}"
+
+
+def _tree(pid: int, native: bool) -> tuple[ProcessLine, ...]:
+    """Return the lines of a process of no run and of those below it."""
+    views = kernel.look(dict.fromkeys([pid, *kernel.descendants(pid)], 0))
+    if not views[pid].is_alive:
+        raise UsageError(
+            f"there is no process {pid}", where="--pid", fix="ps -ef | grep xectool   # names those there are"
+        )
+    lines = []
+    for number, view in views.items():
+        waits = f"kernel: {view.waits_in}" if view.waits_in else f"{view.cpu_share:.0%} of a core"
+        lines.append(_line(-1, "process", view.state, waits, stacks_of(number, view.state, None, native)))
+    return tuple(lines)
+
+
+def _line(rank: int, role: str, state: str, waits: str, found: ProcessStacks) -> ProcessLine:
+    threads = {thread.name: tuple(str(frame) for frame in thread.frames) for thread in found.threads}
+    main = tuple(str(frame) for frame in found.main.frames) if found.main else ()
+    return ProcessLine(found.pid, rank, role, state, waits, main, found.source, threads, found.problem)
+
+
+def _of_process(line: ProcessLine) -> Hang:
+    why = (f"state {line.state}, {line.waiting_for}", *line.stack[:4])
+    if line.state in ("stopped", "traced"):
+        return Hang(
+            "XT-HANG-STOPPED", f"process {line.pid} is {line.state}", why, f"kill -CONT {line.pid}", pid=line.pid
+        )
+    busy = line.state == "running"
+    what = "computes" if busy else "waits"
+    return Hang(
+        "XT-HANG-PROCESS", f"process {line.pid} {what}; it belongs to no run of xectool", why, "", False, pid=line.pid
+    )

@@ -1,0 +1,167 @@
+"""``ctl`` and ``watch``: ask a running training for something, and look at it while it goes on."""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from xectool.diagnosis.status_report import StatusReport, status_report
+from xectool.errors import UsageError, XecError
+from xectool.runlog.control import Request, ask
+from xectool.runlog.reader import RunReader
+from xectool.runlog.records import EventRecord
+
+SHOWN_STEPS: Final = 200
+QUIET_KINDS: Final = frozenset({"audit", "startup", "validation", "checkpoint", "control_socket", "resume"})
+
+
+@dataclass(frozen=True)
+class ControlResult:
+    """What a run answered.
+
+    Attributes:
+        action: What was asked for.
+        done: Whether it was done.
+        step: Last finished optimizer step when the run answered.
+        phase: What its training thread was doing then.
+        message: What was done, or why not yet.
+    """
+
+    action: str
+    done: bool
+    step: int
+    phase: str
+    message: str
+
+
+def control(
+    run_dir: Path | str, action: str, *, value: float = math.nan, tag: str = "", wait_s: float = 10.0
+) -> ControlResult:
+    """Ask a running training for something; it is done between two steps, on all ranks at the same one.
+
+    Args:
+        run_dir: Directory of the run.
+        action: ``checkpoint``, ``stop``, ``lr``, ``clip`` or ``cancel``.
+        value: Factor of the learning rate, or largest gradient norm.
+        tag: Name under which a checkpoint is kept.
+        wait_s: How long to wait for the next step boundary.
+
+    Raises:
+        UsageError: No such action or value; the run is over, on another machine, or another user's.
+        WorldError: The run does not answer.
+    """
+    request = Request(action, value, tag, wait_s)
+    directory = Path(run_dir).expanduser()
+    try:
+        answer = ask(_socket(directory), request)
+    except XecError as error:
+        error.fix = error.fix.replace("RUN", str(directory))
+        raise
+    return ControlResult(**answer)
+
+
+def _socket(run_dir: Path) -> Path:
+    """Return the socket of the attempt that runs now.
+
+    Raises:
+        UsageError: There is none.
+    """
+    reader = RunReader(run_dir)
+    status = reader.status()
+    if status.state == "unknown":
+        raise UsageError(
+            f"the run is on {status.host}, this is {socket.gethostname()}",
+            where=str(run_dir),
+            fix=f"ssh {status.host} xectool ctl {run_dir.resolve()} checkpoint",
+            code="XT-CTL-HOST",
+        )
+    if status.state != "running":
+        raise UsageError(
+            f"the run is over ({status.state}): there is nothing to control",
+            where=str(run_dir),
+            fix=f"xectool diagnose run {run_dir}",
+            code="XT-CTL-OVER",
+        )
+    opened = [event for event in reader.events() if event.kind == "control_socket"]
+    if not opened or not opened[-1].data.get("socket"):
+        raise UsageError(
+            opened[-1].message if opened else "the run is still starting; it can be controlled from its first step on",
+            where=str(run_dir),
+            fix=f"xectool diagnose status {run_dir}",
+            code="XT-CTL-CLOSED",
+        )
+    return Path(str(opened[-1].data["socket"]))
+
+
+@dataclass(frozen=True)
+class LiveView:
+    """A run at this moment, as `watch` shows it.
+
+    Attributes:
+        report: Its ranks and reading threads.
+        steps: Number of each shown step, the newest last.
+        losses: Loss of each.
+        grad_norms: Gradient norm of each.
+        lr: Learning rate of the newest.
+        events_per_s: Events a second over the shown steps.
+        metrics: Metrics of the last finished epoch.
+        events: What happened, the newest last.
+    """
+
+    report: StatusReport
+    steps: tuple[int, ...]
+    losses: tuple[float, ...]
+    grad_norms: tuple[float, ...]
+    lr: float
+    events_per_s: float
+    metrics: dict[str, float]
+    events: tuple[str, ...]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will happen."""
+        return self.report.state != "running"
+
+
+def watch(run_dir: Path | str) -> LiveView:
+    """Return how a run stands now; live, hung or over.
+
+    Raises:
+        UsageError: The directory holds no run record.
+    """
+    directory = Path(run_dir).expanduser()
+    reader = RunReader(directory)
+    steps, losses, norms, lrs, seconds, counts = _last_columns(reader)
+    epochs = reader.epochs()
+    return LiveView(
+        report=status_report(directory),
+        steps=tuple(int(step) for step in steps),
+        losses=tuple(float(loss) for loss in losses),
+        grad_norms=tuple(float(norm) for norm in norms),
+        lr=float(lrs[-1]) if len(lrs) else math.nan,
+        events_per_s=float(counts.sum() / seconds.sum()) if seconds.sum() else math.nan,
+        metrics=dict(epochs[-1].metrics) if epochs else {},
+        events=tuple(_line(event) for event in _worth_showing(reader.events())[-8:]),
+    )
+
+
+def _last_columns(reader: RunReader) -> tuple[Any, ...]:
+    names = ("step", "loss", "grad_norm", "lr", "step_s", "num_events")
+    kept: list[list[Any]] = []
+    for _, block in reader.step_blocks():
+        kept = [*kept, [block.column(name) for name in names]][-2:]
+    return tuple(np.concatenate([part[i] for part in kept] or [np.empty(0)])[-SHOWN_STEPS:] for i in range(len(names)))
+
+
+def _worth_showing(events: Sequence[EventRecord]) -> list[EventRecord]:
+    return [event for event in events if event.kind not in QUIET_KINDS]
+
+
+def _line(event: EventRecord) -> str:
+    return f"step {event.step} {event.kind}: {event.message}" if event.message else f"step {event.step} {event.kind}"
