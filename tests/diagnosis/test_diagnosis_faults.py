@@ -306,6 +306,19 @@ def test_a_resume_that_forgot_what_was_learned_is_a_silent_restart(
     assert record(run).causes[0].code == "XT-RESTART"
 
 
+@few
+@given(seed=seeds, rate=st.floats(0.7, 0.95))
+def test_a_forgotten_state_that_is_learned_again_in_a_few_steps_is_a_silent_restart(
+    record: Record, course: Any, seed: int, rate: float
+) -> None:
+    run = course(seed=seed, resume_at=60, noise=0.1)
+    for place, row in enumerate(run.rows):
+        level = 0.05 + 8.0 * rate ** (place if place < 60 else place - 60)
+        row["losses"] = {name: value * level / row["loss"] for name, value in row["losses"].items()}
+        row["loss"] = level * float(np.random.default_rng([seed, place]).lognormal(0, 0.1))
+    assert record(run).causes[0].code == "XT-RESTART"
+
+
 @pytest.mark.parametrize("share", [0.25, 0.6, 0.9])
 @few
 @given(seed=seeds, steps=st.integers(60, 300))

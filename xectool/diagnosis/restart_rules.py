@@ -67,7 +67,7 @@ class SilentRestart(DiagnosisRule):
         numbers = steps["step"][rows]
         after = rows[numbers > attempt.resumed_after][:_AROUND]
         before = rows[numbers <= attempt.resumed_after][-_AROUND:]
-        begin = rows[numbers <= attempt.resumed_after][: max(3, _AROUND // 2)]
+        begin = rows[numbers <= attempt.resumed_after][: after.size]  # what falls fast falls as fast again
         if min(after.size, before.size, begin.size) < 3:
             return []
         losses = steps["loss"]
@@ -75,7 +75,6 @@ class SilentRestart(DiagnosisRule):
         told = [event for event in evidence.of("resume") if event.step == attempt.resumed_after]
         recorded = number(told[-1].data.get("loss_before")) if told else math.nan
         noise = max(spread(losses[before]), 0.02 * abs(was))
-        # The first batch after an untrained start gives the loss of the very first step again.
         back = now - was > _CLEAR * noise and now - was > _BACK_SHARE * (first - was) > 0 and now <= 3 * abs(first)
         if not back or float(np.nanmax(steps["lr"][after])) > 3 * float(np.nanmax(steps["lr"][before])):
             return []
