@@ -22,7 +22,8 @@ def run(app: Callable[..., Any], argv: Sequence[str]) -> int:
         app: The Typer application.
         argv: Arguments without the program name.
     """
-    output = render.Output(command=_command_of(app, argv), as_json="--json" in argv)
+    first_rank = os.environ.get("RANK", "0") == "0"  # of torchrun, whose ranks share one stdout
+    output = render.Output(command=_command_of(app, argv), as_json="--json" in argv and first_rank)
     try:
         code = app(args=list(argv), prog_name="xectool", standalone_mode=False)
     except XecError as error:

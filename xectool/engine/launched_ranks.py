@@ -15,7 +15,7 @@ import psutil
 
 from xectool.engine.rank_outcome import outcome_path
 
-_LOOK_EVERY_S: Final = 0.25
+_LOOK_EVERY_S: Final = 1.0  # a look goes through all processes of the machine
 # SIGUSR1 is what SLURM is usually asked to send before the time is up; a rank saves and ends on SIGTERM.
 PASSED_ON: Final = {
     signal.SIGTERM: signal.SIGTERM,

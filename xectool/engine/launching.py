@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import socket
 import sys
 import tempfile
 import uuid
@@ -112,8 +113,10 @@ def _environment(directory: Path, nproc: int) -> Iterator[None]:
     """Set what the ranks inherit: where to leave their outcome, their share of the cores, a network that is there."""
     share = max(1, len(os.sched_getaffinity(0)) // nproc)
     wanted = {DIRECTORY: str(directory), LAUNCHER: str(os.getpid())}
-    for name, value in {"OMP_NUM_THREADS": str(share), "GLOO_SOCKET_IFNAME": "lo"}.items():
-        wanted[name] = os.environ.get(name, value)
+    defaults = {"OMP_NUM_THREADS": str(share)}
+    if any(name == "lo" for _, name in socket.if_nameindex()):
+        defaults["GLOO_SOCKET_IFNAME"] = "lo"
+    wanted |= {name: os.environ.get(name, value) for name, value in defaults.items()}
     before: dict[str, Any] = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:

@@ -58,7 +58,8 @@ def train(  # noqa: PLR0913  the function is the command: one argument an option
     loaded = _checked(load_config(config, [*overrides, *named], platform), platform, resume)
     execution = plan_execution(loaded.config.training, device_of_rank(device or loaded.config.training.device))
     with joined(loaded.config.distributed, execution.device) as ranks:
-        require_agreement(ranks, program_facts(loaded.config.to_dict()))
+        options = {"--resume": resume or "", "--max-steps": str(max_steps), "--dry-run": str(dry_run)}
+        require_agreement(ranks, program_facts(loaded.config.to_dict()) | options)
         watching = observer if observer is not None and ranks.is_first else NullObserver()
         return _train(loaded, (resume, max_steps, dry_run), execution, ranks, watching)
 
