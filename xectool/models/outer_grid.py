@@ -174,6 +174,6 @@ def _sensor_weights(local: IntArray, shape: tuple[int, int]) -> FloatArray:
     by_row = area_overlaps(local.shape[0], shape[0])
     by_column = area_overlaps(local.shape[1], shape[1])
     one_hot = np.eye(local.max() + 1)[local]
-    weights = np.einsum("ra,cb,abu->rcu", by_row, by_column, one_hot)
+    weights = np.einsum("ra,cb,abu->rcu", by_row, by_column, one_hot, optimize=True)
     shares: FloatArray = weights.reshape(shape[0] * shape[1], -1) / weights.sum(axis=-1).reshape(-1, 1)
     return shares
