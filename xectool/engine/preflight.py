@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Final
 
@@ -40,7 +41,8 @@ def require_memory(loaded: LoadedConfig, config: RunConfig, execution: Execution
     Raises:
         InvalidConfigError: Device (CFG-22) or host (CFG-20) do not suffice.
     """
-    limits = memory_limits()
+    # the ranks of a machine share its memory
+    limits = {name: size // int(os.environ.get("LOCAL_WORLD_SIZE") or 1) for name, size in memory_limits().items()}
     device = _device(config, execution, min(limits.values()))
     if crude_bytes(config) <= _SMALL * min(device.total_bytes, *limits.values()):
         return

@@ -63,7 +63,7 @@ class RunHistory:
 
     @cached_property
     def config(self) -> RunConfig:
-        """The resolved configuration.
+        """The resolved configuration, with the batch of all ranks: a single process repeats what they did together.
 
         Raises:
             UsageError: The run directory has none.
@@ -75,7 +75,11 @@ class RunHistory:
                 where=str(path),
                 fix="give the configuration it was trained with",
             )
-        return load_config(path).config
+        config = load_config(path).config
+        starts = [event for event in self.events if event.kind == "run_start"]
+        ranks = int(starts[-1].data.get("world_size", 1)) if starts else 1
+        data = config.data.model_copy(update={"batch_size": ranks * config.data.batch_size})
+        return config if ranks == 1 else config.model_copy(update={"data": data})
 
     @cached_property
     def events(self) -> list[EventRecord]:

@@ -30,7 +30,7 @@ from xectool.training.rank_environment import backend_of, started_by_launcher
 from xectool.training.rank_faults import error_facts, known_fault, raised_elsewhere
 
 _POLL_S: Final = 0.05
-_FAILED_WAIT_S: Final = 10.0
+_FAILED_WAIT_S: Final = 2.0
 _KEY: Final = "xectool"
 
 
