@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -89,6 +90,19 @@ def test_an_unusable_grid_is_refused_with_its_cause(curves: list[Curve], code: s
     found = refusals(grid_rows(curves), curves, SOUND, math.nan, "c.yaml")
     assert [item.code for item in found] == [code]
     assert fix in found[0].fix
+
+
+def test_a_short_grid_without_decrease_is_to_be_longer_and_a_ramp_to_be_looked_into() -> None:
+    short = [shortened(curve(lr, 1.0), 8) for lr in (1e-4, 1e-3)]
+    assert refusals(grid_rows(short), short, SOUND, math.nan, "c.yaml")[0].fix.endswith("--steps 40")
+    ramp = [curve(1e-4, 1.0)]
+    (found,) = refusals(grid_rows([curve(lr, 1.0) for lr in (1e-4, 1e-3)]), ramp, SOUND, math.nan, "c.yaml")
+    assert found.fix == "xectool diagnose gradients c.yaml"
+
+
+def shortened(whole: Curve, steps: int) -> Curve:
+    cut = {name: getattr(whole, name)[:steps] for name in ("losses", "grad_norms", "finite", "start_losses")}
+    return replace(whole, **cut)
 
 
 def test_odd_inputs_are_suspected_before_the_rate() -> None:

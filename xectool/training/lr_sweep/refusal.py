@@ -19,6 +19,7 @@ from xectool.training.state import Progress
 
 LEARNT_SHARE = 0.98  # F045: of the loss of the best constant
 DEAD_NORM = 1e-12
+FEW_STEPS = 40  # the default of a grid
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ def _reason(rows: Sequence[RateRow], curves: Sequence[Curve], baseline: float, c
         return _all_explode(rows, config)
     sound = [row for row in rows if row.verdict != EXPLODES]
     if not any(row.loss_decreasing and row.loss_decrease >= _least(row) for row in sound):
-        return _no_decrease(rows, config)
+        return _no_decrease(rows, curves, config)
     best = min((row.loss_end for row in sound if math.isfinite(row.loss_end)), default=math.nan)
     if math.isfinite(baseline) and baseline > 0 and best >= LEARNT_SHARE * baseline:
         return _only_constant(best, baseline, len(curves[0].losses), config)
@@ -179,18 +180,24 @@ def _all_explode(rows: Sequence[RateRow], config: str) -> Finding:
     )
 
 
-def _no_decrease(rows: Sequence[RateRow], config: str) -> Finding:
+def _no_decrease(rows: Sequence[RateRow], curves: Sequence[Curve], config: str) -> Finding:
+    steps, is_ramp = len(curves[0].losses), len({curve.lr for curve in curves}) < len(rows)
+    sweep = f"xectool lr-sweep {config}"
+    if steps < FEW_STEPS:
+        following = f"{sweep} --steps {5 * steps}"
+    else:
+        following = f"xectool diagnose gradients {config}" if is_ramp else f"{sweep} --range 1e-6:1e-1"
     return Finding(
         "XT-NO-LEARNING",
         Severity.ERROR,
-        f"the loss falls at none of the {len(rows)} rates from {rows[0].lr:g} to {rows[-1].lr:g}",
+        f"the loss falls at none of the {len(rows)} rates from {rows[0].lr:g} to {rows[-1].lr:g} in {steps} steps",
         where="--lrs",
         evidence=(
             *(f"lr {row.lr:g}: {row.loss_decrease:+.3g} +- {row.loss_decrease_error:.2g}" for row in rows[:6]),
-            "in order of likelihood: inputs out of scale, frozen parameters, truth that does not belong to the events, "
-            "rates that are all too low, too few steps",
+            "the scale of the inputs was looked at first; then, in order of likelihood: too few steps, frozen "
+            "parameters, truth that does not belong to the events, rates that are all too low",
         ),
-        fix=f"xectool lr-sweep {config} --range 1e-6:1e-1",
+        fix=following,
     )
 
 
