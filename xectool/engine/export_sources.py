@@ -10,7 +10,7 @@ from xectool.engine.inspection import inspect_ckpt
 from xectool.errors import CheckpointError
 from xectool.findings import Severity
 
-_OF_TRAINING: Final = ("K10", "K11", "K14")
+_OF_TRAINING: Final = ("K10", "K11", "K12", "K14")
 """What is wrong with the state of a training does not matter to its weights."""
 
 

@@ -16,12 +16,14 @@ from xectool.checkpoint.inspection.content_rules import CONTENT_RULES, tasks_of
 from xectool.checkpoint.inspection.facts import Inspected, inspect
 from xectool.checkpoint.inspection.fitness import Fitness, bit_exact, fitness
 from xectool.checkpoint.inspection.layout import XECTOOL
+from xectool.checkpoint.inspection.state_rules import STATE_RULES
 from xectool.checkpoint.inspection.trust import UnsafeGlobal
 from xectool.config.load import load_config
 from xectool.config.root import RunConfig
 from xectool.engine.checkpoint_facts import Section, TensorRow, lineage_of, parameters_of, sections_of, tensor_rows
-from xectool.engine.resume_contract import KeyEffect, misfits, resume_contract
-from xectool.errors import ConfigError, UsageError, did_you_mean
+from xectool.engine.rebuilding import outlook, rebuilt
+from xectool.engine.resume_contract import KeyEffect, resume_contract
+from xectool.errors import UsageError, did_you_mean
 from xectool.findings import Finding, Severity
 from xectool.rules import run_rules
 
@@ -59,7 +61,8 @@ class CheckpointInspected:
         checksums: What protects the bytes.
         prefixes: What wrappers had put in front of the names.
         unsafe_globals: Names that the safe loader refuses, with their place.
-        lineage: Where the weights come from: starting checkpoint, training files, versions.
+        lineage: Starting checkpoint, training files, versions, hashes of normalisation and geometry, learning rates to
+            come (with ``--config`` its own).
         facts: What the format itself says, and what the layout keeps beside weights.
         contract: Effect of every key of ``--config``.
         tensors: Every tensor, where they were asked for.
@@ -155,22 +158,22 @@ def inspect_ckpt(  # noqa: PLR0913 - the function is the command: one argument a
         compared = comparison.num_same
     extracted = None if target is None else _extract(facts, run, target)
     result = _described(place, facts, findings)
-    result = replace(result, differences=tuple(differences), contract=contract, compared=compared, extracted=extracted)
-    return replace(result, tensors=tensor_rows(facts)) if tensors else result
+    lineage = {**result.lineage, **outlook(facts, run)}
+    return replace(
+        result,
+        lineage=lineage,
+        differences=tuple(differences),
+        contract=contract,
+        compared=compared,
+        extracted=extracted,
+        tensors=tensor_rows(facts) if tensors else (),
+    )
 
 
 def _judged(path: Path) -> tuple[Inspected, tuple[Finding, ...]]:
     """Return the facts of a file and what the rules say to them."""
-    facts = inspect(path)
-    notes: tuple[Finding, ...] = ()
-    layout = facts.layout
-    if layout.is_ours and layout.config is not None and layout.kind != ENCODER:
-        try:
-            facts = replace(facts, misfits=misfits(layout.config, layout.main))
-        except ConfigError as error:
-            problem = f"the stored configuration is not valid: {error.problem}"
-            notes = (Finding("K15", Severity.ERROR, problem, "meta.config", fix="xectool config check CONFIG"),)
-    report = run_rules((*BYTE_RULES, *CONTENT_RULES), facts).report
+    facts, notes = rebuilt(inspect(path))
+    report = run_rules((*BYTE_RULES, *CONTENT_RULES, *STATE_RULES), facts).report
     return facts, (*report, *notes)
 
 

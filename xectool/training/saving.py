@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
 from xectool.errors import CheckpointError, DiskError, RunDiverged
+from xectool.models.fingerprint import outputs_of
 from xectool.runlog.writer import RunWriter
 from xectool.training.guards import nonfinite_weights
 from xectool.training.parts import RunParts
@@ -121,7 +124,12 @@ class Saver:
 
     def _facts(self) -> dict[str, Any]:
         """Return what goes into a checkpoint beside the state; the good states it names are on the disk before it."""
-        return self.facts | ({"ring": self.states.write(self.run_dir)} if len(self.states) else {})
+        ring = {"ring": self.states.write(self.run_dir)} if len(self.states) else {}
+        try:
+            outputs = outputs_of(self.parts.model)
+        except torch.OutOfMemoryError:  # a checkpoint without them is better than none
+            outputs = {}
+        return self.facts | ring | {"fingerprint": outputs}
 
     def _look_at_disk(self, progress: Progress) -> None:
         """Record a disk that has no room for three more checkpoints, as many as a save and its names may need."""

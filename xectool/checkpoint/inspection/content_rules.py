@@ -12,7 +12,6 @@ import torch
 from xectool.checkpoint.inspection.byte_rules import ANOTHER
 from xectool.checkpoint.inspection.facts import Inspected
 from xectool.checkpoint.inspection.layout import OLDER, XECTOOL
-from xectool.checkpoint.inspection.training_state import scheduler_problem
 from xectool.checkpoint.inspection.values import TensorStats, relative_distance
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.findings import Finding
@@ -134,35 +133,6 @@ class AverageFits(Rule[Inspected]):
                 yield self.warning(role, problem, "predict with --weights model and compare the metrics")
 
 
-class OptimizerFits(Rule[Inspected]):
-    """A state of another shape loads silently and fails in the first step."""
-
-    code = "K10"
-    title = "The optimizer state belongs to these weights"
-
-    def check(self, facts: Inspected) -> Iterator[Finding]:
-        """Yield an error for each contradiction."""
-        state = facts.optimizer
-        fix = "start a new run from the weights: --set checkpoint.init_from=FILE"
-        for problem in (state.problems if state else ())[:_SHOWN]:
-            yield self.error(problem.where, problem.what, fix)
-        if state is None and "optimizer" in facts.layout.training:
-            yield self.error("optimizer", "the optimizer state has neither state nor param_groups", fix)
-
-
-class ScheduleFits(Rule[Inspected]):
-    """A scheduler beyond its end raises the rate again."""
-
-    code = "K11"
-    title = "The schedule stands where the epoch does"
-
-    def check(self, facts: Inspected) -> Iterator[Finding]:
-        """Yield a warning for a schedule beyond its end."""
-        problem = scheduler_problem(facts.layout)
-        if problem:
-            yield self.warning("scheduler", problem, "start a new run from the weights: checkpoint.init_from")
-
-
 class ProgressIsFinite(Rule[Inspected]):
     """Epoch, best loss and history are numbers a run can have."""
 
@@ -231,6 +201,35 @@ class WeightsFitConfig(Rule[Inspected]):
             yield replace(finding, evidence=facts.misfits[:20])
 
 
+class TablesAgree(Rule[Inspected]):
+    """Index tables say which sensor stands where; weights learnt with others see a scrambled detector."""
+
+    code = "K16"
+    title = "The geometry is the one this xectool computes"
+
+    def check(self, facts: Inspected) -> Iterator[Finding]:
+        """Yield an error that names the tables."""
+        if facts.foreign_tables:
+            names = ", ".join(facts.foreign_tables[:3])
+            problem = f"{len(facts.foreign_tables)} index tables are of another geometry: {names}"
+            fix = f"pip install xectool=={facts.version}" if facts.version else ANOTHER
+            yield self.error(facts.foreign_tables[0], problem, fix)
+
+
+class OutputsAreReproduced(Rule[Inspected]):
+    """The stored weights give what they gave when they were saved."""
+
+    code = "K18"
+    title = "Stored outputs are reproduced"
+
+    def check(self, facts: Inspected) -> Iterator[Finding]:
+        """Yield an error that says how far outputs are off."""
+        if facts.outputs_differ:
+            problem = f"the network gives other numbers than when it was saved: {facts.outputs_differ}"
+            fix = f"pip install xectool=={facts.version}" if facts.version else ANOTHER
+            yield self.error("meta.fingerprint", problem, fix)
+
+
 def tasks_of(config: Mapping[str, Any] | None) -> dict[str, str]:
     """Return the loss of each enabled task of a stored configuration."""
     tasks = (config or {}).get("tasks")
@@ -258,5 +257,5 @@ def _is_dead(facts: Inspected, name: str, stats: TensorStats) -> bool:
 
 CONTENT_RULES: tuple[Rule[Inspected], ...] = (
     HoldsWeights(), WrappersAreWhole(), ValuesAreFinite(), ValuesArePlausible(), WeightsMoved(), AverageFits(),
-    OptimizerFits(), ScheduleFits(), ProgressIsFinite(), HeadsFitTasks(), WeightsFitConfig(),
+    ProgressIsFinite(), HeadsFitTasks(), WeightsFitConfig(), TablesAgree(), OutputsAreReproduced(),
 )  # fmt: skip

@@ -34,6 +34,8 @@ class Inspected:
         digest_holds: Whether our stored digest is that of the content; None where the layout has none.
         sidecar: Digest in a ``.sha256`` file beside it; empty without one.
         misfits: How the weights contradict the stored configuration; None where nobody could tell.
+        foreign_tables: Index tables of another geometry than that of this xectool.
+        outputs_differ: How outputs for fixed events differ from those stored; empty where they do not.
     """
 
     contents: Contents
@@ -43,6 +45,14 @@ class Inspected:
     digest_holds: bool | None = None
     sidecar: str = ""
     misfits: tuple[str, ...] | None = None
+    foreign_tables: tuple[str, ...] = ()
+    outputs_differ: str = ""
+
+    @property
+    def version(self) -> str:
+        """Version of the xectool that wrote the file; empty where it is not stored."""
+        versions = self.layout.meta.get("versions")
+        return str(versions.get("xectool", "")) if isinstance(versions, Mapping) else ""
 
     @property
     def is_intact(self) -> bool:

@@ -1,0 +1,65 @@
+"""Rules on what a resume needs beyond the weights: optimizer, schedule, gradient scaler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from xectool.checkpoint.inspection.facts import Inspected
+from xectool.checkpoint.inspection.training_state import scheduler_problem
+from xectool.findings import Finding
+from xectool.rules import Rule
+
+_SHOWN: Final = 12
+
+
+class OptimizerFits(Rule[Inspected]):
+    """A state of another shape loads silently and fails in the first step."""
+
+    code = "K10"
+    title = "The optimizer state belongs to these weights"
+
+    def check(self, facts: Inspected) -> Iterator[Finding]:
+        """Yield an error for each contradiction."""
+        state = facts.optimizer
+        fix = "start a new run from the weights: --set checkpoint.init_from=FILE"
+        for problem in (state.problems if state else ())[:_SHOWN]:
+            yield self.error(problem.where, problem.what, fix)
+        if state is None and "optimizer" in facts.layout.training:
+            yield self.error("optimizer", "the optimizer state has neither state nor param_groups", fix)
+
+
+class ScheduleFits(Rule[Inspected]):
+    """A scheduler beyond its end raises the rate again."""
+
+    code = "K11"
+    title = "The schedule stands where the epoch does"
+
+    def check(self, facts: Inspected) -> Iterator[Finding]:
+        """Yield a warning for a schedule beyond its end."""
+        problem = scheduler_problem(facts.layout)
+        if problem:
+            yield self.warning("scheduler", problem, "start a new run from the weights: checkpoint.init_from")
+
+
+class ScalerIsSound(Rule[Inspected]):
+    """A gradient scaler halves its scale at every overflow."""
+
+    code = "K12"
+    title = "The gradient scaler is sound"
+
+    def check(self, facts: Inspected) -> Iterator[Finding]:
+        """Yield an error for a scale that cannot be, a warning for one that overflows have used up."""
+        state = facts.layout.training.get("scaler")
+        scale = state.get("scale") if isinstance(state, Mapping) else None
+        if not isinstance(scale, int | float):
+            return
+        fix = "train in bf16, whose range is that of float32: --set training.amp=bf16"
+        if not math.isfinite(scale) or scale <= 0:
+            yield self.error("scaler.scale", f"the scale of the gradients is {scale}", fix)
+        elif scale < 1:
+            yield self.warning("scaler.scale", f"the scale of the gradients fell to {scale:g}: fp16 overflows", fix)
+
+
+STATE_RULES: tuple[Rule[Inspected], ...] = (OptimizerFits(), ScheduleFits(), ScalerIsSound())
