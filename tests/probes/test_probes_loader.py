@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +17,7 @@ import torch
 import uproot
 from xectool import engine
 from xectool.config.load import load_config
+from xectool.engine.diagnose import loading_speed
 from xectool.probes.epoch_time import StepTime, measure_step, predict_epoch
 from xectool.probes.loader_findings import LoaderFacts, findings_of
 from xectool.probes.loader_race import grid, race, reading_rate
@@ -260,3 +264,20 @@ def test_predicted_epoch_is_that_of_the_training(write_config: Write, one_file: 
     found = sorted(predict_epoch(subject, Setting.of(config), rate, report, step, 1).train_s for step in steps)
     # the load of the machine changes meanwhile, so the training may lie anywhere between before and after
     assert found[0] / 1.3 < real < found[1] * 1.3
+
+
+def test_time_that_other_processes_took_is_told(write_config: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, cores = write_config(), os.sched_getaffinity(0)
+    config = load_config(path).config
+    os.sched_setaffinity(0, {min(cores)})
+    spinner = subprocess.Popen([sys.executable, "-c", "while True: pass"])  # on the same core
+    try:
+        step = measure_step(config, plan_execution(config.training, "cpu"), 1.0)
+    finally:
+        spinner.kill()
+        spinner.wait()
+        os.sched_setaffinity(0, cores)
+    assert 0 < step.core_share < 0.8
+    monkeypatch.setattr(loading_speed, "measure_step", lambda *given: step)
+    result = engine.diagnose.loader(path, seconds=1, device="cpu")
+    assert any(f"{step.core_share * result.epoch_s:.3g} s" in note for note in result.notes)

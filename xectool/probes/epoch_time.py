@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -23,6 +24,7 @@ _MAX_STEPS = 10
 _MAX_VALIDATED = 3
 _MAX_MICRO_BATCHES = 4
 _LEAST_WINDOW = 1024
+_SCHEDULER = Path("/proc/thread-self/schedstat")
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class StepTime:
         validation_event_s: Seconds an event of validation; None where it was not measured.
         validation_events: Events of a validation pass.
         on_host: Whether steps and reading share the cores.
+        core_share: Share of the measured time in which a core was free for the steps.
     """
 
     batch_s: float
@@ -46,6 +49,7 @@ class StepTime:
     validation_event_s: float | None = None
     validation_events: int = 0
     on_host: bool = False
+    core_share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -94,8 +98,10 @@ def _measured(parts: RunParts, seconds: float) -> StepTime:
     batches = _full_batches(parts, min(accumulated, _MAX_MICRO_BATCHES))
     first = _step(parts, batches)
     spent: list[float] = []
+    waited_s = _waited_for_core_s()
     while len(spent) < _MAX_STEPS and (not spent or sum(spent) + spent[-1] < seconds):
         spent.append(_step(parts, batches))
+    core_share = 1.0 - min(1.0, (_waited_for_core_s() - waited_s) / sum(spent))
     batch_s = statistics.median(spent) / len(batches)
     if accumulated > len(batches):  # the optimizer's part of a step is shared by more batches than were measured
         alone = _step(parts, batches[:1])
@@ -104,7 +110,12 @@ def _measured(parts: RunParts, seconds: float) -> StepTime:
     validated = _validation_event_s(parts)
     on_host = parts.execution.device.type == "cpu"
     events = parts.val_loader.plan.num_events
-    return StepTime(batch_s, spread(spent), len(spent), first, validated, events, on_host)
+    return StepTime(batch_s, spread(spent), len(spent), first, validated, events, on_host, core_share)
+
+
+def _waited_for_core_s() -> float:
+    """Return how long this thread could have run and had no core; 0 where the system does not say."""
+    return 1e-9 * int(_SCHEDULER.read_text().split()[1]) if _SCHEDULER.is_file() else 0.0
 
 
 def _full_batches(parts: RunParts, count: int) -> list[EventBatch]:

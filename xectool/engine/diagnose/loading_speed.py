@@ -27,6 +27,7 @@ DEFAULT_SECONDS = 60.0
 _MEMORY_SHARE = 0.9
 _LEAST_EPOCH_GAIN = 0.02
 _LEAST_EVENTS, _MEASUREMENTS = 256, 80
+_ALONE = 0.9
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,11 @@ def _notes(facts: LoaderFacts, step: StepTime) -> tuple[str, ...]:
     notes = [f"{facts.stages.rounds} rounds of {facts.stages.events // facts.stages.rounds} events were clocked"]
     if step.steps:
         notes.append(f"a batch takes {1e3 * step.batch_s:.4g} ms, median of {step.steps} steps")
+    if step.on_host and step.core_share < _ALONE:
+        notes.append(
+            f"other processes left a core for {100 * step.core_share:.0f} % of the time; alone on this machine an "
+            f"epoch takes about {step.core_share * facts.epoch.train_s:.3g} s"
+        )
     if facts.cached_share > 0.1 and facts.file_bytes > facts.memory_bytes:
         notes.append(
             f"{100 * facts.cached_share:.0f} % of the files lay in the page cache, but {facts.file_bytes / 1e9:.3g} GB "
