@@ -49,7 +49,9 @@ class ForwardedSignals:
 
     def __enter__(self) -> ForwardedSignals:
         if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._pass_on) for number in PASSED_ON}
+            # what is ignored stays so: nohup does that with SIGHUP
+            heard = [number for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]
+            self._previous = {number: signal.signal(number, self._pass_on) for number in heard}
         return self
 
     def __exit__(self, *exception: object) -> None:
