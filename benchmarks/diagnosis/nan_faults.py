@@ -157,8 +157,8 @@ def runaway(lab: Lab) -> None:
     lab.train(lambda: hooks.before_step(grow))
 
 
-def overflowing(lab: Lab) -> Callable[[Any], None]:
-    """Return what makes one layer of a trainer's network compute its product in units beyond float16."""
+@fault("a product beyond float16 inside a module", "not finite", "XT-AMP-OVERFLOW")
+def overflow(lab: Lab) -> None:
     lab.configure(steps=50, training={"amp": "fp16"})
     begin, scale, place = int(lab.rng.integers(2, 30)), lab.log_uniform(1e6, 1e8), lab.rng.random()
 
@@ -176,12 +176,6 @@ def overflowing(lab: Lab) -> Callable[[Any], None]:
         for linear in chosen.modules:
             linear.forward = widened(linear)  # type: ignore[method-assign]
 
-    return widen
-
-
-@fault("a product beyond float16 inside a module", "not finite", "XT-AMP-OVERFLOW")
-def overflow(lab: Lab) -> None:
-    widen = overflowing(lab)
     lab.train(lambda: hooks.before_fit(widen))
 
 

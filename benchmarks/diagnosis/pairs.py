@@ -12,7 +12,7 @@ from benchmarks.diagnosis.catalogue import fault
 from benchmarks.diagnosis.flow_faults import slow_reading, slow_saving
 from benchmarks.diagnosis.lab import Lab
 from benchmarks.diagnosis.machine_faults import leak, no_room, pause
-from benchmarks.diagnosis.nan_faults import bent_gradient, corrupt, overflowing, without_masks
+from benchmarks.diagnosis.nan_faults import bent_gradient, corrupt, without_masks
 from benchmarks.diagnosis.state_faults import kill_at
 
 BOTH = ("XT-NAN-GRAD", "XT-DISK-FULL")
@@ -75,17 +75,6 @@ def weight_and_head(lab: Lab) -> None:
         hooks.set_entry(found[int(place * len(found))], 7, math.nan)
 
     lab.train(lambda: hooks.at_step(step, poison))
-
-
-@fault("a product beyond float16 + killed", "two", "XT-AMP-OVERFLOW", also=("XT-KILLED",))
-def overflow_and_killed(lab: Lab) -> None:
-    widen = overflowing(lab)
-
-    def sabotage() -> None:
-        hooks.before_fit(widen)
-        kill_at(lab.num_steps - 3)
-
-    lab.train(sabotage)
 
 
 @fault("a finite loss with NaN gradients + a full disk", "two", *BOTH, also=BOTH)

@@ -112,27 +112,34 @@ def _bisects(lab: Lab) -> bool:
 def table(outcomes: Sequence[Outcome]) -> list[str]:
     """Return the score as lines of Markdown."""
     lines = [
-        "| what was done | expected first | named first | all named | event | diagnose |",
-        "|---|---|---|---|---|---|",
+        "| what was done | expected first | named first (recall) | precision | all named | event | diagnose |",
+        "|---|---|---|---|---|---|---|",
     ]
-    group = ""
-    for case in CASES.values():
+    group, places = "", list(dict.fromkeys(case.group for case in CASES.values()))
+    for case in sorted(CASES.values(), key=lambda case: places.index(case.group)):
         own = [outcome for outcome in outcomes if outcome.case == case.name]
         if not own:
             continue
         if case.group != group:
             group = case.group
-            lines.append(f"| **{group}** | | | | | |")
-        lines.append(_row(case, own))
+            lines.append(f"| **{group}** | | | | | | |")
+        lines.append(_row(case, own, precision(case, outcomes)))
     return lines
 
 
-def _row(case: Case, own: Sequence[Outcome]) -> str:
+def precision(case: Case, outcomes: Iterable[Outcome]) -> str:
+    """Return in how many of the runs that were given a cause of this case it was right to."""
+    given = [outcome for outcome in outcomes if outcome.named and outcome.named[0] in case.codes]
+    return f"{sum(outcome.first_right for outcome in given)}/{len(given)}" if given else ""
+
+
+def _row(case: Case, own: Sequence[Outcome], precise: str) -> str:
     asked = [o.bisected for o in own if o.bisected is not None]
     cells = (
         case.name + (" *" if case.constructed else ""),
         " or ".join(case.codes) + "".join(f" + {also.replace('|', ' or ')}" for also in case.also) or "nothing",
         f"{sum(o.first_right for o in own)}/{len(own)}",
+        precise,
         f"{sum(o.all_named for o in own)}/{len(own)}" if case.also else "",
         f"{sum(asked)}/{len(asked)}" if asked else "",
         f"{sorted(o.seconds for o in own)[len(own) // 2]:.2f} s",

@@ -127,7 +127,6 @@ def test_a_weight_that_becomes_nan(train: Train, monkeypatch: pytest.MonkeyPatch
     ("value", "task", "quarantine", "codes"),
     [
         (5e8, "energy", True, ("XT-SPIKE-EVENT", "XT-NAN-DATA")),
-        (5e8, "energy", False, ("XT-SPIKE-EVENT", "XT-NAN-DATA")),
         (float("inf"), "weight", True, ("XT-NAN-DATA",)),
     ],
 )
