@@ -24,7 +24,7 @@ from xectool.engine.launched_ranks import ForwardedSignals, SurvivorsEnded
 from xectool.engine.rank_outcome import DIRECTORY, LAUNCHER
 from xectool.engine.rank_verdict import Ending, verdict_of
 from xectool.engine.train_result import TrainResult
-from xectool.errors import UsageError
+from xectool.errors import UsageError, XecError
 
 GRACE_S: Final = 12  # of ranks that are left after one has died; gloo tells them at once, NCCL may not
 
@@ -77,8 +77,13 @@ def train_ranks(config: str | Path, nproc: int, arguments: Sequence[str] = ()) -
         survivors = stack.enter_context(SurvivorsEnded(directory, nproc, GRACE_S))
         failures = _launch(_settings(nproc, directory), command)
         ending = Ending(nproc, directory, failures, frozenset(survivors.ended), signals.interrupted)
+    try:
         result = verdict_of(ending, config)
-    shutil.rmtree(directory, ignore_errors=True)  # kept where an error was raised: it holds the logs of the ranks
+    except XecError as error:
+        if str(directory) not in error.where:  # else it names the log of the rank
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
+    shutil.rmtree(directory, ignore_errors=True)
     return result
 
 
