@@ -18,6 +18,8 @@ from xectool import engine
 from xectool.errors import UsageError, WorldError
 from xectool.runlog.control import Request, ask
 from xectool.runlog.reader import RunReader
+from xectool.runlog.step_log import StepFiles
+from xectool.runlog.storage import attempt_dir
 
 
 @pytest.fixture(scope="module")
@@ -228,3 +230,67 @@ def test_a_run_that_was_asked_to_stop_saves_and_ends(training: Any) -> None:
     before = recorded(run, "lr_change")[-1].data["lr_after"]
     assert last.lr <= before * 1.001  # half the rate, and the clip, stay
     assert last.clip_coef == pytest.approx(1e-3 / last.grad_norm, rel=1e-3)
+
+
+# -- several ranks
+
+COMMANDS = 6
+
+
+@pytest.fixture(scope="module")
+def ranks(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A training on two ranks that never ends by itself."""
+    folder = tmp_path_factory.mktemp("ranks")
+    command = [
+        sys.executable,
+        "-m",
+        "xectool",
+        "train",
+        str(config_of(data, folder)),
+        "--run-name",
+        "r",
+        "--nproc",
+        "2",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for(lambda: step_of(folder / "r") >= 2, 240)
+    yield folder / "r"
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(60)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def rates(run: Path, rank: int) -> dict[int, float]:
+    blocks = StepFiles(attempt_dir(run, 1), rank).blocks()
+    return {record.step: record.lr for block in blocks for record in block.records()}
+
+
+@pytest.mark.slow
+def test_ranks_act_between_the_same_two_steps(ranks: Path) -> None:
+    for _ in range(COMMANDS):
+        assert engine.control(ranks, "lr", value=0.9, wait_s=120).done
+    last = recorded(ranks, "control")[-1].step
+    wait_for(lambda: min(max(rates(ranks, rank), default=0) for rank in (0, 1)) > last)
+    first, second = rates(ranks, 0), rates(ranks, 1)
+    assert len({round(lr, 12) for lr in first.values()}) == COMMANDS + 1
+    common = first.keys() & second.keys()
+    assert max(common) > last
+    assert {step: first[step] for step in common} == {step: second[step] for step in common}
+
+
+@pytest.mark.slow
+def test_a_stopped_rank_is_named_while_the_other_waits(ranks: Path) -> None:
+    pages = {page.rank: page for page in RunReader(ranks).live()}
+    os.kill(pages[1].pid, signal.SIGSTOP)
+    try:
+        found = engine.diagnose.hang(ranks)
+        assert (found.findings[0].code, found.bad) == ("XT-HANG-STOPPED", True)
+        assert f"process {pages[1].pid} (rank 1)" in found.verdict
+        assert {line.rank for line in found.processes if line.role == "rank"} == {0, 1}
+    finally:
+        os.kill(pages[1].pid, signal.SIGCONT)
+    before = step_of(ranks)
+    wait_for(lambda: step_of(ranks) > before)

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import yaml
 from xectool import engine
-from xectool.diagnosis.hang.facts import RankFacts, Reader, RunFacts
+from xectool.diagnosis.hang.facts import RankFacts, Reader, RunFacts, gather
 from xectool.diagnosis.hang.kernel import ProcessView
 from xectool.diagnosis.hang.stacks import Frame, ProcessStacks, ThreadStack, parse_dump
-from xectool.diagnosis.hang.verdict import judge
+from xectool.diagnosis.hang.verdict import is_late, judge
 from xectool.runlog.reader import RunReader
 from xectool.runlog.status_page import PageView
 from xectool.runlog.worker_slots import SlotView
@@ -73,7 +73,7 @@ ONE_RANK: list[tuple[str, RankFacts, bool]] = [
     ("XT-HANG-STOPPED", rank(page(phase="data_wait"), None, reader(of=view(900, "stopped"))), True),
     ("XT-HANG-STUCK", rank(page(phase="data_wait"), None, reader("idle")), True),
     ("XT-HANG-CHECKPOINT", rank(page(phase="checkpoint"), view(state="uninterruptible", waits_in=NFS)), True),
-    ("XT-HANG-SLOW", rank(page(phase="checkpoint"), view(io_bytes_per_s=1e7)), False),
+    ("XT-HANG-SLOW", rank(page(phase="checkpoint"), view(written_bytes_per_s=1e7)), False),
     ("XT-HANG-COMPILE", rank(page(phase="compile"), view(compilers=("cc1plus",))), False),
     ("XT-HANG-STUCK", rank(page(phase="compile")), True),
     ("XT-HANG-STARTING", rank(page(phase="data_open"), view(cpu_share=0.8)), False),
@@ -208,7 +208,7 @@ def hanging(config: Path, folder: Path, what: str) -> Iterator[tuple[Path, int]]
     command += ["--set", f"checkpoint.save_dir={folder}"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_for(lambda: (folder / "h" / "rec").exists() and stands_still(folder / "h"))
+        wait_for(lambda: (folder / "h" / "rec").exists() and stands_still(folder / "h"), 300)
         yield folder / "h", process.pid
     finally:
         process.kill()
@@ -216,8 +216,8 @@ def hanging(config: Path, folder: Path, what: str) -> Iterator[tuple[Path, int]]
 
 
 def stands_still(run: Path) -> bool:
-    pages = RunReader(run).live()
-    return bool(pages) and pages[0].step >= 3 and (pages[0].phase_age_s > 6 or pages[0].heartbeat_age_s > 6)
+    """Whether no step has ended for as long as a hang is told from a slow step."""
+    return bool(RunReader(run).live()) and any(item.page.step >= 3 and is_late(item) for item in gather(run).ranks)
 
 
 def wait_for(what: Callable[[], Any], limit_s: float = 180.0) -> None:

@@ -19,7 +19,7 @@ from xectool.runlog.status_page import PageView
 from xectool.runlog.storage import attempt_dir, attempts, slots_path
 from xectool.runlog.worker_slots import SlotView, read_slots, stacks_path
 
-PATIENCE: Final = 10.0  # times the median step: then a phase of the loop lasts suspiciously long
+PATIENCE: Final = 4.0  # times the median step: then a phase lasts suspiciously long
 LEAST_S: Final = 2.0
 _PAGE: Final = re.compile(r"\s(/\S.*)/rec/a\d+/rank\d+\.status$", re.MULTILINE)
 

@@ -16,6 +16,7 @@ from xectool.runlog.file_locks import command_of
 from xectool.runlog.process import start_ticks
 
 COMPILERS: Final = ("cc1plus", "cc1", "g++", "gcc", "clang", "ld", "nvcc", "cicc", "ptxas", "triton")
+BUSY: Final = 0.2  # processor seconds a second
 _STATES: Final = {
     "R": "running", "S": "sleeping", "D": "uninterruptible", "T": "stopped", "t": "traced", "Z": "zombie", "I": "idle",
 }  # fmt: skip
@@ -30,7 +31,8 @@ class ProcessView:
         state: ``running``, ``sleeping``, ``uninterruptible``, ``stopped``, ``traced``, ``zombie`` or ``gone``.
         waits_in: Kernel function its main thread waits in, or empty.
         cpu_share: Processor seconds a second between the two looks, over its threads.
-        io_bytes_per_s: Bytes read and written a second, through the page cache or not.
+        read_bytes_per_s: Bytes read a second, through the page cache or not; its own look at /proc counts as well.
+        written_bytes_per_s: Bytes written a second, in the same way.
         compilers: Names of running compilers below it.
         command: Its command line, without passwords.
     """
@@ -39,9 +41,15 @@ class ProcessView:
     state: str
     waits_in: str = ""
     cpu_share: float = 0.0
-    io_bytes_per_s: float = 0.0
+    read_bytes_per_s: float = 0.0
+    written_bytes_per_s: float = 0.0
     compilers: tuple[str, ...] = ()
     command: str = ""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether its main thread has a processor or waits for one, or its threads use much of one."""
+        return self.state == "running" or self.cpu_share > BUSY
 
     @property
     def is_alive(self) -> bool:
@@ -69,19 +77,20 @@ def descendants(pid: int) -> list[int]:
     return []
 
 
-def _view(pid: int, start: int, before: tuple[float, int], began: float) -> ProcessView:
+def _view(pid: int, start: int, before: tuple[float, int, int], began: float) -> ProcessView:
     found = start_ticks(pid)
     state = _state(pid)
     if not found or (start and found != start) or not state:
         return ProcessView(pid, "zombie" if state == "zombie" else "gone")
     seconds = max(time.monotonic() - began, 1e-6)
-    cpu_s, io_bytes = _counters(pid)
+    cpu_s, read_bytes, written_bytes = _counters(pid)
     return ProcessView(
         pid,
         state,
         _first_line(f"/proc/{pid}/wchan").removeprefix("0"),  # "0" where it runs
         (cpu_s - before[0]) / seconds,
-        (io_bytes - before[1]) / seconds,
+        (read_bytes - before[1]) / seconds,
+        (written_bytes - before[2]) / seconds,
         _compilers(pid),
         command_of(pid),
     )
@@ -93,15 +102,16 @@ def _state(pid: int) -> str:
     return _STATES.get(text.rpartition(")")[2].split()[0], "sleeping") if text else ""
 
 
-def _counters(pid: int) -> tuple[float, int]:
-    """Return processor seconds and bytes of input and output so far."""
+def _counters(pid: int) -> tuple[float, int, int]:
+    """Return processor seconds, bytes read and bytes written so far."""
     fields = _first_line(f"/proc/{pid}/stat").rpartition(")")[2].split()
     cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if len(fields) > 12 else 0.0
     try:
         lines = Path(f"/proc/{pid}/io").read_text().splitlines()
     except OSError:  # gone, or another user's
-        return cpu_s, 0
-    return cpu_s, sum(int(line.split()[1]) for line in lines if line.startswith(("rchar:", "wchar:")))
+        return cpu_s, 0, 0
+    counts = dict(line.split(": ") for line in lines)
+    return cpu_s, int(counts["rchar"]), int(counts["wchar"])
 
 
 def _compilers(pid: int) -> tuple[str, ...]:

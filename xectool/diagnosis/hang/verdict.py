@@ -15,7 +15,7 @@ from xectool.diagnosis.hang.facts import RankFacts, Reader, RunFacts
 from xectool.diagnosis.hang.kernel import ProcessView
 
 HEARTBEAT_LATE_S: Final = 5.0  # it beats once a second
-BUSY: Final = 0.2  # processor seconds a second
+READS_BYTES_PER_S: Final = 1e5  # the heartbeat's look at /proc is far below
 STARTING: Final = ("start", "data_open", "build")
 WAITING: Final = ("collective", "backward")
 _IO: Final = re.compile(
@@ -111,7 +111,7 @@ def _stopped(facts: RunFacts) -> Hang | None:
 
 
 def _advancing(facts: RunFacts) -> Hang | None:
-    if any(_is_late(rank) for rank in facts.ranks):
+    if any(is_late(rank) for rank in facts.ranks):
         return None
     slowest = max(facts.ranks, key=lambda rank: rank.page.phase_age_s)
     page = slowest.page
@@ -119,7 +119,8 @@ def _advancing(facts: RunFacts) -> Hang | None:
     return Hang("XT-HANG-NONE", f"the run goes on: step {page.step}, epoch {page.epoch}", why, "", bad=False)
 
 
-def _is_late(rank: RankFacts) -> bool:
+def is_late(rank: RankFacts) -> bool:
+    """Return whether a rank is longer in its phase than usual, or has not been heard of."""
     page = rank.page
     return page.phase != "done" and (page.phase_age_s > rank.usual_s or page.heartbeat_age_s > HEARTBEAT_LATE_S)
 
@@ -169,7 +170,7 @@ def _waits_for_data(facts: RunFacts, rank: RankFacts) -> Hang | None:
     kernel = _kernel_line(worst.view)
     why = (f"rank {rank.page.rank} waits for events, process {worst.slot.pid} reads {where}", kernel)
     number, pid = rank.page.rank, worst.slot.pid
-    if worst.view.cpu_share > BUSY:
+    if worst.view.is_busy:
         verdict = f"process {worst.slot.pid} works on {worst.reading}: slow, not stuck"
         return Hang(
             "XT-HANG-SLOW", verdict, why, f"xectool diagnose loader {facts.run_dir}/config.yaml", False, number, pid
@@ -195,9 +196,9 @@ def _reader_gone(facts: RunFacts, rank: RankFacts, reader: Reader) -> Hang:
 
 def _saves(facts: RunFacts, rank: RankFacts) -> Hang | None:
     age_s, view = rank.page.phase_age_s, rank.view
-    if view.io_bytes_per_s > 0 or view.cpu_share > BUSY:
+    if view.written_bytes_per_s > 0 or view.is_busy:
         verdict = f"rank {rank.page.rank} writes its checkpoint since {age_s:.0f} s and gets on"
-        why = (f"{view.io_bytes_per_s / 1e6:.1f} MB/s, {view.cpu_share:.0%} of a core",)
+        why = (f"{view.written_bytes_per_s / 1e6:.1f} MB/s, {view.cpu_share:.0%} of a core",)
         return Hang("XT-HANG-SLOW", verdict, why, "", False, rank.page.rank, view.pid)
     verdict = (
         f"the file system does not take the checkpoint of rank {rank.page.rank}: nothing written for {age_s:.0f} s"
@@ -211,7 +212,7 @@ def _saves(facts: RunFacts, rank: RankFacts) -> Hang | None:
 
 def _compiles(facts: RunFacts, rank: RankFacts) -> Hang | None:
     view = rank.view
-    if not view.compilers and view.cpu_share <= BUSY:
+    if not view.compilers and not view.is_busy:
         return None
     verdict = (
         f"rank {rank.page.rank} compiles since {rank.page.phase_age_s:.0f} s: {', '.join(view.compilers) or 'busy'}"
@@ -230,9 +231,9 @@ def _compiles(facts: RunFacts, rank: RankFacts) -> Hang | None:
 
 def _starts(facts: RunFacts, rank: RankFacts) -> Hang | None:
     view, page = rank.view, rank.page
-    if view.cpu_share > BUSY or view.io_bytes_per_s > 0:
+    if view.is_busy or view.read_bytes_per_s > READS_BYTES_PER_S:
         verdict = f"rank {page.rank} is still starting: {page.phase} for {page.phase_age_s:.0f} s, and busy"
-        why = (f"{view.cpu_share:.0%} of a core, {view.io_bytes_per_s / 1e6:.1f} MB/s", *_line(rank))
+        why = (f"{view.cpu_share:.0%} of a core, {view.read_bytes_per_s / 1e6:.1f} MB/s", *_line(rank))
         return Hang("XT-HANG-STARTING", verdict, why, "", False, page.rank, view.pid)
     if _in_file_system(view):
         verdict = f"rank {page.rank} cannot open its files: {page.phase} for {page.phase_age_s:.0f} s"
@@ -242,7 +243,7 @@ def _starts(facts: RunFacts, rank: RankFacts) -> Hang | None:
 
 
 def _works(facts: RunFacts, rank: RankFacts) -> Hang | None:
-    if rank.view.cpu_share <= BUSY:
+    if not rank.view.is_busy:
         return None
     page = rank.page
     verdict = (
@@ -286,7 +287,8 @@ def _in_file_system(view: ProcessView) -> bool:
 
 def _kernel_line(view: ProcessView) -> str:
     waits = f", waits in {view.waits_in}" if view.waits_in else ""
-    work = f"{view.cpu_share:.0%} of a core, {view.io_bytes_per_s / 1e6:.1f} MB/s"
+    moved = (view.read_bytes_per_s + view.written_bytes_per_s) / 1e6
+    work = f"{view.cpu_share:.0%} of a core, {moved:.1f} MB/s"
     return f"kernel: process {view.pid} is {view.state}{waits}, {work}"
 
 
