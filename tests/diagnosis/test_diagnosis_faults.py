@@ -424,6 +424,9 @@ def test_a_slow_checkpoint_file_system_is_named(
     for step in range(20, 200, 20):
         run.event(step, "checkpoint", path="checkpoint_last.pt", bytes=int(size), seconds=seconds)
     assert record(run).causes[0].code == "XT-CKPT-SLOW"
+    once = course(seed=seed, per_epoch=200)
+    once.event(100, "checkpoint", path="checkpoint_last.pt", bytes=int(size), seconds=seconds)
+    assert record(once).causes == ()
 
 
 def test_what_only_costs_time_comes_after_what_ended_the_run(record: Record, course: Any) -> None:

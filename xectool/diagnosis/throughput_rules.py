@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import median_low
 from typing import Final
 
 import numpy as np
@@ -20,6 +21,7 @@ LEAST_STEPS: Final = 50
 TYPICAL_SHARE: Final = 0.1  # and half of the steps wait this much; a few long waits are the start of an epoch
 SOUND_BYTES_PER_S: Final = 12.5e6  # a hundred-megabit network; a busy local disk stays above it
 SYNC_S: Final = 1.0  # a flush to a busy disk, however small the file
+LEAST_SAVES: Final = 2  # one slow save is an accident of the moment
 SAVING_SHARE: Final = 0.05  # of the wall time, below which slow saving costs nothing worth a change
 _MIN_WALL_S: Final = 1e-3
 
@@ -73,8 +75,10 @@ class CheckpointSlow(DiagnosisRule):
     title = "saving a checkpoint takes long for its size"
 
     def unseen(self, evidence: Evidence) -> str:
-        """Return that nothing was saved."""
-        return "" if evidence.of("checkpoint") else "no checkpoint was saved"
+        """Return that too little was saved."""
+        return (
+            "" if len(evidence.of("checkpoint")) >= LEAST_SAVES else f"fewer than {LEAST_SAVES} checkpoints were saved"
+        )
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Compare the time with what a slow network file system takes for so many bytes, and with the run."""
@@ -83,10 +87,10 @@ class CheckpointSlow(DiagnosisRule):
             for event in evidence.of("checkpoint")
         ]
         known = [(seconds, size) for seconds, size in saves if seconds == seconds and size == size]
-        if not known:
+        if len(known) < LEAST_SAVES:
             return
-        seconds = median(np.array([item[0] for item in known]))
-        size = median(np.array([item[1] for item in known]))
+        seconds = median_low([item[0] for item in known])
+        size = median_low([item[1] for item in known])
         total = sum(item[0] for item in known)
         share = total / max(evidence.status.seconds, total, _MIN_WALL_S)
         if seconds <= SYNC_S + size / SOUND_BYTES_PER_S or share < SAVING_SHARE:
