@@ -54,7 +54,7 @@ class SamplesAreDisjoint(Rule[DataFacts]):
         severity = Severity.WARNING if allowed else Severity.ERROR
         if facts.shared_files:
             names = ", ".join(facts.shared_files[:3])
-            problem = f"both samples hold {len(facts.shared_files)} file(s) with the same content: {names}"
+            problem = f"files of the same content are in both samples ({len(facts.shared_files)}): {names}"
             yield Finding(
                 self.code, severity, problem, facts.shared_files[0], fix="take them out of one of the two samples"
             )

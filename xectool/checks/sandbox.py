@@ -19,7 +19,7 @@ from typing import Final, Self
 from xectool.checks.facts import FileFacts, Trouble
 from xectool.rootio.files import is_remote, split_tree
 
-TIME_LIMIT_S: Final = 60.0
+TIME_LIMIT_S: Final = 25.0
 MEMORY_LIMIT_BYTES: Final = 4 * 1024**3
 _START_LIMIT_S: Final = 120.0
 _COPY: Final = "copy the file again and compare its checksum, or take it out of the list"

@@ -48,7 +48,7 @@ def check_data(
     ] = False,
     time_limit: Annotated[
         float, typer.Option(metavar="SECONDS", min=1, help="Longest time for the metadata of one file.")
-    ] = 60.0,
+    ] = 25.0,
     json: JsonOption = False,
 ) -> None:
     """Say whether data files are whole, hold what a training needs, and suit its configuration."""
@@ -70,7 +70,7 @@ def _show(screen: Console, result: DataChecked) -> None:
         [file.path, file.kind or "-", file.events, file.size_bytes / MEBI, file.compression, len(file.problems)]
         for file in result.files[:SHOWN_FILES]
     ]
-    title = f"{len(result.files)} files, {result.events} events; {result.events_per_s:.0f} events/s"
+    title = f"files: {len(result.files)}, events: {result.events}; {result.events_per_s:.0f} events/s"
     screen.print(table(title, ["file", "kind", "events", "MiB", "compression", "problems"], rows))
     if result.raw:
         _show_readings(screen, result)

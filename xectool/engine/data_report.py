@@ -207,13 +207,13 @@ def _verdict(facts: DataFacts, findings: Sequence[Finding], deep: bool) -> tuple
     errors = [found for found in findings if found.severity is Severity.ERROR]
     warnings = [found for found in findings if found.severity is Severity.WARNING]
     num_files, sample = len(facts.sample.files), facts.sample
-    looked = f"{num_files} file{'s' if num_files > 1 else ''}, {sample.num_events} events, values of {sample.scanned}"
+    looked = f"{_count(num_files, 'file')}, {_count(sample.num_events, 'event')}, values of {sample.scanned} read"
     why = tuple(f"{found.code}: {found.problem}" for found in (*errors, *warnings)[:_SHOWN])
     if errors:
-        more = (f"and {len(errors) - _SHOWN} further errors",) if len(errors) > _SHOWN else ()
-        return f"do not train on this: {len(errors)} errors in {looked}", why + more, errors[0].fix
+        more = (f"and {_count(len(errors) - _SHOWN, 'further error')}",) if len(errors) > _SHOWN else ()
+        return f"do not train on this: {_count(len(errors), 'error')} in {looked}", why + more, errors[0].fix
     if warnings:
-        return f"usable with care: {len(warnings)} warnings in {looked}", why, warnings[0].fix
+        return f"usable with care: {_count(len(warnings), 'warning')} in {looked}", why, warnings[0].fix
     name = sample.files[0].path if num_files == 1 else "DATA"
     every = "every basket was read" if deep else "the baskets that were not sampled are unread"
     return (
@@ -221,3 +221,7 @@ def _verdict(facts: DataFacts, findings: Sequence[Finding], deep: bool) -> tuple
         (f"no check found more than notes; {every}",),
         ("" if deep else f"xectool check-data {name} --deep"),
     )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

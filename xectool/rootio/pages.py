@@ -155,13 +155,31 @@ def _unsplit(data: Any, dtype: np.dtype[Any], count: int) -> Array:
     return np.ascontiguousarray(planes.T).reshape(-1).view(dtype)
 
 
-def ntuple_column(ntuple: Any, source: ByteSource, name: str) -> Column | None:
+class FieldIndex:
+    """Columns and children of every field, looked up once: files of other experiments have thousands of fields.
+
+    Args:
+        ntuple: The open RNTuple.
+
+    Attributes:
+        columns: First column of each field that has one.
+        children: Fields below each field.
+    """
+
+    def __init__(self, ntuple: Any) -> None:
+        records = enumerate(ntuple.column_records)
+        self.columns = {int(record.field_id): index for index, record in reversed(list(records))}
+        self.children: dict[int, list[int]] = {}
+        for index, record in enumerate(ntuple.field_records):
+            if int(record.parent_field_id) != index:
+                self.children.setdefault(int(record.parent_field_id), []).append(index)
+
+
+def ntuple_column(ntuple: Any, source: ByteSource, name: str, fields: FieldIndex) -> Column | None:
     """Return the column of a field, or None where the field does not hold plain numbers."""
-    field_id = ntuple[name].field_id
+    field_id = int(ntuple[name].field_id)
     record = ntuple.field_records[field_id]
-    columns = {column.field_id: index for index, column in reversed(list(enumerate(ntuple.column_records)))}
-    children = [index for index, child in enumerate(ntuple.field_records) if child.parent_field_id == field_id]
-    children = [index for index in children if index != field_id]
+    columns, children = fields.columns, fields.children.get(field_id, [])
     if record.struct_role == _LEAF and not record.repetition and field_id in columns:
         return _numeric(PageColumn(ntuple, source, columns[field_id], 1))
     if len(children) != 1 or children[0] not in columns:

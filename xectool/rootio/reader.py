@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from xectool.errors import DataFileError, did_you_mean, nearest
 from xectool.rootio.columns import READ_ERRORS, Array, Column, DamagedRangeError, WrongLengthError, tree_column
 from xectool.rootio.files import OPEN_ERRORS, cannot_open, is_remote, open_tree, split_tree
-from xectool.rootio.pages import ntuple_column
+from xectool.rootio.pages import FieldIndex, ntuple_column
 from xectool.rootio.source import ByteSource, LocalSource, RemoteSource
 from xectool.rootio.stages import OPEN, timed
 from xectool.rootio.writer import BranchSpec
@@ -45,6 +46,10 @@ class EventFile:
         )
         self._columns: dict[str, Column] = {}
         self._specs: dict[str, BranchSpec | None] = {}
+
+    @cached_property
+    def _fields(self) -> FieldIndex:
+        return FieldIndex(self._tree)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return EventFile, (self.path, self.tree)
@@ -209,7 +214,7 @@ class EventFile:
     def _make_column(self, branch: str) -> tuple[Column | None, str]:
         kind = str(self._tree[branch].typename)
         if self.is_ntuple:
-            return ntuple_column(self._tree, self._source, branch), kind
+            return ntuple_column(self._tree, self._source, branch, self._fields), kind
         return tree_column(self._tree[branch], self._source), kind
 
     def _wrong_width(self, branch: str, found: int, expected: int, place: str) -> DataFileError:
