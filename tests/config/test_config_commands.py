@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from xectool.config.keys import keys_of
 from xectool.config.load import load_config
 from xectool.config.platform import Platform
+from xectool.config.presets import PRESETS
 from xectool.config.root import KINDS
-from xectool.config.template import PRESETS, key_comment, template
+from xectool.config.template import key_comment, template
 from xectool.engine import config as commands
 from xectool.errors import ConfigError, UsageError
 
@@ -50,6 +52,45 @@ def test_the_grace_hopper_preset_has_its_published_values(tmp_path: Path) -> Non
     config = load_config(path).config
     assert (config.data.chunksize, config.data.num_workers, config.data.num_threads) == (65_536, 1, 8)
     assert (config.data.batch_size, config.training.compile) == (2048, "reduce-overhead")
+
+
+ARM = Platform(machine="aarch64", cores=72, memory_bytes=480 * 10**9, num_gpus=1, has_triton=True)
+MACHINES = {
+    "cpu": Platform(cores=4, memory_bytes=16 * 10**9),
+    "ci": Platform(cores=2, memory_bytes=8 * 10**9),
+    "a100": Platform(cores=64, memory_bytes=512 * 10**9, num_gpus=4, has_triton=True),
+    "gh200": ARM,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_has_nothing_wrong_on_its_machine(kind: str, preset: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(template(kind, preset, MACHINES[preset]))
+    loaded = load_config(path, (), MACHINES[preset])
+    assert "was cut" not in path.read_text()
+    assert loaded.findings.errors == ()
+    assert not {"CFG-16", "CFG-18", "CFG-55"} & {item.code for item in loaded.findings}
+    assert loaded.config.data.mp_context == "forkserver"
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_says_why_each_key_has_its_value(preset: str) -> None:
+    lines = template("mae", preset).splitlines()
+    reasons = [reason for key, (_, reason) in PRESETS[preset].settings.items() if key != "preset"]
+    assert all(reasons)
+    assert all(any(line.endswith(f"; {preset}: {reason}") for line in lines) for reason in reasons)
+
+
+def test_a_preset_compiles_on_arm_only_where_triton_is(tmp_path: Path) -> None:
+    bare, path = replace(ARM, has_triton=False), tmp_path / "run.yaml"
+    path.write_text(template("regressor", "gh200", ARM))
+    with pytest.raises(ConfigError, match="needs triton"):  # what was written elsewhere is refused, not changed
+        load_config(path, (), bare)
+    path.write_text(template("regressor", "gh200", bare))
+    assert load_config(path, (), bare).config.training.compile == "auto"
+    assert "became auto: triton cannot be imported" in path.read_text()
 
 
 def test_a_preset_is_cut_to_the_memory_of_the_machine(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from xectool.cli import (
     predict,
     runs,
     simulate,
+    submit,
     train,
     watch,
 )
@@ -38,6 +39,7 @@ app = typer.Typer(
 )
 app.command("simulate")(simulate.simulate)
 app.command("train")(train.train)
+app.command("submit")(submit.submit)
 app.command("predict")(predict.predict)
 app.command("check-data")(check_data.check_data)
 app.command("inspect-ckpt")(inspect_ckpt.inspect_ckpt)

@@ -10,34 +10,13 @@ from xectool.config.keys import Key, keys_of
 from xectool.config.load import config_from_dict
 from xectool.config.platform import Platform
 from xectool.config.platform_rules import Situation
+from xectool.config.presets import PRESETS, Preset
 from xectool.config.root import KINDS, RunConfig
 from xectool.config.serialize import inline_yaml
 from xectool.config.tasks import TASK_NAMES
 from xectool.errors import UsageError, did_you_mean
 
 _COMMENT_COLUMN = 38
-_MACHINE_PRESETS: dict[str, dict[str, Any]] = {
-    "a100": {
-        "preset": "a100", "data.chunksize": 262_144, "data.num_workers": 4, "data.num_threads": 4,
-        "data.batch_size": 1024, "training.amp": "bf16", "training.compile": "max-autotune-no-cudagraphs",
-    },
-    "gh200": {
-        "preset": "gh200", "data.chunksize": 65_536, "data.num_workers": 1, "data.num_threads": 8,
-        "data.batch_size": 2048, "training.amp": "bf16", "training.compile": "reduce-overhead",
-        "data.drop_last": True,
-    },
-    "cpu": {
-        "preset": "cpu", "data.chunksize": 8192, "data.num_workers": 0, "data.num_threads": 2, "data.batch_size": 128,
-        "training.device": "cpu", "training.amp": "off", "training.compile": "none", "model.encoder_dim": 128,
-    },
-    "ci": {
-        "preset": "ci", "data.chunksize": 1024, "data.num_workers": 0, "data.num_threads": 1, "data.batch_size": 64,
-        "training.device": "cpu", "training.amp": "off", "training.compile": "none", "training.epochs": 2,
-        "checkpoint.save_interval": 1,
-        "training.warmup_epochs": 0, "training.deterministic": True, "model.encoder_dim": 32,
-    },
-}  # fmt: skip
-PRESETS = tuple(_MACHINE_PRESETS)
 _SIZES = ("chunksize", "batch_size", "num_workers", "num_threads")
 _LEARN: dict[str, Any] = {"kind": "regressor", "tasks": {"energy": {"enabled": True}}}
 _REGRESSOR: dict[str, Any] = {
@@ -56,15 +35,18 @@ def template(kind: str, preset: str | None = None, platform: Platform | None = N
     """
     _known("kind", kind, KINDS)
     if preset is not None:
-        _known("preset", preset, _MACHINE_PRESETS)
-    values = _COMMON | (_REGRESSOR if kind == "regressor" else {}) | _MACHINE_PRESETS.get(preset or "", {})
+        _known("preset", preset, PRESETS)
+    chosen = PRESETS.get(preset or "", Preset("", {}))
+    values = _COMMON | (_REGRESSOR if kind == "regressor" else {}) | chosen.values
     head = [
         f"# A run of kind {kind}, every key with its value and meaning. Delete what you do not change.",
         "# Override on the command line: --set training.lr=1e-4",
     ]
-    cut = _cut_to_memory(values, platform) if preset is not None and platform is not None else []
-    head += cut
-    return "\n".join([*head, *_lines(KINDS[kind](), keys_of(kind), values)]) + "\n"
+    if preset is not None:
+        head.append(f"# Preset {preset}, for {chosen.title}; why a key has its value stands behind it.")
+    if preset is not None and platform is not None:
+        head += [*_cut_to_memory(values, platform), *_cut_to_compiler(values, platform)]
+    return "\n".join([*head, *_lines(KINDS[kind](), keys_of(kind), values, chosen)]) + "\n"
 
 
 def key_comment(key: Key) -> str:
@@ -83,20 +65,31 @@ def _cut_to_memory(values: dict[str, Any], platform: Platform) -> list[str]:
     return []
 
 
+def _cut_to_compiler(values: dict[str, Any], platform: Platform) -> list[str]:
+    """Leave the choice to the machine where it cannot compile, so that what is written is no error there."""
+    wanted = values["training.compile"]
+    if not platform.is_arm or platform.has_triton or wanted == "none":
+        return []
+    values["training.compile"] = "auto"
+    return [f"# training.compile {wanted} of the preset became auto: triton cannot be imported on this ARM machine"]
+
+
 def _known(what: str, name: str, known: Mapping[str, object]) -> None:
     if name not in known:
         hint = did_you_mean(name, known) or f"choose one of {', '.join(known)}"
         raise UsageError(f"unknown {what} '{name}'", where=f"known: {', '.join(known)}", fix=hint)
 
 
-def _lines(config: RunConfig, keys: Mapping[str, Key], values: Mapping[str, Any]) -> Iterator[str]:
+def _lines(config: RunConfig, keys: Mapping[str, Key], values: Mapping[str, Any], preset: Preset) -> Iterator[str]:
     for dotted, key in keys.items():
         indent = "  " * dotted.count(".")
         if key.is_section:
             yield ("" if indent else "\n") + f"{indent}{key.leaf}:".ljust(_COMMENT_COLUMN) + f"  # {key_comment(key)}"
             continue
         value = values.get(dotted, _value(config, dotted))
-        yield f"{indent}{key.leaf}: {inline_yaml(value)}".ljust(_COMMENT_COLUMN) + f"  # {key_comment(key)}"
+        reason = preset.reason(dotted) if value == preset.values.get(dotted) else ""
+        comment = f"{key_comment(key)}; {values['preset']}: {reason}" if reason else key_comment(key)
+        yield f"{indent}{key.leaf}: {inline_yaml(value)}".ljust(_COMMENT_COLUMN) + f"  # {comment}"
 
 
 def _value(config: RunConfig, dotted: str) -> Any:

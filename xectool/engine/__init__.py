@@ -25,9 +25,12 @@ if TYPE_CHECKING:
     from xectool.engine.rank_outcome import is_launched, run_as_rank
     from xectool.engine.repairing import repair
     from xectool.engine.simulation import simulate
+    from xectool.engine.slurm_script import JobRequest
+    from xectool.engine.submitting import submit
     from xectool.engine.training import train
 
 __all__ = [
+    "JobRequest",
     "check_data",
     "compare",
     "config",
@@ -45,6 +48,7 @@ __all__ = [
     "run_as_rank",
     "runs",
     "simulate",
+    "submit",
     "train",
     "train_ranks",
     "watch",
@@ -52,6 +56,7 @@ __all__ = [
 
 # A function lives in a module of another name: importing a module binds its name here, and would hide the function.
 _FUNCTIONS = {
+    "JobRequest": "slurm_script",
     "check_data": "checking",
     "compare": "comparison",
     "control": "live",
@@ -66,6 +71,7 @@ _FUNCTIONS = {
     "repair": "repairing",
     "run_as_rank": "rank_outcome",
     "simulate": "simulation",
+    "submit": "submitting",
     "train": "training",
     "train_ranks": "launching",
     "watch": "live",

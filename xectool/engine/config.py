@@ -13,6 +13,7 @@ from xectool.config.load import LoadedConfig, load_config
 from xectool.config.path_rules import overlap_rules, path_rules
 from xectool.config.platform import Platform
 from xectool.config.platform_rules import Situation
+from xectool.config.presets import PRESETS
 from xectool.config.serialize import dotted_values, to_yaml
 from xectool.config.template import template
 from xectool.findings import Report
@@ -50,6 +51,11 @@ def init(kind: str = "regressor", preset: str | None = None) -> str:
         UsageError: The kind or the preset does not exist.
     """
     return template(kind, preset, Platform.detect())
+
+
+def presets() -> dict[str, str]:
+    """Return the machine that each preset is for."""
+    return {name: preset.title for name, preset in PRESETS.items()}
 
 
 def show(path: Path | str, overrides: Sequence[str] = ()) -> ConfigShown:

@@ -11,6 +11,7 @@ from xectool.config.serialize import to_yaml
 from xectool.runlog.atomic import write_text
 from xectool.runlog.manifest import AttemptFacts, DataFileFacts, write_manifest
 from xectool.training.build import RunData
+from xectool.training.device import numerics
 from xectool.training.parts import RunParts
 from xectool.training.run_dir import RunPlace
 from xectool.training.state import Progress
@@ -53,6 +54,7 @@ def describe_run(parts: RunParts, data: RunData, directory: Path, attempt: int) 
             "execution": list(parts.execution.notes),
             "threads": torch.get_num_threads(),
             "deterministic": parts.config.training.deterministic,
+            "numerics": numerics(parts.execution.device),
         },
     )
     write_manifest(directory, facts)

@@ -184,3 +184,23 @@ def apply_determinism(deterministic: bool) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(deterministic)
+
+
+def numerics(device: torch.device) -> dict[str, str | int | bool | None]:
+    """Return the settings of PyTorch that change the numbers of a step, and what computes it."""
+    cudnn, on_gpu = torch.backends.cudnn, device.type == "cuda"
+    # asking for the version loads the library
+    version = str(cudnn.version()) if on_gpu else None  # type: ignore[no-untyped-call]
+    return {
+        "device_name": torch.cuda.get_device_name(device) if on_gpu else "cpu",
+        "cuda": torch.version.cuda if on_gpu else None,
+        "cudnn": version,
+        "cudnn_enabled": cudnn.enabled,
+        "cudnn_benchmark": cudnn.benchmark,
+        "cudnn_deterministic": cudnn.deterministic,
+        "cudnn_tf32": cudnn.allow_tf32,
+        "matmul_tf32": torch.backends.cuda.matmul.allow_tf32,
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "cublas_workspace": os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
+    }

@@ -1,0 +1,234 @@
+"""Jobs for SLURM: the script, what is refused before, and a real job that is signalled, requeued and goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from submitit.local.local import LocalExecutor
+from xectool import engine
+from xectool.engine import JobRequest
+from xectool.engine.slurm_job import NODE_DIRECTORIES, TrainingJob
+from xectool.engine.submitting import training_job
+from xectool.errors import ConfigError, UsageError, WorldError
+
+GOLDEN = Path(__file__).parent / "golden"
+ONE = JobRequest(partition="a100-daily", time="12:00:00", gpus=4, mem="240G", requeue=True)
+REQUESTS = {
+    "one_node": ONE,
+    "two_nodes": replace(ONE, nodes=2, account="meg", exclude="gpu[3-4]", nodelist="gpu[1-2]", max_requeues=3),
+    "cpu": JobRequest(partition="daily", time="1-00:00:30", gpus=0, cpus_per_gpu=2, signal_before_s=60),
+}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training that reads in a process and has far more steps than the test waits for."""
+    directory = tmp_path_factory.mktemp("submit")
+    engine.simulate(str(directory / "train.root"), events=64, seed=1)
+    engine.simulate(str(directory / "val.root"), events=8, seed=2)
+    path = directory / "run.yaml"
+    path.write_text(
+        f"""
+kind: regressor
+data: {{train_path: {directory}/train.root, val_path: {directory}/val.root, batch_size: 2, chunksize: 16,
+       num_workers: 1}}
+model: {{encoder_dim: 32, hidden_dim: 8, outer_fine_pool: [5, 3], num_fusion_layers: 1}}
+tasks: {{energy: {{enabled: true, scale: auto, shift: auto}}}}
+training: {{epochs: 100000, warmup_epochs: 0, device: cpu}}
+checkpoint: {{save_dir: {directory}/runs}}
+mlflow: {{enabled: false}}
+"""
+    )
+    return path
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_the_script_is_the_one_that_is_written_down(name: str, config: Path) -> None:
+    overrides = ["training.lr=1e-4", "training.device=auto"] if name != "cpu" else []
+    found = engine.submit(config, REQUESTS[name], overrides=overrides, run_name="first", dry_run=True)
+    text = f"{found.script}\n# each task: {found.command}\n"
+    text = text.replace(str(config.parent), "DIRECTORY").replace(sys.executable, "PYTHON")
+    golden = GOLDEN / f"submit_{name}.sh"
+    assert text == golden.read_text(), f"if that is meant, write it to {golden}"
+    assert not Path(found.folder).exists()
+    assert subprocess.run(["bash", "-n"], input=found.script, text=True, check=False).returncode == 0
+
+
+def test_the_script_keeps_caches_on_the_node(tmp_path: Path) -> None:
+    start = (
+        'import os; from xectool.engine.slurm_job import make_node_directories as make; make(); os.execlp("env", "env")'
+    )
+    task = f"{sys.executable} -c '{start}'"
+    show = "\n".join([*ONE.setup(8), "ulimit -c", task])
+    variables = {"PATH": os.environ["PATH"], "SLURM_TMPDIR": str(tmp_path), "SLURM_JOB_ID": "7", "USER": "me"}
+    done = subprocess.run(["bash", "-c", show], env=variables, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    shown = dict(line.split("=", 1) for line in lines[1:])
+    assert lines[0] == "0"
+    assert all(shown[name].startswith(f"{tmp_path}/xectool-me-7/") for name in NODE_DIRECTORIES)
+    assert all(Path(shown[name]).is_dir() for name in NODE_DIRECTORIES)
+    assert shown["OMP_NUM_THREADS"] == "8"
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "says"),
+    [
+        ({"time": "12:00"}, "XT-SUBMIT-TIME", "twelve minutes"),
+        ({"time": None}, "XT-SUBMIT-TIME", "no time limit"),
+        ({"time": "00:05:00"}, "XT-SUBMIT-TIME", "kept for saving"),
+        ({"partition": None}, "XT-SUBMIT-REQUEST", "no partition"),
+        ({"mem": "lots"}, "XT-SUBMIT-REQUEST", "lots"),
+        ({"gpus": -1}, "XT-SUBMIT-REQUEST", "--gpus -1"),
+        ({"nodes": 0}, "XT-SUBMIT-REQUEST", "--nodes 0"),
+    ],
+)
+def test_a_request_that_cannot_be_is_refused(change: dict[str, Any], code: str, says: str, config: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        engine.submit(config, replace(ONE, **change), dry_run=True)
+    assert caught.value.code == code
+    assert says in caught.value.problem
+    assert caught.value.fix
+
+
+def test_a_configuration_is_checked_against_the_node_that_is_asked_for(config: Path) -> None:
+    on_gpu = ["training.device=auto"]
+    engine.submit(config, ONE, overrides=on_gpu, dry_run=True)
+    with pytest.raises(ConfigError, match="--mem 4G"):
+        engine.submit(config, replace(ONE, mem="4G"), overrides=on_gpu, dry_run=True)
+    with pytest.raises(ConfigError, match="no files match"):
+        engine.submit(config, ONE, overrides=[*on_gpu, "data.train_path=/nowhere/a.root"], dry_run=True)
+
+
+def test_without_slurm_the_rehearsal_is_offered(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UsageError, match=r"--partition a100-daily .*--dry-run") as caught:
+        engine.submit(config, ONE, overrides=["training.device=auto"])
+    assert caught.value.code == "XT-SUBMIT-SLURM"
+
+
+def _sbatch(directory: Path, body: str) -> None:
+    program = directory / "sbatch"
+    program.write_text(f"#!/bin/sh\n{body}\n")
+    program.chmod(0o755)
+
+
+def test_what_slurm_says_arrives(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    on_gpu = ["training.device=auto"]
+    _sbatch(tmp_path, "echo Submitted batch job 4711")
+    found = engine.submit(config, ONE, overrides=on_gpu, run_name="queued")
+    assert found.job_id == "4711"
+    assert (Path(found.folder) / "4711_submitted.pkl").is_file()
+    _sbatch(tmp_path, "echo 'sbatch: error: invalid partition specified: a100-daily' >&2; exit 1")
+    with pytest.raises(WorldError, match="invalid partition") as caught:
+        engine.submit(config, ONE, overrides=on_gpu, run_name="refused")
+    assert caught.value.code == "XT-SUBMIT-REFUSED"
+
+
+def _wait(condition: Callable[[], Any], seconds: float = 120) -> Any:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError, psutil.Error):
+            if found := condition():
+                return found
+        time.sleep(0.1)
+    raise AssertionError("that did not happen in time")
+
+
+def _steps(run: Path) -> int:
+    return int(engine.diagnose.query(run, "select count(*) from steps").rows[0][0])
+
+
+@pytest.mark.slow
+def test_a_job_at_its_time_limit_saves_is_queued_again_and_goes_on(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    request = JobRequest(partition="p", time="01:00:00", gpus=0, requeue=True, max_requeues=1)
+    job = training_job(config, request, run_name="limited")
+    queue = LocalExecutor(tmp_path / "slurm")
+    queue.update_parameters(timeout_min=10)
+    submitted = queue.submit(job)
+    run = config.parent / "runs" / "limited"
+    try:
+        _signal_all(submitted, run, attempts=1)
+        _wait(lambda: len(json.loads((run / "manifest.json").read_text())["attempts"]) == 2)
+        _signal_all(submitted, run, attempts=2)  # the only requeue is spent: it saves and ends
+        _wait(lambda: submitted._process.poll() is not None)
+    finally:
+        submitted._process.kill()
+    log = "".join(path.read_text() for path in (tmp_path / "slurm").glob("*_log.*"))
+    assert log.count("Requeued job") == 1
+    assert "resume" in log
+    attempts = json.loads((run / "manifest.json").read_text())["attempts"]
+    assert ["--resume" in item["command"] for item in attempts] == [False, True]
+    assert (run / "checkpoint_last.pt").is_file()
+
+
+def _signal_all(submitted: Any, run: Path, attempts: int) -> None:
+    """Send what SLURM sends before the limit, to every process of the job, once it has taken two steps."""
+    _wait(lambda: len(list((run / "rec").glob("a*"))) == attempts)
+    before = _wait(lambda: _steps(run))
+    _wait(lambda: _steps(run) >= before + 2)
+    controller = psutil.Process(submitted._process.pid)
+    # children first: slurmstepd does not wait for anybody either
+    for process in reversed(controller.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGUSR2)
+
+
+ENDED = """
+import os, signal, sys, threading
+from pathlib import Path
+import xectool.engine.slurm_job as module
+from xectool.engine.slurm_job import TrainingJob
+
+class Scripted(TrainingJob):
+    def command(self):
+        return ["sh", "-c", sys.argv[1]]
+
+job = Scripted("config.yaml", max_requeues=int(sys.argv[2]))
+def handler(number, frame):
+    print("requeues", job.checkpoint().function.requeues, flush=True)
+    os._exit(77)
+signal.signal(signal.SIGUSR2, handler)
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR2)).start()
+job()
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "allowed", "code"),
+    [
+        ("trap 'exit 130' TERM; while :; do sleep 0.05; done", 1, 77),  # interrupted: queued again
+        ("trap 'exit 130' TERM; while :; do sleep 0.05; done", 0, 130),  # not allowed to
+        ("trap 'exit 0' TERM; while :; do sleep 0.05; done", 1, 0),  # finished meanwhile
+        ("trap 'exit 1' TERM; while :; do sleep 0.05; done", 1, 1),  # failed meanwhile
+        ("exec sleep 60", 1, 77),  # not yet far enough to save
+        ("exit 2", 1, 2),  # failed before
+    ],
+)
+def test_only_an_interrupted_run_is_queued_again(script: str, allowed: int, code: int) -> None:
+    command = [sys.executable, "-c", ENDED, script, str(allowed)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == code, done.stderr
+    assert ("requeues 1" in done.stdout) == (code == 77)
+
+
+def test_after_a_requeue_by_slurm_itself_a_job_goes_on_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = TrainingJob("config.yaml", resume="artifacts/other")
+    assert job.command()[-2:] == ["--resume", "artifacts/other"]
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert job.command()[-2:] == ["--resume", "auto"]

@@ -1,0 +1,71 @@
+"""``xectool submit``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from xectool.cli.options import JsonOption, SetOption
+from xectool.cli.render import Output
+
+
+def submit(
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="YAML configuration; see: xectool config init")],
+    partition: Annotated[str | None, typer.Option(help="Partition of the cluster: sinfo --summarize.")] = None,
+    time: Annotated[str | None, typer.Option(metavar="HH:MM:SS", help="Time limit, or D-HH:MM:SS.")] = None,
+    gpus: Annotated[int, typer.Option(help="GPUs of each node, one rank each; 0: one rank on the CPU.")] = 1,
+    nodes: Annotated[int, typer.Option(help="Machines.")] = 1,
+    cpus_per_gpu: Annotated[int, typer.Option(help="Cores of each rank.")] = 8,
+    mem: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each node, such as 120G.")] = None,
+    account: Annotated[str | None, typer.Option(help="Account that pays.")] = None,
+    exclude: Annotated[str | None, typer.Option(metavar="NODES", help="Nodes not to use.")] = None,
+    nodelist: Annotated[str | None, typer.Option(metavar="NODES", help="Nodes to use.")] = None,
+    requeue: Annotated[
+        bool, typer.Option("--requeue", help="At the time limit: save, queue again, go on. Not after an own failure.")
+    ] = False,
+    max_requeues: Annotated[int, typer.Option(help="How often at most.")] = 10,
+    signal_before: Annotated[int, typer.Option(metavar="SECONDS", help="Kept for saving before the limit.")] = 180,
+    resume: Annotated[
+        str | None, typer.Option(metavar="auto|PATH", help="As of xectool train; after a requeue it is auto.")
+    ] = None,
+    run_name: Annotated[str | None, typer.Option(help="Name of the run, of its directory and of the job.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything and print the batch script; needs no SLURM.")
+    ] = False,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Submit a training to SLURM, checked before it waits in the queue."""
+    from xectool import engine
+
+    request = engine.JobRequest(
+        partition=partition,
+        time=time,
+        gpus=gpus,
+        nodes=nodes,
+        cpus_per_gpu=cpus_per_gpu,
+        mem=mem,
+        account=account,
+        exclude=exclude,
+        nodelist=nodelist,
+        requeue=requeue,
+        max_requeues=max_requeues,
+        signal_before_s=signal_before,
+    )
+    found = engine.submit(config, request, overrides=set_ or (), resume=resume, run_name=run_name, dry_run=dry_run)
+    if dry_run and not json:
+        sys.stdout.write(found.script)
+    said = "would be submitted" if found.job_id is None else f"submitted as job {found.job_id}"
+    requeued = f", at most {found.max_requeues} requeues" if found.max_requeues else ""
+    lines = (
+        f"run {found.run_name}: {said}, {found.ranks} ranks{requeued}",
+        f"output: {found.folder}",
+        f"each task runs: {found.command}",
+    )
+    Output("submit", json).result(
+        {name: value for name, value in vars(found).items() if name != "findings"},
+        findings=found.findings,
+        human=lambda screen: screen.print("\n".join(lines), markup=False),
+    )

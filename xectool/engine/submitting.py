@@ -1,0 +1,179 @@
+"""``submit``: a training as a SLURM job, checked before it waits in the queue."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+from xectool.config.capacity_rules import CAPACITY_RULES
+from xectool.config.load import LoadedConfig, load_config
+from xectool.config.path_rules import path_rules
+from xectool.config.platform import Platform
+from xectool.config.platform_rules import NETWORK_FILE_SYSTEMS, Situation
+from xectool.config.root import RunConfig
+from xectool.engine.slurm_job import TrainingJob
+from xectool.engine.slurm_script import JobRequest, executor
+from xectool.errors import UsageError, WorldError
+from xectool.findings import Finding, Report, Severity
+from xectool.rules import run_rules
+
+_UNLIMITED = 1 << 60
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job that was submitted, or would be.
+
+    Attributes:
+        job_id: Its number in the queue; None for a rehearsal.
+        run_name: Name of the run.
+        folder: Where script, pickled job and output are.
+        script: The batch script.
+        command: What each task runs.
+        ranks: Ranks of all nodes.
+        max_requeues: How often it is queued again at most.
+        findings: Warnings and notes on the configuration.
+    """
+
+    job_id: str | None
+    run_name: str
+    folder: str
+    script: str
+    command: str
+    ranks: int
+    max_requeues: int
+    findings: tuple[Finding, ...] = ()
+
+
+def submit(
+    config: str | Path,
+    request: JobRequest,
+    *,
+    overrides: Sequence[str] = (),
+    resume: str | None = None,
+    run_name: str | None = None,
+    dry_run: bool = False,
+) -> Submission:
+    """Check a training and submit it as a SLURM job.
+
+    Args:
+        config: YAML file; read again when the job starts.
+        request: What is asked of SLURM.
+        overrides: ``key=value`` settings that go before the file's.
+        resume: ``auto``, a checkpoint or a run; a job that was queued again always goes on by itself.
+        run_name: Name of the run; by default the configuration's, or the name of its file and the time.
+        dry_run: Return the script without submitting it.
+
+    Raises:
+        XecError: Anything the user can act on.
+    """
+    request.require_sound()
+    loaded = _checked(config, request, overrides)
+    name = run_name or loaded.config.mlflow.run_name or f"{Path(config).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    job = training_job(config, request, overrides, resume=resume, run_name=name)
+    folder = Path(loaded.config.checkpoint.save_dir).expanduser().absolute() / "slurm" / name
+    if not dry_run and not shutil.which("sbatch"):
+        raise UsageError(
+            "there is no sbatch on this machine, so nothing can be submitted",
+            where="PATH",
+            fix=f"xectool submit {shlex.quote(str(config))} {_options(request)} --dry-run   # shows the script",
+            code="XT-SUBMIT-SLURM",
+        )
+    queue = executor(request, folder, name)
+    found = Submission(
+        job_id=None,
+        run_name=name,
+        folder=str(folder),
+        script=queue.script(),
+        command=shlex.join(job.command()),
+        ranks=request.nodes * request.ranks_per_node,
+        max_requeues=job.max_requeues,
+        findings=(*loaded.findings, *_tracker_findings(loaded.config)),
+    )
+    if dry_run:
+        return found
+    try:
+        return replace(found, job_id=str(queue.submit(job).job_id))
+    except (FailedJobError, FailedSubmissionError, OSError) as error:
+        raise WorldError(
+            f"SLURM refused the job: {str(error).strip().splitlines()[-1]}",
+            where=f"sbatch, partition {request.partition}",
+            fix="sinfo --summarize   # partitions and limits; sacctmgr show associations user=$USER   # accounts",
+            code="XT-SUBMIT-REFUSED",
+        ) from error
+
+
+def training_job(
+    config: str | Path,
+    request: JobRequest,
+    overrides: Sequence[str] = (),
+    *,
+    resume: str | None = None,
+    run_name: str,
+) -> TrainingJob:
+    """Return what each task of a job runs."""
+    arguments = ["--run-name", run_name, *(word for setting in overrides for word in ("--set", setting))]
+    if not request.task_is_rank:
+        arguments += ["--nproc", str(request.ranks_per_node)]
+    return TrainingJob(
+        config=str(Path(config).absolute()),
+        arguments=tuple(arguments),
+        resume=resume,
+        task_is_rank=request.task_is_rank,
+        max_requeues=request.max_requeues if request.requeue else 0,
+    )
+
+
+def _checked(config: str | Path, request: JobRequest, overrides: Sequence[str]) -> LoadedConfig:
+    """Return the configuration, checked against the node that is asked for instead of this machine."""
+    node = _node(request)
+    ranks = [f"distributed.num_gpus={request.ranks_per_node}"]
+    loaded = load_config(config, [*overrides, *ranks], node)
+    per_rank = replace(node, memory_bytes=node.memory_bytes // request.ranks_per_node)
+    capacity = run_rules(CAPACITY_RULES, Situation(loaded.config, per_rank)).report
+    return loaded.require(path_rules(loaded.config).merged(_of_the_job(capacity, request)))
+
+
+def _node(request: JobRequest) -> Platform:
+    """Return what is known of a node: what was asked for, and the software of this machine."""
+    memory = request.memory_mib
+    return replace(
+        Platform.detect(),
+        cores=request.cpus_per_gpu * request.ranks_per_node,
+        memory_bytes=_UNLIMITED if memory is None else memory << 20,
+        num_gpus=request.gpus,
+    )
+
+
+def _of_the_job(capacity: Report, request: JobRequest) -> Report:
+    """Say of memory findings that they are about ``--mem``."""
+    share = f" (the share of one rank in --mem {request.mem})"
+    return Report(
+        tuple(replace(item, problem=item.problem + share) if item.code == "CFG-20" else item for item in capacity)
+    )
+
+
+def _tracker_findings(config: RunConfig) -> Iterator[Finding]:
+    """Yield a warning where the tracker's own database would lie on a network file system."""
+    directory = str(Path(config.checkpoint.save_dir).expanduser().absolute())
+    file_system = Platform.detect().file_system(directory)
+    if config.mlflow.enabled and not config.mlflow.tracking_uri and file_system in NETWORK_FILE_SYSTEMS:
+        yield Finding(
+            "XT-SUBMIT-TRACKER",
+            Severity.WARNING,
+            f"the tracking database would lie on {file_system}, where sqlite locks are unreliable; it cannot lie on "
+            "the node, whose disk is emptied. The run record is safe, and can be mirrored afterwards",
+            where=directory,
+            fix="--set mlflow.enabled=false   # or a server: --set mlflow.tracking_uri=http://HOST:5000",
+        )
+
+
+def _options(request: JobRequest) -> str:
+    given = {"--partition": request.partition, "--gpus": request.gpus, "--nodes": request.nodes, "--time": request.time}
+    return shlex.join(word for name, value in given.items() for word in (name, str(value)))
