@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from xectool.config.capacity_rules import CAPACITY_RULES
@@ -13,9 +14,11 @@ from xectool.config.load import LoadedConfig, load_config
 from xectool.config.path_rules import path_rules
 from xectool.config.platform import Platform
 from xectool.config.platform_rules import Situation
+from xectool.engine.reporting import report
 from xectool.engine.run_attempt import RunAttempt
 from xectool.engine.run_start import assemble, begin, shared_place
 from xectool.engine.train_result import TrainResult
+from xectool.errors import XecError
 from xectool.rules import run_rules
 from xectool.training.description import start_facts
 from xectool.training.device import Execution, plan_execution
@@ -81,7 +84,18 @@ def _train(
     findings = (*loaded.findings, *data.train.findings, *data.val.findings)
     if dry_run:
         return TrainResult(str(place.directory), "dry_run", findings=findings)
-    return RunAttempt(parts, data, place, watching, started).run(progress, max_steps, findings)
+    result = RunAttempt(parts, data, place, watching, started).run(progress, max_steps, findings)
+    return _reported(result, watching) if ranks.is_first and parts.config.checkpoint.save_artifacts else result
+
+
+def _reported(result: TrainResult, watching: Observer) -> TrainResult:
+    """Write the page of the run; a training never fails for it."""
+    try:
+        page = report(result.run_dir)
+    except XecError as error:
+        watching.message(f"no report was written: {error.problem}")
+        return result
+    return replace(result, artifacts=(*result.artifacts, page.path))
 
 
 def _checked(loaded: LoadedConfig, platform: Platform, resume: str | None) -> LoadedConfig:

@@ -15,6 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 BLUE, ORANGE, RED, PURPLE, GREY, VIOLET = "#5790fc", "#f89c20", "#e42536", "#964a8b", "#9c9ca1", "#7a21dd"
+BROWN, CYAN = "#a96b59", "#92dadd"
 INK = "#222222"
 PNG_DPI = 130
 PANEL_SIZE_IN = (4.4, 3.5)

@@ -1,0 +1,104 @@
+"""The page of a run: whole, without a network, safe whatever the run is called, readable in a real browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xectool import engine
+
+NASTY = "<script>alert(1)</script>"
+
+
+class Tags(HTMLParser):
+    """Collects tags, and what they load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.loaded: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.loaded += [value or "" for name, value in attrs if name in ("src", "href")]
+
+
+def tags_of(path: Path) -> Tags:
+    found = Tags()
+    found.feed(path.read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def run(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished training with plots, and a message no page should take for markup."""
+    folder = tmp_path_factory.mktemp("report")
+    result = engine.train(files / "config.yaml", overrides=[f"checkpoint.save_dir={folder}"], run_name="seen")
+    directory = Path(result.run_dir)
+    assert str(directory / "report.html") in result.artifacts
+    manifest = directory / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"run_name": "seen"', f'"run_name": "{NASTY}"'))
+    return directory
+
+
+def test_page_holds_everything_and_loads_nothing(run: Path) -> None:
+    found = engine.report(run)
+    page = Path(found.path)
+    assert page == run / "report.html"
+    assert found.size_bytes == page.stat().st_size
+    seen = tags_of(page)
+    assert "script" not in seen.tags
+    assert all(address.startswith("data:") for address in seen.loaded)
+    assert len([address for address in seen.loaded if address.startswith("data:image/png")]) == 1 + len(
+        list((run / "plots").glob("*.png"))
+    )
+    text = page.read_text()
+    assert NASTY not in text
+    assert "&lt;script&gt;" in text
+    for words in ("val/loss", "training.lr", "Different from the default", "config.yaml"):
+        assert words in text
+    assert found.verdict in text
+
+
+def test_page_goes_where_it_is_wanted_and_says_so(run: Path, tmp_path: Path, xectool: Any) -> None:
+    done = xectool("report", run, "--output", tmp_path / "deep" / "r.html", "--json")
+    assert done.code == 0
+    assert Path(done.document["result"]["path"]).stat().st_size == done.document["result"]["size_bytes"]
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["r.html"]
+    assert xectool("report", run, "--output", tmp_path).code == 2
+    assert xectool("report", tmp_path).code == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium on this machine")
+@pytest.mark.parametrize("width", [400, 1200])
+def test_a_browser_shows_it_without_complaint(run: Path, tmp_path: Path, width: int) -> None:
+    engine.report(run, tmp_path / "r.html")
+    # A narrow window is a frame: a browser without a screen has a least width of its own.
+    frame = tmp_path / "frame.html"
+    frame.write_text(
+        f'<body style="margin:0"><iframe src="r.html" width="{width}" height="900" style="border:0"></iframe>'
+    )
+    command = [
+        "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync", "--disable-quic",
+        "--disable-background-networking", "--disable-component-update", "--allow-file-access-from-files",
+        f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--v=0", "--window-size=1300,950",
+        f"--screenshot={tmp_path / 'shot.png'}", frame.as_uri(),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (tmp_path / "shot.png").stat().st_size > 20_000
+    assert not re.findall(r"CONSOLE.*", done.stderr)
+    probe = [*command[:-2], "--dump-dom", "--virtual-time-budget=2000", (tmp_path / "probe.html").as_uri()]
+    (tmp_path / "probe.html").write_text(
+        f'<iframe id="f" src="r.html" width="{width}" height="900"></iframe><p id="w"></p><script>'
+        'f.onload = () => { w.textContent = "width " + f.contentDocument.documentElement.scrollWidth; }</script>'
+    )
+    dom = subprocess.run(probe, capture_output=True, text=True, timeout=120, check=False).stdout
+    measured = re.search(r"width (\d+)", dom)
+    assert measured is not None
+    assert int(measured[1]) <= width

@@ -1,0 +1,200 @@
+"""``report``: one HTML file that holds all of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from xectool.config.load import config_from_dict
+from xectool.config.serialize import dotted_values
+from xectool.diagnosis.cause import Cause
+from xectool.diagnosis.files import CONFIG_FILE, tolerant_json, tolerant_yaml
+from xectool.diagnosis.incidents import Incident, read_incidents
+from xectool.engine.diagnose.run_health import RunHealth
+from xectool.engine.diagnose.run_health import run as diagnose_run
+from xectool.errors import ConfigError, DiskError, UsageError
+from xectool.report.run_page import PageCause, PagePicture, PageTable, RunPage, picture, pictures, render
+from xectool.report.step_curves import StepCourse, draw_steps
+from xectool.runlog.manifest import MANIFEST_FILE
+from xectool.runlog.reader import RunReader, RunStatus
+
+REPORT_NAME: Final = "report.html"
+PARTS: Final = ("data_wait", "transfer", "forward", "backward", "optimizer", "checkpoint", "log")
+QUIET_KINDS: Final = frozenset({"audit", "control_socket", "validation", "startup"})
+MOST_EVENTS: Final = 60
+
+
+@dataclass(frozen=True)
+class ReportResult:
+    """What was written.
+
+    Attributes:
+        path: The page.
+        size_bytes: Its size.
+        verdict: What it says first.
+        left_out: Plots that would have made it too large.
+    """
+
+    path: str
+    size_bytes: int
+    verdict: str
+    left_out: tuple[str, ...]
+
+
+def report(run_dir: Path | str, output: Path | str | None = None) -> ReportResult:
+    """Write the page of a run, live or finished.
+
+    Args:
+        run_dir: Directory of the run.
+        output: The page; default ``report.html`` in the run directory.
+
+    Raises:
+        UsageError: The directory holds no run record, or the output is a directory.
+        DiskError: The page cannot be written.
+    """
+    directory = Path(run_dir).expanduser()
+    health = diagnose_run(directory)
+    target = Path(output).expanduser() if output is not None else directory / REPORT_NAME
+    if target.is_dir():
+        raise UsageError(f"'{target}' is a directory", where="--output", fix=f"--output {target / REPORT_NAME}")
+    plots, left_out = pictures(directory / "plots")
+    text = render(_page(directory, health, plots))
+    _write(target, text)
+    return ReportResult(str(target), len(text.encode()), health.verdict, tuple(left_out))
+
+
+def _page(directory: Path, health: RunHealth, plots: list[PagePicture]) -> RunPage:
+    reader = RunReader(directory)
+    status, epochs = reader.status(), reader.epochs()
+    manifest = tolerant_json(directory / MANIFEST_FILE)
+    attempt = (manifest.get("attempts") or [{}])[-1]
+    course = _course(reader)
+    config = directory / CONFIG_FILE
+    return RunPage(
+        name=str(manifest.get("run_name") or directory.resolve().name),
+        facts=_facts(status, attempt, manifest),
+        verdict=health.verdict,
+        is_good=not health.bad,
+        causes=[_cause(cause) for cause in (*health.causes, *health.notes)],
+        curves=[picture(draw_steps(course), "every step of the run")] if len(course.step) else [],
+        plots=plots,
+        tables=(
+            PageTable("Last epoch", ("metric", "value"), _rows(epochs[-1].metrics if epochs else {})),
+            PageTable("Incidents", ("incident", "kind", "step", "found"), tuple(_incidents(directory))),
+            PageTable("What happened", ("step", "what", "message"), tuple(_events(reader))),
+            PageTable("Different from the default", ("key", "here", "default"), tuple(_differences(config))),
+            PageTable("Environment", ("what", "value"), _rows(dotted_values(_environment(attempt)))),
+        ),
+        config=config.read_text(errors="replace") if config.exists() else "",
+    )
+
+
+def _facts(status: RunStatus, attempt: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, str]:
+    versions = attempt.get("versions", {})
+    return {
+        "state": status.state,
+        "kind": str(manifest.get("kind", "-")),
+        "epochs": str(status.epoch),
+        "steps": f"{status.step:,}",
+        "attempts": str(status.attempts),
+        "started": time.strftime("%Y-%m-%d %H:%M", time.localtime(status.started)),
+        "lasted": f"{status.seconds / 3600:.2f} h",
+        "host": status.host,
+        "xectool, torch": f"{versions.get('xectool', '-')}, {versions.get('torch', '-')}",
+        "commit": str(attempt.get("git_commit") or "-")[:12],
+    }
+
+
+def _cause(cause: Cause) -> PageCause:
+    return PageCause(cause.code, cause.severity.value, cause.problem, (*cause.evidence, *cause.ruled_out), cause.fix)
+
+
+def _course(reader: RunReader) -> StepCourse:
+    blocks = [block for _, block in reader.step_blocks()]
+
+    def column(name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+        return np.concatenate([np.asarray(block.column(name), float) for block in blocks] or [np.empty(0)])
+
+    seconds = {name.replace("_", " "): column(f"{name}_s") for name in PARTS}
+    seconds["other"] = np.clip(column("step_s") - np.nansum(list(seconds.values()), axis=0), 0, None)
+    loss = column("loss")
+    loss[~np.isfinite(loss)] = np.nan
+    return StepCourse(column("step"), loss, column("grad_norm"), column("lr"), seconds)
+
+
+def _incidents(directory: Path) -> Iterator[tuple[str, ...]]:
+    for incident in read_incidents(directory):
+        yield incident.name, incident.kind, str(incident.step), _found(incident)
+
+
+def _found(incident: Incident) -> str:
+    return incident.triage.cause or "-"
+
+
+def _events(reader: RunReader) -> Iterator[tuple[str, ...]]:
+    worth = [event for event in reader.events() if event.kind not in QUIET_KINDS]
+    for event in worth[-MOST_EVENTS:]:
+        yield (
+            str(event.step),
+            event.kind,
+            event.message or ", ".join(f"{k} {v}" for k, v in list(event.data.items())[:4]),
+        )
+
+
+def _differences(config: Path) -> Iterator[tuple[str, ...]]:
+    ours = tolerant_yaml(config)
+    if not ours:
+        return
+    theirs = dotted_values(_default(ours))
+    for key, value in dotted_values(ours).items():
+        if json.dumps(theirs.get(key), default=str) != json.dumps(value, default=str):
+            yield key, _text(value), _text(theirs.get(key))
+
+
+def _default(ours: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of the same kind and tasks with nothing else said; nothing where there is none."""
+    tasks = ours.get("tasks") or {}
+    enabled = {
+        name: {"enabled": True} for name, task in tasks.items() if isinstance(task, Mapping) and task.get("enabled")
+    }
+    try:
+        return config_from_dict(
+            {"kind": ours.get("kind"), **({"tasks": enabled} if enabled else {})}, "default"
+        ).to_dict()
+    except ConfigError:
+        return {}
+
+
+def _environment(attempt: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: attempt[name] for name in ("versions", "machine", "extra", "command", "seeds") if name in attempt}
+
+
+def _rows(values: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+    return tuple((key, _text(value)) for key, value in values.items())
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(_text(item) for item in value)
+    return "-" if value is None else str(value)
+
+
+def _write(target: Path, text: str) -> None:
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, encoding="utf-8")
+        part.replace(target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        fix = "--output /another/place/report.html"
+        raise DiskError(f"cannot write the report: {error.strerror}", where=str(target), fix=fix) from error

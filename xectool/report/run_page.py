@@ -1,0 +1,112 @@
+"""One HTML file that holds all of a run; it opens without a network, in any browser, at any width.
+
+Everything that comes from a run (names, messages, paths) is escaped; there is no script in the page.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+import jinja2
+from matplotlib.figure import Figure
+
+from xectool.report.style import PNG_DPI, house_style
+
+TEMPLATE: Final = "run_page.html.j2"
+MOST_PLOTS: Final = 40
+MOST_PLOT_BYTES: Final = 12_000_000
+
+
+@dataclass(frozen=True)
+class PageTable:
+    """A table: its title, names of columns, and rows of plain values."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class PageCause:
+    """One cause of the verdict, or one note."""
+
+    code: str
+    severity: str
+    problem: str
+    evidence: tuple[str, ...]
+    fix: str
+
+
+@dataclass(frozen=True)
+class PagePicture:
+    """A picture with its caption, as the address of a page holds it."""
+
+    caption: str
+    address: str
+
+
+@dataclass(frozen=True)
+class RunPage:
+    """What the page shows.
+
+    Attributes:
+        name: Name of the run.
+        facts: Short facts in the head, name to text.
+        verdict: One line.
+        is_good: Whether nothing is wrong.
+        causes: What the verdict rests on, most likely first.
+        curves: Pictures of the course of the run.
+        plots: Pictures the run has made: resolutions, event displays.
+        tables: Metrics, differences to the default configuration, incidents, events, environment.
+        config: The resolved configuration as YAML.
+    """
+
+    name: str
+    facts: Mapping[str, str]
+    verdict: str
+    is_good: bool
+    causes: Sequence[PageCause]
+    curves: Sequence[PagePicture]
+    plots: Sequence[PagePicture]
+    tables: Sequence[PageTable]
+    config: str
+
+
+def render(page: RunPage) -> str:
+    """Return the page as HTML."""
+    text = files("xectool.report").joinpath(TEMPLATE).read_text()
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    return environment.from_string(text).render(page=page)
+
+
+def picture(figure: Figure, caption: str) -> PagePicture:
+    """Return a figure as a picture of the page."""
+    buffer = io.BytesIO()
+    with house_style():
+        figure.savefig(buffer, format="png", dpi=PNG_DPI)
+    return PagePicture(caption, _address(buffer.getvalue()))
+
+
+def pictures(directory: Path) -> tuple[list[PagePicture], list[str]]:
+    """Return the PNG files of a directory as pictures, and the names of those that would make the page too large."""
+    found: list[PagePicture] = []
+    left_out: list[str] = []
+    total = 0
+    for path in sorted(directory.glob("*.png")):
+        content = path.read_bytes()
+        if len(found) >= MOST_PLOTS or total + len(content) > MOST_PLOT_BYTES:
+            left_out.append(path.name)
+            continue
+        total += len(content)
+        found.append(PagePicture(path.stem.replace("_", " "), _address(content)))
+    return found, left_out
+
+
+def _address(content: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(content).decode()}"
