@@ -22,6 +22,7 @@ from xectool.cli import (
     inspect_ckpt,
     lr_sweep,
     predict,
+    report,
     runs,
     simulate,
     submit,
@@ -47,6 +48,7 @@ app.command("lr-sweep")(lr_sweep.lr_sweep)
 app.command("estimate-memory")(estimate_memory.estimate_memory)
 app.command("watch")(watch.watch)
 app.command("ctl")(ctl.ctl)
+app.command("report")(report.report)
 app.command("explain")(explain.explain)
 app.command("export")(export.export)
 app.add_typer(config.app, name="config")

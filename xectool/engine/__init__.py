@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from xectool.engine.prediction import predict
     from xectool.engine.rank_outcome import is_launched, run_as_rank
     from xectool.engine.repairing import repair
+    from xectool.engine.reporting import report
     from xectool.engine.simulation import simulate
     from xectool.engine.slurm_script import JobRequest
     from xectool.engine.submitting import submit
@@ -45,6 +46,7 @@ __all__ = [
     "predict",
     "ranks_wanted",
     "repair",
+    "report",
     "run_as_rank",
     "runs",
     "simulate",
@@ -69,6 +71,7 @@ _FUNCTIONS = {
     "predict": "prediction",
     "ranks_wanted": "launching",
     "repair": "repairing",
+    "report": "reporting",
     "run_as_rank": "rank_outcome",
     "simulate": "simulation",
     "submit": "submitting",
