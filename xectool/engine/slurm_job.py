@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from submitit import JobEnvironment
 from submitit.core.utils import DelayedSubmission
 from submitit.helpers import TorchDistributedEnvironment
 
@@ -74,7 +75,7 @@ class TrainingJob:
         words = [*_IGNORING, *self.command()]
         _CHILDREN.append(os.posix_spawnp(words[0], words, os.environ, setsigdef=[signal.SIGPIPE]))
         code = _exit_code(_CHILDREN[-1])
-        if code in _INTERRUPTED and self.task_is_rank and os.environ.get("SLURM_PROCID", "0") != "0":
+        if code in _INTERRUPTED and self.task_is_rank and JobEnvironment().global_rank != 0:
             # The first task queues the job again; SLURM would end that one as well if this one were gone first.
             time.sleep(_OTHER_TASKS_WAIT_S)
         _remove_node_directories()
