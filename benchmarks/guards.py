@@ -32,7 +32,7 @@ STEP_S = 0.010
 SOUND = frozenset(
     {
         "run_start", "input_scale", "baseline", "startup", "validation", "audit", "ranks", "checkpoint", "grad_norm",
-        "schedule_restart", "tracker", "signal", "finished",
+        "schedule_restart", "tracker", "signal", "control_socket", "finished",
     }
 )  # fmt: skip
 MACHINE = frozenset({"data_wait", "memory_warning", "disk_low", "hang"})
