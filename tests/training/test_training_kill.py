@@ -20,14 +20,13 @@ from xectool.runlog.reader import RunReader
 Write = Callable[..., Path]
 VARIANTS = {
     "mae": ("mae", {"auto_channel_weight": True}, {}),
-    "inpainter": ("inpainter", {}, {"mask_npho_flat": True}),
     "inpainter_cross_attention": (
         "inpainter",
         {},
-        {"head_type": "cross_attention", "predict_channels": ["npho", "time"]},
+        {"mask_npho_flat": True, "head_type": "cross_attention", "predict_channels": ["npho", "time"]},
     ),
 }
-MOST_ATTEMPTS = 30
+KILLS = 3
 
 
 def losses(run_dir: Path) -> dict[int, float]:
@@ -44,14 +43,15 @@ def saved(run_dir: Path) -> int:
 
 
 def killed(config: Path, run_dir: Path, rng: np.random.Generator) -> int:
-    """Train until the run is whole, killing it each time at a random moment after a new checkpoint; returns kills."""
+    """Train until the run is whole, killing it at random moments after a checkpoint or two; returns how often."""
     command = [sys.executable, "-m", "xectool", "train", str(config), "--run-name", run_dir.name, "--resume", "auto"]
-    for kills in range(MOST_ATTEMPTS):
+    for kills in range(KILLS):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        began = saved(run_dir)
-        while process.poll() is None and saved(run_dir) == began:
-            time.sleep(0.01)
-        time.sleep(float(rng.uniform(0.0, 0.6)))
+        for _ in range(int(rng.integers(1, 3))):
+            began = saved(run_dir)
+            while process.poll() is None and saved(run_dir) == began:
+                time.sleep(0.01)
+        time.sleep(float(rng.uniform(0.0, 0.3)))
         if process.poll() is not None:
             assert process.returncode == 0
             return kills
@@ -59,7 +59,8 @@ def killed(config: Path, run_dir: Path, rng: np.random.Generator) -> int:
         process.wait()
         for path in run_dir.glob("checkpoint_*.pt"):
             store.load(path)  # whole, whatever the moment
-    raise AssertionError(f"not finished after {MOST_ATTEMPTS} attempts")
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    return KILLS
 
 
 @pytest.mark.slow
