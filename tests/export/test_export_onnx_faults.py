@@ -128,6 +128,12 @@ np.savez(sys.argv[3], **OnnxRuntime(sys.argv[1]).run_unchecked(dict(np.load(sys.
 """
 
 
+def test_the_same_network_exported_twice_is_the_same_bytes(tiny: Path, tmp_path: Path) -> None:
+    example = tuple(torch.from_numpy(value) for value in readings(3).values())
+    again = OnnxFormat.write(TinyGraph(), description(), example, tmp_path / tiny.name)
+    assert again.files[0].read_bytes() == tiny.read_bytes()
+
+
 def answer_elsewhere(path: Path, count: int) -> dict[str, Any]:
     """Run the file in a process of its own: ONNX Runtime may divide by zero in such a graph, and die of it."""
     given, found = path.with_suffix(".given.npz"), path.with_suffix(".found.npz")
