@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -40,7 +41,7 @@ class IncidentFolders:
         worth a training.
         """
         taken = self._taken()
-        size = sum(file.stat().st_size for folder in taken for file in folder.iterdir())
+        size = sum(_bytes_in(folder) for folder in taken)
         batch = concatenated(window)
         if len(taken) >= self.most or size + sum(values.nbytes for values in batch.values()) > MAX_BYTES:
             return ""
@@ -73,6 +74,16 @@ class IncidentFolders:
         if not self.root.is_dir():
             return []
         return [path for path in self.root.iterdir() if path.is_dir() and re.fullmatch(r"[0-9]{4,}", path.name)]
+
+
+def _bytes_in(folder: Path) -> int:
+    """Return the bytes of the files of a folder; another rank may be writing it, or giving it up."""
+    total = 0
+    with contextlib.suppress(FileNotFoundError):
+        for file in folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                total += file.stat().st_size
+    return total
 
 
 def concatenated(window: Sequence[EventBatch]) -> dict[str, Any]:
