@@ -47,8 +47,8 @@ def each_batch(change: Callable[[EventBatch], Sequence[EventBatch]]) -> None:
     """Let the training loader yield other batches in place of each of its own."""
     epoch = EventLoader.epoch
 
-    def patched(self: EventLoader, number: int, start_step: int = 0) -> Any:
-        for batch in epoch(self, number, start_step):
+    def patched(self: EventLoader, number: int, *where: int) -> Any:
+        for batch in epoch(self, number, *where):
             yield from change(batch) if number else [batch]  # validation is epoch 0
 
     EventLoader.epoch = patched  # type: ignore[method-assign]

@@ -241,6 +241,7 @@ CASES = {
 def test_a_training_that_hangs_is_judged_from_outside(config: Path, tmp_path: Path, what: str) -> None:
     code, words = CASES[what]
     with hanging(config, tmp_path, what) as (run, pid):
+        wait_for(lambda: engine.diagnose.hang(run).findings[0].code == code)
         began = time.monotonic()
         found = engine.diagnose.hang(run)
         took_s = time.monotonic() - began

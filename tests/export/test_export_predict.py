@@ -165,7 +165,7 @@ def test_torchscript_is_called_deprecated_and_leaves_no_setting_changed(script_r
     ("format_name", "kind", "model"),
     [
         ("pt2", "inpainter", {"predict_channels": ["npho", "time"]}),
-        ("onnx", "mae", {"predict_channels": ["npho", "time"], "geometry": "compat"}),
+        ("onnx", "mae", {"predict_channels": ["npho", "time"]}),
         ("onnx", "inpainter", {"head_type": "cross_attention"}),
         ("onnx", "inpainter", {"use_masked_attention": True}),
     ],

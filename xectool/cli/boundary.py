@@ -15,6 +15,12 @@ from xectool.cli import render
 from xectool.errors import EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_OK, EXIT_USER, XecError
 
 
+def _is_later_rank() -> bool:
+    """Return whether another rank of torchrun, whose ranks share one stdout, speaks for this one."""
+    rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    return rank.isdigit() and world.isdigit() and 0 < int(rank) < int(world)
+
+
 def run(app: Callable[..., Any], argv: Sequence[str]) -> int:
     """Run the application and return the exit code of the process.
 
@@ -22,8 +28,7 @@ def run(app: Callable[..., Any], argv: Sequence[str]) -> int:
         app: The Typer application.
         argv: Arguments without the program name.
     """
-    first_rank = os.environ.get("RANK", "0") == "0"  # of torchrun, whose ranks share one stdout
-    output = render.Output(command=_command_of(app, argv), as_json="--json" in argv and first_rank)
+    output = render.Output(command=_command_of(app, argv), as_json="--json" in argv and not _is_later_rank())
     try:
         code = app(args=list(argv), prog_name="xectool", standalone_mode=False)
     except XecError as error:

@@ -20,7 +20,7 @@ from xectool.runlog.storage import attempt_dir, attempts, slots_path
 from xectool.runlog.worker_slots import SlotView, read_slots, stacks_path
 
 PATIENCE: Final = 4.0  # times the median step: then a phase lasts suspiciously long
-LEAST_S: Final = 2.0
+LEAST_S: Final = 5.0  # a busy machine stretches any phase of a short step
 _PAGE: Final = re.compile(r"\s(/\S.*)/rec/a\d+/rank\d+\.status$", re.MULTILINE)
 
 
