@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from xectool import engine
 
+BROWSER = os.environ.get("XECTOOL_BROWSER", "")
 NASTY = "<script>alert(1)</script>"
 
 
@@ -75,7 +76,7 @@ def test_page_goes_where_it_is_wanted_and_says_so(run: Path, tmp_path: Path, xec
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium on this machine")
+@pytest.mark.skipif(not BROWSER, reason="XECTOOL_BROWSER names no browser, such as chromium")
 @pytest.mark.parametrize("width", [400, 1200])
 def test_a_browser_shows_it_without_complaint(run: Path, tmp_path: Path, width: int) -> None:
     engine.report(run, tmp_path / "r.html")
@@ -85,7 +86,7 @@ def test_a_browser_shows_it_without_complaint(run: Path, tmp_path: Path, width: 
         f'<body style="margin:0"><iframe src="r.html" width="{width}" height="900" style="border:0"></iframe>'
     )
     command = [
-        "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync", "--disable-quic",
+        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync", "--disable-quic",
         "--disable-background-networking", "--disable-component-update", "--allow-file-access-from-files",
         f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--v=0", "--window-size=1300,950",
         f"--screenshot={tmp_path / 'shot.png'}", frame.as_uri(),

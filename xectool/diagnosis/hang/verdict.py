@@ -164,7 +164,7 @@ def _waits_for_data(facts: RunFacts, rank: RankFacts) -> Hang | None:
     if gone:
         return _reader_gone(facts, rank, gone[0])
     if not readers:
-        return None
+        return _works(facts, rank)
     worst = max(readers, key=lambda item: item.slot.age_s)
     where = f"{worst.reading} for {worst.slot.age_s:.1f} s"
     kernel = _kernel_line(worst.view)
