@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from xectool import engine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,7 +26,17 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     engine.simulate(str(directory / "data" / "train.root"), events=48, seed=1)
     engine.simulate(str(directory / "data" / "val.root"), events=16, seed=2)
     shutil.copytree(ROOT / "examples", directory / "examples")
+    for path in (directory / "examples").glob("*.yaml"):
+        path.write_text(in_small(path.read_text()))
     return directory
+
+
+def in_small(example: str) -> str:
+    """Return an example with a small network and no plots: the commands around it are what is tried."""
+    content = yaml.safe_load(example)
+    content["model"] = {**content.get("model", {}), "encoder_dim": 64}
+    content["checkpoint"] = {**content.get("checkpoint", {}), "save_artifacts": False}
+    return str(yaml.safe_dump(content))
 
 
 def settings(workspace: Path) -> list[str]:
