@@ -80,6 +80,31 @@ def test_a_nan_after_growing_gradients_is_the_rate_and_not_the_data(
     assert "training.lr=0.0001" in found.causes[0].fix
 
 
+def skipped_of_one_order(seed: int, bad_batches: list[int], chosen: int | None = None) -> list[list[list[int]]]:
+    """The events of skipped batches, 5 of 60 each, in a random order of an epoch; also that of one chosen event."""
+    order = np.random.default_rng(seed).permutation(60)
+    batches = [[[0, int(entry), 1, 100 + int(entry)] for entry in order[5 * i : 5 * i + 5]] for i in range(12)]
+    own = [batch for batch in batches if any(row[1] == chosen for row in batch)]
+    return own if chosen is not None else [batches[i] for i in bad_batches]
+
+
+@few
+@given(seed=seeds)
+def test_events_that_meet_in_bad_batches_by_chance_are_not_to_blame(record: Record, course: Any, seed: int) -> None:
+    """Of 7 skipped batches in an epoch of 12, more than half of any batch of the next epoch has been in one."""
+
+    def diagnosed(first: list[list[list[int]]], second: list[list[list[int]]]) -> Diagnosis:
+        run = course(seed=seed, steps=13 + len(second), per_epoch=12)
+        for step, events in [*zip(range(13 - len(first), 13), first, strict=True), *enumerate(second, start=13)]:
+            run.nan(step, (), stage="gradient", events=events, columns=["file_index", "entry", "run", "event"])
+        return record(run)
+
+    by_chance = diagnosed(skipped_of_one_order(seed, list(range(5, 12))), skipped_of_one_order(seed + 1, [0]))
+    assert not any("of every epoch" in line for cause in by_chance.causes for line in cause.evidence)
+    same = diagnosed(skipped_of_one_order(seed, [], 17), skipped_of_one_order(seed + 1, [], 17))
+    assert any("entry 17 " in line for cause in same.causes for line in cause.evidence if "of every epoch" in line)
+
+
 @few
 @given(seed=seeds, size=st.floats(11, 1e6))
 def test_the_rate_is_not_blamed_where_inputs_are_far_out_of_scale(

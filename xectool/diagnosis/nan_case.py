@@ -179,7 +179,8 @@ def unsettled_overflows(evidence: Evidence) -> tuple[int, int]:
 def _recurring(evidence: Evidence) -> tuple[tuple[tuple[int, ...], ...], bool]:
     """Return the events that were in the skipped batches of every epoch with some, and whether there is none at all.
 
-    In one epoch an event occurs once, so what is bad by itself comes back in each later epoch.
+    In one epoch an event occurs once, so what is bad by itself comes back in each later epoch. Where many batches were
+    skipped, some events come back by chance: they count only where there are more than twice as many as that.
     """
     epochs: dict[int, set[tuple[int, ...]]] = {}
     for event in evidence.of("nonfinite_skip"):
@@ -188,6 +189,14 @@ def _recurring(evidence: Evidence) -> tuple[tuple[tuple[int, ...], ...], bool]:
     if len(epochs) < 2:
         return (), False
     common = set.intersection(*epochs.values())
-    smallest = min(len(found) for found in epochs.values())
-    few = tuple(sorted(common)) if len(common) <= max(1, smallest // 2) else ()
-    return few, not common and not evidence.of("quarantine")
+    smallest = min(epochs, key=lambda epoch: len(epochs[epoch]))
+    by_chance = len(epochs[smallest]) * math.prod(_bad_share(evidence, epoch) for epoch in epochs if epoch != smallest)
+    telling = len(common) <= max(1, len(epochs[smallest]) // 2) and len(common) > 2 * by_chance
+    return tuple(sorted(common)) if telling else (), not common and not evidence.of("quarantine")
+
+
+def _bad_share(evidence: Evidence, epoch: int) -> float:
+    """Return the share of the batches of an epoch, as long as the longest, that were not finite."""
+    epochs = evidence.steps["epoch"]
+    longest = int(np.unique(epochs, return_counts=True)[1].max(initial=1))
+    return min(1.0, int(evidence.steps.bad[epochs == epoch].sum()) / longest)

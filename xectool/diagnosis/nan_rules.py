@@ -80,7 +80,7 @@ class NanFromData(NanRule):
             return (0.97 if case.outliers or case.stage == "input" else 0.8), [text, *case.outliers]
         if case.stage == "input":
             return 0.9, ["a value of the input is not finite"]
-        if case.shared_events:
+        if case.shared_events and not case.before.grew:
             named = fixes.events_named(case.shared_events)
             return 0.88, [f"the same events were in the skipped batches of every epoch: {named}"]
         return self._by_pattern(case)
