@@ -133,6 +133,19 @@ def test_weights_that_ran_away_are_told_from_a_bad_event_by_the_earlier_ones(par
     assert (found.suspects, found.cause) == ((1, 4), "XT-SPIKE-EVENT")
 
 
+def test_events_that_all_rose_are_not_to_blame_though_half_are_beyond_the_limit(parts: RunParts) -> None:
+    """Weights that run away lift every event; the luck of the draw decides which of them pass the limit."""
+    batch = one_batch(parts)
+    with torch.no_grad():
+        parts.model.heads["energy"][-1].bias.fill_(30.0)
+    losses = Trial.of(parts).event_losses(batch)
+    limit = float(np.median(losses))
+    ran_away = triage_window(Trial.of(parts), [batch], "spike", Reference(typical=limit / 20, limit=limit))
+    assert (ran_away.suspects, ran_away.cause) == ((), "XT-SPIKE-LR")
+    calm = triage_window(Trial.of(parts), [batch], "spike", Reference(typical=limit, limit=limit))
+    assert calm.cause == "XT-SPIKE-EVENT"
+
+
 class Log(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.log(x)

@@ -47,6 +47,11 @@ class Reference:
     grew: bool = False
     parameters: tuple[str, ...] = ()
 
+    @property
+    def risen(self) -> float:
+        """Loss beyond which half of the events have risen with the others: half way to the limit, in logarithms."""
+        return math.sqrt(self.typical * self.limit) if self.typical > 0 else self.limit
+
 
 @dataclass(frozen=True)
 class Triage:
@@ -163,8 +168,8 @@ def _of_spike(trial: Trial, window: Sequence[EventBatch], found: Triage, referen
     high = np.flatnonzero(losses > reference.limit)
     rest = np.delete(found.losses, high)
     rest = rest[~np.isnan(rest)]
-    # where no event is left to compare with, nothing says that it is the events
-    calm = len(rest) > 0 and float(rest.mean()) <= reference.limit
+    # where no event is left to compare with, nothing says that it is the events; nor where all of them rose
+    calm = len(rest) > 0 and float(rest.mean()) <= reference.limit and float(np.median(rest)) <= reference.risen
     if reference.weights is not None:
         with other_weights(trial.model, reference.weights):
             before = np.concatenate([trial.event_losses(batch) for batch in window])
