@@ -218,7 +218,8 @@ def domain(lab: Lab) -> None:
             values = loss.pointwise(prediction, target, beta)
             if step[0] < begin:
                 return values
-            return values + 0.01 * function(prediction[..., : values.shape[-1]].detach() + prediction * 0 - 0.05)
+            spread = prediction[..., : values.shape[-1]]
+            return values + 0.01 * function(spread - spread.mean() - 0.05)
 
         trainer.parts.task.losses[task] = replace(loss, pointwise=pointwise)
 

@@ -157,6 +157,17 @@ def test_one_corrupted_event_is_no_matter_of_scale(parts: RunParts) -> None:
     assert notice.data["level"] == "ok"
 
 
+def test_readings_that_are_not_finite_are_no_matter_of_scale(parts: RunParts) -> None:
+    """Nor are they where a network is given them: with `normalize` of the network made to call all of them valid."""
+    batch, normalizer = facts(parts).window[0], parts.model.normalizer
+    values, valid = normalizer.normalize(batch.npho, batch.time)
+    values[:, 7, 1] = -math.inf
+    object.__setattr__(normalizer, "normalize", lambda *_: (values, valid.index_fill(1, torch.tensor(7), True)))
+    (notice,) = InputScale(parts).before_step(Progress(), [batch])
+    assert notice.data["level"] == "ok"
+    assert math.isfinite(notice.data["channels"]["time"]["mean"])
+
+
 # -- G05, G07, G26
 
 

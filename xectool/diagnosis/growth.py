@@ -45,6 +45,11 @@ class Before:
         """Whether the gradient norm grew as F033 asks before a learning rate may be blamed."""
         return self.norm_growth >= GROWN
 
+    @property
+    def ran_away(self) -> bool:
+        """Whether the loss grew with it, as it does long before weights leave the range of floats."""
+        return self.grew and self.loss_growth >= GROWN
+
     def text(self) -> str:
         """Return the growth as a line of evidence."""
         if not self.steps:

@@ -54,11 +54,12 @@ def channel_problems(name: str, values: Mapping[str, Any]) -> list[str]:
     """Return in which ways a channel exceeds the limits of F048a."""
     mean, std, largest = (number(values.get(key)) for key in ("mean", "std", "absmax"))
     found = []
-    if abs(mean) > LARGEST_MEAN:
+    # Infinite ones come from single readings that are, which the guard against them names.
+    if math.isfinite(mean) and abs(mean) > LARGEST_MEAN:
         found.append(f"{name}: mean {mean:.4g} (limit {LARGEST_MEAN:g})")
     if not math.isnan(std) and not SMALLEST_STD <= std <= LARGEST_STD:
         found.append(f"{name}: standard deviation {std:.4g} (limits {SMALLEST_STD:g} to {LARGEST_STD:g})")
-    if largest > LARGEST_ABS:
+    if math.isfinite(largest) and largest > LARGEST_ABS:
         found.append(f"{name}: largest |z| {largest:.4g} (limit {LARGEST_ABS:g})")
     return found
 

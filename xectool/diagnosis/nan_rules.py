@@ -224,6 +224,8 @@ class NanFromLearningRate(NanRule):
             return 0.15, ["the batch is not finite with earlier weights either"]
         if case.after_resume:
             return 0.2, ["it began right after a resume"]
+        if case.triage.weights_finite is False and not case.before.ran_away:
+            return 0.3, ["the weights are not finite, and the loss had not grown, as it does where they run away"]
         return None
 
     def fix(self, case: NanCase) -> str:

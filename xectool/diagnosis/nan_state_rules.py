@@ -47,7 +47,7 @@ class NanFromWeights(NanRule):
 
     def trusts_triage(self, case: NanCase) -> bool:
         """Return False where something else is known to have ruined the weights."""
-        return not (case.before.grew or case.after_resume)
+        return not (case.before.ran_away or case.after_resume)
 
     def weigh(self, case: NanCase) -> Weight:
         """Look at the weights of the moment, or for a run in which nothing is finite from one step on."""
@@ -57,7 +57,8 @@ class NanFromWeights(NanRule):
         if case.triage.weights_finite:
             return 0.05, ["the weights were looked at and are finite"]
         if case.triage.weights_finite is False or named or case.stage == "weights":
-            return (0.5 if ran_away else 0.93), ["the weights were looked at and are not finite"]
+            why = case.before.ran_away or case.after_resume
+            return (0.5 if why else 0.93), ["the weights were looked at and are not finite"]
         if case.triage.finite_with_saved_weights and not case.before.grew:
             return 0.7, ["the same batch is finite with the weights of the last checkpoint, and nothing grew before"]
         if case.lasting and not case.first_of_run and not ran_away:

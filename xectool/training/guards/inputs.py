@@ -25,7 +25,10 @@ FEWEST: Final = 20  # valid readings of an event that say anything about its spr
 
 
 class InputScale(Guard):
-    """Judges each event by itself and takes the median over the events: one corrupted event is no matter of scale."""
+    """Judges each event by itself and takes the median over the events: one corrupted event is no matter of scale.
+
+    Readings that are not finite are none either: they have guards of their own.
+    """
 
     code = "G01"
 
@@ -48,6 +51,7 @@ class InputScale(Guard):
         with torch.no_grad():
             values, valid = normalizer.normalize(npho, times)
         raw = {"npho": npho, "time": times}
+        valid = valid & torch.isfinite(values)
         facts = {name: channel_facts(values[..., i], valid[..., i], raw[name]) for i, name in enumerate(CHANNELS)}
         level, channel, reason = "ok", "", ""
         for i, name in enumerate(CHANNELS):
