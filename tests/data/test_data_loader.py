@@ -231,7 +231,7 @@ class _Killer:
 
     def __init__(self, source, signal_number):
         self._source, self._signal, self._calls = source, signal_number, 0
-        self.files, self.widths = source.files, source.widths
+        self.files, self.widths, self.cache = source.files, source.widths, None
 
     def read_piece(self, piece, window, row):
         self._calls += 1

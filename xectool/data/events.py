@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,26 @@ class SourceBranches:
     truth: Mapping[str, str] = field(default_factory=dict)
 
 
+class EventCache(Protocol):
+    """Abstract copy of events that is faster to read than the ROOT files."""
+
+    def read(self, piece: Piece, window: WindowArrays) -> bool:
+        """Fill all rows of a window with a run of events; False where they are not in the cache."""
+        ...
+
+    def settle(self, file_index: int, window: WindowArrays) -> None:
+        """Give readings that come from a ROOT file the values they have in the cache."""
+        ...
+
+    def truth(self, file_index: int, task: str) -> npt.NDArray[np.float32] | None:
+        """Return the truth of a task for the served entries of a file, None where it is not in the cache."""
+        ...
+
+    def run_event_numbers(self, file_index: int) -> npt.NDArray[np.int64] | None:
+        """Return run and event number of the served entries of a file, None where they are not in the cache."""
+        ...
+
+
 class EventSource:
     """Reads entries of the files of a data set into tensors; safe to use from threads, can go to other processes.
 
@@ -49,18 +69,23 @@ class EventSource:
         files: The files, each with the entries that are served.
         branches: What is read.
         findings: What was noticed while the files were opened, e.g. empty ones.
+        cache: Serves what it holds in place of the files.
     """
 
     def __init__(
-        self, files: tuple[SourceFile, ...], branches: SourceBranches, findings: tuple[Finding, ...] = ()
+        self,
+        files: tuple[SourceFile, ...],
+        branches: SourceBranches,
+        findings: tuple[Finding, ...] = (),
+        cache: EventCache | None = None,
     ) -> None:
-        self.files, self.branches, self.findings = files, branches, findings
+        self.files, self.branches, self.findings, self.cache = files, branches, findings, cache
         self.widths = {task: TASK_WIDTHS[task] for task in branches.truth}
         self._open: OrderedDict[int, EventFile] = OrderedDict()
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"files": self.files, "branches": self.branches, "findings": self.findings}
+        return {name: getattr(self, name) for name in ("files", "branches", "findings", "cache")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]  # the cache and its lock are made anew
@@ -71,7 +96,7 @@ class EventSource:
         return sum(file.num_selected for file in self.files)
 
     def first(self, num_events: int) -> EventSource:
-        """Return the source cut to its first ``num_events`` events, in file order; files without any are kept."""
+        """Return the source cut to its first ``num_events`` events, in file order; without cache, with empty files."""
         files, left = [], num_events
         for file in self.files:
             take = min(left, file.num_selected)
@@ -101,20 +126,35 @@ class EventSource:
         Raises:
             DataFileError: The file is damaged; names branch and entries.
         """
+        part = window.rows(row, row + piece.num_events)
+        if self.cache is None:
+            self.read_root(piece, part)
+        elif not self.cache.read(piece, part):
+            self.read_root(piece, part)
+            self.cache.settle(piece.file_index, part)
+
+    def read_root(self, piece: Piece, window: WindowArrays) -> None:
+        """Read a run of events from its ROOT file into all rows of a window.
+
+        Raises:
+            DataFileError: The file is damaged; names branch and entries.
+        """
         file = self.event_file(piece.file_index)
-        rows = slice(row, row + piece.num_events)
-        _read_rows(file, self.branches.npho, piece, window.npho[rows])
-        _read_rows(file, self.branches.time, piece, window.time[rows])
+        _read_rows(file, self.branches.npho, piece, window.npho)
+        _read_rows(file, self.branches.time, piece, window.time)
         for task, branch in self.branches.truth.items():
             if branch in file.branch_names:
-                _read_rows(file, branch, piece, window.targets[task][rows])
+                _read_rows(file, branch, piece, window.targets[task])
             else:
-                window.targets[task][rows] = DEAD_VALUE
-        window.identity[rows] = self._identity(file, piece)
+                window.targets[task][:] = DEAD_VALUE
+        window.identity[:] = self._identity(file, piece)
 
     def truth(self, file_index: int, task: str) -> npt.NDArray[np.float32]:
         """Return the truth of a task for the served entries of a file, shape (events, D)."""
         served = self.files[file_index]
+        cached = None if self.cache is None else self.cache.truth(file_index, task)
+        if cached is not None:
+            return cached
         file = self.event_file(file_index)
         values = np.empty((served.num_entries, self.widths[task]), np.float32)
         file.read_into(self.branches.truth[task], 0, served.num_entries, values)
@@ -123,6 +163,9 @@ class EventSource:
     def run_event_numbers(self, file_index: int) -> npt.NDArray[np.int64]:
         """Return run and event number of the served entries of a file, shape (events, 2)."""
         served = self.files[file_index]
+        cached = None if self.cache is None else self.cache.run_event_numbers(file_index)
+        if cached is not None:
+            return cached
         whole = Piece(file_index, 0, served.num_entries, served.selected, 0, 0)
         return self._identity(self.event_file(file_index), whole)[:, 2:]
 

@@ -16,6 +16,10 @@ import torch
 
 from xectool.config.data import DataConfig
 from xectool.data.batch import EventBatch
+from xectool.data.batch_memory import BatchMemory
+from xectool.data.batch_sources import BatchSource, CachedBatches, WindowBatches
+from xectool.data.cache.building import BackgroundBuilder
+from xectool.data.cache.cached_events import CachedEvents
 from xectool.data.event_weigher import EventWeigher
 from xectool.data.events import EventSource
 from xectool.data.excluded import ExcludedEvents
@@ -23,7 +27,6 @@ from xectool.data.plan import DataPlan
 from xectool.data.processes import ProcessReader
 from xectool.data.readers import ThreadReader, WindowReader
 from xectool.data.window import event_bytes
-from xectool.detector.constants import NUM_SENSORS
 from xectool.errors import XecError
 from xectool.runlog.worker_slots import SlotRange
 
@@ -109,6 +112,10 @@ class EventLoader:
         self.slots: SlotRange | None = None
         self._weights = weights
         self._reader = reader
+        self._has_own_reader = reader is not None
+        self._batches: BatchSource | None = None
+        self._builder: BackgroundBuilder | None = None
+        self._memory = BatchMemory(source.widths, self.options.pin_memory)
 
     def __enter__(self) -> EventLoader:
         return self
@@ -123,11 +130,18 @@ class EventLoader:
 
     @property
     def queue_depth(self) -> int:
-        """Windows that are read ahead and wait for their first batch; -1 outside an epoch."""
-        return self._reader.num_ready if self._reader is not None else -1
+        """Windows, or batches from the cache, that are read ahead and wait; -1 outside an epoch."""
+        return self._batches.num_ready if self._batches is not None else -1
 
     def close(self) -> None:
-        """Stop the reading threads or processes; a later epoch starts them again."""
+        """Stop all threads and processes; a later epoch starts them again."""
+        if self._builder is not None:
+            self._builder.stop()
+            self._builder = None
+        self._close_reader()
+        self._memory.release()
+
+    def _close_reader(self) -> None:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -164,13 +178,14 @@ class EventLoader:
             DataFileError: A file is damaged; names branch and entries.
             WorldError: A worker process died or does not answer.
         """
-        reader = self._reader = self._reader or window_reader(self.source, self.plan, self.options, self.slots)
-        reader.start(epoch, self.plan.windows(epoch, self.rank, start_step))
+        batches = self._batches = self._batch_source()
+        self._build_cache()
+        batches.start(epoch, start_step)
         seen = 0
         try:
             for step in range(start_step, self.plan.num_steps):
                 begin = time.perf_counter()
-                whole = self._batch(reader, epoch, step)
+                whole = self._weighted(batches.batch(epoch, step))
                 batch = self.excluded.left_out_of(self._from(position, whole))
                 self.data_wait_s += time.perf_counter() - begin
                 seen += whole.num_events
@@ -179,53 +194,39 @@ class EventLoader:
                 del whole, batch  # their memory serves the next batch
             self._audit(seen, start_step)
         finally:
-            reader.stop()
-            if (self.options.num_workers and not self.options.persistent_workers) or reader.is_closed:
-                self.close()
+            batches.stop()
+            self._batches = None
+            reader = self._reader
+            transient = self.options.num_workers and not self.options.persistent_workers
+            if reader is not None and (transient or reader.is_closed):
+                self._close_reader()
+
+    def _batch_source(self) -> BatchSource:
+        """Return what makes the batches: a complete cache goes before the reader of windows."""
+        cache = self.source.cache
+        if isinstance(cache, CachedEvents) and cache.is_complete and not self._has_own_reader:
+            self._close_reader()  # its buffers and processes are not needed any more
+            return CachedBatches(cache, self.plan, self.rank, self.options.num_threads, self._memory)
+        self._reader = self._reader or window_reader(self.source, self.plan, self.options, self.slots)
+        return WindowBatches(self._reader, self.plan, self.rank, self._memory)
+
+    def _build_cache(self) -> None:
+        cache = self.source.cache
+        if self._builder is None and isinstance(cache, CachedEvents) and cache.builds and cache.missing():
+            self._builder = BackgroundBuilder(cache, self.rank / self.plan.world_size)
+            self._builder.start()
+
+    def _weighted(self, batch: EventBatch) -> EventBatch:
+        if self._weights is not None:
+            truth = {task: target.numpy() for task, target in batch.targets.items()}
+            batch.weight.copy_(torch.from_numpy(self._weights.weights(truth, batch.npho.numpy())))
+        return batch
 
     def _from(self, position: int, batch: EventBatch) -> EventBatch:
         """Return what a batch holds from a position of the epoch on."""
         if position <= batch.step * self.plan.global_batch_size:
             return batch
         return batch.take(np.flatnonzero(self.plan.batch_positions(batch.step, self.rank) >= position))
-
-    def _batch(self, reader: WindowReader, epoch: int, step: int) -> EventBatch:
-        layout = self.plan.batch_layout(epoch, step, self.rank)
-        batch = self._empty_batch(sum(len(places) for _, places, _ in layout), epoch, step)
-        identity = torch.empty((batch.num_events, 4), dtype=torch.int64)
-        tensors = [batch.npho, batch.time, *(batch.targets[task] for task in sorted(batch.targets)), identity]
-        for key, places, rows in layout:
-            for source, target in zip(reader.get(key).arrays(), tensors, strict=True):
-                gather(torch.from_numpy(source), target, places, torch.from_numpy(rows))
-            if self.plan.is_used_up(epoch, key, self.rank, step + 1):
-                reader.retire(key)
-        if self._weights is not None:
-            truth = {task: target.numpy() for task, target in batch.targets.items()}
-            batch.weight.copy_(torch.from_numpy(self._weights.weights(truth, batch.npho.numpy())))
-        numbers = identity.numpy()
-        return replace(
-            batch,
-            file_index=numbers[:, 0].astype(np.int32),
-            entry=numbers[:, 1].copy(),
-            run=numbers[:, 2].copy(),
-            event=numbers[:, 3].copy(),
-        )
-
-    def _empty_batch(self, num_events: int, epoch: int, step: int) -> EventBatch:
-        pin = self.options.pin_memory
-        numbers = np.empty(0, np.int64)
-        return EventBatch(
-            npho=torch.empty((num_events, NUM_SENSORS), pin_memory=pin),
-            time=torch.empty((num_events, NUM_SENSORS), pin_memory=pin),
-            targets={t: torch.empty((num_events, d), pin_memory=pin) for t, d in self.source.widths.items()},
-            weight=torch.ones(num_events, pin_memory=pin),
-            file_index=numbers.astype(np.int32),
-            entry=numbers,
-            run=numbers,
-            event=numbers,
-            epoch=epoch,
-            step=step,
-        )
 
     def _audit(self, seen: int, start_step: int) -> None:
         expected = self.plan.events_of_rank(self.rank, start_step)
@@ -259,16 +260,6 @@ def window_reader(
         start = (options.mp_context, options.timeout_s)
         return ProcessReader(source, plan, options.num_threads, resident, options.num_workers, start, slots)
     return ThreadReader(source, plan, options.num_threads, resident, slots)
-
-
-def gather(source: torch.Tensor, target: torch.Tensor, places: npt.NDArray[np.int64], rows: torch.Tensor) -> None:
-    """Copy ``rows`` of a window's tensor, shape (N, ...), to ``places`` of a batch's tensor, shape (B, ...)."""
-    step = int(places[1] - places[0]) if len(places) > 1 else 1
-    if (np.diff(places) == step).all():
-        # Straight into the strided rows: one pass less over the memory than index_copy_.
-        torch.index_select(source, 0, rows, out=target[int(places[0]) : int(places[-1]) + 1 : step])
-    else:
-        target.index_copy_(0, torch.from_numpy(places), source.index_select(0, rows))
 
 
 def _resident_windows(plan: DataPlan, options: LoaderOptions) -> int:

@@ -116,18 +116,21 @@ class DataPlan:
 
     def batch_events(self, epoch: int, step: int, rank: int) -> tuple[npt.NDArray[np.int32], IntArray]:
         """Return the identity of a batch: file indices, shape (n,), and entries, shape (n,); n may be 0."""
-        order = self.order(epoch)
-        virtual = order.virtual_index(self.batch_positions(step, rank))
-        run, offset = order.locate(virtual)
-        block = order.blocks[run]
-        file_index = self._blocks.file_index[block].astype(np.int32)
-        entry = self._blocks.first[block] + offset
+        file_index, entry = self.batch_places(epoch, step, rank)
         for index in np.unique(file_index):
             selected = self.files[index].selected
             if selected is not None:
                 rows = file_index == index
                 entry[rows] = selected[entry[rows]]
         return file_index, entry
+
+    def batch_places(self, epoch: int, step: int, rank: int) -> tuple[npt.NDArray[np.int32], IntArray]:
+        """Return file indices of a batch, shape (n,), and places among the served events of each file, shape (n,)."""
+        order = self.order(epoch)
+        virtual = order.virtual_index(self.batch_positions(step, rank))
+        run, offset = order.locate(virtual)
+        block = order.blocks[run]
+        return self._blocks.file_index[block].astype(np.int32), self._blocks.first[block] + offset
 
     def windows(self, epoch: int, rank: int, start_step: int = 0) -> list[WindowKey]:
         """Return the windows a rank needs from a step on, in the order in which they are first needed."""

@@ -51,6 +51,11 @@ class WindowArrays:
         npho, time, *targets, identity = arrays
         return cls(npho, time, dict(zip(sorted(widths), targets, strict=True)), identity)
 
+    def rows(self, start: int, stop: int) -> WindowArrays:
+        """Return the events ``[start, stop)``; nothing is copied."""
+        targets = {task: target[start:stop] for task, target in self.targets.items()}
+        return WindowArrays(self.npho[start:stop], self.time[start:stop], targets, self.identity[start:stop])
+
     def arrays(self) -> list[Array]:
         """Return all arrays, tasks in order of their names."""
         return [self.npho, self.time, *(self.targets[task] for task in sorted(self.targets)), self.identity]

@@ -1,0 +1,173 @@
+"""One finished cache file, mapped into memory.
+
+Axes: n events asked for, S sensors (4760), D numbers of all tasks.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from xectool.data.cache.codec import CHANNELS, NPHO, TIME, Codec, Compact, Lossless, fill_in
+from xectool.data.cache.layout import (
+    CHECKSUMS,
+    HEADER_BYTES,
+    NUMBERS,
+    TRUTH,
+    CacheLayout,
+    DamagedCacheError,
+    row_checksums,
+    unpack_header,
+)
+from xectool.data.cache.writing import tables_digest
+from xectool.data.window import WindowArrays
+
+IntArray = npt.NDArray[np.int64]
+
+# Mapped pages count as memory of the process although the kernel may take them back; they are let go after so much.
+_MAPPED_BYTES: Final = 64_000_000
+# Events that go through a buffer in the processor's cache on their way to rows that lie apart.
+_BLOCK_ROWS: Final = 8
+_NO_EXCEPTIONS: Final = np.empty((0, 3), np.int64)
+
+
+class CachedFile:
+    """Events of one source file; safe to read from threads.
+
+    A shared lock on the file says to other processes that it is in use.
+
+    Args:
+        path: The cache file.
+
+    Raises:
+        FileNotFoundError: It is not there.
+        DamagedCacheError: It is not whole.
+
+    Attributes:
+        verified: Which events were found sound by this process, shape (N,).
+        tasks: Columns of the truth of each task.
+        inode: Number of the file, another one for a file that was built again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            self._facts = unpack_header(os.pread(descriptor, HEADER_BYTES, 0))
+            self._codec: Codec = Lossless() if self._facts["codec"] == Lossless.name else Compact()
+            widths = self._facts["tasks"]
+            self._layout = CacheLayout.of(self._facts["num_events"], self._codec.dtype, sum(widths.values()))
+            status = os.fstat(descriptor)
+            self.inode = status.st_ino
+            self._check_size(status.st_size)
+            self._map = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
+        except BlockingIOError as error:  # being thrown away by another process
+            raise FileNotFoundError(path) from error
+        finally:
+            os.close(descriptor)
+        self._arrays = self._layout.arrays(self._map)
+        self._exceptions = self._tables()
+        self._read_bytes = 0
+        self._rest_is_sound: bool | None = None
+        self.verified = np.zeros(self.num_events, np.bool_)
+        edges = np.cumsum([0, *widths.values()])
+        self.tasks = {task: slice(*edges[at : at + 2]) for at, task in enumerate(widths)}
+
+    @property
+    def num_events(self) -> int:
+        """Count of events."""
+        return self._layout.num_events
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """What the events are a copy of."""
+        found: dict[str, Any] = self._facts["source"]
+        return found
+
+    def sound(self, rows: IntArray) -> npt.NDArray[np.bool_]:
+        """Return which of the events, shape (n,), are what was written; each is looked at once in a process."""
+        fresh = rows[~self.verified[rows]]
+        for row in fresh.tolist():
+            self.verified[row] = row_checksums(self._arrays, row) == tuple(self._arrays[CHECKSUMS][row].tolist())
+        return np.asarray(self.verified[rows])
+
+    def read(self, rows: IntArray, out: WindowArrays, places: IntArray | None = None) -> None:
+        """Fill ``out`` with the events at ``rows``, shape (n,), but for file index and entry.
+
+        Args:
+            rows: Events of the file.
+            out: Where they go.
+            places: Rows of ``out`` they go to, shape (n,); None: all of ``out``, in order.
+        """
+        for name, target in ((NPHO, out.npho), (TIME, out.time)):
+            if self._decode(name, rows, target, places):
+                exceptions = self._exceptions_of(name, rows)
+                exceptions[:, 0] = exceptions[:, 0] if places is None else places[exceptions[:, 0]]
+                fill_in(target, exceptions)
+        into = slice(None) if places is None else places
+        truth = self._arrays[TRUTH][rows]
+        for task, target in out.targets.items():
+            target[into] = truth[:, self.tasks[task]]
+        out.identity[into, 2:] = self._arrays[NUMBERS][rows]
+        self._read_bytes += len(rows) * self._layout.sections[NPHO].row_bytes * len(CHANNELS)
+        if self._read_bytes > _MAPPED_BYTES:
+            self._read_bytes = 0
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+    def numbers_are_sound(self) -> bool:
+        """Return whether truth, run and event numbers of all events are what was written."""
+        if self._rest_is_sound is None:
+            found = [tables_digest([self._arrays[name]]) for name in (TRUTH, NUMBERS)]
+            self._rest_is_sound = found == self._facts["columns"]
+        return self._rest_is_sound
+
+    def truth(self, task: str) -> npt.NDArray[np.float32]:
+        """Return the truth of a task for all events, shape (N, width of the task)."""
+        return np.array(self._arrays[TRUTH][:, self.tasks[task]])
+
+    def numbers(self) -> IntArray:
+        """Return run and event number of all events, shape (N, 2)."""
+        return np.array(self._arrays[NUMBERS])
+
+    def _decode(self, name: str, rows: IntArray, out: npt.NDArray[np.float32], places: IntArray | None) -> bool:
+        stored = self._arrays[name]
+        if places is None:
+            return self._codec.decode(name, stored, rows, out)
+        scratch, left = np.empty((_BLOCK_ROWS, stored.shape[1]), np.float32), False
+        for start in range(0, len(rows), _BLOCK_ROWS):
+            block = rows[start : start + _BLOCK_ROWS]
+            left |= self._codec.decode(name, stored, block, scratch[: len(block)])
+            out[places[start : start + _BLOCK_ROWS]] = scratch[: len(block)]
+        return left
+
+    def _exceptions_of(self, name: str, rows: IntArray) -> IntArray:
+        """Return the exceptions of the rows with their places in ``rows`` instead, shape (m, 3)."""
+        table = self._exceptions[name]
+        first = np.searchsorted(table[:, 0], rows, side="left")
+        counts = np.searchsorted(table[:, 0], rows, side="right") - first
+        place = np.repeat(np.arange(len(rows)), counts)
+        inside = np.arange(len(place)) - np.repeat(np.cumsum(counts) - counts, counts)
+        found: IntArray = table[first[place] + inside]
+        found[:, 0] = place
+        return found
+
+    def _tables(self) -> dict[str, IntArray]:
+        tables, offset = {}, self._layout.end
+        for name, count in zip(CHANNELS, self._facts["exceptions"], strict=True):
+            tables[name] = np.array(np.ndarray((count, 3), np.int64, self._map, offset)) if count else _NO_EXCEPTIONS
+            offset += 24 * count
+        found = tables_digest([self._arrays[CHECKSUMS], *tables.values()])
+        if found != self._facts["tables"]:
+            raise DamagedCacheError("its tables are not what was written")
+        return tables
+
+    def _check_size(self, size: int) -> None:
+        expected = self._layout.end + 24 * sum(self._facts["exceptions"])
+        if size != expected:
+            raise DamagedCacheError(f"it has {size} bytes instead of {expected}")

@@ -1,0 +1,181 @@
+"""How readings lie in the cache: as they are, or as 16-bit codes far finer than a sensor resolves.
+
+Axes: N events, S sensors (4760).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from xectool.detector.constants import DEAD_VALUE
+
+Array = npt.NDArray[Any]
+
+NPHO, TIME = "npho", "time"
+CHANNELS: Final = (NPHO, TIME)
+# Codes that are no values: 1e10, "no reading", and a value that is kept as it is in a list of exceptions.
+_NO_READING: Final = np.int16(-32768)
+_EXCEPTION: Final = np.int16(-32767)
+_LARGEST_CODE: Final = 32766
+# Codes a square root of a photon: the step is at most 0.24 % of the photon statistics sqrt(8.3 n), and the edge between
+# two codes lies on 100 photons (10 x 145.05 = 1450.5), the usual threshold for a time.
+_CODES_PER_ROOT: Final = 145.05
+_TIME_STEP_S: Final = 5e-12
+# Events of a block while codes are turned into numbers: what is made on the way stays in the processor's cache.
+_BLOCK_ROWS: Final = 8
+_NO_EXCEPTIONS: Final = np.empty((0, 3), np.int64)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Readings of one channel as they are stored.
+
+    Attributes:
+        stored: Numbers or codes, shape (N, S).
+        exceptions: Row, sensor and the bits of each float32 that no code carries, shape (n, 3), ascending.
+    """
+
+    stored: Array
+    exceptions: npt.NDArray[np.int64]
+
+
+class Codec(ABC):
+    """Abstract: turns readings into what is stored, and back.
+
+    Attributes:
+        name: As headers of cache files give it.
+        dtype: Type of a stored number.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+
+    @abstractmethod
+    def encode(self, channel: str, values: npt.NDArray[np.float32]) -> Encoded:
+        """Return readings of a channel, shape (N, S), as they are stored."""
+
+    @abstractmethod
+    def decode(self, channel: str, stored: Array, rows: npt.NDArray[np.int64], out: npt.NDArray[np.float32]) -> bool:
+        """Fill ``out``, shape (n, S), with the rows of ``stored``; True if exceptions remain to be filled in."""
+
+    def round_trip(self, channel: str, values: npt.NDArray[np.float32]) -> None:
+        """Replace readings, shape (N, S), by what they are after they were stored."""
+        encoded = self.encode(channel, values)
+        self.decode(channel, encoded.stored, np.arange(len(values)), values)
+        fill_in(values, encoded.exceptions)
+
+
+class Lossless(Codec):
+    """Readings as they are: float32, every bit kept."""
+
+    name = "lossless"
+    dtype = np.dtype(np.float32)
+
+    def encode(self, channel: str, values: npt.NDArray[np.float32]) -> Encoded:
+        """Return the readings themselves."""
+        return Encoded(values, _NO_EXCEPTIONS)
+
+    def decode(self, channel: str, stored: Array, rows: npt.NDArray[np.int64], out: npt.NDArray[np.float32]) -> bool:
+        """Copy the rows."""
+        # numpy's "raise" mode would copy everything once more to be able to undo it
+        np.take(stored, rows, axis=0, out=out, mode="clip")
+        return False
+
+    def round_trip(self, channel: str, values: npt.NDArray[np.float32]) -> None:
+        """Leave the readings as they are."""
+
+
+class Compact(Codec):
+    """Signed 16-bit codes: the square root of the photons in steps of 1/145.05, the time in steps of 5 ps.
+
+    1e10, "no reading", has a code of its own. Whatever a code does not carry is an exception and stays the float32 it
+    was: NaN, infinity, readings beyond ±51 000 photons or ±164 ns, and those that a code would move across a threshold.
+
+    Args:
+        thresholds: Photon numbers that readings are compared with.
+    """
+
+    name = "compact"
+    dtype = np.dtype(np.int16)
+
+    def __init__(self, thresholds: Sequence[float] = ()) -> None:
+        self.thresholds = tuple(sorted({0.0, *(float(value) for value in thresholds)}))
+
+    def encode(self, channel: str, values: npt.NDArray[np.float32]) -> Encoded:
+        """Return codes, and the readings that no code carries."""
+        stored, found = np.empty(values.shape, np.int16), [_NO_EXCEPTIONS]
+        for start in range(0, len(values), _BLOCK_ROWS):
+            rows = slice(start, start + _BLOCK_ROWS)
+            exceptions = self._encode_block(channel, values[rows], stored[rows])
+            exceptions[:, 0] += start
+            found.append(exceptions)
+        return Encoded(stored, np.concatenate(found))
+
+    def _encode_block(self, channel: str, values: Array, stored: Array) -> npt.NDArray[np.int64]:
+        with np.errstate(invalid="ignore", over="ignore"):
+            if channel == NPHO:
+                scaled = np.copysign(np.sqrt(np.abs(values)) * np.float32(_CODES_PER_ROOT), values)
+            else:
+                scaled = values / np.float32(_TIME_STEP_S)
+            carried = np.abs(scaled) <= _LARGEST_CODE  # NaN compares false
+            np.copyto(stored, np.rint(scaled, out=scaled), casting="unsafe")
+        if channel == NPHO:
+            carried &= self._on_the_same_side(values, stored)
+        unknown = values == np.float32(DEAD_VALUE)
+        stored[~carried] = _EXCEPTION
+        stored[unknown] = _NO_READING
+        row, sensor = np.nonzero(~(carried | unknown))
+        bits = values[row, sensor].view(np.uint32).astype(np.int64)
+        return np.stack([row, sensor, bits], axis=1).astype(np.int64)
+
+    def decode(self, channel: str, stored: Array, rows: npt.NDArray[np.int64], out: npt.NDArray[np.float32]) -> bool:
+        """Turn codes into readings, some events at a time."""
+        codes = np.empty((_BLOCK_ROWS, stored.shape[1]), np.int16)
+        scratch = np.empty(codes.shape, np.float32)
+        special = np.empty(codes.shape, np.bool_)
+        left = False
+        for start in range(0, len(rows), _BLOCK_ROWS):
+            count = min(_BLOCK_ROWS, len(rows) - start)
+            block = (codes[:count], scratch[:count], special[:count])
+            np.take(stored, rows[start : start + count], axis=0, out=block[0], mode="clip")
+            left |= _numbers(channel, block, out[start : start + count])
+        return left
+
+    def _on_the_same_side(self, values: Array, stored: Array) -> npt.NDArray[np.bool_]:
+        """Return where a reading and its code are on the same side of every threshold."""
+        decoded = np.empty(values.shape, np.float32)
+        self.decode(NPHO, stored, np.arange(len(values)), decoded)
+        same = np.ones(values.shape, np.bool_)
+        with np.errstate(invalid="ignore"):
+            for threshold in self.thresholds:
+                same &= (values >= np.float32(threshold)) == (decoded >= np.float32(threshold))
+        return same
+
+
+def fill_in(out: npt.NDArray[np.float32], exceptions: npt.NDArray[np.int64]) -> None:
+    """Put exceptions, shape (n, 3), into readings, shape (N, S)."""
+    if len(exceptions):
+        out[exceptions[:, 0], exceptions[:, 1]] = exceptions[:, 2].astype(np.uint32).view(np.float32)
+
+
+def _numbers(channel: str, block: tuple[Array, Array, Array], out: npt.NDArray[np.float32]) -> bool:
+    codes, scratch, special = block
+    np.copyto(out, codes)
+    np.less_equal(codes, _EXCEPTION, out=special)
+    if channel == NPHO:
+        np.abs(out, out=scratch)
+        scratch *= np.float32(_CODES_PER_ROOT**-2)
+        out *= scratch
+        np.copyto(out, np.float32(DEAD_VALUE), where=special)
+    else:
+        # Most times are 1e10; beside it the time is nothing in float32, so a sum does what a choice would, faster.
+        out *= np.float32(_TIME_STEP_S)
+        np.multiply(special, np.float32(DEAD_VALUE), out=scratch)
+        out += scratch
+    return bool((codes == _EXCEPTION).any())

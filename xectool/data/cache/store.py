@@ -1,0 +1,178 @@
+"""The directory of cache files: finds them, has one process at a time build each, and keeps them below a limit."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from xectool.data.cache.cached_file import CachedFile
+from xectool.data.cache.layout import DamagedCacheError
+from xectool.errors import DiskError
+from xectool.runlog.lock import ProcessLock
+
+_LOG = logging.getLogger(__name__)
+
+SUFFIX: Final = ".events"
+# Without a limit of the user's, so much of the disk stays free for others.
+_FREE_SHARE: Final = 0.1
+# Locks are held by processes; threads of one process are kept apart by this.
+_BUILDING: set[Path] = set()
+_BUILDING_LOCK = threading.Lock()
+
+
+@dataclass(frozen=True)
+class CacheStore:
+    """Cache files by the digest of what they are a copy of; can go to other processes.
+
+    Attributes:
+        directory: Where they lie.
+        limit_bytes: What all files together may take; None leaves a tenth of the disk free.
+    """
+
+    directory: Path
+    limit_bytes: int | None = None
+
+    def path(self, digest: str) -> Path:
+        """Return the place of a cache file."""
+        return self.directory / f"{digest}{SUFFIX}"
+
+    def prepare(self) -> None:
+        """Make the directory.
+
+        Raises:
+            DiskError: It cannot be made or written.
+        """
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            writable = os.access(self.directory, os.W_OK)
+        except OSError as error:
+            raise _unusable(self.directory, error.strerror or str(error)) from error
+        if not writable:
+            raise _unusable(self.directory, "no permission to write")
+
+    def find(self, digest: str, source: dict[str, Any]) -> CachedFile | None:
+        """Return the finished cache file of a source, None where there is none; a damaged one is thrown away.
+
+        Args:
+            digest: Of the source.
+            source: The source's identity; a file that is a copy of something else does not count.
+        """
+        path = self.path(digest)
+        try:
+            found = CachedFile(path)
+            if found.source != source:
+                raise DamagedCacheError("it is a copy of something else")
+            os.utime(path)
+        except (FileNotFoundError, PermissionError):
+            return None
+        except (DamagedCacheError, OSError, ValueError, KeyError, TypeError) as error:
+            self.discard(digest, f"{error}")
+            return None
+        return found
+
+    def discard(self, digest: str, reason: str) -> None:
+        """Throw a cache file away and say why; it is built again."""
+        path = self.path(digest)
+        with contextlib.suppress(OSError):
+            path.unlink()
+        _LOG.warning(
+            "XT-CACHE-DAMAGED: %s is damaged (%s): events are read from the ROOT file, and it is built again",
+            path,
+            reason,
+        )
+
+    @contextlib.contextmanager
+    def building(self, digest: str) -> Iterator[bool]:
+        """Hold the right to build a file; gives False where another process or thread has it or has done it."""
+        path = self.path(digest)
+        lock = ProcessLock(path.with_suffix(".lock"))
+        with _BUILDING_LOCK:
+            mine = path not in _BUILDING
+            _BUILDING.add(path)
+        try:
+            held = mine and lock.acquire()
+            yield held and not path.exists()
+            if held:
+                # Whoever waits for the name would lock a file without one; both look for the finished file afterwards.
+                lock.path.unlink(missing_ok=True)
+        finally:
+            lock.release()
+            if mine:
+                with _BUILDING_LOCK:
+                    _BUILDING.discard(path)
+
+    def make_room(self, num_bytes: int, keep: Collection[str]) -> bool:
+        """Throw away the files unused for longest until ``num_bytes`` more fit; False where they cannot.
+
+        Files of this data set (``keep``, digests), files another process has open, and files being built stay.
+        """
+        kept = {self.path(digest) for digest in keep}
+        files = sorted(self._files(), key=lambda item: item[1].st_mtime)
+        used = sum(status.st_size for _, status in files)
+        room = self._room(used) - num_bytes
+        for path, status in files:
+            if room >= 0:
+                break
+            if path not in kept and _remove_unused(path):
+                _LOG.info("cache: %s, unused for longest, made room", path.name)
+                room += status.st_size
+        return room >= 0
+
+    def clean(self) -> None:
+        """Throw away what killed builders left behind."""
+        for part in self.directory.glob(f"*{SUFFIX}.part"):
+            path = part.with_suffix("")
+            lock = ProcessLock(path.with_suffix(".lock"))
+            with _BUILDING_LOCK:
+                if path not in _BUILDING and lock.acquire():
+                    part.unlink(missing_ok=True)
+                    lock.path.unlink(missing_ok=True)
+            lock.release()
+
+    def used_bytes(self) -> int:
+        """Return what all cache files take."""
+        return sum(status.st_size for _, status in self._files())
+
+    def _room(self, used: int) -> int:
+        disk = shutil.disk_usage(self.directory)
+        free = disk.free - (int(_FREE_SHARE * disk.total) if self.limit_bytes is None else 0)
+        return free if self.limit_bytes is None else min(disk.free, self.limit_bytes - used)
+
+    def _files(self) -> list[tuple[Path, os.stat_result]]:
+        found = []
+        for path in self.directory.glob(f"*{SUFFIX}"):
+            with contextlib.suppress(FileNotFoundError):
+                found.append((path, path.stat()))
+        return found
+
+
+def _remove_unused(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _unusable(directory: Path, reason: str) -> DiskError:
+    return DiskError(
+        f"the cache directory cannot be used: {reason}",
+        where=f"data.cache: {directory}",
+        fix="--set data.cache=DIR   # on a local disk, or --set data.cache=off",
+        code="XT-CACHE-PLACE",
+    )
