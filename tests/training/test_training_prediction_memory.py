@@ -99,7 +99,8 @@ def test_nothing_of_a_batch_is_left_when_the_next_is_read(
 
 @pytest.mark.slow
 def test_five_times_the_events_need_the_same_memory(sensor_config: Callable[..., Path], tmp_path: Path) -> None:
-    config = sensor_config("inpainter", encoder_dim=32, outer_fine_pool=[15, 9], dim_feedforward=32, prior="none")
+    small = {"encoder_dim": 32, "outer_fine_pool": [15, 9], "dim_feedforward": 32}
+    config = sensor_config("inpainter", head_type="cross_attention", **small)
     model = str(engine.train(config, run_name="small", max_steps=1).checkpoint_last)
     files = tmp_path / "files"
     files.mkdir()
