@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 QUICKSTART ?= quickstart
 
-.PHONY: quickstart test test-fast check format bench bench-diagnosis clean
+.PHONY: quickstart test test-fast check format bench bench-diagnosis docs reference clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -26,15 +26,15 @@ test-fast: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow"
 
 check: $(STAMP)  ## the one gate: format, lint, types, layers, tests
-	$(BIN)/ruff format --check xectool tests benchmarks
-	$(BIN)/ruff check xectool tests benchmarks
+	$(BIN)/ruff format --check xectool tests benchmarks docs/reference examples
+	$(BIN)/ruff check xectool tests benchmarks docs/reference examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 format: $(STAMP)
-	$(BIN)/ruff format xectool tests benchmarks
-	$(BIN)/ruff check --fix xectool tests benchmarks
+	$(BIN)/ruff format xectool tests benchmarks docs/reference examples
+	$(BIN)/ruff check --fix xectool tests benchmarks docs/reference examples
 
 bench: $(STAMP)  ## ratios against plain PyTorch and plain uproot, in one run
 	$(BIN)/python -m benchmarks.run
@@ -43,6 +43,12 @@ bench-diagnosis: export OMP_NUM_THREADS ?= 1
 
 bench-diagnosis: $(STAMP)  ## how often `diagnose run` names what was done to real trainings
 	$(BIN)/python -m benchmarks.diagnosis
+
+docs: $(STAMP)  ## the documentation as a site, in build/site; fetches nothing
+	$(BIN)/zensical build --strict
+
+reference: $(STAMP)  ## the reference pages, from the code
+	$(BIN)/python docs/reference/generate.py
 
 clean:
 	rm -rf $(VENV) $(QUICKSTART) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -14,20 +14,22 @@ import yaml
 from xectool import engine
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCKS = [(page, block) for page in PAGES for block in BLOCK.findall(page.read_text())]
 
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory as the documentation assumes it: data/train.root, data/val.root, examples/."""
+    """A directory as the documentation assumes it: data/train.root, data/val.root, examples/, artifacts/example/."""
     directory = tmp_path_factory.mktemp("docs")
     engine.simulate(str(directory / "data" / "train.root"), events=48, seed=1)
     engine.simulate(str(directory / "data" / "val.root"), events=16, seed=2)
     shutil.copytree(ROOT / "examples", directory / "examples")
     for path in (directory / "examples").glob("*.yaml"):
         path.write_text(in_small(path.read_text()))
+    places = [item.replace("/runs", "/artifacts") for item in settings(directory)]
+    engine.train(directory / "examples" / "regressor.yaml", overrides=places, run_name="example", max_steps=4)
     return directory
 
 
