@@ -2,7 +2,9 @@ import json
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+import uproot
 from xectool.cli import boundary
 from xectool.cli.app import app
 from xectool.runlog.records import EpochRecord
@@ -45,6 +47,19 @@ def test_comparison_shows_the_differing_key(root, capsys):
     assert [item["key"] for item in result["config"]] == ["training.lr"]
     assert boundary.run(app, ["runs", "compare", str(root / "one"), str(root / "two")]) == 0
     assert "training.lr" in capsys.readouterr().err
+
+
+def test_comparison_shows_errors_where_the_events_are_the_same(root, capsys):
+    truth = np.linspace(0.02, 0.06, 40)
+    for name, offset in (("one", 0.001), ("two", 0.002)):
+        columns = {key: np.arange(40) for key in ("file_index", "entry", "run", "event")}
+        with uproot.recreate(root / name / "predictions.root") as file:
+            file["tree"] = {**columns, "pred_energy": truth + offset * np.cos(truth * 1e3), "truth_energy": truth}
+    assert boundary.run(app, ["runs", "compare", str(root / "one"), str(root / "two")]) == 0
+    shown = capsys.readouterr().err
+    (line,) = (line for line in shown.splitlines() if "energy_res_68pct" in line)
+    assert line.count("±") == 3
+    assert "errors from 40 events" in shown
 
 
 def test_directory_that_is_no_run_is_the_users_to_fix(root, capsys):

@@ -83,22 +83,6 @@ def test_absent_directory_names_the_option(tmp_path):
         runs.list_runs(tmp_path / "absent")
 
 
-def test_comparison_shows_differing_keys_and_metrics_of_the_best_epochs(tmp_path):
-    first = make_run(tmp_path / "a", [3.0, 1.0])
-    second = make_run(tmp_path / "b", [2.0, 4.0], lr=1e-4)
-    compared = runs.compare(first, second)
-    assert [(item.key, item.first, item.second) for item in compared.config] == [("training.lr", 1e-3, 1e-4)]
-    metrics = {item.key: (item.first, item.second) for item in compared.metrics}
-    assert metrics["val/loss"] == (1.0, 2.0)
-    assert metrics["epoch"] == (2, 1)
-
-
-def test_comparison_with_a_directory_that_is_no_run_is_refused(tmp_path):
-    make_run(tmp_path / "a", [1.0])
-    with pytest.raises(UsageError, match="name the directory of a run"):
-        runs.compare(tmp_path / "a", tmp_path)
-
-
 def test_sync_of_a_run_without_tracking_says_how_to_track(tmp_path):
     with pytest.raises(UsageError, match=r"mlflow\.enabled=true"):
         runs.sync(make_run(tmp_path / "a", [1.0]))

@@ -29,7 +29,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in (directory / "examples").glob("*.yaml"):
         path.write_text(in_small(path.read_text()))
     places = [item.replace("/runs", "/artifacts") for item in settings(directory)]
-    engine.train(directory / "examples" / "regressor.yaml", overrides=places, run_name="example", max_steps=4)
+    engine.train(directory / "examples" / "regressor.yaml", overrides=places, run_name="example", max_steps=6)
     return directory
 
 

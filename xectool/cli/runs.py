@@ -1,8 +1,7 @@
-"""``xectool runs``: the table of runs, the comparison of two, and the replay into MLflow."""
+"""``xectool runs``: the table of runs, their comparison, and the replay into MLflow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,9 +10,9 @@ from xectool.cli.options import JsonOption
 from xectool.cli.render import Output, table
 
 if TYPE_CHECKING:
-    from xectool.engine.runs import RunDifference, RunRow
+    from xectool.engine.runs import RunDifference, RunRow, RunsCompared
 
-app = typer.Typer(help="List runs, compare two, or bring MLflow up to date.", invoke_without_command=True)
+app = typer.Typer(help="List runs, compare them, or bring MLflow up to date.", invoke_without_command=True)
 
 COLUMNS = ("run", "status", "epochs", "steps", "val/loss", "at epoch", "started")
 
@@ -22,32 +21,41 @@ COLUMNS = ("run", "status", "epochs", "steps", "val/loss", "at epoch", "started"
 def list_runs(
     context: typer.Context,
     root: Annotated[str, typer.Option(metavar="DIR", help="Directory that holds the runs.")] = "artifacts",
+    tracking_uri: Annotated[
+        str | None, typer.Option(metavar="URI", help="List the runs of this MLflow database instead: sqlite:///FILE.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """List the runs below a directory, live ones included."""
+    """List the runs below a directory, or in an MLflow database, live ones included."""
     if context.invoked_subcommand is not None:
         return
     from xectool import engine
 
-    result = engine.runs.list_runs(root)
+    result = engine.runs.list_runs(root, tracking_uri)
     rows = [[run.name, run.status, run.epochs, run.steps, *_best(run), run.started[:16]] for run in result.runs]
-    title = f"{len(rows)} run{'' if len(rows) == 1 else 's'} below {result.root}"
+    title = f"{len(rows)} run{'' if len(rows) == 1 else 's'} in {result.root}"
     Output("runs", json).result(result, human=lambda screen: screen.print(table(title, COLUMNS, rows)))
 
 
 @app.command()
 def compare(
-    first: Annotated[str, typer.Argument(metavar="A", help="Run directory.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="Run directory.")],
+    first: Annotated[str, typer.Argument(metavar="A", help="Run directory, or a run of --tracking-uri.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="The same.")],
+    others: Annotated[list[str] | None, typer.Argument(metavar="[C…]", help="Further ones.")] = None,
+    tracking_uri: Annotated[
+        str | None, typer.Option(metavar="URI", help="MLflow database in which names that are no directories are.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Show which configuration keys of two runs differ, and the metrics of their best epochs."""
+    """Show which configuration keys of runs differ, and the metrics of their best epochs with errors."""
     from xectool import engine
 
-    result = engine.runs.compare(first, second)
+    result = engine.runs.compare(first, second, *(others or ()), tracking_uri=tracking_uri)
+    title = "metrics of the best epoch" + (f", errors from {result.events} events" if result.events else "")
+    keys = [[item.key, *map(_shown, item.values)] for item in result.config]
     drawings = [
-        table(f"{len(result.config)} keys differ", ["key", first, second], _rows(result.config)),
-        table("metrics of the best epoch", ["metric", first, second], _rows(result.metrics)),
+        table(f"{len(result.config)} keys differ", ["key", *result.runs], keys),
+        table(title, ["metric", *result.runs, *_change_titles(result)], [_metric_row(m) for m in result.metrics]),
     ]
     Output("runs", json).result(result, human=lambda screen: screen.print(*drawings))
 
@@ -72,8 +80,20 @@ def _best(run: RunRow) -> tuple[object, object]:
     return (run.best, run.best_epoch) if run.best_epoch else ("-", "-")
 
 
-def _rows(differences: Iterable[RunDifference]) -> list[list[object]]:
-    return [[item.key, _shown(item.first), _shown(item.second)] for item in differences]
+def _change_titles(result: RunsCompared) -> list[str]:
+    return [f"{name} minus first" for name in result.runs[1:]] if result.events else []
+
+
+def _metric_row(metric: RunDifference) -> list[object]:
+    if not metric.errors:
+        return [metric.key, *map(_shown, metric.values), *("" for _ in metric.values[1:])]
+    values = [_with_error(*pair) for pair in zip(metric.values, metric.errors, strict=True)]
+    changes = [_with_error(*pair) for pair in zip(metric.differences, metric.difference_errors, strict=True)]
+    return [metric.key, *values, *changes]
+
+
+def _with_error(value: object, error: object) -> str:
+    return f"{value:.4g} ± {error:.2g}"
 
 
 def _shown(value: object) -> object:

@@ -1,26 +1,24 @@
-"""The ``runs`` commands: list runs, compare two of them, bring a tracking database up to date."""
+"""The ``runs`` commands: list runs, compare them, bring a tracking database up to date."""
 
 from __future__ import annotations
 
 import datetime
 import math
-import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
 
-import yaml
-
-from xectool.config.serialize import dotted_values
+from xectool.engine.mlflow_runs import MlflowRun, mlflow_runs
+from xectool.engine.run_comparison import RunDifference, RunsCompared, compare
+from xectool.engine.run_files import BEST_METRIC, best_epoch, resolved_config
 from xectool.errors import UsageError
 from xectool.runlog.reader import RunReader
-from xectool.runlog.records import EpochRecord
 from xectool.runlog.storage import RECORD_DIR
 from xectool.training.tracking import resolve_uri, sync_run
 
-CONFIG_FILE: Final = "config.yaml"
-BEST_METRIC: Final = "val/loss"
+__all__ = [
+    "RunDifference", "RunRow", "RunsCompared", "RunsResult", "SyncResult", "compare", "list_runs", "sync",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class RunRow:
 
     Attributes:
         name: Name of the run.
-        path: Its directory.
+        path: Its directory, or ``mlflow:`` and the id of a run of a database.
         kind: ``regressor``, ``mae``, ``inpainter``, or empty where the configuration is missing or unreadable.
         status: ``running``, ``finished``, ``failed``, ``interrupted``, ``killed`` or ``unknown``; ``unreadable`` where
             the record is of a newer version.
@@ -62,32 +60,6 @@ class RunsResult:
 
 
 @dataclass(frozen=True)
-class RunDifference:
-    """One configuration key or metric of two runs; None where a run does not have it."""
-
-    key: str
-    first: Any
-    second: Any
-
-
-@dataclass(frozen=True)
-class RunsCompared:
-    """Two runs side by side.
-
-    Attributes:
-        first: Directory of the first run.
-        second: Directory of the second run.
-        config: The configuration keys on which they differ.
-        metrics: All metrics of the best epoch of each run.
-    """
-
-    first: str
-    second: str
-    config: tuple[RunDifference, ...]
-    metrics: tuple[RunDifference, ...]
-
-
-@dataclass(frozen=True)
 class SyncResult:
     """What a replay did: number of points logged now, into which database, as which MLflow run."""
 
@@ -96,32 +68,24 @@ class SyncResult:
     run_id: str
 
 
-def list_runs(root: Path | str = "artifacts") -> RunsResult:
-    """List the runs below a directory, live ones included.
+def list_runs(root: Path | str = "artifacts", tracking_uri: str | None = None) -> RunsResult:
+    """List the runs below a directory or in an MLflow database, live ones included.
 
     Args:
         root: Directory that holds run directories (``checkpoint.save_dir``), or a run directory.
+        tracking_uri: ``sqlite:///path`` of a database, of the older system too; then the directory is not looked at.
 
     Raises:
-        UsageError: The directory does not exist.
+        UsageError: The directory or database does not exist.
+        TrackerError: The database cannot be read.
     """
+    if tracking_uri is not None:
+        return RunsResult(tracking_uri, tuple(_mlflow_row(run) for run in mlflow_runs(tracking_uri)))
     place = Path(root).expanduser()
     if not place.is_dir():
         raise UsageError("no such directory", where=str(place), fix="xectool runs --root DIRECTORY_OF_YOUR_RUNS")
     rows = (_row(path) for path in _run_dirs(place))
     return RunsResult(str(place), tuple(sorted(rows, key=lambda row: row.started)))
-
-
-def compare(first: Path | str, second: Path | str) -> RunsCompared:
-    """Compare configuration and metrics of two runs.
-
-    Raises:
-        UsageError: A directory is not a run.
-    """
-    a, b = Path(first).expanduser(), Path(second).expanduser()
-    config = _differences(dotted_values(_config(a)), dotted_values(_config(b)))
-    metrics = _differences(_best_metrics(a), _best_metrics(b), only_unequal=False)
-    return RunsCompared(str(a), str(b), config, metrics)
 
 
 def sync(run_dir: Path | str, tracking_uri: str | None = None) -> SyncResult:
@@ -154,7 +118,7 @@ def _row(path: Path) -> RunRow:
         status, epochs = reader.status(), reader.epochs()
     except UsageError:  # one run of a newer version must not hide the others
         return RunRow(name, str(path), kind, "unreadable")
-    best = _best(epochs)
+    best = best_epoch(epochs)
     return RunRow(
         name=name,
         path=str(path),
@@ -169,47 +133,27 @@ def _row(path: Path) -> RunRow:
     )
 
 
+def _mlflow_row(run: MlflowRun) -> RunRow:
+    return RunRow(
+        name=run.name,
+        path=f"mlflow:{run.run_id}",
+        kind=run.params.get("kind", ""),
+        status=run.status,
+        epochs=run.epochs,
+        steps=run.steps,
+        best=run.best,
+        best_epoch=int(run.metrics["epoch"]) if math.isfinite(run.best) else 0,
+        started=_local_time(run.started_s) if run.started_s else "",
+        seconds=max(0.0, run.ended_s - run.started_s) if run.ended_s else 0.0,
+    )
+
+
 def _local_time(timestamp: float) -> str:
     return datetime.datetime.fromtimestamp(timestamp).astimezone().isoformat(timespec="seconds")
 
 
 def _kind(run_dir: Path) -> str:
     try:
-        return str(_config(run_dir).get("kind", ""))
+        return str(resolved_config(run_dir).get("kind", ""))
     except UsageError:
         return ""
-
-
-def _best(epochs: list[EpochRecord]) -> EpochRecord | None:
-    """Return the epoch of the lowest validation loss; a loss that is not finite is never the best."""
-    measured = [record for record in epochs if math.isfinite(record.metrics.get(BEST_METRIC, math.nan))]
-    return min(measured, key=lambda record: record.metrics[BEST_METRIC], default=None)
-
-
-def _best_metrics(run_dir: Path) -> dict[str, Any]:
-    epochs = RunReader(run_dir).epochs()
-    best = _best(epochs) or (epochs[-1] if epochs else None)
-    return {"epoch": best.epoch, **best.metrics} if best else {}
-
-
-def _config(run_dir: Path) -> Mapping[str, Any]:
-    path = run_dir / CONFIG_FILE
-    if not path.exists():
-        fix = "name the directory of a run; `xectool runs` lists them"
-        raise UsageError("this directory holds no resolved configuration", where=str(path), fix=fix)
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        content = str(error).partition("\n")[0]
-    if isinstance(content, Mapping):
-        return content
-    problem = f"the resolved configuration cannot be read: {content or 'it is empty'}"
-    raise UsageError(problem, where=str(path), fix=f"head {shlex.quote(str(path))}")
-
-
-def _differences(
-    first: Mapping[str, Any], second: Mapping[str, Any], *, only_unequal: bool = True
-) -> tuple[RunDifference, ...]:
-    keys = [*first, *(key for key in second if key not in first)]
-    pairs = (RunDifference(key, first.get(key), second.get(key)) for key in keys)
-    return tuple(pair for pair in pairs if not only_unequal or pair.first != pair.second)

@@ -5,16 +5,22 @@ Axes: B events.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from xectool.tasks.residuals import Columns, task_metrics
 
 NUM_RESAMPLES = 200
 """Bootstrap samples; the error of an error is then 1 / sqrt(2 x 200) = 5 %."""
+MAX_DRAWN = 20_000
+"""Events of a sample at most; from more of them the error is scaled by sqrt(drawn / B)."""
 _SEED = 20240601
+
+Draws = dict[str, npt.NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,7 @@ class PairedMetric:
         values: By variant.
         differences: Variant minus the reference variant, without the reference.
         errors: Standard error of each difference: variants see the same events, so most of the spread cancels.
+        value_errors: Standard error of each value.
     """
 
     task: str
@@ -34,6 +41,7 @@ class PairedMetric:
     values: Mapping[str, float]
     differences: Mapping[str, float] = field(default_factory=dict)
     errors: Mapping[str, float] = field(default_factory=dict)
+    value_errors: Mapping[str, float] = field(default_factory=dict)
 
 
 def paired_metrics(task: str, columns: Mapping[str, Columns], reference: str) -> list[PairedMetric]:
@@ -49,37 +57,37 @@ def paired_metrics(task: str, columns: Mapping[str, Columns], reference: str) ->
     """
     found = {name: task_metrics(task, variant) for name, variant in columns.items()}
     others = [name for name in columns if name != reference]
-    spread = _spread(task, columns, reference, others) if others else {}
+    draws, scale = _draws(task, columns)
+
+    def spread(values: npt.NDArray[np.float64]) -> float:
+        return float(np.std(values, ddof=1) * scale)
+
     return [
         PairedMetric(
             task,
             metric,
             {name: values.get(metric, float("nan")) for name, values in found.items()},
             {name: found[name].get(metric, float("nan")) - value for name in others},
-            {name: spread[name].get(metric, float("nan")) for name in others},
+            {name: spread(draws[name][metric] - draws[reference][metric]) for name in others},
+            {name: spread(draws[name][metric]) for name in columns},
         )
         for metric, value in found[reference].items()
     ]
 
 
-def _spread(
-    task: str, columns: Mapping[str, Columns], reference: str, others: Sequence[str]
-) -> dict[str, dict[str, float]]:
-    """Return the standard deviation over bootstrap samples of each difference, by variant and metric."""
-    num_events = len(columns[reference]["residual"])
-    if num_events < 2:
-        return {name: {} for name in others}
+def _draws(task: str, columns: Mapping[str, Columns]) -> tuple[dict[str, Draws], float]:
+    """Return every metric of every bootstrap sample by variant, and what their spread is to be multiplied with."""
+    num_events = len(next(iter(columns.values()))["residual"])
+    drawn = min(num_events, MAX_DRAWN)
+    draws: dict[str, Draws] = {name: defaultdict(_unknown) for name in columns}
     generator = np.random.default_rng(_SEED)
-    samples: dict[str, list[dict[str, float]]] = {name: [] for name in others}
-    for _ in range(NUM_RESAMPLES):
-        rows = generator.integers(0, num_events, num_events)
-        drawn = {
-            name: task_metrics(task, {key: column[rows] for key, column in variant.items()})
-            for name, variant in columns.items()
-        }
-        for name in others:
-            samples[name].append({m: drawn[name].get(m, float("nan")) - v for m, v in drawn[reference].items()})
-    return {
-        name: {metric: float(np.std([draw.get(metric, np.nan) for draw in draws], ddof=1)) for metric in draws[0]}
-        for name, draws in samples.items()
-    }
+    for sample in range(NUM_RESAMPLES if num_events > 1 else 0):
+        rows = generator.integers(0, num_events, drawn)
+        for name, variant in columns.items():
+            for metric, value in task_metrics(task, {key: column[rows] for key, column in variant.items()}).items():
+                draws[name][metric][sample] = value
+    return draws, float(np.sqrt(drawn / num_events)) if num_events else 1.0
+
+
+def _unknown() -> npt.NDArray[np.float64]:
+    return np.full(NUM_RESAMPLES, np.nan)

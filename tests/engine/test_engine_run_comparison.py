@@ -1,0 +1,161 @@
+"""Runs side by side: differing keys, metrics with errors, from run directories and from MLflow."""
+
+import contextlib
+import math
+import sqlite3
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import uproot
+import yaml
+from xectool.engine import runs
+from xectool.errors import TrackerError, UsageError
+from xectool.runlog.records import EpochRecord, StepRecord
+from xectool.runlog.writer import RunWriter
+
+EVENTS = 400
+
+
+def make_run(run_dir: Path, losses: list[float], *, lr: float = 1e-3) -> Path:
+    with RunWriter(run_dir) as writer:
+        config = {"kind": "regressor", "training": {"lr": lr, "seed": 42}, "data": {"train_path": "a.root"}}
+        (run_dir / "config.yaml").write_text(yaml.safe_dump(config))
+        for epoch, loss in enumerate(losses, 1):
+            now = time.time(), time.monotonic()
+            writer.step(StepRecord(epoch, epoch, *now, loss))
+            writer.epoch(EpochRecord(epoch, epoch, *now, {"val/loss": loss, "energy_res_68pct": loss / 100}))
+        writer.event("finished")
+    return run_dir
+
+
+def with_predictions(run_dir: Path, width: float, *, shared: float = 0.002, seed: int = 1, first: int = 0) -> Path:
+    """Write predictions whose residuals are a part that all runs share and a part of the run's own."""
+    common, own = np.random.default_rng(0), np.random.default_rng(seed)
+    truth = common.uniform(0.02, 0.06, EVENTS)
+    residual = shared * common.standard_normal(EVENTS) + width * own.standard_normal(EVENTS)
+    columns = {name: np.arange(first, first + EVENTS) for name in ("file_index", "entry", "run", "event")}
+    with uproot.recreate(run_dir / "predictions.root") as file:
+        file["tree"] = {
+            **columns,
+            "pred_energy": (truth + residual).astype(np.float32),
+            "truth_energy": truth.astype(np.float32),
+        }
+    return run_dir
+
+
+def test_comparison_shows_differing_keys_and_metrics_of_the_best_epochs(tmp_path):
+    first = make_run(tmp_path / "a", [3.0, 1.0])
+    second = make_run(tmp_path / "b", [2.0, 4.0], lr=1e-4)
+    compared = runs.compare(first, second)
+    assert [(item.key, item.first, item.second) for item in compared.config] == [("training.lr", 1e-3, 1e-4)]
+    metrics = {item.key: (item.first, item.second) for item in compared.metrics}
+    assert metrics["val/loss"] == (1.0, 2.0)
+    assert metrics["epoch"] == (2, 1)
+
+
+def test_comparison_with_a_directory_that_is_no_run_is_refused(tmp_path):
+    make_run(tmp_path / "a", [1.0])
+    with pytest.raises(UsageError, match="name the directory of a run"):
+        runs.compare(tmp_path / "a", tmp_path)
+
+
+def test_more_than_two_runs_have_a_value_each(tmp_path):
+    made = [make_run(tmp_path / str(lr), [1.0], lr=lr) for lr in (1e-3, 1e-3, 1e-4)]
+    compared = runs.compare(*made)
+    assert compared.runs == tuple(map(str, made))
+    assert [item.values for item in compared.config] == [(1e-3, 1e-3, 1e-4)]
+
+
+def test_metrics_have_the_errors_of_their_events(tmp_path):
+    first = with_predictions(make_run(tmp_path / "a", [1.0]), 0.001, seed=1)
+    second = with_predictions(make_run(tmp_path / "b", [1.0], lr=1e-4), 0.001, seed=2)
+    compared = runs.compare(first, second)
+    (metric,) = (item for item in compared.metrics if item.key == "energy_res_68pct")
+    expected = math.hypot(0.002, 0.001) * 0.994  # 68 % of a normal distribution lie within 0.994 sigma
+    assert compared.events == EVENTS
+    assert metric.values == (pytest.approx(expected, rel=0.2), pytest.approx(expected, rel=0.2))
+    # the 68 % quantile of N normal residuals has an error of 0.97 sigma / sqrt(N), to 30 % with one sample
+    assert metric.errors[0] == pytest.approx(0.97 * expected / math.sqrt(EVENTS), rel=0.3)
+    # what both runs share cancels in the difference
+    assert metric.difference_errors[0] < 0.8 * math.hypot(*metric.errors)
+    assert abs(metric.differences[0]) < 4 * metric.difference_errors[0]
+
+
+def test_a_better_run_is_better_by_many_errors(tmp_path):
+    first = with_predictions(make_run(tmp_path / "a", [1.0]), 0.004, seed=1)
+    second = with_predictions(make_run(tmp_path / "b", [1.0]), 0.001, seed=2)
+    (metric,) = (item for item in runs.compare(first, second).metrics if item.key == "energy_res_68pct")
+    assert metric.differences[0] < -5 * metric.difference_errors[0]
+
+
+def test_other_events_give_no_errors(tmp_path):
+    first = with_predictions(make_run(tmp_path / "a", [1.0]), 0.001)
+    second = with_predictions(make_run(tmp_path / "b", [2.0]), 0.001, first=7)
+    compared = runs.compare(first, second)
+    assert compared.events == 0
+    assert all(item.errors == () for item in compared.metrics)
+    assert {item.key: item.values for item in compared.metrics}["val/loss"] == (1.0, 2.0)
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A database that MLflow itself wrote, with a run of ours and one as the older system logged them."""
+    from mlflow.entities import Metric, Param
+    from mlflow.tracking import MlflowClient
+
+    uri = f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # MLflow's own use of sqlalchemy
+        client = MlflowClient(uri)
+        experiment = client.create_experiment("xec")
+        for name, loss, lr in (("ours", "val/loss", "0.001"), ("older", "val/total_loss", "0.003")):
+            run = client.create_run(experiment, run_name=name).info.run_id
+            values = [Metric(loss, value, 1, epoch) for epoch, value in ((1, 3.0), (2, 1.0), (3, math.nan))]
+            params = [Param("lr", lr), Param("kind", "regressor"), Param("batch_size", "64")]
+            client.log_batch(run, metrics=[*values, Metric("energy_bias", 0.1, 1, 2)], params=params)
+            client.set_terminated(run)
+    return uri
+
+
+@pytest.mark.slow
+def test_runs_of_a_database_are_listed_and_compared(tmp_path, database):
+    table = {row.name: row for row in runs.list_runs(tracking_uri=database).runs}
+    assert table.keys() == {"ours", "older"}
+    assert all((row.status, row.best, row.best_epoch, row.epochs) == ("finished", 1.0, 2, 3) for row in table.values())
+    compared = runs.compare("ours", "older", tracking_uri=database)
+    assert [(item.key, item.values) for item in compared.config] == [("lr", ("0.001", "0.003"))]
+    metrics = {item.key: item.values for item in compared.metrics}
+    assert metrics["energy_bias"] == (0.1, 0.1)
+    assert metrics["val/total_loss"] == (None, 1.0)
+    mixed = runs.compare(make_run(tmp_path / "a", [2.0], lr=0.003), "older", tracking_uri=database)
+    assert "lr" not in [item.key for item in mixed.config]
+    with pytest.raises(UsageError, match="--tracking-uri") as caught:
+        runs.compare("ours", "oldre", tracking_uri=database)
+    assert "did you mean 'older'" in caught.value.problem
+
+
+@pytest.mark.slow
+def test_a_database_is_read_while_somebody_writes_and_stays_as_it_is(database):
+    path = Path(database.removeprefix("sqlite:///"))
+    before = path.read_bytes()
+    with contextlib.closing(sqlite3.connect(path)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        assert len(runs.list_runs(tracking_uri=database).runs) == 2
+        writer.rollback()
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"", b"no database at all, only text", b"SQLite format 3\x00" + bytes(200)])
+def test_what_is_no_database_is_named(tmp_path, content):
+    (tmp_path / "mlflow.db").write_bytes(content)
+    with pytest.raises(TrackerError, match="xectool diagnose mlflow"):
+        runs.list_runs(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
+
+
+@pytest.mark.parametrize("uri", ["http://localhost:5000", "sqlite:////nowhere/mlflow.db"])
+def test_a_store_that_cannot_be_read_is_refused(uri):
+    with pytest.raises(UsageError, match=r"\.db"):
+        runs.list_runs(tracking_uri=uri)

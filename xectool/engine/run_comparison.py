@@ -1,0 +1,175 @@
+"""``runs compare``: configuration keys that differ, and metrics with their statistical errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from xectool.config.serialize import dotted_values
+from xectool.engine.mlflow_runs import mlflow_run
+from xectool.engine.run_files import best_epoch, resolved_config
+from xectool.runlog.reader import RunReader
+from xectool.training.tracking.params import run_params
+
+if TYPE_CHECKING:
+    from xectool.report.predictions import PredictionFile
+    from xectool.tasks.paired import PairedMetric
+    from xectool.tasks.residuals import Columns
+
+PREDICTIONS: Final = "predictions.root"
+
+
+@dataclass(frozen=True)
+class RunDifference:
+    """One configuration key or metric; None where a run does not have it.
+
+    Attributes:
+        key: Name of the key or metric.
+        first: Value of the first run.
+        second: Value of the second run.
+        values: Values of all runs.
+        errors: Of a metric, the statistical errors of the values; None where they are not known.
+        differences: Of a metric with errors, each run minus the first one, from the second run on.
+        difference_errors: Errors of the differences; smaller than those of the values, as the events are the same.
+    """
+
+    key: str
+    first: Any
+    second: Any
+    values: tuple[Any, ...] = ()
+    errors: tuple[float | None, ...] = ()
+    differences: tuple[float | None, ...] = ()
+    difference_errors: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunsCompared:
+    """Runs side by side.
+
+    Attributes:
+        first: The first run.
+        second: The second run.
+        runs: All of them.
+        config: The configuration keys on which they differ; parameters where one of them is of MLflow.
+        metrics: All metrics of the best epoch of each run.
+        events: Events whose predictions gave the errors; 0 without.
+    """
+
+    first: str
+    second: str
+    runs: tuple[str, ...]
+    config: tuple[RunDifference, ...]
+    metrics: tuple[RunDifference, ...]
+    events: int
+
+
+@dataclass(frozen=True)
+class _Side:
+    label: str
+    config: Mapping[str, Any] | None
+    params: Mapping[str, str]
+    metrics: Mapping[str, Any]
+    predictions: Path
+
+
+def compare(
+    first: Path | str, second: Path | str, *others: Path | str, tracking_uri: str | None = None
+) -> RunsCompared:
+    """Compare configuration and metrics of runs.
+
+    Errors of metrics come from the predictions that a training writes at its end, where all runs have them of the same
+    validation events.
+
+    Args:
+        first: Run directory, or name or id of an MLflow run; what the others are compared with.
+        second: The same.
+        others: Further ones.
+        tracking_uri: Database in which names that are no directories are looked up.
+
+    Raises:
+        UsageError: A directory is not a run, or the database has no run of that name.
+        TrackerError: The database cannot be read.
+    """
+    sides = [_side(place, tracking_uri) for place in (first, second, *others)]
+    flat = any(side.config is None for side in sides)
+    settings = [side.params if flat else dotted_values(side.config or {}) for side in sides]
+    config = [item for item in _rows(settings) if any(value != item.first for value in item.values)]
+    metrics = {item.key: item for item in _rows([side.metrics for side in sides])}
+    measured, events = _measured([side.predictions for side in sides])
+    metrics |= {item.key: item for item in measured}
+    labels = tuple(side.label for side in sides)
+    return RunsCompared(labels[0], labels[1], labels, tuple(config), tuple(metrics.values()), events)
+
+
+def _side(place: Path | str, tracking_uri: str | None) -> _Side:
+    directory = Path(place).expanduser()
+    if tracking_uri is not None and not directory.is_dir():
+        run = mlflow_run(tracking_uri, str(place))
+        return _Side(run.name, None, run.params, run.metrics, Path())
+    config = resolved_config(directory)
+    epochs = RunReader(directory).epochs()
+    best = best_epoch(epochs) or (epochs[-1] if epochs else None)
+    metrics = {"epoch": best.epoch, **best.metrics} if best else {}
+    return _Side(str(directory), config, run_params(config, {}), metrics, directory / PREDICTIONS)
+
+
+def _rows(values: Sequence[Mapping[str, Any]]) -> list[RunDifference]:
+    keys = dict.fromkeys(key for own in values for key in own)
+    return [
+        RunDifference(key, values[0].get(key), values[1].get(key), tuple(own.get(key) for own in values))
+        for key in keys
+    ]
+
+
+def _measured(paths: Sequence[Path]) -> tuple[list[RunDifference], int]:
+    """Return metrics with errors, and the number of events; nothing where the runs did not predict the same ones."""
+    if not all(path.is_file() for path in paths):
+        return [], 0
+    # torch and uproot, which the rest does without
+    from xectool.report.predictions import PredictionFile
+    from xectool.tasks.residuals import HEADLINE_METRICS
+
+    with ExitStack() as stack:
+        files = [stack.enter_context(PredictionFile(path)) for path in paths]
+        tasks = [name for name in files[0].tasks if name in HEADLINE_METRICS and all(name in f.tasks for f in files)]
+        if not tasks or not all(_same_events(files[0], file) for file in files[1:]):
+            return [], 0
+        return [row for task in tasks for row in _task_rows(task, files)], files[0].num_events
+
+
+def _same_events(first: PredictionFile, second: PredictionFile) -> bool:
+    if first.num_events != second.num_events:
+        return False
+    ours, theirs = first.identity(), second.identity()
+    return all(np.array_equal(ours[name], theirs[name]) for name in ours)
+
+
+def _task_rows(task: str, files: Sequence[PredictionFile]) -> Iterator[RunDifference]:
+    from xectool.tasks.paired import paired_metrics
+    from xectool.tasks.residuals import residual_columns
+
+    found = [predictions for file in files if (predictions := file.task(task)) is not None]
+    if len(found) < len(files):
+        return
+    shared = reduce(np.intersect1d, [predictions.rows for predictions in found])
+    columns: dict[str, Columns] = {}
+    for number, own in enumerate(found):
+        kept = np.isin(own.rows, shared)
+        sigma = None if own.sigma is None else own.sigma[kept]
+        columns[str(number)] = residual_columns(task, own.prediction[kept], own.truth[kept], sigma)
+    if len(shared):
+        yield from (_with_errors(metric) for metric in paired_metrics(task, columns, "0"))
+
+
+def _with_errors(metric: PairedMetric) -> RunDifference:
+    values, errors = (tuple(found.values()) for found in (metric.values, metric.value_errors))
+    differences = tuple(metric.differences.values())
+    return RunDifference(
+        metric.metric, values[0], values[1], values, errors, differences, tuple(metric.errors.values())
+    )

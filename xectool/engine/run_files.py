@@ -1,0 +1,43 @@
+"""What the files of a run directory say about it, beside its record."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from xectool.errors import UsageError
+from xectool.runlog.records import EpochRecord
+
+CONFIG_FILE: Final = "config.yaml"
+BEST_METRIC: Final = "val/loss"
+
+
+def best_epoch(epochs: list[EpochRecord]) -> EpochRecord | None:
+    """Return the epoch of the lowest validation loss; a loss that is not finite is never the best."""
+    measured = [record for record in epochs if math.isfinite(record.metrics.get(BEST_METRIC, math.nan))]
+    return min(measured, key=lambda record: record.metrics[BEST_METRIC], default=None)
+
+
+def resolved_config(run_dir: Path) -> Mapping[str, Any]:
+    """Return the configuration a run was trained with.
+
+    Raises:
+        UsageError: The directory holds none, or it cannot be read.
+    """
+    path = run_dir / CONFIG_FILE
+    if not path.exists():
+        fix = "name the directory of a run; `xectool runs` lists them"
+        raise UsageError("this directory holds no resolved configuration", where=str(path), fix=fix)
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        content = str(error).partition("\n")[0]
+    if isinstance(content, Mapping):
+        return content
+    problem = f"the resolved configuration cannot be read: {content or 'it is empty'}"
+    raise UsageError(problem, where=str(path), fix=f"head {shlex.quote(str(path))}")
