@@ -67,6 +67,10 @@ def root(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
     ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show results and problems only; anywhere here.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Show log lines too, and what an error came from; anywhere here.")
+    ] = False,
 ) -> None:
     """Train neural networks on MEG II liquid-xenon calorimeter data, and find out what went wrong when it does."""
 

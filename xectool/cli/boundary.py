@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
@@ -28,6 +29,7 @@ def run(app: Callable[..., Any], argv: Sequence[str]) -> int:
         app: The Typer application.
         argv: Arguments without the program name.
     """
+    argv = _take_verbosity(argv)
     output = render.Output(command=_command_of(app, argv), as_json="--json" in argv and not _is_later_rank())
     try:
         code = app(args=list(argv), prog_name="xectool", standalone_mode=False)
@@ -51,6 +53,20 @@ def run(app: Callable[..., Any], argv: Sequence[str]) -> int:
     if code == EXIT_INTERRUPTED:
         return _interrupted(output)
     return int(code or EXIT_OK)
+
+
+def _take_verbosity(argv: Sequence[str]) -> list[str]:
+    """Take ``--quiet`` and ``--verbose`` out of the arguments, wherever they stand, and act on them."""
+    known = {"--quiet": render.Verbosity.QUIET, "--verbose": render.Verbosity.VERBOSE}
+    end = list(argv).index("--") if "--" in argv else len(argv)
+    wanted = [known[word] for word in argv[:end] if word in known]
+    render.VERBOSITY.set(wanted[-1] if wanted else render.Verbosity.NORMAL)
+    if render.VERBOSITY.get() is render.Verbosity.VERBOSE:
+        shown = logging.StreamHandler(sys.stderr)
+        shown.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
+        logging.getLogger("xectool").addHandler(shown)
+        logging.getLogger("xectool").setLevel(logging.INFO)
+    return [word for word in argv[:end] if word not in known] + list(argv[end:])
 
 
 def _interrupted(output: render.Output) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from xectool.cli.render import console
+from xectool.cli.render import VERBOSITY, Verbosity, console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,6 +58,16 @@ class Watcher:
 
     def close(self) -> None:
         """Stop showing."""
+
+
+class QuietWatcher(Watcher):
+    """Shows messages only, no facts, bars or epochs."""
+
+    def started(self, facts: Mapping[str, Any]) -> None:
+        """Show nothing."""
+
+    def epoch_done(self, epoch: int, metrics: Mapping[str, float]) -> None:
+        """Show nothing."""
 
 
 class LineWatcher(Watcher):
@@ -136,7 +146,10 @@ def watcher(quiet: bool) -> Iterator[Watcher | None]:
         quiet: Whether only the JSON document is wanted; messages then go to stderr without a bar.
     """
     screen = console()
-    shown = LiveWatcher(screen) if screen.is_terminal and not quiet else LineWatcher(screen)
+    if VERBOSITY.get() is Verbosity.QUIET:
+        shown: Watcher = QuietWatcher(screen)
+    else:
+        shown = LiveWatcher(screen) if screen.is_terminal and not quiet else LineWatcher(screen)
     try:
         yield shown
     finally:

@@ -7,6 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -22,6 +23,17 @@ if TYPE_CHECKING:
 STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 BOX_WIDTH = 80
 FILE_WIDTH = 400
+
+
+class Verbosity(Enum):
+    """How much beside the outcome is shown on stderr."""
+
+    QUIET = "results and problems only"
+    NORMAL = "progress as well"
+    VERBOSE = "also log lines of every level and what an error came from"
+
+
+VERBOSITY: ContextVar[Verbosity] = ContextVar("verbosity", default=Verbosity.NORMAL)
 
 
 class AlreadyShown(Exception):
@@ -107,7 +119,10 @@ class Output:
         if self.as_json:
             self._document("error", plain(result or {}), found)
         else:
-            show_findings(console(), found)
+            screen = console()
+            show_findings(screen, found)
+            if VERBOSITY.get() is Verbosity.VERBOSE:
+                _show_causes(screen, error)
 
     def usage_error(self, message: str) -> None:
         """Show a mistake on the command line."""
@@ -143,6 +158,13 @@ class Output:
         }
         sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
         sys.stdout.flush()
+
+
+def _show_causes(screen: Console, error: BaseException) -> None:
+    cause = error.__cause__ or error.__context__
+    while cause is not None:
+        screen.print(f"  came from: {type(cause).__name__}: {cause}", markup=False)
+        cause = cause.__cause__ or cause.__context__
 
 
 def show_findings(screen: Console, findings: Iterable[Finding]) -> None:
