@@ -22,6 +22,7 @@ from xectool.cli import (
     inspect_ckpt,
     lr_sweep,
     predict,
+    prepare,
     report,
     runs,
     simulate,
@@ -39,6 +40,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("simulate")(simulate.simulate)
+app.command("prepare")(prepare.prepare)
 app.command("train")(train.train)
 app.command("submit")(submit.submit)
 app.command("predict")(predict.predict)

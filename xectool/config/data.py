@@ -31,6 +31,15 @@ def _read_branches(value: object) -> object:
     return dict(TRUTH_BRANCHES) | value
 
 
+def _read_cache(value: object) -> object:
+    if value is False:  # YAML 1.1 reads a bare off as a boolean
+        return "off"
+    if isinstance(value, str) and (value in ("auto", "off") or value.startswith("~") or "/" in value):
+        return value
+    raise refuse(f"expected auto, off, or a directory with a slash such as ./cache, got {describe(value)}")
+
+
+Cache = Annotated[str, BeforeValidator(_read_cache)]
 Paths = Annotated[str | tuple[str, ...], BeforeValidator(_read_paths)]
 Branches = Annotated[dict[str, str], BeforeValidator(_read_branches)]
 
@@ -70,6 +79,17 @@ class DataConfig(Section):
     truth_branches: Branches = knob(dict(TRUTH_BRANCHES), "Branch that holds the truth of each task", code="CFG-04")
     log_invalid_npho: Bool = knob(True, "Report sensors whose photon number is invalid")
     fiducial: FiducialConfig = section(FiducialConfig, "Cut on the true conversion point")
+    cache: Cache = knob("auto", "Copy of the events that is faster to read: auto, off, or a directory such as ./cache")
+    cache_precision: Literal["lossless", "compact"] = knob(
+        "lossless", "Readings in the cache: as they are, or as 16-bit codes (half the disk; docs/scaling.md)"
+    )
+    cache_limit_gb: Float | None = knob(
+        None,
+        "Most that all files in the cache directory take; null leaves a tenth of the disk free",
+        "GB",
+        gt=0,
+        le=1e6,
+    )
     shuffle: Bool = knob(True, "Shuffle training events, over all files")
     drop_last: Bool = knob(False, "Leave out the short last batch of a training epoch")
     allow_overlap: Bool = knob(False, "Allow the same file for training and validation (smoke tests only)")

@@ -171,11 +171,11 @@ class CachedBatches:
         found = self._cache.file(index)
         sound = np.zeros(len(rows), np.bool_) if found is None else self._cache.is_sound(index, found, rows)
         if found is not None and sound.all():
-            found.read(rows, out, places)
+            self._cache.fill(found, rows, out, places)
             return
         where = np.arange(len(rows)) if places is None else places
         if found is not None:
-            found.read(rows[sound], out, where[sound])
+            self._cache.fill(found, rows[sound], out, where[sound])
         for entry, place in zip(entries[~sound].tolist(), where[~sound].tolist(), strict=True):
             part = out.rows(place, place + 1)
             self._cache.source.read_root(Piece(index, entry, entry + 1, None, 0, 0), part)

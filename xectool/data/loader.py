@@ -18,8 +18,8 @@ from xectool.config.data import DataConfig
 from xectool.data.batch import EventBatch
 from xectool.data.batch_memory import BatchMemory
 from xectool.data.batch_sources import BatchSource, CachedBatches, WindowBatches
-from xectool.data.cache.building import BackgroundBuilder
-from xectool.data.cache.cached_events import CachedEvents
+from xectool.data.cache.building import BackgroundBuilder, builder_bytes
+from xectool.data.cache.cached_events import MAPPED_BYTES, CachedEvents
 from xectool.data.event_weigher import EventWeigher
 from xectool.data.events import EventSource
 from xectool.data.excluded import ExcludedEvents
@@ -46,6 +46,7 @@ class LoaderOptions:
         pin_memory: Whether batches lie in page-locked memory.
         mp_context: How worker processes start.
         timeout_s: Longest wait for a worker process.
+        builds_cache: Whether memory is set aside for a thread that builds a cache.
     """
 
     num_workers: int = 0
@@ -55,6 +56,7 @@ class LoaderOptions:
     pin_memory: bool = False
     mp_context: str = "forkserver"
     timeout_s: float = 600.0
+    builds_cache: bool = False
 
     @property
     def windows_ahead(self) -> int:
@@ -73,6 +75,7 @@ class LoaderOptions:
             pin_memory=pin,
             mp_context=data.mp_context,
             timeout_s=data.timeout_s,
+            builds_cache=data.cache not in ("auto", "off"),
         )
 
 
@@ -271,7 +274,8 @@ def loader_memory_bytes(plan: DataPlan, options: LoaderOptions, widths: Mapping[
     """Return an upper bound on the memory a rank's loader takes, without the interpreters of its processes.
 
     (windows in use and ahead) x (events of the largest window) x (bytes of an event)
-    + 3 batches (being filled, in use, and freed late) + one decompressed block a reading thread.
+    + 3 batches (being filled, in use, and freed late) + one decompressed block a reading thread
+    + with a cache directory the blocks being copied and what is mapped of the copy.
 
     Args:
         plan: The data plan.
@@ -282,4 +286,5 @@ def loader_memory_bytes(plan: DataPlan, options: LoaderOptions, widths: Mapping[
     windows = _resident_windows(plan, options) * plan.max_window_events
     batches = 3 * min(plan.batch_size, plan.num_events)
     threads = options.num_threads * max(options.num_workers, 1)
-    return (windows + batches) * one_event + threads * _BLOCK_BYTES
+    cache = builder_bytes(one_event) + MAPPED_BYTES if options.builds_cache else 0
+    return (windows + batches) * one_event + threads * _BLOCK_BYTES + cache

@@ -8,7 +8,9 @@ from typing import Literal
 from xectool.config.data import DataConfig
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.data.blocks import SourceFile
+from xectool.data.cache.tables import PreparedTables
 from xectool.data.events import EventSource, SourceBranches
+from xectool.data.prepared import indexed_files
 from xectool.data.selection import excluded_entries, fiducial_entries
 from xectool.detector.constants import NUM_SENSORS
 from xectool.errors import ConfigError, DataUnusable
@@ -20,6 +22,9 @@ from xectool.rootio.schema import ExpectedBranch, check_schema
 __all__ = ["EventSource", "SourceBranches", "open_source"]
 
 EventIdentity = tuple[int, int]
+# Keys that what is found in a file depends on.
+_INDEXED = {"tree_name", "npho_branch", "time_branch", "run_branch", "event_branch", "truth_branches", "fiducial"}
+_NO_TABLES = PreparedTables()
 
 
 def open_source(
@@ -28,6 +33,7 @@ def open_source(
     tasks: Sequence[str],
     require_truth: bool = True,
     exclude: Collection[EventIdentity] = (),
+    tables: PreparedTables = _NO_TABLES,
 ) -> EventSource:
     """Open the training files, the validation files, or the given ones.
 
@@ -41,6 +47,7 @@ def open_source(
         require_truth: Whether a file without the truth of a task is an error; else its truth is "unknown" (1e10), and
             a task without truth in any file is left out.
         exclude: Events that are not served, as (file index, entry).
+        tables: What earlier runs found out about the files, so that none has to be opened.
 
     Raises:
         DataFileError: A file, tree or branch is absent or of another shape.
@@ -48,27 +55,42 @@ def open_source(
     """
     branches = {task: data.truth_branches[task] for task in tasks}
     cut = isinstance(which, str) and data.fiducial.enabled
-    files: list[SourceFile] = []
-    present: set[str] = set()
-    findings: list[Finding] = []
-    for index, path in enumerate(expand_inputs(_paths(data, which))):
-        with EventFile(path, data.tree_name) as file:
-            check_schema(file, _expected(data, file, branches, require_truth, cut))
-            present |= {task for task, branch in branches.items() if branch in file.branch_names}
-            if file.num_entries == 0:
-                findings.append(_empty_file(file))
-            selected = fiducial_entries(file, data) if cut else None
-            selected = excluded_entries(selected, file.num_entries, [entry for at, entry in exclude if at == index])
-            starts = file.cluster_starts(data.npho_branch)
-            files.append(SourceFile(file.path, file.tree, file.num_entries, starts, selected))
+    paths = expand_inputs(_paths(data, which))
+    settings = {"data": data.model_dump(mode="json", include=_INDEXED), "tasks": list(tasks), "cut": cut}
+    settings |= {"truth": require_truth, "exclude": sorted((int(index), int(entry)) for index, entry in exclude)}
+
+    def open_files() -> tuple[list[SourceFile], list[str]]:
+        opened = [
+            _opened(data, index, path, (branches, require_truth, cut, exclude)) for index, path in enumerate(paths)
+        ]
+        return [file for file, _ in opened], sorted({task for _, found in opened for task in found})
+
+    files, present = indexed_files(tables, paths, settings, open_files)
     truth = {task: branch for task, branch in branches.items() if task in present}
     source = EventSource(
         tuple(files),
         SourceBranches(data.npho_branch, data.time_branch, data.run_branch, data.event_branch, truth),
-        tuple(findings),
+        tuple(_empty_file(file) for file in files if file.num_entries == 0),
     )
     _check_not_empty(source, cut)
     return source
+
+
+def _opened(
+    data: DataConfig,
+    index: int,
+    path: str,
+    wanted: tuple[dict[str, str], bool, bool, Collection[EventIdentity]],
+) -> tuple[SourceFile, set[str]]:
+    """Return a file as the plan needs it, checked, and the tasks whose truth it holds."""
+    branches, require_truth, cut, exclude = wanted
+    with EventFile(path, data.tree_name) as file:
+        check_schema(file, _expected(data, file, branches, require_truth, cut))
+        present = {task for task, branch in branches.items() if branch in file.branch_names}
+        selected = fiducial_entries(file, data) if cut else None
+        selected = excluded_entries(selected, file.num_entries, [entry for at, entry in exclude if at == index])
+        starts = file.cluster_starts(data.npho_branch)
+        return SourceFile(file.path, file.tree, file.num_entries, starts, selected), present
 
 
 def _paths(data: DataConfig, which: str | Sequence[str]) -> str | Sequence[str]:
@@ -105,12 +127,12 @@ def _expected(
     return expected
 
 
-def _empty_file(file: EventFile) -> Finding:
+def _empty_file(file: SourceFile) -> Finding:
     return Finding(
         code="XT-DATA-EMPTY-TREE",
         severity=Severity.WARNING,
         problem=f"'{file.path}' has no entries in tree '{file.tree}' and is left out",
-        where=file.where,
+        where=f"{file.path}:{file.tree}",
         fix="take it out of the list, or make it again",
     )
 

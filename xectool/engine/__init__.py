@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from xectool.engine.lr_sweeping import lr_sweep
     from xectool.engine.memory_estimate import estimate_memory
     from xectool.engine.prediction import predict
+    from xectool.engine.preparing import prepare
     from xectool.engine.rank_outcome import is_launched, run_as_rank
     from xectool.engine.repairing import repair
     from xectool.engine.reporting import report
@@ -44,6 +45,7 @@ __all__ = [
     "is_launched",
     "lr_sweep",
     "predict",
+    "prepare",
     "ranks_wanted",
     "repair",
     "report",
@@ -69,6 +71,7 @@ _FUNCTIONS = {
     "is_launched": "rank_outcome",
     "lr_sweep": "lr_sweeping",
     "predict": "prediction",
+    "prepare": "preparing",
     "ranks_wanted": "launching",
     "repair": "repairing",
     "report": "reporting",

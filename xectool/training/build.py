@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 from xectool.config.root import RegressorConfig, RunConfig
-from xectool.data.event_weigher import EventWeigher
+from xectool.data.cache.deciding import choose_cache, tables_of, with_cache
+from xectool.data.cache.tables import PreparedTables
 from xectool.data.events import EventSource
-from xectool.data.intensity import IntensityReweighter
 from xectool.data.loader import EventLoader, LoaderOptions
 from xectool.data.plan import DataPlan
-from xectool.data.selection import find_overlap
+from xectool.data.prepared import event_weights, overlap
+from xectool.data.selection import Overlap
 from xectool.data.source import open_source
-from xectool.data.weights import SampleReweighter
 from xectool.errors import ConfigError, DataUnusable
 from xectool.models.build import build_model
 from xectool.tasks import build_task
@@ -43,15 +43,23 @@ class RunData:
         train: Training events, cuts applied.
         val: Validation events, cuts applied.
         config: The configuration with every value that depends on the data resolved to numbers.
+        cache: Whether and where the events are cached, and why, in one line.
+        tables: Results about the files that are kept.
     """
 
     train: EventSource
     val: EventSource
     config: RunConfig
+    cache: str = ""
+    tables: PreparedTables = field(default_factory=PreparedTables)
 
 
-def open_data(config: RunConfig) -> RunData:
+def open_data(config: RunConfig, prepares: bool = False) -> RunData:
     """Open both data sets and resolve what depends on them.
+
+    Args:
+        config: The run.
+        prepares: Whether the cache is built and results are kept although ``auto`` would not.
 
     Raises:
         DataFileError: A file or branch is missing or unreadable.
@@ -59,16 +67,19 @@ def open_data(config: RunConfig) -> RunData:
         DataUnusable: The selected events cannot be trained on.
     """
     tasks = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
-    train = open_source(config.data, "train", tasks=tasks, require_truth=True)
-    val = open_source(config.data, "val", tasks=tasks, require_truth=True)
+    tables = tables_of(config, prepares)
+    train = open_source(config.data, "train", tasks=tasks, require_truth=True, tables=tables)
+    val = open_source(config.data, "val", tasks=tasks, require_truth=True, tables=tables)
     if config.validation.max_events is not None:
         val = val.first(config.validation.max_events)
+    choice = choose_cache(config, [train, val], wanted=prepares)
+    train, val = with_cache(train, config, choice), with_cache(val, config, choice)
     if not config.data.allow_overlap:
-        _refuse_overlap(train, val)
+        _refuse_overlap(overlap(train, val, tables))
     if isinstance(config, RegressorConfig):
         config = resolve_target_scaling(config, train)
     config = resolve_mask_patterns(config, train)
-    return RunData(train, val, config)
+    return RunData(train, val, config, choice.note, tables)
 
 
 def build_parts(data: RunData, execution: Execution, ranks: Ranks) -> RunParts:
@@ -151,23 +162,15 @@ def _train_loader(data: RunData, execution: Execution, ranks: Ranks) -> EventLoa
             code="CFG-35",
         )
     options = LoaderOptions.from_config(config.data, execution.device)
-    weights = _event_weights(config, data.train)
+    weights = event_weights(config, data.train, data.tables)
     return EventLoader(data.train, plan, rank=ranks.rank, options=options, weights=weights)
 
 
-def _event_weights(config: RunConfig, source: EventSource) -> EventWeigher | None:
-    if isinstance(config, RegressorConfig):
-        return SampleReweighter.fit(source, config.reweighting) if config.reweighting.enabled() else None
-    intensity = config.training.intensity_reweighting
-    return IntensityReweighter.fit(source, intensity) if intensity.enabled else None
-
-
-def _refuse_overlap(train: EventSource, val: EventSource) -> None:
-    overlap = find_overlap(train, val)
-    if overlap.num_events:
+def _refuse_overlap(found: Overlap) -> None:
+    if found.num_events:
         raise ConfigError(
-            f"validation shares {overlap.num_events} events with training, so its metrics would mean nothing",
-            where=f"data.val_path: {overlap.where}",
+            f"validation shares {found.num_events} events with training, so its metrics would mean nothing",
+            where=f"data.val_path: {found.where}",
             fix="give data.val_path other files; for a smoke test: --set data.allow_overlap=true",
             code="CFG-37",
         )

@@ -27,6 +27,7 @@ def start_facts(parts: RunParts, data: RunData, place: RunPlace, progress: Progr
     return {
         "run": str(place.directory),
         "events": f"{data.train.num_events} to train on, {data.val.num_events} to validate on",
+        "cache": data.cache,
         "batches": f"{parts.train_loader.plan.num_steps} of {batch} an epoch; effective batch = {effective} "
         "(data.batch_size x training.grad_accum_steps x ranks)",
         "parameters": f"{num_parameters(parts.model, trainable=True):,} trained",

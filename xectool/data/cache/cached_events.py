@@ -15,12 +15,14 @@ from xectool.data.cache.codec import NPHO, TIME, Codec, Compact, Lossless
 from xectool.data.cache.identity import cache_identity, digest_of
 from xectool.data.cache.store import CacheStore
 from xectool.data.events import EventSource
-from xectool.data.window import WindowArrays
+from xectool.data.window import WindowArrays, event_bytes
 
 IntArray = npt.NDArray[np.int64]
 
 # Cache files a process keeps open.
 _KEPT_FILES: Final = 64
+MAPPED_BYTES: Final = 64_000_000
+"""Mapped at once, about: such pages count as memory of the process although the kernel may take them back."""
 # A file is kept as it is if more of its first readings than this would be exceptions.
 _PROBED_EVENTS, _MOST_EXCEPTIONS = 64, 0.01
 
@@ -65,6 +67,7 @@ class CachedEvents:
         self._open: OrderedDict[int, CachedFile] = OrderedDict()
         self._verified: dict[int, tuple[int, npt.NDArray[np.bool_]]] = {}
         self._codecs: dict[int, Codec] = {}
+        self._mapped_bytes = 0
         self._lock = threading.Lock()
 
     @property
@@ -133,9 +136,19 @@ class CachedEvents:
         rows = served_rows(self._source.files[piece.file_index], entries)
         if not self.is_sound(piece.file_index, found, rows).all():
             return False
-        found.read(rows, window)
+        self.fill(found, rows, window)
         window.identity[:, 0], window.identity[:, 1] = piece.file_index, entries
         return True
+
+    def fill(self, found: CachedFile, rows: IntArray, out: WindowArrays, places: IntArray | None = None) -> None:
+        """Fill ``out`` from a cache file as `CachedFile.read` does; the memory that is mapped stays bounded."""
+        found.read(rows, out, places)
+        with self._lock:
+            self._mapped_bytes += len(rows) * event_bytes({})
+            dropped = list(self._open.values()) if self._mapped_bytes > MAPPED_BYTES else []
+            self._mapped_bytes = 0 if dropped else self._mapped_bytes
+        for file in dropped:
+            file.let_go()
 
     def settle(self, file_index: int, window: WindowArrays) -> None:
         """Give readings that come from a ROOT file the values they have in the cache."""
@@ -178,7 +191,7 @@ class CachedEvents:
         return True
 
 
-_OWN: Final = ("_open", "_verified", "_codecs", "_lock")
+_OWN: Final = ("_open", "_verified", "_codecs", "_mapped_bytes", "_lock")
 
 
 def served_rows(file: SourceFile, entries: IntArray) -> IntArray:

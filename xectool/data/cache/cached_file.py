@@ -30,8 +30,6 @@ from xectool.data.window import WindowArrays
 
 IntArray = npt.NDArray[np.int64]
 
-# Mapped pages count as memory of the process although the kernel may take them back; they are let go after so much.
-_MAPPED_BYTES: Final = 64_000_000
 # Events that go through a buffer in the processor's cache on their way to rows that lie apart.
 _BLOCK_ROWS: Final = 8
 _NO_EXCEPTIONS: Final = np.empty((0, 3), np.int64)
@@ -73,7 +71,6 @@ class CachedFile:
             os.close(descriptor)
         self._arrays = self._layout.arrays(self._map)
         self._exceptions = self._tables()
-        self._read_bytes = 0
         self._rest_is_sound: bool | None = None
         self.verified = np.zeros(self.num_events, np.bool_)
         edges = np.cumsum([0, *widths.values()])
@@ -115,10 +112,10 @@ class CachedFile:
         for task, target in out.targets.items():
             target[into] = truth[:, self.tasks[task]]
         out.identity[into, 2:] = self._arrays[NUMBERS][rows]
-        self._read_bytes += len(rows) * self._layout.sections[NPHO].row_bytes * len(CHANNELS)
-        if self._read_bytes > _MAPPED_BYTES:
-            self._read_bytes = 0
-            self._map.madvise(mmap.MADV_DONTNEED)
+
+    def let_go(self) -> None:
+        """Give mapped pages back to the kernel, which counts them as memory of this process; they stay in its cache."""
+        self._map.madvise(mmap.MADV_DONTNEED)
 
     def numbers_are_sound(self) -> bool:
         """Return whether truth, run and event numbers of all events are what was written."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import lru_cache
 from typing import Any, Final
 
 import xxhash
@@ -28,12 +29,18 @@ def file_facts(path: str) -> dict[str, Any] | None:
         return None
     real = os.path.realpath(path)
     status = os.stat(real)
+    ends = _digest_of_ends(real, status.st_size, status.st_mtime_ns)
+    return {"path": real, "size": status.st_size, "mtime_ns": status.st_mtime_ns, "ends": ends}
+
+
+@lru_cache(maxsize=65_536)
+def _digest_of_ends(path: str, size: int, _mtime_ns: int) -> str:
     digest = xxhash.xxh3_64()
-    with open(real, "rb") as stream:
+    with open(path, "rb") as stream:
         digest.update(stream.read(_DIGESTED_BYTES))
-        stream.seek(max(0, status.st_size - _DIGESTED_BYTES))
+        stream.seek(max(0, size - _DIGESTED_BYTES))
         digest.update(stream.read(_DIGESTED_BYTES))
-    return {"path": real, "size": status.st_size, "mtime_ns": status.st_mtime_ns, "ends": digest.hexdigest()}
+    return digest.hexdigest()
 
 
 def cache_identity(file: SourceFile, branches: SourceBranches, codec: Codec) -> dict[str, Any] | None:

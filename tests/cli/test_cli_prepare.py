@@ -1,0 +1,169 @@
+"""``xectool prepare``: built once, used by every later training, checked each time."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from xectool.config.load import load_config
+from xectool.config.platform import Platform
+from xectool.data.cache import deciding
+from xectool.data.cache.cached_events import CachedEvents
+from xectool.data.cache.deciding import choose_cache, codec_of
+from xectool.data.cache.tables import PreparedTables
+from xectool.data.prepared import event_weights
+from xectool.data.source import open_source
+from xectool.rootio.reader import EventFile
+from xectool.training.build import open_data
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(deciding, "_MEMORY_FILE_SYSTEMS", ())
+    return tmp_path / "home" / "xectool" / "events"
+
+
+def settings(files: Path, *overrides: str):
+    return load_config(files / "config.yaml", ["reweighting.energy.enabled=true", *overrides]).config
+
+
+def test_help_says_what_it_builds(xectool):
+    outcome = xectool("prepare", "--help")
+    assert outcome.code == 0
+    assert "event cache" in outcome.out
+
+
+def test_a_second_call_finds_everything_there(files, xectool, tmp_path):
+    options = (files / "config.yaml", "--set", f"data.cache={tmp_path}/c", "--set", "reweighting.energy.enabled=true")
+    first = xectool("prepare", *options, "--json").document["result"]
+    assert (first["built"], first["files"], first["events"], first["failed"]) == (2, 2, 32, {})
+    assert sorted({name.split("-")[0] for name in first["tables"]}) == ["index", "overlap", "weights"]
+    size = sum(path.stat().st_size for path in Path(tmp_path, "c").glob("*.events"))
+    assert size == first["cache_bytes"]
+    again = xectool("prepare", *options)
+    assert again.code == 0
+    assert "0 of 2 files copied" in again.out + again.err
+    assert not [path for path in Path(tmp_path, "c").iterdir() if path.suffix in (".part", ".lock")]
+
+
+def test_a_damaged_file_is_built_again(files, xectool, tmp_path):
+    options = ("prepare", files / "config.yaml", "--set", f"data.cache={tmp_path}/c", "--json")
+    xectool(*options)
+    damaged = max(Path(tmp_path, "c").glob("*.events"), key=lambda path: path.stat().st_size)
+    os.truncate(damaged, 50_000)
+    table = next(Path(tmp_path, "c").glob("index-*.npz"))
+    table.write_bytes(table.read_bytes()[:-100])
+    assert xectool(*options).document["result"]["built"] == 1
+    assert np.load(table, allow_pickle=False).files
+
+
+def test_a_start_with_prepared_files_opens_no_root_file(files, tmp_path, monkeypatch, xectool):
+    xectool(
+        "prepare",
+        files / "config.yaml",
+        "--set",
+        f"data.cache={tmp_path}/c",
+        "--set",
+        "reweighting.energy.enabled=true",
+    )
+    plain = open_data(settings(files, "data.cache=off"))
+    weights = event_weights(plain.config, plain.train, plain.tables)
+
+    def refuse(*_):
+        raise AssertionError("a ROOT file is opened")
+
+    monkeypatch.setattr(EventFile, "__init__", refuse)
+    data = open_data(settings(files, f"data.cache={tmp_path}/c"))
+    assert data.config.tasks == plain.config.tasks
+    assert data.train.num_events == plain.train.num_events
+    for one, other in zip(data.train.files, plain.train.files, strict=True):
+        assert (one.path, one.num_entries, one.cluster_starts) == (other.path, other.num_entries, other.cluster_starts)
+    found = event_weights(data.config, data.train, data.tables)
+    assert weights is not None
+    assert found is not None
+    truth = {"energy": np.linspace(0.04, 0.06, 50, dtype=np.float32)[:, None], "uvwFI": np.zeros((50, 3), np.float32)}
+    np.testing.assert_array_equal(weights.weights(truth, np.empty(0)), found.weights(truth, np.empty(0)))
+    with pytest.raises(AssertionError, match="is opened"):
+        open_data(settings(files, "data.cache=off"))
+
+
+def test_off_and_a_place_that_cannot_be_made_say_what_to_do(files, xectool, tmp_path):
+    off = xectool("prepare", files / "config.yaml", "--set", "data.cache=off", "--json")
+    assert off.code == 2
+    assert "data.cache=auto" in off.document["findings"][0]["fix"]
+    (tmp_path / "file").write_text("")
+    place = xectool("prepare", files / "config.yaml", "--set", f"data.cache={tmp_path}/file/c", "--json")
+    assert (place.code, place.document["findings"][0]["code"]) == (3, "XT-CACHE-PLACE")
+    small = ("--set", f"data.cache={tmp_path}/c", "--set", "data.cache_limit_gb=0.0001", "--json")
+    limit = xectool("prepare", files / "config.yaml", *small)
+    assert limit.code == 1
+    assert {found["code"] for found in limit.document["findings"]} == {"XT-CACHE-NOT-BUILT"}
+    assert set(limit.document["result"]["failed"]) == {f"{files}/train.root", f"{files}/val.root"}
+
+
+@pytest.mark.parametrize(("written", "read"), [("off", "off"), ("auto", "auto"), ("./c", "./c"), ("~/c", "~/c")])
+def test_yaml_reads_a_bare_off_as_it_is_meant(files, written, read):
+    assert settings(files, f"data.cache={written}").data.cache == read
+
+
+def test_a_bare_word_is_no_directory(files, xectool):
+    outcome = xectool("prepare", files / "config.yaml", "--set", "data.cache=atuo", "--json")
+    assert outcome.code == 2
+    assert "./cache" in json.dumps(outcome.document["findings"])
+
+
+def test_auto_caches_where_it_saves_time_and_has_a_local_disk(files, home, monkeypatch):
+    config = settings(files, "training.epochs=3")
+    sources = [open_source(config.data, which, ("energy",)) for which in ("train", "val")]
+    few = choose_cache(config, sources)
+    assert (few.directory, few.builds) == (None, False)
+    assert "would save 0 s" in few.note
+    monkeypatch.setattr(deciding, "_SAVED_S", 2.0)
+    many = choose_cache(config, sources)
+    assert (many.directory, many.builds) == (home, True)
+    assert choose_cache(config, sources, Platform(mounts={"/": "lustre"})).directory is None
+    assert choose_cache(settings(files, "data.cache=off"), sources).directory is None
+    assert choose_cache(settings(files, "data.cache_limit_gb=0.0001"), sources).directory is None
+
+
+def test_auto_uses_what_was_prepared_however_little_it_saves(files, home, xectool):
+    xectool("prepare", files / "config.yaml")
+    data = open_data(load_config(files / "config.yaml").config)
+    assert "prepared" in data.cache
+    assert isinstance(data.train.cache, CachedEvents)
+    assert data.train.cache.is_complete
+    assert not data.train.cache.builds
+
+
+def test_thresholds_of_the_configuration_reach_the_codes(files):
+    codec = codec_of(settings(files, "data.cache_precision=compact", "normalization.npho_threshold=37"))
+    assert 37.0 in codec.thresholds
+
+
+def test_a_table_is_made_once_and_again_when_it_is_damaged(tmp_path, caplog):
+    made = []
+
+    def make():
+        made.append(1)
+        return {"a": np.arange(5.0), "b": np.array([[np.nan, np.inf]])}
+
+    tables = PreparedTables(tmp_path, True)
+    for _ in range(2):
+        np.testing.assert_array_equal(tables.get("x", {"k": 1}, make)["b"], [[np.nan, np.inf]])
+    assert len(made) == 1
+    tables.get("x", {"k": 2}, make)
+    assert len(made) == 2
+    for path in tmp_path.glob("x-*.npz"):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    tables.get("x", {"k": 1}, make)
+    assert len(made) == 3
+    assert "XT-CACHE-DAMAGED" in caplog.text
+    PreparedTables(tmp_path, False).get("x", {"k": 3}, make)
+    assert len(list(tmp_path.glob("x-*.npz"))) == 2

@@ -1,0 +1,37 @@
+"""``xectool prepare``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from xectool.cli.options import JsonOption, SetOption
+from xectool.cli.progress import watcher
+from xectool.cli.render import AlreadyShown, Output
+from xectool.errors import EXIT_BAD_RESULT
+
+
+def prepare(
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="YAML configuration; see: xectool config init")],
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Build the event cache and all else that a training reads at its start, once for all ranks."""
+    from xectool import engine
+
+    with watcher(quiet=json) as observer:
+        found = engine.prepare(config, overrides=set_ or (), observer=observer)
+    lines = (
+        f"{found.directory}: {found.built} of {found.files} files copied, the others were there; {found.precision}",
+        f"{found.events} events, {found.cache_bytes / 1e9:.3g} GB in all, {found.seconds:.1f} s",
+        f"kept beside them: {', '.join(found.tables) or 'nothing'}",
+    )
+    Output("prepare", json).result(
+        found.as_dict(),
+        findings=found.findings,
+        bad=bool(found.failed),
+        human=lambda screen: screen.print("\n".join(lines), markup=False, soft_wrap=True),
+    )
+    if found.failed:
+        raise AlreadyShown(EXIT_BAD_RESULT)

@@ -1,0 +1,178 @@
+"""Whether the events of a run are cached, where, and how they are stored."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from xectool.config.normalization import NormalizationConfig
+from xectool.config.platform import Platform
+from xectool.config.platform_rules import NETWORK_FILE_SYSTEMS
+from xectool.config.root import RunConfig
+from xectool.data.cache.cached_events import CachedEvents
+from xectool.data.cache.codec import Codec, Compact, Lossless
+from xectool.data.cache.layout import cache_bytes
+from xectool.data.cache.store import CacheStore
+from xectool.data.cache.tables import PreparedTables
+from xectool.data.events import EventSource
+from xectool.rootio.files import is_remote
+
+# What reading an event from ROOT costs more than from the cache, in CPU seconds (docs/benchmarks.md).
+_SAVED_S: Final = 1e-4
+# A cache that saves less than this over the whole run is not worth its disk.
+_WORTH_S: Final = 60.0
+# Of the free disk a cache may take so much, where nothing else is said.
+_MOST_OF_FREE: Final = 0.5
+_MEMORY_FILE_SYSTEMS: Final = ("tmpfs", "ramfs")
+# Photon numbers below which the normalisation treats a reading otherwise, by scheme (older system: reference 1.3).
+_DOMAIN_EDGES: Final = {"anscombe": -0.375}
+
+
+@dataclass(frozen=True)
+class CacheChoice:
+    """What was decided.
+
+    Attributes:
+        directory: Where cache files lie; None for no cache.
+        builds: Whether missing files are built.
+        note: Why, in one line.
+    """
+
+    directory: Path | None
+    builds: bool
+    note: str
+
+
+def with_cache(source: EventSource, config: RunConfig, choice: CacheChoice) -> EventSource:
+    """Return the source as it is served under a configuration.
+
+    Raises:
+        DiskError: The directory of the cache cannot be used.
+    """
+    codec = codec_of(config)
+    if config.data.cache == "off" or (choice.directory is None and isinstance(codec, Lossless)):
+        return source
+    store = None if choice.directory is None else store_of(config, choice.directory)
+    cache = CachedEvents(source, codec, store, choice.note, choice.builds)
+    return EventSource(source.files, source.branches, source.findings, cache)
+
+
+def store_of(config: RunConfig, directory: Path) -> CacheStore:
+    """Return the store in a directory, which is made.
+
+    Raises:
+        DiskError: The directory cannot be used.
+    """
+    limit = config.data.cache_limit_gb
+    store = CacheStore(directory, None if limit is None else int(1e9 * limit))
+    store.prepare()
+    return store
+
+
+def codec_of(config: RunConfig) -> Codec:
+    """Return how readings are stored."""
+    if config.data.cache_precision == "lossless":
+        return Lossless()
+    return Compact([config.normalization.npho_threshold, *domain_edges(config.normalization)])
+
+
+def domain_edges(normalization: NormalizationConfig) -> list[float]:
+    """Return the photon numbers below which a reading counts as invalid."""
+    if normalization.npho_scheme == "log1p":
+        return [-0.999 * normalization.npho_scale]
+    return [_DOMAIN_EDGES[normalization.npho_scheme]] if normalization.npho_scheme in _DOMAIN_EDGES else []
+
+
+def needed_bytes(source: EventSource, config: RunConfig) -> int:
+    """Return what the cache files of a source take together."""
+    width, itemsize = sum(source.widths.values()), codec_of(config).dtype.itemsize
+    return sum(cache_bytes(file.num_selected, itemsize, width) for file in source.files if file.num_selected)
+
+
+def choose_cache(
+    config: RunConfig, sources: Sequence[EventSource], platform: Platform | None = None, wanted: bool = False
+) -> CacheChoice:
+    """Decide for a run.
+
+    ``auto`` caches where that saves more than a minute of CPU over the run, on a local disk with room: twice what the
+    cache takes. Files that were prepared are used in any case.
+
+    Args:
+        config: The run.
+        sources: Training and validation events.
+        platform: The machine; None looks.
+        wanted: Whether ``auto`` caches however little it saves.
+    """
+    data = config.data
+    if data.cache == "off":
+        return CacheChoice(None, False, "off (data.cache)")
+    if data.cache != "auto":
+        return CacheChoice(Path(data.cache).expanduser(), True, f"{data.cache} (data.cache)")
+    needed = sum(needed_bytes(source, config) for source in sources)
+    size = f"{needed / 1e9:.3g} GB"
+    if any(is_remote(file.path) for source in sources for file in source.files):
+        return CacheChoice(None, False, "off, inputs are urls, whose changes are not seen")
+    place = _place(needed, data.cache_limit_gb, platform or Platform.detect())
+    if place is None:
+        return CacheChoice(None, False, f"off, no local disk has room for {size} twice over (data.cache: DIR)")
+    if _is_prepared(config, sources, place):
+        return CacheChoice(place, False, f"{place}, prepared, {size}")
+    saved = _SAVED_S * (config.training.epochs - 1) * sum(source.num_events for source in sources)
+    if saved < _WORTH_S and not wanted:
+        return CacheChoice(None, False, f"off, it would save {saved:.0f} s of CPU in {config.training.epochs} epochs")
+    return CacheChoice(place, True, f"{place}, {size}, saves {saved:.0f} s of CPU")
+
+
+def tables_of(config: RunConfig, writes: bool = False) -> PreparedTables:
+    """Return where results about the files of a run are kept.
+
+    Args:
+        config: The run.
+        writes: Whether new ones are kept under ``auto``; in a directory that the user names they always are.
+    """
+    if config.data.cache == "off":
+        return PreparedTables()
+    if config.data.cache != "auto":
+        return PreparedTables(Path(config.data.cache).expanduser(), True)
+    return PreparedTables(next(_local_places(Platform.detect()), None), writes)
+
+
+def _place(needed: int, limit_gb: float | None, platform: Platform) -> Path | None:
+    """Return where ``auto`` keeps files of so many bytes together, None where nothing fits."""
+    if limit_gb is not None and needed > 1e9 * limit_gb:
+        return None
+    for directory in _local_places(platform):
+        taken = CacheStore(directory).used_bytes() if directory.is_dir() else 0
+        existing = next(path for path in (directory, *directory.parents) if path.exists())
+        if needed <= max(_MOST_OF_FREE * shutil.disk_usage(existing).free, taken):
+            return directory
+    return None
+
+
+def _local_places(platform: Platform) -> Iterator[Path]:
+    """Yield the candidates that can be written and lie on a disk of this machine."""
+    for directory in _candidates():
+        existing = next(path for path in (directory, *directory.parents) if path.exists())
+        kind = platform.file_system(str(existing))
+        if kind not in (*NETWORK_FILE_SYSTEMS, *_MEMORY_FILE_SYSTEMS) and os.access(existing, os.W_OK):
+            yield directory
+
+
+def _candidates() -> Iterator[Path]:
+    """Yield where a cache may lie: the user's cache directory, then the job's and the machine's temporary ones."""
+    yield Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "xectool" / "events"
+    for base in (os.environ.get("SLURM_TMPDIR"), tempfile.gettempdir()):
+        if base:
+            yield Path(base).absolute() / f"xectool-{os.getuid()}" / "events"
+
+
+def _is_prepared(config: RunConfig, sources: Sequence[EventSource], place: Path) -> bool:
+    if not place.is_dir():
+        return False
+    store = CacheStore(place)
+    return all(CachedEvents(source, codec_of(config), store, builds=False).is_complete for source in sources)

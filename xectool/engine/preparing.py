@@ -1,0 +1,145 @@
+"""``prepare``: everything that each rank would otherwise find out for itself, built once before a training."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from xectool.config.load import load_config
+from xectool.data.cache.building import BuildResult, build_missing
+from xectool.data.cache.cached_events import CachedEvents
+from xectool.data.events import EventSource
+from xectool.data.prepared import event_weights
+from xectool.errors import DiskError, UsageError
+from xectool.findings import Finding, Severity
+from xectool.training.build import open_data
+from xectool.training.progress import NullObserver, Observer
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What was built.
+
+    Attributes:
+        directory: Where it lies.
+        precision: How readings are stored, ``lossless`` or ``compact``.
+        files: Files of both data sets.
+        built: Files copied now; the others were there.
+        events: Events of both data sets.
+        cache_bytes: Bytes of all files in the directory.
+        tables: Results about the files that are kept, by name.
+        seconds: Time it took.
+        failed: Why a file was not copied, by its path.
+        findings: What to know.
+    """
+
+    directory: str
+    precision: str
+    files: int
+    built: int
+    events: int
+    cache_bytes: int
+    tables: tuple[str, ...]
+    seconds: float
+    failed: dict[str, str]
+    findings: tuple[Finding, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result keys of the command-line contract."""
+        return {name: value for name, value in asdict(self).items() if name != "findings"}
+
+
+def prepare(config: str | Path, *, overrides: Sequence[str] = (), observer: Observer | None = None) -> Prepared:
+    """Copy the events of a configuration into the cache and keep what ranks need at their start.
+
+    Copied are files without a sound copy; a second call only checks. Trainings that run meanwhile go on reading the
+    ROOT files and take the copies as they are finished.
+
+    Args:
+        config: YAML file.
+        overrides: ``key=value`` settings that go before the file's.
+        observer: Receives progress.
+
+    Raises:
+        UsageError: The cache is off.
+        DiskError: No disk has room, or the directory cannot be used.
+        XecError: The files cannot be read, or the configuration is wrong.
+    """
+    began, watching = time.monotonic(), observer or NullObserver()
+    settings = load_config(config, overrides).config
+    if settings.data.cache == "off":
+        raise UsageError(
+            "the cache is off", where="data.cache: off", fix="--set data.cache=auto, or data.cache: ./cache"
+        )
+    data = open_data(settings, prepares=True)
+    event_weights(data.config, data.train, data.tables)
+    caches = [_cache_of(source, data.cache) for source in (data.train, data.val)]
+    watching.message(data.cache)
+    watching.phase("prepare", sum(_missing_events(cache) for cache in caches))
+    results = [_build(cache, settings.data.num_threads, watching) for cache in caches]
+    failed = {path: reason for result in results for path, reason in result.failed.items()}
+    store = caches[0].store
+    if store is None:
+        raise _no_room(data.cache)
+    return Prepared(
+        directory=str(store.directory),
+        precision=settings.data.cache_precision,
+        files=sum(len(source.files) for source in (data.train, data.val)),
+        built=sum(result.built for result in results),
+        events=data.train.num_events + data.val.num_events,
+        cache_bytes=store.used_bytes(),
+        tables=tuple(sorted(path.name for path in (data.tables.directory or store.directory).glob("*.npz"))),
+        seconds=round(time.monotonic() - began, 3),
+        failed=failed,
+        findings=(*data.train.findings, *data.val.findings, *(_not_built(*item) for item in failed.items())),
+    )
+
+
+def _cache_of(source: EventSource, note: str) -> CachedEvents:
+    if not isinstance(source.cache, CachedEvents) or source.cache.store is None:
+        raise _no_room(note)
+    return source.cache
+
+
+def _missing_events(cache: CachedEvents) -> int:
+    return sum(cache.source.files[index].num_selected for index in cache.missing())
+
+
+def _build(cache: CachedEvents, num_threads: int, watching: Observer) -> BuildResult:
+    """Build what is missing in threads, each beginning in another place; locks keep them apart."""
+    if cache.store is not None:
+        cache.store.clean()
+    for index in range(len(cache.digests)):
+        cache.file(index)  # a damaged one is thrown away here, and built again
+    places = [len(cache.digests) * number // num_threads for number in range(num_threads)]
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="xectool-cache") as pool:
+        told = [
+            pool.submit(build_missing, cache, first, lambda: False, lambda count: watching.advanced(count, {}))
+            for first in places
+        ]
+        results = [future.result() for future in told]
+    failed = {path: reason for result in results for path, reason in result.failed.items()}
+    return BuildResult(sum(result.built for result in results), 0, failed)
+
+
+def _no_room(note: str) -> DiskError:
+    return DiskError(
+        f"nothing can be prepared: {note}",
+        where="data.cache",
+        fix="--set data.cache=DIR   # a directory on a larger local disk, e.g. ./cache",
+        code="XT-CACHE-PLACE",
+    )
+
+
+def _not_built(path: str, reason: str) -> Finding:
+    return Finding(
+        code="XT-CACHE-NOT-BUILT",
+        severity=Severity.ERROR,
+        problem=f"the events of {path} were not copied: {reason}",
+        where=path,
+        fix="--set data.cache_precision=compact, --set data.cache_limit_gb=GB, or another data.cache",
+    )
