@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import torch
 from torch import nn
-from xectool.training import device, step
+from xectool.training import batch_loss, device
 from xectool.training.guards import memory, watchdog
 
 from benchmarks.diagnosis import hooks
@@ -146,7 +146,11 @@ def killed(lab: Lab) -> None:
 def compiled_by(backend: Any) -> None:
     """Have the network compiled on the CPU, shape by shape, with another backend behind the tracer."""
     device.missing_toolchain = lambda _: ""  # type: ignore[assignment]
-    step.compiled = lambda model, execution, config: torch.compile(model, backend=backend, dynamic=False)  # type: ignore
+
+    def compiled(model: nn.Module, *_: Any) -> Any:
+        return torch.compile(model, backend=backend, dynamic=False)
+
+    batch_loss.compiled = compiled  # type: ignore[assignment]
 
 
 @fault("killed while compiling", "process", "XT-COMPILE-KILLED")

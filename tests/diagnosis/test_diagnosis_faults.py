@@ -369,6 +369,24 @@ def test_memory_that_rises_with_every_step_is_growth(
     assert record(run).causes[0].code == "XT-MEM-GROWTH"
 
 
+@few
+@given(seed=seeds, per_step=st.floats(3e5, 8e5))
+def test_an_early_look_at_memory_is_overruled_by_the_rest_of_the_run(
+    record: Record, course: Any, seed: int, per_step: float
+) -> None:
+    """A compiler and caches take 2 MB a step for a while; what the guard then said does not hold for the whole run."""
+
+    def told(steady: float) -> list[str]:
+        run, rng = course(seed=seed), np.random.default_rng(seed)
+        run.event(30, "memory_growth", message="memory grows by 2.1 MB a step: 500 to 563 MB")
+        for step, row in enumerate(run.rows):
+            row["rss_bytes"] = int(5e8 + 2.1e6 * min(step, 30) + steady * (step // 5 * 5) + rng.normal(0, 1e5))
+        return [cause.code for cause in record(run).causes]
+
+    assert "XT-MEM-GROWTH" not in told(per_step)
+    assert "XT-MEM-GROWTH" in told(4 * per_step)
+
+
 GB = 1e9
 OOM = {
     "XT-OOM-GPU": {"side": "device", "requested": 2 * GB, "capacity": 40 * GB, "allocated": 38 * GB,

@@ -56,8 +56,8 @@ class Growth:
 
     @property
     def refutes(self) -> bool:
-        """Whether enough samples say that nothing grows."""
-        return self.samples >= LEAST_SAMPLES and self.slope <= 0
+        """Whether enough samples say that nothing grows for long, whatever an early look said."""
+        return self.samples >= LEAST_SAMPLES and not self.alarming
 
     def text(self) -> str:
         """Return the growth in one line."""
