@@ -7,6 +7,7 @@ algorithm, one byte for its version, three bytes each for the compressed and unc
 from __future__ import annotations
 
 import lzma
+import threading
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import cramjam
 import deflate
 import numpy as np
+import numpy.typing as npt
 import xxhash
 
 HEADER_BYTES = 9
@@ -22,6 +24,8 @@ BLOCK_BYTES = 0xFFFFFF
 # Of a block of which less is wanted only the beginning is inflated, which is slower for each byte.
 _PREFIX_SHARE = 0.4
 
+_own = threading.local()
+
 # What a broken byte can raise on its way through the decompressors and the header arithmetic.
 INFLATE_ERRORS = (ValueError, EOFError, zlib.error, deflate.DeflateError, lzma.LZMAError, cramjam.DecompressionError)
 
@@ -29,20 +33,33 @@ INFLATE_ERRORS = (ValueError, EOFError, zlib.error, deflate.DeflateError, lzma.L
 def inflate_range(data: Any, start: int, stop: int) -> Any:
     """Return the uncompressed bytes ``[start, stop)`` of a row of compressed blocks as a flat byte buffer.
 
-    Blocks that lie outside of the range are stepped over, so memory is bounded by the range plus one block.
+    Blocks that lie outside of the range are stepped over, so memory is bounded by the range plus one block. Several
+    blocks share a buffer of the calling thread, which its next call writes over.
 
     Raises:
         ValueError: A block header is not one of ROOT's, or the blocks end early.
     """
-    pieces: list[Any] = []
-    for position, algorithm, packed, size in _blocks_until(memoryview(data), stop):
-        if position + size > start:
-            wanted = min(stop - position, size)
-            block = memoryview(_inflate_block(algorithm, packed, size, wanted))
-            pieces.append(block[max(start - position, 0) : wanted])
-    if len(pieces) == 1:
-        return pieces[0]
-    return np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces]) if pieces else b""
+    wanted = [found for found in _blocks_until(memoryview(data), stop) if found[0] + found[3] > start]
+    if not wanted:
+        return b""
+    first = wanted[0][0]
+    if len(wanted) == 1:
+        _, algorithm, packed, size = wanted[0]
+        return memoryview(_inflate_block(algorithm, packed, size, min(stop - first, size)))[
+            start - first : stop - first
+        ]
+    buffer = _thread_buffer(sum(size for *_, size in wanted))
+    for position, algorithm, packed, size in wanted:
+        _inflate_into(algorithm, packed, min(stop - position, size), buffer[position - first : position - first + size])
+    return buffer[start - first : stop - first].data
+
+
+def _thread_buffer(num_bytes: int) -> npt.NDArray[np.uint8]:
+    """Return memory of this thread: touching fresh pages for each basket costs as much as inflating LZ4."""
+    buffer: npt.NDArray[np.uint8] | None = getattr(_own, "buffer", None)
+    if buffer is None or len(buffer) < num_bytes:
+        buffer = _own.buffer = np.empty(num_bytes, np.uint8)
+    return buffer[:num_bytes]
 
 
 def inflated_bytes(data: Any, start: int, stop: int) -> int:
@@ -117,8 +134,26 @@ def _inflate_block(algorithm: bytes, data: memoryview, size: int, wanted: int) -
     return block
 
 
-def _inflate_lz4(data: memoryview, size: int) -> Any:
-    expected = int.from_bytes(data[:8], "big")
-    if xxhash.xxh64_intdigest(data[8:]) != expected:
+def _inflate_into(algorithm: bytes, data: memoryview, wanted: int, out: npt.NDArray[np.uint8]) -> None:
+    """Fill ``out``, as long as the block, with its bytes, or at least with the first ``wanted`` ones."""
+    if algorithm == b"L4":
+        _check_lz4(data)
+        found = cramjam.lz4.decompress_block_into(data[8:], out.data)
+    elif algorithm == b"ZS":
+        found = cramjam.zstd.decompress_into(data, out.data)
+    else:
+        block = np.frombuffer(_inflate_block(algorithm, data, len(out), wanted), np.uint8)
+        out[: len(block)] = block
+        return
+    if found != len(out):
+        raise ValueError(f"a compressed block holds {found} bytes where its header says {len(out)}")
+
+
+def _check_lz4(data: memoryview) -> None:
+    if xxhash.xxh64_intdigest(data[8:]) != int.from_bytes(data[:8], "big"):
         raise ValueError("the checksum of an LZ4 block does not match")
+
+
+def _inflate_lz4(data: memoryview, size: int) -> Any:
+    _check_lz4(data)
     return cramjam.lz4.decompress_block(data[8:], output_len=size)
