@@ -197,13 +197,16 @@ def test_early_stop_counts_epochs_without_improvement_and_stays_stopped(tiny_con
 
 
 def test_metrics_and_predictions_are_those_of_the_best_averaged_weights(tiny_config: Config, tiny_data: Path) -> None:
-    ruin: dict[str, Any] = {"epochs": 3, "lr": 3e-2, "ema_decay": 0.5, "grad_clip": 0.0}
+    # The run ends with an epoch that is no better.
+    ruin: dict[str, Any] = {
+        "epochs": 9, "lr": 3e-2, "ema_decay": 0.5, "grad_clip": 0.0, "early_stop_patience": 1
+    }  # fmt: skip
     config = tiny_config(training=ruin, checkpoint={"save_interval": 1})
     result = engine.train(config)
     run_dir = Path(result.run_dir)
     history = store.load(run_dir / store.LAST_NAME).meta["progress"]["history"]
     losses = [epoch["val/loss"] for epoch in history]
-    assert losses[-1] > 1.01 * min(losses), "the last epoch is the best: the test shows nothing"
+    assert losses[-1] > 1.0001 * min(losses), "the last epoch is the best: the test shows nothing"
     assert result.metrics["val/loss"] == pytest.approx(min(losses), rel=1e-6)
     assert result.best_epoch == 1 + losses.index(min(losses))
     assert result.checkpoint_best is not None

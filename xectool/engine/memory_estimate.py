@@ -251,7 +251,7 @@ def _free(config: RunConfig) -> int:
 def _calibrate(config: RunConfig, device: Device, amp: str) -> None:
     """Measure one real step here, compare with its estimate, and keep the difference for later estimates."""
     on_gpu = device.is_gpu and _own_gpu(config.training.device) is not None
-    whole = next(iter(plan(config, amp, (1.0, 1.0), False, False).requests.values()))
+    whole = next(iter(plan(config, amp, (1.0, 1.0), False, False, on_gpu).requests.values()))
     tapes = ask((replace(whole, validation_batch=0), replace(whole, batch_size=1, validation_batch=0)), 1).recordings
     measured = measure(whole, "cuda" if on_gpu else "cpu")
     save_calibration(numbers_of(measured, tapes[1].peak(), tapes[0].peak()))

@@ -13,6 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 from xectool.detector import hexgrid
 from xectool.models.blocks import NORM_EPS, ConvNeXtV2Block, HexNeXtBlock, neighbour_tables
+from xectool.models.channel_norm import ChannelNorm
+from xectool.models.products import PositionLinear
 from xectool.models.resample import Resize
 
 TOKEN_SHAPE = (4, 4)
@@ -37,11 +39,11 @@ class FaceBackbone(nn.Module):
         super().__init__()
         self.recompute = False
         self.stem = nn.ModuleList(
-            [nn.Conv2d(2, channels, kernel_size=4, padding=1), nn.LayerNorm(channels, eps=NORM_EPS)]
+            [nn.Conv2d(2, channels, kernel_size=4, padding=1), ChannelNorm(channels, eps=NORM_EPS)]
         )
         self.stage1 = nn.ModuleList(ConvNeXtV2Block(channels, drop_path_rate) for _ in range(STAGE_DEPTHS[0]))
         self.downsample = nn.ModuleList(
-            [nn.LayerNorm(channels, eps=NORM_EPS), nn.Conv2d(channels, 2 * channels, kernel_size=2, stride=2)]
+            [ChannelNorm(channels, eps=NORM_EPS), nn.Conv2d(channels, 2 * channels, kernel_size=2, stride=2)]
         )
         self.stage2 = nn.ModuleList(ConvNeXtV2Block(2 * channels, drop_path_rate) for _ in range(STAGE_DEPTHS[1]))
         self.resize = nn.ModuleDict()
@@ -89,7 +91,7 @@ class HexEncoder(nn.Module):
         self.recompute = False
         self.stem = nn.Sequential(nn.Linear(2, HEX_CHANNELS), nn.LayerNorm(HEX_CHANNELS), nn.GELU())
         self.layers = nn.ModuleList(HexNeXtBlock(HEX_CHANNELS, drop_path_rate) for _ in range(NUM_HEX_LAYERS))
-        self.proj = nn.Sequential(nn.LayerNorm(HEX_CHANNELS), nn.Linear(HEX_CHANNELS, width))
+        self.proj = nn.Sequential(nn.LayerNorm(HEX_CHANNELS), PositionLinear(HEX_CHANNELS, width))
         senders, receivers = neighbour_tables(hexgrid.edge_index(geometry), hexgrid.NUM_NODES)
         self.register_buffer("senders", senders, persistent=False)
         self.register_buffer("receivers", receivers, persistent=False)

@@ -16,7 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xectool.models.mixing import mix_channels, wants_plain_operations
+from xectool.models.channel_norm import ChannelNorm
+from xectool.models.depthwise import DepthwiseConv
+from xectool.models.mixing import mix_channels
+from xectool.models.products import PositionLinear, wants_plain_operations
 
 NORM_EPS = 1e-6
 HEX_EDGE_TYPES = 7
@@ -65,9 +68,9 @@ class ConvNeXtV2Block(nn.Module):
 
     def __init__(self, channels: int, drop_path_rate: float = 0.0) -> None:
         super().__init__()
-        self.dwconv = nn.Conv2d(channels, channels, kernel_size=7, padding=3, groups=channels)
-        self.norm = nn.LayerNorm(channels, eps=NORM_EPS)
-        self.pwconv1 = nn.Linear(channels, 4 * channels)
+        self.dwconv = DepthwiseConv(channels, kernel_size=7)
+        self.norm = ChannelNorm(channels, eps=NORM_EPS)
+        self.pwconv1 = PositionLinear(channels, 4 * channels)
         self.grn = ResponseNorm(4 * channels)
         self.pwconv2 = nn.Linear(4 * channels, channels)
         self.drop_path = drop_path(drop_path_rate)
@@ -169,7 +172,7 @@ class HexNeXtBlock(nn.Module):
         super().__init__()
         self.spatial_conv = HexDepthwiseConv(channels)
         self.norm = nn.LayerNorm(channels, eps=NORM_EPS)
-        self.pwconv1 = nn.Linear(channels, 4 * channels)
+        self.pwconv1 = PositionLinear(channels, 4 * channels)
         self.grn = ResponseNorm(4 * channels)
         self.pwconv2 = nn.Linear(4 * channels, channels)
         self.drop_path = drop_path(drop_path_rate)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from xectool.config.model import EncoderConfig
 from xectool.detector import faces, hexgrid
 from xectool.models.backbones import FaceBackbone, HexEncoder
+from xectool.models.fusion import FusionLayer, FusionTransformer
 from xectool.models.outer_grid import FaceImage, outer_grid
 
 NUM_ATTENTION_HEADS = 8
@@ -48,15 +49,10 @@ class Encoder(nn.Module):
         sizes = self._register_maps()
         self.backbone = FaceBackbone(self.width // 32, sizes, self.geometry, drop_path_rate)
         self.hex_encoder = HexEncoder(self.width, self.geometry, drop_path_rate)
-        layer = nn.TransformerEncoderLayer(
-            self.width,
-            NUM_ATTENTION_HEADS,
-            settings.dim_feedforward or 4 * self.width,
-            dropout=settings.dropout,
-            activation="gelu",
-            batch_first=True,
+        layer = FusionLayer(
+            self.width, NUM_ATTENTION_HEADS, settings.dim_feedforward or 4 * self.width, settings.dropout
         )
-        self.fusion_transformer = nn.TransformerEncoder(layer, settings.num_fusion_layers, enable_nested_tensor=False)
+        self.fusion_transformer = FusionTransformer(layer, settings.num_fusion_layers)
         self.pos_embed = nn.Parameter(torch.zeros(1, len(self.token_names), self.width))
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
         self.register_load_state_dict_pre_hook(_refuse_other_geometry)  # type: ignore[no-untyped-call]  # torch's own

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from xectool.errors import ConfigError
+from xectool.models.products import PositionLinear
 
 LOG_FLOOR = 1e-6
 """Smallest target whose logarithm is taken; the older system's value."""
@@ -19,7 +20,7 @@ LOG_FLOOR = 1e-6
 def regression_head(features: int, hidden: int, outputs: int, dropout: float) -> nn.Sequential:
     """Return a head (B, F) to (B, outputs): two hidden layers, the first normalised."""
     return nn.Sequential(
-        nn.Linear(features, hidden),
+        PositionLinear(features, hidden),
         nn.LayerNorm(hidden),
         nn.GELU(),
         nn.Dropout(dropout),

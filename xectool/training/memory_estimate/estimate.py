@@ -106,7 +106,7 @@ def estimate(config: RunConfig, device: Device, wanted: Wanted, calibration: Cal
     Raises:
         XecError: The network cannot be built.
     """
-    asked = plan(config, wanted.amp, valid_shares(), larger=wanted.max_batch, remedies=wanted.remedies)
+    asked = plan(config, wanted.amp, valid_shares(), wanted.max_batch, wanted.remedies, device.is_gpu)
     answer = ask(tuple(asked.requests.values()), wanted.events)
     tapes = {name: asked.whole(name, tape) for name, tape in zip(asked.requests, answer.recordings, strict=True)}
     step = tapes[BASE]
@@ -156,15 +156,16 @@ def compile_threads(config: RunConfig, on_gpu: bool) -> int:
 
 def _largest(config: RunConfig, device: Device, tapes: Mapping[str, Recording], wanted: Wanted) -> int:
     """Return the largest batch that fits: by the line through the tapes, else by taping each batch on the way."""
-    return largest_batch(device, line(tapes) or _taped(config, wanted))
+    return largest_batch(device, line(tapes) or _taped(config, wanted, device.is_gpu))
 
 
-def _taped(config: RunConfig, wanted: Wanted) -> Callable[[int], Recording]:
+def _taped(config: RunConfig, wanted: Wanted, on_gpu: bool) -> Callable[[int], Recording]:
     """Return a function that tapes the step of a batch, each time anew."""
 
     def at(batch_size: int) -> Recording:
         data = config.data.model_copy(update={"batch_size": batch_size})
-        asked = plan(config.model_copy(update={"data": data}), wanted.amp, valid_shares(), False, False)
+        changed = config.model_copy(update={"data": data})
+        asked = plan(changed, wanted.amp, valid_shares(), larger=False, remedies=False, on_gpu=on_gpu)
         return asked.whole(BASE, ask(tuple(asked.requests.values()), wanted.events).recordings[0])
 
     return at

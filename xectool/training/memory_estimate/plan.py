@@ -58,7 +58,9 @@ class Plan:
         return recording.with_more_inputs(self.windows[name] - _TAPED_WINDOW)
 
 
-def plan(config: RunConfig, amp: str, shares: tuple[float, float], larger: bool, remedies: bool) -> Plan:
+def plan(
+    config: RunConfig, amp: str, shares: tuple[float, float], larger: bool, remedies: bool, on_gpu: bool = False
+) -> Plan:
     """Return what to tape.
 
     Args:
@@ -67,6 +69,7 @@ def plan(config: RunConfig, amp: str, shares: tuple[float, float], larger: bool,
         shares: Shares of sensors with valid photons and with a valid time.
         larger: Whether other batch sizes are asked for.
         remedies: Whether remedies are.
+        on_gpu: Whether the step runs on a GPU.
     """
     accum = config.training.grad_accum_steps
     base = StepRequest(
@@ -76,6 +79,7 @@ def plan(config: RunConfig, amp: str, shares: tuple[float, float], larger: bool,
         amp,
         config.validation.batch_size or config.data.batch_size,
         *shares,
+        on_gpu,
     )
     requests, windows = {BASE: base}, {BASE: accum}
     if larger:

@@ -24,6 +24,7 @@ class StepRequest:
         validation_batch: Events of one batch of validation; 0 leaves validation out.
         valid_npho: Share of the sensors whose photons are valid.
         valid_time: Share of the sensors whose time is valid.
+        on_gpu: Whether the step is one of a GPU, which takes all events of a batch at once.
     """
 
     config: Mapping[str, Any]
@@ -33,6 +34,7 @@ class StepRequest:
     validation_batch: int = 0
     valid_npho: float = VALID_NPHO
     valid_time: float = VALID_TIME
+    on_gpu: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""

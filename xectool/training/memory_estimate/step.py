@@ -16,6 +16,7 @@ from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.data.batch import EventBatch
 from xectool.detector.constants import NUM_SENSORS
+from xectool.models import event_parts
 from xectool.tasks.base import TrainingTask
 from xectool.tasks.sensor_task import SensorTask
 from xectool.training.device import Execution
@@ -62,6 +63,7 @@ def record(config: RunConfig, request: StepRequest) -> Recording:
         setting = _set_up(network, emptier, tape, request)
         if hidden is not None:
             stack.enter_context(_knowing_masks(setting, hidden, shares))
+        stack.enter_context(_one_part(request.on_gpu))
         _warm_up(setting)
         stack.enter_context(tape.naming(network.model))
         _train(setting)
@@ -95,6 +97,17 @@ def _set_up(network: EmptyNetwork, emptier: Emptier, tape: Tape, request: StepRe
 def _tensors(module: nn.Module) -> Iterator[Tensor]:
     yield from module.parameters()
     yield from module.buffers()
+
+
+@contextmanager
+def _one_part(whole: bool) -> Iterator[None]:
+    """Work on the first part of the events only: the others come to the same memory; on a GPU it is the whole."""
+    parts = event_parts.of
+    event_parts.of = lambda values, most_bytes: event_parts.WHOLE if whole else parts(values, most_bytes)[:1]
+    try:
+        yield
+    finally:
+        event_parts.of = parts
 
 
 @contextmanager
