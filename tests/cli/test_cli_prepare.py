@@ -12,7 +12,7 @@ from xectool.config.load import load_config
 from xectool.config.platform import Platform
 from xectool.data.cache import deciding
 from xectool.data.cache.cached_events import CachedEvents
-from xectool.data.cache.deciding import choose_cache, codec_of
+from xectool.data.cache.deciding import choose_cache, codec_of, planned_bytes
 from xectool.data.cache.tables import PreparedTables
 from xectool.data.prepared import event_weights
 from xectool.data.source import open_source
@@ -167,3 +167,12 @@ def test_a_table_is_made_once_and_again_when_it_is_damaged(tmp_path, caplog):
     assert "XT-CACHE-DAMAGED" in caplog.text
     PreparedTables(tmp_path, False).get("x", {"k": 3}, make)
     assert len(list(tmp_path.glob("x-*.npz"))) == 2
+
+
+def test_the_estimate_of_the_disk_is_what_is_written(files, xectool, tmp_path):
+    xectool("prepare", files / "config.yaml", "--set", f"data.cache={tmp_path}/c")
+    largest = max(path.stat().st_size for path in Path(tmp_path, "c").glob("*.events"))
+    config = settings(files, f"data.cache={tmp_path}/c")
+    assert planned_bytes(config, 24) == pytest.approx(largest, rel=0.01)
+    assert planned_bytes(settings(files, "data.cache=off"), 10**9) == 0
+    assert planned_bytes(settings(files), 24) == 0

@@ -27,6 +27,7 @@ from xectool.training.memory_estimate.calibration import (
 from xectool.training.memory_estimate.child import ask, measure
 from xectool.training.memory_estimate.device import GRAPH_MODES, USABLE, Device
 from xectool.training.memory_estimate.estimate import Estimate, Wanted, compile_threads, estimate
+from xectool.training.memory_estimate.host import CACHE_TERM
 from xectool.training.memory_estimate.plan import plan, smaller
 
 QUICKSTART: Final[Mapping[str, Any]] = {
@@ -117,7 +118,7 @@ class MemoryEstimate:
             "disk": {
                 "checkpoint_bytes": found.checkpoint_bytes,
                 "predictions_bytes": found.disk["predictions"],
-                "cache_bytes": 0,
+                "cache_bytes": found.disk[CACHE_TERM],
                 "free_bytes": self.free_bytes,
                 "fits": self.fits_disk,
             },

@@ -13,7 +13,8 @@ from typing import Final
 from xectool.config.normalization import NormalizationConfig
 from xectool.config.platform import Platform
 from xectool.config.platform_rules import NETWORK_FILE_SYSTEMS
-from xectool.config.root import RunConfig
+from xectool.config.root import RegressorConfig, RunConfig
+from xectool.config.tasks import TASK_WIDTHS
 from xectool.data.cache.cached_events import CachedEvents
 from xectool.data.cache.codec import Codec, Compact, Lossless
 from xectool.data.cache.layout import cache_bytes
@@ -92,6 +93,17 @@ def needed_bytes(source: EventSource, config: RunConfig) -> int:
     """Return what the cache files of a source take together."""
     width, itemsize = sum(source.widths.values()), codec_of(config).dtype.itemsize
     return sum(cache_bytes(file.num_selected, itemsize, width) for file in source.files if file.num_selected)
+
+
+def planned_bytes(config: RunConfig, num_events: int) -> int:
+    """Return what a cache of so many events would take; 0 where the configuration makes none."""
+    tasks = config.tasks.enabled() if isinstance(config, RegressorConfig) else ()
+    needed = cache_bytes(num_events, codec_of(config).dtype.itemsize, sum(TASK_WIDTHS[task] for task in tasks))
+    if config.data.cache != "auto":
+        return 0 if config.data.cache == "off" else needed
+    saved = _SAVED_S * (config.training.epochs - 1) * num_events
+    place = _place(needed, config.data.cache_limit_gb, Platform.detect()) if saved >= _WORTH_S else None
+    return 0 if place is None else needed
 
 
 def choose_cache(

@@ -8,6 +8,7 @@ from typing import Final
 
 from xectool.config.capacity_rules import BYTES_PER_EVENT
 from xectool.config.root import RegressorConfig, RunConfig
+from xectool.data.cache.deciding import planned_bytes
 from xectool.training.memory_estimate.calibration import Calibration
 from xectool.training.memory_estimate.predictions import COLUMN_BYTES, SensorPredictions
 from xectool.training.memory_estimate.recording import Recording
@@ -21,6 +22,7 @@ GPU_HOST_BYTES: Final = 1_500_000_000
 OLDER_FACTORS: Final = {"float32": 6.5, "float64": 8.4}
 """Peak of the older loader in units of a worker's raw float32 chunk, by type of the branches, measured."""
 INCIDENT_CAP_BYTES: Final = 1_000_000_000
+CACHE_TERM: Final = "event cache"
 _EXTRA_CHECKPOINTS: Final = 3  # last, best, and the one being written
 _REGRESSOR_ROW_BYTES: Final = 24
 _FLOATS_PER_TASK: Final = 3 * 3
@@ -121,6 +123,7 @@ def disk_terms(
         "checkpoints": kept * checkpoint_bytes,
         "predictions": written,
         "incidents": min(config.guards.max_incidents * window, INCIDENT_CAP_BYTES),
+        CACHE_TERM: planned_bytes(config, events),
     }
 
 
