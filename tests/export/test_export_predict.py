@@ -16,7 +16,7 @@ from xectool import engine
 from xectool.checkpoint import store
 from xectool.errors import CheckpointError, UsageError
 from xectool.export.formats import FORMATS
-from xectool.export.torchscript import EXTRA_FILE
+from xectool.export.torch_runtime import EXTRA_FILE
 
 
 def same_predictions(sample: Any, events: Path, folder: Path, close: float = 1e-5) -> Any:

@@ -8,20 +8,19 @@ import pickle
 import warnings
 import zipfile
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch.export.passes import move_to_device_pass
 
-from xectool.errors import CheckpointError
-from xectool.export.description import EXPORT_AGAIN, Description
+from xectool.export.description import Description
 from xectool.export.formats import Written, register
 from xectool.export.graphs import ExportGraph
 from xectool.export.ports import BATCH_AXIS
-from xectool.export.reference import Arrays
-from xectool.export.runtime import Runtime, in_order
-from xectool.export.torchscript import EXTRA_FILE, described
+from xectool.export.runtime import Runtime
+from xectool.export.torch_runtime import EXTRA_FILE, TorchRuntime, damaged, described
 
+_WHAT: Final = "file of torch.export"
 _UNREADABLE: Final = (RuntimeError, ValueError, OSError, KeyError, pickle.UnpicklingError, zipfile.BadZipFile)
 
 
@@ -45,43 +44,22 @@ class Pt2Format:
 
     @staticmethod
     def open(path: Path, device: str = "cpu") -> Runtime:
-        """Return the file, ready to run on a device of PyTorch."""
-        return Pt2Runtime(path, device)
+        """Return the file, ready to run on a device of PyTorch.
 
-
-class Pt2Runtime(Runtime):
-    """A file of ``torch.export`` in PyTorch.
-
-    Args:
-        path: The file.
-        device: Device of PyTorch.
-
-    Raises:
-        CheckpointError: It cannot be read, or xectool did not export it.
-    """
-
-    def __init__(self, path: Path, device: str = "cpu") -> None:
-        self.path, self.device = path, torch.device(device)
-        self.description = described(_extra(path), path)
+        Raises:
+            CheckpointError: It cannot be read, or xectool did not export it.
+        """
+        description, place = described(_extra(path), path), torch.device(device)
         logging.getLogger("torch.export").setLevel(logging.ERROR)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 program = torch.export.load(path)
         except _UNREADABLE as error:
-            raise _damaged(path, error) from error
-        if self.device.type != "cpu":
-            program = move_to_device_pass(program, str(self.device))
-        self.module: Any = program.module()
-        self.providers = (f"PyTorch {torch.__version__} on {self.device}",)
-
-    @torch.inference_mode()
-    def run(self, given: Arrays) -> Arrays:
-        """Return the outputs by name."""
-        self.check_inputs(given)
-        tensors = [torch.from_numpy(given[port.name]).to(self.device) for port in self.description.inputs]
-        values = self.module(*tensors)
-        return in_order([port.name for port in self.description.outputs], [value.cpu().numpy() for value in values])
+            raise damaged(_WHAT, path, error) from error
+        if place.type != "cpu":
+            program = move_to_device_pass(program, str(place))
+        return TorchRuntime(path, description, program.module(), place)
 
 
 def _extra(path: Path) -> bytes:
@@ -91,11 +69,4 @@ def _extra(path: Path) -> bytes:
             name = next((name for name in archive.namelist() if name.endswith(f"extra/{EXTRA_FILE}")), None)
             return archive.read(name) if name is not None else b""
     except (zipfile.BadZipFile, OSError, ValueError) as error:
-        raise _damaged(path, error) from error
-
-
-def _damaged(path: Path, error: Exception) -> CheckpointError:
-    first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return CheckpointError(
-        f"cannot read the file of torch.export: {first}", where=str(path), fix=EXPORT_AGAIN, code="X-06"
-    )
+        raise damaged(_WHAT, path, error) from error

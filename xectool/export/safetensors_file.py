@@ -13,8 +13,8 @@ from xectool.errors import CheckpointError
 from xectool.export.description import PREFIX, Description
 from xectool.export.formats import Written, register
 from xectool.export.graphs import ExportGraph, make_graph
-from xectool.export.reference import Arrays
-from xectool.export.runtime import Runtime, in_order
+from xectool.export.runtime import Runtime
+from xectool.export.torch_runtime import TorchRuntime
 from xectool.models.build import build_model
 
 EXPORTED = "exported"
@@ -42,25 +42,13 @@ class SafetensorsFormat:
 
     @staticmethod
     def open(path: Path, device: str = "cpu") -> Runtime:
-        """Return the network that the file rebuilds."""
-        return RebuiltRuntime(path, device)
+        """Return the network that the file rebuilds.
 
-
-class RebuiltRuntime(Runtime):
-    """The network of a safetensors file, rebuilt from what stands in the file.
-
-    Args:
-        path: The file.
-        device: Device of PyTorch.
-
-    Raises:
-        CheckpointError: It cannot be read, or xectool did not export it.
-    """
-
-    def __init__(self, path: Path, device: str = "cpu") -> None:
-        self.path, self.device = path, torch.device(device)
-        checkpoint = store.load(path)
-        self.description = Description.from_metadata(checkpoint.meta.get(EXPORTED, {}), str(path))
+        Raises:
+            CheckpointError: It cannot be read, or xectool did not export it.
+        """
+        checkpoint, place = store.load(path), torch.device(device)
+        description = Description.from_metadata(checkpoint.meta.get(EXPORTED, {}), str(path))
         model = build_model(config_from_dict(checkpoint.config, str(path)))
         unlike = model.state_dict().keys() ^ checkpoint.model.keys()
         if unlike:
@@ -71,13 +59,5 @@ class RebuiltRuntime(Runtime):
                 code="X-03",
             )
         model.load_state_dict(checkpoint.model)
-        self.graph = make_graph(model, self.description.tasks, self.description.inputs_mode).to(self.device)
-        self.providers = (f"PyTorch {torch.__version__} on {self.device}",)
-
-    @torch.inference_mode()
-    def run(self, given: Arrays) -> Arrays:
-        """Return the outputs by name."""
-        self.check_inputs(given)
-        tensors = [torch.from_numpy(given[port.name]).to(self.device) for port in self.description.inputs]
-        values = self.graph(*tensors)
-        return in_order([port.name for port in self.description.outputs], [value.cpu().numpy() for value in values])
+        graph = make_graph(model, description.tasks, description.inputs_mode).to(place)
+        return TorchRuntime(path, description, graph, place)

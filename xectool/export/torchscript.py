@@ -10,14 +10,13 @@ from typing import Any, Final
 import torch
 
 from xectool.errors import CheckpointError, UsageError
-from xectool.export.description import EXPORT_AGAIN, Description
+from xectool.export.description import Description
 from xectool.export.formats import Written, register
 from xectool.export.graphs import ExportGraph
-from xectool.export.reference import Arrays
-from xectool.export.runtime import Runtime, in_order
+from xectool.export.runtime import Runtime
+from xectool.export.torch_runtime import EXTRA_FILE, TorchRuntime, damaged, described
 from xectool.findings import Finding, Severity
 
-EXTRA_FILE: Final = "xectool.json"
 _DEPRECATED: Final = "deprecated"
 
 
@@ -62,58 +61,20 @@ class TorchScriptFormat:
 
     @staticmethod
     def open(path: Path, device: str = "cpu") -> Runtime:
-        """Return the file, ready to run on a device of PyTorch."""
-        return ScriptRuntime(path, device)
+        """Return the file, ready to run on a device of PyTorch.
 
-
-class ScriptRuntime(Runtime):
-    """A TorchScript file in PyTorch.
-
-    Args:
-        path: The file.
-        device: Device of PyTorch.
-
-    Raises:
-        CheckpointError: It cannot be read, or xectool did not export it.
-    """
-
-    def __init__(self, path: Path, device: str = "cpu") -> None:
-        self.path, self.device = path, torch.device(device)
-        extra = {EXTRA_FILE: ""}
+        Raises:
+            CheckpointError: It cannot be read, or xectool did not export it.
+        """
+        extra, place = {EXTRA_FILE: ""}, torch.device(device)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
                 load: Any = torch.jit.load
-                self.module: Any = load(str(path), map_location=self.device, _extra_files=extra).eval()
+                script: Any = load(str(path), map_location=place, _extra_files=extra).eval()
         except (RuntimeError, ValueError, OSError) as error:
-            first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            raise CheckpointError(
-                f"cannot read the TorchScript file: {first}", where=str(path), fix=EXPORT_AGAIN, code="X-06"
-            ) from error
-        self.description = described(extra[EXTRA_FILE], path)
-        self.providers = (f"PyTorch {torch.__version__} on {self.device}",)
-
-    @torch.inference_mode()
-    def run(self, given: Arrays) -> Arrays:
-        """Return the outputs by name."""
-        self.check_inputs(given)
-        tensors = [torch.from_numpy(given[port.name]).to(self.device) for port in self.description.inputs]
-        values = self.module(*tensors)
-        return in_order([port.name for port in self.description.outputs], [value.cpu().numpy() for value in values])
-
-
-def described(text: str | bytes, path: Path) -> Description:
-    """Return the description that stands as JSON in an archive.
-
-    Raises:
-        CheckpointError: There is none, or it cannot be read.
-    """
-    try:
-        stored = json.loads(text) if text else {}
-    except ValueError as error:
-        problem = f"{EXTRA_FILE} in it cannot be read: {error}"
-        raise CheckpointError(problem, where=str(path), fix=EXPORT_AGAIN, code="X-15") from error
-    return Description.from_metadata(stored if isinstance(stored, dict) else {}, str(path))
+            raise damaged("TorchScript file", path, error) from error
+        return TorchRuntime(path, described(extra[EXTRA_FILE], path), script, place)
 
 
 def _not_traceable(error: RuntimeError, path: Path) -> CheckpointError:
