@@ -15,14 +15,16 @@ from xectool.data.cache.codec import NPHO, TIME, Codec, Compact, Lossless
 from xectool.data.cache.identity import cache_identity, digest_of
 from xectool.data.cache.store import CacheStore
 from xectool.data.events import EventSource
-from xectool.data.window import WindowArrays, event_bytes
+from xectool.data.window import WindowArrays
 
 IntArray = npt.NDArray[np.int64]
 
 # Cache files a process keeps open.
 _KEPT_FILES: Final = 64
-MAPPED_BYTES: Final = 64_000_000
-"""Mapped at once, about: such pages count as memory of the process although the kernel may take them back."""
+MAPPED_BYTES: Final = 256_000_000
+"""Mapped at once, at most: such pages count as memory of the process although the kernel may take them back."""
+# A fault maps what lies in the page cache around it, 64 kB at a time; two rows of an event touch up to two of these each.
+_MAPPED_PER_EVENT: Final = 4 * 65_536
 # A file is kept as it is if more of its first readings than this would be exceptions.
 _PROBED_EVENTS, _MOST_EXCEPTIONS = 64, 0.01
 
@@ -144,7 +146,7 @@ class CachedEvents:
         """Fill ``out`` from a cache file as `CachedFile.read` does; the memory that is mapped stays bounded."""
         found.read(rows, out, places)
         with self._lock:
-            self._mapped_bytes += len(rows) * event_bytes({})
+            self._mapped_bytes += len(rows) * _MAPPED_PER_EVENT
             dropped = list(self._open.values()) if self._mapped_bytes > MAPPED_BYTES else []
             self._mapped_bytes = 0 if dropped else self._mapped_bytes
         for file in dropped:
