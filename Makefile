@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 QUICKSTART ?= quickstart
 
-.PHONY: quickstart test test-fast check format bench bench-diagnosis docs reference clean
+.PHONY: quickstart test test-fast check format bench bench-diagnosis docs reference dist clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -46,6 +46,9 @@ bench-diagnosis: $(STAMP)  ## how often `diagnose run` names what was done to re
 
 docs: $(STAMP)  ## the documentation as a site, in build/site; fetches nothing
 	$(BIN)/zensical build --strict
+
+dist: $(STAMP)  ## wheel and source distribution, in dist/
+	$(BIN)/python -m build --no-isolation --outdir dist
 
 reference: $(STAMP)  ## the reference pages, from the code
 	$(BIN)/python docs/reference/generate.py

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from xectool.config.root import RunConfig
+from xectool.config.root import RegressorConfig, RunConfig
 from xectool.findings import Finding, Report
 from xectool.rules import Rule, run_rules
 
@@ -104,7 +104,7 @@ def count_rules(config: RunConfig, num_train: int, num_val: int, world_size: int
 
 def prediction_bytes(config: RunConfig) -> float:
     """Return the bytes of the predictions of one event, in columns: every hidden sensor is one row."""
-    if config.kind == "regressor":
+    if isinstance(config, RegressorConfig):
         return _BYTES_PER_EVENT
     ratio = config.model.mask_ratio
     share = sum(ratio.values()) / len(ratio) if isinstance(ratio, dict) else ratio

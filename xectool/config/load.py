@@ -28,6 +28,7 @@ from xectool.config.training_rules import TRAINING_RULES
 from xectool.config.translate import find_kind, translate
 from xectool.findings import Finding, Report, Severity
 from xectool.rules import Rule, run_rules
+from xectool.rules.plugins import plugin_rules
 
 CONFIG_RULES: tuple[Rule[RunConfig], ...] = (
     *GUARD_RULES,
@@ -112,7 +113,7 @@ def _checked(document: Document, platform: Platform | None) -> tuple[RunConfig, 
     config, refused, repaired = _validated(document, kind)
     findings += refused
     if config is not None:
-        found = run_rules(CONFIG_RULES, config).report
+        found = run_rules((*CONFIG_RULES, *plugin_rules("rules", CONFIG_RULES)), config).report
         if platform is not None:
             found = found.merged(run_rules(PLATFORM_RULES, Situation(config, platform)).report)
         findings += [_located(item, document) for item in found if not _touches(item.where, repaired)]

@@ -17,6 +17,7 @@ from xectool.config.section import Section, knob, section
 from xectool.config.tasks import TasksConfig
 from xectool.config.training import InpainterTrainingConfig, MaeTrainingConfig, RegressorTrainingConfig
 from xectool.config.validation import ValidationConfig
+from xectool.registry.plugins import broken, plugins
 
 Preset: TypeAlias = Literal["a100", "gh200", "cpu", "ci"] | None
 
@@ -87,3 +88,18 @@ KINDS: dict[str, type[RegressorConfig] | type[MaeConfig] | type[InpainterConfig]
     "mae": MaeConfig,
     "inpainter": InpainterConfig,
 }
+
+
+def _plugin_kinds() -> dict[str, Any]:
+    """Return the kinds that other installed packages add: subclasses of the three that say their own ``kind``."""
+    found: dict[str, Any] = {}
+    for point, cls in plugins("kinds"):
+        if not (isinstance(cls, type) and issubclass(cls, RunSections)):
+            raise broken(point, "is no subclass of RegressorConfig, MaeConfig or InpainterConfig")
+        if point.name in KINDS or cls.model_fields["kind"].default != point.name:
+            raise broken(point, f"must have a kind of its own: kind is {cls.model_fields['kind'].default!r}")
+        found[point.name] = cls
+    return found
+
+
+KINDS.update(_plugin_kinds())  # at the end: a plugin may import this module

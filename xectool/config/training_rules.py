@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from xectool.config.root import RunConfig
+from xectool.config.root import RegressorConfig, RunConfig
 from xectool.findings import Finding
 from xectool.rules import Rule
 
@@ -185,7 +185,7 @@ class DroppedSensorsAreNotScored(Rule[RunConfig]):
     def check(self, facts: RunConfig) -> Iterator[Finding]:
         """Yield an error where another kind drops channels."""
         rate = facts.training.channel_dropout_rate
-        if facts.kind != "regressor" and rate > 0:
+        if not isinstance(facts, RegressorConfig) and rate > 0:
             yield self.error(
                 "training.channel_dropout_rate",
                 f"training.channel_dropout_rate {rate:g} has no place in kind {facts.kind}: its sensors are hidden by "

@@ -24,6 +24,7 @@ from xectool.engine.data_report import DataChecked, summarised
 from xectool.errors import UsageError, XecError
 from xectool.rootio.files import expand_inputs
 from xectool.rules import run_rules
+from xectool.rules.plugins import plugin_rules
 
 _KEPT_CHECKPOINTS = 3
 _BYTES_A_PARAMETER = 16  # weights, two moments of the optimizer, the average
@@ -85,7 +86,7 @@ def check_data(
         facts.shared, facts.shared_files = shared_events(sample, facts.other, how)
     if config is not None:
         _look_at_use(facts, config)
-    ran = run_rules(DATA_CHECKS, facts)
+    ran = run_rules((*DATA_CHECKS, *plugin_rules("checks", DATA_CHECKS)), facts)
     drawn = _plots(facts, Path(options.plots)) if options.plots is not None else []
     return summarised(facts, ran, digests=digests, plots=drawn, deep=options.deep)
 

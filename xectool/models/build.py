@@ -13,7 +13,7 @@ from xectool.models.regressor import Regressor
 from xectool.models.sensor_input import mask_policy
 from xectool.registry import Registry
 
-MODELS: Registry[Callable[[RunConfig], nn.Module]] = Registry("model kind", "xectool.models.build")
+MODELS: Registry[Callable[[RunConfig], nn.Module]] = Registry("model kind", "xectool.models.build", "models")
 """Builders by ``kind``; each takes the whole configuration."""
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from xectool.errors import UsageError, did_you_mean
+from xectool.registry.plugins import blamed, broken, plugins
 
 T = TypeVar("T")
 
@@ -17,11 +18,13 @@ class Registry(Generic[T]):
     Args:
         family: What the components are, for messages: ``"loss"``, ``"task"``.
         package: Package whose import registers the components.
+        plugin_family: Other packages add functions under the entry points ``xectool.<plugin_family>``; empty: none.
     """
 
-    def __init__(self, family: str, package: str) -> None:
+    def __init__(self, family: str, package: str, plugin_family: str = "") -> None:
         self.family = family
         self.package = package
+        self._plugin_family = plugin_family
         self._found: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
@@ -61,3 +64,8 @@ class Registry(Generic[T]):
 
     def _load(self) -> None:
         importlib.import_module(self.package)
+        family, self._plugin_family = self._plugin_family, ""  # once
+        for point, component in plugins(family) if family else ():
+            if point.name in self._found:
+                raise broken(point, f"has the name of a {self.family} of xectool")
+            self._found[point.name] = cast("T", blamed(point, component))

@@ -168,4 +168,4 @@ def valid_truth(truth: Tensor) -> Tensor:
 
 
 TaskBuilder = Callable[["RunConfig", nn.Module], TrainingTask]
-TASKS: Registry[TaskBuilder] = Registry("kind of training", "xectool.tasks")
+TASKS: Registry[TaskBuilder] = Registry("kind of training", "xectool.tasks", "tasks")

@@ -1,0 +1,1 @@
+"""A check, a rule and a kind of training for xectool."""

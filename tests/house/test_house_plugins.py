@@ -1,0 +1,115 @@
+"""Other packages add checks, rules and kinds; a broken one is named and never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xectool import engine
+from xectool.config.load import load_config
+from xectool.errors import UsageError
+from xectool.registry.plugins import _entry_points
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = "kind: photons_only\ntasks: {energy: {enabled: true, scale: auto}}\nmodel: {encoder_dim: 64}\n"
+
+
+def asked(folder: Path, *argv: str) -> tuple[int, dict[str, Any]]:
+    """Run a command with the packages of a folder installed beside xectool; return exit code and document."""
+    command = [sys.executable, "-m", "xectool", *argv, "--json"]
+    result = subprocess.run(
+        command, cwd=folder, env={**os.environ, "PYTHONPATH": str(folder)}, capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in result.stderr, result.stderr
+    return result.returncode, json.loads(result.stdout)
+
+
+@pytest.mark.slow
+def test_the_example_plugin_adds_a_check_a_rule_and_a_kind(tmp_path: Path) -> None:
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*install, "--target", str(tmp_path), str(ROOT / "examples" / "plugin")], check=True)
+    engine.simulate(str(tmp_path / "train.root"), events=24, seed=1)
+    engine.simulate(str(tmp_path / "val.root"), events=8, seed=2)
+    (tmp_path / "run.yaml").write_text(CONFIG + "data: {train_path: train.root, val_path: val.root, batch_size: 8}\n")
+
+    _, checked = asked(tmp_path, "check-data", "train.root")
+    (finding,) = (item for item in checked["findings"] if item["code"] == "EXAMPLE-02")
+    assert "24 events" in finding["problem"]
+    _, ruled = asked(tmp_path, "config", "check", "run.yaml", "--set", "training.lr=0.05")
+    assert "EXAMPLE-01" in [item["code"] for item in ruled["findings"]]
+    code, trained = asked(
+        tmp_path, "train", "run.yaml", "--max-steps", "3", "--run-name", "p", "--set", "mlflow.enabled=false",
+        "--set", "checkpoint.save_artifacts=false",
+    )  # fmt: skip
+    assert (code, trained["result"]["steps"]) == (0, 3)
+    code, predicted = asked(tmp_path, "predict", "artifacts/p/checkpoint_last.pt", "val.root")
+    assert (code, predicted["result"]["events"]) == (0, 8)
+
+
+BROKEN = {
+    "a module that is not there": ("rules", "x = no_such_module:Rule", "", "No module named 'no_such_module'"),
+    "a name that is not there": ("rules", "x = broken_plugin:Rule", "", "has no attribute 'Rule'"),
+    "a syntax error": ("rules", "x = broken_plugin:Rule", "def (", "SyntaxError"),
+    "an error of its own while it loads": (
+        "rules", "x = broken_plugin:Rule", "class Odd(Exception): pass\nraise Odd('my own')", "Odd: my own",
+    ),
+    "no rule": ("rules", "x = broken_plugin:Rule", "Rule = 3", "is no subclass of xectool.rules.Rule"),
+    "a code of ours": (
+        "rules", "x = broken_plugin:Mine",
+        "from xectool.rules import Rule\nclass Mine(Rule):\n code='CFG-15'; title=''\n def check(self, facts): yield",
+        "takes a name or code of xectool",
+    ),
+    "an error while it checks": (
+        "rules", "x = broken_plugin:Mine",
+        "from xectool.rules import Rule\nclass Mine(Rule):\n code='MY-1'\n title=''\n"
+        " def check(self, facts): yield {}['k']",
+        "failed while it checked MY-1: KeyError",
+    ),
+    "a kind that says another": (
+        "kinds", "mine = broken_plugin:Mine", "from xectool.config.root import MaeConfig as Mine", "kind is 'mae'",
+    ),
+    "a kind of ours": (
+        "kinds", "mae = broken_plugin:Mine", "from xectool.config.root import MaeConfig as Mine", "a kind of its own",
+    ),
+}  # fmt: skip
+
+
+def install(folder: Path, family: str, entry: str, source: str) -> None:
+    (folder / "broken_plugin.py").write_text(source)
+    about = folder / "broken_plugin-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-plugin\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[xectool.{family}]\n{entry}\n")
+
+
+@pytest.mark.parametrize("name", [name for name, case in BROKEN.items() if case[0] == "rules"])
+def test_a_broken_rule_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    family, entry, source, said = BROKEN[name]
+    install(tmp_path, family, entry, source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "broken_plugin", raising=False)
+    (tmp_path / "run.yaml").write_text("kind: mae\n")
+    _entry_points.cache_clear()
+    try:
+        with pytest.raises(UsageError, match="pip uninstall broken-plugin") as caught:
+            load_config(tmp_path / "run.yaml")
+    finally:
+        _entry_points.cache_clear()
+    assert said in caught.value.problem
+    assert caught.value.code == "XT-PLUGIN"
+
+
+@pytest.mark.parametrize("name", [name for name, case in BROKEN.items() if case[0] == "kinds"])
+def test_a_broken_kind_is_named(name: str, tmp_path: Path) -> None:
+    family, entry, source, said = BROKEN[name]
+    install(tmp_path, family, entry, source)
+    (tmp_path / "run.yaml").write_text("kind: mae\n")
+    code, document = asked(tmp_path, "config", "check", "run.yaml")
+    (finding,) = document["findings"]
+    assert (code, finding["code"]) == (2, "XT-PLUGIN")
+    assert said in finding["problem"]
