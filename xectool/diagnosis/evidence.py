@@ -231,6 +231,8 @@ class _Collector:
         block = block.select(block.column("rank") == 0)
         if not len(block.rows):
             return
+        if not self.attempts:  # the line that begins the record is damaged
+            self.attempts.append(Attempt(1, float(block.column("time")[0])))
         attempt, steps = self.attempts[-1], block.column("step")
         attempt.first_step = attempt.first_step or int(steps[0])
         self._reached(int(steps.max()))

@@ -8,6 +8,7 @@ as long as they are few.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import struct
@@ -26,6 +27,7 @@ PACKED_SUFFIX: Final = ".zst"
 _MAGIC: Final = b"XECPACK1"
 _HEADER: Final = struct.Struct("=8sq")
 _LEVEL: Final = 3
+_MOST_ROWS: Final = 1 << 20  # a segment has 4 MiB and a row at least 8 words
 _MOST_SPECIAL: Final = 0.25  # share of non-finite steps up to which all of them are kept
 
 
@@ -59,26 +61,42 @@ class PackedSegment:
 
         Raises:
             FileNotFoundError: There is none.
-            ValueError: It is not a packed segment.
+            ValueError: It is not a packed segment, or its description is damaged.
         """
         with path.open("rb") as stream:
             head = stream.read(_HEADER.size)
-            if len(head) < _HEADER.size or not head.startswith(_MAGIC):
+            size = _HEADER.unpack(head)[1] if len(head) == _HEADER.size and head.startswith(_MAGIC) else -1
+            if not 0 <= size <= os.fstat(stream.fileno()).st_size:
                 raise ValueError(f"{path} is no packed segment")
-            size = _HEADER.unpack(head)[1]
             facts = json.loads(stream.read(size))
-        layout = Layout.from_json(facts["layout"])
-        first, stop, count, stride, damaged = (
-            int(facts[name]) for name in ("first", "stop", "count", "stride", "damaged")
-        )
+        try:
+            layout = Layout.from_json(facts["layout"])
+            first, stop, count, stride, damaged = (
+                int(facts[name]) for name in ("first", "stop", "count", "stride", "damaged")
+            )
+        except (KeyError, TypeError, OverflowError) as error:
+            raise ValueError(f"{path} is no packed segment: {error!r}") from error
+        if not (0 <= first <= stop and 0 <= count <= min(stop - first, _MOST_ROWS)) or stride < 1:
+            raise ValueError(f"{path} counts its records wrongly: {first} to {stop}, {count} of them")
         return cls(path, layout, first, stop, count, stride, damaged, _HEADER.size + size)
 
     def load(self, start: int, stop: int) -> StepBlock:
-        """Return the records with a sequence number in the half-open range."""
+        """Return the records with a sequence number in the half-open range.
+
+        Raises:
+            FileNotFoundError: There is no file any more.
+            ValueError: It is damaged.
+        """
+        planes = bytearray(self.count * self.layout.row_bytes)
         with self.path.open("rb") as stream:
             stream.seek(self.offset)
-            planes = np.frombuffer(bytes(cramjam.zstd.decompress(stream.read())), np.uint8)
-        rows = _unpacked(planes, self.count, self.layout)
+            try:
+                written = cramjam.zstd.decompress_into(stream.read(), planes)
+            except cramjam.DecompressionError as error:
+                raise ValueError(f"{self.path} is damaged: {error}") from error
+        if written != len(planes):
+            raise ValueError(f"{self.path} is damaged: {written} bytes of {len(planes)}")
+        rows = _unpacked(np.frombuffer(planes, np.uint8), self.count, self.layout)
         low, high = np.searchsorted(rows[:, 0], [start, stop])
         return StepBlock(self.layout, rows[low:high])
 
@@ -129,10 +147,13 @@ def keep_within(directories: Sequence[Path], budget_bytes: int) -> None:
     sizes = {path: path.stat().st_size for path in paths}
     if sum(sizes.values()) <= budget_bytes:
         return
-    strides = {path: PackedSegment.open(path).stride for path in paths}
-    counts = {path: PackedSegment.open(path).count for path in paths}
+    strides, counts = {}, {}
+    for path in paths:
+        with contextlib.suppress(ValueError):  # damaged: stays as it is
+            found = PackedSegment.open(path)
+            strides[path], counts[path] = found.stride, found.count
     while sum(sizes.values()) > budget_bytes:
-        thinnable = [path for path in paths if counts[path] > 1]
+        thinnable = [path for path in paths if counts.get(path, 0) > 1]
         if not thinnable:
             return
         age = {path: len(paths) - number for number, path in enumerate(paths)}
@@ -180,7 +201,7 @@ def _packed(rows: Rows, layout: Layout) -> bytes:
 
 
 def _unpacked(planes: np.typing.NDArray[np.uint8], count: int, layout: Layout) -> Rows:
-    words = planes.reshape(layout.num_words, 8, count).transpose(0, 2, 1).copy()  # decompressed bytes are read-only
+    words = planes.reshape(layout.num_words, 8, count).transpose(0, 2, 1).copy()
     columns = words.view("<i8").reshape(layout.num_words, count)
     for word in range(layout.num_words):
         if layout.is_int(word):

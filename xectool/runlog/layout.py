@@ -57,9 +57,19 @@ class Layout:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Layout:
-        """Return the layout that a file describes."""
-        names = {str(key): tuple(map(str, value)) for key, value in content["names"].items()}
-        ints, flags, floats = (tuple(map(str, content[part])) for part in ("ints", "flags", "floats"))
+        """Return the layout that a file describes.
+
+        Raises:
+            ValueError: The description is damaged.
+        """
+        try:
+            names = {str(key): tuple(map(str, value)) for key, value in content["names"].items()}
+            ints, flags, floats = (tuple(map(str, content[part])) for part in ("ints", "flags", "floats"))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"no description of a segment: {error!r}") from error
+        needed = {item.name for item in fields(StepRecord)} - _DEFAULTS.keys() - set(MAPS)
+        if not needed <= {*ints, *flags, *floats}:
+            raise ValueError(f"a segment without {', '.join(sorted(needed - {*ints, *flags, *floats}))}")
         return cls(ints, flags, floats, names)
 
     def to_json(self) -> dict[str, Any]:

@@ -125,10 +125,14 @@ class RawSegment:
             if len(head) < _WORDS.size:
                 return None
             magic, count, version, offset, row_bytes, capacity, first, text_bytes = _WORDS.unpack(head)
-            if magic != _MAGIC or version > _VERSION:
+            size = os.fstat(stream.fileno()).st_size
+            if magic != _MAGIC or version > _VERSION or not 0 <= text_bytes <= size:
                 return None
-            layout = Layout.from_json(json.loads(stream.read(text_bytes)))
-        if layout.row_bytes != row_bytes:
+            try:
+                layout = Layout.from_json(json.loads(stream.read(text_bytes)))
+            except ValueError:  # damaged
+                return None
+        if layout.row_bytes != row_bytes or first < 0 or not 0 <= offset <= size or capacity * row_bytes > size:
             return None
         return cls(path, layout, first, first + min(max(count, 0), capacity), offset)
 

@@ -145,6 +145,8 @@ class Packer:
                 keep_within(self._attempts, self._budget)
             except OSError as error:  # a full or vanished disk: the segment stays as it is
                 _LOG.warning("steps are kept unpacked in %s: %s", path, os.strerror(error.errno or 0))
+            except ValueError as error:  # an older segment is damaged
+                _LOG.warning("steps are kept as they are: %s", error)
 
 
 class StepFiles:
@@ -217,7 +219,16 @@ class StepFiles:
         try:
             return RawSegment.open(raw)
         except FileNotFoundError:
-            return PackedSegment.open(packed) if packed.exists() else None
+            return self._packed(packed)
+
+    def _packed(self, path: Path) -> PackedSegment | None:
+        try:
+            return PackedSegment.open(path)
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            _LOG.warning("steps are missing: %s", error)
+            return None
 
     def _load(self, name: str, start: int, stop: int) -> StepBlock | None:
         for _ in range(2):  # once more if it was packed in between
@@ -228,4 +239,7 @@ class StepFiles:
                 return found.load(start, stop)
             except FileNotFoundError:
                 continue
+            except ValueError as error:
+                _LOG.warning("steps are missing: %s", error)
+                return None
         return None
