@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from xectool.data.worker_process import COMM
+from xectool.data.worker_process import COMM, STACKS_SIGNAL
 
 SCRIPT = """
 import multiprocessing, os, sys, time
@@ -84,7 +84,7 @@ def test_stuck_loader_process_has_a_name_and_writes_its_stacks(tmp_path: Path) -
     trainer, worker = started(tmp_path, "forkserver", prepared=True)
     try:
         assert Path(f"/proc/{worker}/comm").read_text().strip() == COMM
-        os.kill(worker, signal.SIGUSR1)
+        os.kill(worker, STACKS_SIGNAL)
         stacks = tmp_path / "rank0000.stacks"
         for _ in range(100):
             if "in stuck" in stacks.read_text():

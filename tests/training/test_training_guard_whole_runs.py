@@ -62,7 +62,7 @@ else:
 """
 
 
-@pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2"])
+@pytest.mark.parametrize("name", ["SIGQUIT", "SIGUSR1", "SIGUSR2"])
 def test_signals_for_stacks_and_checkpoints_end_a_process_without_the_guard(tmp_path: Path, name: str) -> None:
     for way, expected in (("guarded", 0), ("bare", -getattr(signal, name))):
         command = [sys.executable, "-c", SIGNALS, name, way, str(tmp_path / "stacks")]

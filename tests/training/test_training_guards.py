@@ -495,12 +495,12 @@ with CrashStacks(Path("rank0000.stacks"), GuardsConfig()):
     assert not list(tmp_path.glob("core*"))
 
 
-def test_usr1_writes_stacks_and_everything_is_given_back(tmp_path: Path) -> None:
+def test_quit_writes_stacks_and_everything_is_given_back(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_CORE), faulthandler.is_enabled()
     with CrashStacks(tmp_path / "s.txt", GuardsConfig()):
         assert resource.getrlimit(resource.RLIMIT_CORE)[0] == 0
-        os.kill(os.getpid(), signal.SIGUSR1)
-        assert "test_usr1_writes_stacks" in (tmp_path / "s.txt").read_text()
+        os.kill(os.getpid(), signal.SIGQUIT)
+        assert "test_quit_writes_stacks" in (tmp_path / "s.txt").read_text()
     assert (resource.getrlimit(resource.RLIMIT_CORE), faulthandler.is_enabled()) == before
 
 

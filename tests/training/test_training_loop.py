@@ -152,10 +152,13 @@ def test_float16_overflow_of_a_fresh_scale_is_no_fault(tiny_config: Config) -> N
     assert any("range of float16" in text for text in listener.messages)
 
 
-def test_signal_during_the_last_validation_interrupts_and_the_resume_is_identical(tiny_config: Config) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_signal_during_the_last_validation_interrupts_and_the_resume_is_identical(
+    tiny_config: Config, number: int
+) -> None:
     config = tiny_config(training={"epochs": 1}, validation={"batch_size": 4})
     whole = engine.train(config, run_name="whole")
-    listener = Listener("validate 1/1", lambda: os.kill(os.getpid(), signal.SIGTERM))
+    listener = Listener("validate 1/1", lambda: os.kill(os.getpid(), number))
     cut = engine.train(config, run_name="cut", observer=listener)
     assert (cut.status, cut.epochs) == ("interrupted", 0)
     resumed = engine.train(config, run_name="cut", resume="auto")

@@ -16,7 +16,8 @@ from xectool.runlog.worker_slots import SlotRange, stacks_path
 
 COMM: Final = "xectool-read"
 """Name of a loader process in ``/proc/PID/comm`` and in ``ps``; at most 15 characters."""
-STACKS_SIGNAL: Final = signal.SIGUSR1
+STACKS_SIGNAL: Final = signal.SIGQUIT
+"""As of Java and Go: writes the stacks of all threads; SIGUSR1 and SIGUSR2 are what batch systems send."""
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # linux/prctl.h
 
 
@@ -30,7 +31,9 @@ def become_loader(slots: SlotRange | None) -> None:
     Args:
         slots: Where its threads note what they read; the stacks lie beside.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    # The parent decides what an interrupt means, and what a batch system says before the time is up.
+    for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
         prctl = ctypes.CDLL(None, use_errno=True).prctl
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -12,7 +12,9 @@ NO_SIGNAL: Final = 0
 
 
 class StopRequest:
-    """Turns the first SIGINT or SIGTERM into a request; a second SIGINT interrupts at once.
+    """Turns the first SIGINT, SIGTERM or SIGUSR1 into a request; a second SIGINT interrupts at once.
+
+    SIGUSR1 is what batch scripts usually ask SLURM for before the time is up (``#SBATCH --signal=USR1@120``).
 
     Only the main thread can own signal handlers; elsewhere the request stays unset.
     """
@@ -40,7 +42,7 @@ class StopRequest:
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
                 self._previous[number] = signal.signal(number, self._handle)
         return self
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-BUILT_IN_SIGNAL: Final = signal.SIGUSR1
+BUILT_IN_SIGNAL: Final = signal.SIGQUIT
 SPY_S: Final = 5.0
 DUMP_S: Final = 2.0
 _POLL_S: Final = 0.05
@@ -83,7 +83,7 @@ def stacks_of(pid: int, state: str, dump_into: Path | None, native: bool = False
     Args:
         pid: Its number.
         state: Its state as `kernel.look` gives it.
-        dump_into: File it appends its stacks to on SIGUSR1, where it is a process of a run.
+        dump_into: File it appends its stacks to on SIGQUIT, where it is a process of a run.
         native: Whether calls of compiled code are wanted as well.
     """
     if state in ("gone", "zombie"):

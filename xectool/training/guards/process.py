@@ -12,12 +12,13 @@ from types import FrameType
 from typing import TextIO
 
 from xectool.config.guards import GuardsConfig
+from xectool.data.worker_process import STACKS_SIGNAL
 
 
 class CrashStacks:
-    """While entered, a crash or SIGUSR1 writes the stacks of all threads to a file, and no core file is left.
+    """While entered, a crash or SIGQUIT writes the stacks of all threads to a file, and no core file is left.
 
-    SIGUSR2 is ignored meanwhile, unless a `SaveRequest` waits for it.
+    SIGUSR1 and SIGUSR2 are ignored meanwhile, unless a `StopRequest` and a `SaveRequest` wait for them.
 
     Args:
         path: The file, such as ``rank0000.stacks``.
@@ -34,10 +35,11 @@ class CrashStacks:
         if self._core:
             self._forbid_core(stream)
         if threading.current_thread() is threading.main_thread():
-            faulthandler.register(signal.SIGUSR1, stream, all_threads=True)
-            self._stack.callback(faulthandler.unregister, signal.SIGUSR1)
+            faulthandler.register(STACKS_SIGNAL, stream, all_threads=True)
+            self._stack.callback(faulthandler.unregister, STACKS_SIGNAL)
             # Outside of the loop there is nothing to save; it must not end the process either.
-            self._stack.callback(signal.signal, signal.SIGUSR2, signal.signal(signal.SIGUSR2, signal.SIG_IGN))
+            for number in (signal.SIGUSR1, signal.SIGUSR2):
+                self._stack.callback(signal.signal, number, signal.signal(number, signal.SIG_IGN))
         return self
 
     def __exit__(self, *exception: object) -> None:

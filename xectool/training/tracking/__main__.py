@@ -82,7 +82,7 @@ def main() -> int:
             return _EXIT_BUSY
         return _mirror(options.run_dir, settings, TrainerWatch(_NO_PARENT, sys.stdin.fileno()), replay=True)
     # A job told to stop tells all its processes; this one has to log how the trainer then ends, and ends with it.
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     watch = TrainerWatch(options.parent, sys.stdin.fileno())
     # The mirror of a killed attempt may still be logging what that attempt left.
