@@ -22,6 +22,7 @@ _WORDS = {
     "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
     ".nan": float("nan"), ".inf": float("inf"), "+.inf": float("inf"), "-.inf": float("-inf"),
 }  # fmt: skip
+_LONGEST_NUMBER = 300  # a longer one fits no float, and Python refuses to read integers above 4300 digits
 _INTEGER_STARTS = "123456789"
 _PLAIN_TAGS = {"tag:yaml.org,2002:str", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
 
@@ -146,7 +147,7 @@ def plain_scalar(text: str) -> Any:
         return _WORDS[text]
     if text.lower() in (".nan", ".inf", "-.inf", "+.inf"):
         return float(text.lower().replace(".", ""))
-    if not NUMBER.fullmatch(text):
+    if len(text) > _LONGEST_NUMBER or not NUMBER.fullmatch(text):
         return text
     digits = text.replace("_", "")
     if not digits.lstrip("+-").isdigit():
