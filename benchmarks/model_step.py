@@ -25,6 +25,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from xectool.config.load import config_from_dict
 from xectool.config.root import RunConfig
 from xectool.data.batch import EventBatch
+from xectool.training.heap import keep_freed_memory
 from xectool.training.memory_estimate.measure import random_batch, real_stepper
 from xectool.training.step import Stepper
 
@@ -198,6 +199,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sizes", type=json.loads, default=[list(size) for size in SIZES], help="[[width, batch], ..]")
+    parser.add_argument("--keep", action="store_true", help="let the C library keep freed memory, as `train` does")
     parser.add_argument("--one", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--curve", type=int, help="losses of so many steps of both networks, as JSON")
     options = parser.parse_args()
@@ -206,6 +208,7 @@ def main() -> None:
         print(json.dumps(curves(options.curve)))
         return
     if options.one:
+        assert not options.keep or keep_freed_memory()
         print(report(*options.one, options.rounds))
         return
     machine = f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
@@ -214,7 +217,8 @@ def main() -> None:
           "| outputs | gradients |\n|---|---|---|---|---|---|---|---|---|---|---|", flush=True)  # fmt: skip
     for size in options.sizes:
         command = [sys.executable, "-W", "ignore", "-m", "benchmarks.model_step", "--one", json.dumps(size)]
-        subprocess.run([*command, "--rounds", str(options.rounds)], check=True)
+        kept = ["--keep"] if options.keep else []
+        subprocess.run([*command, "--rounds", str(options.rounds), *kept], check=True)
 
 
 if __name__ == "__main__":

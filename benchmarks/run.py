@@ -19,6 +19,7 @@ from xectool.data.plan import DataPlan
 from xectool.data.source import open_source
 
 from benchmarks.baselines import plain_uproot
+from benchmarks.model_step import pair_of
 from benchmarks.pairs import Comparison, compare
 
 BATCH = 64
@@ -53,6 +54,13 @@ def loading(path: str, events: int) -> Comparison:
     return compare(name, baseline, ours, rounds=5, amount=events)
 
 
+def stepping() -> Comparison:
+    """One training step against the same network in plain PyTorch; `benchmarks.model_step` shows more sizes."""
+    pair = pair_of(256, 16)
+    name = "training step, encoder 256, batch 16: plain PyTorch / xectool"
+    return compare(name, pair.run_plain, pair.run_ours, rounds=5)
+
+
 def main() -> None:
     """Run every comparison and print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -62,7 +70,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = str(Path(directory) / "bench.root")
         engine.simulate(path, events=events, seed=1)
-        results = [startup(), loading(path, events)]
+        results = [startup(), loading(path, events), stepping()]
     machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}"
     print(f"{time.strftime('%Y-%m-%d')}, {machine}; above 1 means xectool is cheaper\n")
     print("| work (baseline / xectool) | wall ratio | CPU ratio | xectool |\n|---|---|---|---|")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from xectool.training import heap
 
@@ -20,3 +23,56 @@ def test_a_c_library_without_trimming_is_left_alone(monkeypatch: pytest.MonkeyPa
 
 def test_the_c_library_here_takes_the_call() -> None:
     assert heap._malloc_trim()(0) in (0, 1)
+
+
+_FAULTS = """
+import ctypes, resource, sys
+from xectool.training.heap import keep_freed_memory
+if sys.argv[1] == "kept":
+    assert keep_freed_memory({})
+library = ctypes.CDLL(None)
+library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+library.free.argtypes = [ctypes.c_void_p]
+def step():
+    blocks = [library.malloc(2**23) for _ in range(10)]
+    for block in blocks:
+        ctypes.memset(block, 1, 2**23)
+    for block in reversed(blocks):
+        library.free(block)
+for _ in range(3):
+    step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    step()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the GNU C library's")
+def test_what_a_step_frees_serves_the_next_one() -> None:
+    command = [sys.executable, "-c", _FAULTS]
+    kept, given_back = (
+        int(subprocess.run([*command, way], capture_output=True, text=True, check=True).stdout)
+        for way in ("kept", "default")
+    )
+    assert given_back > 10_000
+    assert kept < given_back / 10
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"MALLOC_ARENA_MAX": "2"},
+        {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=1"},
+        {"LD_PRELOAD": "libjemalloc.so.2"},
+    ],
+)
+def test_settings_of_the_user_go_before(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Library:
+        gnu_get_libc_version = None
+
+        def mallopt(self, option: int, value: int) -> int:
+            raise AssertionError("changed against the user's wish")
+
+    monkeypatch.setattr("ctypes.CDLL", lambda name: Library())
+    assert heap.keep_freed_memory(variables) is False

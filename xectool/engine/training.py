@@ -23,6 +23,7 @@ from xectool.rules import run_rules
 from xectool.training.description import start_facts
 from xectool.training.device import Execution, plan_execution
 from xectool.training.distributed import Ranks
+from xectool.training.heap import keep_freed_memory
 from xectool.training.parts import RunParts
 from xectool.training.progress import NullObserver, Observer
 from xectool.training.rank_agreement import program_facts, require_agreement
@@ -60,6 +61,8 @@ def train(  # noqa: PLR0913  the function is the command: one argument an option
     platform = Platform.detect()
     loaded = _checked(load_config(config, [*overrides, *named], platform), platform, resume)
     execution = plan_execution(loaded.config.training, device_of_rank(device or loaded.config.training.device))
+    if execution.device.type == "cpu":
+        keep_freed_memory()
     with joined(loaded.config.distributed, execution.device) as ranks:
         options = {"--resume": resume or "", "--max-steps": str(max_steps), "--dry-run": str(dry_run)}
         require_agreement(ranks, program_facts(loaded.config.to_dict()) | options)
