@@ -28,6 +28,7 @@ def same_predictions(sample: Any, events: Path, folder: Path, close: float = 1e-
         for branch in first.keys():  # noqa: SIM118 - no mapping
             a, b = first[branch].array(library="np"), second[branch].array(library="np")
             np.testing.assert_allclose(b, a, rtol=close, atol=close * np.abs(a[np.abs(a) < 1e9]).max(), err_msg=branch)
+    assert ours.engine == "eager"
     assert ours.metrics.keys() == theirs.metrics.keys()
     for name, value in ours.metrics.items():
         assert theirs.metrics[name] == pytest.approx(value, rel=1e-3, nan_ok=True), name
@@ -36,12 +37,13 @@ def same_predictions(sample: Any, events: Path, folder: Path, close: float = 1e-
 
 def test_torchscript_regressor_predicts_as_its_checkpoint(script_regressor: Any, events: Path, tmp_path: Path) -> None:
     found = same_predictions(script_regressor, events, tmp_path)
-    assert found.events == 20
+    assert (found.events, found.engine) == (20, "torchscript")
     assert "val/energy/loss" in found.metrics
 
 
 def test_onnx_regressor_predicts_as_its_checkpoint(onnx_regressor: Any, events: Path, tmp_path: Path) -> None:
-    assert same_predictions(onnx_regressor, events, tmp_path).events == 20
+    found = same_predictions(onnx_regressor, events, tmp_path)
+    assert (found.events, found.engine) == (20, "onnx")
 
 
 def test_torchscript_inpainter_predicts_the_same_sensors(script_inpainter: Any, events: Path, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def _predict(model: str, data: list[str], options: dict[str, Any], json: bool) -
         findings=result.findings,
         human=lambda screen: screen.print(
             table(
-                f"{result.events} events, {result.events_per_s:.0f} events/s: {result.output}",
+                f"{result.events} events, {result.events_per_s:.0f} events/s ({result.engine}): {result.output}",
                 ["metric", "value"],
                 [[name, value] for name, value in sorted(result.metrics.items())],
             )

@@ -72,9 +72,8 @@ def load_exported(path: Path, format_name: str, weights: str, device: str | None
         "config": dict(description.config),
         "conventional": description.state.get("conventional", {}),
     }
-    return LoadedModel(
-        config, network, task, execution, Checkpoint(meta, {}, origin=f"exported {format_name}"), runtime.notes
-    )
+    origin = Checkpoint(meta, {}, origin=f"exported {format_name}")
+    return LoadedModel(config, network, task, execution, origin, runtime.notes, format_name)
 
 
 def _graph_inside(path: Path) -> bool:

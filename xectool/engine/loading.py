@@ -41,6 +41,7 @@ class LoadedModel:
         execution: Device and precision.
         checkpoint: Where it comes from.
         notes: What is worth knowing about how it runs.
+        engine: What computes: ``eager`` PyTorch, or the format of an exported file.
     """
 
     config: RunConfig
@@ -49,6 +50,7 @@ class LoadedModel:
     execution: Execution
     checkpoint: Checkpoint
     notes: tuple[Finding, ...] = ()
+    engine: str = "eager"
 
 
 def check_options(weights: str, batch_size: int, max_events: int | None) -> None:

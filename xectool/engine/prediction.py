@@ -40,6 +40,7 @@ class PredictResult:
         events: Events predicted.
         events_per_s: Throughput, reading and writing included.
         output: The ROOT file.
+        engine: What computed: ``eager`` PyTorch, or ``onnx``, ``torchscript``, ``pt2`` for exported files.
         metrics: Figures of merit where the files hold the truth, conventional estimators included.
         plots: Plots written.
         findings: What was noticed about the files, and what could not be drawn.
@@ -48,6 +49,7 @@ class PredictResult:
     events: int
     events_per_s: float
     output: str
+    engine: str = "eager"
     metrics: dict[str, float] = field(default_factory=dict)
     plots: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -115,6 +117,7 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
         scored.num_events,
         scored.events_per_s,
         str(output),
+        loaded.engine,
         scored.metrics,
         plots,
         (*loaded.notes, *source.findings, *notes),
