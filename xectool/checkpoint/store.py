@@ -19,6 +19,7 @@ import torch
 from xectool.checkpoint import foreign, format, safetensors_store
 from xectool.checkpoint.format import Checkpoint
 from xectool.errors import CheckpointError, DiskError, XecError, nearest
+from xectool.runlog.atomic import sync_directory
 
 SAFETENSORS_HEADER_LIMIT = 100_000_000  # the format's own
 LAST_NAME = "checkpoint_last.pt"
@@ -52,7 +53,7 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
         if path.suffix != ".safetensors":  # which has no checksums
             _require_whole(part)
         part.replace(path)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     except (OSError, RuntimeError) as error:
         # torch reports a failed write as RuntimeError; both mean that the disk did not take the bytes
         with contextlib.suppress(OSError):
@@ -91,7 +92,7 @@ def publish(source: Path, target: Path) -> None:
             with part.open("rb+") as stream:
                 os.fsync(stream.fileno())
         part.replace(target)
-        _sync_directory(target.parent)
+        sync_directory(target.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
@@ -286,11 +287,3 @@ def _disk_error(path: Path, error: Exception) -> DiskError:
     return DiskError(
         f"cannot write the checkpoint: {reason}", where=str(path), fix="set checkpoint.save_dir to another disk"
     )
-
-
-def _sync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

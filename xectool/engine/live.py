@@ -15,10 +15,10 @@ from xectool.diagnosis.status_report import StatusReport, status_report
 from xectool.errors import UsageError, XecError
 from xectool.runlog.control import Request, ask
 from xectool.runlog.reader import RunReader
-from xectool.runlog.records import EventRecord
+from xectool.runlog.records import ROUTINE_KINDS, EventRecord
 
 SHOWN_STEPS: Final = 200
-QUIET_KINDS: Final = frozenset({"audit", "startup", "validation", "checkpoint", "control_socket", "resume"})
+QUIET_KINDS: Final = ROUTINE_KINDS | {"checkpoint", "resume"}
 
 
 @dataclass(frozen=True)

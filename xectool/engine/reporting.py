@@ -24,10 +24,10 @@ from xectool.report.run_page import PageCause, PagePicture, PageTable, RunPage, 
 from xectool.report.step_curves import StepCourse, draw_steps
 from xectool.runlog.manifest import MANIFEST_FILE
 from xectool.runlog.reader import RunReader, RunStatus
+from xectool.runlog.records import ROUTINE_KINDS
 
 REPORT_NAME: Final = "report.html"
 PARTS: Final = ("data_wait", "transfer", "forward", "backward", "optimizer", "checkpoint", "log")
-QUIET_KINDS: Final = frozenset({"audit", "control_socket", "validation", "startup"})
 MOST_EVENTS: Final = 60
 
 
@@ -139,7 +139,7 @@ def _found(incident: Incident) -> str:
 
 
 def _events(reader: RunReader) -> Iterator[tuple[str, ...]]:
-    worth = [event for event in reader.events() if event.kind not in QUIET_KINDS]
+    worth = [event for event in reader.events() if event.kind not in ROUTINE_KINDS]
     for event in worth[-MOST_EVENTS:]:
         yield (
             str(event.step),

@@ -51,10 +51,23 @@ def write_text(path: Path, text: str, *, mode: int = 0o644, durable: bool = True
         raise DiskError(f"{path.name} cannot be written: {error.strerror}", where=str(path), fix=fix) from error
 
 
+def sync_directory(directory: Path) -> None:
+    """Wait until the names of a directory are on the disk, so that a rename survives a power cut.
+
+    Raises:
+        OSError: The disk refuses.
+    """
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def read_json(path: Path) -> dict[str, Any]:
-    """Return what `write_json` wrote, empty where the file is absent."""
+    """Return what `write_json` wrote, empty where the file is absent or, after a power cut, not whole."""
     try:
         content = json.loads(path.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):
         return {}
-    return dict(content)
+    return content if isinstance(content, dict) else {}

@@ -17,6 +17,8 @@ from typing import Any, ClassVar
 FORMAT = 2
 END_KINDS = ("finished", "failed", "interrupted")
 """Kinds of the event that says how a run ended; without one it was killed, or still runs."""
+ROUTINE_KINDS = frozenset({"audit", "control_socket", "startup", "validation"})
+"""Kinds of events that every sound run has; whoever shows what happened leaves them out."""
 NAN = math.nan
 
 
