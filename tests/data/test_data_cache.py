@@ -102,6 +102,10 @@ def test_batches_are_the_same_before_between_and_after_building(files, dataset, 
     build_missing(cache)
     assert cache.is_complete
     assert_same(plain, batches(source, num_threads=3))
+    assert cache.maps_readings
+    cache.maps_readings = False
+    cache.close()
+    assert_same(plain, batches(source, num_threads=3))
     assert_same(rank, batches(source, world_size=3, rank=1, start_step=2))
     if isinstance(codec, Lossless):
         assert_same(plain, batches(cache.source))

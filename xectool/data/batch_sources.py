@@ -168,18 +168,16 @@ class CachedBatches:
         entries = rows if selected is None else selected[rows]
         into = slice(None) if places is None else places
         out.identity[into, 0], out.identity[into, 1] = index, entries
-        found = self._cache.file(index)
-        sound = np.zeros(len(rows), np.bool_) if found is None else self._cache.is_sound(index, found, rows)
-        if found is not None and sound.all():
-            self._cache.fill(found, rows, out, places)
+        if self._cache.fill(index, rows, out, places):
             return
-        where = np.arange(len(rows)) if places is None else places
-        if found is not None:
-            self._cache.fill(found, rows[sound], out, where[sound])
-        for entry, place in zip(entries[~sound].tolist(), where[~sound].tolist(), strict=True):
-            part = out.rows(place, place + 1)
-            self._cache.source.read_root(Piece(index, entry, entry + 1, None, 0, 0), part)
-            self._cache.settle(index, part)
+        # Damaged, or thrown away meanwhile: what is still sound is taken, the rest comes from the ROOT file.
+        for entry, row, place in zip(
+            entries.tolist(), rows.tolist(), np.arange(len(rows)) if places is None else places, strict=True
+        ):
+            part = out.rows(int(place), int(place) + 1)
+            if not self._cache.fill(index, np.array([row]), part):
+                self._cache.source.read_root(Piece(index, entry, entry + 1, None, 0, 0), part)
+                self._cache.settle(index, part)
 
 
 def with_identity(batch: EventBatch, identity: IntArray) -> EventBatch:

@@ -19,7 +19,7 @@ from xectool.data.batch import EventBatch
 from xectool.data.batch_memory import BatchMemory
 from xectool.data.batch_sources import BatchSource, CachedBatches, WindowBatches
 from xectool.data.cache.building import BackgroundBuilder, builder_bytes
-from xectool.data.cache.cached_events import MAPPED_BYTES, CachedEvents
+from xectool.data.cache.cached_events import CachedEvents
 from xectool.data.event_weigher import EventWeigher
 from xectool.data.events import EventSource
 from xectool.data.excluded import ExcludedEvents
@@ -143,6 +143,8 @@ class EventLoader:
             self._builder = None
         self._close_reader()
         self._memory.release()
+        if isinstance(self.source.cache, CachedEvents):
+            self.source.cache.close()
 
     def _close_reader(self) -> None:
         if self._reader is not None:
@@ -275,7 +277,7 @@ def loader_memory_bytes(plan: DataPlan, options: LoaderOptions, widths: Mapping[
 
     (windows in use and ahead) x (events of the largest window) x (bytes of an event)
     + 3 batches (being filled, in use, and freed late) + one decompressed block a reading thread
-    + with a cache directory the blocks being copied and what is mapped of the copy.
+    + with a cache directory the blocks being copied.
 
     Args:
         plan: The data plan.
@@ -286,5 +288,5 @@ def loader_memory_bytes(plan: DataPlan, options: LoaderOptions, widths: Mapping[
     windows = _resident_windows(plan, options) * plan.max_window_events
     batches = 3 * min(plan.batch_size, plan.num_events)
     threads = options.num_threads * max(options.num_workers, 1)
-    cache = builder_bytes(one_event) + MAPPED_BYTES if options.builds_cache else 0
+    cache = builder_bytes(one_event) if options.builds_cache else 0
     return (windows + batches) * one_event + threads * _BLOCK_BYTES + cache

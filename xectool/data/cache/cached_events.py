@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from xectool.config.platform import available_memory
 from xectool.data.blocks import Piece, SourceFile
 from xectool.data.cache.cached_file import CachedFile
 from xectool.data.cache.codec import NPHO, TIME, Codec, Compact, Lossless
@@ -16,15 +17,15 @@ from xectool.data.cache.identity import cache_identity, digest_of
 from xectool.data.cache.store import CacheStore
 from xectool.data.events import EventSource
 from xectool.data.window import WindowArrays
+from xectool.detector.constants import NUM_SENSORS
 
 IntArray = npt.NDArray[np.int64]
 
 # Cache files a process keeps open.
 _KEPT_FILES: Final = 64
-MAPPED_BYTES: Final = 256_000_000
-"""Mapped at once, at most: such pages count as memory of the process although the kernel may take them back."""
-# A fault maps what lies in the page cache around it, 64 kB at a time; two rows of an event touch up to two of these each.
-_MAPPED_PER_EVENT: Final = 4 * 65_536
+# Readings are touched through the map where all of them are at most so much, or one part in so many of the memory.
+_MAPPED_BYTES: Final = 256_000_000
+_MAPPED_PART: Final = 64
 # A file is kept as it is if more of its first readings than this would be exceptions.
 _PROBED_EVENTS, _MOST_EXCEPTIONS = 64, 0.01
 
@@ -55,6 +56,9 @@ class CachedEvents:
             cache_identity(file, source.branches, codec) if store and file.num_selected else None
             for file in source.files
         ]
+        row_bytes = 2 * NUM_SENSORS * codec.dtype.itemsize
+        whole = row_bytes * sum(file.num_selected for file in source.files)
+        self.maps_readings = whole <= max(_MAPPED_BYTES, available_memory() // _MAPPED_PART)
         self.digests = [None if identity is None else digest_of(identity) for identity in self._identities]
         self._start()
 
@@ -69,7 +73,6 @@ class CachedEvents:
         self._open: OrderedDict[int, CachedFile] = OrderedDict()
         self._verified: dict[int, tuple[int, npt.NDArray[np.bool_]]] = {}
         self._codecs: dict[int, Codec] = {}
-        self._mapped_bytes = 0
         self._lock = threading.Lock()
 
     @property
@@ -89,7 +92,7 @@ class CachedEvents:
         with self._lock:
             found = self._open.pop(index, None)
             if found is None:
-                found = self.store.find(digest, identity)
+                found = self.store.find(digest, identity, self.maps_readings)
                 if found is None:
                     return None
                 inode, verified = self._verified.get(index, (0, found.verified))
@@ -101,6 +104,11 @@ class CachedEvents:
                 # Only forgotten, not closed: another thread may still read from it.
                 self._open.popitem(last=False)
             return found
+
+    def close(self) -> None:
+        """Forget the open files; they are opened again when they are needed."""
+        with self._lock:
+            self._open.clear()
 
     def missing(self) -> list[int]:
         """Return the files with events whose cache file could be built and is not there."""
@@ -119,38 +127,39 @@ class CachedEvents:
     def is_sound(self, index: int, found: CachedFile, rows: IntArray) -> npt.NDArray[np.bool_]:
         """Return which events of a cache file are what was written; a damaged file is thrown away, and said so."""
         sound = found.sound(rows)
-        digest = self.digests[index]
-        if not sound.all() and self.store is not None and digest is not None:
-            first = int(rows[~sound][0])
-            with self._lock:
-                known = self._open.get(index) is found
-                self._open.pop(index, None)
-            if known:
-                self.store.discard(digest, f"event {first} of {self._source.files[index].path}")
+        if not sound.all():
+            self._discard(index, found, f"event {int(rows[~sound][0])} of {self._source.files[index].path}")
         return sound
+
+    def _discard(self, index: int, found: CachedFile, reason: str) -> None:
+        digest = self.digests[index]
+        with self._lock:
+            known = self._open.get(index) is found
+            if known:
+                del self._open[index]
+        if known and self.store is not None and digest is not None:
+            self.store.discard(digest, reason)
 
     def read(self, piece: Piece, window: WindowArrays) -> bool:
         """Fill all rows of a window with a run of events; False where they are not in the cache."""
-        found = self.file(piece.file_index)
-        if found is None:
-            return False
         entries = np.arange(piece.entry_start, piece.entry_stop) if piece.selected is None else piece.selected
         rows = served_rows(self._source.files[piece.file_index], entries)
-        if not self.is_sound(piece.file_index, found, rows).all():
+        if not self.fill(piece.file_index, rows, window):
             return False
-        self.fill(found, rows, window)
         window.identity[:, 0], window.identity[:, 1] = piece.file_index, entries
         return True
 
-    def fill(self, found: CachedFile, rows: IntArray, out: WindowArrays, places: IntArray | None = None) -> None:
-        """Fill ``out`` from a cache file as `CachedFile.read` does; the memory that is mapped stays bounded."""
-        found.read(rows, out, places)
-        with self._lock:
-            self._mapped_bytes += len(rows) * _MAPPED_PER_EVENT
-            dropped = list(self._open.values()) if self._mapped_bytes > MAPPED_BYTES else []
-            self._mapped_bytes = 0 if dropped else self._mapped_bytes
-        for file in dropped:
-            file.let_go()
+    def fill(self, index: int, rows: IntArray, out: WindowArrays, places: IntArray | None = None) -> bool:
+        """Fill ``out`` with events of a file as `CachedFile.read` does; False where they are not all in the cache."""
+        found = self.file(index)
+        if found is None or not self.is_sound(index, found, rows).all():
+            return False
+        try:
+            found.read(rows, out, places)
+        except EOFError as error:
+            self._discard(index, found, str(error))
+            return False
+        return True
 
     def settle(self, file_index: int, window: WindowArrays) -> None:
         """Give readings that come from a ROOT file the values they have in the cache."""
@@ -193,7 +202,7 @@ class CachedEvents:
         return True
 
 
-_OWN: Final = ("_open", "_verified", "_codecs", "_mapped_bytes", "_lock")
+_OWN: Final = ("_open", "_verified", "_codecs", "_lock")
 
 
 def served_rows(file: SourceFile, entries: IntArray) -> IntArray:

@@ -1,5 +1,9 @@
 """One finished cache file, mapped into memory.
 
+Mapped pages count as memory of the process, for which batch systems end it, and to give them back and fault them in
+again costs more than a call that copies a row (docs/experiments.md). So readings of a large data set are not touched
+through the map but copied from the page cache by ``preadv``; either way all processes of a machine share one copy.
+
 Axes: n events asked for, S sensors (4760), D numbers of all tasks.
 """
 
@@ -14,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from xectool.data.cache.codec import CHANNELS, NPHO, TIME, Codec, Compact, Lossless, fill_in
+from xectool.data.cache.codec import BLOCK_ROWS, CHANNELS, NPHO, TIME, Codec, Compact, Lossless, fill_in
 from xectool.data.cache.layout import (
     CHECKSUMS,
     HEADER_BYTES,
@@ -26,12 +30,11 @@ from xectool.data.cache.layout import (
     unpack_header,
 )
 from xectool.data.cache.writing import tables_digest
-from xectool.data.window import WindowArrays
+from xectool.data.window import Array, WindowArrays
+from xectool.detector.constants import NUM_SENSORS
 
 IntArray = npt.NDArray[np.int64]
 
-# Events that go through a buffer in the processor's cache on their way to rows that lie apart.
-_BLOCK_ROWS: Final = 8
 _NO_EXCEPTIONS: Final = np.empty((0, 3), np.int64)
 
 
@@ -42,6 +45,7 @@ class CachedFile:
 
     Args:
         path: The cache file.
+        maps_readings: Whether readings are touched through the map.
 
     Raises:
         FileNotFoundError: It is not there.
@@ -53,7 +57,7 @@ class CachedFile:
         inode: Number of the file, another one for a file that was built again.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, maps_readings: bool = True) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -65,16 +69,22 @@ class CachedFile:
             self.inode = status.st_ino
             self._check_size(status.st_size)
             self._map = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
-        except BlockingIOError as error:  # being thrown away by another process
-            raise FileNotFoundError(path) from error
-        finally:
+        except BaseException as error:
             os.close(descriptor)
+            if isinstance(error, BlockingIOError):  # being thrown away by another process
+                raise FileNotFoundError(path) from error
+            raise
+        self._descriptor, self._maps_readings = descriptor, maps_readings
         self._arrays = self._layout.arrays(self._map)
         self._exceptions = self._tables()
         self._rest_is_sound: bool | None = None
         self.verified = np.zeros(self.num_events, np.bool_)
         edges = np.cumsum([0, *widths.values()])
         self.tasks = {task: slice(*edges[at : at + 2]) for at, task in enumerate(widths)}
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", -1) >= 0:
+            os.close(self._descriptor)
 
     @property
     def num_events(self) -> int:
@@ -89,10 +99,19 @@ class CachedFile:
 
     def sound(self, rows: IntArray) -> npt.NDArray[np.bool_]:
         """Return which of the events, shape (n,), are what was written; each is looked at once in a process."""
-        fresh = rows[~self.verified[rows]]
-        for row in fresh.tolist():
-            self.verified[row] = row_checksums(self._arrays, row) == tuple(self._arrays[CHECKSUMS][row].tolist())
+        for row in rows[~self.verified[rows]].tolist():
+            self.verified[row] = self._checksums(row) == tuple(self._arrays[CHECKSUMS][row].tolist())
         return np.asarray(self.verified[rows])
+
+    def _checksums(self, row: int) -> tuple[int, int, int] | None:
+        parts = {name: self._arrays[name][row : row + 1] for name in (NUMBERS, TRUTH)}
+        try:
+            for name in CHANNELS:
+                parts[name] = np.empty((1, NUM_SENSORS), self._codec.dtype)
+                self._fetch(name, np.array([row]), parts[name])
+        except EOFError:
+            return None
+        return row_checksums(parts, 0)
 
     def read(self, rows: IntArray, out: WindowArrays, places: IntArray | None = None) -> None:
         """Fill ``out`` with the events at ``rows``, shape (n,), but for file index and entry.
@@ -101,6 +120,9 @@ class CachedFile:
             rows: Events of the file.
             out: Where they go.
             places: Rows of ``out`` they go to, shape (n,); None: all of ``out``, in order.
+
+        Raises:
+            EOFError: The file was cut short after it was opened.
         """
         for name, target in ((NPHO, out.npho), (TIME, out.time)):
             if self._decode(name, rows, target, places):
@@ -112,10 +134,6 @@ class CachedFile:
         for task, target in out.targets.items():
             target[into] = truth[:, self.tasks[task]]
         out.identity[into, 2:] = self._arrays[NUMBERS][rows]
-
-    def let_go(self) -> None:
-        """Give mapped pages back to the kernel, which counts them as memory of this process; they stay in its cache."""
-        self._map.madvise(mmap.MADV_DONTNEED)
 
     def numbers_are_sound(self) -> bool:
         """Return whether truth, run and event numbers of all events are what was written."""
@@ -133,15 +151,37 @@ class CachedFile:
         return np.array(self._arrays[NUMBERS])
 
     def _decode(self, name: str, rows: IntArray, out: npt.NDArray[np.float32], places: IntArray | None) -> bool:
-        stored = self._arrays[name]
-        if places is None:
-            return self._codec.decode(name, stored, rows, out)
-        scratch, left = np.empty((_BLOCK_ROWS, stored.shape[1]), np.float32), False
-        for start in range(0, len(rows), _BLOCK_ROWS):
-            block = rows[start : start + _BLOCK_ROWS]
-            left |= self._codec.decode(name, stored, block, scratch[: len(block)])
-            out[places[start : start + _BLOCK_ROWS]] = scratch[: len(block)]
+        if isinstance(self._codec, Lossless):
+            self._fetch(name, rows, out, places)
+            return False
+        codes, left = np.empty((BLOCK_ROWS, NUM_SENSORS), self._codec.dtype), False
+        scratch = np.empty(codes.shape, np.float32)
+        for start in range(0, len(rows), BLOCK_ROWS):
+            block = rows[start : start + BLOCK_ROWS]
+            self._fetch(name, block, codes[: len(block)])
+            target = scratch[: len(block)] if places is not None else out[start : start + len(block)]
+            left |= self._codec.decode(name, codes[: len(block)], target)
+            if places is not None:
+                out[places[start : start + len(block)]] = target
         return left
+
+    def _fetch(self, name: str, rows: IntArray, out: Array, places: IntArray | None = None) -> None:
+        """Copy stored rows into all rows of ``out``, or into those at ``places``."""
+        if self._maps_readings and places is None:
+            # numpy's "raise" mode would copy everything once more to be able to undo it
+            np.take(self._arrays[name], rows, axis=0, out=out, mode="clip")
+            return
+        into = range(len(rows)) if places is None else places.tolist()
+        if self._maps_readings:
+            for row, place in zip(rows.tolist(), into, strict=True):
+                out[place] = self._arrays[name][row]
+            return
+        section = self._layout.sections[name]
+        size, view = section.row_bytes, out.data.cast("B")
+        for row, place in zip(rows.tolist(), into, strict=True):
+            target = view[place * size : (place + 1) * size]
+            if os.preadv(self._descriptor, [target], section.offset + row * size) != size:
+                raise EOFError("the cache file was cut short")
 
     def _exceptions_of(self, name: str, rows: IntArray) -> IntArray:
         """Return the exceptions of the rows with their places in ``rows`` instead, shape (m, 3)."""

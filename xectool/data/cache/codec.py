@@ -28,7 +28,7 @@ _LARGEST_CODE: Final = 32766
 _CODES_PER_ROOT: Final = 145.05
 _TIME_STEP_S: Final = 5e-12
 # Events of a block while codes are turned into numbers: what is made on the way stays in the processor's cache.
-_BLOCK_ROWS: Final = 8
+BLOCK_ROWS: Final = 8
 _NO_EXCEPTIONS: Final = np.empty((0, 3), np.int64)
 
 
@@ -61,13 +61,13 @@ class Codec(ABC):
         """Return readings of a channel, shape (N, S), as they are stored."""
 
     @abstractmethod
-    def decode(self, channel: str, stored: Array, rows: npt.NDArray[np.int64], out: npt.NDArray[np.float32]) -> bool:
-        """Fill ``out``, shape (n, S), with the rows of ``stored``; True if exceptions remain to be filled in."""
+    def decode(self, channel: str, stored: Array, out: npt.NDArray[np.float32]) -> bool:
+        """Fill ``out``, shape (N, S), with what ``stored`` means; True if exceptions remain to be filled in."""
 
     def round_trip(self, channel: str, values: npt.NDArray[np.float32]) -> None:
         """Replace readings, shape (N, S), by what they are after they were stored."""
         encoded = self.encode(channel, values)
-        self.decode(channel, encoded.stored, np.arange(len(values)), values)
+        self.decode(channel, encoded.stored, values)
         fill_in(values, encoded.exceptions)
 
 
@@ -81,10 +81,9 @@ class Lossless(Codec):
         """Return the readings themselves."""
         return Encoded(values, _NO_EXCEPTIONS)
 
-    def decode(self, channel: str, stored: Array, rows: npt.NDArray[np.int64], out: npt.NDArray[np.float32]) -> bool:
-        """Copy the rows."""
-        # numpy's "raise" mode would copy everything once more to be able to undo it
-        np.take(stored, rows, axis=0, out=out, mode="clip")
+    def decode(self, channel: str, stored: Array, out: npt.NDArray[np.float32]) -> bool:
+        """Copy the readings."""
+        np.copyto(out, stored)
         return False
 
     def round_trip(self, channel: str, values: npt.NDArray[np.float32]) -> None:
@@ -110,8 +109,8 @@ class Compact(Codec):
     def encode(self, channel: str, values: npt.NDArray[np.float32]) -> Encoded:
         """Return codes, and the readings that no code carries."""
         stored, found = np.empty(values.shape, np.int16), [_NO_EXCEPTIONS]
-        for start in range(0, len(values), _BLOCK_ROWS):
-            rows = slice(start, start + _BLOCK_ROWS)
+        for start in range(0, len(values), BLOCK_ROWS):
+            rows = slice(start, start + BLOCK_ROWS)
             exceptions = self._encode_block(channel, values[rows], stored[rows])
             exceptions[:, 0] += start
             found.append(exceptions)
@@ -134,23 +133,21 @@ class Compact(Codec):
         bits = values[row, sensor].view(np.uint32).astype(np.int64)
         return np.stack([row, sensor, bits], axis=1).astype(np.int64)
 
-    def decode(self, channel: str, stored: Array, rows: npt.NDArray[np.int64], out: npt.NDArray[np.float32]) -> bool:
+    def decode(self, channel: str, stored: Array, out: npt.NDArray[np.float32]) -> bool:
         """Turn codes into readings, some events at a time."""
-        codes = np.empty((_BLOCK_ROWS, stored.shape[1]), np.int16)
-        scratch = np.empty(codes.shape, np.float32)
-        special = np.empty(codes.shape, np.bool_)
+        scratch = np.empty((BLOCK_ROWS, stored.shape[1]), np.float32)
+        special = np.empty(scratch.shape, np.bool_)
         left = False
-        for start in range(0, len(rows), _BLOCK_ROWS):
-            count = min(_BLOCK_ROWS, len(rows) - start)
-            block = (codes[:count], scratch[:count], special[:count])
-            np.take(stored, rows[start : start + count], axis=0, out=block[0], mode="clip")
-            left |= _numbers(channel, block, out[start : start + count])
+        for start in range(0, len(stored), BLOCK_ROWS):
+            codes = stored[start : start + BLOCK_ROWS]
+            block = (codes, scratch[: len(codes)], special[: len(codes)])
+            left |= _numbers(channel, block, out[start : start + BLOCK_ROWS])
         return left
 
     def _on_the_same_side(self, values: Array, stored: Array) -> npt.NDArray[np.bool_]:
         """Return where a reading and its code are on the same side of every threshold."""
         decoded = np.empty(values.shape, np.float32)
-        self.decode(NPHO, stored, np.arange(len(values)), decoded)
+        self.decode(NPHO, stored, decoded)
         same = np.ones(values.shape, np.bool_)
         with np.errstate(invalid="ignore"):
             for threshold in self.thresholds:

@@ -58,16 +58,17 @@ class CacheStore:
         if not writable:
             raise _unusable(self.directory, "no permission to write")
 
-    def find(self, digest: str, source: dict[str, Any]) -> CachedFile | None:
+    def find(self, digest: str, source: dict[str, Any], maps_readings: bool = True) -> CachedFile | None:
         """Return the finished cache file of a source, None where there is none; a damaged one is thrown away.
 
         Args:
             digest: Of the source.
             source: The source's identity; a file that is a copy of something else does not count.
+            maps_readings: Whether its readings are touched through the map.
         """
         path = self.path(digest)
         try:
-            found = CachedFile(path)
+            found = CachedFile(path, maps_readings)
             if found.source != source:
                 raise DamagedCacheError("it is a copy of something else")
             os.utime(path)
