@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from xectool import engine
 from xectool.cli.app import app
 from xectool.config.key_page import all_keys
 from xectool.config.keys import MOVED
@@ -155,6 +156,15 @@ def test_every_key_and_code_written_anywhere_exists() -> None:
             if re.fullmatch(r"(XT|CFG|DAT)-[A-Z0-9-]+", word) and library().find(word) is None:
                 wrong.append((page.name, word))
     assert wrong == []
+
+
+def test_every_function_of_the_python_interface_is_on_its_page() -> None:
+    page = (REFERENCE / "python.md").read_text()
+    assert [name for name in engine.__all__ if f"engine.{name}" not in page] == []
+    # one function a command: the page names the command of each
+    commands = {line.rpartition(" ")[2] for line, _ in leaves(root_command(), "xectool")}
+    functions = {name.replace("_", "-") for name in (*engine.__all__, *engine.diagnose.__all__)}
+    assert commands - functions - {"init", "show", "check", "schema", "diff", "runs", "sync", "ctl", "compare"} == set()
 
 
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)

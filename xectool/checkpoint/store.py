@@ -9,6 +9,7 @@ import os
 import pickle
 import shutil
 import struct
+import warnings
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -204,7 +205,8 @@ def _read(path: Path) -> Any:
         if not stream.read(8).startswith((ZIP_MAGIC, PICKLE_MAGIC, XZ_MAGIC)):
             raise _not_a_checkpoint(path, "neither an archive nor a pickle")
     try:
-        with _opened(path) as stream:
+        with _opened(path) as stream, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's remarks on odd protocols of damaged files
             return torch.load(stream, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise _unsafe_or_garbled(path, error) from error
@@ -258,7 +260,8 @@ def _not_a_checkpoint(path: Path, detail: str) -> CheckpointError:
 
 def _unsafe_or_garbled(path: Path, error: Exception) -> CheckpointError:
     try:
-        with _opened(path) as stream:
+        with _opened(path) as stream, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(stream)
     except (pickle.UnpicklingError, *GARBLED):
         unsafe = []
