@@ -121,7 +121,9 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.slow
-def test_runs_of_a_database_are_listed_and_compared(tmp_path, database):
+def test_runs_of_a_database_are_listed_and_compared(tmp_path, database, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ours").mkdir()  # some other directory of the name of a run
     table = {row.name: row for row in runs.list_runs(tracking_uri=database).runs}
     assert table.keys() == {"ours", "older"}
     assert all((row.status, row.best, row.best_epoch, row.epochs) == ("finished", 1.0, 2, 3) for row in table.values())

@@ -13,7 +13,7 @@ import numpy as np
 
 from xectool.config.serialize import dotted_values
 from xectool.engine.mlflow_runs import mlflow_run
-from xectool.engine.run_files import best_epoch, resolved_config
+from xectool.engine.run_files import CONFIG_FILE, best_epoch, resolved_config
 from xectool.runlog.reader import RunReader
 from xectool.training.tracking.params import run_params
 
@@ -90,7 +90,7 @@ def compare(
         first: Run directory, or name or id of an MLflow run; what the others are compared with.
         second: The same.
         others: Further ones.
-        tracking_uri: Database in which names that are no directories are looked up.
+        tracking_uri: Database in which names that are no run directories are looked up.
 
     Raises:
         UsageError: A directory is not a run, or the database has no run of that name.
@@ -100,6 +100,8 @@ def compare(
     flat = any(side.config is None for side in sides)
     settings = [side.params if flat else dotted_values(side.config or {}) for side in sides]
     config = [item for item in _rows(settings) if any(value != item.first for value in item.values)]
+    if flat:  # only a trainer knows some parameters, and each version logs others
+        config = [item for item in config if None not in item.values]
     metrics = {item.key: item for item in _rows([side.metrics for side in sides])}
     measured, events = _measured([side.predictions for side in sides])
     metrics |= {item.key: item for item in measured}
@@ -109,7 +111,7 @@ def compare(
 
 def _side(place: Path | str, tracking_uri: str | None) -> _Side:
     directory = Path(place).expanduser()
-    if tracking_uri is not None and not directory.is_dir():
+    if tracking_uri is not None and not (directory / CONFIG_FILE).exists():
         run = mlflow_run(tracking_uri, str(place))
         return _Side(run.name, None, run.params, run.metrics, Path())
     config = resolved_config(directory)
