@@ -39,9 +39,8 @@ class TokenAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return x (B, T, D), mixed over its tokens."""
         projected = linear(x, self.in_proj_weight, self.in_proj_bias)
-        query, key, value = (
-            part.reshape(*x.shape[:2], self.num_heads, -1).transpose(1, 2) for part in projected.chunk(3, dim=-1)
-        )
+        heads = (*x.shape[:2], self.num_heads, x.shape[-1] // self.num_heads)
+        query, key, value = (part.reshape(heads).transpose(1, 2) for part in projected.chunk(3, dim=-1))
         dropout = self.dropout if self.training else 0.0
         mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
         out: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(2))
