@@ -155,7 +155,12 @@ GUARDS: tuple[GuardFact, ...] = (
         "records what is missing; the previous checkpoint stays",
     ),
     GuardFact(
-        "G25", "signals", "TERM, INT and USR1 stop, QUIT writes stacks, USR2 saves", "at the next step", "as said", _ALWAYS
+        "G25",
+        "signals",
+        "TERM, INT and USR1 stop, QUIT writes stacks, USR2 saves",
+        "at the next step",
+        "as said",
+        _ALWAYS,
     ),
     GuardFact(
         "G26",
