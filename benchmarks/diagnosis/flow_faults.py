@@ -17,13 +17,13 @@ from benchmarks.diagnosis.lab import Lab
 
 def slow_reading(seconds: float) -> None:
     """Make every batch of the training wait."""
-    batch = EventLoader._batch
+    weighted = EventLoader._weighted
 
-    def waiting(self: EventLoader, *args: Any) -> Any:
+    def waiting(self: EventLoader, batch: Any) -> Any:
         time.sleep(seconds)
-        return batch(self, *args)
+        return weighted(self, batch)
 
-    EventLoader._batch = waiting  # type: ignore[method-assign]
+    EventLoader._weighted = waiting  # type: ignore[method-assign]
 
 
 def slow_saving(seconds: float) -> None:

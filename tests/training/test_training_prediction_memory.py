@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from xectool import engine
-from xectool.data.loader import EventLoader
+from xectool.data.batch_sources import WindowBatches
 from xectool.engine import prediction
 from xectool.rootio.copying import CarriedBranches
 from xectool.rootio.writer import TreeWriter
@@ -66,7 +66,7 @@ def left_alive(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return wrapped
 
     monkeypatch.setattr(TreeWriter, "extend", remembering)
-    monkeypatch.setattr(EventLoader, "_batch", looking(EventLoader._batch))
+    monkeypatch.setattr(WindowBatches, "batch", looking(WindowBatches.batch))
     monkeypatch.setattr(CarriedBranches, "read", looking(CarriedBranches.read))
     return found
 
