@@ -69,7 +69,7 @@ def group_full(lab: Lab) -> None:
     free, every = int(lab.rng.integers(1, 15)) << 20, 0.2
 
     def sabotage() -> None:
-        memory.available_memory = lambda: free  # type: ignore[assignment]
+        memory.available_memory = lambda: free  # type: ignore[attr-defined]
         memory.LOOK_EVERY_S = every  # type: ignore[misc]
         pause(0.02)
 

@@ -78,7 +78,7 @@ def without_masks() -> None:
         return torch.stack((value, times), dim=-1), torch.stack((~dead, ~dead), dim=-1)
 
     Normalizer.normalize = normalize  # type: ignore[method-assign]
-    regression.valid_truth = lambda truth: torch.ones(len(truth), dtype=torch.bool)  # type: ignore[assignment]
+    regression.valid_truth = lambda truth: torch.ones(len(truth), dtype=torch.bool)  # type: ignore[attr-defined]
 
 
 def guards(lab: Lab) -> dict[str, Any]:

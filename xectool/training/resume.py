@@ -17,8 +17,8 @@ OUTPUT_KEYS = ("kind", "normalization", "model", "tasks")
 OUTPUT_EXCEPT = ("dropout", "drop_path_rate", "head_dropout", "weight", "loss_beta", "sensor_positions_file")
 # Keys that define which events a batch holds; they may change between epochs, not inside one.
 ORDER_KEYS = (
-    "data.batch_size", "data.chunksize", "data.num_shards", "data.shuffle", "data.drop_last", "data.fiducial",
-    "training.seed", "training.grad_accum_steps",
+    "data.batch_size", "data.cache_precision", "data.chunksize", "data.num_shards", "data.shuffle", "data.drop_last",
+    "data.fiducial", "training.seed", "training.grad_accum_steps",
 )  # fmt: skip
 
 
@@ -88,7 +88,8 @@ def require_resumable(
         return
     before = int(checkpoint.meta.get("world_size", 1)) * int(saved["data"]["batch_size"])
     shared = {"data.batch_size"} if before == world_size * config.data.batch_size else set()
-    keys = [key for key in ORDER_KEYS if key not in shared]
+    # A checkpoint from before a key was there was written under its default, as nearly all are that go on now.
+    keys = [key for key in ORDER_KEYS if key not in shared and _at(saved, key) is not None]
     differing = [d for key in keys for d in differences(_at(saved, key), _at(current, key), key)]
     if data_facts(train)["train_files"] != checkpoint.meta.get("train_files"):
         differing.append(("data.train_path", "the files of the checkpoint", "other files or entries"))

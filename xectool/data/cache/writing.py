@@ -13,6 +13,7 @@ import xxhash
 from xectool.data.cache.codec import CHANNELS, NPHO, TIME, Codec
 from xectool.data.cache.layout import CHECKSUMS, NUMBERS, SCHEMA, TRUTH, CacheLayout, pack_header, row_checksums
 from xectool.data.window import WindowArrays
+from xectool.runlog.atomic import sync_directory
 
 Array = np.ndarray[Any, Any]
 
@@ -94,7 +95,7 @@ class CacheWriter:
         self._write(np.frombuffer(pack_header(facts), np.uint8), 0)
         os.fsync(self._descriptor)
         os.replace(self._part, self._path)
-        self._sync_directory()
+        sync_directory(self._path.parent)
 
     def close(self, keep: bool = False) -> None:
         """Give the descriptor back, and throw away what was not finished unless it has its name."""
@@ -107,13 +108,6 @@ class CacheWriter:
         while len(data):
             written = os.pwrite(self._descriptor, data.data, offset)
             data, offset = data[written:], offset + written
-
-    def _sync_directory(self) -> None:
-        directory = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
 
 
 def tables_digest(tables: Sequence[Array]) -> str:
