@@ -298,7 +298,7 @@ def test_json_and_text_of_both_commands(
     document = xectool(*argv, "--json").document
     assert document["result"]["events"] == 4
     row = document["result"]["rows"][0]
-    assert {"task", "metric", "values", "differences", "errors"} == row.keys()
+    assert {"task", "metric", "values", "value_errors", "differences", "errors"} == row.keys()
     text = xectool(*argv).err
     assert "uvw_dist_68pct" in text
     assert "minus raw" in text

@@ -184,7 +184,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "kind": "regressor",
                 "data": {
                     "train_path": str(folder / "train.root"), "val_path": str(folder / "val.root"), "batch_size": 2,
-                    "num_threads": 1,
+                    "num_threads": 1, "cache": "off",
                 },
                 "model": {"encoder_dim": 32, "hidden_dim": 8, "outer_fine_pool": [5, 3], "num_fusion_layers": 1},
                 "tasks": {"energy": {"enabled": True}},

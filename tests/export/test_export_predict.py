@@ -166,10 +166,9 @@ def test_torchscript_is_called_deprecated_and_leaves_no_setting_changed(script_r
 @pytest.mark.parametrize(
     ("format_name", "kind", "model"),
     [
-        ("pt2", "inpainter", {"head_type": "cross_attention", "predict_channels": ["npho", "time"]}),
         ("onnx", "mae", {"predict_channels": ["npho", "time"]}),
-        ("onnx", "inpainter", {"head_type": "cross_attention"}),
-        ("onnx", "inpainter", {"use_masked_attention": True}),
+        ("onnx", "inpainter", {"head_type": "cross_attention", "predict_channels": ["npho", "time"]}),
+        ("pt2", "inpainter", {"use_masked_attention": True}),
     ],
     ids=lambda value: str(value)[:30],
 )

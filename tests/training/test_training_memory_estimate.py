@@ -143,6 +143,26 @@ def test_largest_batch_fits_and_the_next_does_not(tapes: dict[str, Recording]) -
     assert largest_batch(Device("card", 10**6, is_gpu=True), at) == 0
 
 
+@pytest.mark.parametrize("bend", [1.0, 1.3, 0.7])
+@pytest.mark.parametrize("fitting", [1, 2, 63, 64, 65, 777, 40_000])
+def test_largest_batch_is_found_in_few_tries_where_each_is_a_tape(bend: float, fitting: int) -> None:
+    """Memory that bends at 100 events, as a small batch is computed in another way."""
+
+    def size(batch: int) -> int:
+        return 10**6 + round(1e6 * min(batch, 100) + bend * 1e6 * max(batch - 100, 0))
+
+    tried = list[int]()
+
+    def at(batch: int) -> Recording:
+        tried.append(batch)
+        return tape((size(batch), 0, 5, "other"))
+
+    total = (size(fitting) + size(fitting + 1)) / 2 / 0.9
+    assert largest_batch(Device("host", round(total), is_gpu=False), at) == fitting
+    assert len(tried) <= 10
+
+
+
 def tape(*rows: tuple[int, int, int, str]) -> Recording:
     table = np.array([(size, born, died, CATEGORIES.index(name)) for size, born, died, name in rows])
     nothing = np.zeros(len(rows), dtype=np.int64)

@@ -117,6 +117,8 @@ def served_in_order(loaded: LoadedModel, source: EventSource, batch_size: int) -
     200 000 events than for 2000.
     """
     window = {"num_workers": 0, "num_shards": 1, "chunksize": max(2 * batch_size, _WINDOW_EVENTS)}
+    if loaded.execution.device.type == "cpu":  # one thread reads ahead ten times faster than a network predicts there
+        window["num_threads"] = 1
     # Options of worker processes mean nothing without any, and the schema does not need to be asked again.
     config = loaded.config.model_copy(update={"data": loaded.config.data.model_copy(update=window)})
     return sequential_loader(source, config, loaded.execution, Ranks(), batch_size)

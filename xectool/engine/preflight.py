@@ -51,7 +51,7 @@ def require_memory(loaded: LoadedConfig, config: RunConfig, execution: Execution
     device = replace(device, factor=calibration.factor(device.is_gpu))
     for closer in (False, True):
         threads = compile_threads(config, device.is_gpu)
-        wanted = Wanted(_EVENTS, amp, max_batch=closer, remedies=closer, compile_threads=threads)
+        wanted = Wanted(_EVENTS, amp, max_batch=closer and device.is_gpu, remedies=closer, compile_threads=threads)
         found = estimate(config, device, wanted, calibration)
         result = MemoryEstimate(config, found, limits, 1 << 62, calibration)
         if result.fits:
