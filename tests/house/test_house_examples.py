@@ -16,7 +16,7 @@ from xectool import engine
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
-BLOCKS = [(page, block) for page in PAGES for block in BLOCK.findall(page.read_text())]
+BLOCKS = {page: blocks for page in PAGES if (blocks := BLOCK.findall(page.read_text()))}
 
 
 @pytest.fixture(scope="module")
@@ -71,15 +71,16 @@ def test_there_are_commands_to_run() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("index", range(len(BLOCKS)), ids=lambda i: f"{BLOCKS[i][0].name}-{i}")
-def test_command_block_runs(workspace: Path, index: int) -> None:
-    page, block = BLOCKS[index]
+@pytest.mark.parametrize("page", BLOCKS, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_commands_of_a_page_run_in_their_order(workspace: Path, page: Path) -> None:
+    """Later blocks use what earlier ones have written."""
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    result = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", block], cwd=workspace, env=environment, capture_output=True, text=True,
-        check=False, timeout=900,
-    )  # fmt: skip
-    assert result.returncode == 0, f"{page.name}:\n{block}\n{result.stderr}"
+    for block in BLOCKS[page]:
+        result = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block], cwd=workspace, env=environment, capture_output=True, text=True,
+            check=False, timeout=900,
+        )  # fmt: skip
+        assert result.returncode == 0, f"{block}\n{result.stderr}"
 
 
 def test_every_test_the_documentation_names_exists() -> None:

@@ -162,7 +162,6 @@ def test_largest_batch_is_found_in_few_tries_where_each_is_a_tape(bend: float, f
     assert len(tried) <= 10
 
 
-
 def tape(*rows: tuple[int, int, int, str]) -> Recording:
     table = np.array([(size, born, died, CATEGORIES.index(name)) for size, born, died, name in rows])
     nothing = np.zeros(len(rows), dtype=np.int64)
