@@ -30,6 +30,7 @@ from xectool.training.memory_estimate.measure import random_batch, real_stepper
 from xectool.training.step import Stepper
 
 from benchmarks.baselines.plain_model import PlainRegressor
+from benchmarks.memory import recorded_peak
 from benchmarks.pairs import compare
 
 TASKS = ("angle", "energy", "timing", "uvwFI")
@@ -163,12 +164,7 @@ def allocator_peak(step: Callable[[], object], modules: list[nn.Module]) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
         step()
-    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
-    live = peak = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        live += event.nbytes()
-        peak = max(peak, live)
-    return sum(held.values()) + peak
+    return sum(held.values()) + recorded_peak(profiler)
 
 
 def peaks(pair: Pair) -> tuple[int, int]:
