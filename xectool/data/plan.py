@@ -99,11 +99,19 @@ class DataPlan:
 
     def batch_positions(self, step: int, rank: int) -> IntArray:
         """Return the positions in the epoch that a rank is served in a step, ascending."""
+        places = self._batch_range(step, rank)
+        return np.arange(places.start, places.stop, places.step, dtype=np.int64)
+
+    def batch_events_of_rank(self, step: int, rank: int) -> int:
+        """Return how many events a rank is served in a step."""
+        return len(self._batch_range(step, rank))
+
+    def _batch_range(self, step: int, rank: int) -> range:
         if not 0 <= step < self.num_steps:
             raise ValueError(f"step {step} is outside of the {self.num_steps} steps of an epoch")
         first = step * self.global_batch_size
         last = min(first + self.global_batch_size, self._last_position)
-        return np.arange(first + rank, last, self.world_size, dtype=np.int64)
+        return range(first + rank, last, self.world_size)
 
     def batch_layout(self, epoch: int, step: int, rank: int) -> list[tuple[WindowKey, IntArray, IntArray]]:
         """Return where the events of a batch lie.

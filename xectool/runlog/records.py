@@ -1,9 +1,9 @@
 """The records of a run: what the flight recorder says.
 
-Each record is a frozen dataclass. Steps are rows of numbers (`xectool.runlog.layout`), the others lines of JSON. Fields
-are only ever added, each with a default, so a reader of format ``FORMAT`` reads all older records and skips fields it
-does not know. In a line, non-finite floats are written as the
-strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, which every JSON parser accepts and ``float()`` turns back.
+Each record is a dataclass that nobody changes. Steps are rows of numbers (`xectool.runlog.layout`), the others lines of
+JSON. Fields are only ever added, each with a default, so a reader of format ``FORMAT`` reads all older records and skips
+fields it does not know. In a line, non-finite floats are written as the strings ``"NaN"``, ``"Infinity"`` and
+``"-Infinity"``, which every JSON parser accepts and ``float()`` turns back.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class AttemptRecord:
     format: int = FORMAT
 
 
-@dataclass(frozen=True)
+@dataclass  # frozen would cost ten times as much to make, in every step
 class StepRecord:
     """One optimizer step, also where its update was skipped.
 

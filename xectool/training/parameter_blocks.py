@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -44,15 +44,13 @@ class ParameterBlocks:
         """
         norms = torch._foreach_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
         each = torch.stack([norm.to(norms[0].device) for norm in norms])
-        # One copy to the host for both: the loop waits for the total norm in any case.
-        squares = each.double().cpu().numpy() ** 2
-        blocks = [self._block[id(parameter)] for parameter in parameters]
-        sums = np.bincount(blocks, weights=squares, minlength=len(self.names))
-        seen = set(blocks)
-        values = np.sqrt(sums).tolist()
-        return torch.linalg.vector_norm(each), {
-            name: value for index, (name, value) in enumerate(zip(self.names, values, strict=True)) if index in seen
-        }
+        # One copy to the host for all; a loop over a few hundred numbers costs less than array operations, cold.
+        squares: dict[int, float] = {}
+        for parameter, value in zip(parameters, each.tolist(), strict=True):
+            block = self._block[id(parameter)]
+            squares[block] = squares.get(block, 0.0) + value * value
+        blocks = {self.names[block]: math.sqrt(squares[block]) for block in sorted(squares)}
+        return torch.linalg.vector_norm(each), blocks
 
 
 def weight_norm(parameters: Iterable[nn.Parameter]) -> float:
