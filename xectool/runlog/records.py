@@ -1,8 +1,8 @@
 """The records of a run: what the flight recorder says.
 
 Each record is a dataclass that nobody changes. Steps are rows of numbers (`xectool.runlog.layout`), the others lines of
-JSON. Fields are only ever added, each with a default, so a reader of format ``FORMAT`` reads all older records and skips
-fields it does not know. In a line, non-finite floats are written as the strings ``"NaN"``, ``"Infinity"`` and
+JSON. Fields are only ever added, each with a default, so a reader of format ``FORMAT`` reads all older records and
+skips fields it does not know. In a line, non-finite floats are written as the strings ``"NaN"``, ``"Infinity"`` and
 ``"-Infinity"``, which every JSON parser accepts and ``float()`` turns back.
 """
 
