@@ -229,6 +229,25 @@ def test_loss_of_the_best_constant_is_no_learning(parts: RunParts, loss: float, 
     assert kinds(NoLearning(flat).after_epoch(Progress(step=20), {"val/energy/loss": loss})) == []
 
 
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [((1.0, 1.0), [[], ["no_learning"]]), ((1.5, 1.0), [[], []]), ((0.99, 0.8), [[], []])],
+    ids=["stands still", "falls", "learns"],
+)
+def test_one_head_of_two_may_learn_late(
+    parts: RunParts, losses: tuple[float, float], expected: list[list[str]]
+) -> None:
+    flat = replace(parts, baseline=replace(parts.baseline, terms={"energy": 1.0, "uvwFI": 1.0}))
+    guard = NoLearning(flat)
+    found = [
+        kinds(guard.after_epoch(Progress(epoch=epoch, step=600 + epoch), {"val/energy/loss": 0.5, "val/uvwFI/loss": x}))
+        for epoch, x in enumerate(losses, start=2)
+    ]
+    assert found == expected
+    both = NoLearning(flat).after_epoch(Progress(epoch=2, step=600), {"val/energy/loss": 1.0, "val/uvwFI/loss": 1.0})
+    assert kinds(both) == ["no_learning"]  # at once, where nothing learns
+
+
 @pytest.mark.parametrize(("spread", "expected"), [(0.0, ["collapsed"]), (0.5, [])])
 def test_constant_predictions_are_collapsed(parts: RunParts, spread: float, expected: list[str]) -> None:
     batch = facts(parts).window[0]

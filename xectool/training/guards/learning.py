@@ -45,7 +45,7 @@ class NoLearning(Guard):
     def __init__(self, parts: RunParts) -> None:
         super().__init__(parts)
         self._said: set[str] = set()
-        self._last = math.nan
+        self._last: dict[str, float] = {}
 
     def begin(self, progress: Progress) -> Iterator[Notice]:
         """Record what the best constant reaches."""
@@ -58,13 +58,16 @@ class NoLearning(Guard):
         schedule = self.parts.schedule
         if not may_be_judged(progress, schedule.steps_per_epoch, schedule.warmup_steps):
             return
-        found = {}
+        learned, stuck, falling = progress.step - schedule.warmup_steps, {}, set()
         for term, trivial in self.parts.baseline.terms.items():
             loss = self._loss(term, metrics)
-            if term == TOTAL and not self._stands_still(progress.step - schedule.warmup_steps, loss):
-                continue
+            if not self._stands_still(term, learned, loss):
+                falling.add(term)
             if loss >= trivial - (1 - TRIVIAL_RATIO) * abs(trivial):
-                found[term] = {"loss": loss, "trivial": trivial, "ratio": loss / trivial if trivial else math.inf}
+                stuck[term] = {"loss": loss, "trivial": trivial, "ratio": loss / trivial if trivial else math.inf}
+        # The objective may begin far above its baseline, and one head of several may learn late.
+        some_learn = len(stuck.keys() - {TOTAL}) < len(self.parts.baseline.terms.keys() - {TOTAL})
+        found = {term: v for term, v in stuck.items() if term not in falling or (term != TOTAL and not some_learn)}
         new = set(found) - self._said
         self._said = set(found)
         if new:
@@ -76,9 +79,10 @@ class NoLearning(Guard):
         names = ("val/loss", "train/loss") if term == TOTAL else (f"val/{term}/loss", f"train/{term}/loss")
         return float(next((metrics[name] for name in names if name in metrics), math.nan))
 
-    def _stands_still(self, learned: int, loss: float) -> bool:
-        """Return whether an objective that begins far above its baseline has had its time and falls no more."""
-        before, self._last = self._last, loss
+    def _stands_still(self, term: str, learned: int, loss: float) -> bool:
+        """Return whether a term has had its time and falls no more."""
+        before = self._last.get(term, math.nan)
+        self._last[term] = loss
         return learned >= ENOUGH_STEPS and loss > TRIVIAL_RATIO * before
 
 
