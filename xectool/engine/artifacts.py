@@ -12,10 +12,7 @@ from xectool.checkpoint import store
 from xectool.config.root import RegressorConfig
 from xectool.data.events import EventSource
 from xectool.models.regressor import Regressor
-from xectool.report.curves import plot_learning_curves
-from xectool.report.plots import Written, write_plots
-from xectool.report.sensor_plots import write_sensor_plots
-from xectool.report.worst import SensorFiles
+from xectool.report.written import Written
 from xectool.tasks.base import TrainingTask
 from xectool.tasks.baselines import BaselineMetrics, ConventionalEstimator
 from xectool.tasks.sensor_task import SensorTask
@@ -88,6 +85,8 @@ def write_outputs(
     files = (path,) if path else ()
     if not config.checkpoint.save_artifacts:
         return RunOutputs(scored.metrics, files)
+    from xectool.report.curves import plot_learning_curves  # matplotlib is loaded where something is drawn
+
     drawn = Written(notes=["no resolution plots and event displays: checkpoint.save_predictions is false"])
     if path is not None:
         drawn = draw_predictions(parts.task, path, directory / PLOTS_NAME, data.val)
@@ -157,6 +156,10 @@ def watched(predicted: Iterable[Predicted], observer: Observer) -> Iterator[Pred
 
 def draw_predictions(task: TrainingTask, predictions: Path, out_dir: Path, source: EventSource) -> Written:
     """Plot a prediction file, with displays of events from the files of ``source``."""
+    from xectool.report.plots import write_plots
+    from xectool.report.sensor_plots import write_sensor_plots
+    from xectool.report.worst import SensorFiles
+
     paths = [f"{file.path}:{file.tree}" for file in source.files]
     sensors = SensorFiles(paths, npho_branch=source.branches.npho, time_branch=source.branches.time)
     draw = write_sensor_plots if isinstance(task, SensorTask) else write_plots

@@ -23,7 +23,7 @@ from xectool.engine.loading import (
 )
 from xectool.errors import UsageError
 from xectool.findings import Finding, Severity
-from xectool.report.plots import Written
+from xectool.report.written import Written
 from xectool.tasks.sensor_task import SensorTask
 from xectool.training.compare_variants import masked_by_dead
 from xectool.training.evaluate import run_model

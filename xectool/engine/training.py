@@ -14,7 +14,6 @@ from xectool.config.load import LoadedConfig, load_config
 from xectool.config.path_rules import path_rules
 from xectool.config.platform import Platform
 from xectool.config.platform_rules import Situation
-from xectool.engine.reporting import report
 from xectool.engine.run_attempt import RunAttempt
 from xectool.engine.run_start import assemble, begin, shared_place
 from xectool.engine.train_result import TrainResult
@@ -93,6 +92,8 @@ def _train(
 
 def _reported(result: TrainResult, watching: Observer) -> TrainResult:
     """Write the page of the run; a training never fails for it."""
+    from xectool.engine.reporting import report  # the diagnosis and matplotlib
+
     try:
         page = report(result.run_dir)
     except XecError as error:

@@ -10,7 +10,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from xectool.report.plots import Written
 from xectool.report.style import (
     BLUE,
     GREY,
@@ -23,6 +22,7 @@ from xectool.report.style import (
     new_figure,
     save,
 )
+from xectool.report.written import Written
 
 #: Panels in their order: title, unit factor, and the metrics drawn in it.
 CURVES: tuple[tuple[str, float, tuple[str, ...]], ...] = (

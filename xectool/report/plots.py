@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -13,21 +12,9 @@ from xectool.report.panels import Quantity
 from xectool.report.predictions import PredictionFile, TaskPredictions
 from xectool.report.style import PANEL_SIZE_IN, grid_shape, house_style, new_figure, save
 from xectool.report.worst import SensorFiles, display_events, worst_rows
+from xectool.report.written import Written
 
 NUM_WORST = 5
-
-
-@dataclass(frozen=True)
-class Written:
-    """What was written, and what was left out and why.
-
-    Attributes:
-        files: Paths in the order they were written.
-        notes: One sentence for each page or event that was skipped.
-    """
-
-    files: list[Path] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
 
 def write_plots(

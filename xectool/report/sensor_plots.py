@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
 from xectool.detector import faces
-from xectool.report.plots import Written
 from xectool.report.sensor_displays import masked_events, write_masked_event
 from xectool.report.sensor_residuals import (
     PULL,
@@ -40,6 +39,7 @@ from xectool.report.style import (
     say_nothing_to_show,
 )
 from xectool.report.worst import SensorFiles
+from xectool.report.written import Written
 
 FACE_COLORS = dict(zip(faces.FACES, (BLUE, ORANGE, RED, PURPLE, GREY, VIOLET), strict=True))
 NUM_DISPLAYS = 3

@@ -76,9 +76,10 @@ def save(figure: Figure, out_dir: Path, stem: str) -> list[Path]:
     The PDF carries no creation date: the same input gives the same bytes.
     """
     out_dir.mkdir(parents=True, exist_ok=True)
-    # Laid out once and then frozen: each of the two formats would solve the constraints again, seconds a page.
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    # Laid out once and then without an engine: with one, each format solves the constraints and draws once more.
+    if engine := figure.get_layout_engine():
+        engine.execute(figure)
+    figure.set_layout_engine(None)
     pdf, png = out_dir / f"{stem}.pdf", out_dir / f"{stem}.png"
     figure.savefig(pdf, metadata={"CreationDate": None})
     figure.savefig(png, dpi=PNG_DPI)
