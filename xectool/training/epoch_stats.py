@@ -125,7 +125,7 @@ def _norm_bin(norm: float) -> int:
 
 
 def _added(totals: list[float], values: Tensor) -> list[float]:
-    new = [float(value) for value in values]
+    new: list[float] = values.tolist()
     return [a + b for a, b in zip(totals, new, strict=True)] if totals else new
 
 

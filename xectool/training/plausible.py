@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 import torch
+from torch import Tensor
 
 from xectool.data.batch import EventBatch
 from xectool.detector.constants import UNKNOWN_ABOVE
@@ -116,20 +117,34 @@ def implausible(batch: EventBatch, normalizer: Normalizer) -> list[tuple[int, st
         return []
     known = batch.npho.abs() <= UNKNOWN_ABOVE
     photons = torch.where(known, batch.npho, 0.0).sum(dim=1, dtype=torch.float64)
-    timed = known & (batch.npho >= normalizer.npho_threshold) & (batch.time.abs() <= UNKNOWN_ABOVE)
-    shift = normalizer.time_shift * normalizer.time_scale
-    spread = torch.where(timed, (batch.time - shift).abs(), 0.0).sum(dim=1, dtype=torch.float64)
-    times = spread / (normalizer.time_scale * timed.sum(dim=1).clamp_min(1))
     many = batch.num_events >= FEWEST_EVENTS
     bound = max(MOST_PHOTONS, OF_MEDIAN * float(photons.median())) if many else ALONE_PHOTONS
+    absent, bright = ~known.any(dim=1), photons > bound
+    times = _mean_times(batch, known, normalizer)
+    late = times > LARGEST_TIME
+    if not bool((absent | bright | late).any()):
+        return []
     reasons: dict[int, str] = {}
-    for row in (~known.any(dim=1)).nonzero().flatten().tolist():
+    for row in absent.nonzero().flatten().tolist():
         reasons[row] = NO_READING
-    for row in (photons > bound).nonzero().flatten().tolist():
+    for row in bright.nonzero().flatten().tolist():
         reasons[row] = f"{float(photons[row]):.2g} photons (52.8 MeV make about 2e6)"
-    for row in (times > LARGEST_TIME).nonzero().flatten().tolist():
+    for row in late.nonzero().flatten().tolist():
         reasons.setdefault(row, f"its times are {float(times[row]):.2g} in network units (0 to 3 is usual)")
     return sorted(reasons.items()) if not many or len(reasons) <= MOST_OF_BATCH * batch.num_events else []
+
+
+def _mean_times(batch: EventBatch, known: Tensor, normalizer: Normalizer) -> Tensor:
+    """Return the mean distance of the times of each event from the shift, in network units, shape (B,)."""
+    shift = normalizer.time_shift * normalizer.time_scale
+    far = torch.where(batch.time.abs() <= UNKNOWN_ABOVE, batch.time, shift)
+    low, high = torch.aminmax(far)
+    largest = max(float(high) - shift, shift - float(low)) / normalizer.time_scale
+    if largest <= LARGEST_TIME:  # so is every mean; this one pass is all that usual events need
+        return torch.full((batch.num_events,), largest, device=far.device)
+    timed = known & (batch.npho >= normalizer.npho_threshold) & (batch.time.abs() <= UNKNOWN_ABOVE)
+    spread = torch.where(timed, (batch.time - shift).abs(), 0.0).sum(dim=1, dtype=torch.float64)
+    return spread / (normalizer.time_scale * timed.sum(dim=1).clamp_min(1))
 
 
 def without(window: Sequence[EventBatch], found: Sequence[Implausible]) -> list[EventBatch]:

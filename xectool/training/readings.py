@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from xectool.config.root import RunConfig
@@ -36,9 +38,9 @@ class ReadingWatch:
         self._epoch = batch.epoch if self._epoch is None else self._epoch
         if not self._active or batch.epoch != self._epoch:
             return []
-        invalid = ~torch.isfinite(batch.npho) | (batch.npho < self._lowest)
-        if not bool(invalid.any()):
+        if not batch.num_events or self._all_valid(batch.npho):
             return []
+        invalid = ~torch.isfinite(batch.npho) | (batch.npho < self._lowest)
         room = MAX_NAMED - self.num_invalid
         places = invalid.nonzero()
         self.num_invalid += len(places)
@@ -52,6 +54,10 @@ class ReadingWatch:
             f"{self.num_invalid} invalid photon numbers in epoch {self._epoch}; those sensors are treated as dead "
             "(data.log_invalid_npho: false to say nothing)"
         )
+
+    def _all_valid(self, npho: torch.Tensor) -> bool:
+        low, high = torch.aminmax(npho)  # both are NaN where one number is
+        return float(low) >= self._lowest and float(high) < math.inf
 
     def _line(self, batch: EventBatch, row: int, sensor: int) -> str:
         place = (

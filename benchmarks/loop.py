@@ -1,0 +1,108 @@
+"""What a training spends beside its steps: recorder, guards, control, progress and tracking together.
+
+A real ``engine.train`` with everything on: CPU of the training thread in an epoch, without the step itself and
+without putting the batches together, a step. Norms of blocks inside the step are in ``benchmarks.recorder``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import torch
+import yaml
+from xectool import engine
+from xectool.data.batch_sources import CachedBatches, WindowBatches
+from xectool.training.state import Progress
+from xectool.training.step import Stepper
+from xectool.training.trainer import Trainer
+
+STEP_S = 0.050
+EVENTS, BATCH = 1000, 2
+
+
+class Meter:
+    """CPU seconds of the training thread: of what is the work itself, and of all else."""
+
+    def __init__(self) -> None:
+        self.work = 0.0
+        self.steps: dict[str, list[float]] = {"first epoch": [], "later epochs": []}
+        self._began = 0.0
+
+    def attach(self) -> None:
+        """Time the steps, the batches and the epochs of every training from now on."""
+        for kind, name in ((Stepper, "run"), (WindowBatches, "batch"), (CachedBatches, "batch")):
+            setattr(kind, name, self._work(getattr(kind, name)))
+        step = Trainer._step
+
+        def counted(trainer: Trainer, progress: Progress, *arguments: Any) -> None:
+            # From the end of one step to the end of the next: what lies between two steps is part of it.
+            within = progress.batch > 0
+            step(trainer, progress, *arguments)
+            now = time.thread_time()
+            if within:
+                part = "first epoch" if progress.epoch == 1 else "later epochs"
+                self.steps[part].append(now - self._began - self.work)
+            self._began, self.work = now, 0.0
+
+        Trainer._step = counted  # type: ignore[method-assign]
+
+    def _work(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any) -> Any:
+            began = time.thread_time()
+            try:
+                return function(*arguments)
+            finally:
+                self.work += time.thread_time() - began
+
+        return timed
+
+
+def main() -> None:
+    """Train once and print a Markdown table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--epochs", type=int, default=2)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    meter = Meter()
+    meter.attach()
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        config = configure(directory, options.epochs)
+        engine.train(config, run_name="loop")
+    print(f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
+    print("| beside the step | steps | median CPU | of 50 ms | mean CPU | of 50 ms |\n|---|---|---|---|---|---|")
+    for part, costs in meter.steps.items():
+        shown = [(f"{1e6 * cost:.0f} us", f"{100 * cost / STEP_S:.2f} %") for cost in (median(costs), fmean(costs))]
+        print(f"| {part} | {len(costs)} | {' | '.join(cell for pair in shown for cell in pair)} |")
+
+
+def configure(directory: Path, epochs: int) -> Path:
+    """Write a configuration with guards, control, tracker and recorder as they are by default."""
+    data, val = directory / "train.root", directory / "val.root"
+    engine.simulate(str(data), events=EVENTS, seed=1)
+    engine.simulate(str(val), events=64, seed=2)
+    task = {"enabled": True, "scale": "auto", "shift": "auto"}
+    config = {
+        "kind": "regressor",
+        "data": {"train_path": str(data), "val_path": str(val), "batch_size": BATCH},
+        "model": {"encoder_dim": 32, "hidden_dim": 8, "outer_fine_pool": [5, 3], "num_fusion_layers": 1},
+        "tasks": {"energy": task, "uvwFI": task},
+        "training": {"epochs": epochs, "warmup_epochs": 0},
+        "checkpoint": {"save_dir": str(directory / "runs"), "save_artifacts": False},
+        "mlflow": {"tracking_uri": f"sqlite:///{directory}/mlflow.db"},
+    }
+    path = directory / "c.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+if __name__ == "__main__":
+    main()
