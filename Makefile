@@ -38,6 +38,9 @@ format: $(STAMP)
 
 bench: $(STAMP)  ## ratios against plain PyTorch and plain uproot, in one run
 	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.loading --events 2500
+	$(BIN)/python -m benchmarks.recorder --rounds 60
+	$(BIN)/python -m benchmarks.loop
 
 bench-diagnosis: export OMP_NUM_THREADS ?= 1
 

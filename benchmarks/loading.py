@@ -33,6 +33,7 @@ from xectool.data.plan import DataPlan
 from xectool.data.source import open_source
 from xectool.engine.simulation import simulate
 from xectool.models.normalize import Normalizer
+from xectool.rootio.inflate import inflate_range
 from xectool.training.memory import peak_resident_bytes
 
 from benchmarks.baselines import chunked_uproot
@@ -101,6 +102,29 @@ def baseline(path: str, events: int) -> Callable[[], None]:
     return run
 
 
+def decompression(path: str) -> Callable[[], None] | None:
+    """Return what inflates all sensor baskets and nothing else, the limit of any reader; None where there are none."""
+    body = Path(path).read_bytes()
+    packed = []
+    with uproot.open(f"{path}:tree") as tree:
+        if "RNTuple" in type(tree).__name__:
+            return None
+        for branch in (tree["npho"], tree["relative_time"]):
+            starts, sizes = branch.member("fBasketSeek"), branch.member("fBasketBytes")
+            for start, size in zip(starts[: branch.num_baskets], sizes[: branch.num_baskets], strict=True):
+                basket = memoryview(body)[start : start + size]
+                key_bytes, num_bytes = int.from_bytes(basket[14:16], "big"), int.from_bytes(basket[6:10], "big")
+                if key_bytes + num_bytes == size:  # not compressed
+                    return None
+                packed.append((basket[key_bytes:], num_bytes))
+
+    def run() -> None:
+        for blocks, num_bytes in packed:
+            inflate_range(blocks, 0, num_bytes)
+
+    return run
+
+
 def pairs(name: str, path: str, source: EventSource, options: argparse.Namespace) -> list[Comparison]:
     """Compare raw batches, and batches normalised on the CPU, with the older way."""
     normalizer = Normalizer(NormalizationConfig())
@@ -111,6 +135,11 @@ def pairs(name: str, path: str, source: EventSource, options: argparse.Namespace
         work = baseline(path, options.events)
         found.append(compare(f"{name}{label}", work, ours, rounds=options.rounds, amount=options.events))
         ours.loader.close()
+    limit = decompression(path) if source.cache is None else None
+    if limit is not None:
+        work = baseline(path, options.events)
+        label = "&emsp;decompression alone: no reader gets beyond"
+        found.append(compare(label, work, limit, rounds=options.rounds, amount=options.events))
     return found
 
 
