@@ -8,6 +8,8 @@ import pytest
 from xectool.config.count_rules import COUNT_RULES, count_rules, prediction_bytes
 from xectool.config.load import config_from_dict
 from xectool.config.root import RunConfig
+from xectool.data.blocks import SourceFile
+from xectool.data.plan import DataPlan
 from xectool.findings import Severity
 
 
@@ -56,3 +58,23 @@ def test_the_size_counts_hidden_sensors_once(ratio: Any, rows: int) -> None:
 
 def test_each_rule_has_a_title() -> None:
     assert all(rule.title for rule in COUNT_RULES)
+
+
+@pytest.mark.parametrize(
+    ("shards", "ranks", "readers"), [(8, 3, 3), (8, 64, 8), (6, 4, 2), (8, 2, 1), (8, 1, 1), (64, 64, 1)]
+)
+def test_ranks_that_share_shards_read_them_twice(shards: int, ranks: int, readers: int) -> None:
+    plan = DataPlan((SourceFile("a.root", "tree", 10_000),), 4, 1, num_shards=shards, world_size=ranks)
+    read = sum(len(plan.shards_of_rank(rank)) for rank in range(ranks))
+    assert read == readers * shards  # what the plan really does
+    found = list(count_rules(config(data={"num_shards": shards}), 10_000, 10, world_size=ranks))
+    assert [(one.code, f"by {readers} of the {ranks} ranks" in one.problem) for one in found] == (
+        [("CFG-64", True)] if readers > 1 else []
+    )
+    assert not list(count_rules(config(data={"num_shards": shards, "cache": "/fast"}), 10_000, 10, world_size=ranks))
+
+
+def test_the_advised_shards_are_read_once() -> None:
+    (found,) = count_rules(config(data={"num_shards": 8, "chunksize": 8192}), 10_000, 10, world_size=3)
+    assert found.fix.startswith("--set data.num_shards=9 --set data.chunksize=9216")
+    assert not list(count_rules(config(data={"num_shards": 9, "chunksize": 9216}), 10_000, 10, world_size=3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -94,7 +95,34 @@ class PredictionsAreWanted(Rule[Counts]):
         )
 
 
-COUNT_RULES: tuple[Rule[Counts], ...] = (EpochHasBatches(), AccumulationFitsTheEpoch(), PredictionsAreWanted())
+class ShardsFitTheRanks(Rule[Counts]):
+    """Ranks that share a shard each read all of it."""
+
+    code = "CFG-64"
+    title = "num_shards is a multiple of the ranks"
+
+    def check(self, facts: Counts) -> Iterator[Finding]:
+        """Yield a warning where an event is read and decompressed more than once."""
+        data, ranks = facts.config.data, facts.world_size
+        readers = ranks // math.gcd(data.num_shards, ranks)
+        if readers == 1 or data.cache not in ("auto", "off"):  # rows of a cache are read one by one
+            return
+        fitting = -(-data.num_shards // ranks) * ranks
+        window = max(1, data.chunksize // data.num_shards)
+        yield self.warning(
+            "data.num_shards",
+            f"every event is read and decompressed by {readers} of the {ranks} ranks, for data.num_shards is "
+            f"{data.num_shards}",
+            f"--set data.num_shards={fitting} --set data.chunksize={fitting * window}  # another order of events",
+        )
+
+
+COUNT_RULES: tuple[Rule[Counts], ...] = (
+    EpochHasBatches(),
+    AccumulationFitsTheEpoch(),
+    PredictionsAreWanted(),
+    ShardsFitTheRanks(),
+)
 
 
 def count_rules(config: RunConfig, num_train: int, num_val: int, world_size: int = 1) -> Report:
