@@ -103,6 +103,9 @@ FAILING = [
     ("XT-ENV-CORE", "info", "any size", replace(SOUND, limits={"core file size": Limit(-1, -1)})),
     ("XT-ENV-UNREAD", "warning", "has no effect", variables(NCCL_TIMEOUT="300")),
     ("XT-ENV-UNREAD", "info", "TORCH_NCCL_BLOCKING_WAIT", variables(NCCL_BLOCKING_WAIT="1")),
+    ("XT-ENV-MALLOC", "warning", "twice as long", variables(LD_PRELOAD="/usr/lib/libjemalloc.so.2")),
+    ("XT-ENV-MALLOC", "info", "MALLOC_ARENA_MAX", variables(MALLOC_ARENA_MAX="2")),
+    ("XT-ENV-MALLOC", "info", "GLIBC_TUNABLES", variables(GLIBC_TUNABLES="glibc.malloc.arena_max=2")),
     ("XT-ENV-ALLOCATOR", "warning", "contradict", variables(PYTORCH_ALLOC_CONF="expandable_segments:True", PYTORCH_CUDA_ALLOC_CONF="max_split_size_mb:128")),
     ("XT-ENV-ALLOCATOR", "warning", "did you mean 'expandable_segments'", variables(PYTORCH_ALLOC_CONF="expandable_segment:True")),
     ("XT-ENV-ALLOCATOR", "error", "above 20", variables(PYTORCH_CUDA_ALLOC_CONF="max_split_size_mb:20")),
@@ -138,6 +141,8 @@ PASSING = [
     place("tracking database", "ext4"),
     place("cache TRITON_CACHE_DIR", "xfs"),
     replace(SOUND, databases=("/a/mlruns.db",)),
+    variables(LD_PRELOAD="/usr/lib/libjemalloc.so.2", MALLOC_CONF="dirty_decay_ms:-1,muzzy_decay_ms:-1"),
+    variables(LD_PRELOAD="/usr/lib/libtcmalloc_minimal.so.4", MALLOC_ARENA_MAX="2"),
     replace(SOUND, cgroups=(CgroupMemory("/c", None, 5 * GB),)),
 ]
 

@@ -10,12 +10,12 @@ HIDDEN: Final = "(hidden)"
 _SECRET: Final = re.compile(r"TOKEN|KEY|PASS|SECRET|CREDENTIAL|AUTH|COOKIE|PRIVATE", re.IGNORECASE)
 _USER_IN_URL: Final = re.compile(r"(?<=://)[^/@\s]+@")
 _RELEVANT: Final = (
-    "CUDA", "GLOO_", "GOMP_", "HIP_", "HSA_", "KMP_", "MIOPEN_", "MKL_", "MLFLOW_", "NCCL_", "NVIDIA_", "OMP_",
-    "OPENBLAS_", "PYTORCH_", "ROCR_", "SLURM_", "TORCH", "TP_", "TRITON_", "UCX_", "XECTOOL_",
+    "CUDA", "GLOO_", "GOMP_", "HIP_", "HSA_", "KMP_", "MALLOC_", "MIOPEN_", "MKL_", "MLFLOW_", "NCCL_", "NVIDIA_",
+    "OMP_", "OPENBLAS_", "PYTORCH_", "ROCR_", "SLURM_", "TORCH", "TP_", "TRITON_", "UCX_", "XECTOOL_",
 )  # fmt: skip
 _EXACT: Final = frozenset({
-    "CC", "CXX", "HOSTNAME", "LD_PRELOAD", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "RANK",
-    "TMPDIR", "WORLD_SIZE", "XDG_CACHE_HOME",
+    "CC", "CXX", "GLIBC_TUNABLES", "HOSTNAME", "LD_PRELOAD", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+    "MASTER_PORT", "RANK", "TMPDIR", "WORLD_SIZE", "XDG_CACHE_HOME",
 })  # fmt: skip
 
 
