@@ -187,6 +187,11 @@ def test_trouble_of_one_rank_is_known_to_all(uneven: Path, run_ranks: Any, tmp_p
         assert [one[k] for k in ("finite", "fault", "moved", "checksum")] == [
             other[k] for k in ("finite", "fault", "moved", "checksum")
         ]
+    for seen in (first, second):  # a NaN that only the loss shows; without the common decision the ranks part
+        assert (seen["value"]["finite"], seen["value"]["moved"]) == (False, False)
+    assert [first["alone"]["moved"], second["alone"]["moved"]] == [True, False]
+    assert first["value"]["checksum"] == second["value"]["checksum"]
+    assert first["alone"]["checksum"] != second["alone"]["checksum"]
     assert sum(step["events"] for step in first["steps"] + second["steps"]) == sum(SIZES)
     for seen in (first, second):
         assert seen["differs"]["code"] == "XT-RANK-MISMATCH"

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import Tensor
 from xectool.config.distributed import DistributedConfig
 from xectool.config.load import load_config
+from xectool.data.batch import EventBatch
 from xectool.errors import DiskError, XecError
 from xectool.runlog.status_page import StatusPage, read_page
 from xectool.tasks.base import LossTerms
 from xectool.training.build import build_parts, open_data
 from xectool.training.device import plan_execution
+from xectool.training.distributed import Ranks
+from xectool.training.parts import RunParts
 from xectool.training.rank_agreement import require_agreement
 from xectool.training.rank_group import joined
 
@@ -30,6 +35,46 @@ def raised(name: str, work: Any) -> None:
         seen[name] = {"kind": type(error).__name__, "code": error.code, "problem": error.problem}
 
 
+def stepped(parts: RunParts, batch: EventBatch) -> dict[str, Any]:
+    """Take a step and return what became of it."""
+    before = torch.cat([p.detach().flatten() for p in parts.stepper.parameters()])
+    result = parts.stepper.run([batch], 1e-3)
+    after = torch.cat([p.detach().flatten() for p in parts.stepper.parameters()])
+    moved = not torch.equal(before, after)
+    return {"finite": result.finite, "fault": result.fault, "moved": moved, "events": batch.num_events,
+            "checksum": float(after.double().sum())}  # fmt: skip
+
+
+def decide_alone(parts: RunParts) -> None:
+    """Take the guard away: each rank believes its own loss and asks nobody."""
+    together = parts.stepper._summed
+
+    def summed(sums: Tensor, tallies: Tensor, finite: bool) -> tuple[Tensor, Tensor, bool]:
+        return (*together(sums, tallies, finite)[:2], finite)
+
+    parts.stepper._summed = summed  # type: ignore[method-assign]
+    parts.stepper.ranks = cast(Ranks, Alone(parts.stepper.ranks))
+
+
+class Alone:
+    """The ranks, of which each decides for itself."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ranks, name)
+
+    def all(self, own: bool) -> bool:
+        return own
+
+    def any(self, own: bool) -> bool:
+        return own
+
+    def gather(self, own: Any) -> list[Any]:
+        return [own]
+
+
 def disk_is_full() -> None:
     raise DiskError("no space left", where="checkpoint_last.pt", fix="df -h")
 
@@ -42,22 +87,20 @@ with joined(DistributedConfig(timeout_s=3.0), torch.device("cpu")) as ranks:
     parts = build_parts(data, plan_execution(data.config.training, "cpu"), ranks)
     loss = parts.task.loss
 
-    def poisoned(outputs: Any, batch: Any, counts: torch.Tensor) -> LossTerms:
+    def poisoned(outputs: Any, batch: Any, counts: Tensor) -> LossTerms:
         terms = loss(outputs, batch, counts)
-        bad = ranks.rank == 1 and batch.step == 1
-        return LossTerms(terms.total * float("nan") if bad else terms.total, terms.sums)
+        if ranks.rank == 0 or batch.step != 1:
+            return terms
+        # In the second epoch only the value is NaN: the gradient, which all ranks share, tells nobody.
+        return LossTerms(terms.total * math.nan if batch.epoch == 1 else terms.total + math.nan, terms.sums)
 
     parts.task.loss = poisoned  # type: ignore[method-assign]
     parts.model.train()
-    seen["steps"] = []
-    for batch in parts.train_loader.epoch(1):
-        before = torch.cat([p.detach().flatten() for p in parts.stepper.parameters()])
-        result = parts.stepper.run([batch], 1e-3)
-        after = torch.cat([p.detach().flatten() for p in parts.stepper.parameters()])
-        seen["steps"].append(
-            {"finite": result.finite, "fault": result.fault, "moved": not torch.equal(before, after),
-             "events": batch.num_events, "checksum": float(after.double().sum())}
-        )  # fmt: skip
+    seen["steps"] = [stepped(parts, batch) for batch in parts.train_loader.epoch(1)]
+    batch = next(parts.train_loader.epoch(2, 1))
+    seen["value"] = stepped(parts, batch)
+    decide_alone(parts)
+    seen["alone"] = stepped(parts, batch)
     parts.train_loader.close()
     raised("differs", lambda: require_agreement(ranks, {"code": "a", "data.batch_size": str(8 + 8 * ranks.rank)}))
     raised("disk", lambda: ranks.on_first(disk_is_full))
