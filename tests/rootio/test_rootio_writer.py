@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import tracemalloc
 
 import numpy as np
@@ -31,14 +32,15 @@ def test_rows_come_back_in_every_format_and_compression(tmp_path, rows, write_ro
         np.testing.assert_array_equal(np.stack(values) if values.dtype == object else values, small[name])
 
 
+@pytest.mark.parametrize("overlapped", [False, True])
 @pytest.mark.parametrize("format", FORMATS)
-def test_clusters_do_not_depend_on_how_rows_are_handed_over(tmp_path, rows, format, monkeypatch):
+def test_clusters_do_not_depend_on_how_rows_are_handed_over(tmp_path, rows, format, overlapped, monkeypatch):
     monkeypatch.setattr(writer_module, "CLUSTER_BYTES", 10 * 38_080)
     columns = {"npho": ("f4", (4760,)), "run": ("i4", ())}
     layouts = []
     for step in (1, 7, 24):
         path = tmp_path / f"{step}.root"
-        with TreeWriter(path, columns, format=format) as writer:
+        with TreeWriter(path, columns, format=format, overlapped=overlapped) as writer:
             for start in range(0, 24, step):
                 writer.extend({name: rows[name][start : start + step] for name in columns})
         assert writer.num_entries == 24
@@ -82,13 +84,14 @@ def test_the_final_name_appears_only_at_the_end(tmp_path, rows):
     assert not writer.part_path.exists()
 
 
-def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch):
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_memory_does_not_grow_with_the_file(tmp_path, overlapped, monkeypatch):
     monkeypatch.setattr(writer_module, "CLUSTER_BYTES", 40 * 19_040)
     block = np.zeros((100, 4760), np.float32)
     peaks = []
     for repeats in (2, 12):
         tracemalloc.start()
-        with TreeWriter(tmp_path / "a.root", {"npho": ("f4", (4760,))}) as writer:
+        with TreeWriter(tmp_path / "a.root", {"npho": ("f4", (4760,))}, overlapped=overlapped) as writer:
             for _ in range(repeats):
                 writer.extend({"npho": block})
         peaks.append(tracemalloc.get_traced_memory()[1])
@@ -103,24 +106,68 @@ from xectool.errors import DiskError
 from xectool.rootio.writer import TreeWriter
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))
+BRANCHES = {"npho": ("f4", (4760,))}
 try:
-    with TreeWriter(sys.argv[1], {"npho": ("f4", (4760,))}, format=sys.argv[2], compression="none") as writer:
-        for _ in range(int(sys.argv[3])):
+    with TreeWriter(sys.argv[1], BRANCHES, sys.argv[2], sys.argv[3], "none", bool(sys.argv[4])) as writer:
+        for _ in range(int(sys.argv[5])):
             writer.extend({"npho": np.ones((100, 4760), np.float32)})
 except DiskError as error:
     sys.exit(f"{error.exit_code} {error.problem}")
 """
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(("format", "overlapped"), [("ttree", ""), ("rntuple", ""), ("ttree", "overlapped")])
 @pytest.mark.parametrize("repeats", ["3", "30"])
-def test_a_full_disk_is_a_disk_error_and_leaves_nothing(tmp_path, format, repeats):
+def test_a_full_disk_is_a_disk_error_and_leaves_nothing(tmp_path, format, overlapped, repeats):
     path = tmp_path / "a.root"
-    run = subprocess.run(
-        [sys.executable, "-c", _FULL_DISK, path, format, repeats], capture_output=True, text=True, timeout=60
-    )
+    argv = [sys.executable, "-c", _FULL_DISK, path, "tree", format, overlapped, repeats]
+    run = subprocess.run(argv, capture_output=True, text=True, timeout=60)
     assert run.returncode == 1
     assert run.stderr.splitlines()[-1].startswith(f"3 cannot write '{path}'")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """Writing waits for this event; what is being written, and most at once."""
+    gate, now, most = threading.Event(), [], []
+    write = TreeWriter._write
+
+    def waiting(writer, rows):
+        now.append(rows)
+        most.append(len(now))
+        assert gate.wait(60)
+        write(writer, rows)
+        now.pop()
+
+    monkeypatch.setattr(TreeWriter, "_write", waiting)
+    monkeypatch.setattr(writer_module, "CLUSTER_BYTES", 4 * 10)
+    return gate, most
+
+
+def test_rows_are_collected_while_a_cluster_is_written_and_only_one_waits(tmp_path, held):
+    gate, most = held
+    with TreeWriter(tmp_path / "a.root", {"run": ("i4", ())}, overlapped=True) as writer:
+        writer.extend({"run": np.arange(19, dtype=np.int32)})  # would wait for ever without a thread
+        threading.Timer(0.2, gate.set).start()
+        writer.extend({"run": np.arange(19, 95, dtype=np.int32)})
+    assert most == [1] * 10
+    with EventFile(tmp_path / "a.root") as file:
+        np.testing.assert_array_equal(file.read_column("run"), np.arange(95))
+
+
+def test_an_interrupt_waits_for_the_cluster_and_leaves_no_thread(tmp_path, held):
+    gate, _ = held
+
+    def interrupted():
+        with TreeWriter(tmp_path / "a.root", {"run": ("i4", ())}, overlapped=True) as writer:
+            writer.extend({"run": np.arange(15, dtype=np.int32)})
+            threading.Timer(0.2, gate.set).start()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert [thread for thread in threading.enumerate() if thread.name.startswith("root-writer")] == []
     assert list(tmp_path.iterdir()) == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Literal, Self
@@ -66,6 +67,7 @@ class TreeWriter:
         tree: Name of the tree.
         format: ``ttree`` or ``rntuple``.
         compression: ``zlib:1``, ``lz4``, ``zstd``, ``lzma`` or ``none``, with an optional ``:level``.
+        overlapped: Compress and write a cluster in a thread while the next one is collected, in a second buffer.
 
     Raises:
         DiskError: The disk is full, or the place cannot be written.
@@ -84,6 +86,7 @@ class TreeWriter:
         tree: str = "tree",
         format: FileFormat = "ttree",
         compression: str = "zlib:1",
+        overlapped: bool = False,
     ) -> None:
         if format not in ("ttree", "rntuple"):
             raise UsageError(f"file format '{format}' is not known", where="--format", fix="--format ttree")
@@ -100,6 +103,9 @@ class TreeWriter:
         self._compression = parse_compression(compression)
         self._cluster_events = _cluster_events(self._branches)
         self._buffers: dict[str, np.ndarray[Any, Any]] = {}
+        self._spare: dict[str, np.ndarray[Any, Any]] = {}
+        self._thread = ThreadPoolExecutor(1, "root-writer") if overlapped else None
+        self._writing: Future[None] | None = None
         self._pieces: dict[str, list[Any]] = {name: [] for name in self._loose}
         self._filled = 0
         self._stream: BinaryIO | None = None
@@ -112,9 +118,7 @@ class TreeWriter:
             self._stream = open(self.part_path, "w+b")
             self._file = uproot.recreate(self._stream, compression=self._compression)
             self._tree = self._make_tree()
-        self._buffers = {
-            name: np.empty((self._cluster_events, *shape), dtype) for name, (dtype, shape) in self._branches.items()
-        }
+        self._buffers, self._spare = self._new_buffers(), self._new_buffers() if self._thread else {}
         return self
 
     def __exit__(
@@ -180,9 +184,28 @@ class TreeWriter:
 
     def _flush_cluster(self) -> None:
         rows = {name: buffer[: self._filled] for name, buffer in self._buffers.items()} | self._loose_rows()
+        self._wait()
+        if self._thread is None:
+            self._write(rows)
+        else:
+            self._writing = self._thread.submit(self._write, rows)
+            self._buffers, self._spare = self._spare, self._buffers
+        self._filled = 0
+
+    def _write(self, rows: Mapping[str, Any]) -> None:
         with _disk_errors(self.path):
             self._tree.extend(rows if self._format == "ttree" else _record(rows))
-        self._filled = 0
+
+    def _wait(self) -> None:
+        """Wait for the cluster that is being written, and raise what stopped it."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _new_buffers(self) -> dict[str, np.ndarray[Any, Any]]:
+        return {
+            name: np.empty((self._cluster_events, *shape), dtype) for name, (dtype, shape) in self._branches.items()
+        }
 
     def _loose_rows(self) -> dict[str, Any]:
         if not self._loose:
@@ -196,6 +219,7 @@ class TreeWriter:
     def _finish(self) -> None:
         if self._filled:
             self._flush_cluster()
+        self._wait()
         with _disk_errors(self.path):
             self._file.close()
             # Closing the uproot file closes the stream it was given; the bytes are synced through a new one.
@@ -206,6 +230,7 @@ class TreeWriter:
         self._release()
 
     def _abort(self) -> None:
+        self._stop_thread()  # before its stream is closed
         # The half-written file is thrown away, so a second failure while closing it says nothing new.
         with contextlib.suppress(OSError, ValueError):
             if self._stream is not None:
@@ -214,8 +239,13 @@ class TreeWriter:
             self.part_path.unlink()
         self._release()
 
+    def _stop_thread(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown()
+
     def _release(self) -> None:
-        self._buffers, self._pieces = {}, {}
+        self._stop_thread()
+        self._buffers, self._spare, self._pieces = {}, {}, {}
         self._stream = self._file = self._tree = None
 
 

@@ -109,7 +109,7 @@ def write_sensor_predictions(
         DiskError: The disk is full.
     """
     began, num_events, num_rows = time.perf_counter(), 0, 0
-    with TreeWriter(output, BRANCHES) if output is not None else nullcontext() as writer:
+    with TreeWriter(output, BRANCHES, overlapped=True) if output is not None else nullcontext() as writer:
         for batch, outputs in predicted:
             masked = run.task.prepare(batch)
             if writer is not None:
