@@ -12,6 +12,7 @@ from xectool.data.dead_masks import open_dead_sensors
 from xectool.engine.loading import (
     LoadedModel,
     check_options,
+    events_at_once,
     load_checkpoint,
     open_events,
     ready_model,
@@ -75,7 +76,7 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
     dead: str | None = None,
     run_number: int | None = None,
     weights: str = "auto",
-    batch_size: int = 256,
+    batch_size: int | None = None,
     device: str | None = None,
     max_events: int | None = None,
     observer: Observer | None = None,
@@ -91,7 +92,7 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
             sensors without a reading, event by event.
         run_number: Run that a database is asked for.
         weights: Weights of the regressor: ``auto`` (EMA where present), ``ema``, ``model`` or ``best``.
-        batch_size: Events in one forward pass.
+        batch_size: Events in one forward pass; None takes what is fastest on the device.
         device: Device; None takes the configuration's.
         max_events: Stop after this many events.
         observer: Receives progress.
@@ -122,7 +123,7 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
         lambda: watching.advanced(1, {}),
     )
     with (
-        served_in_order(loaded, source, batch_size) as loader,
+        served_in_order(loaded, source, events_at_once(loaded, batch_size)) as loader,
         memory_faults(loaded.config, "predicting"),
     ):
         watching.phase("compare", loader.plan.num_steps)

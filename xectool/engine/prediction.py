@@ -11,10 +11,12 @@ from xectool.checkpoint.format import Checkpoint
 from xectool.data.batch import EventBatch
 from xectool.data.dead_masks import open_dead_sensors
 from xectool.engine.artifacts import draw_predictions, predict_scored, watched
+from xectool.engine.engines import AUTO, Request, check_engine, choose_engine
 from xectool.engine.exported import exported_format, load_exported
 from xectool.engine.loading import (
     LoadedModel,
     check_options,
+    events_at_once,
     load_checkpoint,
     open_events,
     ready_model,
@@ -40,7 +42,8 @@ class PredictResult:
         events: Events predicted.
         events_per_s: Throughput, reading and writing included.
         output: The ROOT file.
-        engine: What computed: ``eager`` PyTorch, or ``onnx``, ``torchscript``, ``pt2`` for exported files.
+        engine: What computed: ``eager`` PyTorch, ``compiled`` or ``onnx``; of files also ``torchscript``, ``pt2``.
+        engine_reason: Why that one.
         metrics: Figures of merit where the files hold the truth, conventional estimators included.
         plots: Plots written.
         findings: What was noticed about the files, and what could not be drawn.
@@ -50,6 +53,7 @@ class PredictResult:
     events_per_s: float
     output: str
     engine: str = "eager"
+    engine_reason: str = ""
     metrics: dict[str, float] = field(default_factory=dict)
     plots: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -66,11 +70,12 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
     output: str | Path = "predictions.root",
     report: str | Path | None = None,
     weights: str = "auto",
-    batch_size: int = 256,
+    batch_size: int | None = None,
     device: str | None = None,
     max_events: int | None = None,
     dead: str | None = None,
     run_number: int | None = None,
+    engine: str = AUTO,
     observer: Observer | None = None,
 ) -> PredictResult:
     """Predict the events of ROOT files.
@@ -81,12 +86,13 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
         output: ROOT file to write.
         report: Directory for plots, or None.
         weights: ``auto`` (EMA where present), ``ema``, ``model`` or ``best``.
-        batch_size: Events in one forward pass.
+        batch_size: Events in one forward pass; None takes what is fastest on the device.
         device: Device; None takes the configuration's.
         max_events: Stop after this many events.
         dead: Dead channels to hide instead of random sensors, where the model predicts sensors; as
             `xectool.data.dead_channel_maps.find_dead_channels` takes them.
         run_number: Run that a database of dead channels is asked for.
+        engine: ``auto`` (the fastest here for so many events), ``eager``, ``compiled`` or ``onnx``.
         observer: Receives progress.
 
     Raises:
@@ -94,20 +100,25 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
     """
     watching, target = observer or NullObserver(), Path(output).expanduser()
     check_options(weights, batch_size, max_events)
+    check_engine(engine)
     loaded = _loaded(model, weights, device)
     checkpoint = loaded.checkpoint
     _refuse_dead(checkpoint, dead, run_number)
-    source, network, task = open_events(loaded.config, data, max_events), loaded.network, loaded.task
+    source = open_events(loaded.config, data, max_events)
     refuse_own_input(target, source, "--output")
+    request = Request(Path(model).expanduser(), weights, engine, events_at_once(loaded, batch_size))
+    watching.phase("choose the engine", 0)
+    chosen = choose_engine(loaded, request, source)
+    loaded, network, task = chosen.loaded, chosen.loaded.network, chosen.loaded.task
     with (
-        served_in_order(loaded, source, batch_size) as loader,
+        served_in_order(loaded, source, request.batch_size) as loader,
         memory_faults(loaded.config, "predicting"),
     ):
         watching.phase("predict", loader.plan.num_steps)
         batches: Iterator[EventBatch] = trimmed(loader.epoch(0))
         if isinstance(task, SensorTask) and dead is not None:
             batches = masked_by_dead(batches, task, open_dead_sensors(dead, run_number, source))
-        predicted = watched(run_model(network, task, batches, loaded.execution), watching)
+        predicted = watched(run_model(network, task, batches, loaded.execution, chosen.forward), watching)
         conventional = checkpoint.meta.get("conventional", {})
         scored = predict_scored(network, task, predicted, target, conventional, tuple(source.branches.truth))
     drawn = draw_predictions(task, target, Path(report).expanduser(), source) if report is not None else Written()
@@ -118,6 +129,7 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
         scored.events_per_s,
         str(output),
         loaded.engine,
+        chosen.reason,
         scored.metrics,
         plots,
         (*loaded.notes, *source.findings, *notes),

@@ -14,6 +14,7 @@ from xectool.data.dead_masks import open_dead_sensors
 from xectool.engine.loading import (
     LoadedModel,
     check_options,
+    events_at_once,
     load_checkpoint,
     open_events,
     ready_model,
@@ -63,7 +64,7 @@ def repair(  # noqa: PLR0913 - the function is the command: one argument an opti
     dead: str | None = None,
     run_number: int | None = None,
     weights: str = "auto",
-    batch_size: int = 256,
+    batch_size: int | None = None,
     device: str | None = None,
     max_events: int | None = None,
     observer: Observer | None = None,
@@ -77,7 +78,7 @@ def repair(  # noqa: PLR0913 - the function is the command: one argument an opti
         dead: Origin of the dead channels; None fills the sensors without a reading, event by event.
         run_number: Run that a database is asked for.
         weights: ``auto`` (EMA where present), ``ema``, ``model`` or ``best``.
-        batch_size: Events in one forward pass.
+        batch_size: Events in one forward pass; None takes what is fastest on the device.
         device: Device; None takes the configuration's.
         max_events: Stop after this many events.
         observer: Receives progress.
@@ -91,8 +92,9 @@ def repair(  # noqa: PLR0913 - the function is the command: one argument an opti
     source = open_events(loaded.config, data, max_events)
     refuse_own_input(target, source, "--repair")
     sensors = open_dead_sensors(dead, run_number, source)
-    run = RepairRun(filler(loaded), sensors, loaded.execution.device, batch_size, lambda: watching.advanced(1, {}))
-    watching.phase("repair", sum(-(-file.num_selected // batch_size) for file in source.files))
+    size = events_at_once(loaded, batch_size)
+    run = RepairRun(filler(loaded), sensors, loaded.execution.device, size, lambda: watching.advanced(1, {}))
+    watching.phase("repair", sum(-(-file.num_selected // size) for file in source.files))
     with memory_faults(loaded.config, "predicting"):
         written = write_repaired(source, target, run)
     return RepairResult(

@@ -21,7 +21,11 @@ Predicted = tuple[EventBatch, dict[str, Tensor]]
 
 
 def run_model(
-    model: nn.Module, task: TrainingTask, batches: Iterable[EventBatch], execution: Execution
+    model: nn.Module,
+    task: TrainingTask,
+    batches: Iterable[EventBatch],
+    execution: Execution,
+    forward: Forward | None = None,
 ) -> Iterator[Predicted]:
     """Yield each batch on the device with the model's outputs in network units, float32.
 
@@ -34,23 +38,24 @@ def run_model(
         task: Prepares each batch and says what the network is called with.
         batches: Events in the order they are wanted back.
         execution: Device and precision.
+        forward: Computes in place of the network, such as the network compiled.
     """
     was_training = model.training
     model.eval()
     try:
         for batch in batches:
             if batch.num_events:
-                yield _predict(model, task, batch, execution)
+                yield _predict(forward or model, task, batch, execution)
             del batch
     finally:
         model.train(was_training)
 
 
 @torch.inference_mode()
-def _predict(model: nn.Module, task: TrainingTask, batch: EventBatch, execution: Execution) -> Predicted:
+def _predict(forward: Forward, task: TrainingTask, batch: EventBatch, execution: Execution) -> Predicted:
     prepared = task.prepare(batch.to(execution.device, non_blocking=True))
     with execution.autocast():
-        outputs = model(*task.inputs(prepared))
+        outputs = forward(*task.inputs(prepared))
     return prepared, in_float32(outputs)
 
 
