@@ -51,8 +51,9 @@ def collapsed(lab: Lab) -> None:
         return output * 0 if how == "zero" else output.mean(0, keepdim=True).expand_as(output).detach() * 1e-9
 
     def attach(trainer: Any) -> None:
-        for head in trainer.parts.model.heads.values():
-            head.register_forward_pre_hook(lambda module, given: (flatten(module, None, given[0]),))
+        for model in {trainer.parts.model, trainer.parts.average.best_model}:  # the averaged weights are validated
+            for head in model.heads.values():
+                head.register_forward_pre_hook(lambda module, given: (flatten(module, None, given[0]),))
 
     lab.train(lambda: hooks.before_fit(attach))
 

@@ -18,14 +18,14 @@ from benchmarks.diagnosis.nan_faults import corrupt
 HIGH_RATE = ("XT-SPIKE-LR", "XT-NAN-LR", "XT-CONFIG-LR")  # one fault: it jumps, overflows, or only never falls
 
 
-@fault("a truth 1e3 to 1e6 times too large", "spike", "XT-SPIKE-EVENT", bisect=True)
+@fault("a truth 1e3 to 1e6 times too large", "spike", "XT-SPIKE-EVENT")
 def truth(lab: Lab) -> None:
     lab.configure(steps=60, guards={"on_spike": lab.choose(["record", "skip", "rewind"])})
     corrupt(lab, TRUTH_BRANCHES[lab.choose(lab.tasks)], (lab.log_uniform(1e3, 1e6),), factor=True)
     lab.train()
 
 
-@fault("sensor times 1e2 to 1e6 s in a reconstruction", "spike", "XT-SPIKE-EVENT", bisect=True)
+@fault("sensor times 1e2 to 1e6 s in a reconstruction", "spike", "XT-SPIKE-EVENT")
 def reading(lab: Lab) -> None:
     lab.configure(("mae",), steps=50)
     lab.set(guards={"on_spike": lab.choose(["record", "skip"])})

@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 import yaml
 from xectool import engine
+from xectool.data.events import EventSource
 from xectool.diagnosis.hang.facts import RankFacts, Reader, RunFacts, gather
 from xectool.diagnosis.hang.kernel import ProcessView
 from xectool.diagnosis.hang.stacks import Frame, ProcessStacks, ThreadStack, parse_dump
 from xectool.diagnosis.hang.verdict import is_late, judge
 from xectool.runlog.reader import RunReader
-from xectool.runlog.status_page import PageView
+from xectool.runlog.status_page import PageView, StatusPage
 from xectool.runlog.worker_slots import SlotView
 
 # -- verdicts on made-up evidence: what ranks and readers say, and what the kernel says
@@ -78,6 +79,7 @@ ONE_RANK: list[tuple[str, RankFacts, bool]] = [
     ("XT-HANG-STUCK", rank(page(phase="compile")), True),
     ("XT-HANG-STARTING", rank(page(phase="data_open"), view(cpu_share=0.8)), False),
     ("XT-HANG-OPEN", rank(page(phase="data_open"), view(state="uninterruptible", waits_in=NFS)), True),
+    ("XT-HANG-READER-IO", rank(page(phase="data_open"), None, reader(of=view(900, "uninterruptible"))), True),
     ("XT-HANG-SLOW", rank(page(), view(cpu_share=1.0)), False),
     ("XT-HANG-SLOW", rank(page(age_s=500.0), view(cpu_share=1.0)), True),
     ("XT-HANG-STUCK", rank(page()), True),
@@ -197,6 +199,27 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
     )  # fmt: skip
     return path
+
+
+def test_the_first_reading_of_a_record_is_said_to_be_one(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, reading = list[str](), list[str]()
+    phase, read = StatusPage.phase, EventSource.read_piece
+
+    def saying(self: StatusPage, name: str) -> None:
+        said.append(name)
+        phase(self, name)
+
+    def noted(self: EventSource, *args: Any, **options: Any) -> Any:
+        reading.extend(said[-1:])
+        return read(self, *args, **options)
+
+    monkeypatch.setattr(StatusPage, "phase", saying)
+    monkeypatch.setattr(EventSource, "read_piece", noted)
+    engine.train(config, run_name="o", overrides=[f"checkpoint.save_dir={tmp_path}"], max_steps=1)
+    assert reading[0] == "data_open"
+    assert said[:3] == ["data_open", "build", "data_wait"]
 
 
 @contextmanager

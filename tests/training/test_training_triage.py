@@ -146,6 +146,25 @@ def test_events_that_all_rose_are_not_to_blame_though_half_are_beyond_the_limit(
     assert calm.cause == "XT-SPIKE-EVENT"
 
 
+@pytest.mark.parametrize("others", [1, 2, 3, 7])
+def test_an_untrained_network_is_wrong_about_some_events_by_chance(parts: RunParts, others: int) -> None:
+    """With truth in its own unit all of them may be far above what a constant reaches, one of two by thousands."""
+    batch = one_batch(parts).take(np.arange(1 + others))
+    losses = Trial.of(parts).event_losses(batch)
+    limit = float(np.sort(losses)[-2])  # the largest is beyond it, the others are not
+    young = Reference(typical=limit / 10, limit=limit, trusted=False)
+    found = triage_window(Trial.of(parts), [batch], "spike", young)
+    assert (found.suspects, found.cause) == ((), "XT-SPIKE-LR")
+    calm = replace(young, typical=limit, trusted=True)
+    worst = int(np.argmax(losses))
+    assert triage_window(Trial.of(parts), [batch], "spike", calm).suspects == (worst,)
+    targets = {**batch.targets, "energy": batch.targets["energy"].clone()}
+    targets["energy"][worst] *= 1e9
+    beyond = replace(young, typical=limit, limit=10 * limit)
+    poisoned = triage_window(Trial.of(parts), [replace(batch, targets=targets)], "spike", beyond)
+    assert (poisoned.suspects, poisoned.cause) == ((worst,), "XT-SPIKE-EVENT")
+
+
 class Log(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.log(x)

@@ -7,13 +7,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence import Evidence
 from xectool.diagnosis.gradient_bands import suggested_clip
-from xectool.diagnosis.growth import HIGH_LR
 from xectool.diagnosis.incidents import number
 from xectool.diagnosis.plateau import (
     TRIVIAL_SHARE,
@@ -23,13 +21,11 @@ from xectool.diagnosis.plateau import (
     still_falling,
     term_levels,
 )
-from xectool.diagnosis.statistics import finite, median
+from xectool.diagnosis.statistics import median
 from xectool.findings import Severity
 
 DEAD_STEPS: Final = 20  # steps in a row with exactly no gradient; dropout of a whole block so often is no chance
 CONSTANT: Final = 1e-4  # spread of predictions over that of the truth, far below what a young network gives
-START_STEPS: Final = 5
-LEARNED_SHARE: Final = 0.9  # of what a constant prediction gives; means, as batches of few events have skewed losses
 CLIPPED_MOST: Final = 0.5  # E.7
 _HEADS: Final = "heads."
 
@@ -74,41 +70,7 @@ class NoLearning(DiagnosisRule):
         return ""
 
     def _cause(self, evidence: Evidence, confidence: float, problem: str, lines: list[str]) -> Cause:
-        return Cause(self.code, confidence, problem, tuple(lines), _other_lr(evidence), symptom="plateau")
-
-
-class RateBeyondReason(DiagnosisRule):
-    """A rate beyond what AdamW takes leaves a loss that wanders and never falls, without any jump."""
-
-    code = "XT-CONFIG-LR"
-    title = "the learning rate is too high for anything to be learned"
-
-    def unseen(self, evidence: Evidence) -> str:
-        """Return that the steps are missing where they are."""
-        return "" if len(evidence.steps) else "no step was recorded"
-
-    def look(self, evidence: Evidence) -> Iterator[Cause]:
-        """Compare the steps taken at such a rate with the first steps and with the best constant prediction."""
-        steps, rows = evidence.steps, evidence.steps.good_rows
-        rates = steps["lr"][rows]
-        high = rows[np.nan_to_num(rates) > HIGH_LR]
-        if high.size < DEAD_STEPS or still_falling(evidence):
-            return
-        late = high[high.size // 2 :]
-        level, first = float(np.mean(steps["loss"][late])), float(np.mean(steps["loss"][rows[:START_STEPS]]))
-        if _share_of_trivial(evidence, late, level / first if first > 0 else 1.0) < LEARNED_SHARE:
-            return
-        yield Cause(
-            code=self.code,
-            confidence=0.86,
-            problem=f"nothing is learned at a learning rate of {np.nanmax(rates):.3g}, beyond {HIGH_LR:g}",
-            evidence=(
-                f"mean loss of the first {START_STEPS} steps {first:.4g}, of the later ones at that rate {level:.4g}",
-                *(term.text() for term in term_levels(evidence)),
-            ),
-            fix=_other_lr(evidence),
-            symptom="rate",
-        )
+        return Cause(self.code, confidence, problem, tuple(lines), other_lr(evidence), symptom="plateau")
 
 
 class Collapsed(DiagnosisRule):
@@ -137,7 +99,7 @@ class Collapsed(DiagnosisRule):
             confidence=0.88 if sure else 0.5,
             problem=f"predictions of {', '.join(tasks) or 'a task'} have collapsed to a constant",
             evidence=(*(lines or [event.message]), *(level.text() for level in term_levels(evidence))),
-            fix=_other_lr(evidence),
+            fix=other_lr(evidence),
             severity=Severity.ERROR if sure else Severity.INFO,
             symptom="collapsed",
         )
@@ -243,17 +205,7 @@ def dead_blocks(evidence: Evidence) -> list[str]:
     return found if alive else []
 
 
-def _share_of_trivial(evidence: Evidence, rows: NDArray[np.intp], default: float) -> float:
-    """Return the mean loss of some steps over that of the best constant, mean over the terms; else ``default``."""
-    shares = [
-        float(np.mean(finite(evidence.steps.terms[level.term][rows]))) / level.trivial
-        for level in term_levels(evidence)
-        if level.trivial > 0 and level.term in evidence.steps.terms and np.isfinite(level.loss)
-    ]
-    return float(np.mean(shares)) if shares else default
-
-
-def _other_lr(evidence: Evidence) -> str:
+def other_lr(evidence: Evidence) -> str:
     """Return the run at the default rate of its kind, or the sweep of rates where it had about that one."""
     default = fixes.default_lr(evidence)
     known = evidence.setting("training.lr")

@@ -14,6 +14,7 @@ from xectool.diagnosis.statistics import finite
 
 FRAGMENTED_SHARE: Final = 0.2  # F001: reserved but unallocated, of the total
 FOREIGN_SHARE: Final = 0.2  # the same share, held by other processes
+_KILLED_READER: Final = "XT-LOADER-KILLED"
 NEARLY_FULL: Final = 0.9  # F011
 _UNITS: Final = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "KB": 1e3, "MB": 1e6, "GB": 1e9}
 _SIZE: Final = r"([\d.]+) ?([KMGT]i?B|B)"
@@ -74,7 +75,7 @@ class MemoryFault:
             ("reserved but unallocated", self.unallocated),
             ("held by other processes", self.foreign),
         )
-        return [(name, size) for name, size in sizes if math.isfinite(size)]
+        return [(name, size) for name, size in sizes if 0 <= size < math.inf]
 
     def lines(self) -> tuple[str, ...]:
         """Return the sizes as lines of evidence."""
@@ -84,21 +85,25 @@ class MemoryFault:
 
 def memory_faults(evidence: Evidence) -> list[MemoryFault]:
     """Return the failures of a run for lack of memory, oldest first: recorded ones, else what its end shows."""
+    failure = evidence.failure
+    if failure is not None and failure.data.get("code") == _KILLED_READER:
+        return _by_use(evidence)  # whoever reported it could only guess why the process was killed
     found = [_of_event(event.data, event.step) for event in evidence.of("oom")]
     if found:
         return found
-    failure = evidence.failure
     text = f"{failure.message} {failure.data.get('code', '')}" if failure else ""
     if failure is not None and re.search(r"XT-OOM|OutOfMemory|MemoryError|out of memory", text):
         return [from_text(text, failure.step, str(failure.data.get("phase") or ""))]
-    if evidence.status.state == "killed":
-        used, limit = _highest(evidence)
-        if used > NEARLY_FULL * limit or evidence.of("memory_warning"):
-            line = f"the processes held {used / 1e9:.3g} of {limit / 1e9:.3g} GB when the run was killed"
-            return [
-                MemoryFault("XT-OOM-HOST", 0.88, allocated=used, capacity=limit, step=evidence.status.step, source=line)
-            ]
-    return []
+    return _by_use(evidence) if evidence.status.state == "killed" else []
+
+
+def _by_use(evidence: Evidence) -> list[MemoryFault]:
+    """Return a lack of memory where a process was killed while memory was nearly used up."""
+    used, limit = _highest(evidence)
+    if not (used > NEARLY_FULL * limit or evidence.of("memory_warning")):
+        return []
+    line = f"the processes held {used / 1e9:.3g} of {limit / 1e9:.3g} GB when one was killed"
+    return [MemoryFault("XT-OOM-HOST", 0.88, allocated=used, capacity=limit, step=evidence.status.step, source=line)]
 
 
 def from_text(text: str, step: int = 0, phase: str = "") -> MemoryFault:

@@ -17,6 +17,7 @@ IGNORED: Final = 2  # F014: the first steps allocate
 LEAST_STEPS: Final = 20  # F014
 LEAST_EPOCHS: Final = 4  # three after the first one is left out
 LEAST_SAMPLES: Final = 6
+SAMPLED_EVERY_S: Final = 1.0  # the heartbeat looks at memory so often; the steps between repeat what it saw
 _BLOCKS: Final = 10
 _RISING: Final = 0.8  # share of the rises between blocks of samples; a cache that fills stops rising
 _STILL: Final = 0.5  # the later half must rise at least half as fast as the whole; start-up levels off
@@ -72,9 +73,11 @@ class Growth:
 def memory_growth(evidence: Evidence) -> Growth:
     """Return the steepest lasting growth of host or device memory, by step where sampled so, else by epoch."""
     steps = evidence.steps
+    processes = [steps.attempt == number for number in np.unique(steps.attempt)]
     candidates = [
-        _by_step(source, steps["step"], steps[column])
+        _by_step(source, steps["step"][own], steps["time"][own], steps[column][own])
         for source, column in (("host", "rss_bytes"), ("device", "device_bytes"))
+        for own in processes  # each begins with memory of its own
     ]
     candidates += [
         _by_epoch(evidence, source, name)
@@ -84,19 +87,19 @@ def memory_growth(evidence: Evidence) -> Growth:
     return max(known, key=lambda growth: (growth.alarming, growth.unit == "step", growth.slope), default=Growth())
 
 
-def _by_step(source: str, numbers: Series, values: Series) -> Growth:
+def _by_step(source: str, numbers: Series, times: Series, values: Series) -> Growth:
+    """Return the growth over steps, one sample a second: a level that stays is as telling as one that changes."""
     known = np.isfinite(values)
-    numbers, values = numbers[known][IGNORED:], values[known][IGNORED:]
+    numbers, times, values = numbers[known][IGNORED:], times[known][IGNORED:], values[known][IGNORED:]
     if values.size < LEAST_STEPS:
         return Growth(source)
-    # Samples are taken once a second and repeated in every step between; each counts at its first step.
-    fresh = np.flatnonzero(np.diff(values, prepend=np.nan) != 0)
-    if fresh.size < LEAST_SAMPLES:
+    chosen = np.sort(np.unique((times - times[0]) // SAMPLED_EVERY_S, return_index=True)[1])
+    if chosen.size < LEAST_SAMPLES:
         flat = float(np.ptp(values)) == 0
         return (
             Growth(source, values.size, "step", 0.0, values[0], values[-1], int(numbers[0])) if flat else Growth(source)
         )
-    return _growth(source, "step", numbers[fresh], values[fresh])
+    return _growth(source, "step", numbers[chosen], values[chosen])
 
 
 def _by_epoch(evidence: Evidence, source: str, name: str) -> Growth:

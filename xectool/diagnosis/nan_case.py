@@ -196,7 +196,9 @@ def _recurring(evidence: Evidence) -> tuple[tuple[tuple[int, ...], ...], bool]:
 
 
 def _bad_share(evidence: Evidence, epoch: int) -> float:
-    """Return the share of the batches of an epoch, as long as the longest, that were not finite."""
+    """Return the share of the batches of an epoch, as long as the longest, that were not finite at their first try."""
     epochs = evidence.steps["epoch"]
     longest = int(np.unique(epochs, return_counts=True)[1].max(initial=1))
-    return min(1.0, int(evidence.steps.bad[epochs == epoch].sum()) / longest)
+    named = {event.step for event in evidence.of("nonfinite_skip") if event.epoch == epoch}
+    bad = evidence.steps["step"][evidence.steps.bad & (epochs == epoch)]
+    return min(1.0, len(named.union(bad.astype(int).tolist())) / longest)

@@ -95,8 +95,8 @@ class NanFromResume(NanRule):
             lines.append("the same batch is finite with the weights of a few steps earlier")
         return 0.9, lines
 
-    def _with_triage(self, case: NanCase, own: float) -> float:
-        # The look at a batch knows nothing of resumes; what it finds is what the damaged state has done.
+    def with_triage(self, case: NanCase, own: float) -> float:
+        """Return the own weight: the look at the batch knows nothing of resumes, and sees what the state has done."""
         return own
 
     def fix(self, case: NanCase) -> str:

@@ -34,12 +34,12 @@ from xectool.diagnosis.learning_rules import (
     ClippingMostSteps,
     Collapsed,
     NoLearning,
-    RateBeyondReason,
     UntrainedHead,
 )
 from xectool.diagnosis.memory_rules import MemoryGrowth, OutOfMemory
 from xectool.diagnosis.nan_rules import NanFromData, NanFromLearningRate, NanFromLossDomain, NanFromOverflow
 from xectool.diagnosis.nan_state_rules import NanFromGradient, NanFromResume, NanFromWeights
+from xectool.diagnosis.rate_rules import RateBeyondReason
 from xectool.diagnosis.restart_rules import SilentRestart
 from xectool.diagnosis.spike_rules import SpikeFromEvent, SpikeFromLearningRate, SpikeFromRestart, SpikeFromResume
 from xectool.diagnosis.throughput_rules import CheckpointSlow, LoaderSlow, Recompiling, UnevenRanks
@@ -73,7 +73,7 @@ _COSTS_TIME: Final = frozenset({"XT-LOADER-SLOW", "XT-CKPT-SLOW", "XT-RECOMPILE"
 
 LEADS_TO: Final[dict[str, frozenset[str]]] = {
     "XT-INPUT-SCALE": _NAN | _SPIKES | _FLAT | {"XT-UNTRAINED-HEAD", "XT-DIVERGED", "XT-DATA-UNUSABLE"} | _STOPS,
-    "XT-NAN-RESUME": _SPIKES | _STOPS | {"XT-NAN-WEIGHTS", "XT-NAN-LR", "XT-NAN-GRAD", "XT-RESTART"} | _FLAT,
+    "XT-NAN-RESUME": _SPIKES | _STOPS | (_NAN - {"XT-NAN-RESUME"}) | {"XT-RESTART"} | _FLAT,
     "XT-NAN-LR": _SPIKES | _STOPS | {"XT-NAN-GRAD", "XT-NAN-WEIGHTS", "XT-AMP-OVERFLOW"} | _FLAT,
     "XT-SPIKE-LR": _STOPS | frozenset({"XT-NAN-GRAD", "XT-NAN-WEIGHTS", "XT-AMP-OVERFLOW", "XT-SPIKE-EVENT"}) | _FLAT,
     "XT-CONFIG-LR": frozenset({"XT-NO-LEARNING", "XT-COLLAPSED"}),

@@ -94,9 +94,10 @@ class RunAttempt:
     ) -> tuple[FitResult, RunOutputs]:
         parts, directory = self.parts, self.place.directory
         with memory_faults(parts.config, "training"), compile_faults(parts.execution), determinism_faults(writer.event):
-            writer.status.phase("build")
+            writer.status.phase("data_open")
             watch_readers(parts, writer)
             conventional = parts.ranks.on_first(lambda: calibrate_conventional(parts)) or {}
+            writer.status.phase("build")
             facts = {**data_facts(self.data.train), "conventional": conventional}
             saver = Saver(parts, directory, writer, facts)
             note = saver.adopt(progress, self.place.checkpoint_path)

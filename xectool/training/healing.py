@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Final
 
-import numpy as np
-
 from xectool.checkpoint import store
 from xectool.data.batch import EventBatch
 from xectool.errors import CheckpointError, RunDiverged
@@ -147,7 +145,7 @@ class Healer:
         if self._may_quarantine(case):
             return self._without_suspects(case)
         limit = self.spikes.limit
-        self._go_back(case, "loss spike", lambda trial: _mean_loss(trial, window) <= limit)
+        self._go_back(case, "loss spike", lambda trial: trial.mean_loss(window) <= limit)
         return None
 
     def _treat_suspect(self, progress: Progress, window: Window, lr: float, result: StepResult) -> Window | None:
@@ -162,10 +160,11 @@ class Healer:
 
     def _case(self, kind: str, progress: Progress, window: Window, lr: float, result: StepResult) -> Case:
         newest = next(iter(self.saver.states.newest_first()), None)
-        trusted = newest is not None and self._judgement is not Judgement.SUSPECT
+        trusted = self._judgement is not Judgement.SUSPECT
         reference = Reference(
             typical=self.spikes.typical,
             limit=self.spikes.limit,
+            trusted=trusted,
             weights=weights_of(newest, self.parts.execution.device) if newest is not None and trusted else None,
             grew=self._grew(result.grad_norm),
         )
@@ -283,9 +282,3 @@ class Healer:
             and weights_are_finite(self.parts.model)
         ):
             states.keep_if_due(self.parts, self.reporter.step)
-
-
-def _mean_loss(trial: Trial, window: Sequence[EventBatch]) -> float:
-    """Return the mean loss of the events that have truth; infinite where one is not finite."""
-    losses = np.concatenate([trial.event_losses(batch)[trial.has_truth(batch)] for batch in window])
-    return float(losses.mean()) if len(losses) and bool(np.isfinite(losses).all()) else math.inf

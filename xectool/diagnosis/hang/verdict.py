@@ -218,18 +218,13 @@ def _compiles(facts: RunFacts, rank: RankFacts) -> Hang | None:
         f"rank {rank.page.rank} compiles since {rank.page.phase_age_s:.0f} s: {', '.join(view.compilers) or 'busy'}"
     )
     why = (f"{view.cpu_share:.0%} of a core, compilers below it: {', '.join(view.compilers) or 'none'}",)
-    return Hang(
-        "XT-HANG-COMPILE",
-        verdict,
-        why,
-        "--set training.compile=off   # if it takes too long",
-        False,
-        rank.page.rank,
-        view.pid,
-    )
+    fix = "--set training.compile=off   # if it takes too long"
+    return Hang("XT-HANG-COMPILE", verdict, why, fix, False, rank.page.rank, view.pid)
 
 
 def _starts(facts: RunFacts, rank: RankFacts) -> Hang | None:
+    if any(item.slot.state == "read" for item in rank.readers):
+        return _waits_for_data(facts, rank)
     view, page = rank.view, rank.page
     if view.is_busy or view.read_bytes_per_s > READS_BYTES_PER_S:
         verdict = f"rank {page.rank} is still starting: {page.phase} for {page.phase_age_s:.0f} s, and busy"

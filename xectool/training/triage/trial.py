@@ -81,6 +81,11 @@ class Trial:
         singles = (batch.take(np.array([row])).to(self.execution.device) for row in range(batch.num_events))
         return np.array([bool((self.task.counts(self.task.prepare(one)) > 0).any()) for one in singles], dtype=bool)
 
+    def mean_loss(self, window: Sequence[EventBatch]) -> float:
+        """Return the mean loss of the events that have truth; infinite where one is not finite."""
+        losses = np.concatenate([self.event_losses(batch)[self.has_truth(batch)] for batch in window])
+        return float(losses.mean()) if len(losses) and bool(np.isfinite(losses).all()) else math.inf
+
     def is_finite(self, window: Sequence[EventBatch], *, gradient: bool = True) -> bool:
         """Return whether loss and gradient of a window are finite; nothing is changed."""
         with kept_generators():

@@ -25,6 +25,8 @@ MAX_CELLS = 20  # non-finite readings named
 MAX_TOP = 10  # events named with their loss
 MAX_SHARE = 0.5  # of the events of a window; where more are bad it is rather the weights
 MAX_BISECTED = 8  # events that only the gradient gives away
+CHANCE = 1e6  # squares of n normal errors all lie below 1e-6 ** (1 / n) of one more in about a case of a thousand
+FAR_FROM_PEERS = 20.0  # times the largest of the rest, however many those are
 
 Losses = npt.NDArray[np.float64]
 
@@ -36,6 +38,7 @@ class Reference:
     Attributes:
         typical: Loss of the steps before, a running median.
         limit: Loss beyond which a step is a spike.
+        trusted: Whether both come from enough steps; before, they may only be what a constant prediction reaches.
         weights: Sound weights from some steps earlier, or None.
         grew: Whether the gradient norm grew tenfold or more over the steps before.
         parameters: Parameters whose gradient was not finite.
@@ -43,6 +46,7 @@ class Reference:
 
     typical: float = math.nan
     limit: float = math.inf
+    trusted: bool = True
     weights: Mapping[str, Tensor] | None = None
     grew: bool = False
     parameters: tuple[str, ...] = ()
@@ -105,7 +109,7 @@ class Triage:
 
 
 def triage_window(trial: Trial, window: Sequence[EventBatch], kind: str, reference: Reference | None = None) -> Triage:
-    """Look at the events of a step whose update has not been made.
+    """Look at the events of a step whose update has not been made, or where spikes are only recorded has just been.
 
     Args:
         trial: The model as the step had it.
@@ -180,9 +184,17 @@ def _of_spike(trial: Trial, window: Sequence[EventBatch], found: Triage, referen
         high = still
     elif len(high) > max(1, MAX_SHARE * len(losses)):
         calm = False
+    if not reference.trusted:
+        calm = calm and _far(losses[high], rest, reference)
     if len(high) and calm:
         return replace(found, suspects=tuple(high.tolist()), cause="XT-SPIKE-EVENT", confidence="certain")
     return replace(found, cause="XT-SPIKE-LR", confidence="likely" if reference.grew else "possible")
+
+
+def _far(high: Losses, rest: Losses, reference: Reference) -> bool:
+    """Return whether losses are far beyond all of the rest: a young network is wrong about some events by chance."""
+    factor = max(FAR_FROM_PEERS, CHANCE ** (1 / len(rest)))
+    return bool(high.min(initial=math.inf) > factor * max(float(rest.max()), abs(reference.typical)))
 
 
 def rows_of(window: Sequence[EventBatch], chosen: Sequence[int]) -> list[EventBatch]:
