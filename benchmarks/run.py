@@ -21,6 +21,7 @@ from xectool.data.source import open_source
 from benchmarks.baselines import plain_uproot
 from benchmarks.model_step import pair_of
 from benchmarks.pairs import Comparison, compare
+from benchmarks.prediction import batches
 
 BATCH = 64
 CHUNK = 4096
@@ -70,7 +71,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = str(Path(directory) / "bench.root")
         engine.simulate(path, events=events, seed=1)
-        results = [startup(), loading(path, events), stepping()]
+        results = [startup(), loading(path, events), stepping(), batches()]
     machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}"
     print(f"{time.strftime('%Y-%m-%d')}, {machine}; above 1 means xectool is cheaper\n")
     print("| work (baseline / xectool) | wall ratio | CPU ratio | xectool |\n|---|---|---|---|")

@@ -90,3 +90,17 @@ def test_inputs_may_be_named_in_every_way(files: Path, trained: Any, tmp_path: P
     result = engine.predict(trained.checkpoint_best, [spec.format(d=tmp_path)], output=output)
     assert result.events == 8
     assert output.exists()
+
+
+def test_engine_is_printed_with_its_reason(xectool: Run, files: Path, trained: Any, tmp_path: Path) -> None:
+    argv = ("predict", trained.checkpoint_best, files / "val.root", "-o", tmp_path / "p.root")
+    assert "engine eager: 8 events are too few to get onnx ready for" in xectool(*argv).err
+    result = xectool(*argv, "--engine", "eager", "--json").document["result"]
+    assert (result["engine"], result["engine_reason"]) == ("eager", "asked for")
+
+
+def test_engine_that_would_do_nothing_is_refused(xectool: Run, files: Path, trained: Any) -> None:
+    argv = ("predict", trained.checkpoint_best, files / "val.root", "--engine", "onnx")
+    outcome = xectool(*argv, "--compare", "raw")
+    assert outcome.code == 2
+    assert "leave out --engine" in outcome.err
