@@ -252,6 +252,20 @@ def test_the_three_ratios_differ_by_the_dead_sensors() -> None:
     assert found["hidden_of_all"] == pytest.approx((hidden + DEAD) / 4760)
 
 
+@pytest.mark.parametrize("geometry", ["physical", "compat"])
+def test_the_ratios_tell_what_the_encoder_leaves_out(geometry: str) -> None:
+    _, task = made(model={"geometry": geometry, "predict_channels": ["npho", "time"]})
+    batch = task.prepare(events())
+    found = task.tally_metrics(task.tallies(batch).tolist())
+    event = task.hider.apply(batch.x, batch.mask, batch.valid)
+    assert found["hidden_of_all"] == pytest.approx(event.hidden.double().mean().item())
+    assert found["masked_of_valid"] == pytest.approx(0.6, abs=0.002)
+    # The older geometry leaves out every dim sensor, too: of 4760, those without a time are most.
+    untimed = ~batch.valid[..., 1] & ~batch.mask
+    assert bool(event.hidden[untimed].all()) == (geometry == "compat")
+    assert untimed.double().mean() > 0.2
+
+
 def test_ranks_merge_to_what_one_rank_finds() -> None:
     network, task = made("inpainter")
     alone, first, second = task.accumulator(), task.accumulator(), task.accumulator()

@@ -77,6 +77,10 @@ class SensorHider:
             return maskable_like_older(x, self.channels, self.sentinels)
         return maskable_sensors(valid, self.channels)
 
+    def readable(self, x: Tensor, valid: Tensor) -> Tensor:
+        """Return which sensors the encoder sees unless they are hidden, bool (B, S); arguments as for `maskable`."""
+        return self.maskable(x, valid) if self.older else valid[..., 0]
+
     def draw(self, x: Tensor, valid: Tensor, random: Random = None) -> Tensor:
         """Return a random mask, bool (B, S); arguments as for :meth:`maskable`."""
         return draw_mask(x[..., 0], self.maskable(x, valid), self.policy, random)
@@ -92,9 +96,9 @@ class SensorHider:
         mask = mask.bool()
         valid = x != x.new_tensor(self.sentinels) if valid is None else valid
         maskable = self.maskable(x, valid)
-        missing = ~(maskable if self.older else valid[..., 0])
+        hidden = mask | ~self.readable(x, valid)
         shown = hide(x, mask, self.sentinels)
-        return HiddenEvent(x, valid, maskable, mask, shown, valid & ~mask.unsqueeze(-1), mask | missing)
+        return HiddenEvent(x, valid, maskable, mask, shown, valid & ~mask.unsqueeze(-1), hidden)
 
 
 def mask_policy(

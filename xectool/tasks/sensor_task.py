@@ -159,10 +159,14 @@ class SensorTask(TrainingTask):
         return found | {f"loss_{name}": _sum(row) for name, row in zip(self.channels, table.T, strict=True)}
 
     def tallies(self, batch: EventBatch) -> Tensor:
-        """Return how many sensors are hidden with a reading, have a reading, and are there at all; float64, (3,)."""
+        """Return how many sensors are hidden with a reading, have a reading, and are there at all; float64, (3,).
+
+        A reading counts where the encoder would see it: in the older geometry, which leaves out sensors without a time
+        where time is predicted, those have none.
+        """
         masked = self.prepare(batch)
-        valid = masked.valid[..., 0]
-        numbers = [(masked.mask & valid).sum(), valid.sum(), valid.new_tensor(valid.numel(), dtype=torch.int64)]
+        seen = self.hider.readable(masked.x, masked.valid)
+        numbers = [(masked.mask & seen).sum(), seen.sum(), seen.new_tensor(seen.numel(), dtype=torch.int64)]
         return torch.stack(numbers).double()
 
     def tally_metrics(self, totals: Sequence[float]) -> dict[str, float]:
