@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,11 +61,12 @@ def test_stop_at_any_step_and_resume_is_bit_identical(tiny_config: Config, train
     config = tiny_config(training=training)
     whole = engine.train(config, run_name="whole")
     steps = whole.steps
-    for stop in (1, steps // 2, steps - 1):
-        engine.train(config, run_name=f"cut{stop}", max_steps=stop)
-        resumed = engine.train(config, run_name=f"cut{stop}", resume="auto")
-        assert resumed.steps == steps
-        assert_identical(final(Path(whole.run_dir)), final(Path(resumed.run_dir)))
+    for stop in (1, steps // 2, steps - 1):  # in the first epoch, between or inside two, before the very last step
+        cut = engine.train(config, run_name="cut", resume="auto", max_steps=stop)
+        assert (cut.status, cut.steps) == ("max_steps", stop)
+    resumed = engine.train(config, run_name="cut", resume="auto")
+    assert resumed.steps == steps
+    assert_identical(final(Path(whole.run_dir)), final(Path(resumed.run_dir)))
 
 
 def test_resume_is_bit_identical_on_two_threads_without_deterministic_mode(tiny_config: Config, tmp_path: Path) -> None:
@@ -206,6 +209,9 @@ def test_resume_with_silently_other_outputs_is_refused(tiny_config: Config, over
     with pytest.raises(CheckpointError, match=r"checkpoint\.init_from") as caught:
         engine.train(config, resume="auto", overrides=[override])
     assert key in caught.value.problem
+    pasted = shlex.split(caught.value.fix.partition(" (as")[0])[1::2]
+    assert [text.partition("=")[0] for text in pasted] == [key]
+    assert engine.train(config, resume="auto", overrides=[override, *pasted], max_steps=2).steps == 2
 
 
 def test_resume_with_another_loss_balance_is_refused(tiny_config: Config) -> None:
@@ -282,15 +288,14 @@ def test_weights_of_another_shape_are_refused_with_the_keys(tiny_config: Config)
 
 
 @pytest.mark.slow
-def test_kill_at_random_moments_and_resume_is_bit_identical(tiny_config: Config, tmp_path: Path) -> None:
+def test_kill_at_random_moments_and_resume_is_bit_identical(tiny_config: Config, warm: Any, tmp_path: Path) -> None:
     config = tiny_config(training={"epochs": 3}, checkpoint={"save_steps": 1})
     whole = engine.train(config, run_name="whole")
-    command = [sys.executable, "-m", "xectool", "train", str(config), "--run-name", "killed", "--resume", "auto"]
     rng = np.random.default_rng(11)
     run_dir = tmp_path / "runs" / "killed"
     kills = 0
     for _ in range(40):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = warm.start("train", str(config), "--run-name", "killed", "--resume", "auto")
         began = last_seen = _saved(run_dir)
         while process.poll() is None and last_seen == began:
             time.sleep(0.01)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from xectool.checkpoint.format import Checkpoint
 from xectool.config.root import InpainterConfig, MaeConfig, RegressorConfig, RunConfig
+from xectool.config.serialize import inline_yaml
 from xectool.data.events import EventSource
 from xectool.errors import CheckpointError
 
@@ -20,6 +22,7 @@ ORDER_KEYS = (
     "data.batch_size", "data.cache_precision", "data.chunksize", "data.num_shards", "data.shuffle", "data.drop_last",
     "data.fiducial", "training.seed", "training.grad_accum_steps",
 )  # fmt: skip
+_FILES = "data.train_path"
 
 
 def data_facts(train: EventSource) -> dict[str, Any]:
@@ -92,7 +95,7 @@ def require_resumable(
     keys = [key for key in ORDER_KEYS if key not in shared and _at(saved, key) is not None]
     differing = [d for key in keys for d in differences(_at(saved, key), _at(current, key), key)]
     if data_facts(train)["train_files"] != checkpoint.meta.get("train_files"):
-        differing.append(("data.train_path", "the files of the checkpoint", "other files or entries"))
+        differing.append((_FILES, "the files of the checkpoint", "other files or entries"))
     if differing:
         raise _refusal("would serve other batches in the middle of an epoch", differing, path)
 
@@ -116,13 +119,22 @@ def differences(saved: Any, current: Any, key: str) -> Iterator[tuple[str, Any, 
 def _refusal(effect: str, differing: list[tuple[str, Any, Any]], path: Path) -> CheckpointError:
     shown = "; ".join(f"{key}: {saved} in the checkpoint, {current} now" for key, saved, current in differing[:5])
     more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
-    paste = " ".join(f"--set {key}={saved}" for key, saved, _ in differing[:3] if not isinstance(saved, dict))
+    start = f"start a new run from its weights: --set {shlex.quote(f'checkpoint.init_from={path}')}"
+    keys = [key for key, _, _ in differing]
+    pasted = [_as_saved(key, saved) for key, saved, _ in differing if key != _FILES]
+    if _FILES in keys:
+        pasted.append(f"{_FILES} with the files of the checkpoint")
     return CheckpointError(
         f"resuming {effect}: {shown}{more}",
         where=str(path),
-        fix=f"{paste} (as in the checkpoint), or start a new run from its weights: --set checkpoint.init_from={path}",
+        fix=start if "kind" in keys else f"{' '.join(pasted)} (as in the checkpoint), or {start}",
         code="CFG-46",
     )
+
+
+def _as_saved(key: str, saved: Any) -> str:
+    """Return the option that sets a key to its value in the checkpoint, as a shell takes it."""
+    return f"--set {shlex.quote(f'{key}={inline_yaml(saved)}')}"
 
 
 def _at(config: dict[str, Any], dotted: str) -> Any:
