@@ -72,7 +72,24 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         open_database(f"sqlite://{tmp_path}/nowhere.db")
 
 
-@pytest.mark.parametrize("url", ["postgres://host/db", "conditions.db", "mysql://host"])
+@pytest.mark.parametrize("change", ["IsBad = NULL", "IsBad = 'yes'", "idx = NULL, IsBad = 1"])
+def test_a_status_that_is_no_number_is_named(database: Path, change: str) -> None:
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute(f"UPDATE XECPMStatus SET {change} WHERE id = 700 AND idx = 5")
+        connection.commit()
+    with pytest.raises(DataFileError, match="run 430000 holds what is no number") as raised:
+        open_database(f"sqlite://{database}").dead_channels(430000)
+    assert raised.value.code == "XT-DEAD-RUN"
+
+
+def test_a_run_number_beyond_any_database_is_an_unknown_run(database: Path) -> None:
+    with pytest.raises(DataFileError, match="check the run number"):
+        open_database(f"sqlite://{database}").dead_channels(10**30)
+
+
+@pytest.mark.parametrize(
+    "url", ["postgres://host/db", "conditions.db", "mysql://host", "mysql://h:x/d", "mysql://[h/d"]
+)
 def test_other_urls_are_refused_with_the_forms_that_work(url: str) -> None:
     with pytest.raises(UsageError, match=r"use sqlite:///path/to/file\.db or mysql://host/database"):
         open_database(url)

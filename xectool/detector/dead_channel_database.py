@@ -21,7 +21,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import numpy as np
 import numpy.typing as npt
@@ -87,6 +87,8 @@ class SqlDeadChannels:
             with closing(self.connect()) as connection, closing(connection.cursor()) as cursor:
                 cursor.execute(query, (run_number,))
                 rows = cursor.fetchall()
+        except OverflowError:  # sqlite cannot hold the number, so it has no such run
+            rows = []
         except self.errors as error:
             raise WorldError(
                 f"the sensor status of run {run_number} cannot be read: {error}",
@@ -105,7 +107,15 @@ class SqlDeadChannels:
                 fix="check the run number, or take a neighbouring run",
                 code="XT-DEAD-RUN",
             )
-        dead = np.array(sorted({int(sensor) for sensor, is_bad in rows if int(is_bad) == 1}), dtype=np.int64)
+        try:
+            dead = np.array(sorted({int(sensor) for sensor, is_bad in rows if int(is_bad) == 1}), dtype=np.int64)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise DataFileError(
+                f"the sensor status of run {run_number} holds what is no number: {error}",
+                where=f"{self.name}, XECPMStatus.idx and IsBad, run {run_number}",
+                fix="ask whoever maintains the table, or name a text file: --dead dead_channels.txt",
+                code="XT-DEAD-RUN",
+            ) from error
         if len(dead) and not 0 <= dead[0] <= dead[-1] < c.NUM_SENSORS:
             wrong = dead[0] if dead[0] < 0 else dead[-1]
             raise DataFileError(
@@ -128,7 +138,7 @@ def open_database(url: str) -> SqlDeadChannels:
         UsageError: The url is not understood, holds a password, or its driver is not installed.
         DataFileError: The sqlite file does not exist.
     """
-    parts = urlsplit(url)
+    parts = _split(url)
     if parts.password or parts.username:
         raise UsageError(
             "the database url holds a user name or password",
@@ -139,10 +149,20 @@ def open_database(url: str) -> SqlDeadChannels:
         return sqlite_dead_channels(Path(unquote(parts.path)))
     if parts.scheme == "mysql" and parts.hostname and parts.path.strip("/"):
         return _mysql_dead_channels(url)
-    raise UsageError(
-        f"'{url}' is not a database url",
-        fix="use sqlite:///path/to/file.db or mysql://host/database",
-    )
+    raise _no_url(url)
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # looked at only when it is asked for
+    except ValueError as error:
+        raise _no_url(url) from error
+    return parts
+
+
+def _no_url(url: str) -> UsageError:
+    return UsageError(f"'{url}' is not a database url", fix="use sqlite:///path/to/file.db or mysql://host/database")
 
 
 def sqlite_dead_channels(path: Path) -> SqlDeadChannels:
