@@ -16,8 +16,9 @@ $(STAMP): pyproject.toml constraints.txt
 quickstart: $(STAMP)  ## simulate, train, predict
 	XECTOOL=$(abspath $(BIN))/xectool sh examples/quickstart.sh $(QUICKSTART)
 
-test: export OMP_NUM_THREADS ?= 1
-test-fast: export OMP_NUM_THREADS ?= 1
+test test-fast: export OMP_NUM_THREADS ?= 1
+# some hundred processes are started: each would compile every module anew where writing bytecode is switched off
+test test-fast check: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(STAMP)  ## every test, the slow ones too
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+
+PROGRAM = Path(__file__).parent / "programs" / "warm.py"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,3 +34,44 @@ def reference_dir() -> Path:
     if not path.is_dir():
         pytest.skip("the older system's reference files are not beside this checkout")
     return path
+
+
+@dataclass(frozen=True)
+class WarmCommands:
+    """Starts commands without the four seconds of CPU that imports take: see ``programs/warm.py``.
+
+    Attributes:
+        address: Socket of the server.
+        directory: Holds a program ``xectool``, to be put first in a ``PATH``.
+    """
+
+    address: str
+    directory: Path
+    program: ModuleType
+
+    def start(self, *argv: str) -> Any:
+        """Return a running ``xectool ARGV...`` that says nothing; `subprocess.Popen` in small."""
+        with open(os.devnull, "r+b") as null:
+            return self.program.WarmProcess(self.address, argv, os.environ, str(Path.cwd()), [null.fileno()] * 3)
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[WarmCommands]:
+    spec = importlib.util.spec_from_file_location("warm_program", PROGRAM)
+    assert spec is not None
+    assert spec.loader is not None
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    with tempfile.TemporaryDirectory(prefix="warm") as place:
+        address = f"{place}/socket"
+        shim = Path(place) / "xectool"
+        shim.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E {PROGRAM} run {address} "$@"\n')
+        shim.chmod(0o755)
+        command = [sys.executable, str(PROGRAM), "serve", address]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as server:
+            assert server.stdout is not None
+            assert server.stdout.readline() == b"ready\n"
+            yield WarmCommands(address, Path(place), program)
+            assert server.stdin is not None
+            server.stdin.close()

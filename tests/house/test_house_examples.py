@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -34,8 +35,9 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def in_small(example: str) -> str:
-    """Return an example with a small network and no plots: the commands around it are what is tried."""
+    """Return an example with a small network and batch and no plots: the commands around it are what is tried."""
     content = yaml.safe_load(example)
+    content["data"] = {**content.get("data", {}), "batch_size": 16}
     content["model"] = {**content.get("model", {}), "encoder_dim": 64}
     content["checkpoint"] = {**content.get("checkpoint", {}), "save_artifacts": False}
     return str(yaml.safe_dump(content))
@@ -72,9 +74,9 @@ def test_there_are_commands_to_run() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", BLOCKS, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_commands_of_a_page_run_in_their_order(workspace: Path, page: Path) -> None:
+def test_commands_of_a_page_run_in_their_order(workspace: Path, warm: Any, page: Path) -> None:
     """Later blocks use what earlier ones have written."""
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment = {**os.environ, "PATH": f"{warm.directory}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
     for block in BLOCKS[page]:
         result = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block], cwd=workspace, env=environment, capture_output=True, text=True,

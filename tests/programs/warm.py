@@ -1,0 +1,149 @@
+"""Starts ``xectool`` in fresh processes that have the imports behind them, four seconds of CPU a start.
+
+A server loads torch and the commands once and forks for each start. Directory, environment, arguments, standard
+streams, signals and exit status are those of a process of its own; tests of the start itself use a real one.
+
+    python warm.py serve SOCKET          serves until its standard input ends
+    python warm.py run SOCKET ARGV...    one command, like ``xectool ARGV...``
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
+
+
+class WarmProcess:
+    """One command; the part of `subprocess.Popen` that tests need.
+
+    Attributes:
+        pid: Of the command.
+        returncode: Exit status, minus the number of the signal that ended it; None while it runs.
+    """
+
+    def __init__(
+        self, address: str, argv: Sequence[str], env: Mapping[str, str], cwd: str, streams: Sequence[int]
+    ) -> None:
+        self.returncode: int | None = None
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._connection.connect(address)
+        request = json.dumps({"argv": list(argv), "env": dict(env), "cwd": cwd})
+        socket.send_fds(self._connection, [request.encode()], list(streams))
+        self.pid = int(self._connection.recv(64))
+
+    def poll(self) -> int | None:
+        """Return the exit status, None while the command runs."""
+        if self.returncode is None and select.select([self._connection], [], [], 0.0)[0]:
+            self.wait()
+        return self.returncode
+
+    def wait(self) -> int:
+        """Wait for the end and return the exit status."""
+        if self.returncode is None:
+            self.returncode = int(self._connection.recv(64))
+            self._connection.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to a command that still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+def serve(address: str) -> None:
+    """Load everything, say ``ready`` and fork for each connection."""
+    _load()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(address)
+        listener.listen(64)
+        print("ready", flush=True)  # noqa: T201
+        while listener in select.select([listener, sys.stdin], [], [])[0]:
+            connection, _ = listener.accept()
+            with connection:
+                if os.fork() == 0:
+                    listener.close()
+                    _answer(connection)
+            _reap()
+
+
+def _load() -> None:
+    import gc
+    import threading
+
+    import xectool.cli.app
+    import xectool.engine.diagnose.run_health
+    import xectool.engine.prediction
+    import xectool.engine.reporting
+    import xectool.engine.training  # noqa: F401
+
+    threads = {Path(f"/proc/self/task/{task}/comm").read_text().strip() for task in os.listdir("/proc/self/task")}
+    if threading.active_count() != 1 or not threads <= {
+        "python",
+        "python3",
+        "jemalloc_bg_thd",
+    }:  # jemalloc survives a fork
+        sys.exit(f"a process with several threads cannot be forked: {sorted(threads)}")
+    gc.freeze()
+
+
+def _reap() -> None:
+    """Wait for what has ended, so that its CPU counts as that of the server's children."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _answer(connection: socket.socket) -> None:
+    """Fork the command and tell its number and its end; returns in the command only, by its exit."""
+    message, streams, _, _ = socket.recv_fds(connection, 1 << 20, 3)
+    pid = os.fork()
+    if pid == 0:
+        connection.close()
+        _become(json.loads(message), streams)
+    for stream in streams:
+        os.close(stream)
+    connection.send(str(pid).encode())
+    _, status = os.waitpid(pid, 0)
+    connection.send(str(os.waitstatus_to_exitcode(status)).encode())
+    os._exit(0)
+
+
+def _become(request: dict[str, object], streams: Sequence[int]) -> NoReturn:
+    from xectool.cli.app import main
+
+    for target, stream in enumerate(streams):
+        os.dup2(stream, target)
+        os.close(stream)
+    os.chdir(str(request["cwd"]))
+    os.environ.clear()
+    os.environ.update(request["env"])  # type: ignore[call-overload]
+    sys.argv = ["xectool", *request["argv"]]  # type: ignore[misc]
+    sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, mode, encoding="utf-8") for n, mode in enumerate(("r", "w", "w")))
+    main()
+    sys.exit(0)
+
+
+def run(address: str, argv: Sequence[str]) -> NoReturn:
+    """Run one command in place of this process."""
+    process = WarmProcess(address, argv, os.environ, str(Path.cwd()), (0, 1, 2))
+    for number in FORWARDED:
+        signal.signal(number, lambda received, _: process.send_signal(received))
+    status = process.wait()
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[2]) if sys.argv[1] == "serve" else run(sys.argv[2], sys.argv[3:])
