@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,11 +41,11 @@ def saved(run_dir: Path) -> int:
     return path.stat().st_mtime_ns if path.exists() else 0
 
 
-def killed(config: Path, run_dir: Path, rng: np.random.Generator) -> int:
+def killed(warm: Any, config: Path, run_dir: Path, rng: np.random.Generator) -> int:
     """Train until the run is whole, killing it at random moments after a checkpoint or two; returns how often."""
-    command = [sys.executable, "-m", "xectool", "train", str(config), "--run-name", run_dir.name, "--resume", "auto"]
+    command = ["train", str(config), "--run-name", run_dir.name, "--resume", "auto"]
     for kills in range(KILLS):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = warm.start(*command)
         for _ in range(int(rng.integers(1, 3))):
             began = saved(run_dir)
             while process.poll() is None and saved(run_dir) == began:
@@ -56,20 +55,22 @@ def killed(config: Path, run_dir: Path, rng: np.random.Generator) -> int:
             assert process.returncode == 0
             return kills
         process.send_signal(signal.SIGKILL)
-        process.wait()
+        assert process.wait() == -signal.SIGKILL
         for path in run_dir.glob("checkpoint_*.pt"):
             store.load(path)  # whole, whatever the moment
-    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    assert warm.start(*command).wait() == 0
     return KILLS
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
-def test_sensor_training_killed_anywhere_resumes_to_the_bit(sensor_config: Write, tmp_path: Path, name: str) -> None:
+def test_sensor_training_killed_anywhere_resumes_to_the_bit(
+    sensor_config: Write, warm: Any, tmp_path: Path, name: str
+) -> None:
     kind, training, model = VARIANTS[name]
     config = sensor_config(kind, training={**training, "lr_scheduler": "cosine"}, save_steps=1, **model)
     whole_dir, run_dir = Path(engine.train(config, run_name="whole").run_dir), tmp_path / "runs" / "killed"
-    assert killed(config, run_dir, np.random.default_rng(len(name))) >= 2
+    assert killed(warm, config, run_dir, np.random.default_rng(len(name))) >= 2
     whole, resumed = (store.load(directory / store.LAST_NAME) for directory in (whole_dir, run_dir))
     assert losses(whole_dir) == losses(run_dir)
     assert len(losses(run_dir)) == whole.meta["progress"]["step"] == 10
