@@ -18,6 +18,8 @@ import yaml
 from xectool import engine
 from xectool.engine.loading import load_checkpoint, ready_model
 from xectool.errors import DataFileError, DataUnusable, UsageError
+from xectool.report.worst import SensorFiles
+from xectool.report.written import Written
 
 Run = Callable[..., Any]
 ROOT_PYTHON = os.environ.get("XECTOOL_ROOT_PYTHON", "")
@@ -126,6 +128,44 @@ def test_a_repaired_file_is_read_by_train_and_predict_and_keeps_its_flags_when_r
     first, second = (ak.to_numpy(branches(tmp_path / n)["repaired"]) for n in ("r.root", "rr.root"))
     assert (second[:, 7] == 1).all()
     assert np.array_equal(np.delete(first, 7, axis=1), np.delete(second, 7, axis=1))
+
+
+def test_files_of_other_layouts_are_repaired_together(inpainter: str, data: list[Path], tmp_path: Path) -> None:
+    """One file holds npho as numbers of any length and has been repaired before, the other neither."""
+    rows = uproot.open(data[0])["tree"].arrays(["npho", "relative_time"])
+    flags = np.zeros((5, 4760), "u1")
+    flags[:, 11] = 1
+    types = {"npho": "var * float32", "relative_time": ("f4", (4760,)), "repaired": ("u1", (4760,))}
+    lengths = ak.unflatten(ak.to_numpy(rows["npho"]).ravel(), [4760] * 5)
+    with uproot.recreate(tmp_path / "other.root") as file:
+        columns = {"npho": lengths, "relative_time": ak.to_numpy(rows["relative_time"]), "repaired": flags}
+        file.mktree("tree", types).extend(columns)
+    paths = [str(data[1]), str(tmp_path / "other.root")]
+    result = engine.repair(inpainter, paths, output=tmp_path / "r.root", max_events=14)
+    alone = engine.repair(inpainter, [str(data[0])], output=tmp_path / "alone.root")
+    together, apart = branches(tmp_path / "r.root")[9:], branches(tmp_path / "alone.root")
+    for name in ("npho", "relative_time"):
+        assert np.array_equal(ak.to_numpy(together[name]), ak.to_numpy(apart[name]), equal_nan=True)
+    assert np.array_equal(ak.to_numpy(together["repaired"]), ak.to_numpy(apart["repaired"]) | flags)
+    assert alone.events == 5
+    named = {finding.problem.split("'")[1] for finding in result.findings if finding.code == "XT-REPAIR-BRANCH"}
+    assert not named & {"npho", "repaired"}
+
+
+def test_events_of_a_file_with_any_ending_are_found_for_their_display(
+    inpainter: str, data: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "events.rec").symlink_to(data[0])
+    read = []
+
+    def look(predictions: Path, out_dir: Path, sources: SensorFiles) -> Written:
+        read.append(sources.read(0, 1)[0])
+        return Written()
+
+    monkeypatch.setattr("xectool.report.sensor_plots.write_sensor_plots", look)
+    where = {"output": tmp_path / "p.root", "report": tmp_path / "plots"}
+    engine.predict(inpainter, [str(tmp_path / "events.rec")], engine="eager", **where)
+    assert np.array_equal(read[0], ak.to_numpy(branches(data[0])["npho"])[1], equal_nan=True)
 
 
 def test_what_the_file_holds_in_double_precision_stays_exact(inpainter: str, data: list[Path], tmp_path: Path) -> None:

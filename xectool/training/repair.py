@@ -97,7 +97,9 @@ def write_repaired(source: EventSource, output: Path, run: RepairRun) -> Repaire
                 del rows
                 run.advanced()
     seconds = max(time.perf_counter() - began, 1e-9)
-    return Repaired(int(counts[0]), int(counts[1]), int(counts[2]), dict(carried.left_out), int(counts[0]) / seconds)
+    written = (*_names(source), FLAG_BRANCH)
+    left_out = {name: reason for name, reason in carried.left_out.items() if name not in written}
+    return Repaired(int(counts[0]), int(counts[1]), int(counts[2]), left_out, int(counts[0]) / seconds)
 
 
 def _blocks(
@@ -123,7 +125,11 @@ def _block(
     dead = run.dead.mask(EventPlaces(npho, np.full(len(entries), index), np.asarray(entries)))
     filled = _fill(npho, times, dead, run)
     changed = _repaired_rows(rows, _names(source), (npho, times), filled)
-    return rows | changed, [len(entries), int(dead.sum()), int(filled.sum())]
+    # Not of the carried branches, which are those that all files have.
+    flagged = _flag_branch(file)
+    earlier = _readings(file, flagged, start, stop) != 0 if flagged else False
+    flags = {FLAG_BRANCH: (filled | earlier).astype(np.uint8)}
+    return rows | changed | flags, [len(entries), int(dead.sum()), int(filled.sum())]
 
 
 def _fill(npho: FloatArray, times: FloatArray, dead: npt.NDArray[np.bool_], run: RepairRun) -> npt.NDArray[np.bool_]:
@@ -149,34 +155,48 @@ def _repaired_rows(
     readings: tuple[FloatArray, FloatArray],
     filled: npt.NDArray[np.bool_],
 ) -> dict[str, Any]:
-    """Return npho, time and flag; what is not filled keeps the number and precision of the file."""
+    """Return npho and time; what is not filled keeps the number and precision of the file."""
     changed: dict[str, Any] = {}
     for name, values in zip(names, readings, strict=True):
-        stored = rows[name]
-        if not isinstance(stored, np.ndarray):  # of variable length in the file; every entry has one number a sensor
+        stored = rows.get(name)
+        # Of variable length in this file or another; every entry has one number a sensor.
+        if not isinstance(stored, np.ndarray):
             changed[name] = values
             continue
         dtype = np.result_type(stored.dtype, np.float32)
         changed[name] = np.where(filled, values.astype(dtype), stored.reshape(filled.shape).astype(dtype))
-    earlier = rows[FLAG_BRANCH] != 0 if FLAG_BRANCH in rows else False
-    return changed | {FLAG_BRANCH: (filled | earlier).astype(np.uint8)}
+    return changed
 
 
 def _specs(carried: CarriedBranches, source: EventSource, files: list[EventFile]) -> dict[str, BranchSpec]:
     specs = dict(carried.specs)
     for name in _names(source):
-        spec = specs[name]
+        spec = specs.get(name, "of variable length in some of the files")
         dtype = np.dtype(np.float32) if isinstance(spec, str) else np.result_type(spec[0], np.float32)
         specs[name] = (dtype, (NUM_SENSORS,))
-    known = specs.get(FLAG_BRANCH)
-    if known is not None and (isinstance(known, str) or tuple(known[1]) != (NUM_SENSORS,)):
+    for file in files:
+        _flag_branch(file)  # refuses what is none before anything is written
+    return specs | {FLAG_BRANCH: (np.dtype(np.uint8), (NUM_SENSORS,))}
+
+
+def _flag_branch(file: EventFile) -> str | None:
+    """Return the flags that an earlier repair of a file has left.
+
+    Raises:
+        DataFileError: The branch of that name is of another meaning.
+    """
+    branch = next((path for path in file.branch_names if path.rpartition("/")[2] == FLAG_BRANCH), None)
+    if branch is None:
+        return None
+    spec = file.entry_spec(branch)
+    if spec is None or isinstance(spec, str) or tuple(spec[1]) != (NUM_SENSORS,):
         raise DataFileError(
-            f"'{files[0].path}' has a branch '{FLAG_BRANCH}' of its own, which is no flag of {NUM_SENSORS} sensors",
-            where=f"{files[0].where} branch {FLAG_BRANCH}",
+            f"'{file.path}' has a branch '{FLAG_BRANCH}' of its own, which is no flag of {NUM_SENSORS} sensors",
+            where=f"{file.where} branch {branch}",
             fix="write the file without that branch, or under another name",
             code="XT-DATA-REPAIRED",
         )
-    return specs | {FLAG_BRANCH: (np.dtype(np.uint8), (NUM_SENSORS,))}
+    return branch
 
 
 def _names(source: EventSource) -> tuple[str, str]:
