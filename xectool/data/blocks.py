@@ -35,6 +35,11 @@ class SourceFile:
     selected: IntArray | None = None
 
     @property
+    def name(self) -> str:
+        """The file as an input is named: ``file.root:tree``, or the path alone, since no other ending takes a tree."""
+        return f"{self.path}:{self.tree}" if self.path.endswith(".root") else self.path
+
+    @property
     def num_selected(self) -> int:
         """Count of entries that are served."""
         return self.num_entries if self.selected is None else len(self.selected)

@@ -140,7 +140,7 @@ def open_dead_sensors(origin: str | None, run_number: int | None, source: EventS
     if origin.startswith(BRANCH_PREFIX):
         return FlaggedSensors(source, origin.removeprefix(BRANCH_PREFIX))
     query = DeadChannelQuery(
-        files=[f"{file.path}:{file.tree}" if file.path.endswith(".root") else file.path for file in source.files],
+        files=[file.name for file in source.files],
         tree=source.files[0].tree,
         npho_branch=source.branches.npho,
         run_number=run_number,

@@ -160,7 +160,7 @@ def draw_predictions(task: TrainingTask, predictions: Path, out_dir: Path, sourc
     from xectool.report.sensor_plots import write_sensor_plots
     from xectool.report.worst import SensorFiles
 
-    paths = [f"{file.path}:{file.tree}" for file in source.files]
-    sensors = SensorFiles(paths, npho_branch=source.branches.npho, time_branch=source.branches.time)
+    paths = [file.name for file in source.files]
+    sensors = SensorFiles(paths, source.files[0].tree, source.branches.npho, source.branches.time)
     draw = write_sensor_plots if isinstance(task, SensorTask) else write_plots
     return draw(predictions, out_dir, sources=sensors)

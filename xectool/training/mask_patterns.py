@@ -63,7 +63,7 @@ def _maps(patterns: MaskPatternsConfig, tree: str, npho_branch: str) -> list[Dea
 
 def _require_readings(patterns: MaskPatternsConfig, train: EventSource) -> None:
     """Refuse patterns of sensors that are dead in the training events too: there is no truth to learn from."""
-    files = [f"{file.path}:{file.tree}" if file.path.endswith(".root") else file.path for file in train.files]
+    files = [file.name for file in train.files]
     query = DeadChannelQuery(files, train.files[0].tree, train.branches.npho, max_events=_CHECKED_EVENTS)
     dead = dead_from_readings(query).mask
     if any(_has_reading(pattern, dead) for pattern in patterns.sensors):
