@@ -157,6 +157,17 @@ def test_weights_that_contradict_their_configuration_are_refused(change: Any, pr
     assert failure.match(problem)
 
 
+@pytest.mark.parametrize(
+    ("section", "stored"),
+    [("normalization", {"npho_floor": 1.0}), ("model", {"encoder_dim": "wide"}), ("normalization", None)],
+)
+def test_a_configuration_that_cannot_be_read_is_refused(section: str, stored: Any, mae: Checkpoint) -> None:
+    cfg = _config("regressor")
+    meta = mae.meta | {"config": mae.config | {section: stored}}
+    with pytest.raises(CheckpointError, match="does not say how its encoder sees events"):
+        transfer_encoder(replace(mae, meta=meta), cfg, build_model(cfg))
+
+
 def test_an_older_autoencoder_reaches_an_older_inpainter(reference_dir: Path) -> None:
     checkpoint = store.load(reference_dir / "checkpoints" / "mae_small_checkpoint_best_stripped.pth")
     settings = {"encoder_dim": 64, "num_fusion_layers": 2, "geometry": "compat"}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from xectool.checkpoint.foreign import ENCODER_PREFIX, encoder_sizes
@@ -137,7 +138,7 @@ def _require_same_view(checkpoint: Checkpoint, config: RunConfig, encoder: Mappi
     """
     ours = _view(config.to_dict())
     sizes = {f"model.{key}": value for key, value in encoder_sizes(encoder).items()}
-    theirs = _view(checkpoint.config) if checkpoint.config else sizes
+    theirs = _stored_view(checkpoint.config) if checkpoint.config else sizes
     different = [key for key in theirs if theirs[key] != ours[key]]
     if not different:
         return
@@ -148,6 +149,20 @@ def _require_same_view(checkpoint: Checkpoint, config: RunConfig, encoder: Mappi
         fix=" ".join(f"--set {key}={_plain(theirs[key])}" for key in different),
         code="XT-CKPT-VIEW",
     )
+
+
+def _stored_view(config: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return _view(config)
+    except (ValidationError, TypeError, AttributeError) as error:
+        first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
+        name = ".".join(map(str, first["loc"])) or "normalization and model"
+        raise CheckpointError(
+            f"the configuration in the checkpoint does not say how its encoder sees events: {name}: {first['msg']}",
+            where="checkpoint.init_from",
+            fix="give the checkpoint as training wrote it, or run the version of xectool that wrote it",
+            code="XT-CKPT-MISMATCH",
+        ) from error
 
 
 def _view(values: Mapping[str, Any]) -> dict[str, Any]:
