@@ -27,6 +27,8 @@ from xectool.errors import UsageError, WorldError
 MAX_BYTES: Final = 4096
 CLIENT_S: Final = 5.0  # longest wait for the rest of a request
 _TAG: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_OWN_TAG: Final = re.compile(r"best|last|epoch_.*", re.IGNORECASE)  # checkpoints that a run names itself
+_PATH_BYTES: Final = 107  # struct sockaddr_un of Linux, less the zero at its end
 _CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid
 
 
@@ -100,6 +102,13 @@ class Request:
                 fix="xectool ctl RUN checkpoint --tag before-lr-change",
                 code="XT-CTL-VALUE",
             )
+        if _OWN_TAG.fullmatch(self.tag):
+            raise UsageError(
+                f"checkpoint_{self.tag} is a name that the run gives itself, and must not be overwritten",
+                where="xectool ctl RUN checkpoint --tag",
+                fix="xectool ctl RUN checkpoint --tag before-lr-change",
+                code="XT-CTL-VALUE",
+            )
         if not 0 <= self.wait_s <= 3600:
             raise UsageError("an answer may be waited for 0 to 3600 s", where="--wait", fix="--wait 60")
 
@@ -114,7 +123,7 @@ class Request:
             found = json.loads(line)
             value = float(found.get("value", math.nan))
             return cls(str(found["action"]), value, str(found.get("tag", "")), float(found.get("wait_s", 10.0)))
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
             raise UsageError(f"not a request: {type(error).__name__}", where="control socket") from error
 
     def line(self) -> bytes:
@@ -142,7 +151,7 @@ class ControlServer:
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
-        self.path = _private_directory() / f"{os.getpid()}-{secrets.token_hex(4)}.sock"
+        self.path = _private_place(f"{os.getpid()}-{secrets.token_hex(4)}.sock")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.bind(str(self.path))
@@ -198,12 +207,10 @@ def ask(path: Path, request: Request) -> dict[str, Any]:
             connection.connect(str(path))
             connection.sendall(request.line())
             line = _read_line(connection)
-        except (PermissionError, BrokenPipeError, ConnectionResetError) as error:
-            raise _foreign(path) from error
         except OSError as error:
-            raise _silent(path, f"{type(error).__name__}: {error}") from error
+            raise _no_answer(path, f"{type(error).__name__}: {error}") from error
     if not line:
-        raise _foreign(path)
+        raise _no_answer(path, "it ended before it answered")
     reply: dict[str, Any] = json.loads(line)
     if "refused" in reply:
         raise UsageError(reply["refused"], where=reply["where"], fix=reply["fix"], code=reply["code"])
@@ -221,13 +228,19 @@ def _read_line(connection: socket.socket) -> bytes:
     return data
 
 
-def _private_directory() -> Path:
-    """Return a directory that only this user can enter; one that somebody else has laid out is not used."""
+def _private_place(name: str) -> Path:
+    """Return where a socket of that name can be: a directory that only this user can enter, and a path short enough.
+
+    A directory that somebody else has laid out is not used.
+    """
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     places = [Path(runtime) / "xectool"] if runtime else []
-    places.append(Path(tempfile.gettempdir()) / f"xectool-{os.getuid()}")
+    places += [Path(root) / f"xectool-{os.getuid()}" for root in (tempfile.gettempdir(), "/tmp")]
     failures = []
     for place in places:
+        if len(os.fsencode(place / name)) > _PATH_BYTES:
+            failures.append(f"{place} is too long for a socket")
+            continue
         try:
             place.mkdir(mode=0o700, exist_ok=True)
             facts = place.lstat()
@@ -235,9 +248,20 @@ def _private_directory() -> Path:
             failures.append(str(error))
             continue
         if stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and not facts.st_mode & 0o077:
-            return place
+            return place / name
         failures.append(f"{place} is open to others")
     raise OSError("; ".join(failures))
+
+
+def _no_answer(path: Path, reason: str) -> UsageError | WorldError:
+    """Return why nobody answers: the socket is another user's, or its process is gone or stands still."""
+    try:
+        foreign = path.stat().st_uid != os.getuid()
+    except PermissionError:  # the directory is another user's
+        foreign = True
+    except OSError:
+        foreign = False
+    return _foreign(path) if foreign else _silent(path, reason)
 
 
 def _foreign(path: Path) -> UsageError:

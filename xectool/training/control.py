@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from xectool.checkpoint import store
+from xectool.errors import DiskError
 from xectool.runlog.control import ControlServer, Request
 from xectool.runlog.status_page import PHASES, StatusPage, Word
 from xectool.training.guards.report import Reporter
@@ -42,11 +43,11 @@ class LiveControl:
         saver: Knows the last good checkpoint.
         reporter: Hears of everything that was asked for and done.
         stop: Is told to stop.
-        save: Writes a checkpoint, on all ranks.
+        save: Writes a checkpoint, on all ranks; returns why the disk refused it, or an empty string.
     """
 
     def __init__(
-        self, parts: RunParts, saver: Saver, reporter: Reporter, stop: StopRequest, save: Callable[[Progress], None]
+        self, parts: RunParts, saver: Saver, reporter: Reporter, stop: StopRequest, save: Callable[[Progress], str]
     ) -> None:
         self._parts, self._saver, self._reporter, self._stop, self._save = parts, saver, reporter, stop, save
         self._page: StatusPage = saver.writer.status
@@ -83,57 +84,74 @@ class LiveControl:
     def apply(self, progress: Progress) -> None:
         """Do what was asked for; called by all ranks between the same two steps."""
         wishes = self._withdraw()
-        for request, author in self._parts.ranks.share([(wish.request, wish.author) for wish in wishes]):
-            message = self._do(request, progress)
-            value = None if math.isnan(request.value) else request.value
-            self._page[Word.CONTROL_SEQ] += 1
-            self._page[Word.CONTROL_STEP] = progress.step
-            place = {"step": progress.step, "epoch": progress.epoch}
-            self._saver.writer.event(EVENT, message, **place, action=request.action, author=author, value=value)
-            if wishes:
-                self._reply(wishes.pop(0), True, message)
+        try:
+            for request, author in self._parts.ranks.share([(wish.request, wish.author) for wish in wishes]):
+                done, message = self._do(request, progress)
+                self._record(request, author, done, message)
+                if wishes:
+                    self._reply(wishes.pop(0), done, message)
+        finally:
+            for wish in wishes:  # what was asked for ended the training
+                self._reply(wish, False, "the training ends before it could be done")
 
-    def _do(self, request: Request, progress: Progress) -> str:
+    def _record(self, request: Request, author: int, done: bool, message: str) -> None:
+        value, place = None if math.isnan(request.value) else request.value, self._reporter
+        self._page[Word.CONTROL_SEQ] += 1
+        self._page[Word.CONTROL_STEP] = place.step
+        self._saver.writer.event(
+            EVENT, message, step=place.step, epoch=place.epoch,
+            action=request.action, author=author, value=value, done=done,
+        )  # fmt: skip
+
+    def _do(self, request: Request, progress: Progress) -> tuple[bool, str]:
+        """Do one request; return whether it was done, and what to say of it."""
         schedule, stepper = self._parts.schedule, self._parts.stepper
         if request.action == "lr":
             before = schedule(schedule.place(progress.epoch, progress.batch))
             schedule.scale *= request.value
             after = schedule(schedule.place(progress.epoch, progress.batch))
             self._reporter.event("lr_change", lr_before=before, lr_after=after, reason=EVENT)
-            return f"learning rate {before:.4g} -> {after:.4g}, and {schedule.scale:g} times the schedule from now on"
+            scale = f"{schedule.scale:g} times the schedule from now on"
+            return True, f"learning rate {before:.4g} -> {after:.4g}, and {scale}"
         if request.action == "clip":
             before, stepper.grad_clip = stepper.grad_clip, request.value
             progress.grad_clip = request.value
-            return f"gradient norms are clipped at {request.value:g} instead of {before:g} from now on"
-        self._save(progress)
-        return f"checkpoint of step {progress.step}: {self._named(request.tag)}"
+            return True, f"gradient norms are clipped at {request.value:g} instead of {before:g} from now on"
+        refused = self._save(progress)
+        return (False, refused) if refused else self._kept(request.tag, progress)
 
-    def _named(self, tag: str) -> str:
-        """Give the last checkpoint a second name that later ones leave alone; return the path."""
-        last = self._saver.last
-        if not tag or not self._parts.ranks.is_first:
-            return str(last)
-        kept = last.with_name(f"checkpoint_{tag}{last.suffix}")
-        store.publish(last, kept)
-        return str(kept)
+    def _kept(self, tag: str, progress: Progress) -> tuple[bool, str]:
+        """Give the last checkpoint a second name that later ones leave alone, on the first rank."""
+        last = kept = self._saver.last
+        if tag and self._parts.ranks.is_first:
+            kept = last.with_name(f"checkpoint_{tag}{last.suffix}")
+            try:
+                store.publish(last, kept)
+            except DiskError as error:  # a name is not worth a training
+                return False, f"checkpoint of step {progress.step}: {last}, but not as {kept.name}: {error.problem}"
+        return True, f"checkpoint of step {progress.step}: {kept}"
 
     def _answer(self, request: Request, author: int) -> dict[str, Any]:
         """Answer a request, from a thread of the socket."""
         wish = _Wish(request, author)
-        if request.action == "cancel":
-            dropped = self._withdraw()
-            for other in dropped:
-                self._reply(other, False, "taken back before it was done")
-            self._reply(wish, True, f"{len(dropped)} requests taken back")
-        elif request.action == "stop":
-            self._stop.ask()
-            self._reply(wish, True, f"the training stops at the next step boundary, after saving: {self._saver.last}")
-        else:
-            with self._lock:
-                self._wishes.append(wish)
-            if not wish.done.wait(request.wait_s):
-                return self._not_yet(wish)
-        return wish.answer
+        if request.action in ("cancel", "stop"):
+            message = self._cancel() if request.action == "cancel" else self._end()
+            self._record(request, author, True, message)
+            self._reply(wish, True, message)
+            return wish.answer
+        with self._lock:
+            self._wishes.append(wish)
+        return wish.answer if wish.done.wait(request.wait_s) else self._not_yet(wish)
+
+    def _cancel(self) -> str:
+        dropped = self._withdraw()
+        for other in dropped:
+            self._reply(other, False, "taken back before it was done")
+        return f"{len(dropped)} requests taken back"
+
+    def _end(self) -> str:
+        self._stop.ask()
+        return f"the training stops at the next step boundary, after saving: {self._saver.last}"
 
     def _not_yet(self, wish: _Wish) -> dict[str, Any]:
         age_s = (time.monotonic_ns() - self._page[Word.PHASE_SINCE_NS]) / 1e9

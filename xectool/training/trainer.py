@@ -81,7 +81,7 @@ class Trainer:
         self.healer = Healer(parts, saver, self.reporter)
         self.guards = GuardSet(parts, self.reporter)
         self.save_request = SaveRequest()
-        self.control = LiveControl(parts, saver, self.reporter, self.stop, self._save)
+        self.control = LiveControl(parts, saver, self.reporter, self.stop, self._try_save)
         self.worst: tuple[WorstEvent, ...] = ()
 
     def fit(self, progress: Progress) -> FitResult:
@@ -203,15 +203,16 @@ class Trainer:
         asked, due = ranks.any_of([self.save_request.take(), ranks.is_first and self.saver.is_due(progress)])
         if asked:
             self.reporter.event("signal", f"SIGUSR2: checkpoint of step {progress.step}", name="SIGUSR2")
-            self._save(progress)
-            return
-        if not due:
-            return
+        if asked or due:
+            refused = self._try_save(progress)
+            if refused:
+                self.observer.message(refused)
+
+    def _try_save(self, progress: Progress) -> str:
+        """Save, where a disk that refuses costs no training; return why it did, or an empty string."""
         self._look_at_weights(progress, always=True)
         with self.flight.during("checkpoint"):
-            refused = self.saver.try_save(progress)
-        if refused:
-            self.observer.message(refused)
+            return self.saver.try_save(progress)
 
     def _look_at_readings(self, progress: Progress, window: list[EventBatch]) -> None:
         for line in (line for batch in window for line in self.readings.look(batch)):
