@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -168,7 +170,6 @@ def test_torchscript_is_called_deprecated_and_leaves_no_setting_changed(script_r
     [
         ("onnx", "mae", {"predict_channels": ["npho", "time"]}),
         ("onnx", "inpainter", {"head_type": "cross_attention", "predict_channels": ["npho", "time"]}),
-        ("pt2", "inpainter", {"use_masked_attention": True}),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -184,6 +185,54 @@ def test_every_kind_and_head_exports_and_predicts(
     ours = engine.predict(source, [str(events)], output=tmp_path / "a.root", max_events=4)
     theirs = engine.predict(path, [str(events)], output=tmp_path / "b.root", max_events=4)
     assert theirs.metrics["val/loss"] == pytest.approx(ours.metrics["val/loss"], rel=1e-3)
+
+
+@pytest.mark.slow
+def test_masked_attention_exports_for_pytorch_alone(make_checkpoint: Any, tmp_path: Path) -> None:
+    source = make_checkpoint("inpainter", use_masked_attention=True)
+    result = engine.export(source, to="pt2", output=tmp_path / "m.pt2")
+    assert result.edge_cases >= 27
+    assert FORMATS["pt2"].open(Path(result.path)).description.kind == "inpainter"
+
+
+def test_a_payload_in_a_pt2_never_runs(events: Path, tmp_path: Path) -> None:
+    """PyTorch unpickles its example inputs without restriction (control), so a prediction opens none."""
+    ran, payload = tmp_path / "ran", io.BytesIO()
+    torch.save((_MakesFolder(ran),), payload)
+    sound, infected = tmp_path / "sound.pt2", tmp_path / "infected.pt2"
+    program = torch.export.export(torch.nn.Linear(2, 2), (torch.zeros(3, 2),))
+    torch.export.save(program, sound, extra_files={EXTRA_FILE: "{}"})
+    with zipfile.ZipFile(sound) as old, zipfile.ZipFile(infected, "w", zipfile.ZIP_STORED) as new:
+        for entry in old.infolist():
+            new.writestr(entry, payload.getvalue() if "sample_inputs" in entry.filename else old.read(entry))
+    for file in (sound, infected):
+        with pytest.raises(CheckpointError, match="would run code") as caught:
+            engine.predict(file, [str(events)], output=tmp_path / "p.root")
+        assert caught.value.code == "XT-CKPT-UNSAFE"
+    assert not ran.exists()
+    with pytest.raises((AttributeError, TypeError)):  # what it made is no tensor, which shows only afterwards
+        torch.export.load(infected)
+    assert ran.is_dir()
+
+
+class _MakesFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_an_archive_with_a_broken_directory_is_a_damaged_checkpoint(events: Path, tmp_path: Path) -> None:
+    """zipfile takes it for an archive by its last bytes alone, and fails when it reads it (control)."""
+    broken = tmp_path / "broken.pt"
+    torch.save({"w": torch.zeros(2)}, broken)
+    broken.write_bytes(broken.read_bytes().replace(b"PK\x01\x02", b"PK\x01\x03"))
+    assert zipfile.is_zipfile(broken)
+    with pytest.raises(zipfile.BadZipFile):
+        zipfile.ZipFile(broken)
+    with pytest.raises(CheckpointError):
+        engine.predict(broken, [str(events)], output=tmp_path / "p.root")
 
 
 def test_normalized_inputs_give_the_heads_own_numbers(make_checkpoint: Any, events: Path, tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ from typing import Final
 import torch
 
 from xectool.checkpoint.format import Checkpoint
+from xectool.checkpoint.inspection.archive import DIRECTORY_ERRORS
 from xectool.checkpoint.inspection.onnx_file import looks_like_onnx
 from xectool.checkpoint.inspection.window import open_content
 from xectool.config.load import config_from_dict
 from xectool.engine.loading import LoadedModel
-from xectool.errors import UsageError
+from xectool.errors import CheckpointError, UsageError
 from xectool.export.formats import FORMATS
 from xectool.export.network import network_of
 from xectool.tasks import build_task
@@ -28,8 +29,11 @@ def exported_format(path: Path) -> str | None:
     if not path.is_file():
         return None
     if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
+        try:
+            with zipfile.ZipFile(path) as archive:
+                names = archive.namelist()
+        except DIRECTORY_ERRORS:  # the reader of checkpoints says what is wrong with it
+            return None
         if any(name.rsplit("/", 1)[-1] == _PT2_MARK for name in names):
             return "pt2"
         return "torchscript" if any(name.endswith(_SCRIPT_MARK) for name in names) else None
@@ -49,8 +53,16 @@ def load_exported(path: Path, format_name: str, weights: str, device: str | None
         device: Device that goes before the configuration's; ``cuda`` needs onnxruntime-gpu for ONNX.
 
     Raises:
-        XecError: The file cannot be run, xectool did not export it, or the device does not exist.
+        XecError: The file cannot be run, xectool did not export it, or the device does not exist; a ``.pt2`` is never
+            opened, as PyTorch unpickles and evaluates what stands in it.
     """
+    if format_name == "pt2":
+        raise CheckpointError(
+            "the file would run code when loaded, so it was not: PyTorch unpickles and evaluates what stands in a .pt2",
+            where=str(path),
+            fix="predict with its checkpoint, or export that as ONNX: xectool export CKPT --to onnx",
+            code="XT-CKPT-UNSAFE",
+        )
     if weights != "auto":
         raise UsageError(
             f"--weights {weights} has no effect on an exported file: it holds one set of weights",

@@ -44,7 +44,10 @@ class Pt2Format:
 
     @staticmethod
     def open(path: Path, device: str = "cpu") -> Runtime:
-        """Return the file, ready to run on a device of PyTorch.
+        """Return a file that this process wrote, ready to run on a device of PyTorch.
+
+        Of any other origin it must not be opened: ``torch.export.load`` unpickles without restriction, and evaluates
+        text that stands in the file.
 
         Raises:
             CheckpointError: It cannot be read, or xectool did not export it.
