@@ -85,6 +85,15 @@ def tiny(lab: Lab) -> None:
     lab.train()
 
 
+@fault("40 steps with truth in its own unit, two events a batch", GROUP)
+def unscaled(lab: Lab) -> None:
+    """An untrained network is far above what a constant reaches, and of two events one by far."""
+    lab.configure(steps=60, training={"grad_accum_steps": 1, "lr": 3e-4})
+    lab.set(data={"batch_size": 2})
+    lab.settings["tasks"] = {"energy": {"enabled": True}}
+    lab.train(max_steps=40)
+
+
 @fault("float16", GROUP)
 def half(lab: Lab) -> None:
     lab.configure(steps=60, training={"amp": "fp16"}).train()

@@ -243,10 +243,16 @@ def weight(lab: Lab) -> None:
     lab.train(lambda: hooks.at_step(step, poison))
 
 
-def bent_gradient(lab: Lab) -> Callable[[Any], None]:
-    """Return what gives one layer of a trainer's network a derivative that is not finite, now and then."""
+def bent_gradient(lab: Lab, latest: int = 30) -> Callable[[Any], None]:
+    """Return what gives one layer of a trainer's network a derivative that is not finite, now and then.
+
+    Args:
+        lab: Is configured.
+        latest: Step by which it has happened, or the end of the first epoch where that is 0.
+    """
     lab.configure(steps=40)
-    step, share, place = int(lab.rng.integers(2, 30)), float(lab.rng.uniform(0, 0.3)), lab.rng.random()
+    latest = latest or max(3, lab.steps_per_epoch)
+    step, share, place = int(lab.rng.integers(2, latest)), float(lab.rng.uniform(0, 0.3)), lab.rng.random()
 
     class Root(torch.autograd.Function):
         """Hands on what it is given; its derivative is that of a root at zero."""

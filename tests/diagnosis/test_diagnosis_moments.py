@@ -64,6 +64,32 @@ def test_each_process_begins_with_memory_of_its_own(
     assert codes(resumed(5e6)) == ["XT-MEM-GROWTH"]
 
 
+@few
+@given(seed=seeds, per_epoch=st.integers(500, 520))
+def test_what_fills_in_the_first_epoch_is_no_growth(record: Record, course: Any, seed: int, per_epoch: int) -> None:
+    """Buffers fill, and each page of a mapped file is touched for the first time."""
+
+    def filled(epochs: int) -> Diagnosis:
+        run, rng = course(seed=seed, steps=600, per_epoch=per_epoch), np.random.default_rng(seed)
+        for step, row in enumerate(run.rows):
+            row["rss_bytes"] = int(5e8 + 4e6 * min(step, epochs * per_epoch) + rng.normal(0, 1e5))
+        return record(run)
+
+    assert codes(filled(1)) == []
+    assert codes(filled(2)) == ["XT-MEM-GROWTH"]
+
+
+@few
+@given(seed=seeds, at=st.integers(40, 120))
+def test_inputs_out_of_scale_from_a_resume_on_are_named(record: Record, course: Any, seed: int, at: int) -> None:
+    run = course(seed=seed, resume_at=at)
+    assert codes(record(run)) == []
+    wrong = {"npho": {"mean": 30.0, "std": 40.0, "absmax": 900.0}}
+    again = course(seed=seed, resume_at=at)
+    again.event(at + 1, "input_scale", channels=wrong, level="error", channel="npho", reason="its mean is 30")
+    assert codes(record(again)) == ["XT-INPUT-SCALE"]
+
+
 def keep(run_dir: Path, content: dict[str, Any]) -> None:
     folder = run_dir / "incidents" / "0001"
     folder.mkdir(parents=True)

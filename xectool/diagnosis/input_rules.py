@@ -25,7 +25,7 @@ class InputScale(DiagnosisRule):
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Compare each channel with its limits."""
-        for event in evidence.of("input_scale")[:1]:
+        for event in evidence.of("input_scale"):  # one of each attempt
             channels = event.data.get("channels") or {}
             level = str(event.data.get("level") or "")
             broken = [
@@ -48,6 +48,7 @@ class InputScale(DiagnosisRule):
                 step=max(1, event.step),
                 symptom="input scale",
             )
+            return
 
 
 def channel_problems(name: str, values: Mapping[str, Any]) -> list[str]:

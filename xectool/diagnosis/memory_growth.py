@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from xectool.diagnosis.evidence import Evidence
 from xectool.diagnosis.statistics import Series, slope
@@ -73,11 +74,10 @@ class Growth:
 def memory_growth(evidence: Evidence) -> Growth:
     """Return the steepest lasting growth of host or device memory, by step where sampled so, else by epoch."""
     steps = evidence.steps
-    processes = [steps.attempt == number for number in np.unique(steps.attempt)]
     candidates = [
-        _by_step(source, steps["step"][own], steps["time"][own], steps[column][own])
+        _by_step(source, steps["step"][rows], steps["time"][rows], steps[column][rows])
         for source, column in (("host", "rss_bytes"), ("device", "device_bytes"))
-        for own in processes  # each begins with memory of its own
+        for rows in _processes(evidence)
     ]
     candidates += [
         _by_epoch(evidence, source, name)
@@ -85,6 +85,21 @@ def memory_growth(evidence: Evidence) -> Growth:
     ]
     known = [growth for growth in candidates if growth.samples]
     return max(known, key=lambda growth: (growth.alarming, growth.unit == "step", growth.slope), default=Growth())
+
+
+def _processes(evidence: Evidence) -> list[NDArray[np.intp]]:
+    """Return the rows of each attempt, as each process begins with memory of its own.
+
+    Without its first epoch, in which buffers fill and mapped files are touched for the first time, where more is known.
+    """
+    attempts, epochs, times = evidence.steps.attempt, evidence.steps["epoch"], evidence.steps["time"]
+    found = []
+    for number in np.unique(attempts):
+        own = np.flatnonzero(attempts == number)
+        later = own[epochs[own] > epochs[own[0]]]
+        long = later.size >= LEAST_STEPS + IGNORED and np.ptp(times[later]) >= LEAST_SAMPLES * SAMPLED_EVERY_S
+        found.append(later if long else own)
+    return found
 
 
 def _by_step(source: str, numbers: Series, times: Series, values: Series) -> Growth:
