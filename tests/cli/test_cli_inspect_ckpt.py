@@ -21,7 +21,7 @@ CONTRACT_KEYS = {
 @pytest.fixture(scope="module")
 def trained(files: Path) -> Path:
     """A run directory of a real, short training."""
-    result = engine.train(files / "config.yaml", run_name="inspected")
+    result = engine.train(files / "config.yaml", run_name="inspected", overrides=["checkpoint.save_artifacts=false"])
     return Path(result.run_dir)
 
 

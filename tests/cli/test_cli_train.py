@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import uproot
+from xectool import engine
 from xectool.rootio.writer import TreeWriter
 
 Run = Callable[..., Any]
@@ -44,7 +45,7 @@ RESULT_KEYS = {
 
 
 def test_train_then_predict(xectool: Run, files: Path) -> None:
-    trained = xectool("train", files / "config.yaml", "--json").document
+    trained = xectool("train", files / "config.yaml", "--run-name", "predicted", "--json").document
     result = trained["result"]
     assert trained["status"] == "ok"
     assert set(result) >= RESULT_KEYS
@@ -85,15 +86,23 @@ def test_train_then_predict(xectool: Run, files: Path) -> None:
         )
 
 
-def test_predict_without_truth_writes_predictions_and_no_metrics(xectool: Run, files: Path, tmp_path: Path) -> None:
-    run = xectool("train", files / "config.yaml", "--run-name", "notruth", "--max-steps", "1", "--json").document
+@pytest.fixture(scope="module")
+def one_step(files: Path) -> str:
+    """The checkpoint of a training of one step."""
+    drawn = ["checkpoint.save_artifacts=false"]
+    return str(engine.train(files / "config.yaml", overrides=drawn, run_name="one", max_steps=1).checkpoint_last)
+
+
+def test_predict_without_truth_writes_predictions_and_no_metrics(
+    xectool: Run, files: Path, one_step: str, tmp_path: Path
+) -> None:
     with uproot.open(files / "val.root") as file:
         columns = {name: file["tree"][name].array(library="np") for name in ("npho", "relative_time", "run", "event")}
     branches = {name: (values.dtype.str[1:], values.shape[1:]) for name, values in columns.items()}
     with TreeWriter(tmp_path / "real.root", branches) as writer:
         writer.extend(columns)
     output = tmp_path / "p.root"
-    argv = ("predict", run["result"]["checkpoint_last"], tmp_path / "real.root", "-o", output, "--json")
+    argv = ("predict", one_step, tmp_path / "real.root", "-o", output, "--json")
     document = xectool(*argv).document
     assert document["status"] == "ok"
     assert document["result"]["events"] == 8
@@ -102,16 +111,15 @@ def test_predict_without_truth_writes_predictions_and_no_metrics(xectool: Run, f
         assert "truth_energy" not in file["tree"]
 
 
-def test_max_events_bounds_the_prediction(xectool: Run, files: Path, tmp_path: Path) -> None:
-    run = xectool("train", files / "config.yaml", "--run-name", "few", "--max-steps", "1", "--json").document
-    last = run["result"]["checkpoint_last"]
-    document = xectool("predict", last, files / "val.root", "-o", tmp_path / "p.root", "--max-events", "3", "--json")
+def test_max_events_bounds_the_prediction(xectool: Run, files: Path, one_step: str, tmp_path: Path) -> None:
+    document = xectool(
+        "predict", one_step, files / "val.root", "-o", tmp_path / "p.root", "--max-events", "3", "--json"
+    )
     assert document.document["result"]["events"] == 3
 
 
-def test_no_events_to_predict_is_a_usage_mistake(xectool: Run, files: Path) -> None:
-    run = xectool("train", files / "config.yaml", "--run-name", "none", "--max-steps", "1", "--json").document
-    outcome = xectool("predict", run["result"]["checkpoint_last"], files / "val.root", "--max-events", "0")
+def test_no_events_to_predict_is_a_usage_mistake(xectool: Run, files: Path, one_step: str) -> None:
+    outcome = xectool("predict", one_step, files / "val.root", "--max-events", "0")
     assert outcome.code == 2
     assert "--max-events 1000" in outcome.err
 
@@ -246,6 +254,7 @@ def test_what_is_no_model_is_one_message(xectool: Run, files: Path, model: str) 
 
 def test_plain_lines_where_there_is_no_terminal(files: Path) -> None:
     command = [sys.executable, "-m", "xectool", "train", str(files / "config.yaml"), "--run-name", "plain"]
+    command += ["--set", "checkpoint.save_artifacts=false"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert result.stdout == ""
     assert "\x1b[" not in result.stderr
