@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
+from torch.distributed.rendezvous import rendezvous
+from xectool.config.distributed import DistributedConfig
 from xectool.data.plan import DataPlan, SourceFile
+from xectool.errors import WorldError
+from xectool.training.rank_group import joined
 
 Config = Callable[..., Path]
 PROGRAM = Path(__file__).parent / "programs" / "steps.py"
@@ -84,3 +90,19 @@ def test_files_of_any_size_give_every_rank_the_same_steps_and_each_event_once(wo
     served = [plan.batch_events(1, step, rank) for step in range(plan.num_steps) for rank in range(world_size)]
     events = [(int(f), int(e)) for files_of, entries in served for f, e in zip(files_of, entries, strict=True)]
     assert sorted(events) == [(index, entry) for index, count in enumerate((1, 7, 5000)) for entry in range(count)]
+
+
+def test_a_port_that_is_taken_is_said_and_is_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as holder:
+        holder.bind(("", 0))
+        holder.listen()
+        known = {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "MASTER_PORT": holder.getsockname()[1]}
+        for name, value in (known | {"MASTER_ADDR": "127.0.0.1"}).items():
+            monkeypatch.setenv(name, str(value))
+        device, config = torch.device("cpu"), DistributedConfig(timeout_s=5.0)
+        with pytest.raises(WorldError, match="taken") as caught, joined(config, device):
+            pytest.fail("nobody came")
+        assert caught.value.code == "XT-PORT"
+        # without it: what torch says, which the command line would call a defect
+        with pytest.raises(RuntimeError, match="EADDRINUSE"):
+            next(rendezvous("env://", timeout=timedelta(seconds=5)))

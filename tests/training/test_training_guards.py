@@ -57,6 +57,7 @@ from xectool.training.guards.watchdog import Watchdog, Witness
 from xectool.training.memory_faults import classify, device_facts, memory_faults, oom_event
 from xectool.training.parts import RunParts
 from xectool.training.progress import NullObserver
+from xectool.training.rank_group import CollectiveNotes
 from xectool.training.state import Progress
 from xectool.training.step import StepResult
 
@@ -446,6 +447,20 @@ def test_each_phase_has_its_own_limit_and_a_stall_is_said_once(page: StatusPage,
         page.phase(phase)
         start = page[Word.PHASE_SINCE_NS]
         assert [at(s) for s in (quiet, loud)] == [None, "G18"], phase
+
+
+def test_waiting_for_work_of_the_first_rank_may_take_as_long_as_that_work(page: StatusPage, tmp_path: Path) -> None:
+    dog = watchdog(page, tmp_path, [], hang_s=100)
+    page[Word.STEP] = 1
+    dog.look(time.monotonic_ns())
+    notes = CollectiveNotes(page)
+    for name, quiet, loud in (("all_reduce", 90, 110), ("wait_rank0", 900, 1100)):
+        with notes.inside(name):
+            start = page[Word.PHASE_SINCE_NS]
+            assert dog.look(start + quiet * 10**9) is None
+            stall = dog.look(start + loud * 10**9)
+        assert stall is not None
+        assert stall.phase == ("collective" if name == "all_reduce" else name)
 
 
 def test_slow_steps_raise_the_limit(page: StatusPage, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import dataclasses
+import errno
 import math
 import os
 import subprocess
@@ -238,6 +239,31 @@ def test_page_is_read_while_it_is_written_and_heartbeats_go_on_beside_a_blocked_
     page.phase("done")
     assert read_page(path, boot_id()).phase == "forward"
     assert read_page(path, "another boot").same_boot is False
+
+
+def test_predictions_at_the_end_are_a_phase_of_their_own_that_moves(tiny_config, monkeypatch):
+    said, phase = [], StatusPage.phase
+    monkeypatch.setattr(StatusPage, "phase", lambda page, name: (said.append(name), phase(page, name)))
+    engine.train(tiny_config(training={"epochs": 1}), max_steps=1)
+    assert said.index("outputs") > said.index("checkpoint")
+    began = said.index("outputs")
+    assert said[began : began + 4] == ["outputs"] * 3 + ["done"]  # the start, and two batches of 16 events
+
+
+def test_heartbeat_goes_on_where_no_descriptor_is_free(tmp_path, monkeypatch):
+    def refuse(pid):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("xectool.training.heartbeat.tree_memory", refuse)
+    page = StatusPage(tmp_path / "page")
+    with Heartbeat(page, torch.device("cpu"), interval_s=0.02):
+        first = page[Word.HEARTBEAT_NS]
+        until = time.monotonic() + 20
+        while page[Word.HEARTBEAT_NS] == first:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    assert (page[Word.RSS_BYTES], page[Word.CHILDREN]) == (-1, -1)
+    page.close()
 
 
 def test_memory_of_children_counts(tmp_path):

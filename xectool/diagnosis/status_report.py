@@ -21,7 +21,7 @@ from xectool.runlog.worker_slots import SlotView
 Array = npt.NDArray[Any]
 
 HEARTBEAT_LATE_S: Final = 10.0  # it beats once a second
-LONG_PHASES: Final = ("start", "data_open", "build", "compile", "validation", "checkpoint")
+LONG_PHASES: Final = ("start", "data_open", "build", "compile", "validation", "checkpoint", "outputs")
 LAST_STEPS: Final = 50
 
 
@@ -141,7 +141,9 @@ def _rank(
 
 
 def _moving(page: PageView, limit_s: float) -> str:
-    if not page.same_boot or start_ticks(page.pid) != page.pid_start:
+    if not page.same_boot:
+        return "unknown"  # the first rank lives here, this one on another machine
+    if start_ticks(page.pid) != page.pid_start:
         return "killed"
     limit = limit_s * (10.0 if page.phase in LONG_PHASES else 1.0)
     if page.phase_age_s <= limit:

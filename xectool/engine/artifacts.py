@@ -72,6 +72,7 @@ def write_outputs(
         observer: Whoever watches.
     """
     config = parts.config
+    parts.stepper.on_phase("outputs")
     model = parts.average.best_model if config.validation.use_ema else parts.model
     if fit.progress.best_epoch:
         best = store.load(directory / store.BEST_NAME)
@@ -80,7 +81,7 @@ def write_outputs(
     path = directory / PREDICTIONS_NAME if config.checkpoint.save_predictions else None
     with parts.val_loader.for_all_ranks() as loader:
         observer.phase("predict", loader.plan.num_steps)
-        predicted = watched(run_model(model, parts.task, loader.epoch(0), parts.execution), observer)
+        predicted = _noted(parts, watched(run_model(model, parts.task, loader.epoch(0), parts.execution), observer))
         scored = predict_scored(model, parts.task, predicted, path, conventional, tuple(data.val.branches.truth))
     files = (path,) if path else ()
     if not config.checkpoint.save_artifacts:
@@ -144,6 +145,14 @@ def _scored(predicted: Iterable[Predicted], estimator: BaselineMetrics) -> Itera
         estimator.update(pair[0])
         yield pair
         del pair
+
+
+def _noted(parts: RunParts, predicted: Iterable[Predicted]) -> Iterator[Predicted]:
+    """Yield what is predicted and say after each batch that there is progress."""
+    for pair in predicted:
+        yield pair
+        del pair
+        parts.stepper.on_phase("outputs")
 
 
 def watched(predicted: Iterable[Predicted], observer: Observer) -> Iterator[Predicted]:

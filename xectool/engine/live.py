@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import numpy as np
 from xectool.diagnosis.status_report import StatusReport, status_report
 from xectool.errors import UsageError, XecError
 from xectool.runlog.control import Request, ask
-from xectool.runlog.reader import RunReader
+from xectool.runlog.reader import RunReader, RunStatus
 from xectool.runlog.records import ROUTINE_KINDS, EventRecord
 
 SHOWN_STEPS: Final = 200
@@ -61,7 +62,7 @@ def control(
     try:
         answer = ask(_socket(directory), request)
     except XecError as error:
-        error.fix = error.fix.replace("RUN", str(directory))
+        error.fix = error.fix.replace("RUN", shlex.quote(str(directory)))
         raise
     return ControlResult(**answer)
 
@@ -74,29 +75,38 @@ def _socket(run_dir: Path) -> Path:
     """
     reader = RunReader(run_dir)
     status = reader.status()
-    if status.state == "unknown":
-        raise UsageError(
-            f"the run is on {status.host}, this is {socket.gethostname()}",
-            where=str(run_dir),
-            fix=f"ssh {status.host} xectool ctl {run_dir.resolve()} checkpoint",
-            code="XT-CTL-HOST",
-        )
+    require_here(status, run_dir, "ctl {run} checkpoint")
     if status.state != "running":
         raise UsageError(
             f"the run is over ({status.state}): there is nothing to control",
             where=str(run_dir),
-            fix=f"xectool diagnose run {run_dir}",
+            fix=f"xectool diagnose run {shlex.quote(str(run_dir))}",
             code="XT-CTL-OVER",
         )
-    opened = [event for event in reader.events() if event.kind == "control_socket"]
+    opened = [event for event in reader.last_events() if event.kind == "control_socket"]
     if not opened or not opened[-1].data.get("socket"):
         raise UsageError(
             opened[-1].message if opened else "the run is still starting; it can be controlled from its first step on",
             where=str(run_dir),
-            fix=f"xectool diagnose status {run_dir}",
+            fix=f"xectool diagnose status {shlex.quote(str(run_dir))}",
             code="XT-CTL-CLOSED",
         )
     return Path(str(opened[-1].data["socket"]))
+
+
+def require_here(status: RunStatus, run_dir: Path, command: str) -> None:
+    """Refuse a run of another machine; ``command`` is what to do there, with ``{run}`` in place of the run.
+
+    Raises:
+        UsageError: The processes of the run cannot be seen from here.
+    """
+    if status.state == "unknown":
+        raise UsageError(
+            f"the run is on {status.host}, this is {socket.gethostname()}",
+            where=str(run_dir),
+            fix=f"ssh {status.host} xectool {command.format(run=shlex.quote(str(run_dir.resolve())))}",
+            code="XT-CTL-HOST",
+        )
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def boot_id() -> str:
 def start_ticks(pid: int) -> int:
     """Return the start time of a process in clock ticks since boot, 0 where it does not exist or is a zombie."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # a name may be any bytes
     except (FileNotFoundError, ProcessLookupError):
         return 0
     # The command name may hold spaces and brackets; the fields after its last bracket do not.

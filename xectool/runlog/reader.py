@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,7 +16,7 @@ from xectool.runlog.process import boot_id
 from xectool.runlog.records import FORMAT, AttemptRecord, EpochRecord, EventRecord, Record, StepRecord
 from xectool.runlog.run_status import RunStatus, Tally
 from xectool.runlog.status_page import PageView, read_page
-from xectool.runlog.storage import RecordSource, attempt_dir, attempts, open_source
+from xectool.runlog.storage import RECORD_DIR, RecordSource, attempt_dir, attempts, open_source
 from xectool.runlog.worker_slots import SlotView, read_slots
 
 __all__ = ["Position", "RunReader", "RunStatus"]
@@ -38,11 +39,12 @@ class RunReader:
     epochs come out once each and in order.
 
     Raises:
-        UsageError: The directory holds no run record, or one of a newer format.
+        UsageError: The directory holds no run record, one of a newer format, or one that only another user may read.
     """
 
     def __init__(self, run_dir: Path | str) -> None:
         self.run_dir = Path(run_dir)
+        _require_own(self.run_dir)
         if not attempts(self.run_dir):
             raise UsageError(
                 "this directory holds no run record",
@@ -71,12 +73,11 @@ class RunReader:
 
     def events(self) -> list[EventRecord]:
         """Return all events of all attempts in the order they happened."""
-        return [
-            record
-            for attempt in attempts(self.run_dir)
-            for record in self._source(attempt).others().records
-            if isinstance(record, EventRecord)
-        ]
+        return [event for attempt in attempts(self.run_dir) for event in self._events(attempt)]
+
+    def last_events(self) -> list[EventRecord]:
+        """Return the events of the last attempt."""
+        return self._events(attempts(self.run_dir)[-1])
 
     def follow(self, position: Position | None = None) -> tuple[list[Record], Position]:
         """Return about a megabyte of records from ``position`` on that count as of now, and the position after them.
@@ -131,6 +132,9 @@ class RunReader:
                 kept = block.select(stands.mask(block))
                 if len(kept.rows):
                     yield attempt, kept
+
+    def _events(self, attempt: int) -> list[EventRecord]:
+        return [record for record in self._source(attempt).others().records if isinstance(record, EventRecord)]
 
     def _last_dir(self) -> Path:
         return attempt_dir(self.run_dir, attempts(self.run_dir)[-1])
@@ -196,6 +200,20 @@ class _Standing:
         for after, limit in self._rewinds:
             kept &= (block.seqs >= after) | (steps <= limit)
         return kept
+
+
+def _require_own(run_dir: Path) -> None:
+    try:
+        os.scandir(run_dir / RECORD_DIR).close()
+    except PermissionError as error:
+        raise UsageError(
+            "the run belongs to another user, and its record is closed to others",
+            where=str(run_dir),
+            fix="ask its owner, or log in as the owner",
+            code="XT-CTL-USER",
+        ) from error
+    except OSError:
+        return
 
 
 def _counts(record: Record, limit: float) -> bool:

@@ -38,6 +38,7 @@ PHASES: Final = (
     "log",
     "compile",
     "done",
+    "outputs",
 )
 """Words for what the training thread does; only ever added to, at the end."""
 _CODES: Final = {name: code for code, name in enumerate(PHASES)}

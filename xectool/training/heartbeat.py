@@ -9,7 +9,7 @@ from typing import Final
 
 import torch
 
-from xectool.runlog.process import tree_memory
+from xectool.runlog.process import TreeMemory, tree_memory
 from xectool.runlog.status_page import StatusPage, Word
 
 INTERVAL_S: Final = 1.0
@@ -45,8 +45,11 @@ class Heartbeat:
 
     def beat(self) -> None:
         """Take the samples of one beat."""
-        memory = tree_memory(os.getpid())
         page = self._page
+        try:
+            memory = tree_memory(os.getpid())
+        except OSError:  # no descriptor is free: the process lives all the same
+            memory = TreeMemory(-1, -1)
         page[Word.RSS_BYTES] = memory.rss_bytes
         page[Word.CHILDREN] = memory.children
         if self._device.type == "cuda":

@@ -20,6 +20,7 @@ LOST: Final = (
     "got error from peer",
     "connection refused",
 )
+PORT_TAKEN: Final = ("eaddrinuse", "address already in use")
 TIMED_OUT: Final = ("timed out waiting", "timeout", "timed out after")
 VICTIM: Final = "XT-RANK-LOST"
 """Code of an error that only says that another rank failed before."""
@@ -30,7 +31,7 @@ def known_fault(where: str) -> Iterator[None]:
     """Raise `WorldError` in place of what `torch.distributed` raises when another rank is gone.
 
     Raises:
-        WorldError: A rank is lost (XT-RANK-LOST), or does not come (XT-RANK-TIMEOUT).
+        WorldError: A rank is lost (XT-RANK-LOST), does not come (XT-RANK-TIMEOUT), or the port is taken (XT-PORT).
     """
     try:
         yield
@@ -38,6 +39,13 @@ def known_fault(where: str) -> Iterator[None]:
         text = str(error)
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         first = lines[0][:300] if lines else type(error).__name__
+        if any(part in text.lower() for part in PORT_TAKEN):
+            raise WorldError(
+                f"the port the ranks are to meet at is taken: {first}",
+                where=where,
+                fix="ss -ltnp   # who has it; for torchrun: --rdzv-backend=c10d --rdzv-endpoint=localhost:0",
+                code="XT-PORT",
+            ) from error
         if any(part in text.lower() for part in LOST):
             raise WorldError(
                 f"another rank is gone: {first}",

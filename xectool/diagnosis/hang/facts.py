@@ -21,7 +21,7 @@ from xectool.runlog.worker_slots import SlotView, read_slots, stacks_path
 
 PATIENCE: Final = 4.0  # times the median step: then a phase lasts suspiciously long
 LEAST_S: Final = 5.0  # a busy machine stretches any phase of a short step
-_PAGE: Final = re.compile(r"\s(/\S.*)/rec/a\d+/rank\d+\.status$", re.MULTILINE)
+_PAGE: Final = re.compile(r"\s(/\S.*)/rec/a\d+/rank\d+\.(?:status|workers)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ class RunFacts:
         ranks: Its ranks in order.
         workers: Stacks of the loader processes.
         oom_kills: Processes the kernel killed for lack of memory since it started, -1 where unknown.
+        elsewhere: Ranks on other machines, of which nothing but their pages can be seen from here.
     """
 
     run_dir: Path
@@ -77,10 +78,18 @@ class RunFacts:
     ranks: tuple[RankFacts, ...]
     workers: tuple[ProcessStacks, ...]
     oom_kills: int
+    elsewhere: tuple[int, ...] = ()
 
 
 def run_of(pid: int) -> Path | None:
-    """Return the run directory whose status page a process has in memory, or None."""
+    """Return the run directory of a rank, of a loader process, or of the launcher of ranks; None for any other."""
+    own = _run_in_memory(pid)
+    below = {run for child in kernel.descendants(pid) if (run := _run_in_memory(child))} if own is None else set()
+    return own or (below.pop() if len(below) == 1 else None)
+
+
+def _run_in_memory(pid: int) -> Path | None:
+    """Return the run directory whose status page or notes of readers a process has in memory, or None."""
     try:
         found = _PAGE.search(Path(f"/proc/{pid}/maps").read_text())
     except OSError:
@@ -95,7 +104,9 @@ def gather(run_dir: Path, native: bool = False) -> RunFacts:
         UsageError: The directory holds no run record.
     """
     reader = RunReader(run_dir)
-    status, pages = reader.status(), reader.live()
+    status, everywhere = reader.status(), reader.live()
+    # A machine that has booted since knows none of the pages; one that knows some shares the run with another.
+    pages = [page for page in everywhere if page.same_boot] or everywhere
     directory = attempt_dir(run_dir, attempts(run_dir)[-1])
     slots = {page.rank: read_slots(slots_path(directory, page.rank)) for page in pages}
     starts = {page.pid: page.pid_start for page in pages if page.same_boot}
@@ -113,7 +124,8 @@ def gather(run_dir: Path, native: bool = False) -> RunFacts:
         ranks.append(RankFacts(page, view, readers, stacks_of(page.pid, view.state, dump, native), usual_s, limit_s))
         loaders = sorted({item.slot.pid for item in readers} - {page.pid})
         workers += [stacks_of(pid, views[pid].state, dump, native) for pid in loaders]
-    return RunFacts(run_dir, status.state, status.message, tuple(ranks), tuple(workers), kernel.oom_kills())
+    elsewhere = tuple(page.rank for page in everywhere if page not in pages)
+    return RunFacts(run_dir, status.state, status.message, tuple(ranks), tuple(workers), kernel.oom_kills(), elsewhere)
 
 
 def _usual_s(reader: RunReader) -> float:

@@ -121,7 +121,7 @@ def _compilers(pid: int) -> tuple[str, ...]:
 
 def _first_line(path: str) -> str:
     try:
-        return Path(path).read_text().partition("\n")[0]
+        return Path(path).read_text(errors="replace").partition("\n")[0]
     except OSError:
         return ""
 

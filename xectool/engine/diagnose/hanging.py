@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 from xectool.diagnosis.hang import kernel
 from xectool.diagnosis.hang.facts import RankFacts, Reader, RunFacts, gather, run_of
 from xectool.diagnosis.hang.stacks import ProcessStacks, stacks_of
-from xectool.diagnosis.hang.verdict import Hang, judge
+from xectool.diagnosis.hang.verdict import WAITING, Hang, judge
+from xectool.engine.live import require_here
 from xectool.errors import UsageError
 from xectool.findings import Finding, Severity
+from xectool.runlog.reader import RunReader
 
 
 @dataclass(frozen=True)
@@ -81,13 +84,14 @@ def hang(run_dir: Path | str | None = None, *, pid: int | None = None) -> HangRe
 
     Args:
         run_dir: Directory of the run.
-        pid: One of its processes, instead; one of no run is judged by the kernel and its stack alone.
+        pid: One of its processes or their launcher, instead; one of no run is judged by the kernel and its stack alone.
 
     Raises:
         UsageError: The directory holds no run record, there is no such process, or not exactly one is named.
+        UsageError: The run is on another machine.
     """
     facts, processes = _processes(run_dir, pid, native=False)
-    found = judge(facts) if facts is not None else _of_process(processes[0])
+    found = _judged(facts) if facts is not None else _of_process(processes[0])
     severity = Severity.ERROR if found.bad else Severity.INFO
     finding = Finding(
         found.code, severity, found.verdict, f"process {found.pid}" if found.pid else "", found.why, found.next
@@ -104,8 +108,20 @@ def _processes(
     directory = Path(run_dir).expanduser() if run_dir is not None else run_of(pid or 0)
     if directory is None:
         return None, _tree(pid or 0, native)
+    require_here(RunReader(directory).status(), directory, "diagnose hang {run}")
     facts = gather(directory, native)
     return facts, tuple(_lines(facts))
+
+
+def _judged(facts: RunFacts) -> Hang:
+    """Return the verdict on the ranks of this machine; where all of them wait, those of another one are waited for."""
+    found, waiting = judge(facts), [rank for rank in facts.ranks if rank.page.phase in WAITING]
+    if not facts.elsewhere or not found.bad or len(waiting) < len(facts.ranks):
+        return found
+    first = facts.elsewhere[0]
+    verdict = f"every rank of this machine waits in a collective for one of another machine, from rank {first} on"
+    command = f"xectool diagnose hang {shlex.quote(str(facts.run_dir))}   # on the machine of rank {first}"
+    return Hang("XT-HANG-RANK", verdict, (found.verdict, *found.why), command)
 
 
 def _lines(facts: RunFacts) -> Iterator[ProcessLine]:

@@ -19,7 +19,7 @@ import psutil
 from xectool.config.guards import GuardsConfig
 from xectool.data.worker_process import COMM, STACKS_SIGNAL
 from xectool.errors import EXIT_WORLD
-from xectool.runlog.status_page import PHASES, StatusPage, Word
+from xectool.runlog.status_page import COLLECTIVES, PHASES, StatusPage, Word
 
 LOOK_EVERY_S: Final = 5.0
 STARTUP_EVERY_S: Final = 0.5
@@ -30,6 +30,8 @@ CHECKPOINT_FACTOR: Final = 10.0  # times guards.hang_s: shared file systems take
 LOOP_PHASES: Final = frozenset(
     {"data_wait", "transfer", "forward", "backward", "optimizer", "collective", "log", "validation"}
 )
+RANK0_PHASE: Final = "wait_rank0"  # the first rank saves, predicts or plots, and the others wait outside a collective
+LONG_PHASES: Final = frozenset({"checkpoint", RANK0_PHASE})
 Say = Callable[..., None]
 
 
@@ -83,10 +85,10 @@ class PhaseLimits:
             phase: What the training thread does.
             stepping: Whether this attempt has finished a step; before, everything counts as start-up.
         """
-        if not stepping or phase not in LOOP_PHASES | {"checkpoint"}:
+        if not stepping or phase not in LOOP_PHASES | LONG_PHASES:
             return self.config.startup_s
         usual = max(STEP_FACTOR * median(self.steps) if self.steps else 0.0, self.config.hang_s)
-        return usual * CHECKPOINT_FACTOR if phase == "checkpoint" else usual
+        return usual * CHECKPOINT_FACTOR if phase in LONG_PHASES else usual
 
 
 class Watchdog:
@@ -124,7 +126,7 @@ class Watchdog:
     def look(self, now_ns: int) -> Stall | None:
         """Return what lasts too long at a moment of the monotonic clock; each stall once."""
         page = self._page
-        step, phase, since = page[Word.STEP], PHASES[page[Word.PHASE]], page[Word.PHASE_SINCE_NS]
+        step, phase, since = page[Word.STEP], phase_of(page), page[Word.PHASE_SINCE_NS]
         self._note_pace(step, now_ns / 1e9)
         stepping = step != self._first_step
         if not stepping:
@@ -187,7 +189,7 @@ class Watchdog:
         age_s = (time.monotonic_ns() - self._said_since) / 1e9
         if age_s < limit:
             return
-        phase = PHASES[page[Word.PHASE]]
+        phase = phase_of(page)
         self._witness.say(
             "failed",
             f"no progress for {age_s:.0f} s in {phase}; ended by guards.hang_abort_s",
@@ -197,6 +199,12 @@ class Watchdog:
             next=self._witness.next_step,
         )
         os._exit(EXIT_WORLD)  # the training thread does not answer, so nothing can be unwound
+
+
+def phase_of(page: StatusPage) -> str:
+    """Return what the training thread does, `RANK0_PHASE` apart from the collectives that it stands beside."""
+    phase, op = PHASES[page[Word.PHASE]], page[Word.COLLECTIVE_OP]
+    return RANK0_PHASE if phase == "collective" and op == COLLECTIVES.index(RANK0_PHASE) else phase
 
 
 def phase_table(seconds: Mapping[str, float]) -> str:

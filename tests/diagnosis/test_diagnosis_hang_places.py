@@ -1,0 +1,116 @@
+"""Where the processes of a run are: below a launcher, on another machine, another user's, in an attempt that begins."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from xectool import engine
+from xectool.diagnosis.hang.facts import gather
+from xectool.diagnosis.hang.verdict import judge
+from xectool.errors import UsageError
+from xectool.runlog.reader import RunReader
+from xectool.runlog.writer import RunWriter
+
+WAITS = """
+import socket, sys, time
+from pathlib import Path
+import xectool.runlog.process as process
+from xectool.runlog.status_page import Word
+from xectool.runlog.writer import RunWriter
+
+first = RunWriter(Path(sys.argv[1]))
+first.status[Word.COLLECTIVE_SEQ] = 7
+first.status.phase("collective")
+first.status[Word.PHASE_SINCE_NS] -= 60 * 10**9
+process.boot_id, process.socket.gethostname = lambda: "of another machine", lambda: "node7"
+second = RunWriter(Path(sys.argv[1]), attempt=1, rank=1)
+print("ready", flush=True)
+while True:
+    first.status[Word.HEARTBEAT_NS] = time.monotonic_ns()
+    time.sleep(0.5)
+"""
+
+
+@pytest.fixture
+def launched(tmp_path: Path) -> Iterator[tuple[Path, int]]:
+    """A run whose first rank waits for one on another machine, and the process that started it."""
+    start = 'import subprocess, sys; sys.exit(subprocess.run([sys.executable, "-c", *sys.argv[1:]]).returncode)'
+    command = [sys.executable, "-c", start, WAITS, str(tmp_path / "run")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield tmp_path / "run", process.pid
+    finally:
+        os.killpg(process.pid, 9)
+        process.communicate()
+
+
+def test_a_rank_of_another_machine_is_waited_for_and_not_called_dead(launched: tuple[Path, int]) -> None:
+    run, launcher = launched
+    found = engine.diagnose.hang(run)
+    assert (found.findings[0].code, found.bad) == ("XT-HANG-RANK", True)
+    assert "from rank 1 on" in found.verdict
+    assert found.next.startswith(f"xectool diagnose hang {run}")
+    # by what is here alone, this machine's rank would be the culprit
+    assert judge(gather(run)).rank == 0
+    status = engine.diagnose.status(run)
+    assert [rank.state for rank in status.ranks] == ["live", "unknown"]
+    assert not status.bad
+    assert engine.diagnose.hang(pid=launcher).run == str(run)
+    with subprocess.Popen(["sleep", "60"]) as other:
+        assert engine.diagnose.hang(pid=other.pid).run == ""
+        other.kill()
+
+
+def test_a_run_of_another_machine_is_not_judged_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as there:
+        there.setattr("xectool.runlog.process.boot_id", lambda: "of another machine")
+        there.setattr("xectool.runlog.process.socket.gethostname", lambda: "node7")
+        writer = RunWriter(tmp_path / "a run")
+    assert judge(gather(tmp_path / "a run")).code == "XT-HANG-DEAD"  # what the pages would say here
+    for look in (engine.diagnose.hang, engine.diagnose.stacks):
+        with pytest.raises(UsageError, match="the run is on node7") as caught:
+            look(tmp_path / "a run")
+        assert caught.value.code == "XT-CTL-HOST"
+        assert caught.value.fix == f"ssh node7 xectool diagnose hang '{tmp_path / 'a run'}'"
+    writer.close()
+
+
+def test_an_attempt_that_starts_has_no_socket_yet(tmp_path: Path) -> None:
+    with RunWriter(tmp_path) as first:
+        first.event("control_socket", socket=str(tmp_path / "gone"))
+        first.event("interrupted")
+    with RunWriter(tmp_path) as second:
+        with pytest.raises(UsageError, match="still starting") as caught:
+            engine.control(tmp_path, "checkpoint")
+        second.event("finished")
+    assert caught.value.code == "XT-CTL-CLOSED"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("closed", ["rec", "."])
+def test_the_run_of_another_user_is_said_to_be_one(closed: str) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        RunWriter(Path(name, "run")).close()
+        Path(name).chmod(0o755)
+        Path(name, "run", closed).chmod(0o700)
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                os.setuid(65534)
+                RunReader(Path(name, "run"))
+            except UsageError as error:
+                code = 0 if error.code == "XT-CTL-USER" else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        with pytest.raises(UsageError, match="holds no run record"):
+            RunReader(Path(name, "nothing"))
