@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -221,6 +222,42 @@ def test_without_recorded_hashes_a_plausible_flip_of_a_plain_basket_stays_unseen
     offset, size = unit_of(probe(str(path)), "npho")
     flip(path, offset + size // 2 + 3, 0x01)
     assert not check(path, deep=True).is_bad
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda stored: stored.pop("size_bytes"),
+        lambda stored: stored["units"]["run"][0].pop(),
+        lambda stored: stored["units"]["run"][0].__setitem__(2, -8),
+        lambda stored: stored.__setitem__("units", 3),
+    ],
+)
+def test_damaged_hashes_are_told_and_no_traceback(
+    good: Path, tmp_path: Path, check: Callable[..., DataChecked], edit: Callable[[Any], Any]
+) -> None:
+    path = tmp_path / "a.root"
+    path.write_bytes(good.read_bytes())
+    check(path, write_digest=True, max_events=1)
+    place = sidecar(str(path))
+    stored = json.loads(place.read_text())
+    edit(stored)
+    place.write_text(json.dumps(stored))
+    flip(path, 30, 0x01)
+    assert any("recorded hashes" in found.problem for found in check(path, max_events=1).findings)
+
+
+def test_hashes_that_do_not_fit_are_never_replaced(
+    good: Path, tmp_path: Path, check: Callable[..., DataChecked]
+) -> None:
+    """Also not where the name of the file has a colon, as places in findings have."""
+    path = tmp_path / "a:b.root"
+    path.write_bytes(good.read_bytes())
+    assert check(path, write_digest=True, max_events=1).digests
+    before = sidecar(str(path)).read_text()
+    flip(path, 30, 0x01)
+    assert not check(path, write_digest=True, max_events=1).digests
+    assert sidecar(str(path)).read_text() == before
 
 
 def test_a_change_outside_of_the_baskets_is_told_apart(good: Path, tmp_path: Path, check: Callable[..., Any]) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from xectool.checks import identity
+from xectool.checks import identity, reading
 from xectool.checks.cells import Place
 from xectool.checks.identity import IdentityBlock, find_repeated, find_shared, hash_numbers, lonely_numbers
 from xectool.checks.normalizing import NphoMap
@@ -19,6 +19,7 @@ from xectool.checks.reading import BLOCK_EVENTS, block_edges, spread_out
 from xectool.checks.similarity import _compare
 from xectool.checks.targets import RowReservoir, TargetScan
 from xectool.config.normalization import NormalizationConfig
+from xectool.errors import DataFileError
 from xectool.models.normalize import SCHEMES, Normalizer
 
 KNOWN = [{"npho_scale": 1000.0, "npho_scale2": 4.08}, {"npho_scale": 0.58, "npho_scale2": 1.0}, {"npho_scale": 20000.0}]
@@ -81,6 +82,43 @@ def test_every_shared_event_is_counted(first: list[Any], second: list[Any], most
         found = find_shared(stream_of(first), stream_of(second), len(first))
     assert found.count == sum(pair in set(first) for pair in second)
     assert all(first[pair.first_entry] == second[pair.entry] for pair in found.pairs)
+
+
+def test_few_places_are_kept_where_every_event_is_the_same() -> None:
+    asked = 0
+
+    def stream() -> Iterator[IdentityBlock]:
+        nonlocal asked
+        for start in range(0, 50_000, 100):
+            asked += 1
+            same = np.zeros(100, np.int64)
+            yield IdentityBlock("a.root", np.arange(start, start + 100), same, same, hash_numbers(same, same))
+
+    found = find_repeated(stream, 50_000)
+    assert (found.count, len(found.pairs)) == (49_999, identity.KEPT_PAIRS)
+    assert asked == 501  # all of them for the count, one more for the places
+
+
+def test_a_damaged_piece_of_one_branch_does_not_shift_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 50 entries in pieces of 20 the first piece of one branch is damaged; pieces of both go on together."""
+
+    class HalfDamaged:
+        num_entries = 50
+
+        def read_into(self, branch: str, start: int, stop: int, out: np.ndarray) -> None:
+            if branch == "run" and start == 0:
+                raise DataFileError("damaged", where="run")
+            out[:, 0] = np.arange(start, stop)
+
+    monkeypatch.setattr(reading, "SCALAR_ENTRIES", 20)
+    troubles: list[Any] = []
+    file: Any = HalfDamaged()
+    pieces = list(reading.read_together(file, (("run", 1), ("event", 1)), np.int64, troubles.append))
+    assert [start for start, _ in pieces] == [20, 40]
+    assert all((runs == events).all() and runs[0, 0] == start for start, (runs, events) in pieces)
+    assert len(troubles) == 1
+    alone = [reading.read_small(file, name, 1, np.int64, troubles.append) for name in ("run", "event")]
+    assert [pair[0] for pair in next(zip(*alone, strict=False))] == [20, 0]  # read one by one they part (control)
 
 
 def test_hashes_of_different_numbers_differ() -> None:

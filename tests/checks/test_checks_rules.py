@@ -114,6 +114,14 @@ def test_02_an_impossible_reading(look: Any, rows: Rows) -> None:
     one("DAT-02", look(rows), "error", "npho", "entry 3", "sensor 4600 face top", "5e+09")
 
 
+def test_02_a_damaged_part_is_not_taken_for_another_unit(look: Any, rows: Rows) -> None:
+    """4 kB of garbage in a plain basket: more readings than flipped bits explain, in photons as in times."""
+    garbage = np.random.default_rng(1).integers(0, 2**32, 1024, np.uint32).view(np.float32)
+    rows["npho"][3, 1000:2024] = garbage
+    assert float((np.abs(garbage) > 2e6).mean()) * 1024 > 1e-3 * rows["npho"].size / 2  # beyond what a bit or two makes
+    one("DAT-02", look(rows), "error", "npho", "entry 3", "a part is damaged")
+
+
 def test_03_another_tree(tmp_path: Path, write: Any, look: Any, rows: Rows) -> None:
     one("DAT-03", look(write(tmp_path / "b.root", rows, tree="events")), "error", "trees there: events")
 

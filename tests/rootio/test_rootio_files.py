@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import os
 import threading
 from pathlib import Path
 
@@ -141,6 +142,13 @@ def test_a_missing_tree_names_the_trees_that_are_there(tmp_path, rows, write_row
         open_tree(str(path))
     with pytest.raises(DataFileError, match=r"has no tree 'event'[\s\S]*did you mean 'events'"):
         open_tree(f"{path}:event")
+
+
+def test_a_pipe_is_refused_before_it_is_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.root"
+    os.mkfifo(pipe)
+    with pytest.raises(DataFileError, match="no regular file"):
+        open_tree(str(pipe))
 
 
 def test_a_directory_is_not_a_file(tmp_path):

@@ -10,6 +10,7 @@ import subprocess
 import tracemalloc
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import awkward as ak
 import numpy as np
@@ -19,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xectool.errors import DataFileError
 from xectool.rootio import inflate
+from xectool.rootio.columns import LooseColumn, WrongLengthError
 from xectool.rootio.inflate import inflate_range
 from xectool.rootio.reader import EventFile
 from xectool.rootio.schema import ExpectedBranch, check_schema
@@ -88,6 +90,22 @@ def test_vectors_of_the_right_length_are_read(tmp_path, rows, ntuple):
         assert file.column("npho").width is None
         assert_reads(file, {"npho": rows["npho"][:12]})
         check_schema(file, [ExpectedBranch("npho", 4760, "photons of each sensor", "data.npho_branch")])
+
+
+def test_all_numbers_of_an_entry_of_pairs_are_counted() -> None:
+    """x[n][2] with n = 3 holds six numbers, not three: a reader that counts three fails where it copies them."""
+    values = np.arange(24, dtype=np.float32).reshape(4, 3, 2)
+
+    class Branch:
+        def array(self, **_: Any) -> ak.Array:
+            return ak.from_regular(ak.Array(values), axis=1)
+
+    column = LooseColumn(Branch(), np.dtype(np.float32), None)
+    out = np.empty((4, 6), np.float32)
+    column.read(0, 4, out)
+    np.testing.assert_array_equal(out, values.reshape(4, 6))
+    with pytest.raises(WrongLengthError, match="holds 6 values, expected 3"):
+        column.read(0, 4, np.empty((4, 3), np.float32))
 
 
 @pytest.mark.parametrize("ntuple", [False, True])

@@ -112,9 +112,24 @@ def _columns(units: Any) -> tuple[Any, ...]:
 def _read(place: Path) -> dict[str, Any] | None:
     try:
         content = json.loads(place.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    return content if isinstance(content, dict) and content.get("format") == _FORMAT else None
+    return content if isinstance(content, dict) and content.get("format") == _FORMAT and _is_whole(content) else None
+
+
+def _is_whole(content: dict[str, Any]) -> bool:
+    """Say whether every number and hash is there; the file of hashes can be damaged like any other."""
+    units = content.get("units")
+    if not (isinstance(content.get("size_bytes"), int) and isinstance(units, dict)):
+        return False
+    rows = [row for unit in units.values() for row in (unit if isinstance(unit, list) else [None])]
+    return {"tree", "xxh3_128"} <= content.keys() and all(map(_is_row, rows))
+
+
+def _is_row(row: Any) -> bool:
+    if not (isinstance(row, list) and len(row) == 5 and isinstance(row[4], str)):
+        return False
+    return all(isinstance(number, int) and 0 <= number < 1 << 60 for number in row[:4])
 
 
 def _file_hash(path: str, advanced: Callable[[int], None]) -> str:

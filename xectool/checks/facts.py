@@ -123,6 +123,11 @@ class FileFacts:
         """File and tree, as messages name them."""
         return f"{self.path}:{self.tree}"
 
+    def is_named_in(self, where: str) -> bool:
+        """Say whether a place, as findings tell it, lies in this file."""
+        rest = where.removeprefix(self.path)
+        return rest != where and (not rest or rest[0] in ": ")
+
     def without_units(self) -> dict[str, Any]:
         """Return name to type of every branch, for reports."""
         return {name: branch.typename for name, branch in self.branches.items()}

@@ -11,7 +11,7 @@ from xectool.checks.facts import Trouble
 from xectool.findings import Finding, Severity
 from xectool.rules import Rule
 
-# More impossible readings than this are no damage: the whole branch is in another unit.
+# More impossible readings than this are no flipped bit: a part is damaged, or the whole branch is in another unit.
 DAMAGE_SHARE: Final = 1e-3
 
 
@@ -103,15 +103,17 @@ class FilesAreWhole(TroubleRule):
 
     def _impossible(self, counts: CellCounts, branch: str) -> Iterator[Finding]:
         first = counts.first.get("impossible", [])
-        if not first or counts.impossible > DAMAGE_SHARE * counts.total:
+        if not first:
             return
+        few = counts.impossible <= DAMAGE_SHARE * counts.total
+        reason = "a flipped bit is the usual reason" if few else "a part is damaged, or all is in another unit"
         shown = tuple(f"{sensor_place(cell, branch)}: {cell.value:g}" for cell in first)
         many = f"{counts.impossible} readings" if counts.impossible > 1 else "one reading"
         yield Finding(
             self.code,
             Severity.ERROR,
             f"{many} of branch '{branch}' in '{first[0].path}' cannot come from a sensor ({first[0].value:g}): "
-            "a flipped bit is the usual reason",
+            + reason,
             sensor_place(first[0], branch),
             (*shown, "xectool explain XT-DATA-DAMAGED"),
             "copy the file again and compare its checksum; leave these events out otherwise",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,7 @@ def find_shared(first: Stream, second: Stream, num_events: int) -> Repeated:
             continue
         hit = list[Hashes]()
         for block in second():
-            mine = block.hashes[block.hashes % np.uint64(passes) == np.uint64(turn)] if passes > 1 else block.hashes
+            mine = _of_pass(block.hashes, turn, passes)
             at = np.minimum(np.searchsorted(known, mine), len(known) - 1)
             found = mine[known[at] == mine]
             count += len(found)
@@ -107,13 +108,16 @@ def _passes(num_events: int) -> int:
 
 
 def _collect(stream: Stream, turn: int, passes: int) -> Hashes:
-    parts = [block.hashes for block in stream()]
-    if passes > 1:
-        parts = [part[part % np.uint64(passes) == np.uint64(turn)] for part in parts]
+    parts = [_of_pass(block.hashes, turn, passes) for block in stream()]
     return np.concatenate(parts) if parts else np.empty(0, np.uint64)
 
 
+def _of_pass(hashes: Hashes, turn: int, passes: int) -> Hashes:
+    return hashes[hashes % np.uint64(passes) == np.uint64(turn)] if passes > 1 else hashes
+
+
 def _locate(first: Stream, second: Stream, wanted: Hashes, *, same: bool) -> list[SameEvent]:
+    """Return places of wanted events, at most `KEPT_PAIRS`: all entries may be the same event."""
     seen: dict[int, tuple[str, int]] = {}
     pairs = list[SameEvent]()
     for path, row, key, block in _hits(first, wanted):
@@ -121,8 +125,11 @@ def _locate(first: Stream, second: Stream, wanted: Hashes, *, same: bool) -> lis
             seen[key] = (path, int(block.entries[row]))
         elif same:
             pairs.append(_pair(seen[key], block, row))
+        if len(pairs) == KEPT_PAIRS or (not same and len(seen) == len(wanted)):
+            break
     if not same:
-        pairs += [_pair(seen[key], block, row) for _, row, key, block in _hits(second, wanted) if key in seen]
+        again = (_pair(seen[key], block, row) for _, row, key, block in _hits(second, wanted) if key in seen)
+        pairs += islice(again, KEPT_PAIRS)
     return pairs
 
 

@@ -119,13 +119,26 @@ def read_small(
     file: EventFile, branch: str, width: int, dtype: npt.DTypeLike, failed: Callable[[Trouble], None]
 ) -> Iterator[tuple[int, Array]]:
     """Yield a branch of a few numbers an event in long pieces: first entry, and values of shape (n, width)."""
+    for start, (values,) in read_together(file, ((branch, width),), dtype, failed):
+        yield start, values
+
+
+def read_together(
+    file: EventFile, wanted: Sequence[tuple[str, int]], dtype: npt.DTypeLike, failed: Callable[[Trouble], None]
+) -> Iterator[tuple[int, list[Array]]]:
+    """Yield several branches in the same pieces, each by name and width; a piece that one of them lacks is left out."""
     for start in range(0, file.num_entries, SCALAR_ENTRIES):
         stop = min(start + SCALAR_ENTRIES, file.num_entries)
-        values = np.empty((stop - start, width), dtype)
+        found = [np.empty((stop - start, width), dtype) for _, width in wanted]
         try:
-            with np.errstate(invalid="ignore"):  # a float that no integer holds; its number is wrong in any case
-                file.read_into(branch, start, stop, values)
+            _fill_all(file, wanted, start, found)
         except DataFileError as error:
             failed(read_trouble(error))
             continue
-        yield start, values
+        yield start, found
+
+
+@np.errstate(invalid="ignore")  # a float that no integer holds; its number is wrong in any case
+def _fill_all(file: EventFile, wanted: Sequence[tuple[str, int]], start: int, found: list[Array]) -> None:
+    for (branch, _), values in zip(wanted, found, strict=True):
+        file.read_into(branch, start, start + len(values), values)

@@ -129,8 +129,9 @@ def _read_in_full(sample: Sample, facts: FileFacts, how: Inspection) -> set[str]
 
 
 def _digests(sample: Sample, how: Inspection) -> list[Path]:
-    bad = {trouble.where.partition(":")[0] for trouble in sample.troubles}
-    sound = [facts for facts in sample.files if facts.opened and not facts.troubles and facts.path not in bad]
+    told = [trouble.where for trouble in sample.troubles]
+    whole = [facts for facts in sample.files if facts.opened and not facts.troubles]
+    sound = [facts for facts in whole if not any(facts.is_named_in(where) for where in told)]
     how.progress.phase("write hashes", len(sound))
     written = []
     for facts in sound:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +16,7 @@ from xectool.checks.cells import CellCounts, CellScan, EventReservoir, Place
 from xectool.checks.facts import FileFacts, Trouble
 from xectool.checks.identity import IdentityBlock, hash_numbers, lonely_numbers
 from xectool.checks.normalizing import NphoMap
-from xectool.checks.reading import SensorStream, block_edges, read_small, spread_out
+from xectool.checks.reading import SensorStream, block_edges, read_small, read_together, spread_out
 from xectool.checks.targets import TargetScan
 from xectool.config.data import DataConfig
 from xectool.config.normalization import NormalizationConfig
@@ -127,6 +126,9 @@ class SampleScan:
     def _file(self, file: EventFile, facts: FileFacts) -> None:
         verdict = check_branches(file, facts, self._wanted)
         data = self.settings.data
+        if not verdict.usable - {data.run_branch, data.event_branch}:
+            self.sample.troubles += verdict.troubles  # nothing to number, in what may be a file of any length
+            return
         runs, events = self._numbers(file, verdict)
         self._truth(file, verdict, runs, events)
         if not {data.npho_branch, data.time_branch} <= verdict.usable:
@@ -183,10 +185,9 @@ class SampleScan:
 
     def _compare_angles(self, file: EventFile) -> None:
         branches, silent = self.settings.data.truth_branches, lambda _: None  # damage was told of before
-        angles = read_small(file, branches["angle"], 2, np.float64, silent)
-        vectors = read_small(file, branches["angleVec"], 3, np.float64, silent)
+        wanted = ((branches["angle"], 2), (branches["angleVec"], 3))
         count, worst, where = self.sample.angle_gaps
-        for (start, angle), (_, vector) in zip(angles, vectors, strict=False):
+        for start, (angle, vector) in read_together(file, wanted, np.float64, silent):
             known = (np.abs(angle) <= UNKNOWN_ABOVE).all(axis=1) & (np.abs(vector) <= UNKNOWN_ABOVE).all(axis=1)
             with np.errstate(invalid="ignore"):
                 gap = np.where(known, np.abs(angles_to_direction(angle) - vector).max(axis=1), 0.0)
@@ -206,8 +207,8 @@ def number_stream(files: Iterable[FileFacts], data: DataConfig) -> Iterator[Iden
         with EventFile(facts.path, facts.tree) as file:
             if not {data.run_branch, data.event_branch} <= set(file.branch_names):
                 continue
-            read = partial(read_small, file, width=1, dtype=np.int64, failed=lambda _: None)
-            for (start, runs), (_, events) in zip(read(data.run_branch), read(data.event_branch), strict=False):
+            wanted = ((data.run_branch, 1), (data.event_branch, 1))
+            for start, (runs, events) in read_together(file, wanted, np.int64, lambda _: None):
                 entries = np.arange(start, start + len(runs))
                 hashes = hash_numbers(runs[:, 0], events[:, 0])
                 yield IdentityBlock(facts.path, entries, runs[:, 0], events[:, 0], hashes)

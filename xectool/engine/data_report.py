@@ -165,7 +165,7 @@ def _skipped(facts: DataFacts) -> dict[str, str]:
 
 
 def _file(file: FileFacts, facts: DataFacts, findings: Sequence[Finding]) -> FileChecked:
-    mine = [found for found in findings if _is_about(found, file) and found.severity is not Severity.INFO]
+    mine = [found for found in findings if file.is_named_in(found.where) and found.severity is not Severity.INFO]
     problems = tuple(
         {"code": found.code, "severity": found.severity.value, "problem": found.problem, "where": found.where}
         for found in mine
@@ -178,11 +178,6 @@ def _file(file: FileFacts, facts: DataFacts, findings: Sequence[Finding]) -> Fil
         file.path, file.tree, file.num_entries, file.without_units(), problems, file.kind, file.size_bytes,
         raw / stored if stored else 0.0, largest,
     )  # fmt: skip
-
-
-def _is_about(found: Finding, file: FileFacts) -> bool:
-    rest = found.where.removeprefix(file.path)
-    return rest != found.where and (not rest or rest[0] in ": ")
 
 
 def _targets(facts: DataFacts) -> dict[str, dict[str, float]]:

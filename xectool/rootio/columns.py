@@ -249,6 +249,8 @@ class LooseColumn:
             raise DamagedRangeError(start, stop, f"{type(error).__name__}: {error}") from error
         if rows.ndim == 1:
             return ak.to_numpy(rows), np.ones(len(rows), np.int64)
+        while rows.ndim > 2:  # x[n][3]: n times 3 numbers an entry
+            rows = ak.flatten(rows, axis=2)
         return ak.to_numpy(ak.flatten(rows, axis=None)), ak.to_numpy(ak.num(rows, axis=1))
 
     def _array(self, start: int, stop: int) -> Any:

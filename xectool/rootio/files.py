@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+import stat
 import struct
 import zlib
 from collections.abc import Sequence
@@ -178,9 +179,12 @@ def check_local_file(path: str) -> None:
         DataFileError: It is not.
     """
     try:
-        size = os.stat(path).st_size
-        if os.path.isdir(path):
+        size, mode = os.stat(path).st_size, os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
             raise DataFileError(f"'{path}' is a directory, not a file", where=path, fix=f"'{path}/*.root'")
+        if not stat.S_ISREG(mode):  # a pipe would wait for ever for who writes into it
+            problem = f"'{path}' is no regular file (a pipe, socket or device)"
+            raise DataFileError(problem, where=path, fix=f"ls -l '{path}'", code="XT-DATA-NOT-ROOT")
         with open(path, "rb") as stream:
             head = stream.read(64)
     except FileNotFoundError as error:
