@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,9 @@ PLAIN = ["--set", "checkpoint.save_artifacts=false"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_ends_in_one_document_and_a_run_that_goes_on(files: Path, number: signal.Signals) -> None:
+def test_signal_ends_in_one_document_and_a_run_that_goes_on(
+    files: Path, xectool: Callable[..., Any], number: signal.Signals
+) -> None:
     name = f"stopped{number}"
     argv = [
         *XECTOOL,
@@ -41,12 +45,8 @@ def test_signal_ends_in_one_document_and_a_run_that_goes_on(files: Path, number:
     assert [found["code"] for found in document["findings"]] == ["XT-INTERRUPTED"]
     assert "--resume" in document["findings"][0]["fix"]
     epochs = document["result"]["epochs"]
-    again = subprocess.run(
-        [*XECTOOL, "train", str(files / "config.yaml"), "--run-name", name, "--json", "--resume", "auto", *PLAIN,
-         "--set", f"training.epochs={epochs + 1}"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert json.loads(again.stdout)["result"]["epochs"] == epochs + 1
+    more = ["--run-name", name, "--json", "--resume", "auto", *PLAIN, "--set", f"training.epochs={epochs + 1}"]
+    assert xectool("train", files / "config.yaml", *more).document["result"]["epochs"] == epochs + 1
 
 
 def test_no_color_on_a_terminal_means_no_escape_codes_at_all(files: Path) -> None:
