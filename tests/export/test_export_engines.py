@@ -77,11 +77,13 @@ def require_same(first: Path, second: Path) -> None:
 
 
 @pytest.mark.slow
-def test_engines_give_the_same_predictions(exported: Any, events: Path, tmp_path: Path, graphs: list[int]) -> None:
-    found = {}
+def test_engines_give_the_same_predictions(
+    make_checkpoint: Callable[..., Path], events: Path, tmp_path: Path, graphs: list[int]
+) -> None:
+    source, found = make_checkpoint("regressor", seed=3), {}
     for name in ("eager", "compiled", "onnx"):
         output = tmp_path / f"{name}.root"
-        found[name] = engine.predict(exported.checkpoint, [str(events)], output=output, engine=name, batch_size=8)
+        found[name] = engine.predict(source, [str(events)], output=output, engine=name, batch_size=8)
         assert (found[name].engine, found[name].engine_reason) == (name, "asked for")
         require_same(tmp_path / "eager.root", output)
     assert graphs == [8], "the last batch, of 4 events, is computed eagerly"
@@ -106,19 +108,6 @@ def test_only_whole_batches_are_compiled(exported: Any, graphs: list[int]) -> No
     fast = torch.compile(Sum())
     fast(whole, whole), fast(rest, rest)
     assert len(graphs) == 2, "another size is compiled for, which takes as long again"
-
-
-@pytest.mark.slow
-def test_inpainter_is_exported_and_predicts_the_same_sensors(
-    make_checkpoint: Callable[..., Path], events: Path, tmp_path: Path
-) -> None:
-    source, few = make_checkpoint("inpainter", predict_channels=["npho", "time"]), [str(events)]
-    for name in ("eager", "onnx"):
-        engine.predict(source, few, output=tmp_path / f"{name}.root", engine=name, max_events=4)
-    ours, theirs = branches(tmp_path / "eager.root"), branches(tmp_path / "onnx.root")
-    for name in ("entry", "sensor", "mask_type", "truth_npho"):
-        np.testing.assert_array_equal(theirs[name], ours[name])
-    np.testing.assert_allclose(theirs["pred_npho"], ours["pred_npho"], rtol=1e-5, atol=0.05)
 
 
 def test_few_events_are_predicted_eagerly_without_a_trial(
