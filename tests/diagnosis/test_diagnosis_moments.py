@@ -80,6 +80,23 @@ def test_what_fills_in_the_first_epoch_is_no_growth(record: Record, course: Any,
 
 
 @few
+@given(seed=seeds, first=st.integers(8, 20))
+def test_what_looks_at_bad_batches_take_is_no_growth(record: Record, course: Any, seed: int, first: int) -> None:
+    """Weights run away: every step is looked at, and each look takes memory that the process keeps."""
+
+    def ran_away(looked: bool) -> Diagnosis:
+        run, steps = course(seed=seed, steps=90), range(first, 90)
+        for step, row in enumerate(run.rows, start=1):
+            row["rss_bytes"] = int(5e8 + 3e6 * max(0, step - first))
+        for step in steps if looked else ():
+            run.nan(step)
+        return record(run)
+
+    assert "XT-MEM-GROWTH" not in codes(ran_away(looked=True))
+    assert codes(ran_away(looked=False)) == ["XT-MEM-GROWTH"]
+
+
+@few
 @given(seed=seeds, at=st.integers(40, 120))
 def test_inputs_out_of_scale_from_a_resume_on_are_named(record: Record, course: Any, seed: int, at: int) -> None:
     run = course(seed=seed, resume_at=at)
@@ -142,6 +159,24 @@ def test_events_of_steps_that_were_taken_again_meet_by_chance_as_well(
                 run.nan(step, (), stage="gradient", events=batch, columns=columns)
     found = record(run)
     assert not any("of every epoch" in line for cause in found.causes for line in cause.evidence)
+
+
+@few
+@given(seed=seeds, first=st.integers(60, 120), late=st.integers(1, 5))
+def test_events_left_out_while_weights_run_away_are_no_cause_of_their_own(
+    record: Record, course: Any, seed: int, first: int, late: int
+) -> None:
+    run = course(seed=seed)
+    growth = 1.6 ** np.arange(1, 31)
+    run.scale(first, growth, growth)
+    for step in range(first + 30, first + 36):
+        run.nan(step)
+    run.event(first + 30 + late, "quarantine", events=EVENTS[:1], reason="XT-NAN-LOSS", total=1, budget=16)
+    run.rows, run.steps, run.end = run.rows[: first + 35], first + 35, "failed"
+    assert codes(record(run))[0] == "XT-NAN-LR"
+    calm = course(seed=seed)
+    calm.event(first, "quarantine", events=EVENTS[:1], reason="XT-NAN-LOSS", total=1, budget=16)
+    assert codes(record(calm)) == ["XT-NAN-LOSS"]
 
 
 @pytest.mark.parametrize(("looked", "code"), [(True, "XT-NAN-GRAD"), (False, "XT-NAN-DATA")])

@@ -112,7 +112,7 @@ class Quarantine(DiagnosisRule):
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Report events in quarantine whose step no other rule speaks about."""
-        explained = {case.step for case in nan_cases(evidence)} | {case.step for case in spike_cases(evidence)}
+        explained = {step for case in (*nan_cases(evidence), *spike_cases(evidence)) for step in case.step_numbers}
         events = [event for event in evidence.of("quarantine") if event.step not in explained]
         if not events:
             return

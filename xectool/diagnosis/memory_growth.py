@@ -19,6 +19,7 @@ LEAST_STEPS: Final = 20  # F014
 LEAST_EPOCHS: Final = 4  # three after the first one is left out
 LEAST_SAMPLES: Final = 6
 SAMPLED_EVERY_S: Final = 1.0  # the heartbeat looks at memory so often; the steps between repeat what it saw
+_LOOKS: Final = ("spike", "nonfinite_skip", "quarantine", "rewind")
 _BLOCKS: Final = 10
 _RISING: Final = 0.8  # share of the rises between blocks of samples; a cache that fills stops rising
 _STILL: Final = 0.5  # the later half must rise at least half as fast as the whole; start-up levels off
@@ -75,7 +76,7 @@ def memory_growth(evidence: Evidence) -> Growth:
     """Return the steepest lasting growth of host or device memory, by step where sampled so, else by epoch."""
     steps = evidence.steps
     candidates = [
-        _by_step(source, steps["step"][rows], steps["time"][rows], steps[column][rows])
+        _by_step(source, steps["step"][rows], steps["time"][rows], _without_looks(evidence, steps[column])[rows])
         for source, column in (("host", "rss_bytes"), ("device", "device_bytes"))
         for rows in _processes(evidence)
     ]
@@ -100,6 +101,20 @@ def _processes(evidence: Evidence) -> list[NDArray[np.intp]]:
         long = later.size >= LEAST_STEPS + IGNORED and np.ptp(times[later]) >= LEAST_SAMPLES * SAMPLED_EVERY_S
         found.append(later if long else own)
     return found
+
+
+def _without_looks(evidence: Evidence, values: Series) -> Series:
+    """Return samples of memory without the rises at incidents: looking at a batch takes memory and is no leak."""
+    numbers = evidence.steps["step"]
+    looked = np.array([event.step for event in evidence.of(*_LOOKS)], dtype=np.float64)
+    known = np.flatnonzero(np.isfinite(values))
+    if not (looked.size and known.size):
+        return values
+    rises = np.diff(values[known], prepend=values[known[0]])
+    rises[np.isin(numbers[known], [looked, looked + 1])] = 0.0  # the sample after it may be the first to show it
+    left = values.copy()
+    left[known] = values[known[0]] + np.cumsum(rises)
+    return left
 
 
 def _by_step(source: str, numbers: Series, times: Series, values: Series) -> Growth:
