@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from xectool.engine.diagnose import ranks_together
 from xectool.probes.rank_selftest import CHECKS
 
 Run = Callable[..., Any]
@@ -52,6 +56,15 @@ def test_ranks_that_work_together_are_healthy(xectool: Run) -> None:
         assert facts["latency_us"] > 0
         assert facts["bandwidth_gb_s"] > 0
         assert facts["error"] == ""
+
+
+def test_a_rank_that_says_much_is_not_taken_for_one_that_hangs(tmp_path: Path) -> None:
+    talks = [sys.executable, "-c", "import sys; sys.stderr.write('x' * 300_000)"]  # a pipe holds 65 536
+    assert ranks_together._start(talks, os.environ, tmp_path / "log").wait(60) == 0
+    with subprocess.Popen(talks, stderr=subprocess.PIPE) as unread:
+        with pytest.raises(subprocess.TimeoutExpired):
+            unread.wait(3)
+        unread.kill()
 
 
 def test_port_in_use_is_named_with_its_holder(xectool: Run) -> None:

@@ -113,27 +113,29 @@ def _tested(nproc: int, backend: str, port: int, timeout_s: float) -> list[dict[
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")}
     with tempfile.TemporaryDirectory(prefix="xectool-selftest-") as name:
         paths = [Path(name) / f"rank{rank}.json" for rank in range(nproc)]
+        logs = [path.with_suffix(".log") for path in paths]
         started = []
         try:
             for rank, path in enumerate(paths):
                 command = [sys.executable, "-m", "xectool.probes.rank_selftest", str(path), backend, str(timeout_s)]
                 own = {**inherited, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-                started.append(_start(command, own))
+                started.append(_start(command, own, logs[rank]))
             _wait_for(started, _START_S + 2 * timeout_s)
         finally:
             for process in started:
                 process.kill()
-        said = [process.communicate()[1] for process in started]
+                process.wait()
+        said = [log.read_text(errors="replace") for log in logs]
         return [_facts(read_json(path), rank, started[rank], said[rank]) for rank, path in enumerate(paths)]
 
 
-def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command, env=dict(environment), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+def _start(command: Sequence[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a rank that speaks into a file: nobody reads a pipe while it works, and a full one would block it."""
+    with log.open("wb") as stream:
+        return subprocess.Popen(command, env=dict(environment), stdout=subprocess.DEVNULL, stderr=stream)
 
 
-def _wait_for(processes: Sequence[subprocess.Popen[str]], limit_s: float) -> None:
+def _wait_for(processes: Sequence[subprocess.Popen[bytes]], limit_s: float) -> None:
     end = time.monotonic() + limit_s
     for process in processes:
         try:
@@ -142,7 +144,7 @@ def _wait_for(processes: Sequence[subprocess.Popen[str]], limit_s: float) -> Non
             return
 
 
-def _facts(written: dict[str, Any], rank: int, process: subprocess.Popen[str], said: str) -> dict[str, Any]:
+def _facts(written: dict[str, Any], rank: int, process: subprocess.Popen[bytes], said: str) -> dict[str, Any]:
     lines = [line for line in said.strip().splitlines() if line.strip()]
     facts = {"rank": rank, "pid": process.pid, "at": "start", "checks": {}, "error": "", **written}
     facts["exit_code"] = process.returncode
