@@ -8,6 +8,7 @@ import io
 import json
 import random
 import struct
+import time
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -318,6 +319,7 @@ LIES: dict[str, Callable[[dict[str, Any]], None]] = {
     "negative": lambda header: header["0.weight"].update(data_offsets=[-8, 120]),
     "backwards": lambda header: header["0.weight"].update(data_offsets=[128, 0]),
     "no dtype": lambda header: header["0.weight"].pop("dtype"),
+    "axes without end": lambda header: header["0.weight"].update(shape=[1] * 200_000),
     "text for numbers": lambda header: header["0.weight"].update(shape=["a"]),
 }
 
@@ -327,6 +329,17 @@ def test_a_header_that_lies_is_found(lie: str, families: dict[str, Path], inspec
     result = inspected(_safetensors(families["safetensors"].read_bytes(), LIES[lie]), "lie.safetensors")
     assert result.is_bad
     assert any(found.code == "K02" and found.where for found in result.findings)
+
+
+def test_one_name_twice_among_many_is_found_at_once(inspected: Inspect) -> None:
+    """Counting each of 60 000 names by walking through all of them would take minutes."""
+    entry = '{"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}'
+    names = [*(f"w{number}" for number in range(60_000)), "w59999"]
+    text = ("{" + ", ".join(f'"{name}": {entry}' for name in names) + "}").encode()
+    began = time.perf_counter()
+    with pytest.raises(CheckpointError, match="'w59999' is there twice"):
+        inspected(struct.pack("<Q", len(text)) + text, "twice.safetensors")
+    assert time.perf_counter() - began < 20
 
 
 @pytest.mark.parametrize("family", ["safetensors", "legacy", "onnx"])

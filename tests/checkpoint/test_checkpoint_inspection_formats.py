@@ -247,6 +247,37 @@ def test_a_graph_that_points_outside_its_folder_is_refused(tmp_path: Path) -> No
     assert "outside its folder" in engine.inspect_ckpt(tmp_path / "a.onnx").findings[0].problem
 
 
+@pytest.mark.parametrize(("key", "value"), [("location", "a\0b"), ("location", "a" * 5000), ("offset", "9" * 5000)])
+def test_weights_said_to_lie_where_no_file_can_be_are_told(key: str, value: str, tmp_path: Path) -> None:
+    (tmp_path / "w.data").write_bytes(bytes(16))
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
+    for name, told in ({"location": "w.data"} | {key: value}).items():
+        weight.external_data.add(key=name, value=told)
+    ports = [helper.make_tensor_value_info("w", TensorProto.FLOAT, [4])]
+    model = helper.make_model(helper.make_graph([], "g", [], ports, [weight]))
+    (tmp_path / "a.onnx").write_bytes(model.SerializeToString())
+    assert any(found.code == "K02" for found in engine.inspect_ckpt(tmp_path / "a.onnx").findings)
+
+
+def test_numbers_without_end_are_not_written_out(inspected: Inspect) -> None:
+    """Python refuses to write 5000 digits, and to make a float of 400."""
+    endless = 10**5000
+    with pytest.raises(ValueError, match="digits"):
+        str(endless)
+    buffer = io.BytesIO()
+    optimizer = {"state": {0: {"step": endless}}, "param_groups": [{"params": [0], "lr": 10**400}]}
+    torch.save({"model": {"w": torch.ones(2)}, "optimizer": optimizer, endless: torch.ones(1)}, buffer)
+    assert inspected(buffer.getvalue()).parameters == 2
+
+
+def test_whole_numbers_beyond_a_float_are_told_apart(tmp_path: Path) -> None:
+    for name, value in (("a.pt", 2**53), ("b.pt", 2**53 + 1)):
+        torch.save({"w": torch.tensor([value, 3])}, tmp_path / name)
+    assert float(2**53) == float(2**53 + 1)
+    result = engine.inspect_ckpt(tmp_path / "a.pt", compare_with=tmp_path / "b.pt")
+    assert [(item.status, item.num_different) for item in result.differences] == [("values", 1)]
+
+
 def test_weights_without_checksums_say_so(families: dict[str, Path], inspected: Inspect) -> None:
     torch.serialization.set_crc32_options(False)
     try:

@@ -69,6 +69,7 @@ def payloads(marker: Path) -> dict[str, bytes]:
         "partial": pickle.dumps(Runs(functools.partial(os.system, command))),
         "nested": pickle.dumps(Runs(pickle.loads, pickle.dumps(Runs(os.system, command)))),
         "extension": b"\x80\x02\x82\x01)R.",
+        "protocol 0 by name": b"\x80\x00cos\nsystem\n" + shell + b".",
         "torch.load": b"\x80\x02ctorch\nload\n" + shell + b".",
     }
 

@@ -95,7 +95,9 @@ def _numbers(here: Tensor, there: Tensor) -> tuple[float, float, int]:
         return 0.0, 0.0, 0
     wide = torch.complex128 if here.is_complex() or there.is_complex() else torch.float64
     a, b = here.to(wide), there.to(wide)
-    different = (a != b) & ~(a.isnan() & b.isnan())
+    whole = not any(value.is_floating_point() or value.is_complex() for value in (here, there))
+    # beyond 2^53 a float64 no longer tells neighbouring integers apart
+    different = here.long() != there.long() if whole else (a != b) & ~(a.isnan() & b.isnan())
     count = int(different.sum())
     if not count:
         return 0.0, 0.0, 0

@@ -156,8 +156,10 @@ class ProgressIsFinite(Rule[Inspected]):
             yield self.error("progress.best_loss", f"the best loss is {best}", ANOTHER)
         if isinstance(best, float) and math.isnan(best):
             yield self.warning("best_val_loss", "the best validation loss is NaN", "validate again before using it")
-        for place, epoch in enumerate(progress.get("history") or ()):
-            bad = [key for key, value in epoch.items() if isinstance(value, float) and not math.isfinite(value)]
+        history = progress.get("history")
+        for place, epoch in enumerate(history if isinstance(history, list) else ()):
+            values = epoch if isinstance(epoch, Mapping) else {}
+            bad = [key for key, value in values.items() if isinstance(value, float) and not math.isfinite(value)]
             if bad:
                 problem = f"epoch {place + 1}: {', '.join(bad[:4])} not finite"
                 yield self.warning(f"progress.history[{place}]", problem, "xectool runs compare RUN RUN")

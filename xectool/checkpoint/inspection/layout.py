@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import torch
 from torch import Tensor
 
 from xectool.checkpoint import foreign
@@ -279,8 +279,9 @@ def _names(value: Any) -> list[str]:
 
 def _count(average: Any) -> int | None:
     value = average.get(foreign.EMA_COUNTER) if isinstance(average, Mapping) else None
-    is_count = isinstance(value, torch.Tensor) and value.numel() == 1 and value.device.type != "meta"
-    return int(value) if is_count else None  # type: ignore[arg-type]
+    if not isinstance(value, Tensor) or value.numel() != 1 or value.device.type == "meta" or value.is_complex():
+        return None
+    return int(value) if math.isfinite(value) else None
 
 
 def _whole(value: Any) -> int | None:

@@ -24,6 +24,7 @@ _DTYPES: Final = {
 _MODEL_FIELDS: Final = {1: 0, 2: 2, 3: 2, 4: 2, 5: 0, 6: 2, 7: 2, 8: 2, 14: 2, 20: 2, 25: 2, 26: 2}
 _GRAPH_FIELD: Final = 7
 _MAX_BYTES: Final = 1 << 31  # protobuf's own limit
+_DIGITS: Final = 19
 _VARINT, _FIXED64, _COUNTED, _FIXED32 = 0, 1, 2, 5
 
 
@@ -133,7 +134,7 @@ class _External:
         if data is None:
             return None
         start, length = told.get("offset", "0"), told.get("length", "")
-        if not start.isdecimal() or not (length or "0").isdecimal():
+        if not _is_count(start) or not _is_count(length or "0"):
             self.problems.append(Problem(f"weight {weight.name}: offset or length in {location} is no number"))
             return None
         end = int(start) + int(length) if length else len(data)
@@ -150,6 +151,14 @@ class _External:
         return self.maps[location]
 
     def _map(self, location: str) -> memoryview | None:
+        try:
+            return self._map_inside(location)
+        except (OSError, ValueError) as error:  # no name of a file, or one that may not be read
+            what = f"the file with its weights cannot be read: '{location[:80]}' ({str(error)[:80]})"
+            self.problems.append(Problem(what))
+            return None
+
+    def _map_inside(self, location: str) -> memoryview | None:
         place = self.folder / location
         inside = bool(location) and place.resolve().parent.is_relative_to(self.folder.resolve())
         if not inside:
@@ -160,6 +169,10 @@ class _External:
             with place.open("rb") as stream:
                 return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY))
         return None
+
+
+def _is_count(text: str) -> bool:
+    return text.isdecimal() and len(text) < _DIGITS
 
 
 def _weights(model: onnx.ModelProto, external: _External, problems: list[Problem]) -> Iterator[tuple[str, TensorRef]]:

@@ -19,6 +19,7 @@ from xectool.checkpoint.inspection.symbols import Global, Made, Unknown
 from xectool.checkpoint.inspection.window import Window
 
 MAX_OPCODES: Final = 20_000_000
+_LARGEST_BITS: Final = 1000  # Python writes no longer number as text and makes no float of it
 PICKLE_MAGIC: Final = b"\x80"
 _BLOB_STARTS: Final = (PICKLE_MAGIC, b"P", b"c", b"(", b"\x1f", b"B", b"\xfd")
 
@@ -76,6 +77,8 @@ def _run(machine: Machine, stream: Window) -> None:
 
 
 def _literal(machine: Machine, argument: Any, _: int) -> None:
+    if isinstance(argument, int) and argument.bit_length() > _LARGEST_BITS:
+        argument = Unknown("an absurd number")
     if isinstance(argument, bytes | bytearray) and argument[:1] in _BLOB_STARTS:
         machine.blobs.append(bytes(argument))
     machine.push(argument)

@@ -20,7 +20,7 @@ from xectool.errors import CheckpointError, nearest
 
 _HEAD: Final = 4096
 _PROTOCOLS: Final = range(2, 6)
-_TEXT_OPCODES: Final = b"(c]}ldi"
+_TEXT_OPCODES: Final = b"(c]}ldi\x80"
 _MAX_TEXT_PICKLE: Final = 1 << 20
 _NAMES = ("checkpoint_best.pt", "checkpoint_last.pt")
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
 from xectool.checkpoint.inspection.archive import Problem
 from xectool.checkpoint.inspection.contents import Contents
-from xectool.checkpoint.inspection.symbols import StorageRef, TensorRef, item_size
+from xectool.checkpoint.inspection.symbols import MAX_RANK, StorageRef, TensorRef, item_size
 from xectool.checkpoint.inspection.window import Content, unreadable
 
 _LENGTH_BYTES: Final = 8
@@ -66,8 +67,8 @@ def _header(content: Content, length: int) -> dict[str, Any]:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"'{next(name for name in names if names.count(name) > 1)}' is there twice")
+        (twice, _), *_ = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"'{twice[:80]}' is there twice")
     return found
 
 
@@ -111,7 +112,9 @@ def _malformed(entry: Any) -> str:
     offsets, shape = entry["data_offsets"], entry["shape"]
     if not (_are_counts(offsets) and len(offsets) == 2 and offsets[0] <= offsets[1]):
         return f"data_offsets {str(offsets)[:60]}"
-    return "" if _are_counts(shape) and isinstance(entry["dtype"], str) else f"shape {str(shape)[:60]}"
+    if not _are_counts(shape) or len(shape) > MAX_RANK:
+        return f"shape {str(shape[:20] if isinstance(shape, list) else shape)[:60]}"
+    return "" if isinstance(entry["dtype"], str) else f"dtype {str(entry['dtype'])[:60]}"
 
 
 def _are_counts(value: Any) -> bool:

@@ -119,7 +119,7 @@ class TensorRef:
         return self.storage.device if self.storage is not None else "meta"
 
 
-_MAX_RANK: Final = 64
+MAX_RANK: Final = 64
 _FREE_REPEATS: Final = 1 << 16
 
 
@@ -146,7 +146,7 @@ def extent(ref: TensorRef) -> int:
         BadTensor: They do not.
     """
     numbers = (*ref.shape, *ref.stride, ref.first)
-    if len(ref.shape) != len(ref.stride) or len(ref.shape) > _MAX_RANK:
+    if len(ref.shape) != len(ref.stride) or len(ref.shape) > MAX_RANK:
         raise BadTensor(f"shape of {len(ref.shape)} axes with strides of {len(ref.stride)}")
     if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 or n >= 2**62 for n in numbers):
         raise BadTensor("a negative or absurd number in shape, stride or offset")

@@ -130,7 +130,8 @@ def _membership(listed: list[Any], states: Mapping[Any, Any]) -> Iterator[Proble
     twice = [index for index, count in Counter(map(str, listed)).items() if count > 1]
     if twice:
         yield _wrong(f"parameter {twice[0]} is in two groups")
-    strangers = [index for index in states if str(index) not in set(map(str, listed))]
+    known = set(map(str, listed))
+    strangers = [index for index in states if str(index) not in known]
     if strangers:
         yield _wrong(f"{len(strangers)} states belong to no listed parameter, the first is {strangers[0]}")
 
