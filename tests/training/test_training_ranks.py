@@ -136,7 +136,7 @@ def test_two_ranks_then_one_then_two_train_as_one_process_does(uneven: Path) -> 
     pages = {page.rank: page for page in RunReader(run_dir).live()}
     assert pages.keys() == {0, 1}
     assert pages[0].step == pages[1].step == 5
-    assert pages[1].collective_seq > 10
+    assert pages[0].collective_seq == pages[1].collective_seq > 10
 
 
 @pytest.mark.slow
@@ -199,4 +199,4 @@ def test_trouble_of_one_rank_is_known_to_all(uneven: Path, run_ranks: Any, tmp_p
         assert (seen["disk"]["kind"], seen["disk"]["problem"]) == ("DiskError", "no space left")
         assert seen["any"] == [True, False, True]
         assert seen["inside"] == ""
-    assert first["collectives"] == second["collectives"] - 2  # the two waits for work of rank 0
+    assert first["collectives"] == second["collectives"]  # by which `diagnose hang` knows who is behind

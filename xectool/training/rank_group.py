@@ -40,7 +40,7 @@ class CollectiveNotes:
 
     Attributes:
         page: Where to write; None before there is a run directory.
-        entered: Collectives entered so far.
+        entered: Collectives entered so far, waits for work of rank 0 among them; the same on all ranks.
     """
 
     page: StatusPage | None = None
@@ -60,6 +60,12 @@ class CollectiveNotes:
         yield
         page[Word.COLLECTIVE_OP] = 0
         page.phase(phase)
+
+    def beside(self) -> None:
+        """Count what the others wait for and this rank works on, so that the numbers of all ranks are of the same."""
+        self.entered += 1
+        if self.page is not None:
+            self.page[Word.COLLECTIVE_SEQ] = self.entered
 
     def enter(self, name: str) -> None:
         """Say which collective has begun."""
@@ -125,6 +131,7 @@ class RankGroup(Ranks):
         self._turns[0] += 1
         key = f"{_KEY}/turn/{self._turns[0]}"
         if self.is_first:
+            self.notes.beside()
             facts: dict[str, str] = {"problem": "rank 0 failed in work of its own"}
             try:
                 with error_facts(facts):
