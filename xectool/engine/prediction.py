@@ -42,7 +42,7 @@ class PredictResult:
         events: Events predicted.
         events_per_s: Throughput, reading and writing included.
         output: The ROOT file.
-        engine: What computed: ``eager`` PyTorch, ``compiled`` or ``onnx``; of files also ``torchscript``, ``pt2``.
+        engine: What computed: ``eager`` PyTorch, ``compiled`` or ``onnx``; of a file also ``torchscript``.
         engine_reason: Why that one.
         metrics: Figures of merit where the files hold the truth, conventional estimators included.
         plots: Plots written.
