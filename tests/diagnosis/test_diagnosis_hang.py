@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -122,6 +123,26 @@ def test_uneven_batches_show_as_one_rank_in_validation() -> None:
 def test_all_ranks_inside_is_the_connection() -> None:
     found = verdict(inside(0), inside(1))
     assert (found.code, found.next) == ("XT-HANG-TRANSPORT", "xectool diagnose distributed")
+
+
+def test_a_rank_that_spins_in_a_collective_waits_there() -> None:
+    spinning = rank(page(0, "collective", collective_seq=41, collective="all_reduce"), view(100, cpu_share=1.0))
+    found = verdict(spinning, rank(page(1, "data_wait", collective_seq=40)))
+    assert found.rank == 1
+
+
+def test_a_rank_that_has_ended_its_part_is_waited_for() -> None:
+    found = verdict(inside(0), rank(page(1, "done", collective_seq=41)))
+    assert (found.code, found.rank, found.next) == ("XT-HANG-RANK", 1, "xectool diagnose run run")
+
+
+@pytest.mark.parametrize("phase", ["checkpoint", "compile", "data_wait", "forward"])
+def test_the_next_line_is_quoted_for_the_shell(phase: str) -> None:
+    run_dir = Path("my run; touch owned")
+    found = judge(RunFacts(run_dir, "running", "", (rank(page(phase=phase), view(waits_in=NFS)),), (), 0))
+    words = shlex.split(found.next)
+    assert any(word.startswith(str(run_dir)) or word.startswith(f"of={run_dir}") for word in words), found.next
+    assert "touch" not in words
 
 
 def test_a_dead_rank_comes_before_those_that_wait_for_it() -> None:

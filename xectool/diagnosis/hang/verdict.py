@@ -9,18 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import Final
 
 from xectool.diagnosis.hang.facts import RankFacts, Reader, RunFacts
-from xectool.diagnosis.hang.kernel import ProcessView
+from xectool.diagnosis.hang.wording import in_file_system, kernel_line, place, quoted, stack_line
 
 HEARTBEAT_LATE_S: Final = 5.0  # it beats once a second
 READS_BYTES_PER_S: Final = 1e5  # the heartbeat's look at /proc is far below
 STARTING: Final = ("start", "data_open", "build")
 WAITING: Final = ("collective", "backward")
-_IO: Final = re.compile(
-    r"nfs|rpc|lustre|ll_|cl_|gpfs|fuse|ceph|wait_for_partner|rwsem|io_schedule|folio|wait_on_|blk|jbd2|ext4|xfs|pipe_|fifo"
-)
 _LOCK: Final = re.compile(r"futex|sem_|mutex")
 
 
@@ -59,8 +57,8 @@ def judge(facts: RunFacts) -> Hang:
     found = _why_it_stands(facts, culprit)
     if not waiting:
         return found
-    others = ", ".join(f"rank {item.page.rank}: {_place(item)}" for item in waiting)
-    outside = f"rank {culprit.page.rank} is outside the collective the others are in: {_place(culprit)}"
+    others = ", ".join(f"rank {item.page.rank}: {place(item)}" for item in waiting)
+    outside = f"rank {culprit.page.rank} is outside the collective the others are in: {place(culprit)}"
     if found.code in ("XT-HANG-STUCK", "XT-HANG-SLOW"):
         code, verdict = "XT-HANG-RANK", outside
     else:
@@ -74,7 +72,7 @@ def _ended(facts: RunFacts) -> Hang | None:
     if facts.state in ("finished", "interrupted"):
         return Hang("XT-HANG-NONE", f"the run has ended: {facts.state}", (facts.message,), "", bad=False)
     if facts.state == "failed" or not facts.ranks:
-        run = f"xectool diagnose run {facts.run_dir}"
+        run = f"xectool diagnose run {quoted(facts)}"
         return Hang("XT-HANG-DEAD", f"the run has ended: {facts.state}", (facts.message,), run)
     return None
 
@@ -96,7 +94,7 @@ def _gone(facts: RunFacts) -> Hang | None:
         ),
     )
     verdict = f"rank {page.rank}, process {page.pid}, is gone and has not said why"
-    return Hang("XT-HANG-DEAD", verdict, why, f"xectool diagnose run {facts.run_dir}", rank=page.rank, pid=page.pid)
+    return Hang("XT-HANG-DEAD", verdict, why, f"xectool diagnose run {quoted(facts)}", rank=page.rank, pid=page.pid)
 
 
 def _stopped(facts: RunFacts) -> Hang | None:
@@ -132,7 +130,8 @@ def _waited_for(ranks: Sequence[RankFacts]) -> tuple[RankFacts | None, list[Rank
     newest = max(rank.page.collective_seq for rank in ranks)
     waiting = [
         rank for rank in ranks
-        if rank.page.phase in WAITING and rank.page.collective_seq == newest and rank.view.cpu_share < 1.0
+        if rank.page.phase in WAITING and rank.page.collective_seq == newest
+        and (rank.page.phase == "collective" or rank.view.cpu_share < 1.0)  # NCCL spins while it waits
     ]  # fmt: skip
     outside = [rank for rank in ranks if rank not in waiting and rank.page.phase != "done"]
     if not outside:
@@ -141,7 +140,12 @@ def _waited_for(ranks: Sequence[RankFacts]) -> tuple[RankFacts | None, list[Rank
 
 
 def _transport(facts: RunFacts) -> Hang:
-    why = tuple(f"rank {rank.page.rank}: {_place(rank)}" for rank in facts.ranks)
+    why = tuple(f"rank {rank.page.rank}: {place(rank)}" for rank in facts.ranks)
+    left = [rank.page for rank in facts.ranks if rank.page.phase == "done"]
+    if left:
+        verdict = f"rank {left[0].rank} has ended its part, and the others wait for it: it had less to do than they"
+        fix = f"xectool diagnose run {quoted(facts)}"
+        return Hang("XT-HANG-RANK", verdict, why, fix, rank=left[0].rank, pid=left[0].pid)
     verdict = "every rank is inside the same collective, and none comes out: the connection between them"
     return Hang("XT-HANG-TRANSPORT", verdict, why, "xectool diagnose distributed")
 
@@ -167,21 +171,26 @@ def _waits_for_data(facts: RunFacts, rank: RankFacts) -> Hang | None:
         return _works(facts, rank)
     worst = max(readers, key=lambda item: item.slot.age_s)
     where = f"{worst.reading} for {worst.slot.age_s:.1f} s"
-    kernel = _kernel_line(worst.view)
+    kernel = kernel_line(worst.view)
     why = (f"rank {rank.page.rank} waits for events, process {worst.slot.pid} reads {where}", kernel)
     number, pid = rank.page.rank, worst.slot.pid
     if worst.view.is_busy:
         verdict = f"process {worst.slot.pid} works on {worst.reading}: slow, not stuck"
         return Hang(
-            "XT-HANG-SLOW", verdict, why, f"xectool diagnose loader {facts.run_dir}/config.yaml", False, number, pid
+            "XT-HANG-SLOW", verdict, why, f"xectool diagnose loader {quoted(facts, 'config.yaml')}", False, number, pid
         )
     if _LOCK.search(worst.view.waits_in) and worst.view.pid != rank.page.pid:
         verdict = f"process {worst.slot.pid} waits for a lock while it reads {worst.reading}"
-        stacks = f"xectool diagnose stacks {facts.run_dir}"
-        return Hang("XT-HANG-READER-LOCK", verdict, (*why, *_line(rank)), stacks, rank=number, pid=pid)
+        stacks = f"xectool diagnose stacks {quoted(facts)}"
+        return Hang("XT-HANG-READER-LOCK", verdict, (*why, *stack_line(rank)), stacks, rank=number, pid=pid)
     verdict = f"process {worst.slot.pid} is stuck in the file system: {worst.reading}"
     return Hang(
-        "XT-HANG-READER-IO", verdict, why, f"timeout 10 head -c 1000000 {worst.file} | wc -c", rank=number, pid=pid
+        "XT-HANG-READER-IO",
+        verdict,
+        why,
+        f"timeout 10 head -c 1000000 {quote(worst.file)} | wc -c",
+        rank=number,
+        pid=pid,
     )
 
 
@@ -190,7 +199,7 @@ def _reader_gone(facts: RunFacts, rank: RankFacts, reader: Reader) -> Hang:
     verdict = f"loader process {reader.slot.pid} of rank {rank.page.rank} is gone{doing}"
     kills = f"processes killed for lack of memory since the machine started: {max(facts.oom_kills, 0)}"
     memory = f"it last held {max(reader.slot.rss_bytes, 0) / 1e9:.2f} GB"
-    fix = f"xectool diagnose run {facts.run_dir}"
+    fix = f"xectool diagnose run {quoted(facts)}"
     return Hang("XT-HANG-READER-DEAD", verdict, (memory, kills), fix, rank=rank.page.rank, pid=reader.slot.pid)
 
 
@@ -203,10 +212,9 @@ def _saves(facts: RunFacts, rank: RankFacts) -> Hang | None:
     verdict = (
         f"the file system does not take the checkpoint of rank {rank.page.rank}: nothing written for {age_s:.0f} s"
     )
-    seen = (_kernel_line(view), *_line(rank))
-    next_line = (
-        f"timeout 10 dd if=/dev/zero of={facts.run_dir}/.probe bs=1M count=8 conv=fsync; rm {facts.run_dir}/.probe"
-    )
+    seen = (kernel_line(view), *stack_line(rank))
+    probe = quote(f"{facts.run_dir}/.probe")
+    next_line = f"timeout 10 dd if=/dev/zero of={probe} bs=1M count=8 conv=fsync; rm {probe}"
     return Hang("XT-HANG-CHECKPOINT", verdict, seen, next_line, rank=rank.page.rank, pid=view.pid)
 
 
@@ -228,12 +236,12 @@ def _starts(facts: RunFacts, rank: RankFacts) -> Hang | None:
     view, page = rank.view, rank.page
     if view.is_busy or view.read_bytes_per_s > READS_BYTES_PER_S:
         verdict = f"rank {page.rank} is still starting: {page.phase} for {page.phase_age_s:.0f} s, and busy"
-        why = (f"{view.cpu_share:.0%} of a core, {view.read_bytes_per_s / 1e6:.1f} MB/s", *_line(rank))
+        why = (f"{view.cpu_share:.0%} of a core, {view.read_bytes_per_s / 1e6:.1f} MB/s", *stack_line(rank))
         return Hang("XT-HANG-STARTING", verdict, why, "", False, page.rank, view.pid)
-    if _in_file_system(view):
+    if in_file_system(view):
         verdict = f"rank {page.rank} cannot open its files: {page.phase} for {page.phase_age_s:.0f} s"
-        fix = f"xectool check-data --config {facts.run_dir}/config.yaml"
-        return Hang("XT-HANG-OPEN", verdict, (_kernel_line(view), *_line(rank)), fix, rank=page.rank, pid=view.pid)
+        fix = f"xectool check-data --config {quoted(facts, 'config.yaml')}"
+        return Hang("XT-HANG-OPEN", verdict, (kernel_line(view), *stack_line(rank)), fix, rank=page.rank, pid=view.pid)
     return None
 
 
@@ -244,10 +252,10 @@ def _works(facts: RunFacts, rank: RankFacts) -> Hang | None:
     verdict = (
         f"rank {page.rank} computes: {page.phase} for {page.phase_age_s:.1f} s, usually below {rank.usual_s:.1f} s"
     )
-    why = (f"{rank.view.cpu_share:.0%} of a core", *_line(rank))
+    why = (f"{rank.view.cpu_share:.0%} of a core", *stack_line(rank))
     bad = page.phase_age_s > rank.limit_s
     return Hang(
-        "XT-HANG-SLOW", verdict, why, f"xectool diagnose modules {facts.run_dir}", bad, page.rank, rank.view.pid
+        "XT-HANG-SLOW", verdict, why, f"xectool diagnose modules {quoted(facts)}", bad, page.rank, rank.view.pid
     )
 
 
@@ -255,41 +263,14 @@ def _holds_interpreter(facts: RunFacts, rank: RankFacts) -> Hang:
     page = rank.page
     since = f"no thread of it has run for {page.heartbeat_age_s:.0f} s"
     verdict = f"rank {page.rank} hangs in compiled code that holds the interpreter: {since}"
-    why = (_kernel_line(rank.view), *_line(rank))
+    why = (kernel_line(rank.view), *stack_line(rank))
     return Hang(
-        "XT-HANG-GIL", verdict, why, f"xectool diagnose stacks {facts.run_dir} --native", rank=page.rank, pid=page.pid
+        "XT-HANG-GIL", verdict, why, f"xectool diagnose stacks {quoted(facts)} --native", rank=page.rank, pid=page.pid
     )
 
 
 def _stuck(facts: RunFacts, rank: RankFacts) -> Hang:
     page = rank.page
     verdict = f"rank {page.rank} stands in {page.phase} for {page.phase_age_s:.1f} s and does nothing"
-    why = (_kernel_line(rank.view), *_line(rank))
-    return Hang("XT-HANG-STUCK", verdict, why, f"xectool diagnose stacks {facts.run_dir}", rank=page.rank, pid=page.pid)
-
-
-def _place(rank: RankFacts) -> str:
-    page = rank.page
-    doing = (
-        f"{page.collective} #{page.collective_seq}" if page.phase == "collective" and page.collective else page.phase
-    )
-    return f"{doing} at step {page.step} for {page.phase_age_s:.1f} s"
-
-
-def _in_file_system(view: ProcessView) -> bool:
-    return view.state == "uninterruptible" or bool(_IO.search(view.waits_in))
-
-
-def _kernel_line(view: ProcessView) -> str:
-    waits = f", waits in {view.waits_in}" if view.waits_in else ""
-    moved = (view.read_bytes_per_s + view.written_bytes_per_s) / 1e6
-    work = f"{view.cpu_share:.0%} of a core, {moved:.1f} MB/s"
-    return f"kernel: process {view.pid} is {view.state}{waits}, {work}"
-
-
-def _line(rank: RankFacts) -> tuple[str, ...]:
-    """Return where its training thread stands: the innermost calls that say something."""
-    main = rank.stacks.main
-    if main is None or not main.frames:
-        return ((f"no stack: {rank.stacks.problem}"),) if rank.stacks.problem else ()
-    return ("stack: " + " < ".join(str(frame) for frame in main.frames[:4]),)
+    why = (kernel_line(rank.view), *stack_line(rank))
+    return Hang("XT-HANG-STUCK", verdict, why, f"xectool diagnose stacks {quoted(facts)}", rank=page.rank, pid=page.pid)

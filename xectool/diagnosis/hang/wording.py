@@ -1,0 +1,49 @@
+"""How a verdict on a hang says where a rank stands."""
+
+from __future__ import annotations
+
+import re
+from shlex import quote
+from typing import Final
+
+from xectool.diagnosis.hang.facts import RankFacts, RunFacts
+from xectool.diagnosis.hang.kernel import ProcessView
+
+_IO: Final = re.compile(
+    r"nfs|rpc|lustre|ll_|cl_|gpfs|fuse|ceph|wait_for_partner|rwsem|io_schedule|folio|wait_on_|blk|jbd2|ext4|xfs|pipe_|fifo"
+)
+
+
+def quoted(facts: RunFacts, *parts: str) -> str:
+    """Return the run directory, or a file in it, as a shell takes it."""
+    return quote("/".join((str(facts.run_dir), *parts)))
+
+
+def place(rank: RankFacts) -> str:
+    """Return what a rank is doing, where and since when."""
+    page = rank.page
+    doing = (
+        f"{page.collective} #{page.collective_seq}" if page.phase == "collective" and page.collective else page.phase
+    )
+    return f"{doing} at step {page.step} for {page.phase_age_s:.1f} s"
+
+
+def in_file_system(view: ProcessView) -> bool:
+    """Return whether the kernel waits for a file system on behalf of a process."""
+    return view.state == "uninterruptible" or bool(_IO.search(view.waits_in))
+
+
+def kernel_line(view: ProcessView) -> str:
+    """Return what the kernel says of a process."""
+    waits = f", waits in {view.waits_in}" if view.waits_in else ""
+    moved = (view.read_bytes_per_s + view.written_bytes_per_s) / 1e6
+    work = f"{view.cpu_share:.0%} of a core, {moved:.1f} MB/s"
+    return f"kernel: process {view.pid} is {view.state}{waits}, {work}"
+
+
+def stack_line(rank: RankFacts) -> tuple[str, ...]:
+    """Return where its training thread stands: the innermost calls that say something."""
+    main = rank.stacks.main
+    if main is None or not main.frames:
+        return ((f"no stack: {rank.stacks.problem}"),) if rank.stacks.problem else ()
+    return ("stack: " + " < ".join(str(frame) for frame in main.frames[:4]),)
