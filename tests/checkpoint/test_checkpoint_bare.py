@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from xectool.config.root import KINDS, RunConfig
 from xectool.detector import geometry
 from xectool.errors import CheckpointError
 from xectool.models import build_model
-from xectool.training.resume import meaning_differences
+from xectool.training.resume import meaning_differences, require_resumable, start_options
 from xectool.training.state import load_weights
 
 SIZES: dict[str, Any] = {"encoder_dim": 32, "num_fusion_layers": 1, "dim_feedforward": 48, "geometry": "compat"}
@@ -73,6 +74,23 @@ def test_bare_weights_of_another_encoder_are_refused_with_the_keys(bare: Path, m
 def test_the_older_systems_own_checkpoints_start_training_as_they_are(reference_dir: Path) -> None:
     path = reference_dir / "checkpoints" / "mae_small_checkpoint_best_stripped.pth"
     assert store.load_start(path).config == store.load(path).config
+
+
+def test_an_older_checkpoint_tells_how_a_run_starts_from_it(tmp_path: Path) -> None:
+    """It cannot be resumed; the options in the message make a network that its weights fit."""
+    older = config()
+    meta = {"kind": "regressor", "config": older.to_dict()}
+    checkpoint = Checkpoint(meta, build_model(older).state_dict(), origin="older regressor")
+    ours = config(geometry="physical", num_fusion_layers=2)
+    with pytest.raises(CheckpointError, match="of the older system") as refused:
+        require_resumable(ours, checkpoint, None, tmp_path / "old.pth")  # type: ignore[arg-type]  # no data is read
+    assert "without --resume: --set checkpoint.init_from=" in refused.value.fix
+    words = shlex.split(refused.value.fix.partition("without --resume: ")[2])[3::2]
+    assert sorted(words) == ["model.geometry=compat", "model.num_fusion_layers=1"]
+    fix = start_options(ours, checkpoint, tmp_path / "old.pth")
+    with pytest.raises(CheckpointError, match="do not fit") as misfit:
+        load_weights(build_model(ours), checkpoint.weights(), fix)
+    assert misfit.value.fix == fix
 
 
 def test_what_is_no_checkpoint_is_refused_as_a_start_too(tmp_path: Path) -> None:

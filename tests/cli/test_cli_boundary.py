@@ -63,6 +63,8 @@ def test_error_document_carries_the_finding(capfd: pytest.CaptureFixture[str]) -
         (["diagnose", "query", "/nowhere", "SELECT 1"], "diagnose query", ""),
         (["diagnose", "query"], "diagnose query", "xectool diagnose query --help"),
         (["diagnose", "qery"], "diagnose", "xectool diagnose --help"),
+        (["trian", "config.yaml"], "trian", "xectool --help"),
+        ([], "", "xectool --help"),
         (["export"], "export", "xectool export --help"),
     ],
 )

@@ -63,6 +63,13 @@ def test_setting_a_key_changes_what_is_judged(files: Path, xectool: Callable[...
     assert "data.npho_branch=npho" in first["fix"]
 
 
+def test_names_are_told_without_a_configuration_too(files: Path, xectool: Callable[..., Any]) -> None:
+    run = xectool("check-data", files / "train.root", "--set", "data.npho_branch=nphoo", "--json")
+    assert (run.code, run.document["findings"][0]["code"]) == (1, "DAT-04")
+    run = xectool("check-data", files / "train.root", "--set", "data.nphobranch=npho", "--json")
+    assert (run.code, run.document["findings"][0]["code"]) == (2, "CFG-01")
+
+
 def test_training_and_validation_on_the_same_file_is_bad(files: Path, xectool: Callable[..., Any]) -> None:
     run = xectool("check-data", files / "train.root", "--against", files / "train.root", "--json")
     assert (run.code, run.document["findings"][0]["code"]) == (1, "DAT-20")

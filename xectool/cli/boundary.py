@@ -39,7 +39,7 @@ def run(app: Callable[..., Any], argv: Sequence[str]) -> int:
     except render.AlreadyShown as shown:
         return shown.exit_code
     except TyperException as error:
-        output.usage_error(error.format_message())
+        output.usage_error(error.format_message() or "no command is given", _helping(app, argv))
         return EXIT_USER
     except (KeyboardInterrupt, Abort):
         return _interrupted(output)
@@ -82,6 +82,13 @@ def _command_of(app: Callable[..., Any], argv: Sequence[str]) -> str:
         known = {command.name for command in groups["diagnose"].registered_commands}
         return " ".join(words[: 2 if known.intersection(words[1:2]) else 1])
     return words[0] if words else ""
+
+
+def _helping(app: Callable[..., Any], argv: Sequence[str]) -> str:
+    """Return the command whose help lists what may be written: none for a word that is no command."""
+    groups, commands = getattr(app, "registered_groups", ()), getattr(app, "registered_commands", ())
+    word = _command_of(app, argv)
+    return word if word.partition(" ")[0] in {item.name for item in (*groups, *commands)} else ""
 
 
 def _keep_traceback() -> str:

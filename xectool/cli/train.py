@@ -15,6 +15,12 @@ from xectool.errors import EXIT_INTERRUPTED, EXIT_OK
 if TYPE_CHECKING:
     from xectool.engine.train_result import TrainResult
 
+_DONE = {
+    "max_steps": "stopped after the steps asked for",
+    "early_stopped": "stopped early, no epoch was better for training.early_stop_patience",
+    "dry_run": "checked, nothing trained and nothing written; it would be",
+}
+
 
 def train(
     config: Annotated[str, typer.Argument(metavar="CONFIG", help="YAML configuration; see: xectool config init")],
@@ -72,15 +78,12 @@ def _show(result: TrainResult, config: str, json: bool) -> None:
     if result.status == "interrupted":
         output.interrupted(result.as_dict(), fix=f"go on with: xectool train {config} --resume {result.run_dir}")
         raise AlreadyShown(EXIT_INTERRUPTED)
+    done = _DONE.get(result.status, result.status)
     best = f", best epoch {result.best_epoch} of {result.epochs}" if result.best_epoch else ""
+    rows, columns = result.headline_rows(), ["metric", "network", "conventional"]
+    title = f"{done}: {result.run_dir}{best}"
     output.result(
         result.as_dict(),
         findings=result.findings,
-        human=lambda screen: screen.print(
-            table(
-                f"{result.status}: {result.run_dir}{best}",
-                ["metric", "network", "conventional"],
-                result.headline_rows(),
-            )
-        ),
+        human=lambda screen: screen.print(table(title, columns, rows)) if rows else screen.print(title, markup=False),
     )

@@ -6,6 +6,6 @@ from xectool.config.section import OptionalStr, Section, knob
 
 
 class ExportConfig(Section):
-    """Exports at the end of training."""
+    """Exports of the older system at the end of training."""
 
-    onnx: OptionalStr = knob(None, "File name of an ONNX export in the run directory; null for none")
+    onnx: OptionalStr = knob(None, "No effect, kept for older files: `xectool export CKPT` writes the ONNX file")

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from xectool.config.data_rules import DATA_RULES
-from xectool.config.document import Document, read_document
+from xectool.config.document import SET, Document, read_document
 from xectool.config.explain import dotted_key, explain
 from xectool.config.guard_rules import GUARD_RULES
 from xectool.config.invalid import InvalidConfigError, place
@@ -91,6 +91,18 @@ def load_config(path: Path | str, overrides: Sequence[str] = (), platform: Platf
     config, findings = _checked(document, platform)
     origins = {".".join(key): where for key, where in document.origins.items()}
     return LoadedConfig(config, Report((*notes, *findings)), Path(path), origins)
+
+
+def config_from_overrides(overrides: Sequence[str]) -> RunConfig:
+    """Return the configuration that overrides alone describe, for what takes names and constants without a file.
+
+    Raises:
+        ConfigError: An override names no key, or breaks the schema or a rule.
+    """
+    usual = {"kind": "regressor", "tasks": {"energy": {"enabled": True}}}
+    document = Document(SET, {} if any(text.startswith("kind=") for text in overrides) else usual)
+    apply_overrides(document, overrides)
+    return _checked(document, None)[0]
 
 
 def config_from_dict(values: Mapping[str, Any], source: str) -> RunConfig:

@@ -129,7 +129,7 @@ class OptionsTakeEffect(Rule[RunConfig]):
     def check(self, facts: RunConfig) -> Iterator[Finding]:
         """Yield a warning for each option of the older system that this version accepts without acting on it."""
         idle = [
-            ("export.onnx", facts.export.onnx is not None, "training writes checkpoints, and no ONNX file", "null"),
+            ("export.onnx", facts.export.onnx is not None, "`xectool export CKPT` writes the ONNX file", "null"),
         ]
         for key, is_set, reason, default in idle:
             if is_set:

@@ -15,9 +15,7 @@ from xectool.checks.sample import EVENTS_A_FILE, Sample, ScanSettings
 from xectool.checks.sandbox import TIME_LIMIT_S
 from xectool.checks.sharing import Sharing, plan_sharing
 from xectool.config.count_rules import prediction_bytes
-from xectool.config.data import DataConfig
-from xectool.config.load import load_config
-from xectool.config.normalization import NormalizationConfig
+from xectool.config.load import config_from_overrides, load_config
 from xectool.config.platform import available_memory
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.engine.data_report import DataChecked, summarised
@@ -36,7 +34,7 @@ class CheckOptions:
 
     Attributes:
         config: Configuration whose branches, normalisation, tasks and reading are checked too.
-        overrides: ``section.key=value`` strings.
+        overrides: ``section.key=value`` strings; without a configuration, names of branches and constants.
         deep: Read every basket, and the values of every event.
         max_events: Events whose values are read, over all files; default 10 000 a file, all with ``deep``.
         plots: Folder for the sensor map and the histograms.
@@ -75,14 +73,17 @@ def check_data(
     if options.max_events is not None and options.max_events < 1:
         raise UsageError("--max-events has to be at least 1", where="--max-events", fix="--max-events 10k")
     config = load_config(options.config, options.overrides).config if options.config is not None else None
+    settings = config or config_from_overrides(options.overrides)
     paths = expand_inputs(data)
     compared = _compared(options, config)
-    how = _inspection(options, config, len(paths), progress or Silent())
+    how = _inspection(options, settings, len(paths), progress or Silent())
     sample, digests = inspect_sample(paths, how)
     facts = DataFacts(how.settings, sample, config)
     facts.repeated, facts.copies = repeated_events(sample, how)
     if compared:
-        facts.other, _ = inspect_sample(compared, _inspection(options, config, len(compared), how.progress, other=True))
+        facts.other, _ = inspect_sample(
+            compared, _inspection(options, settings, len(compared), how.progress, other=True)
+        )
         facts.shared, facts.shared_files = shared_events(sample, facts.other, how)
     if config is not None:
         _look_at_use(facts, config)
@@ -98,20 +99,16 @@ def _compared(options: CheckOptions, config: RunConfig | None) -> list[str]:
 
 
 def _inspection(
-    options: CheckOptions, config: RunConfig | None, num_files: int, progress: Progress, other: bool = False
+    options: CheckOptions, config: RunConfig, num_files: int, progress: Progress, other: bool = False
 ) -> Inspection:
     most: int | None = EVENTS_A_FILE
     if options.max_events is not None:
         most = max(1, -(-options.max_events // num_files))
     elif options.deep:
         most = None
-    tasks = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) and not other else ()
-    settings = ScanSettings(
-        config.data if config is not None else DataConfig(),
-        config.normalization if config is not None else NormalizationConfig(),
-        tasks,
-        most,
-    )
+    is_asked = options.config is not None and not other
+    tasks = tuple(config.tasks.enabled()) if is_asked and isinstance(config, RegressorConfig) else ()
+    settings = ScanSettings(config.data, config.normalization, tasks, most)
     return Inspection(settings, options.deep, options.write_digest and not other, options.time_limit_s, progress)
 
 

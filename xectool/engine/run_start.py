@@ -17,7 +17,7 @@ from xectool.training.memory_faults import memory_faults
 from xectool.training.parts import RunParts
 from xectool.training.progress import Observer
 from xectool.training.rank_agreement import data_facts, require_agreement
-from xectool.training.resume import adopt_resolved, meaning_differences, require_resumable
+from xectool.training.resume import adopt_resolved, meaning_differences, require_resumable, start_options
 from xectool.training.run_dir import RunPlace, choose_place
 from xectool.training.state import Progress, load_weights, restore
 
@@ -55,7 +55,8 @@ def start_from(parts: RunParts, path: Path, observer: Observer) -> dict[str, Any
     """Load all weights of a model of the same kind, or the encoder of one of another kind; return what was loaded."""
     source = store.load_start(path)
     if source.kind == parts.config.kind:
-        load_weights(parts.model, source.weights("best"))
+        fitting = start_options(parts.config, source, path)
+        load_weights(parts.model, source.weights("best"), fix=f"describe the network as the checkpoint does: {fitting}")
         observer.message(f"all weights loaded from {path}")
         differing = [key for key, _, _ in meaning_differences(parts.config, source)] if source.config else []
         if differing:

@@ -83,7 +83,7 @@ def list_runs(root: Path | str = "artifacts", tracking_uri: str | None = None) -
         return RunsResult(tracking_uri, tuple(_mlflow_row(run) for run in mlflow_runs(tracking_uri)))
     place = Path(root).expanduser()
     if not place.is_dir():
-        raise UsageError("no such directory", where=str(place), fix="xectool runs --root DIRECTORY_OF_YOUR_RUNS")
+        raise UsageError("there are no runs here: no such directory", where=str(place), fix="xectool runs --root DIR")
     rows = (_row(path) for path in _run_dirs(place))
     return RunsResult(str(place), tuple(sorted(rows, key=lambda row: row.started)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from xectool.config.tasks import TASK_UNITS
 from xectool.findings import Finding
 
 # What the final table shows: the network's metric, and that of the conventional estimator on the same events.
@@ -57,9 +58,10 @@ class TrainResult:
         return {name: value for name, value in vars(self).items() if name != "findings"}
 
     def headline_rows(self) -> list[tuple[str, object, object]]:
-        """Return metric, network and conventional estimator, a row a task."""
+        """Return metric with its unit, network and conventional estimator, a row a task."""
+        units = {f"baseline_{task}": f" [{unit}]" for task, unit in TASK_UNITS.items()}
         return [
-            (metric, self.metrics[metric], self.metrics.get(baseline, ""))
+            (f"{metric}{units.get(baseline, '')}", self.metrics[metric], self.metrics.get(baseline, ""))
             for metric, baseline in HEADLINES.items()
             if metric in self.metrics
         ]

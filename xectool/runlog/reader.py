@@ -47,7 +47,7 @@ class RunReader:
         _require_own(self.run_dir)
         if not attempts(self.run_dir):
             raise UsageError(
-                "this directory holds no run record",
+                "this directory holds no run record" if self.run_dir.is_dir() else "there is no such directory",
                 where=str(self.run_dir),
                 fix="name the directory of a run; `xectool runs` lists them",
             )

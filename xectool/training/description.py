@@ -31,7 +31,9 @@ def start_facts(parts: RunParts, data: RunData, place: RunPlace, progress: Progr
         "batches": f"{parts.train_loader.plan.num_steps} of {batch} an epoch; effective batch = {effective} "
         "(data.batch_size x training.grad_accum_steps x ranks)",
         "parameters": f"{num_parameters(parts.model, trainable=True):,} trained",
-        "epochs": f"{progress.epoch} to {training.epochs}",
+        "epochs": f"{progress.epoch} to {training.epochs}"
+        if progress.epoch <= training.epochs
+        else f"all {training.epochs} done",
         "execution": parts.execution.notes,
         "note": place.notes,
     }

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from xectool.checkpoint.format import Checkpoint
+from xectool.checkpoint.format import FORMAT_NAME, Checkpoint
 from xectool.config.root import InpainterConfig, MaeConfig, RegressorConfig, RunConfig
 from xectool.config.serialize import inline_yaml
 from xectool.data.events import EventSource
@@ -77,10 +77,11 @@ def require_resumable(
         CheckpointError: The checkpoint holds weights only, or keys differ; the message lists each with both values.
     """
     if not checkpoint.training:
+        lacking = "holds weights only" if checkpoint.origin == FORMAT_NAME else "is of the older system"
         raise CheckpointError(
-            "this checkpoint holds weights only, so a run cannot resume from it",
+            f"this checkpoint {lacking}, so a run cannot resume from it",
             where=str(path),
-            fix=f"start a new run from its weights: --set checkpoint.init_from={path}",
+            fix=f"start a new run from its weights, without --resume: {start_options(config, checkpoint, path)}",
             code="XT-CKPT-NO-TRAINING",
         )
     current, saved = config.to_dict(), checkpoint.config
@@ -114,6 +115,14 @@ def differences(saved: Any, current: Any, key: str) -> Iterator[tuple[str, Any, 
             yield from differences(saved.get(name), current.get(name), f"{key}.{name}")
     elif _frozen(saved) != _frozen(current):
         yield key, saved, current
+
+
+def start_options(config: RunConfig, checkpoint: Checkpoint, path: Path) -> str:
+    """Return the options that start a new run from the weights of a checkpoint, seeing events as it does."""
+    is_same = bool(checkpoint.config) and checkpoint.kind == config.kind
+    found = meaning_differences(config, checkpoint) if is_same else []
+    fitting = [_as_saved(key, saved) for key, saved, _ in found if key.startswith(("model.", "normalization."))]
+    return " ".join([f"--set {shlex.quote(f'checkpoint.init_from={path}')}", *fitting])
 
 
 def _refusal(effect: str, differing: list[tuple[str, Any, Any]], path: Path) -> CheckpointError:

@@ -19,6 +19,8 @@ from xectool.errors import CheckpointError
 from xectool.training.epoch_stats import EpochStats
 from xectool.training.parts import RunParts
 
+_SAVED_CONFIG = "use the configuration saved beside the checkpoint (config.yaml)"
+
 
 @dataclass
 class Progress:
@@ -117,8 +119,13 @@ def restore(parts: RunParts, checkpoint: Checkpoint) -> Progress:
     return Progress(**saved)
 
 
-def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
+def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], fix: str = _SAVED_CONFIG) -> None:
     """Load weights that must fit exactly.
+
+    Args:
+        model: Network to load them into.
+        weights: Its state dict.
+        fix: What the user does where they do not fit.
 
     Raises:
         CheckpointError: Keys or shapes differ; the message counts and names them.
@@ -136,7 +143,7 @@ def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> No
             f"the weights do not fit the configured model: {len(missing)} keys missing {missing[:3]}, "
             f"{len(unexpected)} unexpected {unexpected[:3]}, {len(reshaped)} of another shape {reshaped[:3]}",
             where="model section of the configuration",
-            fix="use the configuration saved beside the checkpoint (config.yaml)",
+            fix=fix,
             code="XT-CKPT-MISMATCH",
         )
     model.load_state_dict(weights)
