@@ -18,8 +18,16 @@ from xectool import engine
 from xectool.config.platform import Platform
 from xectool.engine import engines
 from xectool.engine.engines import ONNX, Engine, Request, choose_engine
-from xectool.engine.loading import LoadedModel, events_at_once, load_checkpoint, open_events, ready_model
+from xectool.engine.loading import (
+    LoadedModel,
+    events_at_once,
+    load_checkpoint,
+    open_events,
+    ready_model,
+    served_in_order,
+)
 from xectool.errors import CheckpointError, DeviceError, OutputsDiffer, UsageError
+from xectool.training.evaluate import run_model
 
 SHARE = 1e-5
 """Of a resolution, by which engines may differ."""
@@ -178,12 +186,21 @@ def test_engine_that_cannot_work_is_named_and_eager_goes_on(
         asked(exported, events, "onnx")
 
 
-@pytest.mark.usefixtures("many")
-def test_reduced_precision_is_not_raced_against_float32(exported: Any, events: Path) -> None:
-    loaded = loaded_from(exported.checkpoint)
-    reduced = replace(loaded, execution=replace(loaded.execution, autocast_dtype=torch.bfloat16))
-    found = choose_engine(reduced, Request(exported.checkpoint, "auto", "auto", 2), source_of(loaded, events))
-    assert (found.loaded.engine, "reduced precision" in found.reason) == ("eager", True)
+def test_network_trained_in_reduced_precision_predicts_in_float32(exported: Any, events: Path) -> None:
+    stored = load_checkpoint(exported.checkpoint, "auto")
+    trained = {**stored.config, "training": {**stored.config["training"], "amp": "bf16"}}
+    reduced = ready_model(replace(stored, meta={**stored.meta, "config": trained}), exported.checkpoint, "auto", "cpu")
+    rounding = replace(reduced, execution=replace(reduced.execution, autocast_dtype=torch.bfloat16))
+
+    def energies(loaded: LoadedModel) -> Tensor:
+        source = source_of(loaded, events)
+        with served_in_order(loaded, source, 8) as loader:
+            predicted = run_model(loaded.network, loaded.task, loader.epoch(0), loaded.execution)
+            return torch.cat([outputs["energy"].float() for _, outputs in predicted])
+
+    exact = energies(loaded_from(exported.checkpoint))
+    assert torch.equal(energies(reduced), exact)
+    assert not torch.allclose(energies(rounding), exact, rtol=1e-4)  # what autocast would do
 
 
 def test_compiled_network_with_other_numbers_is_refused(

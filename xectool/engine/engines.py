@@ -36,8 +36,7 @@ FEWEST_BATCHES: Final = 300
 """Below, timing a trial batch costs more than 1 % of the prediction."""
 _LEAST_GAIN: Final = 1.05  # what two timings of the same engine differ by
 _TIMINGS: Final = 2
-_LARGEST_DIFFERENCE: Final = 1e-4  # of the largest output, in float32
-_LARGEST_REDUCED: Final = 0.05  # bfloat16 keeps 8 bits, and a network adds up its rounding
+_LARGEST_DIFFERENCE: Final = 1e-4  # of the largest output
 
 
 @dataclass(frozen=True)
@@ -164,8 +163,6 @@ def _raced(other: str, loaded: LoadedModel, request: Request, source: EventSourc
     if PREPARING_S[other] > LARGEST_SHARE * eager_s * num_batches:
         reason = f"{took}, and getting {other} ready about {PREPARING_S[other]:.0f} s"
         return Engine(loaded, loaded.network, reason)
-    if other == ONNX and loaded.execution.autocast_dtype is not None:
-        return Engine(loaded, loaded.network, f"{ONNX} computes in float32, this checkpoint in reduced precision")
     try:
         found = _prepared(other, loaded, request, source)
     except XecError as error:
@@ -184,9 +181,8 @@ def _prepared(name: str, loaded: LoadedModel, request: Request, source: EventSou
         return Engine(found, found.network, "asked for")
     with _told_of_the_option():
         forward = _as_compiled(loaded, min(request.batch_size, source.num_events))
-        reduced = loaded.execution.autocast_dtype is not None
         difference = _trial(loaded, request, source).difference(loaded.network, forward)
-    if not difference <= (_LARGEST_REDUCED if reduced else _LARGEST_DIFFERENCE):  # NaN must count as different
+    if not difference <= _LARGEST_DIFFERENCE:  # NaN must count as different
         raise OutputsDiffer(
             f"the compiled network gives other numbers: {difference:.2g} of the largest",
             where="--engine compiled",
@@ -220,7 +216,7 @@ def _as_onnx(loaded: LoadedModel, request: Request) -> LoadedModel:
 
 def _as_compiled(loaded: LoadedModel, batch_size: int) -> Forward:
     """Return the network compiled for whole batches; the last, shorter one is computed eagerly, not compiled for."""
-    section = loaded.config.training.model_copy(update={"compile": "default"})
+    section = loaded.config.training.model_copy(update={"compile": "default", "amp": "off"})
     wanted = loaded.config.model_copy(update={"training": section})
     for found in CompileOnArm().check(Situation(wanted, Platform.detect())):
         if found.severity is Severity.ERROR:

@@ -138,8 +138,7 @@ def filler(loaded: LoadedModel) -> Fill:
 
     @torch.inference_mode()
     def fill(npho: Tensor, time: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        with loaded.execution.autocast():
-            return network.inpaint(npho, time, mask)
+        return network.inpaint(npho, time, mask)
 
     return fill
 
