@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,7 +43,8 @@ def verdict_of(ending: Ending, config: str | Path) -> TrainResult:
     """Return the result of the first rank.
 
     Raises:
-        XecError: The error of the rank that failed first; a rank that was killed is named with pid and signal.
+        XecError: The error of the rank that ended first of those with one of their own; a rank that was killed is
+            named with pid and signal.
         KeyboardInterrupt: The ranks were interrupted before they could end by themselves.
     """
     outcomes = {rank: read_outcome(ending.directory, rank) for rank in range(ending.nproc)}
@@ -54,7 +56,7 @@ def verdict_of(ending: Ending, config: str | Path) -> TrainResult:
         raise _death(*killed, ending, config)
     own = {rank: outcome for rank, outcome in outcomes.items() if _is_cause(outcome)}
     if own:
-        rank = next(iter(own))
+        rank = min(own, key=lambda one: (_ended_at(ending, one), one))
         facts = dict(own[rank]["error"])
         if len(own) == 1 and ending.nproc > 1:
             facts["where"] = f"rank {rank}: {facts['where']}"
@@ -71,6 +73,12 @@ def _killed(ending: Ending) -> tuple[int, ProcessFailure] | None:
         if failure.exitcode < 0 and not by_launcher:
             return rank, failure
     return None
+
+
+def _ended_at(ending: Ending, rank: int) -> float:
+    """Return when a rank failed, in s since 1970; infinite where the launcher has not seen it fail."""
+    failure = ending.failures.get(rank)
+    return float(failure.timestamp) if failure is not None else math.inf
 
 
 def _is_cause(outcome: Mapping[str, Any]) -> bool:

@@ -77,13 +77,12 @@ class Word(IntEnum):
     DEVICE_BYTES = 24
     DEVICE_RESERVED_BYTES = 25
     CHILDREN = 26
-    ALARM = 27
+    UNUSED_27 = 27
     DROPPED = 28
     OWN_NS = 29
     STEPS_NS = 30
     CONTROL_SEQ = 31
     CONTROL_STEP = 32
-    CONTROL_ACK = 33
 
 
 _UNKNOWN: Final = (
