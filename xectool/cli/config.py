@@ -56,10 +56,11 @@ def check(
     from xectool import engine
 
     result = engine.config.check(config, set_ or (), deep=deep)
+    said = f"{config}: sound, {len(result.findings)} remarks" + ("" if deep else "; --deep looks for its files too")
     Output("config", json).result(
         result.config,
         findings=tuple(result.findings),
-        human=lambda screen: screen.print(f"{config}: sound, {len(result.findings)} remarks", markup=False),
+        human=lambda screen: screen.print(said, markup=False),
     )
 
 
