@@ -117,13 +117,28 @@ def test_steps_taken_back_by_a_resume_do_not_count(course: Any, write_run: Write
     assert [attempt.resumed_after for attempt in found.attempts] == [None, 40]
 
 
-def test_a_second_start_over_saved_progress_is_a_silent_restart(course: Any, write_run: Write) -> None:
-    place = write_run(course(steps=80))
+def begin_anew(place: Path, end: str) -> None:
     with RunWriter(place) as writer:
         for number in range(1, 21):
             writer.step(step(number))
-        writer.event("finished", "finished")
-    assert diagnose(gather(place)).causes[0].code == "XT-RESTART"
+        writer.event(end, end, step=20)
+
+
+@pytest.mark.parametrize("end", ["killed", "failed"])
+def test_a_second_start_over_saved_progress_is_a_silent_restart(course: Any, write_run: Write, end: str) -> None:
+    place = write_run(course(steps=80, end=end))
+    begin_anew(place, "finished")
+    assert "XT-RESTART" in [cause.code for cause in diagnose(gather(place)).causes]
+
+
+@pytest.mark.parametrize("end", ["finished", "interrupted"])
+def test_a_new_start_after_an_end_is_meant(course: Any, write_run: Write, end: str) -> None:
+    place = write_run(course(steps=80, end=end))
+    begin_anew(place, "failed")
+    begin_anew(place, "finished")  # what the second attempt had not saved is not lost in the third
+    found = gather(place)
+    assert [attempt.end for attempt in found.attempts] == [end, "failed", "finished"]
+    assert "XT-RESTART" not in [cause.code for cause in diagnose(found).causes]
 
 
 def test_broken_files_cost_only_what_they_would_have_said(course: Any, write_run: Write) -> None:

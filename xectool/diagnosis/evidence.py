@@ -27,7 +27,7 @@ from xectool.diagnosis.incidents import Incident, read_incidents
 from xectool.runlog.layout import StepBlock
 from xectool.runlog.manifest import MANIFEST_FILE
 from xectool.runlog.reader import RunReader, RunStatus
-from xectool.runlog.records import AttemptRecord, EpochRecord, EventRecord, Record, StepRecord
+from xectool.runlog.records import END_KINDS, AttemptRecord, EpochRecord, EventRecord, Record, StepRecord
 from xectool.runlog.storage import attempt_dir, attempts, open_source
 
 MAX_EVENTS_PER_KIND: Final = 400  # of one kind; enough to see a pattern, and a bound on memory
@@ -45,6 +45,7 @@ class Attempt:
         resumed_after: Step it goes on from; None where it starts from nothing.
         first_step: First step that counts, 0 without any.
         reached: Last step that any of its records names, also where later attempts took it back.
+        end: Its last word, ``finished``, ``interrupted`` or ``failed``; empty while it runs and where it was killed.
     """
 
     number: int
@@ -52,6 +53,7 @@ class Attempt:
     resumed_after: int | None = None
     first_step: int = 0
     reached: int = 0
+    end: str = ""
 
 
 @dataclass(frozen=True)
@@ -274,6 +276,8 @@ class _Collector:
         self._reached(record.step)
         if record.kind == "resume":
             self.attempts[-1].resumed_after = record.step
+        elif record.kind in END_KINDS:
+            self.attempts[-1].end = record.kind
         elif record.kind == "rewind":
             # What follows repeats steps on purpose.
             self._last_step, self._last_place = int(record.data.get("to_step", 0)), (0, 0)

@@ -17,6 +17,7 @@ from xectool.diagnosis.statistics import median, spread
 _AROUND: Final = 10  # steps before and after a resume that are compared
 _WORTH_STEPS: Final = 1  # a checkpoint that was left behind holds at least so many
 _BACK_SHARE: Final = 0.5  # of the way back to where the run began
+_MEANT: Final = ("finished", "interrupted")
 _CLEAR: Final = 5.0  # robust deviations by which the jump must exceed the noise of single batches
 
 
@@ -32,8 +33,8 @@ class SilentRestart(DiagnosisRule):
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Look for attempts without a resume after saved progress, and for losses back at where they began."""
-        for earlier, attempt in zip(evidence.attempts, evidence.attempts[1:], strict=False):
-            lines = self._forgotten(evidence, earlier, attempt) or self._untrained(evidence, attempt)
+        for attempt in evidence.attempts[1:]:
+            lines = self._forgotten(evidence, attempt) or self._untrained(evidence, attempt)
             if lines:
                 yield Cause(
                     code=self.code,
@@ -46,16 +47,20 @@ class SilentRestart(DiagnosisRule):
                 )
                 return
 
-    def _forgotten(self, evidence: Evidence, earlier: Attempt, attempt: Attempt) -> list[str]:
-        saved = [
-            event.step
-            for event in evidence.of("checkpoint")
-            if event.time <= attempt.started and event.step >= _WORTH_STEPS
-        ]
-        reached = max([*saved, 0])
-        if attempt.resumed_after is not None or attempt.first_step > 1 or not attempt.first_step or not reached:
+    def _forgotten(self, evidence: Evidence, attempt: Attempt) -> list[str]:
+        """Return how an attempt began at step 1 though one that was killed or failed had saved its progress.
+
+        After a last word that is no failure, a start from nothing is meant: it has to be asked for.
+        """
+        earlier = [item for item in evidence.attempts if item.number < attempt.number and item.reached]
+        if not earlier or earlier[-1].end in _MEANT or attempt.resumed_after is not None or attempt.first_step != 1:
             return []
-        text = f"it starts at step 1 although attempt {earlier.number} had saved step {reached}"
+        begun = max((item.started for item in earlier if item.resumed_after is None), default=0.0)
+        saved = [event.step for event in evidence.of("checkpoint") if begun <= event.time <= attempt.started]
+        reached = max(saved, default=0)
+        if reached < _WORTH_STEPS:
+            return []
+        text = f"it starts at step 1 although attempt {earlier[-1].number} had saved step {reached}"
         return [text, "no resume is recorded between them"]
 
     def _untrained(self, evidence: Evidence, attempt: Attempt) -> list[str]:
