@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from xectool.runlog.json_lines import all_lines
 from xectool.runlog.records import EpochRecord, EventRecord, StepRecord, decode, encode
 
 FLOATS = st.floats(allow_nan=True, allow_infinity=True)
@@ -53,9 +54,32 @@ def test_field_of_a_newer_version_is_skipped_and_a_missing_one_takes_its_default
 
 def test_record_kind_of_a_newer_version_is_no_damage():
     assert decode(b'{"r":"stack","frames":[]}') is None
+    assert decode(b'{"r":["stack"]}') is None
 
 
-@pytest.mark.parametrize("line", [b"[1]", b"{", b'{"r":"step","epoch":1}', b'{"r":"step","step":1,"loss":"x"}'])
+def test_lines_of_wrong_types_are_counted_and_the_rest_is_read(tmp_path):
+    lines = [b'{"r":"event","n":[1],"kind":"a","time":1,"mono":1}', b'{"r":"event","kind":"b","time":1,"mono":{}}',
+             b'{"r":"event","kind":"c","time":1,"mono":1}']  # fmt: skip
+    (tmp_path / "events.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    found = all_lines(tmp_path / "events.jsonl")
+    assert ([line.record.kind for line in found.lines], found.damaged) == (["c"], 2)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[1]",
+        b"{",
+        b'{"r":"step","epoch":1}',
+        b'{"r":"step","step":1,"loss":"x"}',
+        b'{"r":"event","kind":"note","time":null,"mono":1}',
+        b'{"r":"event","kind":"note","time":1,"mono":1,"step":[3]}',
+        b'{"r":"event","kind":"note","time":1,"mono":1,"step":1e400}',
+        b'{"r":"event","kind":"note","time":1,"mono":1,"data":[1]}',
+        b'{"r":"epoch","epoch":1,"step":1,"time":1,"mono":1,"metrics":[1]}',
+        b'{"r":"epoch","epoch":1,"step":1,"time":1,"mono":1,"metrics":{"a":null}}',
+    ],
+)
 def test_line_that_is_no_record_is_refused(line):
     with pytest.raises(ValueError, match=r".+"):
         decode(line)

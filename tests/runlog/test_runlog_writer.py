@@ -8,8 +8,11 @@ import time
 
 import pytest
 from xectool.errors import DiskError, UsageError
+from xectool.runlog.compact import PackedSegment
+from xectool.runlog.json_lines import LineWriter, all_lines
 from xectool.runlog.reader import RunReader
-from xectool.runlog.records import StepRecord
+from xectool.runlog.records import EventRecord, StepRecord
+from xectool.runlog.step_log import Limits
 from xectool.runlog.writer import RunWriter
 
 LOOP = """
@@ -80,6 +83,55 @@ def test_full_disk_costs_events_but_not_the_training(tmp_path):
     assert [event.data["lost"] for event in reader.events() if event.kind == "recorder_gap"] == [10]
     assert reader.status().lost == 10
     assert reader.status().damaged == 0
+
+
+def test_events_beyond_their_limit_are_no_fault_of_the_disk(tmp_path):
+    writer = LineWriter(tmp_path / "events.jsonl", limit_bytes=1 << 20)
+    for number in range(30):
+        writer.append(EventRecord("note", 1.0, 1.0, number, message="x" * 100_000), number)
+    writer.append(EventRecord("finished", 1.0, 1.0, 30), 30)
+    writer.close()
+    gap, last = [line.record for line in all_lines(tmp_path / "events.jsonl").lines][-2:]
+    assert (gap.kind, gap.data["reason"], last.kind) == ("recorder_gap", "limit", "finished")
+    assert gap.data["lost"] == 30 - 11  # eleven of 100 kB are the first to reach 1 MiB
+    assert "disk" not in gap.message
+
+
+LOST_AT_THE_END = """
+import resource, sys, time
+from xectool.runlog.records import StepRecord
+from xectool.runlog.status_page import Word
+from xectool.runlog.step_log import Limits
+from xectool.runlog.writer import RunWriter
+writer = RunWriter(sys.argv[1], limits=Limits(segment_bytes=1 << 14))
+for number in range(1, 401):
+    if number == 200:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8000, resource.RLIM_INFINITY))
+    writer.step(StepRecord(1, number, time.time(), time.monotonic(), 1.0))
+said = writer.status[Word.DROPPED]
+writer.event("finished", step=400)
+writer.close()
+print(writer.dropped, said)
+"""
+
+
+def test_steps_that_are_lost_up_to_the_end_are_said(tmp_path):
+    done = subprocess.run([sys.executable, "-c", LOST_AT_THE_END, tmp_path], capture_output=True, text=True, check=True)
+    lost, said = map(int, done.stdout.split())
+    reader = RunReader(tmp_path)
+    assert lost == said == reader.status().lost > 100
+    assert [event.kind for event in reader.events()][-2:] == ["recorder_gap", "finished"]
+
+
+def test_only_the_first_rank_thins_the_steps_of_all(tmp_path):
+    limits = Limits(segment_bytes=1 << 14, packed_bytes=1)
+    with RunWriter(tmp_path) as first, RunWriter(tmp_path, attempt=1, limits=limits, rank=1) as second:
+        for number in range(1, 301):
+            second.step(step(number))
+            first.step(step(number))
+    packed = sorted((tmp_path / "rec" / "a0001").glob("rank0001*.zst"))
+    assert len(packed) > 1
+    assert {PackedSegment.open(path).stride for path in packed} == {1}
 
 
 def test_run_that_is_being_trained_refuses_a_second_writer(tmp_path):

@@ -51,7 +51,8 @@ class DiskFull(DiagnosisRule):
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Look for refused checkpoints, lost records and too little space."""
-        events = evidence.of(*UNSAVED_KINDS)
+        # A record that has taken its share of the disk leaves events out as well; that is no refusal.
+        events = [event for event in evidence.of(*UNSAVED_KINDS) if event.data.get("reason") != "limit"]
         failure = evidence.failure
         if failure is not None and _DISK.search(failure_text(failure)):
             events = [*events, failure]

@@ -184,6 +184,8 @@ def _write(path: Path, block: StepBlock, bounds: tuple[int, int], stride: int, d
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(descriptor, "wb") as stream:
             stream.write(_HEADER.pack(_MAGIC, len(text)) + text + content)
+            stream.flush()
+            os.fsync(stream.fileno())  # what it was made from is removed next
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)

@@ -15,6 +15,8 @@ from xectool.runlog.records import END_KINDS, EventRecord, Record, decode_conten
 _LOG = logging.getLogger(__name__)
 LIMIT_BYTES: Final = 64 << 20
 """Size from which on events are no longer taken; attempts, epochs and the last word always are."""
+DISK, LIMIT = "disk", "limit"
+"""Why records were lost: the ``reason`` of a ``recorder_gap``."""
 _BLOCK_BYTES: Final = 1 << 20
 
 
@@ -70,6 +72,7 @@ class LineWriter:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._size = 0
         self._gap = 0
+        self._reason = DISK
         self._lock = threading.Lock()
         self.dropped = 0
 
@@ -79,11 +82,13 @@ class LineWriter:
             line = encode(record, after)
             if self._gap:
                 line = encode(self._gap_event(record), after) + line
-            if self._has_room(record) and self._write(line):
-                self._gap = 0
-            else:
-                self._gap += 1
-                self.dropped += 1
+            has_room = self._has_room(record)
+            if has_room and self._write(line):
+                self._gap, self._reason = 0, DISK
+                return
+            self._reason = DISK if has_room else LIMIT
+            self._gap += 1
+            self.dropped += 1
 
     def lost(self, count: int) -> None:
         """Take note of records that another file could not take; the next line says so."""
@@ -118,8 +123,10 @@ class LineWriter:
 
     def _gap_event(self, record: Record) -> EventRecord:
         step = getattr(record, "step", 0)
-        text = f"{self._gap} records were lost: the disk refused them"
-        return EventRecord("recorder_gap", record.time, record.mono, step, message=text, data={"lost": self._gap})
+        limit = f"the events of an attempt have taken their {self._limit >> 20} MiB"
+        text = f"{self._gap} records were lost: {limit if self._reason == LIMIT else 'the disk refused them'}"
+        data = {"lost": self._gap, "reason": self._reason}
+        return EventRecord("recorder_gap", record.time, record.mono, step, message=text, data=data)
 
 
 def read_lines(path: Path, start: int, limit_bytes: int) -> Lines:
@@ -144,7 +151,7 @@ def read_lines(path: Path, start: int, limit_bytes: int) -> Lines:
             content = json.loads(text)
             after = int(content.get("n", 0)) if isinstance(content, dict) else 0
             record = decode_content(content)
-        except ValueError:
+        except (ValueError, TypeError, OverflowError):
             damaged += 1
             continue
         if record is not None:

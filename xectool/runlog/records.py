@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -145,9 +145,7 @@ class EventRecord:
 Record = AttemptRecord | StepRecord | EpochRecord | EventRecord
 
 _KINDS: dict[str, type[Record]] = {kind.tag: kind for kind in (AttemptRecord, StepRecord, EpochRecord, EventRecord)}
-_FLOATS = {kind: {item.name for item in fields(kind) if item.type == "float"} for kind in _KINDS.values()}
-_NAMES = {kind: {item.name for item in fields(kind)} for kind in _KINDS.values()}
-_FLOAT_MAPS = {StepRecord: ("losses", "block_norms"), EpochRecord: ("metrics",)}
+_TYPES = {kind: {item.name: str(item.type) for item in fields(kind)} for kind in _KINDS.values()}
 
 
 def _plain(value: object) -> object:
@@ -210,15 +208,31 @@ def decode_content(content: Any) -> Record | None:
     """
     if not isinstance(content, dict):
         raise ValueError("a record is a JSON object")
-    kind = _KINDS.get(content.pop("r", ""))
+    kind = _KINDS.get(str(content.pop("r", "")))
     if kind is None:
         return None
-    known = {name: value for name, value in content.items() if name in _NAMES[kind]}
-    for name in _FLOATS[kind] & known.keys():
-        known[name] = float(known[name])
-    for values in (name for name in _FLOAT_MAPS.get(kind, ()) if name in known):
-        known[values] = {name: float(value) for name, value in known[values].items()}
+    types = _TYPES[kind]
     try:
-        return kind(**known)
-    except TypeError as error:
+        return kind(**{name: _READERS[types[name]](value) for name, value in content.items() if name in types})
+    except (TypeError, OverflowError) as error:
         raise ValueError(str(error)) from error
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r} is no JSON object")
+    return value
+
+
+def _floats(value: Any) -> dict[str, float]:
+    return {name: float(item) for name, item in _mapping(value).items()}
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "str": str,
+    "Mapping[str, float]": _floats,
+    "Mapping[str, Any]": _mapping,
+}

@@ -54,7 +54,8 @@ class StepWriter:
 
     def __init__(self, directory: Path, rank: int, limits: Limits, attempts: Sequence[Path]) -> None:
         self._directory, self._rank, self._limits = directory, rank, limits
-        self._packer = Packer(attempts, limits.packed_bytes)
+        # One process thins the files of all ranks; two that choose the same one would spoil it.
+        self._packer = Packer(attempts if rank == 0 else (), limits.packed_bytes)
         self._names: tuple[dict[str, None], dict[str, None]] = ({}, {})
         self.count = self.dropped = self._wait = self._segments = 0
         self._segment: Segment | None = self._new_segment()
@@ -115,7 +116,7 @@ class Packer:
     """Packs finished segments in a thread of its own, which begins with the first of them.
 
     Args:
-        attempts: Directories of all attempts of the run, oldest first.
+        attempts: Directories of all attempts of the run, oldest first; none are thinned where none are given.
         budget_bytes: Most bytes of their packed segments together.
     """
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from xectool.runlog.json_lines import Lines, LineWriter, all_lines, read_lines
+from xectool.runlog.json_lines import DISK, Lines, LineWriter, all_lines, read_lines
 from xectool.runlog.layout import StepBlock, block_of
-from xectool.runlog.records import EventRecord, Record, StepRecord
+from xectool.runlog.records import END_KINDS, EventRecord, Record, StepRecord
 from xectool.runlog.step_log import Limits, StepFiles, StepWriter
 
 RECORD_DIR: Final = "rec"
@@ -98,6 +98,8 @@ class AttemptSink:
     def append(self, record: Record) -> None:
         """Store one record."""
         if not isinstance(record, StepRecord):
+            if self._gap and isinstance(record, EventRecord) and record.kind in END_KINDS:
+                self._close_gap(record)  # no step will come to say it
             self._lines.append(record, self._steps.count)
         elif not self._steps.append(record):
             self._gap += 1
@@ -109,9 +111,9 @@ class AttemptSink:
         self._steps.close()
         self._lines.close()
 
-    def _close_gap(self, record: StepRecord) -> None:
+    def _close_gap(self, record: StepRecord | EventRecord) -> None:
         text = f"{self._gap} steps were lost: the disk refused them"
-        data = {"lost": self._gap}
+        data = {"lost": self._gap, "reason": DISK}
         event = EventRecord("recorder_gap", record.time, record.mono, record.step, record.epoch, text, data)
         self._lines.append(event, self._steps.count)
         self._gap = 0

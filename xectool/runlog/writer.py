@@ -14,7 +14,7 @@ from xectool.errors import DiskError, UsageError
 from xectool.runlog.lock import ProcessLock
 from xectool.runlog.process import current_process
 from xectool.runlog.records import END_KINDS, AttemptRecord, EpochRecord, EventRecord, StepRecord
-from xectool.runlog.status_page import StatusPage
+from xectool.runlog.status_page import StatusPage, Word
 from xectool.runlog.step_log import Limits
 from xectool.runlog.storage import RECORD_DIR, RecordSink, attempt_dir, attempts, open_sink, slots_path, status_path
 from xectool.runlog.worker_slots import SlotRange, create_slots
@@ -109,6 +109,8 @@ class RunWriter:
     def step(self, record: StepRecord) -> None:
         """Record an optimizer step."""
         self._sink.append(record)
+        if self._sink.dropped:
+            self.status[Word.DROPPED] = self._sink.dropped
 
     def epoch(self, record: EpochRecord) -> None:
         """Record a finished epoch."""
