@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,13 @@ from xectool import engine
 from xectool.cli import app
 from xectool.cli.boundary import run as run_cli
 from xectool.errors import UsageError
+from xectool.probes.history import RunHistory
+from xectool.runlog.control import Request
 from xectool.runlog.reader import RunReader
+from xectool.runlog.records import EventRecord
+from xectool.training.control import LiveControl, _Wish
+from xectool.training.progress import NullObserver
+from xectool.training.state import Progress
 from xectool.training.step import Stepper
 
 Write = Callable[..., Path]
@@ -88,6 +94,58 @@ def test_steps_after_an_event_was_left_out_come_again(overflowing: tuple[Path, i
     result = engine.diagnose.nan_batch(run=run, output=tmp_path / "m.npz")
     assert result.event["entry"] == 5
     assert result.sensors == (321,)
+
+
+class Clipping(NullObserver):
+    """Asks, as the live control does, for a smaller limit of the gradient norm after two steps."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+        self._after, take = after, LiveControl.begin
+        self._control: LiveControl | None = None
+
+        def begin(control: LiveControl, progress: Progress) -> None:
+            take(control, progress)
+            self._control = control
+
+        monkeypatch.setattr(LiveControl, "begin", begin)
+
+    def advanced(self, num_batches: int, values: Mapping[str, float]) -> None:
+        self._after -= num_batches
+        if num_batches and self._after == 0:
+            assert self._control is not None
+            self._control._wishes.append(_Wish(Request("clip", 0.01), 0))
+
+
+def test_limit_asked_for_live_holds_from_its_step_on(write_config: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = write_config(training={"epochs": 1, "lr": 1e-3})
+    run = Path(engine.train(config, observer=Clipping(monkeypatch, after=2)).run_dir)
+    engine.train(config, overrides=["training.epochs=2"], resume="auto")
+    last = {record.step: record for record in RunReader(run).steps()}
+    assert last[4].clip_coef < 0.1 * last[1].clip_coef  # it acts, after the resume too
+    assert last[8].clip_coef < 0.1 * last[1].clip_coef
+    assert [engine.diagnose.replay(run, step).reproduced for step in (2, 4, 8)] == [True, True, True]
+    monkeypatch.setattr(RunHistory, "clip_after", lambda history, step, otherwise: 1.0)
+    assert not engine.diagnose.replay(run, 4).reproduced
+
+
+@pytest.mark.parametrize(
+    ("later", "limit"),
+    [
+        ([], 0.5),
+        ([("checkpoint", 3), ("run_start", 3)], 0.5),
+        ([("run_start", 3)], 2.0),  # that checkpoint was written before it was asked for
+        ([("checkpoint", 3), ("run_start", 2)], 2.0),
+        ([("run_start", 4)], 0.5),
+    ],
+)
+def test_limit_counts_only_where_later_starts_took_it_over(
+    trained: tuple[Path, Path], later: list[tuple[str, int]], limit: float
+) -> None:
+    history = RunHistory(trained[1].parent)
+    asked = EventRecord("control", 1.0, 1.0, 3, 1, "", {"action": "clip", "value": 0.5, "done": True})
+    history.events = [asked, *(EventRecord(kind, 2.0, 2.0, step) for kind, step in later)]
+    assert history.clip_after(2, 2.0) == 2.0
+    assert history.clip_after(3, 2.0) == limit
 
 
 def test_rewind_is_repeated(write_config: Write, monkeypatch: pytest.MonkeyPatch) -> None:

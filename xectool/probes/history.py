@@ -119,6 +119,20 @@ class RunHistory:
             if event.kind == "rewind"
         ]
 
+    @cached_property
+    def clips(self) -> list[EventRecord]:
+        """Limits of the gradient norm that were asked for live and that every later start took over, in order."""
+        asked = [
+            number
+            for number, event in enumerate(self.events)
+            if event.kind == "control" and event.data.get("action") == "clip" and event.data.get("done")
+        ]
+        return [self.events[number] for number in asked if self._taken_over(number)]
+
+    def clip_after(self, step: int, otherwise: float) -> float:
+        """Return the limit of the gradient norm that held after a step; ``otherwise`` where none was asked for yet."""
+        return next((float(clip.data["value"]) for clip in reversed(self.clips) if clip.step <= step), otherwise)
+
     def left_out(self) -> list[dict[str, Any]]:
         """Return the quarantined events; ``step`` says from which step on."""
         path = self.run_dir / QUARANTINE_FILE
@@ -159,6 +173,15 @@ class RunHistory:
             return store.load(path) if path.is_file() else None
         except CheckpointError:
             return None
+
+    def _taken_over(self, number: int) -> bool:
+        """Return whether every later start of the run began with what this event had changed."""
+        event, saved = self.events[number], False
+        for later in self.events[number + 1 :]:
+            saved = saved or (later.kind == "checkpoint" and later.step == event.step)
+            if later.kind == "run_start" and (later.step < event.step or (later.step == event.step and not saved)):
+                return False
+        return True
 
     def _abandoned(self, checkpoint: Checkpoint) -> bool:
         """Return whether the run later resumed from before a checkpoint: its steps are then others."""

@@ -40,7 +40,8 @@ class Replay:
     """Runs the steps of a run again.
 
     The learning rate of each step is the recorded one, whatever changed it. Updates that a guard held back are held
-    back again, events are left out from the step on at which the run left them out, and rewinds are repeated.
+    back again, events are left out from the step on at which the run left them out, rewinds are repeated, and a limit
+    of the gradient norm that somebody asked for live holds from its step on.
 
     Args:
         history: The run.
@@ -68,6 +69,7 @@ class Replay:
         progress = Progress() if saved is None else restore(self.parts, saved)
         self.step, self.epoch, self.batch = progress.step, progress.epoch, progress.batch
         self.left_out_until = step
+        self._clip = config.training.grad_clip if progress.grad_clip is None else progress.grad_clip
         self._records = history.steps(self.step + 1, step)
         self._wanted = {rewind.to_step for rewind in history.rewinds}
         self._moments: dict[int, Moment] = {}
@@ -150,6 +152,7 @@ class Replay:
         parts.model.train()
         parts.task.train()
         held = record is not None and record.skipped  # a guard held a finite update back
+        parts.stepper.grad_clip = self.history.clip_after(self.step, self._clip)
         result = parts.stepper.run(window, lr * lr_factor, lambda loss: held)
         scaler = parts.stepper.scaler
         if record is not None and scaler.is_enabled() and scaler.get_scale() != record.amp_scale:
