@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from xectool.diagnosis.cause import Diagnosis
 from xectool.diagnosis.evidence import gather
+from xectool.diagnosis.nan_case import nan_cases
 from xectool.diagnosis.ranking import diagnose
 
 Record = Callable[[Any], Diagnosis]
@@ -177,6 +178,19 @@ def test_scaled_gradients_that_go_on_overflowing_are_the_precision(
         scale = scale / 2 if bad else scale
         row |= {"amp_scale": scale, **({"grad_norm": math.inf, "nonfinite": True, "skipped": True} if bad else {})}
     assert record(run).causes[0].code == "XT-AMP-OVERFLOW"
+
+
+@pytest.mark.parametrize(("after", "named", "cases"), [(1.0, False, []), (0.5, False, [120]), (1.0, True, [120])])
+def test_a_gradient_that_is_not_finite_without_scaling_is_no_overflow(
+    course: Any, write_run: Callable[[Any], Path], after: float, named: bool, cases: list[int]
+) -> None:
+    run = course(config={"training": {"amp": "fp16"}})
+    for step, row in enumerate(run.rows, start=1):
+        row["amp_scale"] = 2 * after if step < 120 else after  # recorded after the step, which halved it
+    if named:
+        run.nan(120, (), stage="gradient")
+    run.at(120, grad_norm=math.inf, nonfinite=True, skipped=True)
+    assert [case.step for case in nan_cases(gather(write_run(run)))] == cases
 
 
 @few

@@ -23,7 +23,8 @@ LASTING: Final = 3  # bad steps in a row, to the end, that no single batch expla
 _GAP: Final = 3  # rows; bad steps with no more than two finite ones between are one episode
 _SETTLED: Final = 50  # steps in a row without overflow after which a loss scale has settled
 _REPEATED: Final = 3
-_MAX_HALVINGS: Final = 17  # from 2^16, where scaling starts, to 1/2
+_UNSCALED: Final = 1.0  # a gradient that overflows at this scale is broken
+_MAX_HALVINGS: Final = 16  # from 2^16, where scaling starts, to 1
 
 
 @dataclass(frozen=True)
@@ -144,27 +145,37 @@ def nan_cases(evidence: Evidence) -> list[NanCase]:
     """Return the non-finite episodes of a run that are no mere overflow of scaled gradients, oldest first."""
     steps = evidence.steps
     # A step that was taken again without its bad events is finite; the guard's own word counts all the same.
-    named = {event.step for event in evidence.of("nonfinite_skip")}
-    named |= {item.step for item in evidence.incidents if item.kind == "nonfinite"}
-    rows = np.flatnonzero((steps.bad | np.isin(steps["step"], list(named))) & ~overflow_rows(evidence))
+    rows = np.flatnonzero((steps.bad & ~overflow_rows(evidence)) | _named(evidence))
     kept = groups(rows, _GAP)
     shared, never_again = _recurring(evidence)
     return [NanCase(evidence, rows, shared, never_again, len(kept)) for rows in kept[:MAX_CASES]]
 
 
 def overflow_rows(evidence: Evidence) -> NDArray[np.bool_]:
-    """Return which rows were skipped only because a scaled gradient left the range of float16."""
+    """Return which rows were skipped only because a scaled gradient left the range of float16.
+
+    The recorded scale is that after the step: where it is still at least the one at which gradients are not scaled,
+    there was something to halve. What the guard named is no overflow.
+    """
     steps = evidence.steps
     if not evidence.uses_fp16:
         return np.zeros(len(steps), dtype=bool)
     scale = steps["amp_scale"]
-    return steps.bad & np.isfinite(steps["loss"]) & np.isfinite(scale) & (scale >= 0.5)
+    halved = np.isfinite(scale) & (scale >= _UNSCALED)
+    return steps.bad & np.isfinite(steps["loss"]) & halved & ~_named(evidence)
+
+
+def _named(evidence: Evidence) -> NDArray[np.bool_]:
+    """Return the rows of the steps that the guard called non-finite."""
+    named = {event.step for event in evidence.of("nonfinite_skip")}
+    named |= {item.step for item in evidence.incidents if item.kind == "nonfinite"}
+    return np.isin(evidence.steps["step"], list(named))
 
 
 def unsettled_overflows(evidence: Evidence) -> tuple[int, int]:
     """Return how many steps overflowed after the loss scale had settled, and of how many.
 
-    Scaling starts at 2^16 and halves until nothing overflows: up to 17 skipped steps are the normal start.
+    Scaling starts at 2^16 and halves until nothing overflows: up to 16 skipped steps are the normal start.
     """
     overflow = overflow_rows(evidence)
     rows = np.flatnonzero(overflow)
