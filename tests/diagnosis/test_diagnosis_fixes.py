@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable
@@ -112,6 +113,19 @@ def test_the_fix_of_each_cause_can_be_pasted(course: Any, write_run: Write, tmp_
     for cause in (*found.causes, *found.notes):
         assert cause.fix, cause.code
         paste(cause.fix, config)
+
+
+def test_the_line_about_a_tracking_database_is_quoted_and_holds_no_password(course: Any, write_run: Write) -> None:
+    run = write_run(course())
+    (run / "tracking").mkdir(exist_ok=True)
+    uri = "sqlite:////data/some one's/mlflow.db"
+    (run / "tracking" / "settings.json").write_text(json.dumps({"uri": "http://me:secret@host:5000"}))
+    for state, words in (({"uri": uri}, [uri]), ({}, [])):
+        (run / "tracking" / "state.json").write_text(json.dumps({"status": "behind", "error": "refused", **state}))
+        found = diagnose(gather(run))
+        (cause,) = [item for item in (*found.causes, *found.notes) if item.code == "XT-TRACKER-DOWN"]
+        assert shlex.split(cause.fix) == ["xectool", "diagnose", "mlflow", *words]
+        assert "secret" not in str(cause)
 
 
 @pytest.mark.parametrize("code", ["XT-NAN-LR", "XT-AMP-OVERFLOW", "XT-INPUT-SCALE", "XT-SPIKE-EVENT"])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from xectool.diagnosis.gradient_report import gradient_report
 from xectool.diagnosis.memory_report import of_log
 from xectool.diagnosis.status_report import status_report
 from xectool.diagnosis.tracking_store import file_system, look_at
+from xectool.engine.diagnose.tracking_database import _judged
 
 Write = Callable[[Any], Path]
 
@@ -165,3 +168,19 @@ def test_status_of_a_finished_run(course: Any, write_run: Write) -> None:
 def test_status_of_a_killed_run_is_bad(course: Any, write_run: Write) -> None:
     report = status_report(write_run(course(steps=5, end="killed")))
     assert (report.state, report.bad) == ("killed", True)
+
+
+@pytest.mark.skipif(shutil.which("sqlite3") is None, reason="the line to paste is for the sqlite3 program")
+def test_the_backup_line_works_for_any_path(tmp_path: Path) -> None:
+    path = tmp_path / """some 'one's "own" back\\slash""" / "mlflow.db"
+    path.parent.mkdir()
+    with sqlite3.connect(path) as database:
+        database.execute("create table t (x)")
+    database.close()
+    *_, line = _judged(replace(look_at(path), file_system="nfs4"), ())
+    subprocess.run(["bash", "-c", line], check=True, timeout=60)
+    copy = path.with_name("mlflow.db.backup")
+    assert look_at(copy).sound
+    with sqlite3.connect(copy) as database:
+        assert database.execute("select name from sqlite_master").fetchall() == [("t",)]
+    database.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -225,6 +227,13 @@ def test_bad_step_comes_again_and_its_cures_are_named(overflowing: tuple[Path, i
     assert cures["float64"]
     assert not cures.get("lr / 10", False)
     assert set(result.cures) == {"without suspects", "float64"}
+
+
+def test_line_to_go_on_with_names_a_run_whose_name_holds_blanks(overflowing: tuple[Path, int], tmp_path: Path) -> None:
+    run = Path(shutil.copytree(overflowing[0], tmp_path / "some one's run"))
+    result = engine.diagnose.replay(run, overflowing[1])
+    assert shlex.split(result.next) == ["xectool", "diagnose", "nan-batch", "--run", str(run)]
+    assert result.findings[0].where == str(run)
 
 
 def test_incident_of_a_run_is_searched_with_the_weights_it_had(overflowing: tuple[Path, int], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
@@ -41,7 +42,7 @@ class TrackerStalled(DiagnosisRule):
         text = said or (first_line(event) if event else "")
         holder = event.data.get("holder") if event else None
         locked = _LOCKED in f"{text} {event.message if event else ''}".lower()
-        uri = str(state.get("uri") or evidence.tracker_settings.get("uri") or "")
+        uri = str(state.get("uri") or "")  # the mirror wrote it without the password that its settings may hold
         lines = [text or "the mirror is behind", *([f"database {uri}"] if uri else [])]
         if holder:
             lines.append(f"held by {holder}")
@@ -52,11 +53,15 @@ class TrackerStalled(DiagnosisRule):
             confidence=0.93,
             problem=f"tracking {'stands' if failing else 'stood'} still: {text}; the training itself is not affected",
             evidence=tuple(lines),
-            fix=f"xectool diagnose mlflow {uri}".strip() if failing else f"xectool runs sync {fixes.quoted(evidence)}",
+            fix=_look(uri) if failing else f"xectool runs sync {fixes.quoted(evidence)}",
             severity=Severity.WARNING,
             step=event.step if event else 0,
             symptom="tracking",
         )
+
+
+def _look(uri: str) -> str:
+    return f"xectool diagnose mlflow {shlex.quote(uri)}" if uri else "xectool diagnose mlflow"
 
 
 class ValidationNotFinite(DiagnosisRule):

@@ -14,7 +14,6 @@ import numpy as np
 
 from xectool.diagnosis.files import (
     CONFIG_FILE,
-    TRACKER_SETTINGS,
     TRACKER_STATE,
     CheckpointFile,
     checkpoint_files,
@@ -74,7 +73,6 @@ class Evidence:
         incidents: What was kept of faulty batches.
         checkpoints: Names and sizes.
         tracker: Last state of the mirror.
-        tracker_settings: Where the run is mirrored.
         now: Wall time at which the evidence was gathered.
     """
 
@@ -91,7 +89,6 @@ class Evidence:
     incidents: tuple[Incident, ...] = ()
     checkpoints: tuple[CheckpointFile, ...] = ()
     tracker: Mapping[str, Any] = field(default_factory=dict)
-    tracker_settings: Mapping[str, Any] = field(default_factory=dict)
     now: float = 0.0
 
     def of(self, *kinds: str) -> list[EventRecord]:
@@ -162,7 +159,6 @@ def gather(run_dir: Path | str, max_rows: int = MAX_ROWS) -> Evidence:
         incidents=read_incidents(place),
         checkpoints=checkpoint_files(place),
         tracker=tolerant_json(place / TRACKER_STATE),
-        tracker_settings=tolerant_json(place / TRACKER_SETTINGS),
         now=time.time(),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shlex
 import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ def mlflow_runs(uri: str) -> tuple[MlflowRun, ...]:
             return tuple(_runs(connection))
     except sqlite3.DatabaseError as error:
         raise TrackerError(
-            f"the database cannot be read: {error}", where=str(path), fix=f"xectool diagnose mlflow {uri}"
+            f"the database cannot be read: {error}", where=str(path), fix=f"xectool diagnose mlflow {shlex.quote(uri)}"
         ) from error
 
 
@@ -85,7 +86,7 @@ def mlflow_run(uri: str, name: str) -> MlflowRun:
     raise UsageError(
         f"no run '{name}' in this database" + (f", {hint}" if hint else ""),
         where=uri,
-        fix=f"xectool runs --tracking-uri {uri}   # lists the {len(runs)} there are",
+        fix=f"xectool runs --tracking-uri {shlex.quote(uri)}   # lists the {len(runs)} there are",
     )
 
 

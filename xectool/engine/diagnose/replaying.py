@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -212,7 +213,7 @@ class _Session:
     def _words(
         self, result: StepResult, same: bool, healthy: bool, cures: tuple[str, ...]
     ) -> tuple[str, list[str], str, tuple[Finding, ...]]:
-        record, run = self.record, self.history.run_dir
+        record, run = self.record, shlex.quote(str(self.history.run_dir))
         how = "reproduced bit for bit" if same else "not reproduced"
         state = "healthy" if healthy else result.fault or f"a spike: loss {result.loss:.6g}"
         verdict = f"step {record.step} {how}; it is {state}"
@@ -227,7 +228,8 @@ class _Session:
         nan_line = f"xectool diagnose nan-batch --run {run}"
         next_line = nan_line if not result.finite else f"xectool diagnose loss {run}"
         code = "XT-REPLAY-DIFFERS" if healthy else "XT-NAN" if not result.finite else "XT-SPIKE"
-        return verdict, why, next_line, (Finding(code, Severity.ERROR, verdict, str(run), tuple(why), next_line),)
+        finding = Finding(code, Severity.ERROR, verdict, str(self.history.run_dir), tuple(why), next_line)
+        return verdict, why, next_line, (finding,)
 
 
 def _identities(window: list[EventBatch], rows: list[int], again: Replay) -> list[dict[str, Any]]:

@@ -113,7 +113,8 @@ def _judged(state: StoreState, behind: tuple[str, ...]) -> tuple[bool, str, tupl
     if not state.exists:
         return not behind, f"{state.path} does not exist yet", tuple(why), ""
     why.append("do not delete the file or its -wal and -shm companions: the history of all runs is in them")
-    backup = f'sqlite3 {shlex.quote(state.path)} ".backup {state.path}.backup"'
+    target = f"{state.path}.backup".replace("\\", "\\\\").replace('"', '\\"')  # sqlite3 has quotes of its own
+    backup = shlex.join(["sqlite3", state.path, f'.backup "{target}"'])
     if state.holder is not None and (state.locked or state.holder.lock == "write"):
         holder = state.holder
         why.insert(0, f"held by process {holder.pid}: {holder.cmdline}")
