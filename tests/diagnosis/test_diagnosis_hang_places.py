@@ -112,5 +112,5 @@ def test_the_run_of_another_user_is_said_to_be_one(closed: str) -> None:
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        with pytest.raises(UsageError, match="holds no run record"):
+        with pytest.raises(UsageError, match="there is no such directory"):
             RunReader(Path(name, "nothing"))
