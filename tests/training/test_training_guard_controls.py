@@ -259,7 +259,7 @@ def test_event_served_twice_shows_in_the_audit_and_not_in_the_number_of_events(b
     twice = [batches[0], batches[0].take(np.arange(batches[0].num_events)), *batches[2:]]
     twice[1] = replace(twice[1], step=1)
     for served, expected in ((batches, 0), (twice, batches[0].num_events)):
-        audit = EventAudit(plan, 0)
+        audit = EventAudit(run.parts.train_loader)
         for batch in served:
             audit.add([batch])
         assert audit.duplicates == expected

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,14 +20,18 @@ from xectool.data.loader import EventLoader, LoaderOptions
 from xectool.data.plan import DataPlan
 from xectool.data.source import open_source
 from xectool.data.watched import WatchedReads
+from xectool.diagnosis.evidence import gather
+from xectool.diagnosis.ranking import diagnose
 from xectool.runlog.process import boot_id, tree_memory
 from xectool.runlog.reader import RunReader
 from xectool.runlog.status_page import PHASES, StatusPage, Word, read_page
 from xectool.runlog.worker_slots import SlotRange, create_slots, read_slots
+from xectool.training.distributed import Ranks
 from xectool.training.epoch_stats import EpochStats
 from xectool.training.event_audit import EventAudit
 from xectool.training.heartbeat import Heartbeat
 from xectool.training.parameter_blocks import MAX_BLOCKS, ParameterBlocks, cut_blocks, weight_norm
+from xectool.training.recording import FlightRecorder
 from xectool.training.step import StepResult, stream_seed
 
 
@@ -133,7 +138,7 @@ def loader(tiny_data):
 
 def test_audit_counts_events_served_twice_and_forgets_them_with_the_epoch(loader):
     with loader() as events:
-        audit = EventAudit(events.plan, 0)
+        audit = EventAudit(events)
         batches = list(events.epoch(1))
         for batch in batches:
             audit.add([batch])
@@ -145,18 +150,48 @@ def test_audit_counts_events_served_twice_and_forgets_them_with_the_epoch(loader
         )
         audit.add([doubled])
         assert audit.duplicates == 8
-        assert audit.missing(batches[:2]) == 0
-        assert audit.missing([dataclasses.replace(batches[0], npho=batches[0].npho[:5])]) == 3
 
 
 def test_audit_that_begins_in_the_middle_knows_what_was_served_before(loader):
     with loader() as events:
         batches = list(events.epoch(1))
-        audit = EventAudit(events.plan, 0)
+        audit = EventAudit(events)
         audit.add([batches[3]])
         assert audit.duplicates == 0
         audit.add([batches[0]])
         assert audit.duplicates == 8
+
+
+@pytest.mark.parametrize("start", [0, 3, 5])
+def test_audit_tells_events_in_quarantine_from_lost_ones(loader, start):
+    with loader() as events:
+        whole = list(events.epoch(1))
+        for step, row in ((1, 2), (3, 0), (3, 7)):
+            events.exclude(whole[step].file_index[[row]], whole[step].entry[[row]])
+        batches, audit = [events.excluded.left_out_of(batch) for batch in whole], EventAudit(events)
+        batches[4] = batches[4].take(np.arange(5))  # nobody said that three of these are left out
+        left_out = []
+        for batch in batches[start:]:
+            audit.add([batch])
+            left_out.append(audit.left_out)
+        assert left_out == [0, 1, 0, 2, 0][start:]
+        assert audit.left_out_of(1, Ranks()) == 3
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_events_lost_between_the_loader_and_the_loop_are_missing(tiny_config, monkeypatch, lost):
+    windows = FlightRecorder.windows
+
+    def leaking(self, batches, size):
+        for number, (window, wait_s) in enumerate(windows(self, batches, size)):
+            yield [batch.take(np.arange(batch.num_events - lost * (number == 1))) for batch in window], wait_s
+
+    monkeypatch.setattr(FlightRecorder, "windows", leaking)
+    result = engine.train(str(tiny_config(training={"epochs": 1})))
+    (audit,) = [event.data for event in RunReader(Path(result.run_dir)).events() if event.kind == "audit"]
+    assert (audit["expected"] - audit["seen"], audit["quarantined"]) == (lost, 0)
+    codes = [cause.code for cause in diagnose(gather(result.run_dir)).causes]
+    assert ("XT-EVENTS-MISSING" in codes) == bool(lost)
 
 
 @given(st.lists(st.floats(1e-12, 1e12), min_size=1, max_size=200), st.floats(0.01, 1.0))

@@ -57,8 +57,9 @@ class EventsMissing(DiagnosisRule):
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Compare the events served and those in quarantine with the events planned."""
-        quarantined = _quarantined(evidence)
-        found = [row for row in audits(evidence) if row[2] + quarantined < row[1]]
+        left_out = _left_out(evidence)
+        named = _named_by_guards(evidence)
+        found = [row for row in audits(evidence) if row[2] + left_out.get(row[0], named) < row[1]]
         if not found:
             return
         epoch, expected, seen, _ = found[0]
@@ -200,9 +201,16 @@ def audits(evidence: Evidence) -> list[tuple[int, int, int, int]]:
     return [counted[epoch] for epoch in sorted(counted)]
 
 
-def _quarantined(evidence: Evidence) -> int:
-    """Return how many events the guards left out, which is said and therefore not missing."""
+def _left_out(evidence: Evidence) -> dict[int, int]:
+    """Return how many quarantined events were left out of each epoch that was audited, which is said: not missing."""
+    return {
+        whole(event.data.get("epoch"), event.epoch): whole(event.data.get("quarantined"), 0)
+        for event in evidence.of("audit")
+    }
+
+
+def _named_by_guards(evidence: Evidence) -> int:
+    """Return how many events the guards left out of the run."""
     totals = [number(event.data.get("total")) for event in evidence.of("quarantine")]
-    totals += [number(event.data.get("quarantined")) for event in evidence.of("audit")]
     listed = sum(len(identities(event.data.get("events"))) for event in evidence.of("quarantine"))
     return int(max([listed, *(value for value in totals if value == value)]))

@@ -22,7 +22,6 @@ from xectool.training.state import Progress
 from xectool.training.step import StepResult
 
 WEIGHT_NORM_STEPS: Final = 50  # one pass over the weights costs as much as one over the gradients
-IDENTITY_COLUMNS = ("file_index", "entry", "run", "event")
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class FlightRecorder:
         self.parts = parts
         self.writer = writer
         self.page = writer.status
-        self.audit = EventAudit(parts.train_loader.plan, parts.ranks.rank)
+        self.audit = EventAudit(parts.train_loader)
         self._checkpoint_s = 0.0
         self._log_s = 0.0
         parts.stepper.on_phase = self.page.phase
@@ -119,6 +118,7 @@ class FlightRecorder:
         plan, stats = self.parts.train_loader.plan, progress.stats
         ranks = self.parts.ranks
         expected = sum(plan.events_of_rank(rank) for rank in range(ranks.world_size))
+        left_out = self.audit.left_out_of(progress.epoch, ranks)
         duplicates = self.audit.duplicates_of(ranks)
         record = EpochRecord(
             epoch=progress.epoch,
@@ -144,7 +144,7 @@ class FlightRecorder:
             expected=expected,
             seen=stats.events,
             duplicates=duplicates,
-            quarantined=expected - stats.events,
+            quarantined=left_out,
         )
         return record
 
@@ -185,7 +185,7 @@ class FlightRecorder:
             rss_bytes=page[Word.RSS_BYTES],
             device_bytes=page[Word.DEVICE_BYTES],
             device_reserved_bytes=page[Word.DEVICE_RESERVED_BYTES],
-            dropped=self.audit.missing(window),
+            dropped=self.audit.left_out,
             rng=result.rng,
             checkpoint_s=self._checkpoint_s,
             log_s=self._log_s,
@@ -207,25 +207,3 @@ def _reading_threads(options: LoaderOptions) -> int:
 
 def _first_with_events(window: Sequence[EventBatch]) -> EventBatch:
     return next((batch for batch in window if batch.num_events), window[0])
-
-
-def record_skip(writer: RunWriter, progress: Progress, window: Sequence[EventBatch], result: StepResult) -> str:
-    """Record which events a skipped step held and return the line for the user."""
-    events = [
-        [int(value) for value in row]
-        for batch in window
-        for row in zip(batch.file_index, batch.entry, batch.run, batch.event, strict=True)
-    ]
-    message = f"step {progress.step} skipped: {result.fault}; the weights are untouched"
-    if events:
-        first = ", ".join(f"{name} {value}" for name, value in zip(IDENTITY_COLUMNS, events[0], strict=True))
-        message += f"; {len(events)} events, first: {first}"
-    writer.event(
-        "nonfinite_skip",
-        message,
-        step=progress.step,
-        epoch=progress.epoch,
-        columns=list(IDENTITY_COLUMNS),
-        events=events,
-    )
-    return message
