@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from xectool.training.device import plan_execution
 from xectool.training.distributed import Ranks
 from xectool.training.parts import RunParts
 from xectool.training.triage import Reference, Trial, bisect_events, first_nonfinite_module, triage_window
-from xectool.training.triage.window import rows_of, without_rows
+from xectool.training.triage.window import has_grown, rows_of, without_rows
 
 
 @pytest.fixture
@@ -116,6 +117,14 @@ def test_broken_weights_are_no_events_fault(parts: RunParts) -> None:
         next(parts.model.parameters())[0] = float("nan")
     found = triage_window(Trial.of(parts), [one_batch(parts)], "nonfinite")
     assert (found.suspects, found.cause, found.weights_finite) == ((), "XT-NAN-WEIGHTS", False)
+
+
+@pytest.mark.parametrize("skipped", range(6))
+@pytest.mark.parametrize(("factor", "grown"), [(1.0, False), (1.5, True)])
+def test_a_growing_gradient_is_seen_behind_steps_that_were_skipped(skipped: int, factor: float, grown: bool) -> None:
+    norms = [1.0] * 20 + [factor**step for step in range(1, 9)] + [math.nan] * skipped
+    assert has_grown(norms, math.nan) == grown
+    assert not has_grown([math.nan] * skipped, 1.0)
 
 
 def test_weights_that_ran_away_are_told_from_a_bad_event_by_the_earlier_ones(parts: RunParts) -> None:

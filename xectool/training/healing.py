@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from statistics import median
 from typing import Final
 
 from xectool.checkpoint import store
@@ -27,11 +26,10 @@ from xectool.training.saving import Saver
 from xectool.training.state import Progress
 from xectool.training.step import StepResult
 from xectool.training.triage import Reference, Triage, Trial, triage_window
-from xectool.training.triage.window import other_weights, without_rows
+from xectool.training.triage.window import has_grown, other_weights, without_rows
 
 MAX_TRIES: Final = 4
 HISTORY: Final = 50  # steps an incident looks back
-GROWTH: Final = 10.0  # of the gradient norm over that time: the weights were running away
 
 Window = list[EventBatch]
 
@@ -166,16 +164,12 @@ class Healer:
             limit=self.spikes.limit,
             trusted=trusted,
             weights=weights_of(newest, self.parts.execution.device) if newest is not None and trusted else None,
-            grew=self._grew(result.grad_norm),
+            grew=has_grown(self._norms, result.grad_norm),
         )
         found = triage_window(Trial.of(self.parts), window, kind, reference)
         suspects = self._suspects(window, found)
         past = (tuple(self._losses), tuple(self._norms))
         return Case(kind, progress, window, lr, result, found, suspects, reference.typical, *past)
-
-    def _grew(self, grad_norm: float) -> bool:
-        norms = list(self._norms)
-        return bool(norms) and max(*norms[-3:], grad_norm, 0.0) > GROWTH * median(norms)
 
     def _suspects(self, window: Window, found: Triage) -> list[PoisonedEvent]:
         rows, files = identities(window), self.parts.train_loader.source.files

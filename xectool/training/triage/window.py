@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ MAX_TOP = 10  # events named with their loss
 MAX_SHARE = 0.5  # of the events of a window; where more are bad it is rather the weights
 MAX_BISECTED = 8  # events that only the gradient gives away
 CHANCE = 1e6  # squares of n normal errors all lie below 1e-6 ** (1 / n) of one more in about a case of a thousand
+GROWTH = 10.0  # of the gradient norm over some steps: the weights were running away
 FAR_FROM_PEERS = 20.0  # times the largest of the rest, however many those are
 
 Losses = npt.NDArray[np.float64]
@@ -106,6 +108,17 @@ class Triage:
             "cause": self.cause,
             "confidence": self.confidence,
         }
+
+
+def has_grown(norms: Sequence[float], grad_norm: float) -> bool:
+    """Return whether the gradient norm is, or just was, tenfold what it used to be; skipped steps have no norm.
+
+    Args:
+        norms: Gradient norms of the steps before, the newest last; NaN where a step had none.
+        grad_norm: That of the step itself.
+    """
+    known = [norm for norm in norms if math.isfinite(norm)]
+    return bool(known) and max(*known[-3:], grad_norm, 0.0) > GROWTH * median(known)
 
 
 def triage_window(trial: Trial, window: Sequence[EventBatch], kind: str, reference: Reference | None = None) -> Triage:
