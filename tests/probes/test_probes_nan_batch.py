@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from xectool import engine
 from xectool.checkpoint import store
 from xectool.cli import app
 from xectool.cli.boundary import run as run_cli
+from xectool.config.load import load_config
 from xectool.engine.diagnose.nonfinite import NanBatchResult
 from xectool.rootio.reader import EventFile
 
@@ -191,6 +193,7 @@ def test_broken_moment_of_the_optimizer_is_named(trained: tuple[Path, Path], tmp
     assert result.found
     assert result.cause == "weight"
     assert result.first_nonfinite["op"] == f"optimizer {moment}"
+    assert result.next.startswith(f"xectool train {config} --resume auto")
     assert result.first_nonfinite["parameter"]
 
 
@@ -261,3 +264,6 @@ def test_bright_reading_overflows_float16_only(
     assert sensor in result.sensors
     assert result.first_nonfinite["dtype"] == "float16"
     assert result.findings[0].code == "XT-AMP-OVERFLOW"
+    *words, setting = shlex.split(result.next, comments=True)
+    assert words == ["xectool", "train", str(config), "--set"]
+    assert load_config(config, [setting]).config.training.amp == "off"

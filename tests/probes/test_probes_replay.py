@@ -236,6 +236,16 @@ def test_line_to_go_on_with_names_a_run_whose_name_holds_blanks(overflowing: tup
     assert result.findings[0].where == str(run)
 
 
+def test_cure_of_a_run_can_be_pasted(overflowing: tuple[Path, int], tmp_path: Path) -> None:
+    run = Path(shutil.copytree(overflowing[0], tmp_path / "some one's" / "r"))
+    result = engine.diagnose.nan_batch(run=run, output=tmp_path / "m.npz")
+    _, *words = shlex.split(result.next, comments=True)
+    assert run_cli(app.app, [*words, "--set", f"checkpoint.save_dir={tmp_path}", "--max-steps", "2"]) == 0
+    assert not any(record.nonfinite for record in RunReader(tmp_path / "r-log1p").steps())
+    alone = engine.diagnose.nan_batch(batch=result.minimal)
+    assert shlex.split(alone.next, comments=True) == ["--set", "normalization.npho_scheme=log1p"]
+
+
 def test_incident_of_a_run_is_searched_with_the_weights_it_had(overflowing: tuple[Path, int], tmp_path: Path) -> None:
     run, step = overflowing
     result = engine.diagnose.nan_batch(run=run, output=tmp_path / "m.npz")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from xectool.data.batch import EventBatch
 from xectool.probes.culprit import INPUT, WEIGHTS, Culprit
@@ -17,6 +20,36 @@ MAX_SHOWN = 3
 
 
 @dataclass(frozen=True)
+class Training:
+    """The training that a search is about, for the lines that start it again.
+
+    Attributes:
+        config: Its configuration; None where only a saved batch is at hand.
+        overrides: ``key=value`` settings that go before the file's.
+        run: Its run directory; None where it has none.
+    """
+
+    config: Path | None = None
+    overrides: Sequence[str] = ()
+    run: Path | None = None
+
+    def resumed(self) -> str:
+        """Return the line that goes on from the newest sound checkpoint."""
+        return self._line(["--resume", "auto" if self.run is None else str(self.run)])
+
+    def again(self, name: str, setting: str) -> str:
+        """Return the line that starts anew with another setting, a run under another name."""
+        named = [] if self.run is None else ["--run-name", f"{self.run.resolve().name[:100]}-{name}"]
+        return self._line([*named, "--set", setting])
+
+    def _line(self, options: list[str]) -> str:
+        if self.config is None:  # to be added to the command that only the user knows
+            return shlex.join(options)
+        before = [word for setting in self.overrides for word in ("--set", setting)]
+        return shlex.join(["xectool", "train", str(self.config), *before, *options])
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The answer.
 
@@ -24,7 +57,7 @@ class Verdict:
         code: Finding code; empty where nothing was found.
         verdict: One sentence.
         why: What it rests on.
-        fix: A line to paste; empty where nothing is to be done.
+        fix: A line to paste, or what to do in words; empty where nothing is to be done.
     """
 
     code: str
@@ -33,19 +66,19 @@ class Verdict:
     fix: str
 
 
-def judge(search: NanSearch, subject: Subject) -> Verdict:
+def judge(search: NanSearch, subject: Subject, training: Training) -> Verdict:
     """Return the verdict of a search."""
     if search.weights:
-        return _of_weights(search.weights, subject)
+        return _of_weights(search.weights, subject, training)
     if search.culprit is not None:
-        return _of_culprit(search.culprit, subject)
+        return _of_culprit(search.culprit, subject, training)
     anomalies = search.report.anomalies if search.report else []
     if anomalies:
         return _of_input(anomalies, search, subject)
     return Verdict("", "nothing is non-finite", search.notes, "")
 
 
-def _of_weights(places: tuple[Place, ...], subject: Subject) -> Verdict:
+def _of_weights(places: tuple[Place, ...], subject: Subject, training: Training) -> Verdict:
     first = places[0]
     names = ", ".join(f"{place.parameter} ({place.op}: {place.kind})" for place in places[:MAX_SHOWN])
     more = f" and {len(places) - MAX_SHOWN} more" if len(places) > MAX_SHOWN else ""
@@ -53,11 +86,11 @@ def _of_weights(places: tuple[Place, ...], subject: Subject) -> Verdict:
         "XT-NAN-WEIGHTS",
         f"the weights are broken before any event is looked at: {first.parameter}",
         (f"not finite: {names}{more}", *subject.notes),
-        "xectool train CONFIG --resume auto   # goes on from the newest sound checkpoint",
+        f"{training.resumed()}   # goes on from the newest sound checkpoint",
     )
 
 
-def _of_culprit(culprit: Culprit, subject: Subject) -> Verdict:
+def _of_culprit(culprit: Culprit, subject: Subject, training: Training) -> Verdict:
     place = culprit.place
     event = _event(culprit.window[0], 0, subject.files)
     number = _number(culprit.readings)
@@ -67,7 +100,7 @@ def _of_culprit(culprit: Culprit, subject: Subject) -> Verdict:
     why += [fact.replace("_", " ") + (": yes" if is_so else ": no") for fact, is_so in culprit.facts.items()]
     why += subject.notes
     if culprit.cause == WEIGHTS:
-        fix = "xectool train CONFIG --resume auto   # an earlier checkpoint; these weights fail on every event tried"
+        fix = f"{training.resumed()}   # an earlier checkpoint; these weights fail on every event tried"
         return Verdict("XT-NAN-WEIGHTS", f"the weights overflow in {place.module or 'the network'}", tuple(why), fix)
     if culprit.trial.refused is not None:
         fix = culprit.trial.refused.fix
@@ -75,12 +108,11 @@ def _of_culprit(culprit: Culprit, subject: Subject) -> Verdict:
     together = "" if culprit.alone else f" together with {_others(culprit)} more"
     if culprit.facts.get("finite_in_float32"):
         verdict = f"{number} of {event}{together} overflows {place.dtype or 'reduced precision'}"
-        return Verdict(
-            "XT-AMP-OVERFLOW", verdict, tuple(why), "--set training.amp=off   # or bf16, which has its range"
-        )
+        fix = f"{training.again('amp', 'training.amp=off')}   # or bf16, which has its range"
+        return Verdict("XT-AMP-OVERFLOW", verdict, tuple(why), fix)
     code = "XT-NAN-DATA" if culprit.cause == INPUT or place.stage == "module" else CODES.get(place.stage, "XT-NAN-DATA")
     verdict = f"{number} of {event}{together} makes {place.module or 'the network'} non-finite"
-    return Verdict(code, verdict, tuple(why), _fix(culprit, subject))
+    return Verdict(code, verdict, tuple(why), _fix(culprit, subject, training))
 
 
 def _of_input(anomalies: list[Anomaly], search: NanSearch, subject: Subject) -> Verdict:
@@ -102,13 +134,13 @@ def _of_input(anomalies: list[Anomaly], search: NanSearch, subject: Subject) -> 
     )
 
 
-def _fix(culprit: Culprit, subject: Subject) -> str:
+def _fix(culprit: Culprit, subject: Subject, training: Training) -> str:
     norm = subject.bench.config.normalization
     if culprit.readings and norm.npho_scheme == "linear":
-        return "--set normalization.npho_scheme=log1p   # or take the event out of the file"
+        return f"{training.again('log1p', 'normalization.npho_scheme=log1p')}   # or take the event out of the file"
     if culprit.place.stage == "gradient":
         return f"look at the derivative of {culprit.place.op} in {culprit.place.module or 'the network'}"
-    return "--set guards.quarantine=true   # training then leaves the event out by itself"
+    return f"{training.again('quarantine', 'guards.quarantine=true')}   # training then leaves the event out by itself"
 
 
 def _where(place: Place) -> str:

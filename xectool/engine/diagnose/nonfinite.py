@@ -12,12 +12,12 @@ from xectool.config.load import load_config
 from xectool.config.root import RunConfig
 from xectool.errors import UsageError
 from xectool.findings import Finding
-from xectool.probes.history import RunHistory
+from xectool.probes.history import CONFIG_FILE, RunHistory
 from xectool.probes.minimal import SavedBatch, plain_window, save_batch
 from xectool.probes.nan_facts import NanFacts
 from xectool.probes.nan_search import NanSearch, search_data, search_window
 from xectool.probes.subject import Subject, of_batch, of_config, of_run
-from xectool.probes.verdicts import Verdict, judge
+from xectool.probes.verdicts import Training, Verdict, judge
 
 DEFAULT_OUTPUT = "nan_batch.npz"
 
@@ -124,7 +124,15 @@ def nan_batch(  # noqa: PLR0913  the function is the command: one argument an op
     finally:
         subject.close()
     kept = _keep(search, subject, Path(output or DEFAULT_OUTPUT).expanduser()) if batch is None else None
-    return _result(search, subject, judge(search, subject), kept, config)
+    training = _training(config, overrides, None if batch is not None else run)
+    return _result(search, subject, judge(search, subject, training), kept, config)
+
+
+def _training(config: str | Path | None, overrides: Sequence[str], run: str | Path | None) -> Training:
+    if run is not None:
+        place = Path(run).expanduser()
+        return Training(place / CONFIG_FILE, (), place)
+    return Training(None if config is None else Path(config), tuple(overrides))
 
 
 def _of_run_or_config(
