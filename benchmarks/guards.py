@@ -13,8 +13,6 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,8 @@ from xectool.training.guards.set import GuardSet
 from xectool.training.guards.spike import SpikeDetector
 from xectool.training.plausible import PlausibleEvents
 from xectool.training.trainer import Trainer
+
+from benchmarks.thread_clock import ThreadClock
 
 BATCH, EVENTS, EPOCHS = 4, 1000, 8  # 250 steps an epoch
 STEP_S = 0.010
@@ -46,35 +46,25 @@ WATCHED = (
 )
 
 
-@dataclass
 class Meter:
     """CPU seconds the guards took in each step."""
 
-    now: float = 0.0
-    steps: list[float] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.guards = ThreadClock()
+        self.steps: list[float] = []
 
     def attach(self) -> None:
         """Time every moment at which a guard looks at a step."""
         for kind, name in WATCHED:
-            setattr(kind, name, self._timed(getattr(kind, name)))
+            self.guards.watch(kind, name)
         whole = Trainer._step
 
         def step(trainer: Trainer, *arguments: Any) -> None:
-            self.now = 0.0
+            self.guards.seconds = 0.0
             whole(trainer, *arguments)
-            self.steps.append(self.now)
+            self.steps.append(self.guards.seconds)
 
         Trainer._step = step  # type: ignore[method-assign]
-
-    def _timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*arguments: Any) -> Any:
-            began = time.thread_time()
-            try:
-                return function(*arguments)
-            finally:
-                self.now += time.thread_time() - began
-
-        return timed
 
 
 def train(directory: Path, seed: int, epochs: int) -> Counter[str]:

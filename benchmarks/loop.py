@@ -11,7 +11,6 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -24,45 +23,36 @@ from xectool.training.state import Progress
 from xectool.training.step import Stepper
 from xectool.training.trainer import Trainer
 
+from benchmarks.thread_clock import ThreadClock
+
 STEP_S = 0.050
 EVENTS, BATCH = 1000, 2
 
 
 class Meter:
-    """CPU seconds of the training thread: of what is the work itself, and of all else."""
+    """CPU seconds of the training thread between the ends of two steps, without the work itself."""
 
     def __init__(self) -> None:
-        self.work = 0.0
+        self.work = ThreadClock()
         self.steps: dict[str, list[float]] = {"first epoch": [], "later epochs": []}
         self._began = 0.0
 
     def attach(self) -> None:
         """Time the steps, the batches and the epochs of every training from now on."""
         for kind, name in ((Stepper, "run"), (WindowBatches, "batch"), (CachedBatches, "batch")):
-            setattr(kind, name, self._work(getattr(kind, name)))
+            self.work.watch(kind, name)
         step = Trainer._step
 
         def counted(trainer: Trainer, progress: Progress, *arguments: Any) -> None:
-            # From the end of one step to the end of the next: what lies between two steps is part of it.
             within = progress.batch > 0
             step(trainer, progress, *arguments)
             now = time.thread_time()
             if within:
                 part = "first epoch" if progress.epoch == 1 else "later epochs"
-                self.steps[part].append(now - self._began - self.work)
-            self._began, self.work = now, 0.0
+                self.steps[part].append(now - self._began - self.work.seconds)
+            self._began, self.work.seconds = now, 0.0
 
         Trainer._step = counted  # type: ignore[method-assign]
-
-    def _work(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*arguments: Any) -> Any:
-            began = time.thread_time()
-            try:
-                return function(*arguments)
-            finally:
-                self.work += time.thread_time() - began
-
-        return timed
 
 
 def main() -> None:
