@@ -73,6 +73,7 @@ class GoodStates:
     def __init__(self, most: int, every: int) -> None:
         self.every = every
         self.states: deque[GoodState] = deque(maxlen=most)
+        self._on_disk: set[Path] = set()  # files known to hold the state of this run and not of one given up
 
     def __len__(self) -> int:
         return len(self.states)
@@ -98,26 +99,32 @@ class GoodStates:
     def write(self, run_dir: Path) -> list[int]:
         """Write the states that are not yet on the disk, remove those that are gone, and return their steps.
 
+        A file of the same step that neither was written nor read here is of a continuation that was given up.
+
         Raises:
             DiskError: The disk refuses.
         """
         wanted = {run_dir / DIRECTORY / f"state_{state.step}.pt": state for state in self.states}
         for path, state in wanted.items():
-            if not path.is_file():
+            if path not in self._on_disk or not path.is_file():
                 store.save(path, state.checkpoint)
+                self._on_disk.add(path)
         for path in (run_dir / DIRECTORY).glob("state_*.pt"):
             if path not in wanted:
                 path.unlink()
+                self._on_disk.discard(path)
         return [state.step for state in self.states]
 
     def read(self, run_dir: Path, steps: list[int]) -> None:
         """Take over the states of these steps, as far as they are on the disk and sound."""
         for step in steps:
+            path = run_dir / DIRECTORY / f"state_{step}.pt"
             try:
-                checkpoint = store.load(run_dir / DIRECTORY / f"state_{step}.pt")
+                checkpoint = store.load(path)
             except CheckpointError:
                 continue  # an older state than this one remains, or the resumed state itself
             self.states.append(GoodState(step, checkpoint))
+            self._on_disk.add(path)
 
 
 def _copied(value: Any) -> Any:

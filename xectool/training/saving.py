@@ -16,6 +16,7 @@ from xectool.checkpoint.format import Checkpoint
 from xectool.errors import CheckpointError, DiskError, RunDiverged
 from xectool.models.fingerprint import outputs_of
 from xectool.runlog.writer import RunWriter
+from xectool.training import incidents, quarantine, ring
 from xectool.training.guards import nonfinite_weights
 from xectool.training.parts import RunParts
 from xectool.training.ring import GoodStates
@@ -124,12 +125,12 @@ class Saver:
 
     def _facts(self) -> dict[str, Any]:
         """Return what goes into a checkpoint beside the state; the good states it names are on the disk before it."""
-        ring = {"ring": self.states.write(self.run_dir)} if len(self.states) else {}
+        states = {"ring": self.states.write(self.run_dir)} if len(self.states) else {}
         try:
             outputs = outputs_of(self.parts.model)
         except torch.OutOfMemoryError:  # a checkpoint without them is better than none
             outputs = {}
-        return self.facts | ring | {"fingerprint": outputs}
+        return self.facts | states | {"fingerprint": outputs}
 
     def _look_at_disk(self, progress: Progress) -> None:
         """Record a disk that has no room for three more checkpoints, as many as a save and its names may need."""
@@ -163,8 +164,7 @@ class Saver:
         if source == self.last:
             self._publish(progress)
         if source is None or source.parent.resolve() != self.run_dir.resolve():
-            for left in self.run_dir.glob("checkpoint_*.pt"):
-                left.unlink()  # of a run that checkpoint.overwrite gives up
+            self._give_up()
         if source is None or not progress.best_epoch:
             return ""
         best = self.run_dir / store.BEST_NAME
@@ -176,6 +176,21 @@ class Saver:
         lost = progress.best_epoch
         progress.best_loss, progress.best_epoch, progress.epochs_since_best = math.inf, 0, 0
         return f"the checkpoint of the best epoch, {lost}, is not beside {source}; the next validation sets a new best"
+
+    def _give_up(self) -> None:
+        """Take away what a run that is given up here would hand on to the one that takes its place.
+
+        Its incidents are evidence: they go to ``incidents_given_up``, in the place of older ones.
+        """
+        for left in (*self.run_dir.glob("checkpoint_*.pt"), self.run_dir / quarantine.FILE_NAME):
+            left.unlink(missing_ok=True)
+        found = self.run_dir / incidents.DIRECTORY
+        aside = found.with_name(f"{found.name}_given_up")
+        for folder in (self.run_dir / ring.DIRECTORY, *([aside] if found.is_dir() else [])):
+            if folder.is_dir():
+                shutil.rmtree(folder)
+        if found.is_dir():
+            found.rename(aside)
 
     def publish(self, progress: Progress) -> None:
         """Give the checkpoint of a finished epoch its further names.
