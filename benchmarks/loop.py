@@ -69,7 +69,7 @@ def main() -> None:
         engine.train(config, run_name="loop")
     print(f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
     print("| beside the step | steps | median CPU | of 50 ms | mean CPU | of 50 ms |\n|---|---|---|---|---|---|")
-    for part, costs in meter.steps.items():
+    for part, costs in ((part, costs) for part, costs in meter.steps.items() if costs):
         shown = [(f"{1e6 * cost:.0f} us", f"{100 * cost / STEP_S:.2f} %") for cost in (median(costs), fmean(costs))]
         print(f"| {part} | {len(costs)} | {' | '.join(cell for pair in shown for cell in pair)} |")
 
