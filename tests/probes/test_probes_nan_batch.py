@@ -6,7 +6,9 @@ import json
 import math
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +21,9 @@ from xectool.cli import app
 from xectool.cli.boundary import run as run_cli
 from xectool.config.load import load_config
 from xectool.engine.diagnose.nonfinite import NanBatchResult
+from xectool.probes import raw
+from xectool.probes.scan import MAX_ANOMALIES, MAX_SUSPECTS, scan
+from xectool.probes.subject import of_config
 from xectool.rootio.reader import EventFile
 
 NUM_FILES, EVENTS_PER_FILE = 2, 8  # of the fixtures
@@ -236,6 +241,30 @@ def test_command_line_answers_with_one_document_and_exit_1(
     with np.load(output, allow_pickle=False) as content:
         assert len(content["npho"]) == 1
         assert math.isnan(content["npho"][0, sensor])
+
+
+def test_file_that_marks_dead_sensors_with_nan_is_counted_not_listed(
+    write_config: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = of_config(load_config(write_config()).config, None, "cpu")
+    marked = [replace(batch, npho=batch.npho.clone(), time=batch.time.clone()) for batch in subject.batches()] * 4
+    for batch in marked:
+        batch.npho[:, ::10] = math.nan
+        batch.time[1, 7] = math.inf
+    named, honest = [0], raw.anomaly
+
+    def count(*arguments: Any) -> raw.Anomaly:
+        named[0] += 1
+        return honest(*arguments)
+
+    monkeypatch.setattr(raw, "anomaly", count)
+    bench = subject.bench
+    report = scan(marked, bench.config, bench.model, bench.task)
+    assert report.num_anomalies == sum(476 * batch.num_events + 1 for batch in marked)
+    assert len(report.anomalies) == named[0] == MAX_ANOMALIES < report.num_anomalies
+    assert [(a.branch, a.sensor) for a in report.anomalies[:476]] == [("npho", s) for s in range(0, 4760, 10)]
+    assert ("time", 7) in [(a.branch, a.sensor) for a in report.anomalies[952:]]  # the events in their order
+    assert len(marked) > len(report.suspects) == MAX_SUSPECTS
 
 
 def test_batch_file_that_holds_no_batch_is_a_usage_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

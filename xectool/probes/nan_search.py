@@ -18,7 +18,6 @@ from xectool.probes.trial import GRADIENT, try_step
 
 Batches = Callable[[], Iterable[EventBatch]]
 TRIED_TOGETHER = 4  # extreme events in one try
-MAX_TRIED_SUSPECTS = 8  # batches with illegal numbers that are tried on the network
 NUM_ORDINARY = 2  # events of the first batch that are tried in any case
 BUDGET_SHARE = 0.05  # of the time of the pass, for trying extreme events on the network
 LEAST_BUDGET_S = 0.5  # the same for a small data set
@@ -85,7 +84,7 @@ def _first_culprit(
     tried, began = 0, time.perf_counter()
     budget_s = max(LEAST_BUDGET_S, BUDGET_SHARE * report.seconds)
     # The number of suspects is bounded; extreme events are tried for as long as the budget lasts, some in any case.
-    promised = len(report.suspects[:MAX_TRIED_SUSPECTS]) + 2
+    promised = len(report.suspects) + 2
     for number, window in enumerate(windows):
         if not full and number >= promised and time.perf_counter() - began > budget_s:
             break
@@ -109,7 +108,7 @@ def _served(culprit: Culprit, report: ScanReport) -> EventBatch | None:
 
 def _chosen(report: ScanReport) -> Iterator[list[EventBatch]]:
     """Yield batches with illegal numbers, some ordinary events, and extreme events, the most extreme first."""
-    yield from ([batch] for batch in report.suspects[:MAX_TRIED_SUSPECTS])
+    yield from ([batch] for batch in report.suspects)
     if report.first is not None:
         yield [report.first.take(np.arange(min(NUM_ORDINARY, report.first.num_events)))]
     yield from ([batch] for batch in as_steps(report.extremes, TRIED_TOGETHER))

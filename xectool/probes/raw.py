@@ -49,9 +49,7 @@ class Anomaly:
 
 def not_a_reading(values: Tensor) -> Tensor:
     """Return which numbers are neither a measurement nor the mark of a dead channel; any shape."""
-    measured = values.abs() <= UNKNOWN_ABOVE  # NaN compares false
-    mark = (values.abs() >= UNKNOWN_ABOVE) & (values.abs() <= LARGEST_LEGAL)
-    return ~(measured | mark)
+    return ~(values.abs() <= LARGEST_LEGAL)  # NaN compares false
 
 
 def is_suspicious(batch: EventBatch) -> bool:
@@ -65,16 +63,24 @@ def _all_legal(values: Tensor) -> bool:
     return bool(numbers.min() >= -LARGEST_LEGAL and numbers.max() <= LARGEST_LEGAL)
 
 
-def anomalies(batch: EventBatch) -> Iterator[Anomaly]:
-    """Yield the illegal numbers of a batch in the order of its events; weights must also be above or at zero."""
-    columns = {"npho": batch.npho, "time": batch.time, **batch.targets, "weight": batch.weight.unsqueeze(-1)}
+def count_anomalies(batch: EventBatch) -> int:
+    """Return how many numbers of a batch are illegal."""
+    return sum(int(not_a_reading(values).sum()) for values in _columns(batch).values())
+
+
+def anomalies(batch: EventBatch, most: int) -> Iterator[Anomaly]:
+    """Yield the first ``most`` illegal numbers of a batch in the order of its events."""
     found = []
-    for name, values in columns.items():
-        for row, place in not_a_reading(values).nonzero().tolist():
+    for name, values in _columns(batch).items():
+        for row, place in not_a_reading(values).nonzero()[:most].tolist():
             found.append((row, name, place, float(values[row, place])))
-    for row, name, place, value in sorted(found, key=lambda item: item[0]):
+    for row, name, place, value in sorted(found, key=lambda item: item[0])[:most]:
         sensor = place if name in ("npho", "time") else -1
         yield anomaly(batch, row, name, sensor, value, reason_of(value))
+
+
+def _columns(batch: EventBatch) -> dict[str, Tensor]:
+    return {"npho": batch.npho, "time": batch.time, **batch.targets, "weight": batch.weight.unsqueeze(-1)}
 
 
 def anomaly(batch: EventBatch, row: int, branch: str, sensor: int, value: float, reason: str) -> Anomaly:

@@ -9,7 +9,6 @@ import heapq
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +19,11 @@ from xectool.config.root import RegressorConfig, RunConfig
 from xectool.data.batch import EventBatch
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.models.normalize import Normalizer
-from xectool.probes.raw import Anomaly, anomalies, is_suspicious, wrong_logarithms
+from xectool.probes.raw import Anomaly, anomalies, count_anomalies, is_suspicious, wrong_logarithms
 from xectool.tasks.base import TrainingTask
 
 MAX_ANOMALIES = 1000  # named one by one; the rest is counted
-MAX_SUSPECTS = 64  # batches kept that hold an illegal number
+MAX_SUSPECTS = 8  # batches kept that hold an illegal number, to be tried on the network
 NUM_EXTREMES = 32  # events kept in each of the rankings
 _CHUNK = 8  # events looked at together: what is made on the way stays in the cache, 150 kB an array
 
@@ -85,12 +84,14 @@ def scan(batches: Iterable[EventBatch], config: RunConfig, model: nn.Module, tas
 
 
 def _note(report: ScanReport, batch: EventBatch, logs: dict[str, object]) -> None:
-    found = list(anomalies(batch)) if is_suspicious(batch) else []
-    found += list(wrong_logarithms(batch, logs)) if logs else []
-    if not found:
+    illegal = count_anomalies(batch) if is_suspicious(batch) else 0
+    wrong = list(wrong_logarithms(batch, logs)) if logs else []
+    if not illegal and not wrong:
         return
-    report.num_anomalies += len(found)
-    report.anomalies += list(islice(found, MAX_ANOMALIES - len(report.anomalies)))
+    report.num_anomalies += illegal + len(wrong)
+    room = MAX_ANOMALIES - len(report.anomalies)
+    if room:  # a file that marks dead channels with NaN has millions
+        report.anomalies += [*(anomalies(batch, room) if illegal else ()), *wrong][:room]
     if len(report.suspects) < MAX_SUSPECTS:
         report.suspects.append(batch)
 
