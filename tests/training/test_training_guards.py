@@ -48,7 +48,7 @@ from xectool.training.guards.inputs import InputScale
 from xectool.training.guards.learning import Collapsed, NoLearning, ZeroGradient
 from xectool.training.guards.loop import DataWait, LazyState, MetricGraph, RankHashes, RankSteps
 from xectool.training.guards.memory import HostMemory, MemoryGrowth, growth
-from xectool.training.guards.numbers import AmpScale, LearningRateSanity, gradient_verdict
+from xectool.training.guards.numbers import AmpScale, GradientNorm, LearningRateSanity, gradient_verdict
 from xectool.training.guards.process import CrashStacks, SaveRequest
 from xectool.training.guards.session import next_step
 from xectool.training.guards.set import KINDS
@@ -205,6 +205,18 @@ def facts_cached(parts: RunParts, **changes: Any) -> StepFacts:
 )  # fmt: skip
 def test_every_gradient_norm_has_one_verdict(largest: float, clipped: float, word: str) -> None:
     assert word in gradient_verdict(largest, 1.0, clipped)
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_gradient_norms_have_a_verdict_though_the_last_step_was_skipped(parts: RunParts, held: bool) -> None:
+    guard, step = GradientNorm(parts), facts(parts, grad_norm=0.3)
+    last = replace(step, result=replace(step.result, held=held, grad_norm=0.4))
+    said = [list(guard.after_step(Progress(step=n), step)) for n in range(1, 50)]
+    assert not any(said)
+    verdict, _ = guard.after_step(Progress(step=50), last)
+    assert verdict.kind == "grad_norm"
+    assert verdict.data["max"] == (0.3 if held else 0.4)
+    assert not list(guard.after_step(Progress(step=51), step))
 
 
 @pytest.mark.parametrize("lr", [0.0, -1e-3, math.nan, math.inf])

@@ -65,11 +65,12 @@ class GradientNorm(Guard):
 
     def after_step(self, progress: Progress, step: StepFacts) -> Iterator[Notice]:
         """After 50 steps of a run, say what its norms are."""
-        if progress.step > VERDICT_AFTER or not step.result.taken:
+        if progress.step > VERDICT_AFTER:
             return
-        self._norms.append(step.result.grad_norm)
-        self._clipped += step.result.clip_coef < 1.0
-        if progress.step == VERDICT_AFTER:
+        if step.result.taken:
+            self._norms.append(step.result.grad_norm)
+            self._clipped += step.result.clip_coef < 1.0
+        if progress.step == VERDICT_AFTER and self._norms:
             median, p95, top = (float(np.quantile(self._norms, share)) for share in (0.5, 0.95, 1.0))
             clip = self.parts.config.training.grad_clip
             text = gradient_verdict(top, clip, self._clipped / len(self._norms))
