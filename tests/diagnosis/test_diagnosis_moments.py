@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from xectool.diagnosis.cause import Diagnosis
 from xectool.diagnosis.evidence import gather
+from xectool.diagnosis.nan_case import nan_cases
 from xectool.diagnosis.ranking import diagnose
 
 Record = Callable[[Any], Diagnosis]
@@ -196,6 +197,25 @@ def test_an_event_that_only_came_again_is_not_to_blame_where_a_look_found_none_b
             folder.mkdir()
             (folder / "incident.json").write_text(json.dumps({"events": EVENTS, "step": step, **event}))
     assert codes(diagnose(gather(run_dir)))[0] == code
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_the_folders_of_a_step_that_with_the_events_at_fault_is_believed(
+    course: Any, write_run: Callable[[Any], Path], order: tuple[int, int]
+) -> None:
+    run = course(seed=6)
+    run.nan(50, stage="loss")
+    run_dir = write_run(run)
+    ranks: list[dict[str, Any]] = [{"suspects": []}, {"suspects": [EVENTS[2]], "triage": {"cause": "XT-NAN-DATA"}}]
+    for number, rank in enumerate(order):
+        folder = run_dir / "incidents" / f"000{number + 1}"
+        folder.mkdir(parents=True)
+        content = {"kind": "nonfinite", "step": 50, "events": EVENTS, **ranks[rank]}
+        (folder / "incident.json").write_text(json.dumps(content))
+    (case,) = nan_cases(gather(run_dir))
+    assert case.incident is not None
+    assert case.incident.suspects == (tuple(EVENTS[2]),)
+    assert case.triage.cause == "XT-NAN-DATA"
 
 
 def restarted(course: Any, seed: int, after: float, told: bool = True) -> Any:

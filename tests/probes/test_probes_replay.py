@@ -16,6 +16,7 @@ from xectool.cli import app
 from xectool.cli.boundary import run as run_cli
 from xectool.errors import UsageError
 from xectool.probes.history import RunHistory
+from xectool.probes.subject import of_run
 from xectool.runlog.control import Request
 from xectool.runlog.reader import RunReader
 from xectool.runlog.records import EventRecord
@@ -254,6 +255,25 @@ def test_incident_of_a_run_is_searched_with_the_weights_it_had(overflowing: tupl
     assert result.sensors == (321,)
     assert any(f"before step {step}" in line for line in result.scanned)
     assert engine.diagnose.nan_batch(batch=result.minimal).sensors == (321,)
+
+
+@pytest.mark.parametrize(("suspects", "chosen"), [([[0, 5, 0, 5]], 1), ([], 0)])
+def test_of_the_folders_of_a_step_that_of_the_rank_with_the_fault_is_searched(
+    overflowing: tuple[Path, int], tmp_path: Path, suspects: list[list[int]], chosen: int
+) -> None:
+    run = Path(shutil.copytree(overflowing[0], tmp_path / "r"))
+    (first, facts), *_ = RunHistory(run).incidents()
+    other = shutil.copytree(first, first.with_name("9998"))
+    (first / "incident.json").write_text(json.dumps(facts | {"rank": 0, "suspects": []}))
+    (other / "incident.json").write_text(json.dumps(facts | {"rank": 1, "suspects": suspects}))
+    found = of_run(RunHistory(run), None, None, "cpu")
+    assert found is not None
+    found.close()
+    assert found.bench.rank == chosen  # whose stream of random numbers is used
+    sound = of_run(RunHistory(run), int(first.name), None, "cpu")
+    assert sound is not None
+    sound.close()
+    assert sound.bench.rank == 0
 
 
 def test_command_line_of_replay(

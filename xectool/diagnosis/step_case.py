@@ -66,8 +66,10 @@ class StepCase:
 
     @cached_property
     def incident(self) -> Incident | None:
-        """The incident folder of one of its steps."""
-        return next((item for item in self.evidence.incidents if item.step in self.step_numbers), None)
+        """The first incident folder of one of its steps; of the ranks' folders one that names events at fault."""
+        found = [item for item in self.evidence.incidents if item.step in self.step_numbers]
+        same = [item for item in found if item.step == found[0].step]
+        return next((item for item in same if item.suspects), next(iter(same), None))
 
     @cached_property
     def triage(self) -> Triage:

@@ -131,7 +131,8 @@ def of_run(history: RunHistory, incident: int | None, checkpoint: Path | None, d
         return None if record is None else _of_step(history, record.step, None, checkpoint, device)
     folder, facts = found
     window = _incident_window(history, folder / "batch.npz", facts)
-    return _of_step(history, int(facts["step"]), window, checkpoint, device)
+    subject = _of_step(history, int(facts["step"]), window, checkpoint, device)
+    return replace(subject, bench=replace(subject.bench, rank=int(facts.get("rank", 0))))
 
 
 def eager(config: RunConfig, device: str | None) -> Execution:
@@ -150,7 +151,10 @@ def _incident(history: RunHistory, number: int | None) -> tuple[Path, dict[str, 
         raise UsageError(
             f"the run has no incident {number}; it has {names}", where=str(history.run_dir), fix="leave out --incident"
         )
-    return next(((folder, facts) for folder, facts in known if facts.get("kind") == "nonfinite"), None)
+    nonfinite = [(folder, facts) for folder, facts in known if facts.get("kind") == "nonfinite"]
+    # Every rank writes a folder of the step, and the events at fault are in those of some ranks only.
+    same = [item for item in nonfinite if item[1].get("step") == nonfinite[0][1].get("step")]
+    return next((item for item in same if item[1].get("suspects")), next(iter(same), None))
 
 
 def _incident_window(history: RunHistory, path: Path, facts: dict[str, Any]) -> tuple[EventBatch, ...]:
