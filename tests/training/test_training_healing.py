@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,21 @@ import torch
 import uproot
 from xectool import engine
 from xectool.checkpoint import store
+from xectool.config.load import load_config
 from xectool.data.batch import EventBatch
-from xectool.errors import RunDiverged
+from xectool.errors import DiskError, RunDiverged
 from xectool.rootio.writer import TreeWriter
 from xectool.runlog.reader import RunReader
+from xectool.runlog.writer import RunWriter
+from xectool.training.build import build_parts, open_data
+from xectool.training.device import plan_execution
+from xectool.training.distributed import Ranks
+from xectool.training.guards.report import Reporter
+from xectool.training.healing import Healer
+from xectool.training.progress import NullObserver
+from xectool.training.quarantine import PoisonedEvent
+from xectool.training.saving import Saver
+from xectool.training.state import Progress
 from xectool.training.step import Stepper
 from xectool.training.trainer import Trainer
 
@@ -140,6 +152,70 @@ def test_event_with_a_non_finite_loss_is_left_out_and_its_step_taken(
     assert skip.data["suspects"][0][1] in (4, 9)
 
 
+def test_a_step_that_is_given_up_is_not_said_to_be_taken_again(
+    tiny_config: Config, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison_weight(monkeypatch, (4,), float("nan"))
+    monkeypatch.setattr("xectool.training.healing.MAX_TRIES", 1)
+    result = engine.train(tiny_config(**settings(tiny_data / "train_000.root")))
+    (skip,) = events(result.run_dir, "nonfinite_skip")  # the second epoch goes without the event
+    assert skip.data["redone"] is False
+    assert "skipped" in skip.message
+    assert result.nonfinite_batches == 1
+    assert [row[1] for e in events(result.run_dir, "quarantine") for row in e.data["events"]] == [4]
+    assert [step.step for step in RunReader(Path(result.run_dir)).steps() if step.skipped] == [skip.step]
+
+
+def test_a_disk_that_refuses_the_list_costs_no_training(
+    tiny_config: Config, poisoned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, *_: Any) -> None:
+        raise DiskError(f"{path.name} cannot be written: No space left on device", where=str(path), fix="df -h")
+
+    monkeypatch.setattr("xectool.training.quarantine.write_text", full)
+    result = engine.train(tiny_config(**settings(poisoned, on_spike="rewind")))
+    assert result.status == "finished"
+    assert not (Path(result.run_dir) / "quarantine.json").exists()
+    said = events(result.run_dir, "quarantine")
+    assert said
+    assert all("No space left" in event.data["refused"] for event in said)
+    listed = store.load(Path(result.run_dir) / store.LAST_NAME).meta["quarantine"]["events"]
+    assert sorted(event["entry"] for event in listed) == list(POISONED)
+
+
+class OtherRankFinds(Ranks):
+    """Two ranks, of which the other one finds an event that cannot be, and nothing goes wrong after it."""
+
+    def __init__(self, found: PoisonedEvent) -> None:
+        super().__init__()
+        self._found, self._asked = found, 0
+
+    def any(self, value: bool) -> bool:
+        self._asked += 1
+        return value or self._asked <= 2  # found, and left out
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value, [self._found]] if value == [] else [value]
+
+
+def test_record_of_a_rank_carries_the_reason_of_the_rank_that_found_the_event(
+    tiny_config: Config, tmp_path: Path
+) -> None:
+    data = open_data(load_config(tiny_config()).config)
+    parts = build_parts(data, plan_execution(data.config.training, "cpu"), Ranks())
+    file = str(parts.train_loader.source.files[0].path)
+    parts = replace(parts, ranks=OtherRankFinds(PoisonedEvent(file, 0, 7, 1, 7, "XT-NAN-DATA", 1)))
+    with RunWriter(tmp_path / "run") as writer, parts.train_loader as loader:
+        healer = Healer(parts, Saver(parts, tmp_path / "run", writer, {}), Reporter(writer, NullObserver()))
+        window = [next(iter(loader.epoch(1)))]
+        _, rest = healer.take(Progress(), window, 1e-3)
+        writer.event("finished", "finished", step=1, epoch=1)
+    (said,) = events(tmp_path / "run", "quarantine")
+    assert said.data["reason"] == "XT-NAN-DATA"
+    assert "XT-NAN-DATA: entry 7" in said.message
+    assert rest[0].num_events == window[0].num_events  # the event was none of this rank's
+
+
 def test_without_quarantine_the_whole_step_is_lost(
     tiny_config: Config, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,8 +250,6 @@ def ruin(parts: Any, factor: float) -> None:
 
 def ruin_at(monkeypatch: pytest.MonkeyPatch, step: int, factor: float) -> None:
     """Make the weights run away once, after the update of a step, as too high a rate does."""
-    from xectool.training.healing import Healer
-
     whole = Healer.take
 
     def take(self: Healer, progress: Any, window: Any, lr: float) -> Any:
@@ -203,7 +277,10 @@ def test_weights_that_run_away_are_taken_back_with_a_lower_rate(
     assert steps[13].skipped
     assert steps[14].lr == pytest.approx(0.3 * steps[12].lr)
     assert max(steps[n].loss for n in range(14, 21)) < 10 * max(steps[n].loss for n in range(1, 13))
-    assert store.load(Path(result.run_dir) / store.LAST_NAME).meta["schedule"]["scale"] == pytest.approx(0.3)
+    saved = store.load(Path(result.run_dir) / store.LAST_NAME).meta
+    assert saved["schedule"]["scale"] == pytest.approx(0.3)
+    assert not events(result.run_dir, "spike_recovered")  # the spike was taken back, no later step is measured by it
+    assert events(result.run_dir, "spike")
 
 
 def test_non_finite_weights_are_taken_back_and_without_rewind_never_saved(
@@ -286,11 +363,6 @@ def _never_serve(monkeypatch: pytest.MonkeyPatch, rows: np.ndarray) -> None:
 
 
 def test_excluded_events_never_come_and_all_others_do(tiny_config: Config, tiny_data: Path) -> None:
-    from xectool.config.load import load_config
-    from xectool.training.build import build_parts, open_data
-    from xectool.training.device import plan_execution
-    from xectool.training.distributed import Ranks
-
     data = open_data(load_config(tiny_config()).config)
     loader = build_parts(data, plan_execution(data.config.training, "cpu"), Ranks()).train_loader
     whole = list(loader.epoch(1))

@@ -54,7 +54,7 @@ class Healer:
         self._losses: deque[float] = deque(maxlen=HISTORY)
         self._norms: deque[float] = deque(maxlen=HISTORY)
         self._judgement = Judgement.CALM
-        self._cleared = False
+        self._cleared = self._last_try = self._went_back = False
         self._action = self.config.on_spike if self.config.active("G06") else "off"
 
     def begin(self, progress: Progress) -> None:
@@ -68,10 +68,10 @@ class Healer:
         Raises:
             RunDiverged: More events are bad, or more returns are needed, than allowed.
         """
-        self._cleared = False
+        self._cleared = self._went_back = False
         window = self._plausible(window)
-        for _ in range(MAX_TRIES):
-            self._judgement = Judgement.CALM
+        for tries in range(1, MAX_TRIES + 1):
+            self._judgement, self._last_try = Judgement.CALM, tries == MAX_TRIES
             result = self.parts.stepper.run(window, lr, self._veto)
             again = self._treat(progress, window, lr, result)
             if again is None:
@@ -88,7 +88,7 @@ class Healer:
         left_out = self.plausible.report(window, found)
         if not self.parts.ranks.any(bool(left_out)):
             return window
-        self._leave_out(left_out, found[0].code if found else "")
+        self._leave_out(left_out)
         return without(window, found) if left_out else window
 
     def return_to_finite_weights(self, progress: Progress, bad: Sequence[str]) -> bool:
@@ -125,7 +125,7 @@ class Healer:
         case = self._case("nonfinite", progress, window, lr, result)
         found = case.found
         redone = self.config.on_nonfinite != "stop" and self._may_quarantine(case)
-        self.book.nonfinite(case, redone)
+        self.book.nonfinite(case, redone and not self._last_try)
         if redone:
             return self._without_suspects(case)
         helped = not found.weights_finite or found.finite_with_saved_weights
@@ -182,30 +182,32 @@ class Healer:
     def _may_quarantine(self, case: Case) -> bool:
         return self.config.quarantine and self.parts.ranks.any(bool(case.suspects))
 
-    def _without_suspects(self, case: Case) -> Window:
-        """Put the suspects of all ranks in quarantine and return the rest of this rank's events."""
-        self._leave_out(case.suspects, case.found.cause)
-        return without_rows(case.window, case.found.suspects)
+    def _without_suspects(self, case: Case) -> Window | None:
+        """Put the suspects of all ranks in quarantine and return the rest of this rank's events for another try."""
+        self._leave_out(case.suspects)
+        return None if self._last_try else without_rows(case.window, case.found.suspects)
 
-    def _leave_out(self, suspects: Sequence[PoisonedEvent], reason: str) -> None:
+    def _leave_out(self, suspects: Sequence[PoisonedEvent]) -> None:
         """Put the events that all ranks name in quarantine."""
         everywhere = [event for rank in self.parts.ranks.gather(list(suspects)) for event in rank]
-        quarantine, known = self.parts.quarantine, len(self.parts.quarantine)
-        try:
-            quarantine.add(everywhere, self.saver.run_dir)
-        finally:
-            new = quarantine.events[known:]
-            named = "; ".join(f"entry {e.entry} of {e.file} (run {e.run} event {e.event})" for e in new[:3])
-            self.reporter.event(
-                "quarantine",
-                f"left out from now on, {reason}: {named}{' and more' if len(new) > 3 else ''}",
-                columns=list(IDENTITY_COLUMNS),
-                events=[event.identity for event in new],
-                files=sorted({event.file for event in new}),
-                reason=reason,
-                total=len(quarantine),
-                budget=quarantine.budget,
-            )
+        quarantine, run_dir = self.parts.quarantine, self.saver.run_dir
+        new = quarantine.add(everywhere)
+        refused = quarantine.try_write(run_dir)
+        reason = (new or everywhere)[0].reason  # of the rank that named the event, which need not be this one
+        named = "; ".join(f"entry {e.entry} of {e.file} (run {e.run} event {e.event})" for e in new[:3])
+        self.reporter.event(
+            "quarantine",
+            f"left out from now on, {reason}: {named}{' and more' if len(new) > 3 else ''}"
+            + (f"; {refused}, the checkpoint holds the list" if refused else ""),
+            columns=list(IDENTITY_COLUMNS),
+            events=[event.identity for event in new],
+            files=sorted({event.file for event in new}),
+            reason=reason,
+            total=len(quarantine),
+            budget=quarantine.budget,
+            refused=refused,
+        )
+        quarantine.require_budget(run_dir)
 
     def _go_back(self, case: Case, reason: str, is_sound: Callable[[Trial], bool]) -> None:
         """Go back to the newest state with which the step would have been sound; without one it is only left out."""
@@ -243,6 +245,7 @@ class Healer:
         schedule.scale *= self.config.rewind_lr_factor
         after = schedule(schedule.place(progress.epoch, progress.batch))
         self.spikes.forget_spike()
+        self._went_back = True
         self.reporter.event(
             "rewind",
             f"step {self.reporter.step}: {reason}; back to the weights of step {state.step}, learning rate "
@@ -262,8 +265,8 @@ class Healer:
             return
         self._norms.append(result.grad_norm)
         self._losses.append(result.loss)
-        if self._action == "off" or not result.finite:
-            return
+        if self._action == "off" or not result.finite or self._went_back:
+            return  # the loss of weights that were taken back says nothing of what follows
         after = self.spikes.accept(result.loss, self._judgement)
         if after:
             self.reporter.event("spike_recovered", f"the loss is normal again after {after} steps", after_steps=after)

@@ -12,7 +12,7 @@ import numpy as np
 
 from xectool.config.guards import GuardsConfig
 from xectool.data.loader import EventLoader
-from xectool.errors import RunDiverged
+from xectool.errors import DiskError, RunDiverged
 from xectool.runlog.atomic import write_text
 
 FILE_NAME: Final = "quarantine.json"
@@ -66,15 +66,18 @@ class Quarantine:
     def __len__(self) -> int:
         return len(self.events)
 
-    def add(self, found: Sequence[PoisonedEvent], run_dir: Path) -> None:
-        """Leave out further events from now on, and write the list of all to the run directory.
+    def add(self, found: Sequence[PoisonedEvent]) -> list[PoisonedEvent]:
+        """Leave out further events from now on; return those that were not left out before."""
+        known = len(self.events)
+        self._leave_out(found)
+        return self.events[known:]
+
+    def require_budget(self, run_dir: Path) -> None:
+        """Refuse more events than the budget allows.
 
         Raises:
-            RunDiverged: There are more than the budget allows; the list names them all.
-            DiskError: The list cannot be written.
+            RunDiverged: There are more; the list in the run directory names them all.
         """
-        self._leave_out(found)
-        self.write(run_dir)
         if len(self.events) > self.budget:
             last = self.events[-1]
             raise RunDiverged(
@@ -85,14 +88,17 @@ class Quarantine:
                 code="XT-QUARANTINE-FULL",
             )
 
-    def write(self, run_dir: Path) -> None:
-        """Write the list to the run directory.
+    def try_write(self, run_dir: Path) -> str:
+        """Write the list to the run directory; return why the disk refused, or an empty string.
 
-        Raises:
-            DiskError: The disk refuses.
+        Checkpoints and the record hold the list as well, so it is not worth a training.
         """
         content = {"format": 1, "budget": self.budget, "events": [asdict(event) for event in self.events]}
-        write_text(run_dir / FILE_NAME, json.dumps(content, indent=1) + "\n")
+        try:
+            write_text(run_dir / FILE_NAME, json.dumps(content, indent=1) + "\n")
+        except DiskError as error:
+            return error.problem
+        return ""
 
     def read(self, run_dir: Path) -> int:
         """Leave out what the list of the run directory names beyond what is known; return how many were added."""
