@@ -259,6 +259,16 @@ def test_a_missing_branch_names_the_nearest_and_the_option(tmp_path, rows, write
             file.read_column("nphoo")
 
 
+def test_all_missing_branches_are_named_at_once(tmp_path, rows, write_rows):
+    time, missing = ExpectedBranch("zeit", 4760, "time of each sensor", "data.time_branch"), r"no branch 'npho'"
+    with (
+        EventFile(write_rows(tmp_path / "a.root", {"run": rows["run"]})) as file,
+        pytest.raises(DataFileError, match=rf"{missing}.*neither are there 'zeit' \(time of each sensor\)") as caught,
+    ):
+        check_schema(file, [NPHO, time])
+    assert caught.value.fix.endswith("--set data.npho_branch=NAME --set data.time_branch=NAME")
+
+
 def test_a_branch_of_another_width_names_one_that_fits(tmp_path, rows, write_rows):
     with EventFile(write_rows(tmp_path / "a.root", rows)) as file:
         expected = ExpectedBranch("uvwTruth", 4760, "photons of each sensor", "data.npho_branch")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from xectool.errors import DataFileError, did_you_mean
@@ -35,21 +35,27 @@ def check_schema(file: EventFile, expected: Iterable[ExpectedBranch]) -> None:
     Raises:
         DataFileError: A branch is absent, of another kind or width; names file, tree, branch and the nearest.
     """
-    for branch in expected:
-        if branch.name not in file.branch_names:
-            raise _missing(file, branch)
-        if file.num_entries == 0:
-            continue
+    wanted = list(expected)
+    missing = [branch for branch in wanted if branch.name not in file.branch_names]
+    if missing:
+        raise _missing(file, missing)
+    for branch in wanted if file.num_entries else ():
         width = file.first_width(branch.name)
         if width != branch.width:
             raise _other_width(file, branch, width)
 
 
-def _missing(file: EventFile, branch: ExpectedBranch) -> DataFileError:
-    hint = did_you_mean(branch.name, file.branch_names)
-    found = hint.removeprefix("did you mean '").removesuffix("'?")
-    error = file.missing_branch(branch.name, fix=f"--set {branch.option}={found or 'NAME'}")
-    error.problem += f"; it is the {branch.role}"
+def _missing(file: EventFile, branches: Sequence[ExpectedBranch]) -> DataFileError:
+    """Return the error for all branches that are not there, so that all names are given at once."""
+    first, options = branches[0], []
+    for branch in branches:
+        hint = did_you_mean(branch.name, file.branch_names)
+        found = hint.removeprefix("did you mean '").removesuffix("'?")
+        options.append(f"--set {branch.option}={found or 'NAME'}")
+    error = file.missing_branch(first.name, fix=" ".join(options))
+    error.problem += f"; it is the {first.role}"
+    if others := ", ".join(f"'{branch.name}' ({branch.role})" for branch in branches[1:]):
+        error.problem += f"; neither are there {others}"
     return error
 
 
