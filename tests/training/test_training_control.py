@@ -84,5 +84,5 @@ def test_without_that_the_emergency_checkpoint_would_end_the_training(
     train, asking = asked
     with pytest.raises(DiskError, match="no space left"):
         train("save")
-    (answer,) = asking.answers
+    answer = asking.answers[0]  # the end may answer the next question too, or come before it is put
     assert (answer.done, answer.message) == (False, "the training ends before it could be done")
