@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from xectool import engine
 from xectool.runlog.reader import RunReader
 from xectool.training.guards.set import GuardSet
@@ -25,9 +24,10 @@ from xectool.training.guards.spike import SpikeDetector
 from xectool.training.plausible import PlausibleEvents
 from xectool.training.trainer import Trainer
 
+from benchmarks.small_run import write_small_run
 from benchmarks.thread_clock import ThreadClock
 
-BATCH, EVENTS, EPOCHS = 4, 1000, 8  # 250 steps an epoch
+BATCH, EPOCHS = 4, 8  # 250 steps an epoch
 STEP_S = 0.010
 SOUND = frozenset(
     {
@@ -69,22 +69,14 @@ class Meter:
 
 def train(directory: Path, seed: int, epochs: int) -> Counter[str]:
     """Train on sound events; return what the run recorded, by kind."""
-    data, val = directory / f"train{seed}.root", directory / f"val{seed}.root"
-    engine.simulate(str(data), events=EVENTS, seed=seed)
-    engine.simulate(str(val), events=100, seed=1000 + seed)
-    task = {"enabled": True, "scale": "auto", "shift": "auto"}
-    config = {
-        "kind": "regressor",
-        "data": {"train_path": str(data), "val_path": str(val), "batch_size": BATCH},
-        "model": {"encoder_dim": 32, "hidden_dim": 8, "outer_fine_pool": [5, 3], "num_fusion_layers": 1},
-        "tasks": {"energy": task, "uvwFI": task},
-        "training": {"epochs": epochs, "seed": seed, "lr": 5e-4, "lr_scheduler": "cosine", "warmup_epochs": 1},
-        "checkpoint": {"save_dir": str(directory / "runs"), "save_artifacts": False},
-        "mlflow": {"enabled": False},
-        "guards": {"on_spike": "rewind"},
-    }
-    path = directory / f"c{seed}.yaml"
-    path.write_text(yaml.safe_dump(config))
+    path = write_small_run(
+        directory,
+        seed,
+        BATCH,
+        training={"epochs": epochs, "seed": seed, "lr": 5e-4, "lr_scheduler": "cosine", "warmup_epochs": 1},
+        mlflow={"enabled": False},
+        guards={"on_spike": "rewind"},
+    )
     result = engine.train(path, run_name=f"seed{seed}")
     return Counter(event.kind for event in RunReader(Path(result.run_dir)).events())
 

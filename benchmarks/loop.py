@@ -16,17 +16,17 @@ from statistics import fmean, median
 from typing import Any
 
 import torch
-import yaml
 from xectool import engine
 from xectool.data.batch_sources import CachedBatches, WindowBatches
 from xectool.training.state import Progress
 from xectool.training.step import Stepper
 from xectool.training.trainer import Trainer
 
+from benchmarks.small_run import write_small_run
 from benchmarks.thread_clock import ThreadClock
 
 STEP_S = 0.050
-EVENTS, BATCH = 1000, 2
+BATCH = 2
 
 
 class Meter:
@@ -65,33 +65,14 @@ def main() -> None:
     meter.attach()
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        config = configure(directory, options.epochs)
-        engine.train(config, run_name="loop")
+        training = {"epochs": options.epochs, "warmup_epochs": 0}
+        tracker = {"tracking_uri": f"sqlite:///{directory}/mlflow.db"}
+        engine.train(write_small_run(directory, 1, BATCH, training=training, mlflow=tracker), run_name="loop")
     print(f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
     print("| beside the step | steps | median CPU | of 50 ms | mean CPU | of 50 ms |\n|---|---|---|---|---|---|")
     for part, costs in ((part, costs) for part, costs in meter.steps.items() if costs):
         shown = [(f"{1e6 * cost:.0f} us", f"{100 * cost / STEP_S:.2f} %") for cost in (median(costs), fmean(costs))]
         print(f"| {part} | {len(costs)} | {' | '.join(cell for pair in shown for cell in pair)} |")
-
-
-def configure(directory: Path, epochs: int) -> Path:
-    """Write a configuration with guards, control, tracker and recorder as they are by default."""
-    data, val = directory / "train.root", directory / "val.root"
-    engine.simulate(str(data), events=EVENTS, seed=1)
-    engine.simulate(str(val), events=64, seed=2)
-    task = {"enabled": True, "scale": "auto", "shift": "auto"}
-    config = {
-        "kind": "regressor",
-        "data": {"train_path": str(data), "val_path": str(val), "batch_size": BATCH},
-        "model": {"encoder_dim": 32, "hidden_dim": 8, "outer_fine_pool": [5, 3], "num_fusion_layers": 1},
-        "tasks": {"energy": task, "uvwFI": task},
-        "training": {"epochs": epochs, "warmup_epochs": 0},
-        "checkpoint": {"save_dir": str(directory / "runs"), "save_artifacts": False},
-        "mlflow": {"tracking_uri": f"sqlite:///{directory}/mlflow.db"},
-    }
-    path = directory / "c.yaml"
-    path.write_text(yaml.safe_dump(config))
-    return path
 
 
 if __name__ == "__main__":

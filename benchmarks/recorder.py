@@ -33,7 +33,8 @@ from xectool.training.parts import RunParts
 from xectool.training.recording import FlightRecorder, StepTiming
 from xectool.training.state import Progress
 
-SMALL_MODEL = {"encoder_dim": 32, "hidden_dim": 8, "outer_fine_pool": [5, 3], "num_fusion_layers": 1}
+from benchmarks.small_run import SMALL_MODEL
+
 VARIANTS = ("without", "again", "with")
 
 
