@@ -232,7 +232,9 @@ except store.DiskError as error:
 def test_full_disk_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / store.LAST_NAME
     store.save(path, example(7.0))
-    result = subprocess.run([sys.executable, "-c", FULL_DISK, str(path)], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-B", "-c", FULL_DISK, str(path)], capture_output=True, text=True, check=True
+    )
     assert "refused: cannot write the checkpoint" in result.stdout
     assert float(store.load(path).model["layer.weight"][0, 0]) == 7.0
     assert [p.name for p in tmp_path.iterdir()] == [store.LAST_NAME]

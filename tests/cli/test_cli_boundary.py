@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import py_compile
 import subprocess
 import sys
 from collections.abc import Callable
@@ -86,6 +88,27 @@ def test_defect_keeps_its_traceback_in_a_file(capfd: pytest.CaptureFixture[str],
     assert "ZeroDivisionError: oops" in Path(kept).read_text()
     assert "Traceback" not in shown
     Path(kept).unlink()
+
+
+def test_byte_code_cut_short_by_a_full_disk_is_named_and_the_line_cures_it(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "its_byte_code_was_cut.py"
+    module.write_text("TEXT = 'of some length, for a marshalled code object'\n")
+    kept = Path(importlib.util.cache_from_source(str(module)))
+    py_compile.compile(str(module), doraise=True)
+    kept.write_bytes(kept.read_bytes()[:60])
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def start(**_: object) -> None:
+        importlib.import_module(module.stem)
+
+    assert boundary.run(start, ["--json"]) == 3
+    (found,) = json.loads(capfd.readouterr().out)["findings"]
+    assert found["code"] == "XT-DISK"
+    assert module.stem in found["problem"]
+    subprocess.run(["sh", "-c", found["fix"].partition(": ")[2]], check=True)
+    assert boundary.run(start, []) == 0
 
 
 def test_interrupt_is_130(capfd: pytest.CaptureFixture[str]) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from xectool.checkpoint import store
 
+# -B: byte code written under the limit would be cut short, and every later import of it fail.
 LIMITED = """
 import os, resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), int(sys.argv[1])))
-os.execv(sys.executable, [sys.executable, "-m", "xectool", *sys.argv[2:]])
+os.execv(sys.executable, [sys.executable, "-B", "-m", "xectool", *sys.argv[2:]])
 """
 TINY, SMALL = 1000, 1_000_000  # less than config.yaml, less than a checkpoint
 

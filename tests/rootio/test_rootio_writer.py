@@ -120,7 +120,7 @@ except DiskError as error:
 @pytest.mark.parametrize("repeats", ["3", "30"])
 def test_a_full_disk_is_a_disk_error_and_leaves_nothing(tmp_path, format, overlapped, repeats):
     path = tmp_path / "a.root"
-    argv = [sys.executable, "-c", _FULL_DISK, path, "tree", format, overlapped, repeats]
+    argv = [sys.executable, "-B", "-c", _FULL_DISK, path, "tree", format, overlapped, repeats]
     run = subprocess.run(argv, capture_output=True, text=True, timeout=60)
     assert run.returncode == 1
     assert run.stderr.splitlines()[-1].startswith(f"3 cannot write '{path}'")

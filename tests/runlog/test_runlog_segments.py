@@ -226,7 +226,7 @@ print(writer.dropped)
 
 
 def test_disk_that_fills_up_costs_steps_but_never_the_training(tmp_path):
-    done = subprocess.run([sys.executable, "-c", FULL, tmp_path], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-B", "-c", FULL, tmp_path], capture_output=True, text=True, check=True)
     lost = int(done.stdout)
     assert done.stderr.count("training continues without it") == 1
     reader = RunReader(tmp_path)
@@ -267,7 +267,9 @@ print("trained", writer.dropped > 0)
 
 
 def test_full_disk_raises_no_sigbus(tiny_disk):
-    done = subprocess.run([sys.executable, "-c", TINY, tiny_disk / "run"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", TINY, tiny_disk / "run"], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "trained True\n"
     steps = [record.step for record in RunReader(tiny_disk / "run").steps()]
     assert steps[:100] == list(range(1, 101))

@@ -75,7 +75,7 @@ print(writer.dropped)
 
 
 def test_full_disk_costs_events_but_not_the_training(tmp_path):
-    done = subprocess.run([sys.executable, "-c", FULL, tmp_path], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-B", "-c", FULL, tmp_path], capture_output=True, text=True, check=True)
     assert done.stdout == "10\n"
     assert done.stderr.count("training continues without it") == 1
     reader = RunReader(tmp_path)
@@ -116,7 +116,9 @@ print(writer.dropped, said)
 
 
 def test_steps_that_are_lost_up_to_the_end_are_said(tmp_path):
-    done = subprocess.run([sys.executable, "-c", LOST_AT_THE_END, tmp_path], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", LOST_AT_THE_END, tmp_path], capture_output=True, text=True, check=True
+    )
     lost, said = map(int, done.stdout.split())
     reader = RunReader(tmp_path)
     assert lost == said == reader.status().lost > 100

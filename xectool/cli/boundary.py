@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 import tempfile
 import traceback
@@ -13,7 +14,7 @@ from typing import Any
 from typer.exceptions import Abort, TyperException
 
 from xectool.cli import render
-from xectool.errors import EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_OK, EXIT_USER, XecError
+from xectool.errors import EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_OK, EXIT_USER, DiskError, XecError
 
 
 def _is_later_rank() -> bool:
@@ -48,11 +49,25 @@ def run(app: Callable[..., Any], argv: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
     except Exception as error:  # noqa: BLE001  the boundary is where the unforeseen ends
+        if (cut := _damaged_byte_code(error)) is not None:
+            output.error(cut)
+            return cut.exit_code
         output.defect(error, _keep_traceback())
         return EXIT_DEFECT
     if code == EXIT_INTERRUPTED:
         return _interrupted(output)
     return int(code or EXIT_OK)
+
+
+def _damaged_byte_code(error: Exception) -> DiskError | None:
+    """Return what to say where Python stumbled over its own byte code: it keeps what a full disk cut short."""
+    last = list(traceback.walk_tb(error.__traceback__))[-1][0]
+    if last.f_code.co_name != "_compile_bytecode" or "bytecode_path" not in last.f_locals:
+        return None
+    path = str(last.f_locals["bytecode_path"])
+    problem = f"the byte code that Python keeps of {last.f_locals['name']} is damaged ({error})"
+    fix = f"a disk was full when it was written; remove it, Python writes it anew: rm {shlex.quote(path)}"
+    return DiskError(problem, where=path, fix=fix)
 
 
 def _take_verbosity(argv: Sequence[str]) -> list[str]:
