@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xectool import engine
+from xectool.runlog.reader import RunReader
 
 XECTOOL = [sys.executable, "-m", "xectool"]
 PLAIN = ["--set", "checkpoint.save_artifacts=false"]
@@ -47,6 +49,49 @@ def test_signal_ends_in_one_document_and_a_run_that_goes_on(
     epochs = document["result"]["epochs"]
     more = ["--run-name", name, "--json", "--resume", "auto", *PLAIN, "--set", f"training.epochs={epochs + 1}"]
     assert xectool("train", files / "config.yaml", *more).document["result"]["epochs"] == epochs + 1
+
+
+LOADED = "import sys, xectool.cli.app; print('loaded', flush=True); sys.stdin.read()"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_while_the_command_line_loads_interrupts_and_kills_nothing(
+    files: Path, number: signal.Signals
+) -> None:
+    argv = [*XECTOOL, "train", str(files / "config.yaml"), "--run-name", "early", "--json"]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not hears(process.pid, signal.SIGUSR2):  # the last of those that are heard from the start
+        assert process.poll() is None
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert [found["code"] for found in json.loads(out)["findings"]] == ["XT-INTERRUPTED"]
+    assert not (files / "runs" / "early").exists()
+
+
+def test_a_signal_kills_a_command_line_that_does_not_hear_it() -> None:
+    process = subprocess.Popen([sys.executable, "-c", LOADED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "loaded\n"
+    process.send_signal(signal.SIGUSR1)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGUSR1
+
+
+def test_a_signal_in_the_set_up_of_a_training_interrupts_it(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "xectool.engine.run_attempt.calibrate_conventional", lambda parts: os.kill(os.getpid(), signal.SIGUSR1)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        engine.train(files / "config.yaml", run_name="set_up")
+    assert RunReader(files / "runs" / "set_up").status().state == "interrupted"
+    monkeypatch.undo()
+    assert engine.train(files / "config.yaml", run_name="set_up", resume="auto", max_steps=1).steps == 1
+
+
+def hears(pid: int, number: int) -> bool:
+    caught = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
 def test_no_color_on_a_terminal_means_no_escape_codes_at_all(files: Path) -> None:

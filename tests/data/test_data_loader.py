@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import tracemalloc
 
@@ -242,7 +244,7 @@ class _Killer:
 
 @pytest.mark.parametrize(
     ("signal_number", "kind", "code"),
-    [(signal.SIGKILL, OutOfMemory, "XT-LOADER-KILLED"), (signal.SIGTERM, WorldError, "XT-LOADER-DIED")],
+    [(signal.SIGKILL, OutOfMemory, "XT-LOADER-KILLED"), (signal.SIGHUP, WorldError, "XT-LOADER-DIED")],
 )
 def test_a_killed_worker_is_reported_with_what_it_was_reading(dataset, signal_number, kind, code):
     source, plan = open_plan(dataset)
@@ -251,6 +253,38 @@ def test_a_killed_worker_is_reported_with_what_it_was_reading(dataset, signal_nu
     assert caught.value.code == code
     assert "part" in caught.value.where
     assert "entries [" in caught.value.where
+
+
+STARTS = """
+import signal, sys
+from xectool.config.data import DataConfig
+from xectool.data.loader import EventLoader, LoaderOptions
+from xectool.data.plan import DataPlan
+from xectool.data.source import open_source
+import psutil
+if __name__ == "__main__":
+    source = open_source(DataConfig(train_path=sys.argv[1], val_path=sys.argv[1]), "train", ())
+    plan = DataPlan(source.files, 4, 1, num_shards=1, chunksize=8)
+    loader = EventLoader(source, plan, options=LoaderOptions(num_workers=2))
+    batches = loader.epoch(0)
+    served = len(next(batches).event)
+    below = psutil.Process().children(recursive=True)
+    assert len(below) >= 4, below  # fork server, resource tracker, two readers
+    for process in below:
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+            process.send_signal(number)
+    served += sum(len(batch.event) for batch in batches)
+    assert served == sum(file.num_entries for file in source.files), served
+    print("ends with its readers open")
+"""
+
+
+def test_readers_serve_on_where_a_batch_system_signals_every_process(dataset, tmp_path):
+    program = tmp_path / "starts.py"  # a fork server begins with a program
+    program.write_text(STARTS)
+    command = [sys.executable, str(program), str(dataset.directory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "ends with its readers open\n"), done.stderr
 
 
 def test_a_silent_worker_ends_in_a_message_after_the_timeout(dataset):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from typing import Annotated
 
@@ -25,6 +24,7 @@ from xectool.cli import (
     prepare,
     report,
     runs,
+    signals,
     simulate,
     submit,
     train,
@@ -82,6 +82,4 @@ def main() -> None:
     # OpenMP reads this when torch loads. Threads that spin while they wait made a step nine times slower on two shared
     # cores (docs/experiments.md); a user's own setting is kept.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # A batch system ends a job with SIGTERM; like Ctrl-C it leaves no half-written files and gives exit code 130.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.exit(boundary.run(app, sys.argv[1:]))
+    sys.exit(boundary.run(app, sys.argv[1:], signals.hear))

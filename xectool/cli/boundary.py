@@ -23,16 +23,18 @@ def _is_later_rank() -> bool:
     return rank.isdigit() and world.isdigit() and 0 < int(rank) < int(world)
 
 
-def run(app: Callable[..., Any], argv: Sequence[str]) -> int:
+def run(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], None] = lambda: None) -> int:
     """Run the application and return the exit code of the process.
 
     Args:
         app: The Typer application.
         argv: Arguments without the program name.
+        first: Called before the application.
     """
     argv = _take_verbosity(argv)
     output = render.Output(command=_command_of(app, argv), as_json="--json" in argv and not _is_later_rank())
     try:
+        first()
         code = app(args=list(argv), prog_name="xectool", standalone_mode=False)
     except XecError as error:
         output.error(error)

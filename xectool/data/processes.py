@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from multiprocessing.util import Finalize
 from typing import Any
 
 from xectool.data.events import EventSource
@@ -24,7 +25,7 @@ from xectool.data.readers import read_window
 from xectool.data.shared_buffer import SharedBuffer
 from xectool.data.watched import WatchedReads
 from xectool.data.window import WindowArrays, buffer_bytes
-from xectool.data.worker_process import become_loader
+from xectool.data.worker_process import become_loader, start_deaf
 from xectool.errors import OutOfMemory, WorldError, XecError
 from xectool.runlog.worker_slots import SlotRange
 
@@ -79,6 +80,9 @@ class ProcessReader:
         parts = [slots.part(number, num_threads) if slots else None for number in range(num_workers)]
         self._answers = select.poll()
         self._workers = [self._start_worker(context, num_threads, part) for part in parts]
+        # At its own end Python sends SIGTERM to what is left, and waits; the workers ignore that.
+        processes = [worker.process for worker in self._workers]
+        self._at_exit = Finalize(self, _kill, args=(processes,), exitpriority=0)
 
     def start(self, epoch: int, keys: Sequence[WindowKey]) -> None:
         """Begin an epoch: ``keys`` are wanted, in this order of first use."""
@@ -134,6 +138,7 @@ class ProcessReader:
                 worker.process.kill()
                 worker.process.join()
             worker.process.close()
+        self._at_exit.cancel()
 
     @property
     def num_ready(self) -> int:
@@ -150,7 +155,7 @@ class ProcessReader:
         here, there = context.Pipe()
         arguments = (self._source, self._plan, self._buffers, there, (num_threads, slots))
         process = context.Process(target=_serve, args=arguments, daemon=True, name="xectool-read")
-        process.start()
+        start_deaf(process, uses_server=context.get_start_method() != "fork")
         there.close()
         self._answers.register(here, select.POLLIN)
         return _Worker(process, here)
@@ -209,6 +214,12 @@ class ProcessReader:
         parts = [f"{self._source.files[p.file_index].path} entries [{p.entry_start}, {p.entry_stop})" for p in pieces]
         more = f" and {len(parts) - 3} more" if len(parts) > 3 else ""
         return f"it was reading {', '.join(parts[:3])}{more}"
+
+
+def _kill(processes: Sequence[Any]) -> None:
+    for process in processes:
+        with contextlib.suppress(ValueError):  # closed already
+            process.kill()
 
 
 def _serve(

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ COMM: Final = "xectool-read"
 """Name of a loader process in ``/proc/PID/comm`` and in ``ps``; at most 15 characters."""
 STACKS_SIGNAL: Final = signal.SIGQUIT
 """As of Java and Go: writes the stacks of all threads; SIGUSR1 and SIGUSR2 are what batch systems send."""
+BATCH_SIGNALS: Final = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # linux/prctl.h
 
 
@@ -31,9 +33,11 @@ def become_loader(slots: SlotRange | None) -> None:
     Args:
         slots: Where its threads note what they read; the stacks lie beside.
     """
-    # The parent decides what an interrupt means, and what a batch system says before the time is up.
-    for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+    # The trainer decides what an interrupt means, and what a batch system says to every process before the time is up:
+    # it may need another batch until it can save.
+    for number in (signal.SIGINT, *BATCH_SIGNALS):
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, BATCH_SIGNALS)
     if sys.platform == "linux":
         prctl = ctypes.CDLL(None, use_errno=True).prctl
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -43,6 +47,25 @@ def become_loader(slots: SlotRange | None) -> None:
         threading.Thread(target=_end_with, args=(trainer,), name="xectool-parent", daemon=True).start()
     if slots is not None:
         _write_stacks_when_asked(stacks_path(slots.path))
+
+
+def start_deaf(process: Any, uses_server: bool) -> None:
+    """Start a process that will become a loader, with the signals of a batch system blocked until it has.
+
+    The fork server begins with the first one and keeps them blocked: all loaders would end with it.
+
+    Args:
+        process: The process.
+        uses_server: Whether it is started through a fork server or resource tracker, and not forked from this one.
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, BATCH_SIGNALS)
+    try:
+        if uses_server:
+            resource_tracker.ensure_running()
+            signal.pthread_sigmask(signal.SIG_BLOCK, BATCH_SIGNALS)  # it has unblocked SIGTERM
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _end_with(trainer: Any) -> None:

@@ -179,7 +179,8 @@ class RankGroup(Ranks):
         all agreed to stop. After this no signal interrupts the last words of this rank.
         """
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            for number in (signal.SIGTERM, signal.SIGUSR1):
+                signal.signal(number, signal.SIG_IGN)
         try:
             self.store.set(f"{_KEY}/left/{self.rank}", "failed" if failed else "done")
             limit_s = _FAILED_WAIT_S if failed else self.rank0_timeout_s

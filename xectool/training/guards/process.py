@@ -18,7 +18,8 @@ from xectool.data.worker_process import STACKS_SIGNAL
 class CrashStacks:
     """While entered, a crash or SIGQUIT writes the stacks of all threads to a file, and no core file is left.
 
-    SIGUSR1 and SIGUSR2 are ignored meanwhile, unless a `StopRequest` and a `SaveRequest` wait for them.
+    Outside of the loop, where a `StopRequest` and a `SaveRequest` wait for them, SIGUSR1 interrupts as SIGTERM does, so
+    that a batch system queues the job again, and SIGUSR2 is ignored: there is nothing to save.
 
     Args:
         path: The file, such as ``rank0000.stacks``.
@@ -37,9 +38,9 @@ class CrashStacks:
         if threading.current_thread() is threading.main_thread():
             faulthandler.register(STACKS_SIGNAL, stream, all_threads=True)
             self._stack.callback(faulthandler.unregister, STACKS_SIGNAL)
-            # Outside of the loop there is nothing to save; it must not end the process either.
-            for number in (signal.SIGUSR1, signal.SIGUSR2):
-                self._stack.callback(signal.signal, number, signal.signal(number, signal.SIG_IGN))
+            previous = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+            self._stack.callback(signal.signal, signal.SIGUSR1, previous)
+            self._stack.callback(signal.signal, signal.SIGUSR2, signal.signal(signal.SIGUSR2, signal.SIG_IGN))
         return self
 
     def __exit__(self, *exception: object) -> None:
