@@ -16,6 +16,7 @@ from xectool.config.root import KINDS, RunConfig
 from xectool.engine.resume_contract import resume_contract
 from xectool.errors import CheckpointError, UsageError
 from xectool.models import build_model
+from xectool.training.resume import adopt_resolved, meaning_differences, objective_changes
 
 SMALL: dict[str, Any] = {"encoder_dim": 32, "num_fusion_layers": 1}
 
@@ -175,6 +176,9 @@ CONTRACT = [
     ({"tasks": {"energy": {"weight": 3.0}}}, "tasks.energy.weight", "harmless"),
     ({"tasks": {"timing": {"weight": 3.0}}}, "tasks.timing.weight", "harmless"),
     ({"tasks": {"energy": {"scale": "auto"}}}, "tasks.energy.scale", "harmless"),
+    ({"tasks": {"uvwFI": {"loss_fn": "l1"}}}, "tasks.uvwFI.loss_fn", "harmless"),
+    ({"data": {"truth_branches": {"energy": "other"}}}, "data.truth_branches.energy", "changes outputs silently"),
+    ({"data": {"truth_branches": {"angle": "other"}}}, "data.truth_branches.angle", "harmless"),
     ({"training": {"lr": 1e-5}}, "training.lr", "harmless"),
     ({"data": {"batch_size": 8}}, "data.batch_size", "harmless"),
 ]
@@ -183,7 +187,7 @@ CONTRACT = [
 def _merged(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     out = dict(values)
     for key, change in changes.items():
-        out[key] = _merged(out[key], change) if isinstance(change, dict) else change
+        out[key] = _merged(out[key], change) if isinstance(change, dict) and isinstance(out[key], dict) else change
     return out
 
 
@@ -212,6 +216,40 @@ def test_the_verdict_is_what_loading_the_weights_shows(case: Any, families: dict
             network.load_state_dict(saved.model)
     else:
         network.load_state_dict(saved.model)
+
+
+SENSOR_CONTRACT = [
+    ("mae", {"model": {"mask_ratio": 0.4}}, "harmless"),
+    ("inpainter", {"model": {"mask_ratio": {"inner": 0.2}}}, "harmless"),
+    ("inpainter", {"model": {"mask_npho_flat": True}}, "harmless"),
+    ("inpainter", {"model": {"mask_patterns": {"sensors": [[1, 2]]}}}, "harmless"),
+    ("mae", {"training": {"time": {"npho_threshold": 50.0}}}, "harmless"),
+    ("mae", {"data": {"truth_branches": {"energy": "other"}}}, "harmless"),
+    ("inpainter", {"model": {"prior": "neighbours"}}, "changes outputs silently"),
+    ("inpainter", {"model": {"freeze_encoder": False}}, "does not fit"),
+    ("inpainter", {"model": {"predict_channels": ["npho", "time"]}}, "does not fit"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "effect"), [*[("regressor", case[0], case[2]) for case in CONTRACT], *SENSOR_CONTRACT]
+)
+def test_a_resume_refuses_what_the_contract_calls_bad_and_nothing_else(
+    kind: str, changes: dict[str, Any], effect: str, families: dict[str, Path]
+) -> None:
+    saved = store.load(families[kind])
+    current = KINDS[kind].model_validate(_merged(saved.config, changes))
+    found = [item for item in resume_contract(saved.config, current, saved.meta) if item.effect != "same"]
+    assert {item.effect for item in found} == {effect}
+    if not found[0].key.startswith(("training.", "loss_balance")):  # these are refused where the state is loaded
+        assert bool(meaning_differences(adopt_resolved(current, saved), saved)) == found[0].is_bad
+
+
+def test_a_best_of_another_validation_loss_is_not_compared(families: dict[str, Path]) -> None:
+    saved = store.load(families["mae"])
+    current = saved.config | {"model": saved.config["model"] | {"mask_ratio": 0.4}}
+    assert objective_changes(KINDS["mae"].model_validate(current), saved) == ["model.mask_ratio"]
+    assert objective_changes(KINDS["mae"].model_validate(saved.config), saved) == []
 
 
 def test_another_order_of_events_fits_between_epochs_and_not_inside_one(families: dict[str, Path]) -> None:

@@ -41,6 +41,11 @@ def test_validation_masks_are_the_same_every_epoch(sensor_config: Write) -> None
     history = store.load(Path(runs[0].run_dir) / store.LAST_NAME).meta["progress"]["history"]
     assert history[0]["val/loss"] == pytest.approx(history[1]["val/loss"], rel=1e-4)
     assert runs[0].metrics["masked_of_valid"] == runs[1].metrics["masked_of_valid"]
+    listener = Listener()
+    settings += ["training.epochs=2", "training.npho_weight=3.0", "model.mask_ratio=0.5"]
+    other = engine.train(config, run_name="of1", resume="auto", overrides=settings, observer=listener)
+    assert other.best_epoch == 2, "a loss three times as large is the best of its kind"
+    assert any("model.mask_ratio, training.npho_weight" in message for message in listener.messages)
 
 
 def test_sensor_predictions_hold_a_row_a_hidden_sensor(sensor_config: Write, tiny_data: Path) -> None:

@@ -17,15 +17,14 @@ from xectool.config.root import RunConfig
 from xectool.config.serialize import dotted_values, inline_yaml
 from xectool.errors import XecError
 from xectool.models.build import build_model
-from xectool.training.resume import ORDER_KEYS, OUTPUT_EXCEPT
+from xectool.training.resume import ORDER_KEYS, OUTPUT_KEYS, is_free, is_idle, is_objective
 
 SAME: Final = "same"
 HARMLESS: Final = "harmless"
 SILENT: Final = "changes outputs silently"
 NO_FIT: Final = "does not fit"
-_MEANING: Final = ("normalization.", "model.", "tasks.")
-_INPUTS: Final = ("data.npho_branch", "data.time_branch", "data.truth_branches.")
 _SHAPING: Final = ("model.", "tasks.", "training.auto_channel_weight")
+_NEW_BEST: Final = "validation losses before and after do not compare; the best is found anew"
 _NOTES: Final = {
     "training.ema_decay": "the average goes on with the new decay, starts now, or is dropped",
     "training.lr": "the new rate applies from the next step",
@@ -142,16 +141,14 @@ class _Judge:
         yield from self._refusals(key, now)
         if now == "auto" and key.endswith((".scale", ".shift")):
             yield HARMLESS, "auto takes the number from the checkpoint"
-        if self._is_idle(key):
+        if is_idle(key, self.saved, self.current):
             yield HARMLESS, "the task is off in both"
+        if is_free(key, before, now):
+            yield HARMLESS, _NEW_BEST if is_objective(key) else "acts in training only"
         if key.startswith(_SHAPING) and self.same_kind and self.changes_shapes(key):
             yield NO_FIT, "weights of other names or shapes"
-        if key.rsplit(".", 1)[-1] in OUTPUT_EXCEPT:
-            yield HARMLESS, "acts in training only"
-        if key.startswith(_MEANING):
+        if key.startswith(OUTPUT_KEYS):
             yield SILENT, self._meaning(key, before)
-        if key.startswith(_INPUTS):
-            yield SILENT, "the weights load, and the network reads something else"
         yield HARMLESS, _NOTES.get(key, "does not touch the weights")
 
     def _refusals(self, key: str, now: Any) -> Iterator[tuple[str, str]]:
@@ -160,24 +157,19 @@ class _Judge:
             yield NO_FIT, "another network; its encoder can be taken with checkpoint.init_from"
         if key == "loss_balance":
             yield NO_FIT, "the loss has learned other weights"
+        if key == "model.freeze_encoder":
+            yield NO_FIT, "the optimizer has moments of other weights"
         if self.progress.get("batch") and any(key == order or key.startswith(f"{order}.") for order in ORDER_KEYS):
             yield NO_FIT, "the checkpoint lies inside an epoch, which would go on with other batches"
         if key == "training.epochs" and int(self.progress.get("epoch", 0)) > int(now or 0):
             yield NO_FIT, f"{int(self.progress['epoch']) - 1} epochs are done, so none is left"
 
-    def _is_idle(self, key: str) -> bool:
-        """Return whether a key belongs to a task that is off before and after."""
-        section, _, rest = key.partition(".")
-        return section == "tasks" and "." in rest and not self._enabled(rest.partition(".")[0])
-
     def _meaning(self, key: str, before: Any) -> str:
         if key.endswith(".enabled"):
             return "the head was not trained with this task" if not before else "the task is no longer learnt"
+        if key.startswith("data."):
+            return "the weights load, and the network reads or learns something else"
         return "the weights load, and mean something else"
-
-    def _enabled(self, task: str) -> bool:
-        sections = (values.get("tasks", {}).get(task, {}) for values in (self.saved, self.current))
-        return any(section.get("enabled") for section in sections)
 
     def _changes_shapes(self, key: str) -> bool:
         """Return whether this key alone gives the saved network other weights."""

@@ -17,7 +17,13 @@ from xectool.training.memory_faults import memory_faults
 from xectool.training.parts import RunParts
 from xectool.training.progress import Observer
 from xectool.training.rank_agreement import data_facts, require_agreement
-from xectool.training.resume import adopt_resolved, meaning_differences, require_resumable, start_options
+from xectool.training.resume import (
+    adopt_resolved,
+    meaning_differences,
+    objective_changes,
+    require_resumable,
+    start_options,
+)
 from xectool.training.run_dir import RunPlace, choose_place
 from xectool.training.state import Progress, load_weights, restore
 
@@ -86,6 +92,10 @@ def begin(parts: RunParts, data: RunData, place: RunPlace, observer: Observer) -
         parts.average.load({}, 0)
         return Progress(), {}
     progress = restore(parts, place.checkpoint)
+    changed = objective_changes(parts.config, place.checkpoint)
+    if changed and progress.best_epoch:
+        observer.message(f"another {', '.join(changed[:5])}: its losses do not compare; the best is found anew")
+        progress.forget_best()
     if checkpoint.refresh_lr:
         parts.schedule.restart(parts.schedule.place(progress.epoch, progress.batch))
     return progress, {}

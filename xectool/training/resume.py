@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,16 @@ from xectool.data.events import EventSource
 from xectool.errors import CheckpointError
 
 # Keys that change what the weights mean; a resume with another value would train on silently wrong.
-OUTPUT_KEYS = ("kind", "normalization", "model", "tasks")
+OUTPUT_KEYS = (
+    "kind", "normalization", "model", "tasks", "data.npho_branch", "data.time_branch", "data.truth_branches",
+)  # fmt: skip
+# How the network learns, not what its weights mean.
+_LEARNING = frozenset({"dropout", "drop_path_rate", "head_dropout"})
+# What the validation loss is made of; another value only makes it another number.
+_MASKS = frozenset({"mask_ratio", "mask_npho_flat", "mask_patterns"})
+_LOSSES = frozenset({"loss_fn", "loss_beta", "weight", "npho_weight", "time", "npho_loss_weight"})
 # Positions of sensors are taken from the checkpoint, whatever file is named.
-OUTPUT_EXCEPT = ("dropout", "drop_path_rate", "head_dropout", "weight", "loss_beta", "sensor_positions_file")
+_RESTORED = frozenset({"sensor_positions_file"})
 # Keys that define which events a batch holds; they may change between epochs, not inside one.
 ORDER_KEYS = (
     "data.batch_size", "data.cache_precision", "data.chunksize", "data.num_shards", "data.shuffle", "data.drop_last",
@@ -87,7 +94,7 @@ def require_resumable(
     current, saved = config.to_dict(), checkpoint.config
     differing = meaning_differences(config, checkpoint)
     if differing:
-        raise _refusal("would change what the weights mean", differing, path)
+        raise _refusal("would change what the weights mean, or which of them learn", differing, path)
     if int(checkpoint.meta["progress"]["batch"]) == 0:
         return
     before = int(checkpoint.meta.get("world_size", 1)) * int(saved["data"]["batch_size"])
@@ -104,8 +111,39 @@ def require_resumable(
 def meaning_differences(config: RunConfig, checkpoint: Checkpoint) -> list[tuple[str, Any, Any]]:
     """Return the keys on which a configuration gives the weights of a checkpoint another meaning, with both values."""
     current, saved = config.to_dict(), checkpoint.config
-    found = [d for key in OUTPUT_KEYS for d in differences(saved.get(key), current.get(key), key)]
-    return [d for d in found if d[0].rsplit(".", 1)[-1] not in OUTPUT_EXCEPT]
+    stored = [key for key in OUTPUT_KEYS if _at(saved, key) is not None]
+    found = [d for key in stored for d in differences(_at(saved, key), _at(current, key), key)]
+    return [d for d in found if not (is_free(*d) or is_idle(d[0], saved, current))]
+
+
+def objective_changes(config: RunConfig, checkpoint: Checkpoint) -> list[str]:
+    """Return the keys that differ and make the validation losses before and after incomparable."""
+    current, saved = config.to_dict(), checkpoint.config
+    found = [d for key in ("model", "tasks", "training") for d in differences(saved.get(key), current.get(key), key)]
+    return [key for key, _, _ in found if is_objective(key) and not is_idle(key, saved, current)]
+
+
+def is_objective(key: str) -> bool:
+    """Return whether a key decides which number the validation loss is, such as the share of hidden sensors."""
+    section, *rest = key.split(".")
+    name = rest[1:2] if section == "tasks" else rest[:1]
+    return section in ("model", "tasks", "training") and bool((_MASKS | _LOSSES) & {*name})
+
+
+def is_free(key: str, saved: Any, current: Any) -> bool:
+    """Return whether a key of the network or of a task may have another value at a resume."""
+    if key.endswith(".loss_fn") and "gaussian_nll" in (saved, current):  # it predicts a width as well
+        return False
+    return is_objective(key) or bool((_LEARNING | _RESTORED) & {*key.split(".")})
+
+
+def is_idle(key: str, saved: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
+    """Return whether a key belongs to a task that is off before and after."""
+    section, _, rest = key.removeprefix("data.").partition(".")
+    task = rest.partition(".")[0]
+    if section not in ("tasks", "truth_branches") or not task:
+        return False
+    return not any(values.get("tasks", {}).get(task, {}).get("enabled") for values in (saved, current))
 
 
 def differences(saved: Any, current: Any, key: str) -> Iterator[tuple[str, Any, Any]]:

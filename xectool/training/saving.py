@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import time
 from collections.abc import Sequence
@@ -174,7 +173,7 @@ class Saver:
                     store.publish(candidate, best)
                 return ""
         lost = progress.best_epoch
-        progress.best_loss, progress.best_epoch, progress.epochs_since_best = math.inf, 0, 0
+        progress.forget_best()
         return f"the checkpoint of the best epoch, {lost}, is not beside {source}; the next validation sets a new best"
 
     def _give_up(self) -> None:

@@ -52,6 +52,10 @@ class Progress:
     rewinds: int = 0
     grad_clip: float | None = None
 
+    def forget_best(self) -> None:
+        """Let the next validation set a new best."""
+        self.best_loss, self.best_epoch, self.epochs_since_best = float("inf"), 0, 0
+
 
 def capture(parts: RunParts, progress: Progress, facts: dict[str, Any]) -> Checkpoint:
     """Return the checkpoint of a run between two steps.
