@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.spatial import cKDTree
 from xectool.detector import constants, faces, geometry
-from xectool.report.curves import plot_learning_curves
+from xectool.report.curves import draw_learning_curves, plot_learning_curves
 from xectool.report.displays import Display, draw, write_display
 from xectool.report.unrolled import OUTLINE_CM, polygons
 
@@ -68,6 +68,20 @@ def test_learning_curves_draw_what_was_recorded(tmp_path: Path) -> None:
     ]
     written = plot_learning_curves(epochs, tmp_path / "plots")
     assert [path.name for path in written.files] == ["learning_curves.pdf", "learning_curves.png"]
+
+
+def test_parts_of_a_loss_are_drawn_with_training_and_validation() -> None:
+    parts = (
+        "loss",
+        "loss_npho",
+        "loss_time",
+        *(f"loss_{face}" for face in ("inner", "us", "ds", "outer", "top", "bot")),
+    )
+    metrics = {f"{step}/{part}": 1.0 for step in ("train", "val") for part in parts}
+    figure = draw_learning_curves([{"epoch": 1, "metrics": metrics}])
+    assert figure is not None
+    drawn = {panel.get_ylabel(): len(panel.lines) for panel in figure.axes}
+    assert drawn == {"objective": 2, "photon loss": 2, "time loss": 2, "loss by face (dashed: training)": 12}
 
 
 @pytest.mark.parametrize("epochs", [[], [{"epoch": 1}], [{"epoch": 1, "train/loss": float("nan")}]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,11 +20,12 @@ from xectool.diagnosis.incidents import Incident, read_incidents
 from xectool.engine.diagnose.run_health import RunHealth
 from xectool.engine.diagnose.run_health import run as diagnose_run
 from xectool.errors import ConfigError, DiskError, UsageError
+from xectool.report.curves import draw_learning_curves
 from xectool.report.run_page import PageCause, PagePicture, PageTable, RunPage, picture, pictures, render
 from xectool.report.step_curves import StepCourse, draw_steps
 from xectool.runlog.manifest import MANIFEST_FILE
 from xectool.runlog.reader import RunReader, RunStatus
-from xectool.runlog.records import ROUTINE_KINDS
+from xectool.runlog.records import ROUTINE_KINDS, EpochRecord
 
 REPORT_NAME: Final = "report.html"
 PARTS: Final = ("data_wait", "transfer", "forward", "backward", "optimizer", "checkpoint", "log")
@@ -75,7 +76,8 @@ def _page(directory: Path, health: RunHealth, plots: list[PagePicture]) -> RunPa
     status, epochs = reader.status(), reader.epochs()
     manifest = tolerant_json(directory / MANIFEST_FILE)
     attempt = (manifest.get("attempts") or [{}])[-1]
-    course = _course(reader)
+    curves = _curves(reader, epochs)
+    drawn = {item.caption for item in curves}
     config = directory / CONFIG_FILE
     return RunPage(
         name=str(manifest.get("run_name") or directory.resolve().name),
@@ -83,8 +85,8 @@ def _page(directory: Path, health: RunHealth, plots: list[PagePicture]) -> RunPa
         verdict=health.verdict,
         is_good=not health.bad,
         causes=[_cause(cause) for cause in (*health.causes, *health.notes)],
-        curves=[picture(draw_steps(course), "every step of the run")] if len(course.step) else [],
-        plots=plots,
+        curves=curves,
+        plots=[plot for plot in plots if plot.caption not in drawn],
         tables=(
             PageTable("Last epoch", ("metric", "value"), _rows(epochs[-1].metrics if epochs else {})),
             PageTable("Incidents", ("incident", "kind", "step", "found"), tuple(_incidents(directory))),
@@ -114,6 +116,13 @@ def _facts(status: RunStatus, attempt: Mapping[str, Any], manifest: Mapping[str,
 
 def _cause(cause: Cause) -> PageCause:
     return PageCause(cause.code, cause.severity.value, cause.problem, (*cause.evidence, *cause.ruled_out), cause.fix)
+
+
+def _curves(reader: RunReader, epochs: Sequence[EpochRecord]) -> list[PagePicture]:
+    course = _course(reader)
+    learning = draw_learning_curves([{"epoch": row.epoch, "metrics": row.metrics} for row in epochs])
+    found = [picture(draw_steps(course), "every step of the run")] if len(course.step) else []
+    return [*found, picture(learning, "learning curves")] if learning is not None else found
 
 
 def _course(reader: RunReader) -> StepCourse:
