@@ -118,20 +118,37 @@ def test_only_whole_batches_are_compiled(exported: Any, graphs: list[int]) -> No
     assert len(graphs) == 2, "another size is compiled for, which takes as long again"
 
 
-def test_few_events_are_predicted_eagerly_without_a_trial(
+def test_a_cpu_predicts_eagerly_without_a_trial_however_many_events(
     exported: Any, events: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines._Trial, "seconds", lambda *_: pytest.fail("a trial for twenty events"))
-    found = engine.predict(exported.checkpoint, [str(events)], output=tmp_path / "p.root")
+    """Memory and bits are then the same for a thousand events and a million."""
+    monkeypatch.setattr(engines, "FEWEST_BATCHES", 1)
+    monkeypatch.setattr(engines._Trial, "seconds", lambda *_: pytest.fail("a trial on a CPU"))
+    found = engine.predict(exported.checkpoint, [str(events)], output=tmp_path / "p.root", batch_size=2)
     assert found.as_dict()["engine"] == "eager"
-    assert found.as_dict()["engine_reason"] == "20 events are too few to get onnx ready for"
+    assert found.as_dict()["engine_reason"] == "on a CPU no other is faster in batches"
 
 
 @pytest.fixture
-def many(monkeypatch: pytest.MonkeyPatch) -> None:
+def rival(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime stands for the compiled network of a GPU."""
+    monkeypatch.setattr(engines, "RIVALS", {"cpu": ONNX})
+    monkeypatch.setattr(engines, "PREPARING_S", {ONNX: 60.0})
+
+
+@pytest.fixture
+def many(rival: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten batches are many, and getting ready costs nothing."""
     monkeypatch.setattr(engines, "FEWEST_BATCHES", 10)
     monkeypatch.setattr(engines, "PREPARING_S", {ONNX: 0.0})
+
+
+@pytest.mark.usefixtures("rival")
+def test_few_events_are_predicted_eagerly_without_a_trial(
+    exported: Any, events: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines._Trial, "seconds", lambda *_: pytest.fail("a trial for twenty events"))
+    assert asked(exported, events).reason == "20 events are too few to get onnx ready for"
 
 
 def slowed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -160,6 +177,7 @@ def test_faster_engine_is_taken(exported: Any, events: Path, monkeypatch: pytest
     assert "onnx has 0." in found.reason
 
 
+@pytest.mark.usefixtures("rival")
 def test_engine_that_costs_more_than_it_saves_is_not_made_ready(
     exported: Any, events: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,13 @@ from xectool.training.evaluate import Forward, in_float32
 
 AUTO, EAGER, COMPILED, ONNX = "auto", "eager", "compiled", "onnx"
 ENGINES: Final = (AUTO, EAGER, COMPILED, ONNX)
-PREPARING_S: Final = {ONNX: 60.0, COMPILED: 300.0}
+RIVALS: Final = {"cuda": COMPILED}
+"""What may be faster than eager, by the kind of device.
+
+On a CPU nothing: by ``benchmarks.prediction`` ONNX Runtime has 0.9 to 1.1 of its rate in batches that fit the cache,
+and getting it ready takes minutes and as much memory again.
+"""
+PREPARING_S: Final = {COMPILED: 300.0}
 """About what getting ready takes on two CPU cores, by ``benchmarks.prediction``; not measured on a GPU."""
 LARGEST_SHARE: Final = 0.1
 """Of the eager prediction that getting another engine ready may take."""
@@ -146,8 +152,12 @@ def choose_engine(loaded: LoadedModel, request: Request, source: EventSource) ->
         return Engine(loaded, loaded.network, "asked for")
     if request.engine != AUTO:
         return _prepared(request.engine, loaded, request, source)
+    other = RIVALS.get(loaded.execution.device.type)
+    if other is None:
+        return Engine(
+            loaded, loaded.network, f"on a {loaded.execution.device.type.upper()} no other is faster in batches"
+        )
     num_batches = -(-source.num_events // request.batch_size)
-    other = COMPILED if loaded.execution.device.type == "cuda" else ONNX
     if num_batches < FEWEST_BATCHES:
         reason = f"{source.num_events} events are too few to get {other} ready for"
         return Engine(loaded, loaded.network, reason)
