@@ -179,3 +179,20 @@ def test_a_typo_of_any_key_names_that_key_or_one_as_near(data: st.DataObject) ->
     found = nearest_key(dotted, kind)
     assert found is not None
     assert found == key.dotted or edit_distance(found.rpartition(".")[2].lower(), typo.lower()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "meant"),
+    [
+        ("dta.batch_size=3", "data.batch_size: 3"),
+        ("tasks.enrgy.enabled=true", "tasks.energy.enabled: true"),
+        ("optimizer.weight_decay=0.1", "training.weight_decay: 0.1"),
+    ],
+)
+def test_a_setting_in_a_section_that_is_none_is_named_whole(tmp_path: Path, setting: str, meant: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, GOOD), [setting])
+    (found,) = caught.value.findings
+    assert (found.code, found.fix) == ("CFG-01", meant)
+    assert found.where.startswith("--set")
+    load_config(write(tmp_path, GOOD), [meant.replace(": ", "=")])

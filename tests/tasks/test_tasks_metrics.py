@@ -16,6 +16,7 @@ from xectool.models import build_model
 from xectool.rootio.reader import EventFile
 from xectool.tasks import build_task
 from xectool.tasks.balance import UncertaintyBalance
+from xectool.tasks.metric_units import with_unit
 from xectool.tasks.regression import RegressionTask
 from xectool.tasks.residuals import HEADLINE_METRICS, headline, residual_columns, task_metrics
 
@@ -253,3 +254,14 @@ def test_two_ranks_give_the_metrics_of_one(make_task: MakeTask, make_batch: Make
 def test_a_constant_residual_has_no_skewness() -> None:
     columns = residual_columns("angle", np.full((5, 2), 91.0), np.full((5, 2), 90.0))
     assert task_metrics("angle", columns)["theta_skew"] == 0.0
+
+
+def test_every_figure_of_a_task_that_has_a_unit_shows_it() -> None:
+    for task, width in TASK_WIDTHS.items():
+        truth = np.linspace(1, 2, 6 * width).reshape(6, width)
+        columns = residual_columns(task, truth + 0.1, truth, np.ones_like(truth))
+        for name in (*task_metrics(task, columns), f"baseline_{task}"):
+            plain = name.startswith(("val/", "n_gamma", "baseline_n_gamma")) or name.endswith(("skew", "ratio"))
+            unitless = plain or name == "angleVec_pred_std_mean"  # of the components of a unit vector
+            assert with_unit(name).endswith("]") != unitless, with_unit(name)
+    assert with_unit("angleVec_resolution_68pct") == "angleVec_resolution_68pct [deg]"

@@ -119,7 +119,7 @@ def _predict(model: str, data: list[str], options: dict[str, Any], json: bool) -
                 f"{result.events} events, {result.events_per_s:.0f} events/s: {result.output}\n"
                 f"engine {result.engine}: {result.engine_reason}",
                 ["metric", "value"],
-                [[name, value] for name, value in sorted(result.metrics.items())],
+                result.metric_rows(),
             )
         ),
     )

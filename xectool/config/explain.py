@@ -66,12 +66,20 @@ def _known_beside(key: str, kind: str) -> str:
     return f"; {parent or 'the top level'} knows {shown}" if names else ""
 
 
+def _as_written(document: Document, key: str) -> str:
+    """Return the key that was written where ``--set`` made the unknown section around it."""
+    path = tuple(key.split("."))
+    within = [inner for inner in document.origins if inner[: len(path)] == path]
+    return ".".join(within[0]) if within and path not in within else key
+
+
 def _finding(detail: ErrorDetails, document: Document, kind: str) -> Finding:
     key = dotted_key(detail, kind)
+    if detail["type"] == "extra_forbidden":
+        key = _as_written(document, key)
+        return unknown_key(key, document.get(tuple(key.split("."))), document.origin(key), kind)
     value = detail["input"]
     origin = document.origin(key)
-    if detail["type"] == "extra_forbidden":
-        return unknown_key(key, value, origin, kind)
     known = keys_of(kind).get(key)
     code = str(known.extra.get("code", "")) if known else ""
     if detail["type"] == "xectool_type":

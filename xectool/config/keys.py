@@ -104,6 +104,9 @@ def nearest_key(unknown: str, kind: str) -> str | None:
     """
     known = keys_of(kind)
     parent, _, leaf = unknown.rpartition(".")
+    section = nearest_key(parent, kind) if parent and parent not in known else None
+    if f"{section}.{leaf}" in known:
+        return f"{section}.{leaf}"
     moved = MOVED.get(leaf)
     if moved in known and f"{parent}.{leaf}" != moved:
         return moved

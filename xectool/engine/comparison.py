@@ -22,6 +22,7 @@ from xectool.engine.repairing import filler, load_inpainter
 from xectool.errors import DataUnusable, UsageError, did_you_mean
 from xectool.findings import Finding, Severity
 from xectool.tasks.event_variants import Variant, with_dead, with_neighbours, with_network
+from xectool.tasks.metric_units import with_unit
 from xectool.tasks.paired import PairedMetric
 from xectool.training.compare_variants import ComparisonRun, compare_variants
 from xectool.training.heap import trimmed
@@ -60,7 +61,7 @@ class CompareResult:
         reference = self.variants[0]
         rows: list[list[object]] = []
         for row in self.rows:
-            rows.append([row.metric, reference, row.values[reference], ""])
+            rows.append([with_unit(row.metric), reference, row.values[reference], ""])
             for name in self.variants[1:]:
                 change = f"{row.differences[name]:+.3g} ± {row.errors[name]:.2g}"
                 rows.append(["", name, row.values[name], change])

@@ -26,6 +26,7 @@ from xectool.engine.loading import (
 from xectool.errors import UsageError
 from xectool.findings import Finding, Severity
 from xectool.report.written import Written
+from xectool.tasks.metric_units import with_unit
 from xectool.tasks.sensor_task import SensorTask
 from xectool.training.compare_variants import masked_by_dead
 from xectool.training.evaluate import run_model
@@ -61,6 +62,10 @@ class PredictResult:
     def as_dict(self) -> dict[str, Any]:
         """Return the result keys of the command-line contract."""
         return {name: value for name, value in vars(self).items() if name != "findings"}
+
+    def metric_rows(self) -> list[list[object]]:
+        """Return each metric with its unit, and its value."""
+        return [[with_unit(name), value] for name, value in sorted(self.metrics.items())]
 
 
 def predict(  # noqa: PLR0913 - the function is the command: one argument an option

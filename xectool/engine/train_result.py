@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from xectool.config.tasks import TASK_UNITS
 from xectool.findings import Finding
+from xectool.tasks.metric_units import with_unit
 
 # What the final table shows: the network's metric, and that of the conventional estimator on the same events.
 HEADLINES = {
@@ -59,9 +59,8 @@ class TrainResult:
 
     def headline_rows(self) -> list[tuple[str, object, object]]:
         """Return metric with its unit, network and conventional estimator, a row a task."""
-        units = {f"baseline_{task}": f" [{unit}]" for task, unit in TASK_UNITS.items()}
         return [
-            (f"{metric}{units.get(baseline, '')}", self.metrics[metric], self.metrics.get(baseline, ""))
+            (with_unit(metric), self.metrics[metric], self.metrics.get(baseline, ""))
             for metric, baseline in HEADLINES.items()
             if metric in self.metrics
         ]
