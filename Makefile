@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 QUICKSTART ?= quickstart
 
-.PHONY: quickstart test test-fast check format bench bench-diagnosis docs reference dist clean
+.PHONY: quickstart test test-fast check format bench bench-diagnosis docs reference dist audit clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -56,6 +56,11 @@ dist: $(STAMP)  ## wheel and source distribution, in dist/
 
 reference: $(STAMP)  ## the reference pages, from the code
 	$(BIN)/python docs/reference/generate.py
+
+audit:  ## known vulnerabilities of what is installed here; asks the advisory database on the internet
+	$(PYTHON) -m venv build/audit
+	build/audit/bin/pip install -q pip-audit
+	build/audit/bin/pip-audit --strict --skip-editable --path $(VENV)/lib/python*/site-packages
 
 clean:
 	rm -rf $(VENV) $(QUICKSTART) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
