@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from xectool.export.exporter import RawEvents
 from xectool.export.graphs import RegressorGraph, make_graph
 from xectool.export.reference import expected, feed
 from xectool.models.normalize import Normalizer
+from xectool.training.sensor_predictions import SensorPredictionRun, sensor_rows
 
 KINDS: list[tuple[str, dict[str, Any]]] = [
     ("regressor", {}),
@@ -53,6 +55,26 @@ def test_graph_gives_what_the_network_gives(kind: str, model: dict[str, Any], mo
     for port, value in zip(graph.outputs, found, strict=True):
         assert tuple(value.shape[1:]) == port.shape
         np.testing.assert_allclose(value.numpy(), wanted[port.name], rtol=1e-5, atol=1e-6)
+
+
+def test_photons_beyond_all_bounds_are_the_same_in_a_graph_and_in_a_prediction(networks: Any) -> None:
+    """A network that has not learnt yet: in the older geometry its sums over cells went beyond float32 in one of them."""
+    network = copy.deepcopy(networks("mae", geometry="compat", predict_channels=["npho", "time"]))
+    network.outer_shares.mul_(1e6)
+    events, mask = some_events(), torch.ones(3, NUM_SENSORS, dtype=torch.bool)
+    graph = make_graph(network, (), "raw")
+    with torch.inference_mode():
+        npho, time = graph(events.npho, events.time, mask)
+        outputs = network(events.npho, events.time, mask)
+    batch = SimpleNamespace(
+        mask=mask, valid=outputs["valid"], npho=events.npho, time=events.time,
+        **dict.fromkeys(("file_index", "entry", "run", "event"), np.zeros(3)),
+    )  # fmt: skip
+    task = SimpleNamespace(normalizer=network.normalizer, channels=network.channels)
+    rows = next(iter(sensor_rows(batch, outputs["sensors"], SensorPredictionRun(task))))  # type: ignore[arg-type]
+    assert (rows["pred_npho"] == np.float32(9e9)).any()
+    np.testing.assert_allclose(npho.flatten().numpy(), rows["pred_npho"], rtol=1e-4)
+    np.testing.assert_allclose(time.flatten().numpy(), rows["pred_time"], rtol=1e-4)
 
 
 def test_outputs_stand_in_the_order_of_the_tasks_and_a_width_follows_its_task(networks: Any) -> None:

@@ -20,6 +20,16 @@ def test_decode_inverts_encode(scale: float, shift: float, log: bool, value: flo
     torch.testing.assert_close(transform.decode(transform.encode(target)), target, rtol=1e-6, atol=1e-12)
 
 
+def test_a_head_that_has_not_learnt_yet_predicts_what_a_file_may_hold() -> None:
+    transform = TargetTransform(1, log_transform=True)
+    value, log_variance = torch.tensor([[1.0], [200.0]]), torch.tensor([[0.0], [400.0]])
+    assert not torch.isfinite(value.exp()).all(), "the control"
+    assert transform.decode(value).flatten().tolist() == pytest.approx([math.e, 9e9])
+    sigma = transform.decode_sigma(value, log_variance)
+    assert torch.isfinite(sigma).all()
+    assert float(sigma[0, 0]) == pytest.approx(math.e)
+
+
 def test_nanoseconds_become_numbers_of_order_one() -> None:
     encoded = TargetTransform(1, 2e-9, 1e-9).encode(torch.tensor([[3e-9], [-1e-9]]))
     torch.testing.assert_close(encoded, torch.tensor([[1.0], [-1.0]]))

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from xectool.config.normalization import NormalizationConfig
+from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.errors import ConfigError
 from xectool.models.normalize import SCHEMES, Normalizer, NphoScheme
 
@@ -63,6 +64,17 @@ def test_inverse_returns_the_photons(value: float, scheme: str, scale: float) ->
     ours = NphoScheme(scheme, scale, 4.08)
     back = ours.inverse(ours(torch.tensor(value, dtype=torch.float64)))
     assert float(back) == pytest.approx(value, rel=1e-9, abs=1e-9 * scale)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_no_prediction_becomes_more_photons_than_a_file_may_hold(scheme: str, dtype: torch.dtype) -> None:
+    """A network that has not learnt yet says 25 where 4 is the brightest; its exponential is beyond float32."""
+    said = torch.tensor([25.0, 1e3, 1e20, math.inf], dtype=dtype) * 1e11
+    photons = NphoScheme(scheme, 1000.0, 4.08).inverse(said)
+    assert (photons.float() <= UNKNOWN_ABOVE).all()
+    assert torch.equal(photons.float(), torch.full((4,), UNKNOWN_ABOVE))
+    assert not torch.isfinite(1000.0 * torch.expm1(4.08 * torch.tensor(25.0))), "the control: what it was"
 
 
 def test_inverse_time_returns_seconds() -> None:

@@ -75,6 +75,8 @@ class ExportedRegressor(nn.Module):
 class ExportedSensorModel(nn.Module):
     """An autoencoder or inpainter in an exported file.
 
+    Of a raw file the losses are those of its photons: a prediction beyond 9e9 of them counts as 9e9.
+
     Args:
         runtime: Runs the file.
         config: Configuration in the file.

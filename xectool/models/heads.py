@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.errors import ConfigError
 from xectool.models.products import PositionLinear
 
@@ -67,13 +68,13 @@ class TargetTransform(nn.Module):
         return (value - self.shift) / self.scale
 
     def decode(self, value: Tensor) -> Tensor:
-        """Return physical values (B, K) of network units (B, K)."""
+        """Return physical values (B, K) of network units (B, K); with a logarithm at most 9e9, as a file may hold."""
         self._require_numbers()
         unscaled = value * self.scale + self.shift
-        return unscaled.exp() if self.log_transform else unscaled
+        return unscaled.exp().clamp_max(UNKNOWN_ABOVE) if self.log_transform else unscaled
 
     def decode_sigma(self, mean: Tensor, log_variance: Tensor) -> Tensor:
-        """Return standard deviations in physical units, (B, K).
+        """Return standard deviations in physical units, (B, K), at most 9e9 scales.
 
         With a logarithm to first order: the physical value times the standard deviation of its logarithm.
 
@@ -81,7 +82,7 @@ class TargetTransform(nn.Module):
             mean: Predicted mean in network units, (B, K).
             log_variance: Logarithm of the predicted variance in network units, (B, K).
         """
-        sigma = (0.5 * log_variance).exp() * self.scale
+        sigma = (0.5 * log_variance).exp().clamp_max(UNKNOWN_ABOVE) * self.scale
         return sigma * self.decode(mean) if self.log_transform else sigma
 
     def _require_numbers(self) -> None:

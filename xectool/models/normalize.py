@@ -69,7 +69,13 @@ class NphoScheme(nn.Module):
         return npho / self.scale
 
     def inverse(self, value: Tensor) -> Tensor:
-        """Return photon counts of network units, any shape."""
+        """Return photon counts of network units, any shape; at most 9e9, beyond which a count means "not available".
+
+        A network that has not learnt yet says numbers whose exponential no float32 holds.
+        """
+        return self._inverse(value).clamp_max(UNKNOWN_ABOVE)
+
+    def _inverse(self, value: Tensor) -> Tensor:
         if self.name == "log1p":
             return self.scale * torch.expm1(self.scale2 * value)
         if self.name == "anscombe":
