@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,12 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 from xectool import engine
+from xectool.cli.app import app
 from xectool.data.events import EventSource
 from xectool.diagnosis.hang.facts import RankFacts, Reader, RunFacts, gather
 from xectool.diagnosis.hang.kernel import ProcessView
 from xectool.diagnosis.hang.stacks import Frame, ProcessStacks, ThreadStack, parse_dump
+from xectool.diagnosis.hang.tracker import TrackerFacts
 from xectool.diagnosis.hang.verdict import is_late, judge
 from xectool.runlog.reader import RunReader
 from xectool.runlog.status_page import PageView, StatusPage
@@ -53,8 +57,8 @@ def rank(said: PageView, seen: ProcessView | None = None, *readers: Reader) -> R
     return RankFacts(said, seen or view(said.pid), readers, stacks, 2.0, 120.0)
 
 
-def verdict(*ranks: RankFacts, state: str = "running") -> Any:
-    return judge(RunFacts(Path("run"), state, "", ranks, (), 0))
+def verdict(*ranks: RankFacts, state: str = "running", **more: Any) -> Any:
+    return judge(RunFacts(Path("run"), state, "", ranks, (), **({"oom_kills": 0} | more)))
 
 
 NFS = "nfs_wait_bit_killable"
@@ -91,11 +95,21 @@ ONE_RANK: list[tuple[str, RankFacts, bool]] = [
 def test_one_rank_is_judged_by_its_phase_its_readers_and_the_kernel(code: str, facts: RankFacts, bad: bool) -> None:
     found = verdict(facts)
     assert (found.code, found.bad) == (code, bad), found.verdict
-    assert found.next or not bad
+    assert_pastes(found.next)
+
+
+def assert_pastes(line: str) -> None:
+    """Check that a line calls a program, and where that is ours, that it takes these words."""
+    command, words = typer.main.get_command(app), shlex.split(line, comments=True)
+    assert shutil.which(words[0]) or words[0] == "xectool", line
+    if words.pop(0) == "xectool":
+        while hasattr(command, "commands"):
+            command = command.commands[words.pop(0)]
+        command.make_context("line", words)
 
 
 def inside(number: int, seq: int = 41, **more: Any) -> RankFacts:
-    return rank(page(number, "collective", collective_seq=seq, collective="all_reduce", **more))
+    return rank(page(number, "collective", collective_seq=seq, **({"collective": "all_reduce"} | more)))
 
 
 def test_the_rank_outside_the_collective_is_named() -> None:
@@ -115,11 +129,6 @@ def test_what_keeps_the_rank_outside_is_the_verdict() -> None:
     assert "mc_003.root entries 224:256" in found.verdict
 
 
-def test_uneven_batches_show_as_one_rank_in_validation() -> None:
-    found = verdict(rank(page(0, "validation", collective_seq=41)), rank(page(1, "backward", collective_seq=41)))
-    assert (found.code, found.rank) == ("XT-HANG-RANK", 0)
-
-
 def test_all_ranks_inside_is_the_connection() -> None:
     found = verdict(inside(0), inside(1))
     assert (found.code, found.next) == ("XT-HANG-TRANSPORT", "xectool diagnose distributed")
@@ -131,9 +140,100 @@ def test_a_rank_that_spins_in_a_collective_waits_there() -> None:
     assert found.rank == 1
 
 
-def test_a_rank_that_has_ended_its_part_is_waited_for() -> None:
-    found = verdict(inside(0), rank(page(1, "done", collective_seq=41)))
-    assert (found.code, found.rank, found.next) == ("XT-HANG-RANK", 1, "xectool diagnose run run")
+def mirror(state: str = "sleeping", status: str = "mirroring", **more: Any) -> TrackerFacts:
+    return TrackerFacts(700, view(700, state), status, uri="sqlite:////data/mlflow.db", **more)
+
+
+WELL = rank(page(age_s=1.0))
+WRITES = rank(page(phase="data_wait"), None, reader(of=view(900, "gone")))
+NAMED: dict[str, tuple[str, Any, tuple[str, ...], str]] = {
+    "dead worker": (
+        "XT-HANG-READER-DEAD", verdict(WRITES), ("900", "mc_003.root entries 224:256", "0.10 GB"),
+        "xectool diagnose run run",
+    ),
+    "worker stuck in I/O": (
+        "XT-HANG-READER-IO",
+        verdict(rank(page(phase="data_wait"), None, reader(of=view(900, "uninterruptible", waits_in=NFS)))),
+        ("900", "mc_003.root entries 224:256", NFS), "timeout 10 head -c 1000000 mc_003.root | wc -c",
+    ),
+    "rank killed by the OOM killer": (
+        "XT-HANG-OOM", verdict(rank(page(), view(state="gone")), oom_kills=1),
+        ("100", "since the run began: 1", "1.0 GB"), "xectool diagnose memory run",
+    ),
+    "worker killed by the OOM killer": (
+        "XT-HANG-OOM", verdict(WRITES, oom_kills=2), ("900", "mc_003.root", "since the run began: 2"),
+        "xectool diagnose memory run",
+    ),
+    "one rank outside a collective": (
+        "XT-HANG-RANK", verdict(inside(0), rank(page(1, "optimizer", collective_seq=40)), inside(2)),
+        ("rank 1", "all_reduce #41", "encoder.py:12"), "xectool diagnose stacks run",
+    ),
+    "ranks that took different ways": (
+        "XT-HANG-RANK", verdict(inside(0), inside(1, collective="broadcast")), ("all_reduce and broadcast",),
+        "xectool diagnose stacks run",
+    ),
+    "uneven batch counts, validating": (
+        "XT-HANG-UNEVEN",
+        verdict(rank(page(0, "validation", collective_seq=41)), rank(page(1, "backward", collective_seq=41))),
+        ("rank 0 has had its last batch", "rank 1: step 40, last batch of epoch 1: 1"), "xectool diagnose status run",
+    ),
+    "uneven batch counts, in another collective": (
+        "XT-HANG-UNEVEN", verdict(inside(0), inside(1, collective="broadcast", batch=(0, 1, 1, 2))),
+        ("rank 0: step 40, last batch of epoch 1: 1", "rank 1: step 40, last batch of epoch 1: 2"),
+        "xectool diagnose status run",
+    ),
+    "uneven batch counts, ended": (
+        "XT-HANG-UNEVEN", verdict(inside(0), rank(page(1, "done", collective_seq=41))), ("rank 1", "less to do"),
+        "xectool diagnose status run",
+    ),
+    "compiling": (
+        "XT-HANG-COMPILE", verdict(rank(page(phase="compile"), view(compilers=("cc1plus",)))), ("cc1plus",),
+        "xectool diagnose compile run   # what each mode takes, and whether it is worth it",
+    ),
+    "checkpoint file system": (
+        "XT-HANG-CHECKPOINT",
+        verdict(rank(page(phase="checkpoint"), view(state="uninterruptible", waits_in=NFS)), inside(1, seq=0)),
+        ("rank 0", NFS, "nothing written"),
+        "timeout 10 dd if=/dev/zero of=run/.probe bs=1M count=8 conv=fsync; rm run/.probe",
+    ),
+    "tracker lock": (
+        "XT-HANG-TRACKER", verdict(WELL, tracker=mirror(holder=800, holder_command="mlflow ui")),
+        ("goes on", "/data/mlflow.db", "800 (mlflow ui)"), "xectool diagnose mlflow sqlite:////data/mlflow.db",
+    ),
+    "tracker without its database": (
+        "XT-HANG-TRACKER", verdict(WELL, tracker=mirror(status="paused", error="no route")), ("goes on", "no route"),
+        "xectool diagnose mlflow sqlite:////data/mlflow.db",
+    ),
+    "tracker stopped": ("XT-HANG-TRACKER", verdict(WELL, tracker=mirror("stopped")), ("700",), "kill -CONT 700"),
+    "tracker gone": ("XT-HANG-TRACKER", verdict(WELL, tracker=mirror("gone")), ("700",), "xectool runs sync run"),
+    "tracker behind": (
+        "XT-HANG-TRACKER", verdict(WELL, state="finished", tracker=mirror("gone", "behind")), ("has ended",),
+        "xectool runs sync run",
+    ),
+    "lazy initialisation on one rank": (
+        "XT-HANG-LAZY", verdict(inside(0, step=0), rank(page(1, "forward", step=0, collective_seq=41))),
+        ("rank 1", "first forward", "encoder.py:12", "rank 0: all_reduce"), "xectool diagnose stacks run",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", NAMED)
+def test_each_kind_of_hang_has_a_verdict_with_its_evidence_and_a_line_to_paste(what: str) -> None:
+    code, found, said, line = NAMED[what]
+    assert (found.code, found.next) == (code, line), found.verdict
+    text = " ".join((found.verdict, *found.why))
+    assert all(part in text for part in said), text
+    assert engine.explain(code).text
+    assert_pastes(line)
+
+
+@pytest.mark.parametrize("tracker", [mirror(), mirror("gone", "done")])
+def test_a_sound_tracker_is_not_spoken_of(tracker: TrackerFacts) -> None:
+    assert verdict(WELL, tracker=tracker).code == "XT-HANG-NONE"
+
+
+def test_a_hanging_rank_comes_before_its_tracker() -> None:
+    assert verdict(rank(page()), tracker=mirror("stopped")).code == "XT-HANG-STUCK"
 
 
 @pytest.mark.parametrize("phase", ["checkpoint", "compile", "data_wait", "forward"])

@@ -51,6 +51,15 @@ def is_alive(process: ProcessIdentity) -> bool | None:
     return process.start > 0 and start_ticks(process.pid) == process.start
 
 
+def oom_kills() -> int:
+    """Return how many processes the kernel has killed for lack of memory since it started; -1 where it does not say."""
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return -1
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), -1)
+
+
 @dataclass(frozen=True)
 class TreeMemory:
     """Memory of a process and all its descendants; ``children`` is -1 where the kernel does not list them."""

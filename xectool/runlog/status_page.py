@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from xectool.runlog.preallocate import create_preallocated
-from xectool.runlog.process import current_process
+from xectool.runlog.process import current_process, oom_kills
 
 PAGE_BYTES: Final = 4096
 PAGE_VERSION: Final = 1
@@ -83,6 +83,7 @@ class Word(IntEnum):
     STEPS_NS = 30
     CONTROL_SEQ = 31
     CONTROL_STEP = 32
+    OOM_KILLS = 33  # at the start, plus 1; 0 where it is not known
 
 
 _UNKNOWN: Final = (
@@ -125,6 +126,7 @@ class PageView:
         children: Child processes, -1 where unknown.
         dropped: Records the disk refused.
         own_share: Part of the time of the steps that went into the record itself.
+        oom_kills: Processes the kernel had killed for lack of memory when this one began, -1 where unknown.
     """
 
     rank: int
@@ -149,6 +151,7 @@ class PageView:
     children: int
     dropped: int
     own_share: float
+    oom_kills: int = -1
 
 
 class StatusPage:
@@ -176,6 +179,7 @@ class StatusPage:
         self._words[Word.PID_START] = me.start
         self._words[Word.BOOT] = boot_word(me.boot_id)
         self._words[Word.RANK] = rank
+        self._words[Word.OOM_KILLS] = oom_kills() + 1
         self._words[Word.STARTED_NS] = self._words[Word.PHASE_SINCE_NS] = time.monotonic_ns()
         self._words[Word.MAGIC] = _MAGIC  # last: a page without it is not read
 
@@ -245,4 +249,5 @@ def _view(words: tuple[int, ...], now_ns: int, same_boot: bool) -> PageView:
         children=words[Word.CHILDREN],
         dropped=words[Word.DROPPED],
         own_share=words[Word.OWN_NS] / words[Word.STEPS_NS] if words[Word.STEPS_NS] else 0.0,
+        oom_kills=words[Word.OOM_KILLS] - 1,
     )

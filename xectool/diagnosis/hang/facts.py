@@ -13,7 +13,9 @@ from xectool.diagnosis.files import CONFIG_FILE, setting, tolerant_yaml
 from xectool.diagnosis.hang import kernel
 from xectool.diagnosis.hang.kernel import ProcessView
 from xectool.diagnosis.hang.stacks import ProcessStacks, stacks_of
+from xectool.diagnosis.hang.tracker import TrackerFacts, TrackerLook
 from xectool.diagnosis.status_report import file_names, last_steps
+from xectool.runlog.process import oom_kills
 from xectool.runlog.reader import RunReader
 from xectool.runlog.status_page import PageView
 from xectool.runlog.storage import attempt_dir, attempts, slots_path
@@ -68,8 +70,10 @@ class RunFacts:
         message: How it ended, or empty.
         ranks: Its ranks in order.
         workers: Stacks of the loader processes.
-        oom_kills: Processes the kernel killed for lack of memory since it started, -1 where unknown.
+        oom_kills: Processes the kernel killed for lack of memory since the run began, -1 where unknown.
         elsewhere: Ranks on other machines, of which nothing but their pages can be seen from here.
+        tracker: The process that mirrors it; None where there is none.
+        files: Its training files.
     """
 
     run_dir: Path
@@ -79,6 +83,8 @@ class RunFacts:
     workers: tuple[ProcessStacks, ...]
     oom_kills: int
     elsewhere: tuple[int, ...] = ()
+    tracker: TrackerFacts | None = None
+    files: tuple[str, ...] = ()
 
 
 def run_of(pid: int) -> Path | None:
@@ -108,10 +114,11 @@ def gather(run_dir: Path, native: bool = False) -> RunFacts:
     # A machine that has booted since knows none of the pages; one that knows some shares the run with another.
     pages = [page for page in everywhere if page.same_boot] or everywhere
     directory = attempt_dir(run_dir, attempts(run_dir)[-1])
+    tracker = TrackerLook(run_dir, attempts(run_dir)[-1])
     slots = {page.rank: read_slots(slots_path(directory, page.rank)) for page in pages}
     starts = {page.pid: page.pid_start for page in pages if page.same_boot}
     starts |= {slot.pid: slot.pid_start for rank in slots.values() for slot in rank if slot.state != "exit"}
-    views = kernel.look(starts)
+    views = kernel.look(starts | dict.fromkeys(tracker.pids, 0))
     files, usual_s = file_names(run_dir), _usual_s(reader)
     limit_s = float(setting(tolerant_yaml(run_dir / CONFIG_FILE), "guards.hang_s", 120.0))
     ranks, workers = [], []
@@ -125,7 +132,16 @@ def gather(run_dir: Path, native: bool = False) -> RunFacts:
         loaders = sorted({item.slot.pid for item in readers} - {page.pid})
         workers += [stacks_of(pid, views[pid].state, dump, native) for pid in loaders]
     elsewhere = tuple(page.rank for page in everywhere if page not in pages)
-    return RunFacts(run_dir, status.state, status.message, tuple(ranks), tuple(workers), kernel.oom_kills(), elsewhere)
+    return RunFacts(
+        run_dir, status.state, status.message, tuple(ranks), tuple(workers), _oom_kills(pages), elsewhere,
+        tracker.facts(views), files,
+    )  # fmt: skip
+
+
+def _oom_kills(pages: list[PageView]) -> int:
+    """Return how many processes the kernel has killed for lack of memory since the first rank began."""
+    known = [page.oom_kills for page in pages if page.same_boot and page.oom_kills >= 0]
+    return oom_kills() - min(known) if known else -1
 
 
 def _usual_s(reader: RunReader) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -124,13 +124,3 @@ def _first_line(path: str) -> str:
         return Path(path).read_text(errors="replace").partition("\n")[0]
     except OSError:
         return ""
-
-
-def oom_kills() -> int:
-    """Return how many processes the kernel has killed for lack of memory since it started; -1 where it does not say."""
-    lines: Iterable[str]
-    try:
-        lines = Path("/proc/vmstat").read_text().splitlines()
-    except OSError:
-        return -1
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), -1)

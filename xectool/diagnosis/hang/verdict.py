@@ -7,72 +7,42 @@ lasts no longer than usual is no hang, whatever it is.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from shlex import quote
 from typing import Final
 
+from xectool.diagnosis.hang.collectives import all_inside, outside, waited_for
 from xectool.diagnosis.hang.facts import RankFacts, Reader, RunFacts
-from xectool.diagnosis.hang.wording import in_file_system, kernel_line, place, quoted, stack_line
+from xectool.diagnosis.hang.hang import Hang
+from xectool.diagnosis.hang.tracker import tracker_trouble
+from xectool.diagnosis.hang.wording import in_file_system, kernel_line, quoted, stack_line
 
 HEARTBEAT_LATE_S: Final = 5.0  # it beats once a second
 READS_BYTES_PER_S: Final = 1e5  # the heartbeat's look at /proc is far below
 STARTING: Final = ("start", "data_open", "build")
-WAITING: Final = ("collective", "backward")
 _LOCK: Final = re.compile(r"futex|sem_|mutex")
-
-
-@dataclass(frozen=True)
-class Hang:
-    """A verdict.
-
-    Attributes:
-        code: Its code, as `explain` knows it.
-        verdict: One line.
-        why: What it rests on.
-        next: What to do, as a line to paste.
-        bad: Whether the run does not go on by itself.
-        rank: Rank at fault, -1 for none.
-        pid: Process at fault, 0 for none.
-    """
-
-    code: str
-    verdict: str
-    why: tuple[str, ...]
-    next: str
-    bad: bool = True
-    rank: int = -1
-    pid: int = 0
 
 
 def judge(facts: RunFacts) -> Hang:
     """Return the verdict on a run."""
     for rule in (_ended, _gone, _stopped, _advancing):
         found = rule(facts)
+        if found is not None and found.code == "XT-HANG-NONE":
+            return tracker_trouble(facts.tracker, quoted(facts), found.verdict) or found
         if found is not None:
             return found
-    culprit, waiting = _waited_for(facts.ranks)
+    culprit, waiting = waited_for(facts.ranks)
     if culprit is None:
-        return _transport(facts)
+        return all_inside(facts)
     found = _why_it_stands(facts, culprit)
-    if not waiting:
-        return found
-    others = ", ".join(f"rank {item.page.rank}: {place(item)}" for item in waiting)
-    outside = f"rank {culprit.page.rank} is outside the collective the others are in: {place(culprit)}"
-    if found.code in ("XT-HANG-STUCK", "XT-HANG-SLOW"):
-        code, verdict = "XT-HANG-RANK", outside
-    else:
-        code, verdict = found.code, f"all wait for rank {culprit.page.rank}: {found.verdict}"
-    return Hang(
-        code, verdict, (outside, f"waiting: {others}", *found.why), found.next, found.bad, culprit.page.rank, found.pid
-    )
+    return outside(facts, culprit, waiting, found) if waiting else found
 
 
 def _ended(facts: RunFacts) -> Hang | None:
+    run = f"xectool diagnose run {quoted(facts)}"
     if facts.state in ("finished", "interrupted"):
-        return Hang("XT-HANG-NONE", f"the run has ended: {facts.state}", (facts.message,), "", bad=False)
+        return Hang("XT-HANG-NONE", f"the run has ended: {facts.state}", (facts.message,), run, bad=False)
     if facts.state == "failed" or not facts.ranks:
-        run = f"xectool diagnose run {quoted(facts)}"
         return Hang("XT-HANG-DEAD", f"the run has ended: {facts.state}", (facts.message,), run)
     return None
 
@@ -83,18 +53,20 @@ def _gone(facts: RunFacts) -> Hang | None:
         return None
     first = min(dead, key=lambda rank: (rank.page.step, rank.page.heartbeat_time))
     page = first.page
-    kills = f"; the kernel has killed {facts.oom_kills} processes for lack of memory since it started"
-    why = (
-        f"its last words: phase {page.phase}, step {page.step}, {max(page.rss_bytes, 0) / 1e9:.1f} GB resident"
-        + (kills if facts.oom_kills > 0 else ""),
-        *(
-            [f"{len(facts.ranks) - len(dead)} of {len(facts.ranks)} ranks still live and wait"]
-            if len(facts.ranks) > 1
-            else []
-        ),
-    )
+    words = f"its last words: phase {page.phase}, step {page.step}, {max(page.rss_bytes, 0) / 1e9:.1f} GB resident"
+    left = f"{len(facts.ranks) - len(dead)} of {len(facts.ranks)} ranks still live and wait"
+    why = (words, *([left] if len(facts.ranks) > 1 else []))
+    if facts.oom_kills > 0:
+        return _out_of_memory(facts, f"rank {page.rank}, process {page.pid},", why, (page.rank, page.pid))
     verdict = f"rank {page.rank}, process {page.pid}, is gone and has not said why"
     return Hang("XT-HANG-DEAD", verdict, why, f"xectool diagnose run {quoted(facts)}", rank=page.rank, pid=page.pid)
+
+
+def _out_of_memory(facts: RunFacts, who: str, why: tuple[str, ...], of: tuple[int, int]) -> Hang:
+    kills = f"processes of this machine killed for lack of memory since the run began: {facts.oom_kills}"
+    verdict = f"{who} is gone, most likely killed for lack of memory"
+    memory = f"xectool diagnose memory {quoted(facts)}"
+    return Hang("XT-HANG-OOM", verdict, (kills, *why), memory, rank=of[0], pid=of[1])
 
 
 def _stopped(facts: RunFacts) -> Hang | None:
@@ -114,40 +86,14 @@ def _advancing(facts: RunFacts) -> Hang | None:
     slowest = max(facts.ranks, key=lambda rank: rank.page.phase_age_s)
     page = slowest.page
     why = (f"rank {page.rank}: {page.phase} for {page.phase_age_s:.1f} s, usually up to {slowest.usual_s:.1f} s",)
-    return Hang("XT-HANG-NONE", f"the run goes on: step {page.step}, epoch {page.epoch}", why, "", bad=False)
+    watch = f"xectool watch {quoted(facts)}"
+    return Hang("XT-HANG-NONE", f"the run goes on: step {page.step}, epoch {page.epoch}", why, watch, bad=False)
 
 
 def is_late(rank: RankFacts) -> bool:
     """Return whether a rank is longer in its phase than usual, or has not been heard of."""
     page = rank.page
     return page.phase != "done" and (page.phase_age_s > rank.usual_s or page.heartbeat_age_s > HEARTBEAT_LATE_S)
-
-
-def _waited_for(ranks: Sequence[RankFacts]) -> tuple[RankFacts | None, list[RankFacts]]:
-    """Return the rank that stands where the others do not wait, and those that wait; None where all wait."""
-    if len(ranks) == 1:
-        return ranks[0], []
-    newest = max(rank.page.collective_seq for rank in ranks)
-    waiting = [
-        rank for rank in ranks
-        if rank.page.phase in WAITING and rank.page.collective_seq == newest
-        and (rank.page.phase == "collective" or rank.view.cpu_share < 1.0)  # NCCL spins while it waits
-    ]  # fmt: skip
-    outside = [rank for rank in ranks if rank not in waiting and rank.page.phase != "done"]
-    if not outside:
-        return None, waiting
-    return max(outside, key=lambda rank: rank.page.phase_age_s), waiting
-
-
-def _transport(facts: RunFacts) -> Hang:
-    why = tuple(f"rank {rank.page.rank}: {place(rank)}" for rank in facts.ranks)
-    left = [rank.page for rank in facts.ranks if rank.page.phase == "done"]
-    if left:
-        verdict = f"rank {left[0].rank} has ended its part, and the others wait for it: it had less to do than they"
-        fix = f"xectool diagnose run {quoted(facts)}"
-        return Hang("XT-HANG-RANK", verdict, why, fix, rank=left[0].rank, pid=left[0].pid)
-    verdict = "every rank is inside the same collective, and none comes out: the connection between them"
-    return Hang("XT-HANG-TRANSPORT", verdict, why, "xectool diagnose distributed")
 
 
 def _why_it_stands(facts: RunFacts, rank: RankFacts) -> Hang:
@@ -196,11 +142,12 @@ def _waits_for_data(facts: RunFacts, rank: RankFacts) -> Hang | None:
 
 def _reader_gone(facts: RunFacts, rank: RankFacts, reader: Reader) -> Hang:
     doing = f" while it read {reader.reading}" if reader.slot.state == "read" else ""
-    verdict = f"loader process {reader.slot.pid} of rank {rank.page.rank} is gone{doing}"
-    kills = f"processes killed for lack of memory since the machine started: {max(facts.oom_kills, 0)}"
-    memory = f"it last held {max(reader.slot.rss_bytes, 0) / 1e9:.2f} GB"
+    number, pid = rank.page.rank, reader.slot.pid
+    who, memory = f"loader process {pid} of rank {number}", f"it last held {max(reader.slot.rss_bytes, 0) / 1e9:.2f} GB"
+    if facts.oom_kills > 0:
+        return _out_of_memory(facts, who, (f"it was lost{doing}" if doing else "it was idle", memory), (number, pid))
     fix = f"xectool diagnose run {quoted(facts)}"
-    return Hang("XT-HANG-READER-DEAD", verdict, (memory, kills), fix, rank=rank.page.rank, pid=reader.slot.pid)
+    return Hang("XT-HANG-READER-DEAD", f"{who} is gone{doing}", (memory,), fix, rank=number, pid=pid)
 
 
 def _saves(facts: RunFacts, rank: RankFacts) -> Hang | None:
@@ -208,7 +155,8 @@ def _saves(facts: RunFacts, rank: RankFacts) -> Hang | None:
     if view.written_bytes_per_s > 0 or view.is_busy:
         verdict = f"rank {rank.page.rank} writes its checkpoint since {age_s:.0f} s and gets on"
         why = (f"{view.written_bytes_per_s / 1e6:.1f} MB/s, {view.cpu_share:.0%} of a core",)
-        return Hang("XT-HANG-SLOW", verdict, why, "", False, rank.page.rank, view.pid)
+        watch = f"xectool watch {quoted(facts)}"
+        return Hang("XT-HANG-SLOW", verdict, why, watch, False, rank.page.rank, view.pid)
     verdict = (
         f"the file system does not take the checkpoint of rank {rank.page.rank}: nothing written for {age_s:.0f} s"
     )
@@ -226,7 +174,7 @@ def _compiles(facts: RunFacts, rank: RankFacts) -> Hang | None:
         f"rank {rank.page.rank} compiles since {rank.page.phase_age_s:.0f} s: {', '.join(view.compilers) or 'busy'}"
     )
     why = (f"{view.cpu_share:.0%} of a core, compilers below it: {', '.join(view.compilers) or 'none'}",)
-    fix = "--set training.compile=off   # if it takes too long"
+    fix = f"xectool diagnose compile {quoted(facts)}   # what each mode takes, and whether it is worth it"
     return Hang("XT-HANG-COMPILE", verdict, why, fix, False, rank.page.rank, view.pid)
 
 
@@ -237,10 +185,12 @@ def _starts(facts: RunFacts, rank: RankFacts) -> Hang | None:
     if view.is_busy or view.read_bytes_per_s > READS_BYTES_PER_S:
         verdict = f"rank {page.rank} is still starting: {page.phase} for {page.phase_age_s:.0f} s, and busy"
         why = (f"{view.cpu_share:.0%} of a core, {view.read_bytes_per_s / 1e6:.1f} MB/s", *stack_line(rank))
-        return Hang("XT-HANG-STARTING", verdict, why, "", False, page.rank, view.pid)
+        status = f"xectool diagnose status {quoted(facts)}"
+        return Hang("XT-HANG-STARTING", verdict, why, status, False, page.rank, view.pid)
     if in_file_system(view):
         verdict = f"rank {page.rank} cannot open its files: {page.phase} for {page.phase_age_s:.0f} s"
-        fix = f"xectool check-data --config {quoted(facts, 'config.yaml')}"
+        first = facts.files[0] if facts.files else "TRAIN.root"
+        fix = f"xectool check-data {quote(first)} --config {quoted(facts, 'config.yaml')}"
         return Hang("XT-HANG-OPEN", verdict, (kernel_line(view), *stack_line(rank)), fix, rank=page.rank, pid=view.pid)
     return None
 

@@ -6,15 +6,21 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from xectool.diagnosis.hang import kernel
+from xectool.diagnosis.hang.collectives import WAITING
 from xectool.diagnosis.hang.facts import RankFacts, Reader, RunFacts, gather, run_of
+from xectool.diagnosis.hang.hang import Hang
 from xectool.diagnosis.hang.stacks import ProcessStacks, stacks_of
-from xectool.diagnosis.hang.verdict import WAITING, Hang, judge
+from xectool.diagnosis.hang.verdict import judge
 from xectool.engine.live import require_here
 from xectool.errors import UsageError
 from xectool.findings import Finding, Severity
 from xectool.runlog.reader import RunReader
+
+# Verdicts on ranks that are alive, each by itself, as one that waits for another machine looks.
+_BY_ITSELF: Final = ("XT-HANG-STUCK", "XT-HANG-SLOW", "XT-HANG-TRANSPORT")
 
 
 @dataclass(frozen=True)
@@ -22,7 +28,7 @@ class ProcessLine:
     """One process.
 
     Attributes:
-        role: ``rank``, ``loader`` or ``process``.
+        role: ``rank``, ``loader``, ``tracker`` or ``process``.
         state: As the kernel gives it, ``gone`` for none.
         waiting_for: What it waits for, as far as is known.
         stack: Calls of its main thread, the innermost first.
@@ -115,8 +121,9 @@ def _processes(
 
 def _judged(facts: RunFacts) -> Hang:
     """Return the verdict on the ranks of this machine; where all of them wait, those of another one are waited for."""
-    found, waiting = judge(facts), [rank for rank in facts.ranks if rank.page.phase in WAITING]
-    if not facts.elsewhere or not found.bad or len(waiting) < len(facts.ranks):
+    found = judge(facts)
+    waiting = [rank for rank in facts.ranks if rank.page.phase in (WAITING if found.bad else WAITING[:1])]
+    if not facts.elsewhere or found.code not in _BY_ITSELF or len(waiting) < len(facts.ranks):
         return found
     first = facts.elsewhere[0]
     verdict = f"every rank of this machine waits in a collective for one of another machine, from rank {first} on"
@@ -131,6 +138,11 @@ def _lines(facts: RunFacts) -> Iterator[ProcessLine]:
         readers = {item.slot.pid: item for item in rank.readers if item.slot.pid in workers}
         for pid, reader in readers.items():
             yield _line(rank.page.rank, "loader", reader.view.state, _reads(reader), workers[pid])
+    tracker = facts.tracker
+    if tracker is not None:
+        waits = f"process {tracker.holder} has the database locked" if tracker.holder else tracker.status
+        state = tracker.view.state
+        yield _line(0, "tracker", state, waits, stacks_of(tracker.pid, state, None))
 
 
 def _waits(rank: RankFacts) -> str:
@@ -175,5 +187,10 @@ def _of_process(line: ProcessLine) -> Hang:
     busy = line.state == "running"
     what = "computes" if busy else "waits"
     return Hang(
-        "XT-HANG-PROCESS", f"process {line.pid} {what}; it belongs to no run of xectool", why, "", False, pid=line.pid
+        "XT-HANG-PROCESS",
+        f"process {line.pid} {what}; it belongs to no run of xectool",
+        why,
+        f"xectool diagnose stacks --pid {line.pid}",
+        False,
+        pid=line.pid,
     )

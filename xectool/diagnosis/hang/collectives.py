@@ -1,0 +1,89 @@
+"""Who is outside the collective the others are in, and what that tells: too few batches, or a first forward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from xectool.diagnosis.hang.facts import RankFacts, RunFacts
+from xectool.diagnosis.hang.hang import Hang
+from xectool.diagnosis.hang.wording import place, quoted
+from xectool.runlog.status_page import PageView
+
+WAITING: Final = ("collective", "backward")
+_AFTER_THE_BATCHES: Final = ("validation", "outputs", "done")
+
+
+def waited_for(ranks: Sequence[RankFacts]) -> tuple[RankFacts | None, list[RankFacts]]:
+    """Return the rank that stands where the others do not wait, and those that wait; None where all wait."""
+    if len(ranks) == 1:
+        return ranks[0], []
+    newest = max(rank.page.collective_seq for rank in ranks)
+    waiting = [
+        rank for rank in ranks
+        if rank.page.phase in WAITING and rank.page.collective_seq == newest
+        and (rank.page.phase == "collective" or rank.view.cpu_share < 1.0)  # NCCL spins while it waits
+    ]  # fmt: skip
+    outside = [rank for rank in ranks if rank not in waiting and rank.page.phase != "done"]
+    if not outside:
+        return None, waiting
+    return max(outside, key=lambda rank: rank.page.phase_age_s), waiting
+
+
+def outside(facts: RunFacts, culprit: RankFacts, waiting: Sequence[RankFacts], found: Hang) -> Hang:
+    """Return the verdict on a rank that others wait for.
+
+    Args:
+        facts: The run.
+        culprit: The rank.
+        waiting: Those that wait.
+        found: The verdict on that rank by itself.
+    """
+    page = culprit.page
+    said = f"rank {page.rank} is outside the collective the others are in: {place(culprit)}"
+    others = ", ".join(f"rank {item.page.rank}: {place(item)}" for item in waiting)
+    why, next_line = (said, f"waiting: {others}", *found.why), found.next
+    if found.code not in ("XT-HANG-STUCK", "XT-HANG-SLOW"):
+        code, verdict = found.code, f"all wait for rank {page.rank}: {found.verdict}"
+    elif page.phase in _AFTER_THE_BATCHES and any(_is_behind(page, item.page) for item in waiting):
+        code, next_line = "XT-HANG-UNEVEN", f"xectool diagnose status {quoted(facts)}"
+        verdict = f"rank {page.rank} has had its last batch, and the others have one more: {place(culprit)}"
+        why = (*_batches((culprit, *waiting)), *why)
+    elif page.phase == "forward" and page.step == 0:
+        code, next_line = "XT-HANG-LAZY", f"xectool diagnose stacks {quoted(facts)}"
+        verdict = f"rank {page.rank} is still in its first forward pass, which builds something: {place(culprit)}"
+    else:
+        code, verdict = "XT-HANG-RANK", said
+    return Hang(code, verdict, why, next_line, found.bad, page.rank, found.pid)
+
+
+def all_inside(facts: RunFacts) -> Hang:
+    """Return the verdict where every rank waits in a collective, or has ended its part."""
+    where = tuple(f"rank {rank.page.rank}: {place(rank)}" for rank in facts.ranks)
+    left = [rank.page for rank in facts.ranks if rank.page.phase == "done"]
+    status = f"xectool diagnose status {quoted(facts)}"
+    if left:
+        verdict = f"rank {left[0].rank} has ended its part, and the others wait for it: it had less to do than they"
+        why = (*_batches(facts.ranks), *where)
+        return Hang("XT-HANG-UNEVEN", verdict, why, status, rank=left[0].rank, pid=left[0].pid)
+    ways = {rank.page.collective or "gradients" for rank in facts.ranks}
+    if len(ways) > 1:
+        verdict = f"the ranks are in different collectives, {' and '.join(sorted(ways))}: each waits for the others"
+        stacks = f"xectool diagnose stacks {quoted(facts)}"
+        if len({rank.page.batch for rank in facts.ranks}) > 1:
+            return Hang("XT-HANG-UNEVEN", verdict, (*_batches(facts.ranks), *where), status)
+        return Hang("XT-HANG-RANK", verdict, where, stacks)
+    verdict = "every rank is inside the same collective, and none comes out: the connection between them"
+    return Hang("XT-HANG-TRANSPORT", verdict, where, "xectool diagnose distributed")
+
+
+def _is_behind(page: PageView, other: PageView) -> bool:
+    """Return whether the other rank trains on, which DDP does in the backward pass, with a batch the first has not."""
+    return other.phase == "backward" or other.batch[1:] > page.batch[1:]
+
+
+def _batches(ranks: Iterable[RankFacts]) -> tuple[str, ...]:
+    pages = sorted((rank.page for rank in ranks), key=lambda page: page.rank)
+    return tuple(
+        f"rank {page.rank}: step {page.step}, last batch of epoch {page.batch[1]}: {page.batch[3]}" for page in pages
+    )
