@@ -58,7 +58,7 @@ def test_graph_gives_what_the_network_gives(kind: str, model: dict[str, Any], mo
 
 
 def test_photons_beyond_all_bounds_are_the_same_in_a_graph_and_in_a_prediction(networks: Any) -> None:
-    """A network that has not learnt yet: in the older geometry its sums over cells went beyond float32 in one of them."""
+    """Of a network that has not learnt yet, in whose older geometry sums over cells go beyond float32."""
     network = copy.deepcopy(networks("mae", geometry="compat", predict_channels=["npho", "time"]))
     network.outer_shares.mul_(1e6)
     events, mask = some_events(), torch.ones(3, NUM_SENSORS, dtype=torch.bool)
