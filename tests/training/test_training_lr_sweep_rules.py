@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xectool.training.lr_sweep.choice import choose
 from xectool.training.lr_sweep.curves import Curve, mean_and_error, window_length
-from xectool.training.lr_sweep.ramp import longest_fall, ramp_rates, read_ramp, smoothed
+from xectool.training.lr_sweep.ramp import choose_ramp, longest_fall, ramp_rates, ramp_rows, read_ramp, smoothed
 from xectool.training.lr_sweep.refusal import InputFacts, bad_batches, refusals
+from xectool.training.lr_sweep.remarks import unsure
 from xectool.training.lr_sweep.rows import BORDERLINE, EXPLODES, OPTIMAL, STABLE, TOO_SLOW, grid_rows, with_optimal
+from xectool.training.lr_sweep.sweep import Sweep
 
 SOUND = InputFacts("ok", "", "", {})
 STEPS = 40
@@ -181,3 +183,82 @@ def test_longest_fall_is_as_long_as_the_longest_of_all_subsequences(values: list
 def test_smoothing_has_no_bias_at_the_start() -> None:
     assert smoothed(np.full(10, 3.0), 5.0) == pytest.approx(np.full(10, 3.0))
     assert all(a >= b for a, b in pairwise(smoothed(np.linspace(2, 1, 20), 5.0)))
+
+
+def ended(one: Curve, step: int, start_fails: bool = False) -> Curve:
+    """A curve without a finite loss from a step on; the first weights may fail on those batches as well."""
+    start = np.full_like(one.start_losses, math.nan) if start_fails else one.start_losses
+    return replace(broken(one, slice(step, STEPS)), start_losses=start)
+
+
+def test_a_grid_that_overflows_at_its_lowest_rate_explodes_and_the_data_are_not_blamed() -> None:
+    curves = [ended(curve(lr, 0.9), 3) for lr in (1.0, 10.0)]
+    rows = grid_rows(curves)
+    assert [row.verdict for row in rows] == [EXPLODES, EXPLODES]
+    assert [item.code for item in refusals(rows, curves, SOUND, math.nan, "c.yaml")] == ["XT-CONFIG-LR"]
+    assert bad_batches(curves, "c.yaml") == ()
+    fails = [ended(curve(lr, 0.9), 3, start_fails=True) for lr in (1.0, 10.0)]  # the control
+    assert [item.code for item in refusals(grid_rows(fails), fails, SOUND, math.nan, "c.yaml")] == ["XT-NAN-DATA"]
+
+
+def test_scatter_of_the_batches_is_no_rise_but_one_beyond_the_lowest_rate_is() -> None:
+    low, high = curve(1e-5, 0.7), curve(1e-4, 0.5)
+    for one in (low, high):
+        one.losses[10] += 5.0  # a batch that is hard for any weights
+    assert [row.verdict for row in grid_rows([low, high])] == [STABLE, STABLE]
+    high.losses[12] += 5.0
+    assert [row.verdict for row in grid_rows([low, high])] == [STABLE, BORDERLINE]
+
+
+def test_of_rates_that_do_as_well_within_errors_a_lower_one_is_taken() -> None:
+    def choice(lower_end: float) -> tuple[float, tuple[float, ...]]:
+        curves = grid({1e-5: 0.99, 1e-4: lower_end, 1e-3: 0.4, 1e-2: 5.0})
+        for one in curves:
+            one.losses[-4:] += np.array([0.1, -0.1, 0.1, -0.1]) * (one.lr == 1e-4)  # the error of the difference
+        found = choose(grid_rows(curves), curves)
+        return found.lr, found.as_well
+
+    tied, alone = choice(0.4), choice(0.48)
+    assert tied[1] == (1e-4,)
+    assert tied[0] < 2e-4
+    assert alone[1] == ()
+    assert alone[0] > 3e-4
+
+
+def ramp_curve(losses: np.ndarray, seed: int = 0) -> Curve:
+    return Curve(1e-7, seed, losses, np.ones(len(losses)), np.isfinite(losses), np.empty(0))
+
+
+def test_a_ramp_that_ends_in_nan_does_not_blame_the_data_and_one_bad_batch_does_not_end_it() -> None:
+    rates = np.array(ramp_rates(1e-7, 10, 100))
+    losses = ramp_loss(rates, 1e-3)
+    losses[rates > 3e-3] = math.nan
+    curves = [ramp_curve(losses, seed) for seed in range(2)]
+    whole = choose_ramp(list(rates), curves)
+    assert whole is not None
+    assert bad_batches(curves, "c.yaml") == ()
+    assert refusals(ramp_rows(list(rates), curves), curves, SOUND, math.nan, "c.yaml") == ()
+    losses = losses.copy()
+    losses[8] = math.nan
+    curves[0] = ramp_curve(losses)
+    assert choose_ramp(list(rates), curves) == whole
+    assert [item.evidence for item in bad_batches(curves, "c.yaml")] == [("steps of seed 0: 9",)]
+    assert ramp_rows(list(rates), curves)[0].verdict != EXPLODES
+
+
+def test_a_ramp_that_still_falls_at_its_end_names_no_rate_but_a_wider_range() -> None:
+    rates = np.array(ramp_rates(1e-7, 3e-4, 100))
+    losses = ramp_loss(rates, 1e-2)
+    assert read_ramp(list(rates), losses).open_end  # type: ignore[union-attr]
+    sweep = Sweep(tuple(rates), SOUND, (ramp_curve(losses),))
+    assert choose_ramp(sweep.rates, sweep.curves) is None
+    assert unsure(sweep, "c.yaml").fix == "xectool lr-sweep c.yaml --range 1e-07:0.03"
+    short = Sweep(sweep.rates, SOUND, (ramp_curve(np.where(np.arange(100) < 5, 1.0, math.nan)),))
+    assert "fewer than 10 steps" in unsure(short, "c.yaml").problem
+
+
+def test_the_error_of_an_interval_is_the_scatter_of_its_steps() -> None:
+    rates = ramp_rates(1e-5, 1e-1, 36)  # three steps an interval, so one at each end
+    rows = ramp_rows(rates, [ramp_curve(1.0 + 0.1 * np.random.default_rng(1).normal(size=36))])
+    assert 0.05 < np.sqrt(np.mean([row.loss_decrease_error**2 for row in rows])) < 0.3
+    assert sum(row.loss_decreasing for row in rows) <= 2

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +22,7 @@ from xectool.findings import Finding, Severity
 from xectool.report.lr_sweep import SweepPoints, plot_lr_sweep
 from xectool.runlog.atomic import write_json, write_text
 from xectool.training.lr_sweep.refusal import bad_batches, refusals, unscaled
-from xectool.training.lr_sweep.remarks import remarks, unsure
+from xectool.training.lr_sweep.remarks import key_of, remarks, unsure
 from xectool.training.lr_sweep.rows import RateRow, with_optimal
 from xectool.training.lr_sweep.runner import Sweeper
 from xectool.training.lr_sweep.setup import sweep_parts
@@ -117,7 +119,10 @@ def lr_sweep(  # noqa: PLR0913  the function is the command: one argument an opt
     """
     rates, length = _checked(lrs, ramp, steps, seeds)
     start = [] if ckpt is None else [f"checkpoint.init_from={Path(ckpt).expanduser().absolute()}"]
-    loaded = load_config(config, [*overrides, *start])
+    settings = [*overrides, *start]
+    loaded = load_config(config, settings)
+    if write:  # what cannot be written is said before the sweep, not after it
+        _edited(Path(config), key_of(loaded.config.training), DEFAULT_RATES[0])
     watching = observer or NullObserver()
     with sweep_parts(loaded.config, device) as parts:
         sweeper = _sweeper(parts, length, watching)
@@ -127,9 +132,10 @@ def lr_sweep(  # noqa: PLR0913  the function is the command: one argument an opt
         else:
             sweep = sweep_grid(sweeper, rates, seeds, extend=not lrs)
         baseline = parts.baseline.objective
-    result = _result(sweep, loaded.config, str(config), length, seeds, baseline, ramp is not None)
+    command = " ".join([shlex.quote(str(config)), *(f"--set {shlex.quote(setting)}" for setting in settings)])
+    result = _result(sweep, loaded.config, command, length, seeds, baseline, ramp is not None)
     drawn = None if output is None else _drawn(result, sweep, Path(output).expanduser())
-    written = _written(result, Path(config)) if write and result.recommended_lr is not None else None
+    written = _written(result, Path(config), settings) if write and result.recommended_lr is not None else None
     reference = explain("lr-sweep").text if show_reference else None
     added = {"findings": (*result.findings, *loaded.findings), "plot": drawn, "written": written}
     return LrSweepResult(**{**vars(result), **added, "reference": reference})
@@ -186,11 +192,9 @@ def _result(  # noqa: PLR0913  what the parts of the result are made of
     refused = any(found.severity is Severity.ERROR for found in findings)
     choice = None if refused else sweep.choice
     rows = sweep.rows if ramp else with_optimal(sweep.rows, choice.lr if choice else None)
-    key = "training.lr"
-    if config.training.lr_scheduler == "onecycle" and config.training.max_lr is not None:
-        key = "training.max_lr"  # which goes before lr there
+    key = key_of(config.training)
     if choice is not None:
-        findings += remarks(rows, choice, sweep, steps, path)
+        findings += remarks(rows, choice, sweep, steps, path, config.training)
     asked = rows if ramp else tuple(row for row in rows if row.lr in sweep.rates)
     return LrSweepResult(
         mode="ramp" if ramp else "grid",
@@ -234,12 +238,24 @@ def _drawn(result: LrSweepResult, sweep: Sweep, folder: Path) -> str | None:
     return str(plot_lr_sweep(points, folder)[1])
 
 
-def _written(result: LrSweepResult, path: Path) -> str:
-    """Put the rate into the file: one line changes, in one rename."""
+def _edited(path: Path, key: str, lr: float) -> str:
+    """Return the text of a configuration with a rate in it.
+
+    Raises:
+        ConfigError: The line cannot be changed alone, or the file not replaced.
+    """
     target = path.expanduser().resolve()
-    text = target.read_bytes().decode("utf-8")
+    if not os.access(target.parent, os.W_OK):
+        raise ConfigError("its folder cannot be written", where=str(path), fix=f"leave out --write, then set {key}")
+    return with_value(target.read_bytes().decode("utf-8"), key, lr, str(path))
+
+
+def _written(result: LrSweepResult, path: Path, settings: Sequence[str]) -> str:
+    """Put the rate into the file: one line changes, in one rename."""
+    target, lr = path.expanduser().resolve(), float(result.recommended_lr or 0.0)
     mode = target.stat().st_mode & 0o777
-    write_text(target, with_value(text, result.key, result.recommended_lr, str(path)), mode=mode)
-    if load_config(path).config.training.model_dump()[result.key.split(".")[1]] != result.recommended_lr:
+    write_text(target, _edited(path, result.key, lr), mode=mode)
+    others = [setting for setting in settings if setting.partition("=")[0].strip() != result.key]
+    if load_config(path, others).config.training.model_dump()[result.key.split(".")[1]] != lr:
         raise ConfigError(f"{result.key} was written but does not count", where=str(path), fix="write it by hand")
     return str(path)

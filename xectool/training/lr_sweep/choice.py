@@ -12,10 +12,13 @@ from xectool.training.lr_sweep.curves import Curve, mean_and_error
 from xectool.training.lr_sweep.rows import EXPLODES, RateRow
 
 GRID_RULE = (
-    "the centre, on the scale of the logarithm, of the rates that come close to the largest decrease: each counts with "
-    "exp(-d / 0.1) where d is the share of that decrease it misses; rates that explode do not count"
+    "the centre, on the scale of the logarithm, of the rates that come close to the largest decrease, each counted "
+    "with exp(-d / 0.1) where d is the share of that decrease it misses; where a rate below this centre does as well "
+    "as the best within errors, half way to the lowest such one, since a run is longer than a sweep; rates that "
+    "explode do not count"
 )
 CLOSE = 0.1
+AS_WELL = 2.0 * CLOSE  # share of the largest decrease that a rate may miss, however large the errors are
 DIGITS = 2
 
 
@@ -27,11 +30,13 @@ class Choice:
         lr: The rate, two digits.
         band: Lowest and highest rate that a single seed recommends.
         rule: How it was found.
+        as_well: Rates of a grid below the best one that do as well within errors.
     """
 
     lr: float
     band: tuple[float, float]
     rule: str
+    as_well: tuple[float, ...] = ()
 
 
 def choose(rows: Sequence[RateRow], curves: Sequence[Curve]) -> Choice:
@@ -42,16 +47,34 @@ def choose(rows: Sequence[RateRow], curves: Sequence[Curve]) -> Choice:
         curves: What it was made of.
     """
     sound = [row.lr for row in rows if row.verdict != EXPLODES and math.isfinite(row.loss_decrease)]
-    decrease = {row.lr: row.loss_decrease for row in rows}
-    whole = centre(sound, [decrease[lr] for lr in sound])
+    usable = [curve for curve in curves if curve.lr in sound and len(curve.gains)]
+    whole, as_well = _recommended(usable)
     singles = []
-    for seed in sorted({curve.seed for curve in curves}):
-        of_seed = {curve.lr: mean_and_error([curve.gains])[0] for curve in curves if curve.seed == seed}
-        known = [lr for lr in sound if math.isfinite(of_seed.get(lr, math.nan))]
-        if known and max(of_seed[lr] for lr in known) > 0:
-            singles.append(centre(known, [of_seed[lr] for lr in known]))
+    for seed in sorted({curve.seed for curve in usable}):
+        own = [curve for curve in usable if curve.seed == seed]
+        if max(float(curve.gains.mean()) for curve in own) > 0:
+            singles.append(_recommended(own)[0])
     singles = singles or [whole]
-    return Choice(rounded(whole), (rounded(min(singles)), rounded(max(singles))), GRID_RULE)
+    return Choice(rounded(whole), (rounded(min(singles)), rounded(max(singles))), GRID_RULE, as_well)
+
+
+def _recommended(curves: Sequence[Curve]) -> tuple[float, tuple[float, ...]]:
+    """Return the rate, and the rates below the best one that do as well within errors.
+
+    Noise decides between those, and over a longer run it costs less at a lower rate, which by then has caught up. The
+    batches are the same, so what is compared is the difference on each.
+    """
+    groups = {lr: {curve.seed: curve for curve in curves if curve.lr == lr} for lr in sorted({c.lr for c in curves})}
+    decreases = {lr: mean_and_error([curve.gains for curve in group.values()])[0] for lr, group in groups.items()}
+    best = max(decreases, key=lambda lr: decreases[lr])
+    as_well = []
+    for lr in (lr for lr in groups if lr < best):
+        pairs = [curve.behind(groups[best][seed]) for seed, curve in groups[lr].items() if seed in groups[best]]
+        missed, error = mean_and_error(pairs)
+        if missed <= min(error, AS_WELL * decreases[best]):
+            as_well.append(lr)
+    middle = centre(list(decreases), list(decreases.values()))
+    return math.sqrt(middle * min(middle, *as_well, best)), tuple(as_well)
 
 
 def centre(rates: Sequence[float], decreases: Sequence[float]) -> float:

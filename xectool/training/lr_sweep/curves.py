@@ -47,6 +47,23 @@ class Curve:
         gains = self.start_losses - self.losses[len(self.losses) - len(self.start_losses) :]
         return np.asarray(gains[np.isfinite(gains)])
 
+    def behind(self, other: Curve) -> Numbers:
+        """Return how much higher each loss of the last window is than that of another rate on the same batch."""
+        window = slice(len(self.losses) - len(self.start_losses), None)
+        missed = self.losses[window] - other.losses[window]
+        return np.asarray(missed[np.isfinite(missed)])
+
+    @property
+    def bad_batches(self) -> NDArray[np.bool_]:
+        """Steps that are not finite through no fault of the rate, shape (T,).
+
+        Such a step changes no weight, so a later one is finite again, or the first weights fail on the last batches.
+        """
+        bad, finite = ~self.finite, np.flatnonzero(self.finite)
+        if len(finite) and (np.isfinite(self.start_losses).any() or not len(self.start_losses)):
+            bad[finite[-1] + 1 :] = False
+        return bad
+
 
 def window_length(steps: int) -> int:
     """Return how many steps at the end are averaged.

@@ -28,6 +28,7 @@ AGREEMENT = 4.0  # largest ratio of the two readings that still counts as agreem
 SMOOTHING_SHARE = 0.1  # of the steps: over so many an exponential average remembers
 STOP = 4.0  # a smoothed loss beyond so many times the best ends the curve
 RESOLUTION = 0.02  # of the span of a curve, below which it counts as level
+FEWEST = 10  # steps of a curve that can be read
 ROWS = 12
 
 
@@ -38,15 +39,21 @@ class Reading:
     Attributes:
         valley: The middle of the longest falling stretch; None where nothing falls.
         tenth: A tenth of the rate with the smallest smoothed loss.
+        open_end: Whether the loss was lowest at the highest rate, so that neither reading has seen the end of the fall.
     """
 
     valley: float | None
     tenth: float
+    open_end: bool = False
 
     @property
     def agreed(self) -> float | None:
         """Their geometric mean, where they agree within a factor of four."""
-        if self.valley is None or max(self.valley, self.tenth) > AGREEMENT * min(self.valley, self.tenth):
+        if (
+            self.open_end
+            or self.valley is None
+            or max(self.valley, self.tenth) > AGREEMENT * min(self.valley, self.tenth)
+        ):
             return None
         return math.sqrt(self.valley * self.tenth)
 
@@ -68,14 +75,15 @@ def read_ramp(rates: Sequence[float], losses: Numbers) -> Reading | None:
         losses: Objective before each step, shape (T,).
     """
     smooth = usable(losses)
-    if len(smooth) < 10:
+    if len(smooth) < FEWEST:
         return None
     # In steps of a fiftieth of its span: a fall that is too small to matter would stretch the valley to any length.
     span = float(smooth.max() - smooth.min())
     low, high = longest_fall(np.floor(smooth / (RESOLUTION * span))) if span else (0, 0)
     middle = low + (high - low) // 2
     tenth = rates[int(smooth.argmin())] / 10.0
-    return Reading(rates[middle] if high > low else None, tenth)
+    open_end = len(smooth) == len(rates) and bool(smooth[-1] <= smooth.min() + RESOLUTION * span)
+    return Reading(rates[middle] if high > low else None, tenth, open_end)
 
 
 def usable(losses: Numbers) -> Numbers:
@@ -125,12 +133,29 @@ def longest_fall(values: Numbers) -> tuple[int, int]:
     return first, last
 
 
+def mean_losses(curves: Sequence[Curve]) -> Numbers:
+    """Return the mean over seeds, NaN from the step on from which a seed has no finite loss any more, shape (T,).
+
+    A loss that is not finite before that is the fault of its batch and is replaced by its neighbours'.
+    """
+    mean: Numbers = np.mean([_bridged(curve.losses) for curve in curves], axis=0)
+    return mean
+
+
+def _bridged(losses: Numbers) -> Numbers:
+    known = np.flatnonzero(np.isfinite(losses))
+    if not len(known):
+        return losses
+    steps = np.arange(len(losses))
+    return np.where(steps <= known[-1], np.interp(steps, known, losses[known]), math.nan)
+
+
 def choose_ramp(rates: Sequence[float], curves: Sequence[Curve]) -> Choice | None:
     """Return the recommended rate; None where the readings of the mean curve disagree or there is none."""
-    whole = read_ramp(rates, np.mean([curve.losses for curve in curves], axis=0))
+    whole = read_ramp(rates, mean_losses(curves))
     if whole is None or whole.agreed is None:
         return None
-    readings = [read_ramp(rates, curve.losses) for curve in curves]
+    readings = [read_ramp(rates, _bridged(curve.losses)) for curve in curves]
     singles = [reading.agreed for reading in readings if reading is not None and reading.agreed is not None]
     singles = singles or [whole.agreed]
     return Choice(rounded(whole.agreed), (rounded(min(singles)), rounded(max(singles))), RAMP_RULE)
@@ -140,25 +165,28 @@ def ramp_rows(rates: Sequence[float], curves: Sequence[Curve]) -> tuple[RateRow,
     """Return the ramp in intervals of the rate: losses at both ends of each, and what happened between."""
     edges = np.unique(np.linspace(0, len(rates), min(ROWS, max(1, len(rates) // 3)) + 1).astype(int))
     pieces = [slice(int(low), int(high)) for low, high in pairwise(edges)]
-    best = [math.inf]
-    return tuple(_interval(rates, curves, piece, best) for piece in pieces)
+    losses, best = mean_losses(curves), [math.inf]
+    return tuple(_interval(rates, losses, curves, piece, best) for piece in pieces)
 
 
-def _interval(rates: Sequence[float], curves: Sequence[Curve], piece: slice, best: list[float]) -> RateRow:
+def _interval(
+    rates: Sequence[float], whole: Numbers, curves: Sequence[Curve], piece: slice, best: list[float]
+) -> RateRow:
     """Return one interval; ``best`` holds the smallest loss so far and is brought up to date."""
-    losses = np.mean([curve.losses for curve in curves], axis=0)[piece]
+    losses, span = whole[piece], rates[piece]
     norms = np.concatenate([curve.grad_norms[piece] for curve in curves])
     norms, bad = norms[np.isfinite(norms)], int(sum((~curve.finite[piece]).sum() for curve in curves))
     third = max(1, len(losses) // 3)
     start, end = float(losses[:third].mean()), float(losses[-third:].mean())
-    error = math.sqrt((losses[:third].var() + losses[-third:].var()) / third)
+    # Neighbours differ by the scatter of the batches alone: by the variance twice.
+    error = math.sqrt(float((np.diff(losses) ** 2).mean()) / third)
     size = float(np.nanmean([loss_size(curve) for curve in curves]))
     verdict = STABLE if start - end > max(2.0 * error, 0.01 * size) else TOO_SLOW
     if end > best[0] + 0.2 * size:
         verdict = BORDERLINE
-    if bad or not end <= best[0] + size:
-        verdict = EXPLODES if bad or math.isfinite(best[0]) else verdict
+    if not end <= best[0] + size:
+        verdict = EXPLODES
     best[0] = min(best[0], end) if math.isfinite(end) else best[0]
-    middle = math.sqrt(rates[piece][0] * rates[piece][-1])
+    middle = math.sqrt(span[0] * span[-1])
     high, median = (float(norms.max()), float(np.median(norms))) if len(norms) else (math.nan, math.nan)
     return RateRow(middle, start, end, start - end, error, start - end > 2.0 * error, high, median, bad, verdict)

@@ -91,7 +91,7 @@ def data_steps(curves: Sequence[Curve]) -> dict[int, list[int]]:
     """Return by seed the steps, from 1, that are not finite at every rate: the batch is at fault, not the rate."""
     found: dict[int, list[int]] = {}
     for seed in sorted({curve.seed for curve in curves}):
-        bad = np.logical_and.reduce([~curve.finite for curve in curves if curve.seed == seed])
+        bad = np.logical_and.reduce([curve.bad_batches for curve in curves if curve.seed == seed])
         if bad.any():
             found[seed] = [int(step) + 1 for step in np.flatnonzero(bad)]
     return found
@@ -116,7 +116,8 @@ def bad_batches(curves: Sequence[Curve], config: str) -> tuple[Finding, ...]:
 
 
 def _reason(rows: Sequence[RateRow], curves: Sequence[Curve], baseline: float, config: str) -> Finding | None:
-    if not any(curve.finite.any() for curve in curves) or bool((~_first_steps(curves)).all()):
+    lowest = min(curve.lr for curve in curves)
+    if all(curve.bad_batches.mean() >= 0.5 for curve in curves if curve.lr == lowest):
         return _all_nonfinite(rows, curves, config)
     norms = np.concatenate([curve.grad_norms[np.isfinite(curve.grad_norms)] for curve in curves])
     if not len(norms) or norms.max() <= DEAD_NORM:
@@ -130,12 +131,6 @@ def _reason(rows: Sequence[RateRow], curves: Sequence[Curve], baseline: float, c
     if math.isfinite(baseline) and baseline > 0 and best >= LEARNT_SHARE * baseline:
         return _only_constant(best, baseline, len(curves[0].losses), config)
     return None
-
-
-def _first_steps(curves: Sequence[Curve]) -> np.ndarray:
-    """Return whether more than half of the steps of each curve at the lowest rate could be taken."""
-    lowest = min(curve.lr for curve in curves)
-    return np.array([curve.finite.mean() > 0.5 for curve in curves if curve.lr == lowest])
 
 
 def _least(row: RateRow) -> float:

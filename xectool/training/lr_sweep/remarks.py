@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
+from xectool.config.training import TrainingConfig
 from xectool.findings import Finding, Severity
 from xectool.training.lr_sweep.choice import Choice
+from xectool.training.lr_sweep.ramp import FEWEST, mean_losses, read_ramp
 from xectool.training.lr_sweep.rows import OPTIMAL, STABLE, RateRow
 from xectool.training.lr_sweep.sweep import Sweep
 
@@ -18,20 +19,32 @@ WIDE_BAND = 3.5  # one step of the default grid
 
 
 def unsure(sweep: Sweep, path: str) -> Finding:
-    """Return that the two readings of a ramp disagree, and the grid that tells."""
-    decades = np.log10(sweep.rates[-1] / sweep.rates[0])
-    grid = ",".join(f"{lr:.1g}" for lr in np.geomspace(sweep.rates[0], sweep.rates[-1], round(2 * decades) + 1))
-    return Finding(
-        "XT-LR-UNSURE",
-        Severity.ERROR,
-        "the two readings of the ramp, valley and a tenth of the minimum, disagree by more than a factor of four",
-        where="--range",
-        evidence=(f"{len(sweep.curves)} seeds of {len(sweep.rates)} steps each",),
-        fix=f"xectool lr-sweep {path} --lrs {grid}",
-    )
+    """Return why the readings of a ramp name no rate, and the sweep that tells."""
+    rates, reading = sweep.rates, read_ramp(sweep.rates, mean_losses(sweep.curves))
+    decades = np.log10(rates[-1] / rates[0])
+    fix = "--lrs " + ",".join(f"{lr:.1g}" for lr in np.geomspace(rates[0], rates[-1], round(2 * decades) + 1))
+    evidence = [f"{len(sweep.curves)} seeds of {len(rates)} steps each"]
+    if reading is None:
+        problem = f"fewer than {FEWEST} steps of the ramp can be read before the loss leaves its best far behind"
+        fix = f"--range {max(rates[0] / 1e3, 1e-12):.0e}:{rates[0]:.0e}"
+    elif reading.open_end and rates[-1] < HIGHEST_RATE:
+        problem = (
+            f"the loss is lowest at the highest rate of the ramp, {rates[-1]:g}: where it ends to fall is not seen"
+        )
+        fix = f"--range {rates[0]:g}:{min(100 * rates[-1], HIGHEST_RATE):g}"
+    else:
+        problem = (
+            "the two readings of the ramp, valley and a tenth of the minimum, disagree by more than a factor of four"
+        )
+        valley = "none" if reading.valley is None else f"{reading.valley:.2g}"
+        evidence.append(f"valley {valley}, a tenth of the minimum {reading.tenth:.2g}")
+    fix = f"xectool lr-sweep {path} {fix}"
+    return Finding("XT-LR-UNSURE", Severity.ERROR, problem, where="--range", evidence=tuple(evidence), fix=fix)
 
 
-def remarks(rows: Sequence[RateRow], choice: Choice, sweep: Sweep, steps: int, path: str) -> tuple[Finding, ...]:
+def remarks(
+    rows: Sequence[RateRow], choice: Choice, sweep: Sweep, steps: int, path: str, training: TrainingConfig
+) -> tuple[Finding, ...]:
     """Return what to know about a recommended rate."""
     found: list[Finding] = []
 
@@ -58,19 +71,23 @@ def remarks(rows: Sequence[RateRow], choice: Choice, sweep: Sweep, steps: int, p
     best = max(good, key=lambda row: row.loss_decrease, default=None)
     if best is not None and best is max(rows, key=lambda row: row.lr) and not len(found):
         note(f"the highest rate, {best.lr:g}, is the best: a higher one may be better", _higher(best.lr, path))
-    tied = [row for row in good if best is not None and row is not best and _tie(row, best)]
-    if tied and best is not None:
-        lower = min(tied, key=lambda row: row.lr)
-        text = (
-            f"{lower.lr:g} and {best.lr:g} do as well within errors; the lower one with a warm-up is the safer choice"
-        )
-        note(text, f"--set training.lr={lower.lr:g} --set training.warmup_epochs={WARMUP_EPOCHS}")
+    if choice.as_well and best is not None:
+        lower = min(choice.as_well)
+        text = f"{lower:g} and {best.lr:g} do as well within errors; the lower one with a warm-up is the safer choice"
+        note(text, _gentle(training, lower))
     return tuple(found)
 
 
-def _tie(row: RateRow, best: RateRow) -> bool:
-    error = math.hypot(row.loss_decrease_error, best.loss_decrease_error)
-    return row.lr < best.lr and best.loss_decrease - row.loss_decrease <= error
+def key_of(training: TrainingConfig) -> str:
+    """Return the key whose rate counts: ``max_lr`` goes before ``lr`` where the schedule is one cycle."""
+    one_cycle = training.lr_scheduler == "onecycle" and training.max_lr is not None
+    return "training.max_lr" if one_cycle else "training.lr"
+
+
+def _gentle(training: TrainingConfig, lr: float) -> str:
+    line = f"--set {key_of(training)}={lr:g}"
+    rises = training.lr_scheduler == "onecycle" or training.warmup_epochs >= WARMUP_EPOCHS
+    return line if rises or training.epochs <= WARMUP_EPOCHS else f"{line} --set training.warmup_epochs={WARMUP_EPOCHS}"
 
 
 def _higher(lr: float, path: str) -> str:

@@ -2,19 +2,20 @@
 
 Verdicts, in the order they are tried:
 
-- ``explodes``: a step was not finite that was finite at the lowest rate; or gradients grew a thousand times beyond
-  those of the lowest rate; or the loss ended more than its own size above the start;
+- ``explodes``: a step was not finite that was finite at the lowest rate, or none was from some step on; or gradients
+  grew a thousand times beyond those of the lowest rate; or the loss ended more than its own size above the start;
 - ``too slow``: the loss fell by less than 1 % of its size, by less than a fifth of what the best rate reached, or by
   no more than two errors, without having been higher in between;
-- ``borderline``: on the way the loss rose by more than its own size, or it ended above its start by more than two
-  errors, or less was reached than at a lower rate by more than two errors and a fifth;
+- ``borderline``: on the way the loss rose by more than its own size, beyond that of the lowest rate as well; or it
+  ended above its start by more than two errors; or less was reached than at a lower rate by more than two errors and a
+  fifth;
 - ``stable``; and ``optimal`` for the stable one nearest to the recommended rate.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -71,10 +72,10 @@ def grid_rows(curves: Sequence[Curve]) -> tuple[RateRow, ...]:
     exploded = [_explodes(group, groups[0]) for group in groups]
     sound = [row for row, bad in zip(rows, exploded, strict=True) if not bad and math.isfinite(row.loss_decrease)]
     best = max((row.loss_decrease for row in sound), default=math.nan)
-    judged: list[RateRow] = []
+    judged, usual = list[RateRow](), {curve.seed: curve for curve in groups[0]}
     for row, group, bad in zip(rows, groups, exploded, strict=True):
         lower = [other for other in judged if other.verdict != EXPLODES]
-        judged.append(replace(row, verdict=EXPLODES if bad else _verdict(row, group, best, lower)))
+        judged.append(replace(row, verdict=EXPLODES if bad else _verdict(row, group, usual, best, lower)))
     return tuple(judged)
 
 
@@ -92,7 +93,7 @@ def loss_size(curve: Curve) -> float:
 
     A likelihood may be close to zero or below it, so the value alone is no measure.
     """
-    start = _finite(curve.start_losses if len(curve.start_losses) else curve.losses[:1])
+    start = _finite(curve.start_losses) if len(curve.start_losses) else _finite(curve.losses)[:1]
     if not len(start):
         return math.nan
     return max(abs(float(start.mean())), float(start.std()), 1e-30)
@@ -124,7 +125,7 @@ def _explodes(group: Sequence[Curve], lowest: Sequence[Curve]) -> bool:
 
 
 def _curve_explodes(curve: Curve, lowest: Curve) -> bool:
-    if bool((lowest.finite & ~curve.finite).any()):
+    if bool(((lowest.finite | ~curve.bad_batches) & ~curve.finite).any()):
         return True
     norms, usual = _finite(curve.grad_norms), _finite(lowest.grad_norms)
     if len(norms) and len(usual) and norms.max() > EXPLODED_NORM * max(usual.max(), 1e-30):
@@ -133,11 +134,13 @@ def _curve_explodes(curve: Curve, lowest: Curve) -> bool:
     return bool(len(gains) and -gains.mean() > loss_size(curve))
 
 
-def _verdict(row: RateRow, group: Sequence[Curve], best: float, lower: Sequence[RateRow]) -> str:
+def _verdict(
+    row: RateRow, group: Sequence[Curve], usual: Mapping[int, Curve], best: float, lower: Sequence[RateRow]
+) -> str:
     size = float(np.nanmean([loss_size(curve) for curve in group])) if math.isfinite(row.loss_start) else math.nan
     smallest = max(SMALLEST_DECREASE * size, SLOW_SHARE * best)
     passed = [other for other in lower if other.loss_decreasing and other.loss_decrease >= smallest]
-    if any(_rose(curve) for curve in group):
+    if any(_rose(curve, usual[curve.seed]) for curve in group):
         return BORDERLINE
     for other in passed:
         error = math.hypot(row.loss_decrease_error, other.loss_decrease_error)
@@ -150,15 +153,17 @@ def _verdict(row: RateRow, group: Sequence[Curve], best: float, lower: Sequence[
     return STABLE
 
 
-def _rose(curve: Curve) -> bool:
-    """Return whether the loss was above its start by more than its own size on the way."""
-    losses = _finite(curve.losses)
-    return bool(len(losses) and losses.max() > max(curve.first_loss, _mean(_finite(curve.start_losses))) + _peak(curve))
+def _rose(curve: Curve, lowest: Curve) -> bool:
+    """Return whether the loss was above its start by more than its own size on the way.
 
-
-def _peak(curve: Curve) -> float:
-    # A single batch scatters, so what counts as a rise is the size of the loss or four times that scatter.
-    return max(loss_size(curve), 4.0 * float(np.std(_finite(curve.start_losses))))
+    A single batch scatters, and does so at the lowest rate as well: only what is beyond the loss there counts.
+    """
+    known, starts = np.isfinite(curve.losses) & np.isfinite(lowest.losses), _finite(curve.start_losses)
+    if curve is lowest or not known.any() or not len(starts):
+        return False
+    start = max(float(starts.mean()), curve.first_loss)  # NaN where the first batch is bad
+    above = np.minimum(curve.losses - start, curve.losses - lowest.losses)[known]
+    return bool(above.max() > max(loss_size(curve), 4.0 * float(starts.std())))
 
 
 def _finite(values: Numbers) -> Numbers:
