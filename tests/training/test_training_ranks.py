@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -140,17 +142,24 @@ def test_two_ranks_then_one_then_two_train_as_one_process_does(uneven: Path) -> 
 
 
 @pytest.mark.slow
-def test_killed_rank_ends_the_job_and_is_named(uneven: Path) -> None:
+def test_stopped_rank_is_named_and_killed_it_ends_the_job(uneven: Path) -> None:
     process = launched(uneven, "--run-name", "killed", "--set", "training.epochs=500")
     last = uneven.parent / "runs" / "killed" / store.LAST_NAME
     wait_for(last.exists, process)
     ranks = psutil.Process(process.pid).children(recursive=True)
     victim = next(p for p in ranks if p.environ().get("RANK") == "1" and p.ppid() == process.pid)
     began = time.monotonic()
+    victim.suspend()
+    assert process.stderr is not None
+    words = f"process {victim.pid} (rank 1) is stopped: a signal or a debugger holds it; kill -CONT {victim.pid}"
+    while words not in process.stderr.readline():
+        assert time.monotonic() - began < 30.0
+    began = time.monotonic()
     victim.kill()
     code, document, err = ended(process)
     assert time.monotonic() - began < 30.0
     (finding,) = document["findings"]
+    assert re.search(rf"rank 1 of 2 on {socket.gethostname()}, in \w+ after step \d+", finding["where"])
     assert (code, finding["code"]) == (3, "XT-RANK-DIED"), err
     assert f"rank 1 (pid {victim.pid}) was killed by signal 9 (SIGKILL)" in finding["problem"]
     assert "--resume auto" in finding["fix"]

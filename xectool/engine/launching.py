@@ -23,6 +23,7 @@ from xectool.config.load import load_config
 from xectool.engine.launched_ranks import ForwardedSignals, SurvivorsEnded
 from xectool.engine.rank_outcome import DIRECTORY, LAUNCHER
 from xectool.engine.rank_verdict import Ending, verdict_of
+from xectool.engine.rank_watch import RankWatch
 from xectool.engine.train_result import TrainResult
 from xectool.errors import UsageError, XecError
 
@@ -67,7 +68,7 @@ def train_ranks(config: str | Path, nproc: int, arguments: Sequence[str] = ()) -
     """
     number = f"distributed.num_gpus={nproc}"
     overrides = [value for name, value in pairwise(arguments) if name == "--set"]
-    load_config(config, [*overrides, number])  # a wrong configuration is said once, not by every rank
+    loaded = load_config(config, [*overrides, number])  # a wrong configuration is said once, not by every rank
     directory = Path(tempfile.mkdtemp(prefix="xectool-ranks-"))
     command = ["-m", "xectool", "train", str(config), *arguments, "--set", number]
     with ExitStack() as stack:
@@ -75,8 +76,12 @@ def train_ranks(config: str | Path, nproc: int, arguments: Sequence[str] = ()) -
         stack.enter_context(_quiet_launcher())
         signals = stack.enter_context(ForwardedSignals())
         survivors = stack.enter_context(SurvivorsEnded(directory, nproc, GRACE_S))
+        watch = stack.enter_context(RankWatch(loaded.config.guards.hang_s))
         failures = _launch(_settings(nproc, directory), command)
-        ending = Ending(nproc, directory, failures, frozenset(survivors.ended), signals.interrupted)
+        places = {rank: watch.place(rank) for rank in range(nproc)}
+        ending = Ending(
+            nproc, directory, failures, frozenset(survivors.ended), signals.interrupted, places, watch.verdict
+        )
     try:
         result = verdict_of(ending, config)
     except XecError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +30,8 @@ class Ending:
         failures: Ranks that ended with another code than 0.
         ended: Processes the launcher ended itself.
         interrupted: Whether a signal asked for the end.
+        places: Host, phase and last step of each rank, as far as they are known.
+        hang: Verdict on a rank that did not get on before, or empty.
     """
 
     nproc: int
@@ -37,6 +39,8 @@ class Ending:
     failures: Mapping[int, ProcessFailure]
     ended: frozenset[int]
     interrupted: bool
+    places: Mapping[int, str] = field(default_factory=dict)
+    hang: str = ""
 
 
 def verdict_of(ending: Ending, config: str | Path) -> TrainResult:
@@ -95,7 +99,7 @@ def _death(rank: int, failure: ProcessFailure, ending: Ending, config: str | Pat
     hint = "; most likely the machine's memory ran out" if number == signal.SIGKILL else ""
     return WorldError(
         f"rank {rank} (pid {failure.pid}) was killed by signal {number} ({name}){hint}; the other ranks were ended",
-        where=f"rank {rank} of {ending.nproc}{_log(ending, rank)}",
+        where=f"rank {rank} of {ending.nproc}{ending.places.get(rank, '')}{_log(ending, rank)}",
         fix=f"xectool train {config} --nproc {ending.nproc} --resume auto",
         code="XT-RANK-DIED",
     )
@@ -108,15 +112,16 @@ def _unexplained(ending: Ending, outcomes: Mapping[int, Mapping[str, Any]], conf
         failure = ending.failures[silent[0]]
         return XecError(
             f"rank {silent[0]} (pid {failure.pid}) ended with exit code {failure.exitcode}",
-            where=f"rank {silent[0]}{_log(ending, silent[0])}",
+            where=f"rank {silent[0]}{ending.places.get(silent[0], '')}{_log(ending, silent[0])}",
             fix="please report it together with what the rank said last",
             code="XT-DEFECT",
         )
     rank, failure = min(ending.failures.items(), key=lambda item: (item[1].timestamp, item[0]))
     said = outcomes[rank].get("error", {}).get("problem", f"it ended with exit code {failure.exitcode}")
+    before = f"; before that: {ending.hang}" if ending.hang else ""
     return WorldError(
-        f"rank {rank} (pid {failure.pid}) lost the others: {said}",
-        where=f"rank {rank} of {ending.nproc}{_log(ending, rank)}",
+        f"rank {rank} (pid {failure.pid}) lost the others: {said}{before}",
+        where=f"rank {rank} of {ending.nproc}{ending.places.get(rank, '')}{_log(ending, rank)}",
         fix=f"xectool train {config} --nproc {ending.nproc} --resume auto",
         code=VICTIM,
     )
