@@ -16,11 +16,13 @@ from xectool.checks.probing import probe
 from xectool.checks.running import Inspection, repeated_events, shared_events
 from xectool.checks.sample import SampleScan, ScanSettings
 from xectool.checks.sharing import Sharing, WorkerShare, plan_sharing
+from xectool.config.count_rules import count_rules
 from xectool.config.data import DataConfig
 from xectool.config.load import load_config
 from xectool.config.normalization import NormalizationConfig
 from xectool.data.blocks import SourceFile
 from xectool.data.plan import DataPlan
+from xectool.errors import DataUnusable
 from xectool.findings import Finding
 from xectool.rules import Rule
 
@@ -138,14 +140,20 @@ def test_04_missing_truth_of_no_task_is_fine(look: Any, rows: Rows) -> None:
 
 def test_05_a_narrow_file_among_others(look: Any, good: Path, rows: Rows) -> None:
     rows["npho"] = rows["npho"][:, :4759]
-    one("DAT-05", look(good, rows), "error", "4759", "4760", "a1.root")
+    one("DAT-05", look(good, rows), "error", "4759", "4760", "a1.root", "no other branch has that width")
+    rows["charge"] = np.zeros((len(rows["npho"]), 4760), np.float32)
+    one("DAT-05", look(good, rows), "error", "branches of that width: charge", "--set data.npho_branch=charge")
 
 
 def test_06_no_events_and_too_few(look: Any, load: Any, good: Path, rows: Rows) -> None:
     empty = {name: values[:0] for name, values in rows.items()}
     one("DAT-06", look(good, empty), "warning", "a1.root", "no entries")
     assert [item.severity.value for item in found("DAT-06", look(empty))] == ["warning", "error"]
-    one("DAT-06", look(good, config=load("data.batch_size=1000")), "error", "120 events", "data.batch_size")
+    short = ("data.batch_size=1000",)
+    one("DAT-06", look(good, config=load(*short)), "warning", "120 events", "data.batch_size", "one short step")
+    config = load(*short, "data.drop_last=true")
+    one("DAT-06", look(good, config=config), "error", "0 batches", "data.drop_last")
+    assert [(item.code, item.severity.value) for item in count_rules(config, 120, 0)] == [("CFG-35", "error")]
 
 
 @pytest.mark.parametrize(("value", "kind"), [(np.nan, "1 NaN"), (np.inf, "1 +Inf"), (-np.inf, "1 -Inf")])
@@ -351,6 +359,9 @@ def test_23_idle_workers_and_ranks(look: Any, load: Any, good: Path) -> None:
     one("DAT-23", facts, "warning", "3 workers read nothing", "data.num_workers=1")
     facts.sharing = Sharing(1, 1, 2, 0, (1, 0), (WorkerShare(0, 0, 1, 1, 1), WorkerShare(1, 0, 0, 0, 0)), 1)
     one("DAT-23", facts, "error", "ranks [1]", "distributed.num_gpus")
+    facts.refusal = DataUnusable("no event passes the cut", where="data.fiducial", fix="widen it")
+    facts.sharing = None
+    one("DAT-23", facts, "error", "training refuses these files: no event passes the cut", "data.fiducial", "widen it")
 
 
 @pytest.mark.parametrize("events", [1, 7, 119, 120])

@@ -278,6 +278,16 @@ def test_a_branch_of_another_width_names_one_that_fits(tmp_path, rows, write_row
             file.read_into("uvwTruth", 0, 2, np.empty((2, 4760), np.float32))
 
 
+def test_a_branch_that_another_role_has_is_not_offered(tmp_path, rows, write_rows):
+    time = ExpectedBranch("relative_time", 4760, "time of each sensor", "data.time_branch")
+    narrow = ExpectedBranch("uvwTruth", 4760, "photons of each sensor", "data.npho_branch")
+    columns = {name: rows[name] for name in ("uvwTruth", "relative_time")}
+    with EventFile(write_rows(tmp_path / "a.root", columns)) as file:
+        with pytest.raises(DataFileError, match="no other branch has that width") as caught:
+            check_schema(file, [time, narrow])
+        assert "relative_time" not in caught.value.fix
+
+
 def test_a_branch_of_text_is_refused(tmp_path):
     with uproot.recreate(tmp_path / "a.root") as file:
         file.mktree("tree", {"npho": "string"}).extend({"npho": ["a", "b"]})

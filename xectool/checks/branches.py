@@ -70,8 +70,11 @@ def check_branches(file: EventFile, facts: FileFacts, wanted: Iterable[Wanted]) 
     usable: set[str] = set()
     troubles: list[Trouble] = []
     notes: list[Trouble] = []
+    wanted = list(wanted)
+    known = {branch.name for branch in wanted}
+    others = {name: branch for name, branch in facts.branches.items() if name not in known}
     for branch in wanted:
-        trouble = _trouble(file, facts.branches, branch)
+        trouble = _trouble(file, others, branch)
         if trouble is None:
             usable.add(branch.name)
             notes += _type_note(file, branch)
@@ -84,7 +87,8 @@ def check_branches(file: EventFile, facts: FileFacts, wanted: Iterable[Wanted]) 
     return BranchVerdict(frozenset(usable), tuple(troubles), tuple(notes))
 
 
-def _trouble(file: EventFile, branches: Mapping[str, BranchFacts], wanted: Wanted) -> Trouble | None:
+def _trouble(file: EventFile, others: Mapping[str, BranchFacts], wanted: Wanted) -> Trouble | None:
+    """Return what is wrong with a branch; ``others`` are those that no role has, one of which may have been meant."""
     where = f"{file.where} branch {wanted.name}"
     if wanted.name not in file.branch_names:
         near = nearest(wanted.name, file.branch_names) or list(file.branch_names[:8])
@@ -100,8 +104,8 @@ def _trouble(file: EventFile, branches: Mapping[str, BranchFacts], wanted: Wante
         return Trouble.of("DAT-02" if error.code == "XT-DATA-DAMAGED" else "DAT-04", error)
     if found == wanted.width:
         return None
-    fitting = [name for name, facts in branches.items() if facts.width == wanted.width and name != wanted.name]
-    shown = f"branches of that width: {', '.join(fitting[:5])}" if fitting else "no branch has that width"
+    fitting = [name for name, facts in others.items() if facts.width == wanted.width]
+    shown = f"branches of that width: {', '.join(fitting[:5])}" if fitting else "no other branch has that width"
     problem = (
         f"branch '{wanted.name}' of '{file.path}' holds {found} numbers an event where the {wanted.role} has "
         f"{wanted.width} ({shown})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from xectool.errors import DataFileError, did_you_mean
@@ -42,7 +42,7 @@ def check_schema(file: EventFile, expected: Iterable[ExpectedBranch]) -> None:
     for branch in wanted if file.num_entries else ():
         width = file.first_width(branch.name)
         if width != branch.width:
-            raise _other_width(file, branch, width)
+            raise _other_width(file, branch, width, {other.name for other in wanted})
 
 
 def _missing(file: EventFile, branches: Sequence[ExpectedBranch]) -> DataFileError:
@@ -59,14 +59,14 @@ def _missing(file: EventFile, branches: Sequence[ExpectedBranch]) -> DataFileErr
     return error
 
 
-def _other_width(file: EventFile, branch: ExpectedBranch, width: int) -> DataFileError:
-    fitting = [name for name in file.branch_names if name != branch.name and _width_of(file, name) == branch.width]
-    shown = f"branches of that width: {', '.join(fitting[:5])}" if fitting else "no branch has that width"
+def _other_width(file: EventFile, branch: ExpectedBranch, width: int, known: Set[str]) -> DataFileError:
+    fitting = [name for name in file.branch_names if name not in known and _width_of(file, name) == branch.width]
+    shown = f"branches of that width: {', '.join(fitting[:5])}" if fitting else "no other branch has that width"
     return DataFileError(
         f"branch '{branch.name}' of '{file.path}' holds {width} values an event where the {branch.role} has "
         f"{branch.width} ({shown})",
         where=f"{file.where} branch {branch.name}",
-        fix=f"--set {branch.option}={fitting[0] if fitting else 'NAME'}",
+        fix=f"--set {branch.option}={fitting[0]}" if fitting else "use the files of this detector",
         code="XT-DATA-WIDTH",
     )
 
