@@ -49,6 +49,7 @@ from xectool.training.guards.learning import Collapsed, NoLearning, ZeroGradient
 from xectool.training.guards.loop import DataWait, LazyState, MetricGraph, RankHashes, RankSteps
 from xectool.training.guards.memory import HostMemory, MemoryGrowth, growth
 from xectool.training.guards.numbers import AmpScale, GradientNorm, LearningRateSanity, gradient_verdict
+from xectool.training.guards.phase_limits import Deadlines
 from xectool.training.guards.process import CrashStacks, SaveRequest
 from xectool.training.guards.session import next_step
 from xectool.training.guards.set import KINDS
@@ -473,6 +474,33 @@ def test_waiting_for_work_of_the_first_rank_may_take_as_long_as_that_work(page: 
             stall = dog.look(start + loud * 10**9)
         assert stall is not None
         assert stall.phase == ("collective" if name == "all_reduce" else name)
+
+
+@pytest.mark.parametrize(
+    ("phase", "step", "without_s", "with_s"),
+    [
+        ("collective", 0, 1000, 30),  # before the first step: a rank that never came to it
+        ("forward", 0, 1000, 30),  # the others wait for this one, and will be ended
+        ("collective", 1, 100, 30),
+        ("checkpoint", 1, 1000, 400),  # here they wait for longer
+        ("data_wait", 1, 100, 10),  # a reading process is given up sooner
+    ],
+)
+def test_the_evidence_is_there_before_a_collective_or_a_reader_is_given_up(
+    page: StatusPage, tmp_path: Path, phase: str, step: int, without_s: float, with_s: float
+) -> None:
+    data, ranks = {"num_workers": 1, "timeout_s": 20.0}, {"timeout_s": 60.0, "rank0_timeout_s": 800.0}
+    config = SimpleNamespace(data=SimpleNamespace(**data), distributed=SimpleNamespace(**ranks))
+    guards, witness = GuardsConfig(hang_s=100, startup_s=1000), Witness(tmp_path / "s", lambda *_, **__: None)
+    for deadlines, limit_s in ((Deadlines(), without_s), (Deadlines.of(config, 2), with_s)):
+        page[Word.STEP] = 0
+        dog = Watchdog(page, guards, witness, deadlines=deadlines)
+        page[Word.STEP] = step
+        page.phase(phase)
+        start = page[Word.PHASE_SINCE_NS]
+        assert dog.look(start + int(0.9e9 * limit_s)) is None
+        assert dog.look(start + int(1.1e9 * limit_s)) is not None
+    assert Deadlines.of(config, 1).collective_s == math.inf
 
 
 def test_slow_steps_raise_the_limit(page: StatusPage, tmp_path: Path) -> None:

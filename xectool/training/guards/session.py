@@ -16,6 +16,7 @@ from xectool.runlog.worker_slots import stacks_path
 from xectool.runlog.writer import RunWriter
 from xectool.training.description import CONFIG_NAME
 from xectool.training.guards.failure_folders import FailureFolders
+from xectool.training.guards.phase_limits import Deadlines
 from xectool.training.guards.process import CrashStacks
 from xectool.training.guards.torch_signs import CompilerLog, TorchWarnings, compile_is_suppressed
 from xectool.training.guards.watchdog import Watchdog, Witness
@@ -46,7 +47,8 @@ class GuardSession:
         stacks = stacks_path(slots_path(attempt, self.parts.ranks.rank))
         self._stack.enter_context(CrashStacks(stacks, guards))
         if guards.active("G18") or guards.active("G19"):
-            self._stack.enter_context(Watchdog(page, guards, self._witness(stacks)))
+            deadlines = Deadlines.of(self.parts.config, self.parts.ranks.world_size)
+            self._stack.enter_context(Watchdog(page, guards, self._witness(stacks), deadlines=deadlines))
         if guards.active("G29"):
             self._stack.enter_context(TorchWarnings(self.say))
         if guards.active("G17") and self.parts.execution.compile_mode is not None:

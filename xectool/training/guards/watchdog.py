@@ -7,11 +7,9 @@ import faulthandler
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
 import psutil
@@ -20,18 +18,12 @@ from xectool.config.guards import GuardsConfig
 from xectool.data.worker_process import COMM, STACKS_SIGNAL
 from xectool.errors import EXIT_WORLD
 from xectool.runlog.status_page import COLLECTIVES, PHASES, StatusPage, Word
+from xectool.training.guards.phase_limits import NO_DEADLINES, RANK0_PHASE, Deadlines, PhaseLimits
 
 LOOK_EVERY_S: Final = 5.0
 STARTUP_EVERY_S: Final = 0.5
 CHILD_WAIT_S: Final = 0.02
 CHILD_LOOKS: Final = 25  # a process in an uninterruptible read answers never, any other at once
-STEP_FACTOR: Final = 10.0  # times the median step
-CHECKPOINT_FACTOR: Final = 10.0  # times guards.hang_s: shared file systems take their time
-LOOP_PHASES: Final = frozenset(
-    {"data_wait", "transfer", "forward", "backward", "optimizer", "collective", "log", "validation"}
-)
-RANK0_PHASE: Final = "wait_rank0"  # the first rank saves, predicts or plots, and the others wait outside a collective
-LONG_PHASES: Final = frozenset({"checkpoint", RANK0_PHASE})
 Say = Callable[..., None]
 
 
@@ -67,30 +59,6 @@ class Witness:
     next_step: str = ""
 
 
-class PhaseLimits:
-    """How long each phase may last, from the pace of the run itself.
-
-    Args:
-        config: The guards section.
-    """
-
-    def __init__(self, config: GuardsConfig) -> None:
-        self.config = config
-        self.steps: deque[float] = deque(maxlen=50)
-
-    def limit_s(self, phase: str, stepping: bool) -> float:
-        """Return the longest time in seconds.
-
-        Args:
-            phase: What the training thread does.
-            stepping: Whether this attempt has finished a step; before, everything counts as start-up.
-        """
-        if not stepping or phase not in LOOP_PHASES | LONG_PHASES:
-            return self.config.startup_s
-        usual = max(STEP_FACTOR * median(self.steps) if self.steps else 0.0, self.config.hang_s)
-        return usual * CHECKPOINT_FACTOR if phase in LONG_PHASES else usual
-
-
 class Watchdog:
     """Watches the status page of this process while it is entered.
 
@@ -99,15 +67,24 @@ class Watchdog:
         config: The guards section.
         witness: Where a stall is put down.
         every_s: Seconds between two looks; up to the first step they are closer, so that short phases are seen.
+        deadlines: What ends the run by itself.
 
     Attributes:
         startup: Seconds of each phase up to the first step of this attempt, as far as they were seen.
     """
 
-    def __init__(self, page: StatusPage, config: GuardsConfig, witness: Witness, every_s: float = LOOK_EVERY_S) -> None:
-        self.limits = PhaseLimits(config)
+    def __init__(
+        self,
+        page: StatusPage,
+        config: GuardsConfig,
+        witness: Witness,
+        every_s: float = LOOK_EVERY_S,
+        deadlines: Deadlines = NO_DEADLINES,
+    ) -> None:
+        self.limits = PhaseLimits(config, deadlines)
         self.startup: dict[str, float] = {}
-        self._page, self._config, self._witness, self._every_s = page, config, witness, every_s
+        self._page, self._config, self._witness = page, config, witness
+        self._every_s = min(every_s, deadlines.first_s / 4)
         self._phase = (PHASES[page[Word.PHASE]], page[Word.PHASE_SINCE_NS])
         self._first_step = page[Word.STEP]
         self._last = (page[Word.STEP], time.monotonic())
