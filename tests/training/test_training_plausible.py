@@ -14,6 +14,7 @@ import uproot
 from xectool import engine
 from xectool.config.load import load_config
 from xectool.config.normalization import NormalizationConfig
+from xectool.config.tasks import NONFINITE_TRUTH_FIX
 from xectool.data.batch import EventBatch
 from xectool.models.normalize import Normalizer
 from xectool.rootio.writer import TreeWriter
@@ -22,6 +23,7 @@ from xectool.training.build import build_parts, open_data
 from xectool.training.device import plan_execution
 from xectool.training.distributed import Ranks
 from xectool.training.plausible import implausible
+from xectool.training.progress import NullObserver
 
 Config = Callable[..., Path]
 BRIGHT, DEAD, SENTINEL, LATE = 3, 8, 11, 15
@@ -43,6 +45,28 @@ def broken(tiny_data: Path, tmp_path: Path) -> Path:
     with TreeWriter(target, {name: (v.dtype.str[1:], v.shape[1:]) for name, v in columns.items()}) as writer:
         writer.extend(columns)
     return target
+
+
+def test_truth_that_is_no_number_is_told_before_the_first_step(
+    tiny_config: Config, tiny_data: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "unknown.root"
+    with uproot.open(tiny_data / "train_000.root") as file:
+        columns = dict(file["tree"].arrays(library="np"))
+    columns["energyTruth"] = columns["energyTruth"].copy()
+    columns["energyTruth"][[3, 5, 8]] = np.nan, np.inf, 1e10
+    with TreeWriter(target, {name: (v.dtype.str[1:], v.shape[1:]) for name, v in columns.items()}) as writer:
+        writer.extend(columns)
+    heard: list[str] = []
+    observer = NullObserver()
+    observer.message = heard.append  # type: ignore[method-assign]
+    config = tiny_config(data={"train_path": str(target)}, tasks=ENERGY)
+    result = engine.train(config, dry_run=True, observer=observer)
+    (found,) = [item for item in result.findings if item.code == "DAT-16"]
+    assert "task energy is NaN or infinite in 2 of 20 events" in found.problem
+    assert found.where == f"{target} branch energyTruth entry 3"
+    assert found.fix == NONFINITE_TRUTH_FIX, "as check-data says it"
+    assert any(found.problem in line for line in heard)
 
 
 def events(run_dir: str, kind: str) -> list[Any]:

@@ -15,6 +15,7 @@ from xectool.checks.similarity import Likeness, compare_samples
 from xectool.checks.spread import NormalizedRow, RawRow, normalized_table, raw_table, suggest, valid_readings
 from xectool.config.root import RunConfig
 from xectool.detector import faces
+from xectool.errors import XecError
 
 
 @dataclass
@@ -31,7 +32,7 @@ class DataFacts:
         shared: Events both samples hold.
         shared_files: Files both samples hold.
         sharing: Who reads what; None without a configuration.
-        sharing_problem: Why there is no plan.
+        refusal: What training refuses these files with, or None.
         memory_bytes: Memory this process may take.
         free_disk_bytes: Room where the run is written.
         disk_needed_bytes: What a run writes there, by kind.
@@ -46,7 +47,7 @@ class DataFacts:
     shared: Repeated | None = None
     shared_files: tuple[str, ...] = ()
     sharing: Sharing | None = None
-    sharing_problem: str = ""
+    refusal: XecError | None = None
     memory_bytes: int = 0
     free_disk_bytes: int = 0
     disk_needed_bytes: dict[str, float] = field(default_factory=dict)

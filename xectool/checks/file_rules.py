@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 from xectool.checks.cells import CellCounts
 from xectool.checks.data_facts import DataFacts, sensor_place
 from xectool.checks.facts import Trouble
+from xectool.config.count_rules import Counts, EpochFillsABatch, EpochHasBatches
 from xectool.findings import Finding, Severity
 from xectool.rules import Rule
 
@@ -121,14 +122,14 @@ class FilesAreWhole(TroubleRule):
 
 
 class EnoughEvents(Rule[DataFacts]):
-    """An empty file is left out; without any event, or with less than one step of all ranks, nothing can be trained."""
+    """An empty file is left out; what is too few events for an epoch is judged as training judges it."""
 
     code = "DAT-06"
     title = "There are enough events"
     requires: ClassVar[tuple[str, ...]] = ()
 
     def check(self, facts: DataFacts) -> Iterator[Finding]:
-        """Yield a warning for each empty file, an error for too few events in all."""
+        """Yield a warning for each empty file and for an epoch of one short step, an error for one of none."""
         for file in facts.sample.files:
             if file.opened and not file.num_entries:
                 problem = f"'{file.path}' has no entries in tree '{file.tree}'"
@@ -139,14 +140,11 @@ class EnoughEvents(Rule[DataFacts]):
             yield self.error(opened[0].where, f"none of the {len(opened)} files holds an event", "make the files again")
         if facts.config is None or not total:
             return
-        step = facts.config.data.batch_size * facts.config.distributed.num_gpus
-        if total < step:
-            yield self.error(
-                "data.batch_size",
-                f"{total} events are fewer than one step: data.batch_size {facts.config.data.batch_size} x "
-                f"{facts.config.distributed.num_gpus} ranks",
-                f"--set data.batch_size={max(1, total // facts.config.distributed.num_gpus)}",
-            )
+        served = facts.sharing.num_events if facts.sharing is not None else total  # after the fiducial cut
+        counts = Counts(facts.config, served, 0, facts.config.distributed.num_gpus)
+        yield from EpochFillsABatch().check(counts)
+        for found in EpochHasBatches().check(counts):  # with drop_last, training refuses
+            yield self.error(found.where, found.problem, found.fix)
 
 
 FILE_RULES: tuple[Rule[DataFacts], ...] = (

@@ -13,7 +13,7 @@ from xectool.checks.sample import ANGLE_TOLERANCE
 from xectool.checks.targets import TargetScan
 from xectool.checks.truth_ranges import RANGES, other_unit
 from xectool.config.root import RegressorConfig
-from xectool.config.tasks import TASK_UNITS, TaskConfig
+from xectool.config.tasks import NONFINITE_TRUTH_FIX, TASK_UNITS, TaskConfig
 from xectool.findings import Finding, Severity
 from xectool.rules import Rule
 
@@ -46,11 +46,12 @@ class TruthIsSound(Rule[DataFacts]):
             where = f"{facts.whole} branch {scan.branch}"
             if scan.nonfinite:
                 shown = tuple(f"{event_place(cell, scan.branch)} [{cell.sensor}]: {cell.value}" for cell in scan.first)
-                problem = f"the truth of task {task} holds {scan.nonfinite} numbers that are NaN or infinite"
-                fix = "write 1e10 where the truth is not known, or leave these events out"
-                yield Finding(
-                    self.code, Severity.ERROR, problem, event_place(scan.first[0], scan.branch), shown, fix
-                )  # fmt: skip
+                problem = (
+                    f"the truth of task {task} holds {scan.nonfinite} numbers that are NaN or infinite; training warns "
+                    "and leaves their events out of its loss"
+                )
+                place = event_place(scan.first[0], scan.branch)
+                yield Finding(self.code, Severity.ERROR, problem, place, shown, NONFINITE_TRUTH_FIX)
             if scan.unknown:
                 total = scan.known + scan.unknown
                 yield self.info(

@@ -61,10 +61,11 @@ class WorkIsShared(Rule[DataFacts]):
     title = "Work is shared evenly"
 
     def check(self, facts: DataFacts) -> Iterator[Finding]:
-        """Yield an error for idle ranks, warnings for idle workers and uneven shares, and the plan as a note."""
+        """Yield an error for idle ranks and what training refuses, warnings for idle workers and uneven shares."""
         plan = facts.sharing
-        if facts.sharing_problem:
-            yield self.info("data.train_path", f"no plan of the epoch: {facts.sharing_problem}")
+        if facts.refusal is not None:
+            where = facts.refusal.where or "data.train_path"
+            yield self.error(where, f"training refuses these files: {facts.refusal.problem}", facts.refusal.fix)
         if plan is None:
             return
         if plan.idle_ranks:

@@ -55,6 +55,23 @@ class EpochHasBatches(Rule[Counts]):
             )
 
 
+class EpochFillsABatch(Rule[Counts]):
+    """Fewer events than one batch of all ranks are trained on, in one short step an epoch."""
+
+    code = "DAT-06"
+    title = "There are enough events"
+
+    def check(self, facts: Counts) -> Iterator[Finding]:
+        """Yield a warning for an epoch of one short step; without any step it is an error of CFG-35."""
+        if facts.num_train < facts.global_batch and not facts.config.data.drop_last:
+            yield self.warning(
+                "data.batch_size",
+                f"{facts.num_train} events are fewer than one step: data.batch_size {facts.config.data.batch_size} x "
+                f"{facts.world_size} ranks; an epoch is one short step",
+                f"--set data.batch_size={max(1, facts.num_train // facts.world_size)}",
+            )
+
+
 class AccumulationFitsTheEpoch(Rule[Counts]):
     """An epoch should hold at least one whole accumulated step."""
 
@@ -119,6 +136,7 @@ class ShardsFitTheRanks(Rule[Counts]):
 
 COUNT_RULES: tuple[Rule[Counts], ...] = (
     EpochHasBatches(),
+    EpochFillsABatch(),
     AccumulationFitsTheEpoch(),
     PredictionsAreWanted(),
     ShardsFitTheRanks(),

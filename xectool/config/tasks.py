@@ -24,6 +24,7 @@ TRUTH_BRANCHES = MappingProxyType(
         "n_gamma": "nGammaTruth",
     }
 )
+NONFINITE_TRUTH_FIX = "write 1e10 where the truth is not known, or leave these events out"
 
 RegressionLoss = Literal[
     "smooth_l1", "huber", "l1", "mse", "l2",

@@ -114,7 +114,7 @@ def _inspection(
 
 def _look_at_use(facts: DataFacts, config: RunConfig) -> None:
     facts.memory_bytes = available_memory()
-    facts.sharing, facts.sharing_problem = _sharing(facts.sample, config)
+    facts.sharing, facts.refusal = _sharing(facts.sample, config)
     facts.disk_needed_bytes = {
         "checkpoints": float(_KEPT_CHECKPOINTS * _BYTES_A_PARAMETER * _num_parameters(config)),
         "predictions": (facts.other.num_events if facts.other else 0) * prediction_bytes(config),
@@ -129,7 +129,7 @@ def _num_parameters(config: RunConfig) -> int:
     return sum(parameter.numel() for parameter in build_model(config).parameters())
 
 
-def _sharing(sample: Sample, config: RunConfig) -> tuple[Sharing | None, str]:
+def _sharing(sample: Sample, config: RunConfig) -> tuple[Sharing | None, XecError | None]:
     from xectool.data.plan import DataPlan
     from xectool.data.source import open_source
 
@@ -154,8 +154,8 @@ def _sharing(sample: Sample, config: RunConfig) -> tuple[Sharing | None, str]:
             drop_last=config.data.drop_last,
         )
     except XecError as error:
-        return None, error.problem
-    return plan_sharing(source.files, plan, config.data.num_workers), ""
+        return None, error
+    return plan_sharing(source.files, plan, config.data.num_workers), None
 
 
 def _plots(facts: DataFacts, out_dir: Path) -> list[Path]:

@@ -83,7 +83,9 @@ def _train(
     loaded = loaded.require(counted.merged(disk_rules(parts.config, _checkpoint_bytes(parts))))
     progress, started = begin(parts, data, place, watching)
     watching.started(start_facts(parts, data, place, progress))
-    findings = (*loaded.findings, *data.train.findings, *data.val.findings)
+    for found in data.findings:
+        watching.message(f"{found.severity.value} {found.code}: {found.problem}; {found.where}")
+    findings = (*loaded.findings, *data.findings)
     if dry_run:
         return TrainResult(str(place.directory), "dry_run", findings=findings)
     result = RunAttempt(parts, data, place, watching, started).run(progress, max_steps, findings)

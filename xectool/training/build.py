@@ -18,6 +18,7 @@ from xectool.data.prepared import event_weights, overlap
 from xectool.data.selection import Overlap
 from xectool.data.source import open_source
 from xectool.errors import ConfigError, DataUnusable
+from xectool.findings import Finding
 from xectool.models.build import build_model
 from xectool.tasks import build_task
 from xectool.training.baseline import Baseline
@@ -32,7 +33,7 @@ from xectool.training.parts import RunParts
 from xectool.training.quarantine import Quarantine
 from xectool.training.schedule import LearningRate
 from xectool.training.step import Stepper
-from xectool.training.targets import resolve_target_scaling
+from xectool.training.targets import odd_truth, resolve_target_scaling
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class RunData:
         config: The configuration with every value that depends on the data resolved to numbers.
         cache: Whether and where the events are cached, and why, in one line.
         tables: Results about the files that are kept.
+        findings: What was noticed about the files and their truth.
     """
 
     train: EventSource
@@ -52,6 +54,7 @@ class RunData:
     config: RunConfig
     cache: str = ""
     tables: PreparedTables = field(default_factory=PreparedTables)
+    findings: tuple[Finding, ...] = ()
 
 
 def open_data(config: RunConfig, prepares: bool = False) -> RunData:
@@ -79,7 +82,8 @@ def open_data(config: RunConfig, prepares: bool = False) -> RunData:
     if isinstance(config, RegressorConfig):
         config = resolve_target_scaling(config, train)
     config = resolve_mask_patterns(config, train)
-    return RunData(train, val, config, choice.note, tables)
+    findings = (*train.findings, *val.findings, *odd_truth(train), *odd_truth(val))
+    return RunData(train, val, config, choice.note, tables, findings)
 
 
 def build_parts(data: RunData, execution: Execution, ranks: Ranks) -> RunParts:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from xectool.config.root import RegressorConfig
-from xectool.config.tasks import TaskConfig
+from xectool.config.tasks import NONFINITE_TRUTH_FIX, TaskConfig
 from xectool.data.events import EventSource
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.errors import ConfigError, DataUnusable
+from xectool.findings import Finding, Severity
 from xectool.models.heads import LOG_FLOOR
 
 PLAUSIBLE_SIGMA = 200.0  # the times of pile-up lie up to 100 widths of the peak away, and are no damage
@@ -73,6 +76,30 @@ def _not_positive(name: str, source: EventSource) -> ConfigError:
         fix=f"tasks.{name}.log_transform: false",
         code="CFG-10",
     )
+
+
+def odd_truth(source: EventSource) -> Iterator[Finding]:
+    """Yield a warning for each task whose truth is no number in some events; `check-data` calls that an error.
+
+    They are left out of the task's loss and metrics, as events are whose truth is marked as unknown by 1e10.
+    """
+    for name, branch in source.branches.truth.items():
+        count, first = 0, ""
+        for index, file in enumerate(source.files):
+            rows = np.flatnonzero(~np.isfinite(source.truth(index, name)).all(axis=1))
+            if len(rows) and not count:
+                entry = int(rows[0]) if file.selected is None else int(file.selected[rows[0]])
+                first = f"{file.path} branch {branch} entry {entry}"
+            count += len(rows)
+        if count:
+            yield Finding(
+                "DAT-16",
+                Severity.WARNING,
+                f"the truth of task {name} is NaN or infinite in {count} of {source.num_events} events, which take no "
+                "part in its loss and metrics",
+                where=first,
+                fix=NONFINITE_TRUTH_FIX,
+            )
 
 
 def plausible(truth: np.ndarray) -> np.ndarray:
