@@ -291,7 +291,7 @@ def test_weights_of_another_shape_are_refused_with_the_keys(tiny_config: Config)
 
 @pytest.mark.slow
 def test_kill_at_random_moments_and_resume_is_bit_identical(tiny_config: Config, warm: Any, tmp_path: Path) -> None:
-    config = tiny_config(training={"epochs": 3}, checkpoint={"save_steps": 1})
+    config = tiny_config(training={"epochs": 2}, checkpoint={"save_steps": 1})
     whole = engine.train(config, run_name="whole")
     rng = np.random.default_rng(11)
     run_dir = tmp_path / "runs" / "killed"
