@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -115,6 +117,54 @@ def test_steps_taken_back_by_a_resume_do_not_count(course: Any, write_run: Write
     assert found.steps["step"].tolist() == list(range(1, 51))
     assert found.repeated == ()
     assert [attempt.resumed_after for attempt in found.attempts] == [None, 40]
+
+
+@pytest.mark.parametrize(("resumed_after", "named"), [(40, []), (55, [1])])
+def test_what_an_attempt_that_was_given_up_saw_is_no_cause(
+    course: Any, write_run: Write, resumed_after: int, named: list[int]
+) -> None:
+    run = course(steps=60)
+    run.nan(50, stage="input", suspects=[[0, 1, 1, 1]], events=[[0, entry, 1, entry] for entry in range(8)])
+    run.event(52, "hang", age_s=900.0, phase="forward", message="no progress")
+    place = write_run(run)
+    _keep(place, 1, 1)
+    with RunWriter(place) as writer:
+        writer.resume(resumed_after, 1)
+        for number in range(resumed_after + 1, 61):
+            writer.step(step(number, loss=0.1))
+        writer.event("finished", "finished")
+    found = gather(place)
+    assert {event.kind for event in found.given_up} >= (set() if named else {"nonfinite_skip", "hang"})
+    assert [item.attempt for item in found.incidents] == named
+    roots = [cause.code for cause in diagnose(found).causes]
+    assert roots == (["XT-NAN-DATA", "XT-HANG"] if named else [])
+
+
+def test_the_same_step_of_two_attempts_is_told_apart(course: Any, write_run: Write) -> None:
+    run = course(steps=60)
+    run.nan(50, stage="input", suspects=[[0, 1, 1, 1]], events=[[0, entry, 1, entry] for entry in range(8)])
+    place = write_run(run)
+    _keep(place, 1, 1)
+    with RunWriter(place) as writer:
+        writer.resume(40, 1)
+        for number in range(41, 61):
+            writer.step(step(number, loss=math.nan if number == 50 else 0.1))
+        _keep(place, 2, 2)
+        writer.event("nonfinite_skip", step=50, suspects=[[0, 2, 1, 2]], stage="input", events=[[0, 2, 1, 2]] * 8)
+        writer.event("finished", "finished")
+    (cause,) = diagnose(gather(place)).causes
+    assert cause.code == "XT-NAN-DATA"
+    lines = " ".join(cause.evidence)
+    assert "entry 2 (run 1, event 2)" in lines
+    assert "entry 1 " not in lines
+    assert "incidents/0002" in lines
+
+
+def _keep(place: Path, number: int, attempt: int) -> None:
+    folder = place / "incidents" / f"{number:04d}"
+    folder.mkdir(parents=True)
+    content = {"kind": "nonfinite", "step": 50, "attempt": attempt, "suspects": [[0, attempt, 1, attempt]]}
+    (folder / "incident.json").write_text(json.dumps(content))
 
 
 def begin_anew(place: Path, end: str) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import shlex
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -14,12 +15,13 @@ import torch
 from xectool import engine
 from xectool.cli import app
 from xectool.cli.boundary import run as run_cli
-from xectool.errors import UsageError
+from xectool.errors import RunDiverged, UsageError
 from xectool.probes.history import RunHistory
-from xectool.probes.subject import of_run
+from xectool.probes.subject import of_batch, of_run
 from xectool.runlog.control import Request
 from xectool.runlog.reader import RunReader
 from xectool.runlog.records import EventRecord
+from xectool.runlog.writer import RunWriter
 from xectool.training.control import LiveControl, _Wish
 from xectool.training.progress import NullObserver
 from xectool.training.state import Progress
@@ -153,7 +155,7 @@ def test_limit_counts_only_where_later_starts_took_it_over(
 
 def test_rewind_is_repeated(write_config: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     guards = {"on_spike": "rewind", "spike_after": 10, "spike_window": 10, "ring_steps": 3, "quarantine": False}
-    config = write_config(training={"epochs": 5, "lr": 1e-4}, guards=guards)
+    config = write_config(training={"epochs": 5, "lr": 1e-4}, guards=guards, checkpoint={"save_interval": 1})
     calls, honest = [0], Stepper.run
 
     def run_away(stepper: Stepper, *arguments: object) -> object:
@@ -171,6 +173,27 @@ def test_rewind_is_repeated(write_config: Write, monkeypatch: pytest.MonkeyPatch
     result = engine.diagnose.replay(run, 16)
     assert result.replayed_steps > 16 - 14  # the state before the rewind, and what followed on it
     assert result.reproduced
+
+    engine.train(config, run_name="r", resume=str(run / "checkpoint_epoch_2.pt"))  # which gives that rewind up
+    (run / "checkpoint_epoch_4.pt").unlink()
+    (run / "checkpoint_epoch_3.pt").unlink()
+    assert engine.diagnose.replay(run, 16).reproduced
+    monkeypatch.setattr(RunHistory, "events", property(lambda history: history.reader.events()))
+    assert not engine.diagnose.replay(run, 16).reproduced
+
+
+@pytest.mark.parametrize(("resumed_after", "since"), [(6, 7), (9, 9)])
+def test_events_left_out_by_an_attempt_that_was_given_up_are_left_out_from_the_next_on(
+    tmp_path: Path, resumed_after: int, since: int
+) -> None:
+    with RunWriter(tmp_path) as writer:
+        writer.event("run_start")
+        writer.event("quarantine", step=9, columns=["file_index", "entry", "run", "event"], events=[[1, 5, 3, 15]])
+    with RunWriter(tmp_path) as writer:
+        writer.resume(resumed_after, 1)
+    left_out = {"file": "b.root", "file_index": 0, "entry": 5, "run": 3, "event": 15, "reason": "", "step": 9}
+    (tmp_path / "quarantine.json").write_text(json.dumps({"format": 1, "events": [left_out]}))
+    assert RunHistory(tmp_path).left_out() == [left_out | {"step": since}]
 
 
 @pytest.fixture(scope="module")
@@ -255,6 +278,44 @@ def test_incident_of_a_run_is_searched_with_the_weights_it_had(overflowing: tupl
     assert result.sensors == (321,)
     assert any(f"before step {step}" in line for line in result.scanned)
     assert engine.diagnose.nan_batch(batch=result.minimal).sensors == (321,)
+
+
+def test_batch_of_a_run_brings_the_weights_it_failed_with(
+    trained: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: Counter[int] = Counter()
+    honest = Stepper.run
+
+    def run_away(stepper: Stepper, *arguments: object) -> object:
+        result = honest(stepper, *arguments)
+        taken[id(stepper)] += 1
+        if taken[id(stepper)] == 2:
+            for layer in (4, 6):
+                stepper.model.heads["energy"][layer].weight.data.fill_(3e37)
+        return result
+
+    monkeypatch.setattr(Stepper, "run", run_away)
+    settings = [f"checkpoint.save_dir={tmp_path}", "mlflow.run_name=far", "guards.on_nonfinite=stop"]
+    with pytest.raises(RunDiverged):
+        engine.train(trained[0], overrides=settings)
+    run = tmp_path / "far"
+    step = RunHistory(run).first_nonfinite()
+    assert step is not None
+    found = engine.diagnose.nan_batch(run=run, output=tmp_path / "m.npz")
+    assert found.found
+    again = engine.diagnose.nan_batch(batch=found.minimal)
+    assert (again.cause, again.first_nonfinite) == (found.cause, found.first_nonfinite)
+    assert any(f"before step {step.step}: {step.step - 1} steps run again" in line for line in again.why)
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for path in tmp_path.glob("m.*"):
+        shutil.move(path, moved)
+    assert engine.diagnose.nan_batch(batch=moved / "m.npz").found
+    kept = of_batch(run / "incidents" / "0001" / "batch.npz", None, None, "cpu")
+    (note,) = kept.notes
+    assert f"fresh weights of seed 42, not those of step {step.step}: {step.step - 1} steps lie between" in note
+    monkeypatch.setattr("xectool.probes.subject._weights_of", lambda *_: None)  # without: those of the seed
+    assert not engine.diagnose.nan_batch(batch=moved / "m.npz").found
 
 
 @pytest.mark.parametrize(("suspects", "chosen"), [([[0, 5, 0, 5]], 1), ([], 0)])

@@ -75,7 +75,11 @@ def test_epochs_have_a_column_a_metric_and_events_their_data_as_json(run):
         (2, 0.125, None),
     ]
     assert ask(run, "SELECT data->>'$.suspects[0][1]' FROM events WHERE kind = 'spike'") == [("4",)]
-    assert ask(run, "SELECT count(DISTINCT pid), count(*) FROM attempts") == [(1, 3)]
+    assert ask(run, "SELECT attempt, counts FROM events WHERE kind = 'spike'") == [(1, True)]
+    with RunWriter(run) as writer:
+        writer.resume(0, 1)
+    assert ask(run, "SELECT attempt, counts FROM events WHERE kind = 'spike'") == [(1, False)]
+    assert ask(run, "SELECT count(DISTINCT pid), count(*) FROM attempts") == [(1, 4)]
 
 
 def test_stacks_are_the_lines_of_the_dumps(run):

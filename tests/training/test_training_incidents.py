@@ -11,7 +11,7 @@ from xectool.training.incidents import IncidentFolders
 
 def test_ranks_that_write_at_once_get_folders_of_their_own(tmp_path: Path) -> None:
     def rank(number: int) -> list[str]:
-        folders = IncidentFolders(tmp_path, most=1000)
+        folders = IncidentFolders(tmp_path, most=1000, attempt=1)
         return [folders.write({"rank": number, "step": step}, []) for step in range(40)]
 
     with ThreadPoolExecutor(4) as pool:

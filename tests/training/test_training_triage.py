@@ -60,6 +60,18 @@ def test_bisection_needs_few_trials_and_gives_up_where_all_are_bad() -> None:
     assert len(calls) <= 25
     assert bisect_events(lambda rows: True, 1024, limit=8) == []
 
+    needed = 0
+
+    def together(rows: object) -> bool:
+        nonlocal needed
+        needed += 1
+        return len(list(rows)) >= 600  # type: ignore[call-overload]
+
+    assert bisect_events(together, 1024, limit=8) == []
+    assert needed < 100
+    assert len(bisect_events(together, 1024)) == 600  # without: every row of them is tried
+    assert needed > 1500
+
 
 def test_events_are_given_the_loss_they_have_in_the_step(parts: RunParts) -> None:
     batch, trial = one_batch(parts), Trial.of(parts)

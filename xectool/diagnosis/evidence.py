@@ -25,8 +25,8 @@ from xectool.diagnosis.history import MAX_ROWS, HistoryBuilder, StepHistory
 from xectool.diagnosis.incidents import Incident, read_incidents
 from xectool.runlog.layout import StepBlock
 from xectool.runlog.manifest import MANIFEST_FILE
-from xectool.runlog.reader import RunReader, RunStatus
-from xectool.runlog.records import END_KINDS, AttemptRecord, EpochRecord, EventRecord, Record, StepRecord
+from xectool.runlog.reader import Lineage, RunReader, RunStatus
+from xectool.runlog.records import END_KINDS, EpochRecord, EventRecord, Record, StepRecord
 from xectool.runlog.storage import attempt_dir, attempts, open_source
 
 MAX_EVENTS_PER_KIND: Final = 400  # of one kind; enough to see a pattern, and a bound on memory
@@ -64,13 +64,14 @@ class Evidence:
         status: State by record and process table.
         steps: The steps that count.
         epochs: The finished epochs that count.
-        events: What happened once, of all attempts, in order.
+        events: What happened once, of all attempts, in order, but for what was given up.
+        given_up: What happened once at steps that a later attempt took again: no evidence for what the run is now.
         attempts: The attempts.
         repeated: Step numbers recorded twice in one attempt without a rewind.
         repeated_batches: Places ``(epoch, micro-batch)`` that were trained on twice in one attempt without a rewind.
         config: The resolved configuration as plain values.
         manifest: With what and on what it ran.
-        incidents: What was kept of faulty batches.
+        incidents: What was kept of faulty batches, but for what was given up.
         checkpoints: Names and sizes.
         tracker: Last state of the mirror.
         now: Wall time at which the evidence was gathered.
@@ -81,6 +82,7 @@ class Evidence:
     steps: StepHistory
     epochs: tuple[EpochRecord, ...] = ()
     events: tuple[EventRecord, ...] = ()
+    given_up: tuple[EventRecord, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     repeated: tuple[int, ...] = ()
     repeated_batches: tuple[tuple[int, int], ...] = ()
@@ -142,7 +144,8 @@ def gather(run_dir: Path | str, max_rows: int = MAX_ROWS) -> Evidence:
     """
     place = Path(run_dir)
     reader = RunReader(place)
-    collected = _Collector(max_rows)
+    lineage = reader.lineage()
+    collected = _Collector(max_rows, lineage)
     if not _by_columns(reader, collected):
         _by_records(reader, collected)
     return Evidence(
@@ -151,12 +154,13 @@ def gather(run_dir: Path | str, max_rows: int = MAX_ROWS) -> Evidence:
         steps=collected.history.build(),
         epochs=tuple(collected.epochs[number] for number in sorted(collected.epochs)),
         events=tuple(collected.events),
+        given_up=tuple(collected.given_up),
         attempts=tuple(collected.attempts),
         repeated=tuple(collected.repeated),
         repeated_batches=tuple(collected.repeated_batches),
         config=tolerant_yaml(place / CONFIG_FILE),
         manifest=tolerant_json(place / MANIFEST_FILE),
-        incidents=read_incidents(place),
+        incidents=tuple(item for item in read_incidents(place) if lineage.counts(item.attempt, item.step)),
         checkpoints=checkpoint_files(place),
         tracker=tolerant_json(place / TRACKER_STATE),
         now=time.time(),
@@ -173,10 +177,10 @@ def _by_columns(reader: RunReader, collected: _Collector) -> bool:
     following = next(blocks, None)
     for number, source in sources.items():
         for record in source.others().records:
-            collected.add(record)
+            collected.add(record, number)
         collected.begin_columns()
         while following is not None and following[0] == number:
-            collected.add_block(following[1])
+            collected.add_block(following[1], number)
             following = next(blocks, None)
     collected.epochs = {record.epoch: record for record in reader.epochs()}
     return True
@@ -188,29 +192,31 @@ def _by_records(reader: RunReader, collected: _Collector) -> None:
     while records or position != collected.position:
         collected.position = position
         for record in records:
-            collected.add(record)
+            collected.add(record, position.attempt)
         records, position = reader.follow(position)
 
 
 class _Collector:
     """Takes the records of a run one by one."""
 
-    def __init__(self, max_rows: int) -> None:
+    def __init__(self, max_rows: int, lineage: Lineage) -> None:
         self.position: object = None
+        self.lineage = lineage
         self.history = HistoryBuilder(max_rows)
         self.epochs: dict[int, EpochRecord] = {}
         self.events: list[EventRecord] = []
+        self.given_up: list[EventRecord] = []
         self.attempts: list[Attempt] = []
         self.repeated: list[int] = []
         self.repeated_batches: list[tuple[int, int]] = []
-        self._kinds: Counter[str] = Counter()
+        self._kinds: Counter[tuple[str, bool]] = Counter()
         self._last_step = 0
         self._last_place = (0, 0)
 
-    def add(self, record: Record) -> None:
-        if isinstance(record, AttemptRecord) or not self.attempts:
-            number = record.attempt if isinstance(record, AttemptRecord) else 1
-            self.attempts.append(Attempt(number, record.time))
+    def add(self, record: Record, attempt: int) -> None:
+        """Take the next record of an attempt, which may lack its first line."""
+        if not self.attempts or self.attempts[-1].number != attempt:
+            self.attempts.append(Attempt(attempt, record.time))
             self._last_step, self._last_place = 0, (0, 0)
         if isinstance(record, StepRecord):
             self._step(record)
@@ -224,13 +230,13 @@ class _Collector:
         """Forget rewinds seen so far: columns come without the steps they took back."""
         self._last_step, self._last_place = 0, (0, 0)
 
-    def add_block(self, block: StepBlock) -> None:
-        """Take steps as columns; those taken back by a rewind are not among them."""
+    def add_block(self, block: StepBlock, number: int) -> None:
+        """Take steps of an attempt as columns; those taken back by a rewind are not among them."""
         block = block.select(block.column("rank") == 0)
         if not len(block.rows):
             return
-        if not self.attempts:  # the line that begins the record is damaged
-            self.attempts.append(Attempt(1, float(block.column("time")[0])))
+        if not self.attempts or self.attempts[-1].number != number:  # all of its lines are damaged
+            self.attempts.append(Attempt(number, float(block.column("time")[0])))
         attempt, steps = self.attempts[-1], block.column("step")
         attempt.first_step = attempt.first_step or int(steps[0])
         self._reached(int(steps.max()))
@@ -277,6 +283,7 @@ class _Collector:
         elif record.kind == "rewind":
             # What follows repeats steps on purpose.
             self._last_step, self._last_place = int(record.data.get("to_step", 0)), (0, 0)
-        self._kinds[record.kind] += 1
-        if self._kinds[record.kind] <= MAX_EVENTS_PER_KIND:
-            self.events.append(record)
+        counts = self.lineage.counts(self.attempts[-1].number, record.step)
+        self._kinds[record.kind, counts] += 1
+        if self._kinds[record.kind, counts] <= MAX_EVENTS_PER_KIND:
+            (self.events if counts else self.given_up).append(record)

@@ -73,8 +73,10 @@ def sound_checkpoint(evidence: Evidence, step: int) -> str | None:
         return _BEST
     numbered = [f"checkpoint_epoch_{epoch}.pt" for epoch in sorted(ends, reverse=True)]
     found = next((name for name in numbered if name in names), None)
-    saved = [event.step for event in evidence.of("checkpoint")]
-    if found is None and _LAST in names and saved and (not step or max(saved) < step):
+    saved = evidence.of("checkpoint")
+    given_up = [event.time for event in evidence.given_up if event.kind == "checkpoint"]
+    stands = bool(saved) and saved[-1].time >= max(given_up, default=0.0)
+    if found is None and _LAST in names and stands and (not step or max(event.step for event in saved) < step):
         return _LAST
     return found
 

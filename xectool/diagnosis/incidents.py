@@ -55,11 +55,12 @@ class Triage:
 
 @dataclass(frozen=True)
 class Incident:
-    """One incident: when, what kind, which events, and what the look at it found."""
+    """One incident: when, in which attempt (0: unknown), what kind, which events, and what the look at it found."""
 
     name: str
     kind: str
     step: int
+    attempt: int = 0
     events: tuple[tuple[int, ...], ...] = ()
     suspects: tuple[tuple[int, ...], ...] = ()
     parameters: tuple[str, ...] = ()
@@ -96,6 +97,7 @@ def _incident(name: str, content: Mapping[str, Any]) -> Incident:
         name=name,
         kind=str(content.get("kind", "")),
         step=whole(content.get("step"), 0),
+        attempt=whole(content.get("attempt"), 0),
         events=identities(content.get("events")),
         suspects=identities(content.get("suspects")),
         parameters=tuple(str(item) for item in content.get("parameters") or ()),

@@ -56,7 +56,8 @@ class SilentRestart(DiagnosisRule):
         if not earlier or earlier[-1].end in _MEANT or attempt.resumed_after is not None or attempt.first_step != 1:
             return []
         begun = max((item.started for item in earlier if item.resumed_after is None), default=0.0)
-        saved = [event.step for event in evidence.of("checkpoint") if begun <= event.time <= attempt.started]
+        ever = (event for event in (*evidence.events, *evidence.given_up) if event.kind == "checkpoint")
+        saved = [event.step for event in ever if begun <= event.time <= attempt.started]
         reached = max(saved, default=0)
         if reached < _WORTH_STEPS:
             return []

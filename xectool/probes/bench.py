@@ -100,6 +100,12 @@ class Bench:
         live = {"model": self.model.state_dict(), "task": self.task.state_dict()}
         return copy.deepcopy({**live, "optimizer": self.optimizer.state_dict()})
 
+    def checkpoint(self) -> Checkpoint:
+        """Return weights, loss and moments as they stand, with the configuration; not what a resume needs."""
+        state = self.state()
+        meta = {"kind": self.config.kind, "config": self.config.to_dict()}
+        return Checkpoint(meta, state["model"], training={name: state[name] for name in ("task", "optimizer")})
+
     def restore(self, state: dict[str, Any]) -> None:
         """Go back to what `state` returned."""
         self.model.load_state_dict(state["model"])

@@ -13,7 +13,7 @@ from xectool.probes.bench import Bench, in_double
 from xectool.probes.locate import Place, locate
 from xectool.probes.raw import not_a_reading
 from xectool.probes.readings import NPHO, TIME, Item, Reading, Readings
-from xectool.probes.trial import StepTrial, try_step
+from xectool.probes.trial import GRADIENT, UPDATE, StepTrial, try_step
 from xectool.training.triage import bisect_events
 
 INPUT, WEIGHTS, COMBINATION, MODULE = "input", "weight", "combination", "module"
@@ -60,8 +60,9 @@ def find_culprit(bench: Bench, window: Sequence[EventBatch], controls: EventBatc
         return None
     rows, alone = _fewest_events(bench, whole, trial.stage)
     fewest = whole.take(rows) or whole.batches
-    place = locate(bench, fewest, try_step(bench, fewest))
-    readings, always = _fewest_readings(bench, fewest)
+    of_fewest = try_step(bench, fewest)
+    place = locate(bench, fewest, of_fewest)
+    readings, always = _fewest_readings(bench, fewest, UPDATE if of_fewest.stage == UPDATE else GRADIENT)
     others = [*whole.singles(), *(Window(bench.prepared([controls])).singles() if controls is not None else ())]
     tried = [try_step(bench, other).bad for other in others[: NUM_CONTROLS + 1]]
     facts = {"fails_with_any_readings": always, "every_event_fails": len(tried) > 1 and all(tried)}
@@ -116,9 +117,10 @@ class Window:
         return found
 
 
-def _fewest_readings(bench: Bench, window: Sequence[EventBatch]) -> tuple[list[Reading], bool]:
+def _fewest_readings(bench: Bench, window: Sequence[EventBatch], stage: str) -> tuple[list[Reading], bool]:
     """Return the fewest numbers of a window that fail when all others are harmless, and whether it fails without any.
 
+    They are those that fail up to ``stage``.
     The batches are reduced one after the other, each beside the others as reduced so far.
     """
     reduced = list(window)
@@ -130,7 +132,7 @@ def _fewest_readings(bench: Bench, window: Sequence[EventBatch]) -> tuple[list[R
         readings = Readings(bench, batch)
 
         def fails(chosen: Sequence[int], at: int = number, of: Readings = readings) -> bool:
-            return try_step(bench, [*reduced[:at], of.keeping(chosen), *reduced[at + 1 :]]).bad
+            return try_step(bench, [*reduced[:at], of.keeping(chosen), *reduced[at + 1 :]], stage).bad
 
         if fails([]):  # this batch is only needed as it is, not for its numbers
             reduced[number] = readings.keeping([])

@@ -15,7 +15,7 @@ from xectool.checkpoint.format import Checkpoint
 from xectool.config.load import load_config
 from xectool.config.root import RunConfig
 from xectool.errors import CheckpointError, UsageError
-from xectool.runlog.reader import RunReader
+from xectool.runlog.reader import Lineage, RunReader
 from xectool.runlog.records import EventRecord, StepRecord
 from xectool.training.quarantine import FILE_NAME as QUARANTINE_FILE
 from xectool.training.ring import DIRECTORY as RING
@@ -83,8 +83,13 @@ class RunHistory:
 
     @cached_property
     def events(self) -> list[EventRecord]:
-        """All events of all attempts."""
-        return self.reader.events()
+        """The events of all attempts but for what was given up."""
+        return [event for attempt, event in self.reader.tagged_events() if self.lineage.counts(attempt, event.step)]
+
+    @cached_property
+    def lineage(self) -> Lineage:
+        """Which part of each attempt counts."""
+        return self.reader.lineage()
 
     def steps(self, first: int, last: int) -> dict[int, StepRecord]:
         """Return the recorded steps from ``first`` to ``last``, by number."""
@@ -134,12 +139,21 @@ class RunHistory:
         return next((float(clip.data["value"]) for clip in reversed(self.clips) if clip.step <= step), otherwise)
 
     def left_out(self) -> list[dict[str, Any]]:
-        """Return the quarantined events; ``step`` says from which step on."""
+        """Return the quarantined events; ``step`` says from which step on.
+
+        What an attempt that was given up had left out, the next one leaves out from its first step on.
+        """
         path = self.run_dir / QUARANTINE_FILE
         if not path.is_file():
             return []
         found: list[dict[str, Any]] = json.loads(path.read_text())["events"]
-        return found
+        handed_on = {
+            (event.step, *identity[1:]): int(self.lineage.limits[attempt]) + 1
+            for attempt, event in self.reader.tagged_events()
+            if event.kind == "quarantine" and not self.lineage.counts(attempt, event.step)
+            for identity in event.data["events"]
+        }
+        return [{**one, "step": handed_on.get(_place(one), one["step"])} for one in found]
 
     def incidents(self) -> list[tuple[Path, dict[str, Any]]]:
         """Return the incident folders with their facts, in order; unreadable ones are passed over."""
@@ -150,6 +164,10 @@ class RunHistory:
             except (OSError, ValueError):
                 continue
         return found
+
+    def incident_counts(self, facts: dict[str, Any]) -> bool:
+        """Return whether an incident is of what the run stands on, and not of what it gave up."""
+        return self.lineage.counts(int(facts.get("attempt", 0)), int(facts["step"]))
 
     def state_before(self, step: int) -> SavedState:
         """Return the latest state on disk from which the steps up to ``step`` can be run again.
@@ -187,6 +205,11 @@ class RunHistory:
         """Return whether the run later resumed from before a checkpoint: its steps are then others."""
         created = float(checkpoint.meta.get("created", 0.0))
         return any(e.kind == "resume" and e.step < checkpoint.step and e.time > created for e in self.events)
+
+
+def _place(left_out: dict[str, Any]) -> tuple[int, ...]:
+    """Return step, entry, run and event number; the index of a file may be another in each attempt."""
+    return tuple(int(left_out[name]) for name in ("step", "entry", "run", "event"))
 
 
 def loss_median(records: Iterator[StepRecord]) -> float:

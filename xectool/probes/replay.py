@@ -71,6 +71,7 @@ class Replay:
         self.left_out_until = step
         self._clip = config.training.grad_clip if progress.grad_clip is None else progress.grad_clip
         self._records = history.steps(self.step + 1, step)
+        self._left_out = history.left_out()
         self._wanted = {rewind.to_step for rewind in history.rewinds}
         self._moments: dict[int, Moment] = {}
         self._keep_if_wanted()
@@ -190,7 +191,7 @@ class Replay:
     def _leave_out(self, step: int) -> None:
         """Exclude the events that the run left out at this step or before."""
         step = min(step, self.left_out_until)
-        gone = [event for event in self.history.left_out() if int(event["step"]) <= step]
+        gone = [event for event in self._left_out if int(event["step"]) <= step]
         if gone:
             files = np.array([event["file_index"] for event in gone])
             self.parts.train_loader.exclude(files, np.array([event["entry"] for event in gone]))

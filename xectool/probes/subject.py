@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.errors import UsageError
 from xectool.probes.bench import Bench, build_bench, with_weights
 from xectool.probes.history import RunHistory
+from xectool.probes.incidents import chosen_incident, incident_files, incident_window, run_of
 from xectool.probes.minimal import load_batch
 from xectool.probes.replay import Replay
 from xectool.training.build import RunData, build_parts
@@ -43,6 +44,7 @@ class Subject:
         batches: Starts a pass over the training batches; None where only a window is at hand.
         window: The batches of one step; None where the data are searched.
         checkpoint: Where the weights come from; None for those of the seed.
+        trained_on: Whether steps were run again from there, so that the weights are in no file.
         notes: How weights and events were obtained.
         close: Stops what reads.
         plan: Order of the searched data; None where only a window is at hand.
@@ -56,6 +58,7 @@ class Subject:
     notes: tuple[str, ...] = ()
     close: Callable[[], None] = field(default=lambda: None)
     plan: DataPlan | None = None
+    trained_on: bool = False
 
 
 def of_config(
@@ -92,12 +95,15 @@ def of_config(
 
 
 def of_batch(path: Path, config: RunConfig | None, checkpoint: Path | None, device: str | None) -> Subject:
-    """Return a saved batch; it brings its configuration, and needs no data files.
+    """Return a saved batch; it brings its configuration and its weights, and needs no data files.
 
     Raises:
         UsageError: The file holds no batch, or no configuration is at hand.
         CheckpointError: Its checkpoint is gone.
     """
+    of_incident = run_of(path)
+    if of_incident is not None:
+        return near_incident(*of_incident, config, checkpoint, device)
     saved = load_batch(path)
     facts = saved.facts
     if config is None and "config" not in facts:
@@ -108,12 +114,45 @@ def of_batch(path: Path, config: RunConfig | None, checkpoint: Path | None, devi
         )
     resolved = config_from_dict(facts["config"], str(path)) if "config" in facts else config
     assert resolved is not None
-    if config is not None:
-        resolved = adopt_resolved(config, Checkpoint({"kind": resolved.kind, "config": resolved.to_dict()}, {}))
-    place = checkpoint or (Path(facts["checkpoint"]) if facts.get("checkpoint") else None)
+    resolved = _as_trained(config, resolved)
+    place = checkpoint or _weights_of(path, str(facts.get("checkpoint", "")))
     bench = build_bench(resolved, eager(resolved, device), None if place is None else store.load(place))
     bench = replace(bench, rank=int(facts.get("rank", 0)), channel_dropout=float(facts.get("channel_dropout", 0.0)))
-    return Subject(bench, saved.files, None, saved.window, place, (_weights_note(place, resolved),))
+    note = _weights_note(place, resolved) if checkpoint else str(facts.get("weights") or _weights_note(place, resolved))
+    return Subject(bench, saved.files, None, saved.window, place, (note,))
+
+
+def near_incident(
+    history: RunHistory,
+    folder: Path,
+    facts: dict[str, Any],
+    config: RunConfig | None,
+    checkpoint: Path | None,
+    device: str | None,
+) -> Subject:
+    """Return the events of an incident with the weights of the nearest state on disk; no data files are read.
+
+    Raises:
+        UsageError: The folder holds no batch.
+        CheckpointError: The weights do not fit the configuration.
+    """
+    step, attempt = int(facts["step"]), int(facts.get("attempt", 0))
+    counts, state = history.incident_counts(facts), history.state_before(step)
+    if not counts:  # the run went another way from there on
+        state = history.state_before(int(history.lineage.limits[attempt]) + 1)
+    place, resolved = checkpoint or state.path, _as_trained(config, history.config)
+    bench = build_bench(resolved, eager(resolved, device), store.load(place) if place else None)
+    between, note = step - 1 - state.step, _weights_note(place, resolved)
+    if checkpoint is None and between:
+        note += f", not those of step {step}: {between} steps lie between"
+    if not counts:
+        note += f"; attempt {attempt}, which had the incident, was given up"
+    elif checkpoint is None and between:
+        run = shlex.quote(str(history.run_dir))
+        note += f"; xectool diagnose nan-batch --run {run} --incident {int(folder.name)} runs them again"
+    bench = replace(bench, rank=int(facts.get("rank", 0)), channel_dropout=resolved.training.channel_dropout_rate)
+    window = incident_window(history, folder / "batch.npz", facts)
+    return Subject(bench, incident_files(facts), None, window, place, (note,))
 
 
 def of_run(history: RunHistory, incident: int | None, checkpoint: Path | None, device: str | None) -> Subject | None:
@@ -125,12 +164,14 @@ def of_run(history: RunHistory, incident: int | None, checkpoint: Path | None, d
     Raises:
         UsageError: There is no incident of that number.
     """
-    found = _incident(history, incident)
+    found = chosen_incident(history, incident)
     if found is None:
         record = history.first_nonfinite()
         return None if record is None else _of_step(history, record.step, None, checkpoint, device)
     folder, facts = found
-    window = _incident_window(history, folder / "batch.npz", facts)
+    if not history.incident_counts(facts):
+        return near_incident(history, folder, facts, None, checkpoint, device)
+    window = incident_window(history, folder / "batch.npz", facts)
     subject = _of_step(history, int(facts["step"]), window, checkpoint, device)
     return replace(subject, bench=replace(subject.bench, rank=int(facts.get("rank", 0))))
 
@@ -141,33 +182,18 @@ def eager(config: RunConfig, device: str | None) -> Execution:
     return plan_execution(config.training.model_copy(update={"compile": "none"}), device)
 
 
-def _incident(history: RunHistory, number: int | None) -> tuple[Path, dict[str, Any]] | None:
-    known = history.incidents()
-    if number is not None:
-        for folder, facts in known:
-            if int(folder.name) == number:
-                return folder, facts
-        names = ", ".join(folder.name for folder, _ in known) or "none"
-        raise UsageError(
-            f"the run has no incident {number}; it has {names}", where=str(history.run_dir), fix="leave out --incident"
-        )
-    nonfinite = [(folder, facts) for folder, facts in known if facts.get("kind") == "nonfinite"]
-    # Every rank writes a folder of the step, and the events at fault are in those of some ranks only.
-    same = [item for item in nonfinite if item[1].get("step") == nonfinite[0][1].get("step")]
-    return next((item for item in same if item[1].get("suspects")), next(iter(same), None))
+def _weights_of(path: Path, checkpoint: str) -> Path | None:
+    """Return the checkpoint of a saved batch: where it was, or beside the batch where both were moved."""
+    place = Path(checkpoint)
+    beside = path.with_name(place.name)
+    return (beside if not place.is_file() and beside.is_file() else place) if checkpoint else None
 
 
-def _incident_window(history: RunHistory, path: Path, facts: dict[str, Any]) -> tuple[EventBatch, ...]:
-    (whole,) = load_batch(path).window
-    start, stop = int(facts["batch_start"]), int(facts["batch_stop"])
-    size, count = history.config.data.batch_size, stop - start
-    # The folder keeps the events of a step in a row; full batches tell where one ended.
-    sizes = [size] * (count - 1) if (count - 1) * size < whole.num_events <= count * size else []
-    edges = [*np.cumsum([0, *sizes]), whole.num_events]
-    rows = [np.arange(low, high) for low, high in pairwise(edges)]
-    return tuple(
-        replace(whole.take(row), epoch=int(facts["epoch"]), step=start + number) for number, row in enumerate(rows)
-    )
+def _as_trained(config: RunConfig | None, resolved: RunConfig) -> RunConfig:
+    """Return a configuration with what a training had resolved; the resolved one where there is none."""
+    if config is None:
+        return resolved
+    return adopt_resolved(config, Checkpoint({"kind": resolved.kind, "config": resolved.to_dict()}, {}))
 
 
 def _of_step(
@@ -193,7 +219,8 @@ def _of_step(
     config = history.config
     bench = replace(bench, config=config, channel_dropout=config.training.channel_dropout_rate)
     files = _paths(replay.parts.train_loader.source)
-    return Subject(bench, files, None, window, checkpoint or state.path, (note,), replay.close)
+    trained_on = exact and steps > 0
+    return Subject(bench, files, None, window, checkpoint or state.path, (note,), replay.close, trained_on=trained_on)
 
 
 def history_window(replay: Replay, step: int) -> list[EventBatch]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -30,6 +30,22 @@ class Position:
 
     attempt: int = 0
     offset: int = 0
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """Which part of each attempt a run stands on; what a later attempt took again was given up.
+
+    Attributes:
+        limits: Last step that counts, by attempt: infinite for the last one, 0 where nothing of it counts.
+    """
+
+    limits: Mapping[int, float]
+
+    def counts(self, attempt: int, step: int) -> bool:
+        """Return whether what an attempt recorded at a step counts; what names no known attempt does."""
+        limit = self.limits.get(attempt, math.inf)
+        return 0 < limit >= step
 
 
 class RunReader:
@@ -73,7 +89,15 @@ class RunReader:
 
     def events(self) -> list[EventRecord]:
         """Return all events of all attempts in the order they happened."""
-        return [event for attempt in attempts(self.run_dir) for event in self._events(attempt)]
+        return [event for _, event in self.tagged_events()]
+
+    def tagged_events(self) -> list[tuple[int, EventRecord]]:
+        """Return all events in the order they happened, each with its attempt."""
+        return [(attempt, event) for attempt in attempts(self.run_dir) for event in self._events(attempt)]
+
+    def lineage(self) -> Lineage:
+        """Return which part of each attempt counts."""
+        return Lineage(self._limits(attempts(self.run_dir)))
 
     def last_events(self) -> list[EventRecord]:
         """Return the events of the last attempt."""

@@ -83,8 +83,12 @@ def _epochs(reader: RunReader) -> pa.Table:
 
 
 def _events(reader: RunReader) -> pa.Table:
-    """Return all events of all attempts; ``data`` is JSON."""
-    return _of_records(EventRecord, reader.events())
+    """Return all events with their attempt, and whether it was not given up at that step; ``data`` is JSON."""
+    tagged, lineage = reader.tagged_events(), reader.lineage()
+    table = _of_records(EventRecord, [event for _, event in tagged])
+    table = table.append_column("attempt", pa.array([attempt for attempt, _ in tagged], pa.int64()))
+    counts = [lineage.counts(attempt, event.step) for attempt, event in tagged]
+    return table.append_column("counts", pa.array(counts, pa.bool_()))
 
 
 def _attempts(reader: RunReader) -> pa.Table:

@@ -69,7 +69,7 @@ class CaseBook:
         self.parts = parts
         self.saver = saver
         self.reporter = reporter
-        self.folders = IncidentFolders(saver.run_dir, parts.config.guards.max_incidents)
+        self.folders = IncidentFolders(saver.run_dir, parts.config.guards.max_incidents, saver.writer.attempt)
 
     def nonfinite(self, case: Case, redone: bool) -> None:
         """Record a step whose loss or gradient is not finite; ``redone`` says that it is tried again."""

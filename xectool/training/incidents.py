@@ -28,11 +28,13 @@ class IncidentFolders:
     Args:
         run_dir: The run directory.
         most: Folders that may exist.
+        attempt: Attempt at the run that writes them.
     """
 
-    def __init__(self, run_dir: Path, most: int) -> None:
+    def __init__(self, run_dir: Path, most: int, attempt: int) -> None:
         self.root = run_dir / DIRECTORY
         self.most = most
+        self.attempt = attempt
 
     def write(self, facts: Mapping[str, Any], window: Sequence[EventBatch]) -> str:
         """Write one incident and return its path relative to the run directory; without a window, no batch.
@@ -52,7 +54,7 @@ class IncidentFolders:
         try:
             if batch:
                 np.savez(folder / "batch.npz", **batch)
-            write_text(folder / "incident.json", to_json({"format": FORMAT, **facts}) + "\n")
+            write_text(folder / "incident.json", to_json({"format": FORMAT, "attempt": self.attempt, **facts}) + "\n")
         except (OSError, DiskError):
             shutil.rmtree(folder, ignore_errors=True)
             return ""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from xectool.checkpoint import store
 from xectool.config.load import load_config
 from xectool.config.root import RunConfig
 from xectool.errors import UsageError
@@ -168,13 +169,18 @@ def _search(subject: Subject, full: bool) -> NanSearch:
 
 
 def _keep(search: NanSearch, subject: Subject, path: Path) -> Path | None:
-    """Write the fewest events that show what was found."""
+    """Write the fewest events that show what was found, and beside them the weights where those are in no file."""
     window = NanFacts(search, subject.files, subject.plan).window
     if not window:
         return None
+    weights = subject.checkpoint
+    if subject.trained_on:
+        weights = path.with_name(f"{path.stem}.weights.pt")
+        store.save(weights, subject.bench.checkpoint())
     facts = {
         "config": subject.bench.config.to_dict(),
-        "checkpoint": str(subject.checkpoint.resolve()) if subject.checkpoint else "",
+        "checkpoint": str(weights.resolve()) if weights else "",
+        "weights": subject.notes[0],
         "rank": subject.bench.rank,
         "channel_dropout": subject.bench.channel_dropout,
     }

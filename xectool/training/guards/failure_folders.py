@@ -26,7 +26,7 @@ class FailureFolders:
     def __init__(self, parts: RunParts, writer: RunWriter) -> None:
         self.parts = parts
         self.writer = writer
-        self.folders = IncidentFolders(writer.run_dir, parts.config.guards.max_incidents)
+        self.folders = IncidentFolders(writer.run_dir, parts.config.guards.max_incidents, writer.attempt)
 
     def write(self, kind: str, facts: Mapping[str, Any]) -> str:
         """Write a folder of ``oom`` or ``hang``; return its path relative to the run directory, or an empty string."""

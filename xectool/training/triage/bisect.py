@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
+
+MOST_TOGETHER: Final = 8  # parts of many rows that are each needed: then it is the rows as a whole
 
 Predicate = Callable[[Sequence[int]], bool]
 
@@ -36,11 +39,14 @@ def _search(predicate: Predicate, rows: list[int], found: list[int], limit: int)
     for part in parts:
         _search(predicate, part, found, limit)
     if not parts:
-        found += _smallest(predicate, rows)
+        found += _smallest(predicate, rows, limit)
 
 
-def _smallest(predicate: Predicate, rows: list[int]) -> list[int]:
+def _smallest(predicate: Predicate, rows: list[int], limit: int) -> list[int]:
     """Return a group of rows that shows the fault while no part of it with one row less does.
+
+    More than ``limit`` rows, and not a smallest group, where each of `MOST_TOGETHER` parts of so many holds one that is
+    needed: to find which would take as many trials as the square of their number.
 
     Source: the minimising delta debugging algorithm, Zeller and Hildebrandt 2002, doi:10.1109/32.988498.
     """
@@ -56,7 +62,7 @@ def _smallest(predicate: Predicate, rows: list[int]) -> list[int]:
         rest = next((rest for rest in rests if rest and predicate(rest)), None)
         if rest is not None:
             rows, parts = rest, max(parts - 1, 2)
-        elif parts >= len(rows):
+        elif parts >= len(rows) or (parts >= MOST_TOGETHER and len(rows) > limit):
             break
         else:
             parts = min(2 * parts, len(rows))
