@@ -167,7 +167,7 @@ def _allocated(kinds: Sequence[str], count: int, seed: int) -> None:
     )
     for kind in kinds:
         configs = [drawn(kind, chance) for _ in range(count)]
-        answer = ask([request_of(config) for config in configs], 1)
+        answer = ask({str(number): request_of(config) for number, config in enumerate(configs)}, 1)
         for config, tape, real in zip(configs, answer.recordings, allocator_peaks(configs), strict=True):
             errors.setdefault((kind, config["training"]["amp"]), []).append(tape.peak() / real - 1)
             print(_row(kind, config, tape.peak(), real), flush=True)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from xectool.config.load import config_from_dict
 from xectool.errors import XecError
 from xectool.training.memory_estimate.child import ask
-from xectool.training.memory_estimate.device import Device, largest_batch
+from xectool.training.memory_estimate.device import Device, Tries, largest_batch
 from xectool.training.memory_estimate.plan import BASE, FAR, LARGER, line, plan
 from xectool.training.memory_estimate.predictions import SensorPredictions
 from xectool.training.memory_estimate.recording import ALIVE, CATEGORIES, SAVED, BatchLine, Recording
@@ -67,7 +67,7 @@ def tapes() -> dict[str, Recording]:
     base = config_from_dict(CASES["regressor"], "test")
     asked = plan(base, "off", (1.0, 1.0), larger=True, remedies=True)
     requests = {**{name: request_of(case) for name, case in CASES.items()}, **asked.requests}
-    answer = ask(list(requests.values()), 1000)
+    answer = ask(requests, 1000)
     found = dict(zip(requests, answer.recordings, strict=True))
     whole = {name: asked.whole(name, found[name]) for name in asked.requests}
     assert answer.rss_bytes < 1.0e9
@@ -162,6 +162,20 @@ def test_largest_batch_is_found_in_few_tries_where_each_is_a_tape(bend: float, f
     assert len(tried) <= 10
 
 
+def test_a_search_begins_with_what_is_known_and_counts_what_lies_beside_the_tensors() -> None:
+    tried = list[int]()
+
+    def at(batch: int) -> Recording:
+        tried.append(batch)
+        return tape((10**6 * min(batch, 100) + 2 * 10**6 * max(batch - 100, 0), 0, 5, "other"))
+
+    device, known = Device("host", 2 * 10**9, is_gpu=False), (64, 128, 4096)
+    found = largest_batch(device, at, lambda batch: 6 * 10**8 + 10**5 * batch, Tries(known, 0.01))
+    assert 0.99 * 619 <= found <= 619  # 0.9 x 2000 - 600 = 100 + 2 (n - 100) + 0.1 n
+    assert len(set(tried) - set(known)) <= 3
+    assert largest_batch(device, at) == 950  # the control: nothing beside
+
+
 def tape(*rows: tuple[int, int, int, str]) -> Recording:
     table = np.array([(size, born, died, CATEGORIES.index(name)) for size, born, died, name in rows])
     nothing = np.zeros(len(rows), dtype=np.int64)
@@ -199,7 +213,7 @@ def test_predictions_of_an_event_are_whole_and_never_more_than_its_sensors(event
 
 def test_a_child_that_fails_is_an_error_of_one_sentence() -> None:
     with pytest.raises(XecError) as caught:
-        ask([replace(request_of(CASES["mae"]), amp="int4")], 10)
+        ask({BASE: replace(request_of(CASES["mae"]), amp="int4")}, 10)
     assert caught.value.code == "XT-ESTIMATE-FAILED"
     assert "int4" in caught.value.problem
 

@@ -42,6 +42,7 @@ QUICKSTART: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 """What is estimated without a configuration: the quickstart's network (examples/quickstart.yaml)."""
 HOST_SHARE: Final = 0.9
+_OF_BATCHES: Final = ("data.batch_size", "training.grad_accum_steps")
 OLDER_BATCHES: Final = {
     "regressor": ("8192-16384", "16384-32768"),
     "mae": ("1024-2048", "2048-4096"),
@@ -175,8 +176,7 @@ def estimate_memory(  # noqa: PLR0913  the function is the command: one argument
 def verdicts(result: MemoryEstimate) -> tuple[Finding, ...]:
     """Return what does not fit as errors, and the accounts of loader and predictions as notes."""
     config, found = result.config, result.estimate
-    line = next((item for item in found.advice if item.settings and item.saves_bytes), None)
-    fix = " ".join(f"--set {setting}" for setting in (line.settings if line else smaller(config)))
+    fix = " ".join(f"--set {setting}" for setting in _settings_that_fit(config, found))
     errors: list[Finding] = []
     if found.device.is_gpu and not result.fits_device:
         peak, total = found.device.needed(found.step) / 1e9, found.device.total_bytes / 1e9
@@ -205,6 +205,16 @@ def verdicts(result: MemoryEstimate) -> tuple[Finding, ...]:
         problem = f"{found.predictions.count:,} predictions of single sensors"
         notes.append(Finding("XT-MEM-PREDICTIONS", Severity.INFO, problem, "model.mask_ratio", found.lines[2:]))
     return (*errors, *notes)
+
+
+def _settings_that_fit(config: RunConfig, found: Estimate) -> tuple[str, ...]:
+    """Return the settings of the largest batch that fits; where none does, of one event with every other remedy."""
+    batches = smaller(config, found.fitting_batch)
+    if found.fitting_batch:
+        return batches
+    rest = (setting for item in found.advice if item.saves_bytes for setting in item.settings)
+    kept = (setting for setting in rest if setting.partition("=")[0] not in _OF_BATCHES)
+    return (*batches, *kept)
 
 
 def _settings(overrides: Sequence[str], batch_size: int | None) -> list[str]:
@@ -253,6 +263,7 @@ def _calibrate(config: RunConfig, device: Device, amp: str) -> None:
     """Measure one real step here, compare with its estimate, and keep the difference for later estimates."""
     on_gpu = device.is_gpu and _own_gpu(config.training.device) is not None
     whole = next(iter(plan(config, amp, (1.0, 1.0), False, False, on_gpu).requests.values()))
-    tapes = ask((replace(whole, validation_batch=0), replace(whole, batch_size=1, validation_batch=0)), 1).recordings
+    without = replace(whole, validation_batch=0)
+    tapes = ask({"whole": without, "one": replace(without, batch_size=1)}, 1).recordings
     measured = measure(whole, "cuda" if on_gpu else "cpu")
     save_calibration(numbers_of(measured, tapes[1].peak(), tapes[0].peak()))

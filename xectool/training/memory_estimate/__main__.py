@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,10 @@ from xectool.data.plan import DataPlan
 from xectool.errors import XecError
 from xectool.training.memory import peak_resident_bytes
 from xectool.training.memory_estimate.measure import measured
+from xectool.training.memory_estimate.plan import TAPED_WINDOW
+from xectool.training.memory_estimate.recording import Recording
 from xectool.training.memory_estimate.request import StepRequest
+from xectool.training.memory_estimate.search import Search
 from xectool.training.memory_estimate.step import record
 
 _SOURCE = "memory estimate"
@@ -43,7 +47,7 @@ def main(task: str, question: str, answer: str) -> None:
 
 def _estimate(asked: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)
-    requests = [StepRequest(**item) for item in asked["requests"]]
+    requests = [StepRequest(**item) for item in asked["requests"].values()]
     # A collection in the middle of a step would free what only chance has left; one that looks at all of torch before
     # every step would take as long as a third of it.
     gc.disable()
@@ -58,11 +62,27 @@ def _estimate(asked: dict[str, Any]) -> dict[str, Any]:
         own_bytes = workers * max(size for _, size in answers)
     else:
         answers = [_record(request) for request in requests[1:]]
+    recordings += [found for found, _ in answers]
+    search = asked["search"] and Search.from_json(asked["search"])
     return {
-        "recordings": recordings + [found for found, _ in answers],
+        "recordings": recordings,
+        "max_batch": _largest(search, asked, requests[0], recordings) if search else None,
         "loader_bytes": _loader_bytes(_config(requests[0]), asked["events"]),
         "rss_bytes": peak_resident_bytes() + own_bytes,
     }
+
+
+def _largest(search: Search, asked: dict[str, Any], base: StepRequest, recordings: Sequence[dict[str, Any]]) -> int:
+    config, more = _config(base), asked["window"] - TAPED_WINDOW
+    own = config.validation.batch_size
+
+    def tape(batch_size: int) -> Recording:
+        request = replace(base, batch_size=batch_size, validation_batch=own or batch_size)
+        return Recording.from_json(_record(request)[0]).with_more_inputs(more)
+
+    known = zip(asked["requests"], recordings, strict=True)
+    tapes = {name: Recording.from_json(found).with_more_inputs(more) for name, found in known}
+    return search.find(config, tapes, tape, lambda changed: _loader_bytes(changed, asked["events"]))
 
 
 def _record(request: StepRequest) -> tuple[dict[str, Any], int]:

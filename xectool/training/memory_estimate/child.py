@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ from typing import Any, Final
 from xectool.errors import XecError
 from xectool.training.memory_estimate.recording import Recording
 from xectool.training.memory_estimate.request import StepRequest
+from xectool.training.memory_estimate.search import Search
 
 TIMEOUT_S: Final = 600.0
 MODULE: Final = "xectool.training.memory_estimate"
@@ -31,28 +32,33 @@ class Answer:
     Attributes:
         recordings: One tape a request, in order.
         loader_bytes: Most the loader of the first request holds for the given number of events.
+        max_batch: Largest batch that fits, None where it was not asked for.
         rss_bytes: Most memory the process itself took.
     """
 
     recordings: tuple[Recording, ...]
     loader_bytes: int
     rss_bytes: int
+    max_batch: int | None = None
 
 
-def ask(requests: Sequence[StepRequest], events: int) -> Answer:
+def ask(requests: Mapping[str, StepRequest], events: int, search: Search | None = None, window: int = 1) -> Answer:
     """Tape some steps.
 
     Args:
-        requests: The steps.
+        requests: The steps by name, the step itself first.
         events: Events of the data set, for the loader.
+        search: What the largest batch is looked for with; None looks for none.
+        window: Batches of one optimizer step.
 
     Raises:
         XecError: The configuration cannot be built, or the process died.
     """
-    question = {"requests": [request.to_json() for request in requests], "events": events}
+    question: dict[str, Any] = {"requests": {name: item.to_json() for name, item in requests.items()}, "events": events}
+    question |= {"search": search and search.to_json(), "window": window}
     answer = _run("estimate", question)
     recordings = tuple(Recording.from_json(item) for item in answer["recordings"])
-    return Answer(recordings, int(answer["loader_bytes"]), int(answer["rss_bytes"]))
+    return Answer(recordings, int(answer["loader_bytes"]), int(answer["rss_bytes"]), answer["max_batch"])
 
 
 def measure(request: StepRequest, device: str) -> dict[str, int]:

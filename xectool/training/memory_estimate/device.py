@@ -62,7 +62,25 @@ class Device:
         return self.needed(recording) <= USABLE * self.total_bytes
 
 
-def largest_batch(device: Device, at: Callable[[int], Recording]) -> int:
+@dataclass(frozen=True)
+class Tries:
+    """Which batches a search may look at, and how close it must come.
+
+    Attributes:
+        known: Batches whose tapes are there already, rising.
+        within: Share of the batch that it may be short of the largest; 0 for none.
+    """
+
+    known: tuple[int, ...] = (_FIRST_TRY,)
+    within: float = 0.0
+
+
+def largest_batch(
+    device: Device,
+    at: Callable[[int], Recording],
+    beside: Callable[[int], int] = lambda batch_size: 0,
+    tries: Tries = Tries(),
+) -> int:
     """Return the largest batch that fits, 0 where not even one event does.
 
     Memory is nearly a straight line in the batch, so each try goes where the line through the last two says; a tape of
@@ -71,20 +89,26 @@ def largest_batch(device: Device, at: Callable[[int], Recording]) -> int:
     Args:
         device: The device.
         at: Gives the tape of any batch.
+        beside: Memory of the device that the rest of the process takes with a batch.
+        tries: Where to begin and where to end.
     """
     room = USABLE * device.total_bytes
-    needed = cache(lambda size: device.needed(at(size)))
-    if needed(1) > room:
+    needed = cache(lambda size: device.needed(at(size)) + beside(size))
+    fitting = [size for size in tries.known if needed(size) <= room]
+    if not fitting and needed(1) > room:
         return 0
-    low, high = 1, _FIRST_TRY
+    low = fitting[-1] if fitting else 1
+    high = next((size for size in tries.known if size not in fitting), low)
+    before = fitting[-2] if len(fitting) > 1 else 1
     while needed(high) <= room:
         if high == _LARGEST_BATCH:
             return high
-        slope = max(1.0, (needed(high) - needed(low)) / (high - low))
-        low, high = high, min(high + math.ceil((room - needed(high)) / slope) + 1, _LARGEST_BATCH)
+        slope = max(1.0, (needed(high) - needed(before)) / max(high - before, 1))
+        before = low = high
+        high = min(high + math.ceil((room - needed(high)) / slope) + 1, _LARGEST_BATCH)
     for turn in count():
         span = high - low
-        if span == 1:
+        if span <= max(1, tries.within * low):
             break
         share = (room - needed(low)) / (needed(high) - needed(low))
         step = span // 2 if turn % 3 == 2 else math.floor(share * span)  # halves where the line is bent

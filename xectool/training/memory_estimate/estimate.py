@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from xectool.config.root import InpainterConfig, MaeConfig, RunConfig
 from xectool.training.memory_estimate.calibration import Calibration
 from xectool.training.memory_estimate.child import ask
-from xectool.training.memory_estimate.device import Device, largest_batch
-from xectool.training.memory_estimate.host import HostSide, checkpoint_file_bytes, disk_terms, loader_lines
-from xectool.training.memory_estimate.plan import BASE, Remedy, line, plan
+from xectool.training.memory_estimate.device import USABLE, Device
+from xectool.training.memory_estimate.host import STEP_TERM, HostSide, checkpoint_file_bytes, disk_terms, loader_lines
+from xectool.training.memory_estimate.plan import BASE, Remedy, plan
 from xectool.training.memory_estimate.predictions import SensorPredictions
 from xectool.training.memory_estimate.recording import Recording
 from xectool.training.memory_estimate.request import VALID_NPHO, VALID_TIME
+from xectool.training.memory_estimate.search import Search
 
 _WORTH_SHARDING: Final = 0.3
 
@@ -68,6 +70,7 @@ class Estimate:
         step: Tape of the step.
         device: Where it runs.
         max_batch: Largest batch that fits, None where it was not asked for.
+        fitting_batch: The same by the straight line through two steps, None where one is all there is.
         host: Terms of the host's memory.
         disk: Terms of the disk.
         checkpoint_bytes: Of one checkpoint.
@@ -83,6 +86,7 @@ class Estimate:
     step: Recording
     device: Device
     max_batch: int | None
+    fitting_batch: int | None
     host: Mapping[str, int]
     disk: Mapping[str, int]
     checkpoint_bytes: int
@@ -107,17 +111,19 @@ def estimate(config: RunConfig, device: Device, wanted: Wanted, calibration: Cal
         XecError: The network cannot be built.
     """
     asked = plan(config, wanted.amp, valid_shares(), wanted.max_batch, wanted.remedies, device.is_gpu)
-    answer = ask(tuple(asked.requests.values()), wanted.events)
+    predictions = sensor_predictions(config, wanted.events, wanted.mask_ratio)
+    search = Search(device, calibration, wanted.compile_threads, predictions) if wanted.max_batch else None
+    answer = ask(asked.requests, wanted.events, search, config.training.grad_accum_steps)
     tapes = {name: asked.whole(name, tape) for name, tape in zip(asked.requests, answer.recordings, strict=True)}
     step = tapes[BASE]
-    predictions = sensor_predictions(config, wanted.events, wanted.mask_ratio)
     side = HostSide(config, answer.loader_bytes, step.peak(), device.is_gpu, wanted.compile_threads, predictions)
     checkpoint_bytes = checkpoint_file_bytes(step)
     validation = config.validation.batch_size or config.data.batch_size
     return Estimate(
         step=step,
         device=device,
-        max_batch=_largest(config, device, tapes, wanted) if wanted.max_batch else None,
+        max_batch=answer.max_batch,
+        fitting_batch=answer.max_batch if wanted.max_batch else _fitting(device, tapes, side, calibration),
         host=side.terms(calibration),
         disk=disk_terms(config, checkpoint_bytes, wanted.events, predictions),
         checkpoint_bytes=checkpoint_bytes,
@@ -154,21 +160,16 @@ def compile_threads(config: RunConfig, on_gpu: bool) -> int:
     return min(32, len(os.sched_getaffinity(0)))
 
 
-def _largest(config: RunConfig, device: Device, tapes: Mapping[str, Recording], wanted: Wanted) -> int:
-    """Return the largest batch that fits: by the line through the tapes, else by taping each batch on the way."""
-    return largest_batch(device, line(tapes) or _taped(config, wanted, device.is_gpu))
-
-
-def _taped(config: RunConfig, wanted: Wanted, on_gpu: bool) -> Callable[[int], Recording]:
-    """Return a function that tapes the step of a batch, each time anew."""
-
-    def at(batch_size: int) -> Recording:
-        data = config.data.model_copy(update={"batch_size": batch_size})
-        changed = config.model_copy(update={"data": data})
-        asked = plan(changed, wanted.amp, valid_shares(), larger=False, remedies=False, on_gpu=on_gpu)
-        return asked.whole(BASE, ask(tuple(asked.requests.values()), wanted.events).recordings[0])
-
-    return at
+def _fitting(device: Device, tapes: Mapping[str, Recording], side: HostSide, calibration: Calibration) -> int | None:
+    """Return about the largest batch that fits, by the straight line through the step and one of smaller batches."""
+    whole, part = tapes[BASE], tapes.get("batch")
+    if part is None:
+        return None
+    terms = side.terms(calibration)
+    beside = 0 if device.is_gpu else sum(terms.values()) - terms[STEP_TERM]
+    room = USABLE * device.total_bytes - beside
+    slope = (device.needed(whole) - device.needed(part)) / (whole.batch_size - part.batch_size)
+    return max(0, whole.batch_size - math.ceil((device.needed(whole) - room) / max(slope, 1.0)))
 
 
 def _advice(remedy: Remedy, tapes: Mapping[str, Recording], device: Device) -> Advice:

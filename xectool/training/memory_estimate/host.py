@@ -23,6 +23,7 @@ OLDER_FACTORS: Final = {"float32": 6.5, "float64": 8.4}
 """Peak of the older loader in units of a worker's raw float32 chunk, by type of the branches, measured."""
 INCIDENT_CAP_BYTES: Final = 1_000_000_000
 CACHE_TERM: Final = "event cache"
+STEP_TERM: Final = "tensors of the step"
 _EXTRA_CHECKPOINTS: Final = 3  # last, best, and the one being written
 _REGRESSOR_ROW_BYTES: Final = 24
 _FLOATS_PER_TASK: Final = 3 * 3
@@ -66,7 +67,7 @@ class HostSide:
         if self.on_gpu:
             found["driver of the GPU"] = GPU_HOST_BYTES
         else:
-            found["tensors of the step"] = round(calibration.slack * self.tensors_bytes)
+            found[STEP_TERM] = round(calibration.slack * self.tensors_bytes)
         if self.compile_threads:
             found["compile processes"] = self.compile_threads * COMPILE_THREAD_BYTES
         return found

@@ -16,7 +16,7 @@ FAR: Final = "far"
 """A batch far beyond the other two, to see whether it lies on their line."""
 _FAR: Final = 64
 _SAME: Final = 0.001  # mask sizes are rounded
-_TAPED_WINDOW: Final = 2  # from the second batch on a window repeats itself
+TAPED_WINDOW: Final = 2  # from the second batch on a window repeats itself
 _POOL: Final = [5, 3]
 
 
@@ -55,7 +55,7 @@ class Plan:
 
     def whole(self, name: str, recording: Recording) -> Recording:
         """Return a tape with the inputs of the whole window."""
-        return recording.with_more_inputs(self.windows[name] - _TAPED_WINDOW)
+        return recording.with_more_inputs(self.windows[name] - TAPED_WINDOW)
 
 
 def plan(
@@ -75,7 +75,7 @@ def plan(
     base = StepRequest(
         config.to_dict(),
         config.data.batch_size,
-        min(accum, _TAPED_WINDOW),
+        min(accum, TAPED_WINDOW),
         amp,
         config.validation.batch_size or config.data.batch_size,
         *shares,
@@ -105,12 +105,18 @@ def line(tapes: Mapping[str, Recording]) -> Callable[[int], Recording] | None:
     return found.at if off <= _SAME else None
 
 
-def smaller(config: RunConfig) -> tuple[str, ...]:
-    """Return the settings of smaller batches with the same effective batch; empty where a batch is one event."""
+def smaller(config: RunConfig, most: int | None = None) -> tuple[str, ...]:
+    """Return the settings of smaller batches with the same effective batch; empty where a batch is one event.
+
+    Args:
+        config: The run.
+        most: Largest batch that fits; without, the next smaller one is taken.
+    """
     batch, accum = config.data.batch_size, config.training.grad_accum_steps
     if batch == 1:
         return ()
-    parts = next((parts for parts in (2, 3, 5, 7) if batch % parts == 0), batch)
+    most = max(1, batch - 1 if most is None else most)
+    parts = next(parts for parts in range(2, batch + 1) if batch % parts == 0 and batch // parts <= most)
     return (f"data.batch_size={batch // parts}", f"training.grad_accum_steps={accum * parts}")
 
 
@@ -143,7 +149,7 @@ def _changed(base: StepRequest, config: RunConfig, remedy: Remedy) -> tuple[Step
         values = dict(item.split("=", 1) for item in remedy.settings)
         size, window = int(values["data.batch_size"]), int(values["training.grad_accum_steps"])
         validation = config.validation.batch_size or size
-        return replace(base, batch_size=size, accum=_TAPED_WINDOW, validation_batch=validation), window
+        return replace(base, batch_size=size, accum=TAPED_WINDOW, validation_batch=validation), window
     if remedy.key == "bf16":
         return replace(base, amp="bf16"), accum
     section, name, value = {
