@@ -172,7 +172,9 @@ def recompiled(lab: Lab) -> None:
     def cut(batch: Any) -> list[Any]:
         import numpy as np
 
-        return [batch.take(np.arange(min(int(next(order)), batch.num_events)))]
+        # Every event is served: a batch that only loses some is another fault, and is named as that one.
+        pieces = np.split(np.arange(batch.num_events), [min(int(next(order)), batch.num_events)])
+        return [batch.take(piece) for piece in pieces if len(piece)]
 
     def sabotage() -> None:
         compiled_by("eager")
