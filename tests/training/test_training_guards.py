@@ -311,7 +311,7 @@ def test_full_host_memory_warns_then_stops(parts: RunParts, monkeypatch: pytest.
     guard, step = HostMemory(parts), facts(parts)
 
     def look() -> list[str]:
-        guard._next = 0.0
+        guard._every = 1
         return kinds(guard.after_step(Progress(step=1), step))
 
     assert look() == []

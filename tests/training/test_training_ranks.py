@@ -201,6 +201,21 @@ def test_trouble_of_one_rank_is_known_to_all(uneven: Path, run_ranks: Any, tmp_p
     assert [first["alone"]["moved"], second["alone"]["moved"]] == [True, False]
     assert first["value"]["checksum"] == second["value"]["checksum"]
     assert first["alone"]["checksum"] != second["alone"]["checksum"]
+    for name, code in (("scale", "XT-INPUT-SCALE"), ("memory", "XT-OOM-HOST")):  # found by rank 1, and both stop
+        assert first[name] == second[name]
+        assert first[name]["code"] == code
+        assert "rank 1" in first[name]["problem"]
+        assert f"{name} alone" not in first  # without the common decision it would wait for the other one
+        assert second[f"{name} alone"]["code"] == code
+    healed = [seen["poisoned"] for seen in (first, second)]
+    assert [(seen["finite"], seen["taken"], seen["served"]) for seen in healed] == [(True, True, False)] * 2
+    assert healed[0]["quarantine"] == healed[1]["quarantine"] == [healed[0]["poisoned"]]
+    assert healed[0]["weights"] == healed[1]["weights"]
+    assert [seen["batch"] - seen["left"] for seen in healed] == [0, 1]
+    folders = [json.loads(path.read_text()) for path in (tmp_path / "run").glob("incidents/*/incident.json")]
+    assert {own["rank"]: own["suspects"] for own in folders} == {0: [], 1: healed[0]["quarantine"]}
+    (said,) = [event for event in RunReader(tmp_path / "run").events() if event.kind == "quarantine"]
+    assert said.data["events"] == healed[0]["quarantine"]
     assert sum(step["events"] for step in first["steps"] + second["steps"]) == sum(SIZES)
     for seen in (first, second):
         assert seen["differs"]["code"] == "XT-RANK-MISMATCH"

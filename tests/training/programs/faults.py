@@ -6,6 +6,7 @@ import json
 import math
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,13 +17,25 @@ from xectool.config.load import load_config
 from xectool.data.batch import EventBatch
 from xectool.errors import DiskError, XecError
 from xectool.runlog.status_page import StatusPage, read_page
+from xectool.runlog.writer import RunWriter
 from xectool.tasks.base import LossTerms
 from xectool.training.build import build_parts, open_data
 from xectool.training.device import plan_execution
 from xectool.training.distributed import Ranks
+from xectool.training.guards import memory
+from xectool.training.guards.base import StepFacts
+from xectool.training.guards.inputs import InputScale
+from xectool.training.guards.memory import HostMemory
+from xectool.training.guards.report import Reporter
+from xectool.training.healing import Healer
+from xectool.training.incidents import identities
 from xectool.training.parts import RunParts
+from xectool.training.progress import NullObserver
 from xectool.training.rank_agreement import require_agreement
 from xectool.training.rank_group import joined
+from xectool.training.saving import Saver
+from xectool.training.state import Progress
+from xectool.training.step import StepResult
 
 out, config = Path(sys.argv[1]), sys.argv[2]
 seen: dict[str, Any] = {}
@@ -75,6 +88,40 @@ class Alone:
         return [own]
 
 
+def one_rank_would_stop(parts: RunParts, batch: EventBatch, suffix: str = "") -> None:
+    """Let the readings and the memory of rank 1 be what a run stops for."""
+    other = parts.ranks.rank == 1
+    scaled = replace(batch, npho=batch.npho * 1e6) if other else batch
+    step = StepFacts([batch], cast(StepResult, None), 1e-3, 0.0, 0.0)
+    memory.available_memory = lambda: 0 if other else 1 << 50
+    raised(f"scale{suffix}", lambda: list(InputScale(parts).before_step(Progress(), [scaled])))
+    raised(f"memory{suffix}", lambda: list(HostMemory(parts).after_step(Progress(step=1), step)))
+
+
+def meet_a_poisoned_event(parts: RunParts, run_dir: Path) -> dict[str, Any]:
+    """Take a step in which an event of rank 1 is not finite; return what was decided, and what is served after it."""
+    ranks = parts.ranks
+    first = ranks.on_first(lambda: RunWriter(run_dir))
+    attempt = ranks.share(first.attempt if first else 0)
+    with first or RunWriter(run_dir, attempt=attempt, rank=ranks.rank) as writer:
+        reporter = Reporter(writer, NullObserver())
+        healer = Healer(parts, Saver(parts, run_dir, writer, {}), reporter)
+        batch = next(parts.train_loader.epoch(1))
+        whose = ranks.gather(identities([batch])[0])[1]
+        if ranks.rank == 1:
+            batch.weight[0] = math.nan
+        reporter.step = 1
+        result, rest = healer.take(Progress(), [batch], 1e-3)
+        writer.event("finished", "finished", step=1, epoch=1)
+    served = [row for later in parts.train_loader.epoch(2) for row in identities([later])]
+    weights = sum(float(p.detach().double().sum()) for p in parts.stepper.parameters())
+    return {
+        "finite": result.finite, "taken": result.taken, "weights": weights, "poisoned": whose,
+        "batch": batch.num_events, "left": rest[0].num_events,
+        "quarantine": [event.identity for event in parts.quarantine.events], "served": whose in served,
+    }  # fmt: skip
+
+
 def disk_is_full() -> None:
     raise DiskError("no space left", where="checkpoint_last.pt", fix="df -h")
 
@@ -98,10 +145,15 @@ with joined(DistributedConfig(timeout_s=3.0), torch.device("cpu")) as ranks:
     parts.model.train()
     seen["steps"] = [stepped(parts, batch) for batch in parts.train_loader.epoch(1)]
     batch = next(parts.train_loader.epoch(2, 1))
+    one_rank_would_stop(parts, batch)
+    one_rank_would_stop(replace(parts, ranks=cast(Ranks, Alone(ranks))), batch, " alone")
     seen["value"] = stepped(parts, batch)
     decide_alone(parts)
     seen["alone"] = stepped(parts, batch)
     parts.train_loader.close()
+    healed = build_parts(data, plan_execution(data.config.training, "cpu"), ranks)
+    seen["poisoned"] = meet_a_poisoned_event(healed, out / "run")
+    healed.train_loader.close()
     raised("differs", lambda: require_agreement(ranks, {"code": "a", "data.batch_size": str(8 + 8 * ranks.rank)}))
     raised("disk", lambda: ranks.on_first(disk_is_full))
     ranks.on_first(lambda: time.sleep(4.0))  # longer than a collective may last

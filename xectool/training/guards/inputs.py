@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import torch
@@ -24,10 +25,24 @@ PHOTONS_ERROR: Final = 2e8
 FEWEST: Final = 20  # valid readings of an event that say anything about its spread
 
 
+LEVELS: Final = ("", "ok", "warning", "error")  # none where a rank has no event yet
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """What one rank thinks of its first batch: the worst channel, why, and its numbers as in the file."""
+
+    level: str = ""
+    channel: str = ""
+    reason: str = ""
+    raw: str = ""
+
+
 class InputScale(Guard):
     """Judges each event by itself and takes the median over the events: one corrupted event is no matter of scale.
 
-    Readings that are not finite are none either: they have guards of their own.
+    Readings that are not finite are none either: they have guards of their own. The worst opinion of all ranks counts
+    on every one of them: where one stopped alone the others would wait for it.
     """
 
     code = "G01"
@@ -37,15 +52,36 @@ class InputScale(Guard):
         self._done = False
 
     def before_step(self, progress: Progress, window: Sequence[EventBatch]) -> Iterator[Notice]:
-        """Look at the first batch of the attempt.
+        """Look at the first batch of the attempt, of all ranks together.
 
         Raises:
             DataUnusable: The scale is out of all proportion, and ``guards.on_input_scale`` is ``stop``.
         """
-        batch = next((batch for batch in window if batch.num_events), None)
-        if batch is None or self._done:
+        if self._done:
             return
-        self._done = True
+        facts, own = self._look(window)
+        opinions = self.parts.ranks.gather(own)
+        rank, worst = max(enumerate(opinions), key=lambda item: LEVELS.index(item[1].level))
+        self._done = bool(worst.level)
+        if not self._done:
+            return
+        whose = f" of rank {rank}" if len(opinions) > 1 and worst.reason else ""
+        message = f"first batch{whose}: {worst.channel}: {worst.reason}" if worst.reason else ""
+        data = {"channels": facts, "level": worst.level, "channel": worst.channel, "reason": worst.reason}
+        yield Notice("input_scale", data | ({"rank": rank} if whose else {}), message)
+        if worst.level == "error" and self.config.on_input_scale == "stop":
+            raise DataUnusable(
+                f"the {worst.channel} of the first batch{whose} is out of scale: {worst.reason}",
+                where=f"normalization, data.train_path; raw {worst.channel}: {worst.raw}",
+                fix="check normalization and the branch; to train all the same: --set guards.on_input_scale=warn",
+                code="XT-INPUT-SCALE",
+            )
+
+    def _look(self, window: Sequence[EventBatch]) -> tuple[dict[str, dict[str, float]], Opinion]:
+        """Return the numbers of each channel of the first batch with events, and what they mean."""
+        batch = next((batch for batch in window if batch.num_events), None)
+        if batch is None:
+            return {}, Opinion()
         normalizer = cast(Normalizer, self.parts.model.normalizer)
         npho, times = batch.npho.cpu(), batch.time.cpu()
         with torch.no_grad():
@@ -53,20 +89,11 @@ class InputScale(Guard):
         raw = {"npho": npho, "time": times}
         valid = valid & torch.isfinite(values)
         facts = {name: channel_facts(values[..., i], valid[..., i], raw[name]) for i, name in enumerate(CHANNELS)}
-        level, channel, reason = "ok", "", ""
+        found = []
         for i, name in enumerate(CHANNELS):
-            found = judge(values[..., i], valid[..., i], raw[name] if name == "npho" else None)
-            if found[0] == "error" or (found[0] == "warning" and level == "ok"):
-                level, channel, reason = found[0], name, found[1]
-        message = f"first batch: {channel}: {reason}" if reason else ""
-        yield Notice("input_scale", {"channels": facts, "level": level, "channel": channel, "reason": reason}, message)
-        if level == "error" and self.config.on_input_scale == "stop":
-            raise DataUnusable(
-                f"the {channel} of the first batch is out of scale: {reason}",
-                where=f"normalization, data.train_path; raw {channel}: {_raw_line(facts[channel])}",
-                fix="check normalization and the branch; to train all the same: --set guards.on_input_scale=warn",
-                code="XT-INPUT-SCALE",
-            )
+            level, reason = judge(values[..., i], valid[..., i], raw[name] if name == "npho" else None)
+            found.append(Opinion(level, name if reason else "", reason, _raw_line(facts[name])))
+        return facts, max(found, key=lambda opinion: LEVELS.index(opinion.level))
 
 
 def channel_facts(values: Tensor, valid: Tensor, raw: Tensor) -> dict[str, float]:

@@ -32,37 +32,44 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 class HostMemory(Guard):
     """G14: saves and stops before the kernel kills the process.
 
-    The budget is what the process tree has plus what it may still take: of the machine, its control group, its job.
+    The budget is what the process tree has plus what it may still take: of the machine, its control group, its job. All
+    ranks look at the same steps and stop together where one of them has to: by clocks of their own one would stop
+    alone, and the others wait for it.
     """
 
     code = "G14"
 
     def __init__(self, parts: RunParts) -> None:
         super().__init__(parts)
-        self._next = 0.0
+        self._looked = time.monotonic()
+        self._every, self._steps = 1, 0
         self._warned = False
 
     def after_step(self, progress: Progress, step: StepFacts) -> Iterator[Notice]:
-        """Look every five seconds.
+        """Look about every five seconds.
 
         Raises:
-            OutOfMemory: The share of ``guards.memory_stop`` is reached.
+            OutOfMemory: The share of ``guards.memory_stop`` is reached on some rank.
         """
-        now = time.monotonic()
-        if now < self._next:
+        self._steps += 1
+        if self._steps < self._every:
             return
-        self._next = now + LOOK_EVERY_S
-        used = tree_memory(os.getpid()).rss_bytes
+        now, used = time.monotonic(), tree_memory(os.getpid()).rss_bytes
         budget = used + available_memory()
-        share = used / budget
-        if share >= self.config.memory_warning and not self._warned:
+        looks = self.parts.ranks.gather((used, budget, (now - self._looked) / self._steps))
+        slowest = max(seconds for _, _, seconds in looks)
+        self._every = max(1, min(2 * self._every, int(LOOK_EVERY_S / max(slowest, 1e-9))))
+        self._looked, self._steps = now, 0
+        if used / budget >= self.config.memory_warning and not self._warned:
             self._warned = True
             data = {"used_bytes": used, "budget_bytes": budget, "source": "rss of the process tree"}
             yield Notice("memory_warning", data, f"{used / 1e9:.1f} of {budget / 1e9:.1f} GB of host memory are in use")
-        if share >= self.config.memory_stop:
+        rank, (used, budget, _) = max(enumerate(looks), key=lambda look: look[1][0] / look[1][1])
+        if used / budget >= self.config.memory_stop:
+            whose = f" of rank {rank}" if len(looks) > 1 else ""
             raise OutOfMemory(
-                f"{used / 1e9:.1f} of {budget / 1e9:.1f} GB of host memory are in use; the run is saved and stops "
-                "before the system kills it",
+                f"{used / 1e9:.1f} of {budget / 1e9:.1f} GB of the host memory{whose} are in use; the run is saved and "
+                "stops before the system kills it",
                 where=f"step {progress.step}",
                 fix=f"--set data.chunksize={max(1, self.parts.config.data.chunksize // 2)} and --resume auto; "
                 f"{smaller_batches(self.parts.config)}",
