@@ -252,6 +252,27 @@ def test_waits_are_what_reading_takes_beyond_the_steps(subject_of: Callable[...,
     assert free.data_wait_share < 1e-3
 
 
+def test_a_whole_cache_is_what_is_measured_and_one_to_come_is_told(
+    write_config: Write, one_file: dict[str, Any], tmp_path: Path
+) -> None:
+    train, cache = write_tree(tmp_path / "files", one_file, uproot.ZLIB(1), 32), tmp_path / "cache"
+    path = write_config(train=train, data={"chunksize": 64, "cache": str(cache)})
+    config = load_config(path).config
+    before = LoadingSubject.of(config)
+    assert (before.source.cache, before.copied) == (None, f"{cache} (data.cache)")
+    result = engine.diagnose.loader(path, seconds=1, step_ms=1e-3, device="cpu")
+    assert result.later_epoch_s is not None
+    assert result.later_epoch_s < result.epoch_s
+    assert any("copies the events in its first epoch" in note for note in result.notes)
+    measure_step(config, plan_execution(config.training, "cpu"), 0.0)
+    assert not cache.exists()  # a diagnosis does not begin the copy
+    engine.prepare(path)
+    after = LoadingSubject.of(config)
+    assert (after.source.cache is None, after.copied) == (False, "")
+    assert stages(after, 1).stages["decompress"].us_per_event == 0
+    assert stages(before, 1).stages["decompress"].us_per_event > 0
+
+
 @pytest.mark.slow
 def test_predicted_epoch_is_that_of_the_training(write_config: Write, one_file: dict[str, Any], tmp_path: Path) -> None:
     path = write_config(train=write_tree(tmp_path / "files", one_file, uproot.ZLIB(1), 32), training={"epochs": 3})

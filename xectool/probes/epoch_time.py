@@ -81,7 +81,8 @@ def measure_step(config: RunConfig, execution: Execution, seconds: float) -> Ste
         XecError: The training cannot be put together.
     """
     # A batch is the same work whatever it was shuffled with, and a large window takes long to fill.
-    window = {"chunksize": max(_LEAST_WINDOW, 2 * config.data.batch_size), "num_workers": 0}
+    # Nor does a diagnosis begin to copy the events.
+    window = {"chunksize": max(_LEAST_WINDOW, 2 * config.data.batch_size), "num_workers": 0, "cache": "off"}
     small = config.model_copy(update={"data": config.data.model_copy(update=window)})
     parts = build_parts(open_data(small), execution, Ranks())
     try:

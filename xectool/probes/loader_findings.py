@@ -24,7 +24,8 @@ class LoaderFacts:
 
     Attributes:
         stages: Where the time goes.
-        epoch: The predicted epoch.
+        epoch: The predicted epoch; the first one.
+        later: Every later one, where training reads a copy of the events then: at least so long; None without.
         num_files: Files of the data set.
         num_events: Events served in an epoch.
         file_bytes: Size of the local files.
@@ -47,6 +48,7 @@ class LoaderFacts:
     whole_basket_chunk: int
     memory_bytes: int
     example: str
+    later: EpochTime | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return what is not shown elsewhere."""
@@ -72,19 +74,20 @@ def findings_of(facts: LoaderFacts, config_lines: Sequence[str]) -> tuple[Findin
         facts: What was measured.
         config_lines: Settings that were found to be better.
     """
-    waits = facts.epoch.data_wait_share > WAIT_SHARE
+    epoch = facts.later or facts.epoch
+    waits = epoch.data_wait_share > WAIT_SHARE
     causes = tuple(_causes(facts, Severity.WARNING if waits else Severity.INFO))
     if not waits:
         return causes
     dominant = facts.stages.dominant
     stage = facts.stages.stages[dominant]
     evidence = (
-        f"predicted epoch {facts.epoch.train_s:.4g} s, of which {facts.epoch.first_batch_s:.3g} s to the first batch",
+        f"predicted epoch {epoch.train_s:.4g} s, of which {epoch.first_batch_s:.3g} s to the first batch",
         f"{dominant} takes {100 * stage.share:.0f} % of loading ({stage.us_per_event:.4g} us an event)",
     )
     by_hand = causes[0].fix if causes else "copy the files to local storage, or give the job more cores"
     fix = " ".join(f"--set {line.replace(': ', '=')}" for line in config_lines) or by_hand
-    problem = f"input-bound: {100 * facts.epoch.data_wait_share:.0f} % of an epoch will be spent waiting for data"
+    problem = f"input-bound: {100 * epoch.data_wait_share:.0f} % of an epoch will be spent waiting for data"
     slow = Finding("XT-LOADER-SLOW", Severity.WARNING, problem, "data", evidence, fix)
     return (slow, *causes)
 

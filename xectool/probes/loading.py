@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from xectool.config.root import RegressorConfig, RunConfig
+from xectool.data.cache.cached_events import CachedEvents
+from xectool.data.cache.deciding import choose_cache, with_cache
 from xectool.data.events import EventSource
 from xectool.data.loader import LoaderOptions, loader_memory_bytes
 from xectool.data.plan import DataPlan
@@ -58,11 +60,13 @@ class LoadingSubject:
 
     Attributes:
         config: The configuration.
-        source: The events, as training reads them.
+        source: The events, as training reads them in its first epoch: from the cache where that is whole.
+        copied: What training says about the cache it makes meanwhile; empty where it makes none.
     """
 
     config: RunConfig
     source: EventSource
+    copied: str = ""
 
     @classmethod
     def of(cls, config: RunConfig) -> LoadingSubject:
@@ -72,7 +76,13 @@ class LoadingSubject:
             DataFileError: A file or branch is missing or unreadable.
         """
         tasks = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
-        return cls(config, open_source(config.data, "train", tasks=tasks))
+        source = open_source(config.data, "train", tasks=tasks)
+        choice = choose_cache(config, [source])
+        if choice.directory is None or not choice.directory.is_dir():
+            return cls(config, source, choice.note if choice.builds else "")
+        cached = with_cache(source, config, replace(choice, builds=False))
+        whole = isinstance(cached.cache, CachedEvents) and cached.cache.is_complete
+        return cls(config, cached if whole else source, choice.note if choice.builds and not whole else "")
 
     def plan(self, chunksize: int) -> DataPlan:
         """Return the order of the events with a chunk size."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +44,10 @@ class LoaderResult:
         config_lines: Those that differ from the configuration, as lines of it; empty where nothing is worth a change.
         reason: Why these.
         grid: Every setting that was raced or left out.
-        data_wait_share: Expected share of an epoch in which the network waits.
+        data_wait_share: Expected share of an epoch in which the network waits, a later one where these differ.
         step_s: Seconds of a batch of the network; measured, or as given.
-        epoch_s: Predicted seconds of the training part of an epoch.
+        epoch_s: Predicted seconds of the training part of an epoch, the first one where later ones differ.
+        later_epoch_s: The same of every later one where training copies the events meanwhile, at least; None without.
         validation_s: Predicted seconds of a validation pass; None where no network was measured.
         recommended_epoch_s: As ``epoch_s``, with the recommended settings.
         memory_budget_bytes: Host memory the settings may use.
@@ -68,6 +69,7 @@ class LoaderResult:
     data_wait_share: float
     step_s: float
     epoch_s: float
+    later_epoch_s: float | None
     validation_s: float | None
     recommended_epoch_s: float
     memory_budget_bytes: int
@@ -123,8 +125,10 @@ def loader(
     events = min(max_events, max(_LEAST_EVENTS, int(left / _MEASUREMENTS * 1e6 / stages.reading_us)))
     verdict = race(settings, subject.memory_bytes, budget, reading_rate(subject, events), left)
     chosen, reason, now, then = _choice(subject, verdict, current, stages, step)
-    facts = _facts(subject, stages, cached, now)
-    return _result(facts, verdict, step, (current, chosen, reason), then, budget)
+    # The copy that training makes is read about as fast as memory is copied (docs/benchmarks.md).
+    later = predict_epoch(subject, current, stages.copy_events_per_s, stages, step, cores) if subject.copied else None
+    facts = replace(_facts(subject, stages, cached, now), later=later)
+    return _result(facts, verdict, step, (current, chosen, reason), then, (budget, subject.copied))
 
 
 def _check(max_events: int, seconds: float, step_ms: float | None) -> None:
@@ -180,9 +184,9 @@ def _result(
     step: StepTime,
     choice: tuple[Setting, Setting, str],
     then: EpochTime,
-    budget: int,
+    machine: tuple[int, str],
 ) -> LoaderResult:
-    (current, chosen, reason), stages, now = choice, facts.stages, facts.epoch
+    (current, chosen, reason), stages, now, (budget, copied) = choice, facts.stages, facts.epoch, machine
     changes = current.differing(chosen)
     lines = tuple(f"{key}: {value}" for key, value in changes.items())
     return LoaderResult(
@@ -200,21 +204,27 @@ def _result(
         config_lines=lines,
         reason=reason,
         grid=verdict.timings,
-        data_wait_share=now.data_wait_share,
+        data_wait_share=(facts.later or now).data_wait_share,
         step_s=step.batch_s,
         epoch_s=now.train_s,
+        later_epoch_s=None if facts.later is None else facts.later.train_s,
         validation_s=now.validation_s,
         recommended_epoch_s=then.train_s,
         memory_budget_bytes=budget,
         dominant=stages.dominant,
         facts=facts.as_dict(),
-        notes=_notes(facts, step),
+        notes=_notes(facts, step, copied),
         findings=findings_of(facts, lines),
     )
 
 
-def _notes(facts: LoaderFacts, step: StepTime) -> tuple[str, ...]:
+def _notes(facts: LoaderFacts, step: StepTime, copied: str) -> tuple[str, ...]:
     notes = [f"{facts.stages.rounds} rounds of {facts.stages.events // facts.stages.rounds} events were clocked"]
+    if facts.later is not None:
+        notes.append(
+            f"training copies the events in its first epoch ({copied}); later ones read the copy and take "
+            f"{facts.later.train_s:.4g} s or somewhat more; xectool prepare makes it now, and is then measured here"
+        )
     if step.steps:
         notes.append(f"a batch takes {1e3 * step.batch_s:.4g} ms, median of {step.steps} steps")
     if step.on_host and step.core_share < _ALONE:
