@@ -36,8 +36,8 @@ from xectool.training.lr_sweep.sweep import sweep_grid, sweep_ramp
 from xectool.training.parts import RunParts
 from xectool.training.progress import NullObserver
 
-# The closeness of rates (choice.CLOSE) was chosen on seeds 100 and 101 of the three, and a lower one of equal rates after
-# seeds 200 and 201 were seen.
+# The closeness of rates (choice.CLOSE) was chosen on seeds 100 and 101 of the three; that a lower one of equal rates is
+# taken, after 200 and 201 were seen.
 FIRST_SEED = 200
 TRUTH_RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 TRUTH_STEPS, LAST = 200, 40
@@ -140,10 +140,10 @@ def cost(directory: Path, rounds: int, steps: int) -> None:
         start = [f"checkpoint.init_from={ckpt.checkpoint_last}"] if kind == "checkpoint" else []
         with sweep_parts(load_config(config, start).config, "cpu") as parts:
             ratios = [_cost_of(parts, kind, steps) for _ in range(rounds)]
+        machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
         print(
-            f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {os.cpu_count()} cores, "
-            f"load {os.getloadavg()[0]:.1f}, {kind}: sweep / bare steps = {statistics.median(ratios):.3f} ({np.min(ratios):.3f} to "
-            f"{np.max(ratios):.3f}), {SEEDS} seeds, {steps} steps"
+            f"{time.strftime('%Y-%m-%d')}, {machine}, {kind}: sweep / bare steps = {statistics.median(ratios):.3f} "
+            f"({np.min(ratios):.3f} to {np.max(ratios):.3f}), {SEEDS} seeds, {steps} steps"
         )
 
 
