@@ -14,13 +14,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from xectool.engine.live import Watch
 from xectool.errors import DiskError
+from xectool.runlog import json_lines
 from xectool.runlog.compact import PackedSegment, compact
 from xectool.runlog.layout import Layout, RowWriter, checked_rows
 from xectool.runlog.reader import RunReader
 from xectool.runlog.records import EpochRecord, EventRecord, StepRecord, encode
 from xectool.runlog.segments import RawSegment, Segment, SegmentFull
-from xectool.runlog.step_log import Limits
+from xectool.runlog.step_log import Limits, StepFiles
 from xectool.runlog.storage import attempt_dir
 from xectool.runlog.writer import RunWriter
 
@@ -144,6 +146,67 @@ def test_steps_over_many_segments_read_as_one_sequence_while_written_and_after(t
         records, position = [*records, *more[0]], more[1]
     tags = [record.tag for record in records]
     assert tags == ["attempt", *(["step"] * 100 + ["epoch"]) * 10]
+
+
+@pytest.mark.parametrize("count", [1, 7, 40, 5000])
+def test_the_last_steps_are_those_of_the_whole_record(tmp_path, count):
+    with RunWriter(tmp_path, limits=SMALL) as writer:
+        for number in range(1, 501):
+            writer.step(step(number))
+        writer.event("rewind", step=480)
+        for number in range(481, 511):
+            writer.step(step(number))
+    with RunWriter(tmp_path, limits=SMALL) as writer:
+        writer.resume(500, 1)
+        for number in range(501, 506):
+            writer.step(step(number))
+    reader = RunReader(tmp_path)
+    found = np.concatenate([block.column("step") for block in reader.last_blocks(count)])
+    assert found.tolist()[-count:] == [record.step for record in reader.steps()][-count:]
+    assert found.tolist()[-1] == 505
+
+
+def test_damaged_records_are_counted_while_a_file_is_packed(tmp_path, monkeypatch):
+    with RunWriter(tmp_path, limits=SMALL) as writer:
+        writer.step(step(1))
+        (path,) = attempt_dir(tmp_path, 1).glob("*.seg")
+        opened = StepFiles._open
+
+        def packed_meanwhile(files, name):
+            found = opened(files, name)
+            if path.exists():
+                compact(path)
+            return found
+
+        monkeypatch.setattr(StepFiles, "_open", packed_meanwhile)
+        assert StepFiles(path.parent).damaged() == 0
+        assert path.with_suffix(".zst").exists()
+        monkeypatch.undo()
+
+
+def test_a_second_look_at_a_long_run_reads_what_is_new(tmp_path, monkeypatch):
+    read = []
+    load, lines = StepFiles._load, json_lines.read_lines
+    monkeypatch.setattr(StepFiles, "_load", lambda self, *place: read.append(place) or load(self, *place))
+    monkeypatch.setattr(
+        json_lines, "read_lines", lambda path, start, most: read.append(start) or lines(path, start, most)
+    )
+    with RunWriter(tmp_path, limits=SMALL) as writer:
+        for number in range(1, 1001):
+            writer.step(step(number))
+        writer.epoch(EpochRecord(1, 1000, 0.0, 0.0, {"val/loss": 1.0}))
+        watching = Watch(tmp_path)
+        first = watching.look()
+        while len(list(attempt_dir(tmp_path, 1).glob("*.seg"))) > 1:  # those that wait to be packed are looked through
+            time.sleep(0.01)
+        writer.event("note", "new", step=1000)
+        read.clear()
+        second = watching.look()
+    assert len(list(attempt_dir(tmp_path, 1).glob("*steps*"))) > 20
+    assert (first.events, second.events) == ((), ("step 1000 note: new",))
+    assert second.metrics == {"val/loss": 1.0}
+    assert min(place for place in read if isinstance(place, int)) > 0  # nothing from the beginning of the lines
+    assert len({place[0] for place in read if isinstance(place, tuple)}) < 15  # few of the files
 
 
 def test_names_that_come_and_go_share_one_layout(tmp_path):

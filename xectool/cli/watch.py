@@ -34,11 +34,14 @@ def watch(
         return
     from rich.live import Live
 
-    view = engine.watch(run)
+    from xectool.engine.live import Watch
+
+    watching = Watch(run)
+    view = watching.look()
     with Live(_frame(run, view), console=console(), auto_refresh=False) as live:
         while not view.is_over:
             time.sleep(every)
-            view = engine.watch(run)
+            view = watching.look()
             live.update(_frame(run, view), refresh=True)
 
 

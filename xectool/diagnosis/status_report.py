@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -84,13 +83,17 @@ class StatusReport:
     workers: tuple[WorkerLine, ...]
 
 
-def status_report(run_dir: Path) -> StatusReport:
+def status_report(run_dir: Path, reader: RunReader | None = None) -> StatusReport:
     """Return what the ranks and reading threads of a run do now, or did last.
+
+    Args:
+        run_dir: The run.
+        reader: Its reader, where one has looked at it before.
 
     Raises:
         UsageError: The directory holds no run record.
     """
-    reader = RunReader(run_dir)
+    reader = reader or RunReader(run_dir)
     status, pages = reader.status(), reader.live()
     config = tolerant_yaml(run_dir / CONFIG_FILE)
     limit_s = float(setting(config, "guards.hang_s", 120.0))
@@ -162,12 +165,12 @@ def _pace(reader: RunReader) -> tuple[float, float]:
 
 def last_steps(reader: RunReader) -> tuple[Array, Array]:
     """Return seconds of waiting for data and of the whole step, each shape (n,), of the last `LAST_STEPS` steps."""
-    blocks = deque(reader.step_blocks(), maxlen=1)
-    if blocks:
-        last = blocks[0][1]
-        return last.column("data_wait_s")[-LAST_STEPS:], last.column("step_s")[-LAST_STEPS:]
-    records = deque(reader.steps(), maxlen=LAST_STEPS)  # an older run, kept as lines
-    return np.array([record.data_wait_s for record in records]), np.array([record.step_s for record in records])
+    blocks = reader.last_blocks(LAST_STEPS)
+    waits, seconds = (
+        np.concatenate([block.column(name) for block in blocks] or [np.empty(0)])[-LAST_STEPS:]
+        for name in ("data_wait_s", "step_s")
+    )
+    return waits, seconds
 
 
 def _worker(slot: SlotView, files: tuple[str, ...]) -> WorkerLine:

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -139,34 +139,48 @@ class LiveView:
         return self.report.state != "running"
 
 
+class Watch:
+    """Looks at a run again and again; a look reads what is new, however long the run is.
+
+    Args:
+        run_dir: Directory of the run.
+
+    Raises:
+        UsageError: The directory holds no run record.
+    """
+
+    def __init__(self, run_dir: Path | str) -> None:
+        self._directory = Path(run_dir).expanduser()
+        self._reader = RunReader(self._directory)
+
+    def look(self) -> LiveView:
+        """Return how the run stands now; live, hung or over."""
+        reader = self._reader
+        blocks = reader.last_blocks(SHOWN_STEPS)
+        names = ("step", "loss", "grad_norm", "lr", "step_s", "num_events")
+        steps, losses, norms, lrs, seconds, counts = (
+            np.concatenate([block.column(name) for block in blocks] or [np.empty(0)])[-SHOWN_STEPS:] for name in names
+        )
+        epochs = reader.epochs()
+        return LiveView(
+            report=status_report(self._directory, reader),
+            steps=tuple(int(step) for step in steps),
+            losses=tuple(float(loss) for loss in losses),
+            grad_norms=tuple(float(norm) for norm in norms),
+            lr=float(lrs[-1]) if len(lrs) else math.nan,
+            events_per_s=float(counts.sum() / seconds.sum()) if seconds.sum() else math.nan,
+            metrics=dict(epochs[-1].metrics) if epochs else {},
+            events=tuple(_line(event) for event in _worth_showing(reader.events())[-8:]),
+        )
+
+
 def watch(run_dir: Path | str) -> LiveView:
     """Return how a run stands now; live, hung or over.
 
     Raises:
         UsageError: The directory holds no run record.
     """
-    directory = Path(run_dir).expanduser()
-    reader = RunReader(directory)
-    steps, losses, norms, lrs, seconds, counts = _last_columns(reader)
-    epochs = reader.epochs()
-    return LiveView(
-        report=status_report(directory),
-        steps=tuple(int(step) for step in steps),
-        losses=tuple(float(loss) for loss in losses),
-        grad_norms=tuple(float(norm) for norm in norms),
-        lr=float(lrs[-1]) if len(lrs) else math.nan,
-        events_per_s=float(counts.sum() / seconds.sum()) if seconds.sum() else math.nan,
-        metrics=dict(epochs[-1].metrics) if epochs else {},
-        events=tuple(_line(event) for event in _worth_showing(reader.events())[-8:]),
-    )
-
-
-def _last_columns(reader: RunReader) -> tuple[Any, ...]:
-    names = ("step", "loss", "grad_norm", "lr", "step_s", "num_events")
-    kept: list[list[Any]] = []
-    for _, block in reader.step_blocks():
-        kept = [*kept, [block.column(name) for name in names]][-2:]
-    return tuple(np.concatenate([part[i] for part in kept] or [np.empty(0)])[-SHOWN_STEPS:] for i in range(len(names)))
+    return Watch(run_dir).look()
 
 
 def _worth_showing(events: Sequence[EventRecord]) -> list[EventRecord]:

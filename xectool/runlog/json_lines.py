@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -50,6 +50,9 @@ class Lines:
     stop: int
     damaged: int
     complete: bool
+
+
+NO_LINES: Final = Lines((), 0, 0, True)
 
 
 class LineWriter:
@@ -159,13 +162,17 @@ def read_lines(path: Path, start: int, limit_bytes: int) -> Lines:
     return Lines(tuple(found), stop, damaged, complete)
 
 
-def all_lines(path: Path) -> Lines:
-    """Return all whole lines of a file."""
+def all_lines(path: Path, known: Lines = NO_LINES) -> Lines:
+    """Return all whole lines of a file; those that are known from an earlier call are not read again."""
     lines: list[Line] = []
-    stop = damaged = 0
+    stop, damaged = known.stop, known.damaged
     while True:
         found = read_lines(path, stop, _BLOCK_BYTES)
         lines += found.lines
         stop, damaged = found.stop, damaged + found.damaged
         if found.complete:
-            return Lines(tuple(lines), stop, damaged, True)
+            return (
+                Lines((*known.lines, *lines), stop, damaged, True)
+                if lines
+                else replace(known, stop=stop, damaged=damaged)
+            )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -49,7 +50,7 @@ class Lineage:
 
 
 class RunReader:
-    """Reads the record of a run; nothing is cached, so a second call sees what was written since.
+    """Reads the record of a run; a second call sees what was written since, and reads no event a second time.
 
     When an attempt resumes after step ``s``, what earlier attempts recorded beyond ``s`` no longer counts: steps and
     epochs come out once each and in order.
@@ -60,6 +61,7 @@ class RunReader:
 
     def __init__(self, run_dir: Path | str) -> None:
         self.run_dir = Path(run_dir)
+        self._sources: dict[int, RecordSource] = {}
         _require_own(self.run_dir)
         if not attempts(self.run_dir):
             raise UsageError(
@@ -157,6 +159,20 @@ class RunReader:
                 if len(kept.rows):
                     yield attempt, kept
 
+    def last_blocks(self, count: int) -> list[StepBlock]:
+        """Return at least the last ``count`` steps that count, as columns, in order; older ones are hardly touched."""
+        kept: list[StepBlock] = []
+        for attempt, limit in reversed(self._limits(attempts(self.run_dir)).items()):
+            source = self._source(attempt)
+            stands = _Standing(source, limit)
+            # What was taken back lies before older steps of the same file, which then is read as a whole.
+            most = count if stands.is_whole else sys.maxsize
+            for block in source.step_tail(most):
+                kept.insert(0, block.select(stands.mask(block)))
+                if sum(len(block.rows) for block in kept) >= count:
+                    return kept
+        return kept
+
     def _events(self, attempt: int) -> list[EventRecord]:
         return [record for record in self._source(attempt).others().records if isinstance(record, EventRecord)]
 
@@ -164,7 +180,9 @@ class RunReader:
         return attempt_dir(self.run_dir, attempts(self.run_dir)[-1])
 
     def _source(self, attempt: int) -> RecordSource:
-        return open_source(attempt_dir(self.run_dir, attempt))
+        if attempt not in self._sources:
+            self._sources[attempt] = open_source(attempt_dir(self.run_dir, attempt))
+        return self._sources[attempt]
 
     def _records(self, attempt: int) -> Iterator[Record]:
         source, offset = self._source(attempt), 0
@@ -208,6 +226,11 @@ class _Standing:
             self._rewinds.append((after, math.inf if first is None else first.step - 1))
         self._limit = limit
         self._passed = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all steps of the attempt count."""
+        return not self._rewinds and self._limit == math.inf
 
     def counts(self, record: Record) -> bool:
         """Say whether the next record of the attempt counts; to be asked for all of them in their order."""

@@ -180,6 +180,17 @@ class StepFiles:
                 if block is not None and len(block.rows):
                     yield block
 
+    def tail(self, count: int) -> Iterator[StepBlock]:
+        """Yield blocks from the newest file to the oldest, none empty; of one that is not packed the last ``count``."""
+        for name in reversed(self._names()):
+            found = self._open(name)
+            if found is None:
+                continue
+            start = max(found.first, found.stop - count) if isinstance(found, RawSegment) else found.first
+            block = self._load(name, start, found.stop)
+            if block is not None and len(block.rows):
+                yield block
+
     def at(self, seq: int) -> StepBlock | None:
         """Return the first record with at least this sequence number, or None."""
         block = next(self.blocks(seq), None)
@@ -201,8 +212,8 @@ class StepFiles:
             found = self._open(name)
             if isinstance(found, PackedSegment):
                 total += found.damaged
-            elif found is not None:
-                total += found.load(found.first, found.stop).damaged
+            elif found is not None and (block := self._load(name, found.first, found.stop)) is not None:
+                total += block.damaged  # 0 where it was packed in between, and the next look says how many
         return total
 
     def _names(self) -> list[str]:

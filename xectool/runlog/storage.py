@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from xectool.runlog.json_lines import DISK, Lines, LineWriter, all_lines, read_lines
+from xectool.runlog.json_lines import DISK, NO_LINES, Lines, LineWriter, all_lines, read_lines
 from xectool.runlog.layout import StepBlock, block_of
 from xectool.runlog.records import END_KINDS, EventRecord, Record, StepRecord
 from xectool.runlog.step_log import Limits, StepFiles, StepWriter
@@ -58,6 +58,9 @@ class RecordSource(Protocol):
 
     def step_blocks(self) -> Iterator[StepBlock]:
         """Yield the steps as columns."""
+
+    def step_tail(self, count: int) -> Iterator[StepBlock]:
+        """Yield the steps as columns, the newest block first; of one that is being written the last ``count``."""
 
     def first_step_after(self, num_steps: int) -> StepRecord | None:
         """Return the first step stored after so many others, or None."""
@@ -120,11 +123,12 @@ class AttemptSink:
 
 
 class AttemptSource:
-    """Reads what an `AttemptSink` wrote."""
+    """Reads what an `AttemptSink` wrote; lines that it has read it does not read again."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / LINES_FILE
         self._steps = StepFiles(directory)
+        self._lines = NO_LINES
 
     def read(self, offset: int, limit_bytes: int) -> Chunk:
         """Return the whole records in about ``limit_bytes`` from ``offset``."""
@@ -144,11 +148,15 @@ class AttemptSource:
 
     def others(self) -> Chunk:
         """Return all records but the steps."""
-        return _chunk(all_lines(self._path))
+        return _chunk(self._all_lines())
 
     def step_blocks(self) -> Iterator[StepBlock]:
         """Yield the steps as columns."""
         return self._steps.blocks()
+
+    def step_tail(self, count: int) -> Iterator[StepBlock]:
+        """Yield the steps as columns, the newest block first."""
+        return self._steps.tail(count)
 
     def first_step_after(self, num_steps: int) -> StepRecord | None:
         """Return the first step stored after so many others, or None."""
@@ -164,8 +172,12 @@ class AttemptSource:
 
     def rewinds(self) -> list[int]:
         """Return for each ``rewind`` event how many steps were stored before it."""
-        lines = all_lines(self._path).lines
+        lines = self._all_lines().lines
         return [line.after for line in lines if isinstance(line.record, EventRecord) and line.record.kind == "rewind"]
+
+    def _all_lines(self) -> Lines:
+        self._lines = all_lines(self._path, self._lines)
+        return self._lines
 
 
 class OldSource:
@@ -189,6 +201,10 @@ class OldSource:
         records = [record for record in _chunk(all_lines(self._path)).records if isinstance(record, StepRecord)]
         if records:
             yield block_of(records)
+
+    def step_tail(self, count: int) -> Iterator[StepBlock]:
+        """Yield the steps as columns."""
+        return self.step_blocks()
 
     def first_step_after(self, num_steps: int) -> StepRecord | None:
         """Return the first step stored after so many others, or None."""
