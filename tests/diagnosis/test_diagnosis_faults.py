@@ -15,7 +15,10 @@ from hypothesis import strategies as st
 from xectool.diagnosis.cause import Diagnosis
 from xectool.diagnosis.evidence import gather
 from xectool.diagnosis.nan_case import nan_cases
+from xectool.diagnosis.nan_state_rules import moment_limit, state_damage
 from xectool.diagnosis.ranking import diagnose
+from xectool.diagnosis.spike_case import spike_cases
+from xectool.runlog.json_lines import DISK, LIMIT
 
 Record = Callable[[Any], Diagnosis]
 few = settings(
@@ -455,6 +458,15 @@ def test_what_the_guards_saw_is_named(record: Record, course: Any, code: str) ->
     assert record(run).causes[0].code == code
 
 
+@pytest.mark.parametrize(("reason", "named"), [(LIMIT, []), (DISK, ["XT-DISK-FULL"])])
+def test_a_record_that_has_taken_its_share_is_no_full_disk(
+    record: Record, course: Any, reason: str, named: list[str]
+) -> None:
+    run = course()
+    run.event(120, "recorder_gap", lost=7, reason=reason)
+    assert roots(record(run)) == named
+
+
 def test_events_that_came_twice_or_never_are_named(record: Record, course: Any) -> None:
     assert record(course(epochs={2: {"events_seen": 640, "duplicates": 320}})).causes[0].code == "XT-DUPLICATE-EVENTS"
     assert record(course(epochs={2: {"events_seen": 311}})).causes[0].code == "XT-EVENTS-MISSING"
@@ -554,3 +566,33 @@ def test_two_independent_faults_are_both_named(record: Record, course: Any, pair
     for code in pair:
         PAIRS[code](run)
     assert sorted(roots(record(run))) == sorted(pair)
+
+
+@pytest.mark.parametrize(("clip_coef", "named"), [(1.0, ""), (0.01, "optimizer moments up to 5e+03")])
+def test_moments_are_judged_by_the_gradients_that_made_them(
+    course: Any, write_run: Callable[[Any], Path], clip_coef: float, named: str
+) -> None:
+    run = course(steps=100, resume_at=60)
+    for number in range(1, 61):
+        run.at(number, grad_norm=100.0, clip_coef=clip_coef)
+    limit = moment_limit(gather(write_run(run)), 60)
+    assert state_damage({"optimizer_absmax": 5e3}, limit) == named
+
+
+@pytest.mark.parametrize(("width", "code"), [(1, "XT-SPIKE-EVENT"), (3, "XT-SPIKE-EVENT"), (60, "XT-NAN-RESUME")])
+def test_a_jump_soon_after_a_resume_that_is_over_at_once_is_no_damaged_state(
+    record: Record, course: Any, width: int, code: str
+) -> None:
+    run = course(steps=160, resume_at=100)
+    run.scale(106, np.full(width, 60.0))
+    assert record(run).causes[0].code == code
+
+
+@pytest.mark.parametrize(("epochs", "in_a_row"), [((2, 3, 4), 3), ((2, 4, 5), 0)])
+def test_what_comes_once_an_epoch_comes_in_every_epoch(
+    course: Any, write_run: Callable[[Any], Path], epochs: tuple[int, ...], in_a_row: int
+) -> None:
+    run = course()
+    for epoch in epochs:
+        run.scale(40 * (epoch - 1) + 20, np.array([60.0]))
+    assert [case.epochs_with_one for case in spike_cases(gather(write_run(run)))] == [in_a_row] * 3

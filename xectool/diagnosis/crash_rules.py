@@ -11,6 +11,7 @@ from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence import Evidence
 from xectool.diagnosis.incidents import number
 from xectool.findings import Severity
+from xectool.runlog.json_lines import LIMIT
 from xectool.runlog.records import EventRecord
 
 _WORKER: Final = re.compile(r"XT-LOADER-(DIED|KILLED|TIMEOUT)|DataLoader worker|[Ww]orker .*(killed|died|exited)")
@@ -52,7 +53,7 @@ class DiskFull(DiagnosisRule):
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Look for refused checkpoints, lost records and too little space."""
         # A record that has taken its share of the disk leaves events out as well; that is no refusal.
-        events = [event for event in evidence.of(*UNSAVED_KINDS) if event.data.get("reason") != "limit"]
+        events = [event for event in evidence.of(*UNSAVED_KINDS) if event.data.get("reason") != LIMIT]
         failure = evidence.failure
         if failure is not None and _DISK.search(failure_text(failure)):
             events = [*events, failure]

@@ -6,14 +6,16 @@ import math
 from typing import Final
 
 from xectool.diagnosis import fixes
+from xectool.diagnosis.evidence import Evidence
 from xectool.diagnosis.incidents import number
 from xectool.diagnosis.nan_case import NanCase
 from xectool.diagnosis.nan_rules import NanRule
+from xectool.diagnosis.statistics import finite
 from xectool.diagnosis.step_case import Weight
 
 LARGEST_MOMENT: Final = 1e6  # AdamW moments are means of gradients and of their squares
 OTHER_WEIGHTS: Final = 5.0  # times the norm of all weights, which a run changes by per cents
-OVER_CLIP: Final = 10.0  # with a clip c they cannot exceed c and c^2; the clip may have been another before the resume
+OVER_LARGEST: Final = 10.0  # gradients of norm g, clipped, leave none above g and g^2; not every step is on record
 
 
 class NanFromGradient(NanRule):
@@ -82,8 +84,7 @@ class NanFromResume(NanRule):
         if not case.after_resume:
             return 0.0, ["no resume came just before"]
         resumed = [event for event in case.evidence.of("resume") if event.step < case.step]
-        data = resumed[-1].data if resumed else {}
-        damage = state_damage(data, float(case.evidence.setting("training.grad_clip", 0.0) or 0.0))
+        damage = state_damage(resumed[-1].data, moment_limit(case.evidence, resumed[-1].step)) if resumed else ""
         if damage:
             return 0.97, [f"the resume at step {resumed[-1].step} loaded {damage}"]
         if case.few_suspects:
@@ -104,12 +105,25 @@ class NanFromResume(NanRule):
         return fixes.continue_from_best(case.evidence, step=case.step)
 
 
-def state_damage(data: object, clip: float, weight_norm_before: float = math.nan) -> str:
+def moment_limit(evidence: Evidence, step: int) -> float:
+    """Return how large the moments of AdamW can be after a step, by the gradients on record, else by the clip.
+
+    The clip of the configuration may be another than that of the steps before: it is often set for the resume.
+    """
+    steps = evidence.steps
+    rows = steps.good_rows
+    rows = rows[(steps["step"][rows] <= step) & (steps["skipped"][rows] == 0)]
+    taken = finite(steps["grad_norm"][rows] * steps["clip_coef"][rows])
+    largest = float(taken.max()) if taken.size else float(evidence.setting("training.grad_clip", 0.0) or 0.0)
+    return OVER_LARGEST * max(1.0, largest, largest**2) if largest > 0 else LARGEST_MOMENT
+
+
+def state_damage(data: object, largest_moment: float, weight_norm_before: float = math.nan) -> str:
     """Return what is wrong with the state that a ``resume`` event describes, or an empty string.
 
     Args:
         data: What the event says.
-        clip: ``training.grad_clip``; 0 where nothing is clipped.
+        largest_moment: What no moment of the optimizer can exceed.
         weight_norm_before: Norm of all weights some steps earlier, or NaN.
     """
     if not isinstance(data, dict):
@@ -124,7 +138,6 @@ def state_damage(data: object, clip: float, weight_norm_before: float = math.nan
     if norm > OTHER_WEIGHTS * weight_norm_before:
         return f"weights of norm {norm:.4g}, {norm / weight_norm_before:.3g} times that of the steps before"
     largest = number(data.get("optimizer_absmax"))
-    limit = OVER_CLIP * max(1.0, clip, clip**2) if clip > 0 else LARGEST_MOMENT
-    if not math.isnan(largest) and largest > limit:
+    if largest > largest_moment:
         return f"optimizer moments up to {largest:.3g}"
     return ""

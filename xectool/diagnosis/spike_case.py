@@ -251,6 +251,7 @@ def _level(evidence: Evidence, rows: NDArray[np.intp], at_start: bool) -> float:
 
 
 def _epochs_with_one(steps: StepHistory, high: NDArray[np.intp]) -> int:
-    """Return the number of epochs with one spike, where no epoch has more."""
+    """Return the number of epochs with one spike each, where none has more and none between them has none."""
     counts = Counter(steps["epoch"][high].tolist())
-    return len(counts) if counts and max(counts.values()) == 1 else 0
+    one_each = bool(counts) and max(counts.values()) == 1
+    return len(counts) if one_each and max(counts) - min(counts) == len(counts) - 1 else 0

@@ -10,7 +10,7 @@ from xectool.diagnosis.cause import Opinion
 from xectool.diagnosis.evidence import Evidence
 from xectool.diagnosis.growth import HIGH_LR, LARGEST_INPUT, LOOK_BACK, LR_JUMP
 from xectool.diagnosis.incidents import number
-from xectool.diagnosis.nan_state_rules import state_damage
+from xectool.diagnosis.nan_state_rules import moment_limit, state_damage
 from xectool.diagnosis.spike_case import SPIKE_FACTOR, SpikeCase, from_a_tail, spike_cases
 from xectool.diagnosis.step_case import CaseRule, Weight
 from xectool.findings import Severity
@@ -75,7 +75,7 @@ class SpikeFromEvent(SpikeRule):
         if triage.top_share >= 0.5 and triage.top_ratio >= SPIKE_FACTOR and not lasts:
             return 0.9, [f"one event makes {triage.top_share:.0%} of the loss of its batch"]
         if case.epochs_with_one >= _ONCE_AN_EPOCH:
-            return 0.85, [f"once in each of {case.epochs_with_one} epochs, as an event comes back"]
+            return 0.85, [f"once in each of {case.epochs_with_one} epochs in a row, as an event comes back"]
         if case.duration <= _NARROW:
             return (0.78 if case.recovered else 0.65), ["the steps just before were calm, and it came in one step"]
         return 0.45, [f"it lasted {case.duration} steps"]
@@ -180,13 +180,18 @@ class SpikeFromResume(SpikeRule):
             return 0.0, ["no resume came just before"]
         if case.before.lr_jump >= LR_JUMP:
             return 0.3, ["the rate rose at the resume as well"]
-        clip = float(case.evidence.setting("training.grad_clip", 0.0) or 0.0)
-        damage = state_damage(case.resume.data, clip, case.weight_norm_before) if case.resume is not None else ""
+        damage = self._damage(case)
         if damage:
             return 0.97, [f"the resume loaded {damage}"]
-        if case.width <= 1 and case.recovered:
+        if case.width <= _NARROW and case.recovered:
             return 0.35, [f"{since} steps after a resume, but over at once"]
         return 0.87, [f"it began {since} steps after a resume; the steps before the resume were calm"]
+
+    def _damage(self, case: SpikeCase) -> str:
+        resume = case.resume
+        if resume is None:
+            return ""
+        return state_damage(resume.data, moment_limit(case.evidence, resume.step), case.weight_norm_before)
 
     def with_triage(self, case: SpikeCase, own: float) -> float:
         """Return the own weight: the look at the events knows nothing of resumes, and sees what the state has done."""
