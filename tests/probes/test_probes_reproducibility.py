@@ -14,6 +14,7 @@ from torch import nn
 from xectool import engine
 from xectool.config.load import load_config
 from xectool.data.loader import EventLoader
+from xectool.errors import WorldError
 from xectool.probes import reproducibility
 from xectool.probes.op_digests import Entry
 from xectool.probes.reproducibility import WITHIN, Difference, first_difference
@@ -137,13 +138,15 @@ def test_the_setting_that_is_named_was_tried_in_fresh_processes(
     line, threads, cure = SETTINGS[fault]
     (tmp_path / "sitecustomize.py").write_text(PATCH.format(line=line))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    result = engine.diagnose.reproducibility(write_config(), steps=1, threads=threads, device="cpu")
+    own = ["training.epochs=3"]
+    result = engine.diagnose.reproducibility(write_config(), overrides=own, steps=1, threads=threads, device="cpu")
     assert not result.identical
     assert result.first_difference is not None
     assert result.first_difference.op == "add"
     assert result.cure == cure
     assert result.findings[0].code == "XT-NOT-REPRODUCIBLE"
     assert cure in result.findings[0].fix
+    assert "--set training.epochs=3" in result.findings[0].fix
 
 
 @pytest.mark.slow
@@ -153,6 +156,15 @@ def test_a_sound_training_is_the_same_in_fresh_processes(write_config: Callable[
     assert result.first_difference is None
     assert result.findings == ()
     assert result.compared > 100
+
+
+def test_a_run_that_takes_too_long_is_an_error_with_a_shorter_one(
+    write_config: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reproducibility, "TIMEOUT_S", 0.01)
+    with pytest.raises(WorldError, match="not done after") as caught:
+        engine.diagnose.reproducibility(write_config(), device="cpu")
+    assert "--steps 1" in caught.value.fix
 
 
 def test_where_no_setting_helps_all_that_were_tried_are_told(

@@ -157,14 +157,21 @@ def _candidates(
 
 def _ask(request: Request) -> tuple[list[Steps], int]:
     """Return the runs of a request in a fresh process, and its threads."""
-    process = subprocess.run(
-        [sys.executable, "-m", "xectool.probes.short_run"],
-        input=json.dumps(asdict(request)),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    try:
+        process = subprocess.run(
+            [sys.executable, "-m", "xectool.probes.short_run"],
+            input=json.dumps(asdict(request)),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise WorldError(
+            f"{request.runs} short runs of {request.steps} steps are not done after {TIMEOUT_S:g} s",
+            where="python -m xectool.probes.short_run",
+            fix="--steps 1 --set data.batch_size=8",
+        ) from None
     if process.returncode:
         raise WorldError(
             f"the process of a short run ended with {process.returncode}: {_last_line(process.stderr)}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,7 @@ def reproducibility(
     path = path / CONFIG_FILE if path.is_dir() else path
     loaded = load_config(path, overrides).config
     found = probe(loaded, str(path), device, steps, threads)
+    command = " ".join([shlex.quote(str(path)), *(f"--set {shlex.quote(setting)}" for setting in overrides)])
     cure = next((cure.setting for cure in found.cures if cure.identical), "")
     notes = ["steps are run eager, whatever training.compile says"] if loaded.training.compile != "none" else []
     return ReproducibilityResult(
@@ -86,11 +88,11 @@ def reproducibility(
         compared=found.compared,
         threads=found.threads,
         notes=tuple(notes),
-        findings=() if found.difference is None else (_finding(found, found.difference, cure, str(path)),),
+        findings=() if found.difference is None else (_finding(found, found.difference, cure, command),),
     )
 
 
-def _finding(found: Reproducibility, difference: Difference, cure: str, path: str) -> Finding:
+def _finding(found: Reproducibility, difference: Difference, cure: str, command: str) -> Finding:
     module = difference.module or "the network itself"
     evidence = [f"sums of its result: {difference.first or 'none'} and {difference.second or 'none'}"]
     evidence += [
@@ -99,7 +101,7 @@ def _finding(found: Reproducibility, difference: Difference, cure: str, path: st
     ]
     if not cure:
         evidence.append("no setting ends it: random numbers are drawn outside the stream of the batch, or time enters")
-    line = f"{cure} xectool train {path}" if not cure.startswith("--set") else f"xectool train {path} {cure}"
+    line = f"xectool train {command} {cure}" if cure.startswith("--set") else f"{cure} xectool train {command}"
     return Finding(
         "XT-NOT-REPRODUCIBLE",
         Severity.ERROR,
