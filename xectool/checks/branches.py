@@ -98,7 +98,8 @@ def _trouble(file: EventFile, others: Mapping[str, BranchFacts], wanted: Wanted)
         fix = f"{hint} --set {wanted.option}={close or 'NAME'}".strip()
         return Trouble("DAT-04", _CODES["missing"], problem, where, fix)
     try:
-        found = file.first_width(wanted.name) if file.num_entries else wanted.width
+        width = file.column(wanted.name).width
+        found = file.first_width(wanted.name) if file.num_entries else wanted.width if width is None else width
     except DataFileError as error:
         # objects and strings are of a wrong type; a first basket that cannot be read is damage
         return Trouble.of("DAT-02" if error.code == "XT-DATA-DAMAGED" else "DAT-04", error)

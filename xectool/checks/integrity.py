@@ -16,7 +16,7 @@ import xxhash
 from xectool.checks.facts import BranchFacts, FileFacts, Trouble
 from xectool.rootio.columns import READ_ERRORS
 from xectool.rootio.files import is_remote
-from xectool.rootio.inflate import inflate_range
+from xectool.rootio.inflate import BLOCK_BYTES, inflate_range
 from xectool.rootio.source import LocalSource
 
 _COPY = "copy the file again and compare its checksum, or take it out of the list"
@@ -111,15 +111,17 @@ def check_basket(raw: bytes, branch: BranchFacts, row: int, inflate: bool) -> st
         return f"the basket holds {data_bytes} bytes for {num_entries} entries of {branch.value_bytes} bytes"
     if not inflate:
         return ""
-    body = memoryview(raw)[key_bytes:]
-    if len(body) != object_bytes:
-        body = memoryview(inflate_range(body, 0, object_bytes)).cast("B")
-    return _offsets_reason(body, data_bytes, num_entries, key_bytes)
+    body, end = memoryview(raw)[key_bytes:], min(object_bytes, data_bytes + 4 * (num_entries + 1))
+    if len(body) == object_bytes:
+        return _offsets_reason(body[data_bytes:end], data_bytes, num_entries, key_bytes)
+    for start in range(0, object_bytes, BLOCK_BYTES):  # not at once: a few bytes may claim to be gigabytes
+        inflate_range(body, start, min(start + BLOCK_BYTES, object_bytes))
+    tail = memoryview(inflate_range(body, data_bytes, end)).cast("B")
+    return _offsets_reason(tail, data_bytes, num_entries, key_bytes)
 
 
-def _offsets_reason(body: memoryview, data_bytes: int, num_entries: int, key_bytes: int) -> str:
+def _offsets_reason(tail: memoryview, data_bytes: int, num_entries: int, key_bytes: int) -> str:
     """Return what is wrong with the table of entry offsets that follows entries of varying length."""
-    tail = body[data_bytes:]
     if len(tail) < 4 * (num_entries + 1):
         return ""
     words: np.ndarray[Any, Any] = np.frombuffer(tail[: len(tail) // 4 * 4], ">i4")

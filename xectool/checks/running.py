@@ -144,7 +144,8 @@ def _digests(sample: Sample, how: Inspection) -> list[Path]:
 def repeated_events(sample: Sample, how: Inspection) -> tuple[Repeated, Repeated]:
     """Return events whose numbers occur twice, and events whose photons do under other numbers."""
     readable = _numbered(sample)
-    repeated = find_repeated(partial(number_stream, readable, how.settings.data), sample.num_events)
+    numbers = sum(facts.num_entries for facts in readable)
+    repeated = find_repeated(partial(number_stream, readable, how.settings.data), numbers)
     copies = find_repeated(lambda: iter(sample.contents), sample.scanned)
     if repeated.count:
         # the same event twice is told of once
@@ -160,7 +161,7 @@ def _known(path: str, entry: int, repeated: Repeated) -> bool:
 def _numbered(sample: Sample) -> list[FileFacts]:
     """Return the files whose run and event numbers can be read."""
     damaged = {trouble.where for trouble in sample.troubles if trouble.check == "DAT-05"}
-    return [facts for facts in sample.files if facts.opened and facts.num_entries and facts.where not in damaged]
+    return [facts for facts in sample.files if facts.where in sample.numbered - damaged and facts.num_entries]
 
 
 def shared_events(sample: Sample, other: Sample, how: Inspection) -> tuple[Repeated, tuple[str, ...]]:

@@ -45,6 +45,7 @@ class Sample:
         events: Some events, kept.
         targets: Truth by task.
         contents: Hashes of the photons of the events whose values were read.
+        numbered: Files whose run and event numbers can be read, by path and tree.
         scanned: Events whose values were read.
         seconds: Time that took.
         angle_gaps: Events whose angle and direction vector disagree, the largest difference, and where.
@@ -58,6 +59,7 @@ class Sample:
     events: EventReservoir = field(default_factory=EventReservoir)
     targets: dict[str, TargetScan] = field(default_factory=dict)
     contents: list[IdentityBlock] = field(default_factory=list)
+    numbered: set[str] = field(default_factory=set)
     scanned: int = 0
     seconds: float = 0.0
     angle_gaps: tuple[int, float, str] = (0, 0.0, "")
@@ -158,6 +160,8 @@ class SampleScan:
                 for start, rows in read_small(file, branch, 1, np.int64, self._failed):
                     values[start : start + len(rows)] = rows[:, 0]
             found.append(values)
+        if {data.run_branch, data.event_branch} <= verdict.usable:
+            self.sample.numbered.add(file.where)
         lonely = lonely_numbers(found[0])
         if 0 < len(lonely) <= _FEW:
             self._failed(_lonely_trouble(file, data.run_branch, found[0], int(lonely[0])))

@@ -10,7 +10,14 @@ from typing import Any, Protocol
 import numpy as np
 import uproot
 
-from xectool.rootio.inflate import BLOCK_BYTES, HEADER_BYTES, INFLATE_ERRORS, inflate_range, packed_bytes
+from xectool.rootio.inflate import (
+    BLOCK_BYTES,
+    HEADER_BYTES,
+    INFLATE_ERRORS,
+    MOST_GROWTH,
+    inflate_range,
+    packed_bytes,
+)
 from xectool.rootio.source import ByteSource
 from xectool.rootio.stages import DECOMPRESS, READ, timed
 
@@ -96,6 +103,18 @@ class BasketColumn:
         self._seeks = np.asarray(branch.member("fBasketSeek"))[:num_free]
         self._sizes = np.asarray(branch.member("fBasketBytes"))[:num_free]
         self._large: dict[int, _LargeBasket] = {}
+
+    def require_counts(self) -> None:
+        """Check that no basket has entries of more bytes than its own can become.
+
+        Raises:
+            ValueError: One has.
+        """
+        needed = np.diff(self._offsets)[: len(self._sizes)] * self._entry_bytes
+        wrong = np.flatnonzero(needed > MOST_GROWTH * self._sizes.astype(np.int64))
+        if len(wrong):
+            stored, claimed = int(self._sizes[wrong[0]]), int(needed[wrong[0]])
+            raise ValueError(f"a basket of {stored} bytes claims to hold {claimed}")
 
     def boundaries(self) -> list[int]:
         """Return the entries at which baskets start, and the end."""

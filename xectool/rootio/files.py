@@ -7,16 +7,15 @@ import os
 import re
 import stat
 import struct
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import cramjam
 import uproot
 
 from xectool.errors import DataFileError, did_you_mean, nearest
+from xectool.rootio.inflate import INFLATE_ERRORS, require_bounded
 
 _TREE_SUFFIX = re.compile(r"^(?P<file>.+\.root):(?P<tree>[^:/\\]+)$")
 _REMOTE = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -24,11 +23,10 @@ _COPY_AGAIN = "copy the file again and compare its checksum, or take it out of t
 
 # What uproot raises on broken metadata; a file of random bytes reaches each of these.
 OPEN_ERRORS = (
+    *INFLATE_ERRORS,
     OSError,
-    ValueError,
     KeyError,
     IndexError,
-    EOFError,
     AttributeError,
     TypeError,
     AssertionError,
@@ -36,11 +34,21 @@ OPEN_ERRORS = (
     RecursionError,
     OverflowError,
     struct.error,
-    zlib.error,
     aiohttp.ClientError,
-    cramjam.DecompressionError,
     uproot.DeserializationError,
 )
+
+
+def _require_bounded(**block: Any) -> None:
+    """Refuse what uproot is about to inflate where a few bytes would become very many."""
+    if block["num_blocks"]:
+        return
+    begin, size = block["cursor"].index, block["compressed_bytes"]
+    raw = block["chunk"].get(begin, begin + size, block["cursor"], block["context"])
+    require_bounded(memoryview(raw), block["uncompressed_bytes"])
+
+
+uproot.compression.decompress.hook_before_block = _require_bounded
 
 
 def is_remote(path: str) -> bool:

@@ -21,8 +21,16 @@ import xxhash
 HEADER_BYTES = 9
 # ROOT cuts what it compresses into blocks of so many bytes; only the last one is shorter.
 BLOCK_BYTES = 0xFFFFFF
+# What XZ may take for its dictionary; that of its highest level is half as large.
+_XZ_BYTES = 1 << 27
 # Of a block of which less is wanted only the beginning is inflated, which is slower for each byte.
 _PREFIX_SHARE = 0.4
+
+# What is too much for the few bytes it is claimed of, and how much a byte can become at most.
+_LARGEST_BYTES, _LARGEST_RATIO = 1 << 28, 1000
+_GROWTH = {b"ZL": 1032, b"XZ": 7100, b"ZS": 33_000}
+MOST_GROWTH = 33_000
+"""Bytes that one byte becomes at most, whatever the algorithm."""
 
 _own = threading.local()
 
@@ -84,6 +92,27 @@ def packed_bytes(header: bytes) -> tuple[int, int]:
     return HEADER_BYTES + packed, size
 
 
+def require_bounded(view: memoryview, num_bytes: int) -> None:
+    """Check that a row of compressed blocks inflates to what it says, before a library that does not ask inflates it.
+
+    Args:
+        view: The blocks.
+        num_bytes: What they should inflate to together.
+
+    Raises:
+        ValueError: One inflates to something else, or a few bytes claim to be very many.
+    """
+    if num_bytes > _LARGEST_BYTES and num_bytes > _LARGEST_RATIO * len(view):
+        raise ValueError(f"{len(view)} compressed bytes claim to hold {num_bytes}")
+    offset = 0
+    while offset < len(view):
+        algorithm, packed, size = _block_header(view, offset)
+        offset += HEADER_BYTES
+        if packed * _GROWTH.get(algorithm, 1) > _LARGEST_BYTES:
+            _inflate_block(algorithm, view[offset : offset + packed], size, size)
+        offset += packed
+
+
 def _blocks_until(view: memoryview, stop: int) -> Iterator[tuple[int, bytes, memoryview, int]]:
     """Yield the blocks before ``stop``: first uncompressed byte, algorithm, compressed bytes, uncompressed size."""
     position = offset = 0
@@ -122,9 +151,10 @@ def _inflate_block(algorithm: bytes, data: memoryview, size: int, wanted: int) -
     elif algorithm == b"L4":
         block = _inflate_lz4(data, size)
     elif algorithm == b"ZS":
-        block = cramjam.zstd.decompress(data, output_len=size)
+        block = np.empty(size, np.uint8)  # a buffer ends it; without, a block inflates to whatever it holds
+        block = block[: cramjam.zstd.decompress_into(data, block.data)]
     elif algorithm == b"XZ":
-        block = lzma.decompress(data)
+        block = _inflate_xz(data, size)
     elif algorithm == b"CS":
         block = deflate.deflate_decompress(data, size)
     else:
@@ -147,6 +177,15 @@ def _inflate_into(algorithm: bytes, data: memoryview, wanted: int, out: npt.NDAr
         return
     if found != len(out):
         raise ValueError(f"a compressed block holds {found} bytes where its header says {len(out)}")
+
+
+def _inflate_xz(data: memoryview, size: int) -> bytes:
+    """Return at most one byte more than ``size``, whatever the data inflate to."""
+    decoder = lzma.LZMADecompressor(memlimit=_XZ_BYTES)
+    block = decoder.decompress(data, size + 1)
+    if len(block) == size and not decoder.eof:
+        raise EOFError("the compressed data ends early")
+    return block
 
 
 def _check_lz4(data: memoryview) -> None:

@@ -9,11 +9,13 @@ import numpy as np
 import xxhash
 
 from xectool.rootio.columns import READ_ERRORS, Array, Column, DamagedRangeError, check_lengths
-from xectool.rootio.inflate import inflate_range
+from xectool.rootio.inflate import MOST_GROWTH, inflate_range
 from xectool.rootio.source import ByteSource
 from xectool.rootio.stages import DECOMPRESS, READ, timed
 
 _CHECKSUM_BYTES = 8
+# ROOT's pages have a megabyte at most; one beyond this is damage.
+_LARGEST_BYTES = 1 << 28
 # ROOT's field kinds that end in one column of numbers.
 _LEAF, _COLLECTION = 0, 1
 
@@ -43,6 +45,31 @@ class PageColumn:
             (int(cluster.num_first_entry), int(cluster.num_first_entry + cluster.num_entries))
             for cluster in ntuple.cluster_summaries
         ]
+
+    def require_counts(self) -> None:
+        """Check that clusters follow each other and that their pages hold as many numbers as their entries have.
+
+        Raises:
+            ValueError: Summaries and pages disagree.
+        """
+        expected = 0
+        for cluster, (first, end) in enumerate(self._clusters):
+            if first != expected or end < first:
+                raise ValueError(f"cluster {cluster} starts at entry {first}, and {expected} lie before it")
+            expected = end
+            column = self._value_column if self._offset_column is None else self._offset_column
+            pages = self._ntuple.page_link_list[cluster][column].pages
+            for page in pages:
+                self._require_size(page, page.num_elements * self.dtype.itemsize)
+            found = sum(int(page.num_elements) for page in pages)
+            wanted = (end - first) * (self.width if self.width is not None else 1)
+            if pages and found != wanted:  # none where the field came later, or has another encoding here
+                raise ValueError(f"the pages of cluster {cluster} hold {found} numbers instead of {wanted}")
+
+    @staticmethod
+    def _require_size(page: Any, num_bytes: int) -> None:
+        if not 0 <= num_bytes <= min(_LARGEST_BYTES, MOST_GROWTH * int(page.locator.num_bytes)):
+            raise ValueError(f"a page of {page.locator.num_bytes} bytes claims to hold {num_bytes}")
 
     def boundaries(self) -> list[int]:
         """Return the entries at which clusters start, and the end."""
@@ -96,8 +123,10 @@ class PageColumn:
         return int(starts[low])
 
     def _vector_ends(self, cluster: int) -> Array:
-        ends = timed(DECOMPRESS, self._ntuple.read_cluster_range, self._offset_column, cluster, cluster + 1)
         first, end = self._clusters[cluster]
+        for page in self._ntuple.page_link_list[cluster][self._offset_column].pages:
+            self._require_size(page, 8 * page.num_elements)
+        ends = timed(DECOMPRESS, self._ntuple.read_cluster_range, self._offset_column, cluster, cluster + 1)
         return np.asarray(ends[len(ends) - (end - first) :], dtype=np.int64)
 
     def _read_elements(self, cluster: int, offset: int, target: Array) -> None:

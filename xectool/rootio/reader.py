@@ -9,9 +9,17 @@ from typing import Any
 import numpy as np
 
 from xectool.errors import DataFileError, did_you_mean, nearest
-from xectool.rootio.columns import READ_ERRORS, Array, Column, DamagedRangeError, WrongLengthError, tree_column
+from xectool.rootio.columns import (
+    READ_ERRORS,
+    Array,
+    BasketColumn,
+    Column,
+    DamagedRangeError,
+    WrongLengthError,
+    tree_column,
+)
 from xectool.rootio.files import OPEN_ERRORS, cannot_open, is_remote, open_tree, split_tree
-from xectool.rootio.pages import FieldIndex, ntuple_column
+from xectool.rootio.pages import FieldIndex, PageColumn, ntuple_column
 from xectool.rootio.source import ByteSource, LocalSource, RemoteSource
 from xectool.rootio.stages import OPEN, timed
 from xectool.rootio.writer import BranchSpec
@@ -184,6 +192,8 @@ class EventFile:
         try:
             column, kind = self._make_column(branch)
             num_entries = column.boundaries()[-1] if column is not None else self.num_entries
+            if isinstance(column, BasketColumn | PageColumn):
+                column.require_counts()
         except OPEN_ERRORS as error:
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             raise self._damaged(branch, DamagedRangeError(0, self.num_entries, reason)) from error
