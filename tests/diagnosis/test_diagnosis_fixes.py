@@ -178,3 +178,15 @@ def test_a_checkpoint_newer_than_the_fault_is_not_gone_back_to(course: Any, writ
     assert "checkpoint_epoch_2.pt" in fix
     (place / "checkpoint_epoch_2.pt").unlink()
     assert "--resume" not in diagnose(gather(place)).causes[0].fix
+
+
+@pytest.mark.parametrize(("own", "advised"), [(1.0, "0.5"), (0.1, "0.1"), (0, "0.5")])
+def test_advice_never_raises_the_limit_of_the_gradient_norm(
+    course: Any, write_run: Write, own: float, advised: str
+) -> None:
+    run = course(config={"training": {"grad_clip": own}})
+    growth = 1.25 ** np.arange(1, 41)
+    run.scale(100, growth, growth)
+    found = diagnose(gather(write_run(run)))
+    fix = next(cause.fix for cause in found.causes if cause.code == "XT-SPIKE-LR")
+    assert f"training.grad_clip={advised}" in fix.split()

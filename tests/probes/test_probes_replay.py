@@ -64,11 +64,16 @@ def test_other_kinds_with_accumulation_come_again(write_config: Write, kind: str
 def test_run_from_a_resumed_checkpoint_comes_again(write_config: Write) -> None:
     config = write_config(checkpoint={"save_interval": 1}, training={"epochs": 1, "lr": 1e-3})
     run = Path(engine.train(config).run_dir)
-    engine.train(config, overrides=["training.epochs=2"], resume="auto")
+    engine.train(config, overrides=["training.epochs=2", "training.grad_clip=0.01"], resume="auto")
     result = engine.diagnose.replay(run, 6)
     assert result.reproduced
     assert result.state.endswith("checkpoint_epoch_1.pt")
     assert result.replayed_steps == 1
+    assert engine.diagnose.replay(run, 3).reproduced  # with the limit of the first attempt
+    (run / "checkpoint_epoch_1.pt").unlink()
+    lost = engine.diagnose.replay(run, 3)
+    assert not lost.reproduced
+    assert any("configuration" in line for line in lost.differences)
 
 
 def test_what_differs_is_said_when_a_step_does_not_come_again(write_config: Write) -> None:

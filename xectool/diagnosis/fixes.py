@@ -98,6 +98,12 @@ def lower_lr(evidence: Evidence, lr: float) -> str:
     return f"training.lr={plausible_lr(evidence, now / LR_DIVISOR):g}"
 
 
+def lower_clip(evidence: Evidence) -> float:
+    """Return the limit of the gradient norm to recover with, which is never above that of the run."""
+    own = evidence.setting("training.grad_clip")
+    return min(RECOVERY_CLIP, float(own)) if isinstance(own, int | float) and own > 0 else RECOVERY_CLIP
+
+
 def plausible_lr(evidence: Evidence, lr: float) -> float:
     """Return a learning rate, or the default of the kind where AdamW cannot take it."""
     if not lr < LARGEST_LR:

@@ -144,7 +144,7 @@ def _changes(evidence: Evidence, causes: tuple[Cause, ...]) -> dict[str, Any]:
         return found
     if codes & {"XT-NAN-LR", "XT-SPIKE-LR", "XT-SPIKE-EVENT", "XT-NAN-RESUME", "XT-NAN-WEIGHTS"} and lr:
         found["training.lr"] = float(f"{fixes.plausible_lr(evidence, float(lr) / LR_FACTOR):.4g}")
-        found["training.grad_clip"] = fixes.RECOVERY_CLIP
+        found["training.grad_clip"] = fixes.lower_clip(evidence)
     if "XT-SPIKE-RESTART" in codes:
         found["training.lr_scheduler"] = "cosine"
     if "XT-AMP-OVERFLOW" in codes:

@@ -121,7 +121,7 @@ class SpikeFromLearningRate(SpikeRule):
     def fix(self, case: SpikeCase) -> str:
         """Return the run from the best checkpoint with a tenth of the rate and half the clip."""
         lr = fixes.lower_lr(case.evidence, case.before.lr)
-        clip = f"training.grad_clip={fixes.RECOVERY_CLIP}"
+        clip = f"training.grad_clip={fixes.lower_clip(case.evidence):g}"
         return fixes.continue_from_best(case.evidence, lr, clip, step=case.step, name="lower-lr")
 
 

@@ -17,19 +17,16 @@ PACKAGES = ("torch", "numpy")
 MACHINE_KEYS = ("cpu", "architecture")
 
 
-def recorded_threads(manifest: Mapping[str, Any]) -> int | None:
-    """Return how many threads the run computed with; sums over threads depend on it."""
-    attempts = manifest.get("attempts", [])
-    found = attempts[-1].get("extra", {}).get("threads") if attempts else None
+def recorded_threads(entry: Mapping[str, Any]) -> int | None:
+    """Return how many threads an attempt computed with, by the manifest; sums over threads depend on it."""
+    found = entry.get("extra", {}).get("threads")
     return int(found) if found else None
 
 
-def differences(manifest: Mapping[str, Any], parts: RunParts) -> list[str]:
-    """Return one sentence for each circumstance that differs from the newest attempt of a run."""
-    attempts = manifest.get("attempts", [])
-    if not attempts:
+def differences(entry: Mapping[str, Any], parts: RunParts) -> list[str]:
+    """Return one sentence for each circumstance that differs from that of an attempt, by its entry in the manifest."""
+    if not entry:
         return ["the run has no manifest, so its machine and versions are not known"]
-    entry = attempts[-1]
     pairs: dict[str, tuple[Any, Any]] = {
         f"version of {name}": (entry["versions"].get(name), now) for name, now in _versions().items()
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterator
@@ -12,9 +13,10 @@ from typing import Any
 
 from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
-from xectool.config.load import load_config
+from xectool.config.load import config_from_dict, load_config
 from xectool.config.root import RunConfig
 from xectool.errors import CheckpointError, UsageError
+from xectool.runlog.manifest import config_digest, read_manifest
 from xectool.runlog.reader import Lineage, RunReader
 from xectool.runlog.records import EventRecord, StepRecord
 from xectool.training.quarantine import FILE_NAME as QUARANTINE_FILE
@@ -75,11 +77,27 @@ class RunHistory:
                 where=str(path),
                 fix="give the configuration it was trained with",
             )
-        config = load_config(path).config
-        starts = [event for event in self.events if event.kind == "run_start"]
-        ranks = int(starts[-1].data.get("world_size", 1)) if starts else 1
-        data = config.data.model_copy(update={"batch_size": ranks * config.data.batch_size})
-        return config if ranks == 1 else config.model_copy(update={"data": data})
+        return self._of_all_ranks(load_config(path).config, max(self.lineage.limits))
+
+    def config_at(self, step: int) -> RunConfig:
+        """Return the configuration a step was taken with; the newest where no checkpoint of its attempt is left."""
+        attempt = self.attempt_of(step)
+        if attempt == max(self.lineage.limits):
+            return self.config
+        digest = self.entry_of(step).get("config_sha256")
+        for _, checkpoint in self._checkpoints():
+            if config_digest(checkpoint.meta["config"]) == digest:
+                return self._of_all_ranks(config_from_dict(checkpoint.config, str(self.run_dir)), attempt)
+        return self.config
+
+    def attempt_of(self, step: int) -> int:
+        """Return the attempt that took a step."""
+        return min(number for number, limit in self.lineage.limits.items() if step <= limit)
+
+    def entry_of(self, step: int) -> dict[str, Any]:
+        """Return what the manifest says of the attempt that took a step; empty where it says nothing."""
+        entries, attempt = read_manifest(self.run_dir).get("attempts", []), self.attempt_of(step)
+        return next((dict(entry) for entry in entries if entry["attempt"] == attempt), {})
 
     @cached_property
     def events(self) -> list[EventRecord]:
@@ -175,11 +193,7 @@ class RunHistory:
         That is a full checkpoint of an earlier step that the run did not abandon; the weights of the seed without one.
         """
         best = SavedState(0)
-        for path in sorted(self.run_dir.glob("*.pt")):
-            try:
-                checkpoint = store.load(path)
-            except CheckpointError:
-                continue
+        for path, checkpoint in self._checkpoints():
             if best.step < checkpoint.step < step and checkpoint.training and not self._abandoned(checkpoint):
                 best = SavedState(checkpoint.step, path, checkpoint)
         return best
@@ -191,6 +205,20 @@ class RunHistory:
             return store.load(path) if path.is_file() else None
         except CheckpointError:
             return None
+
+    def _checkpoints(self) -> Iterator[tuple[Path, Checkpoint]]:
+        """Yield the checkpoints of the run that can be read."""
+        for path in sorted(self.run_dir.glob("*.pt")):
+            with contextlib.suppress(CheckpointError):
+                yield path, store.load(path)
+
+    def _of_all_ranks(self, config: RunConfig, attempt: int) -> RunConfig:
+        """Return a configuration with the batch of all ranks of an attempt."""
+        tagged = self.reader.tagged_events()
+        starts = [event for number, event in tagged if event.kind == "run_start" and number == attempt]
+        ranks = int(starts[-1].data.get("world_size", 1)) if starts else 1
+        data = config.data.model_copy(update={"batch_size": ranks * config.data.batch_size})
+        return config if ranks == 1 else config.model_copy(update={"data": data})
 
     def _taken_over(self, number: int) -> bool:
         """Return whether every later start of the run began with what this event had changed."""

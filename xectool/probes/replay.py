@@ -55,7 +55,7 @@ class Replay:
     def __init__(self, history: RunHistory, step: int, device: str | None = None) -> None:
         self.history = history
         self.state: SavedState = history.state_before(step)
-        config = history.config
+        config = history.config_at(step)
         if self.state.path is None and config.checkpoint.init_from:
             raise UsageError(
                 f"the run started from other weights and keeps no checkpoint before step {step}",

@@ -208,15 +208,15 @@ def _of_step(
     if exact:
         replay.run_until(step - 1)
         note = f"the weights before step {step}: {steps} steps run again from {state.path or 'the seed'}"
+    config = replay.parts.config
     window = window or tuple(replay.next_window() if exact else history_window(replay, step))
     bench = replay.bench()
     if not exact:
         place = checkpoint or state.path
-        bench = build_bench(history.config, eager(history.config, device), store.load(place) if place else None)
+        bench = build_bench(config, eager(config, device), store.load(place) if place else None)
         note = f"the weights of {place or 'the seed'}, not those of step {step}: {steps} steps lie between"
     elif step > 1:
         bench = replace(bench, fresh=lambda: build_bench(bench.config, bench.execution))
-    config = history.config
     bench = replace(bench, config=config, channel_dropout=config.training.channel_dropout_rate)
     files = _paths(replay.parts.train_loader.source)
     trained_on = exact and steps > 0

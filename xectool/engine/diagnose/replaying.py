@@ -17,7 +17,6 @@ from xectool.probes.counterfactuals import LOWER_RATE_STEPS, Counterfactual, Jud
 from xectool.probes.history import RunHistory, loss_median
 from xectool.probes.module_stats import ModuleStats, step_stats
 from xectool.probes.replay import Moment, Replay, is_reproduced
-from xectool.runlog.manifest import read_manifest
 from xectool.runlog.records import StepRecord
 from xectool.training.progress import NullObserver, Observer
 from xectool.training.step import StepResult
@@ -108,15 +107,15 @@ def replay(
     watching = observer or NullObserver()
     history = RunHistory(run)
     record = history.require_step(step)
-    manifest = read_manifest(history.run_dir)
+    entry = history.entry_of(step)
     threads = torch.get_num_threads()
-    torch.set_num_threads(recorded_threads(manifest) or threads)
+    torch.set_num_threads(recorded_threads(entry) or threads)
     try:
         again = Replay(history, step, device)
         if again.cost > FAR_STEPS:
             watching.message(f"{again.cost} steps are run again from {again.state.path or 'the seed'}")
         try:
-            return _Session(history, again, record).result(manifest, with_counterfactuals)
+            return _Session(history, again, record).result(entry, with_counterfactuals)
         finally:
             again.close()
     finally:
@@ -131,7 +130,7 @@ class _Session:
     again: Replay
     record: StepRecord
 
-    def result(self, manifest: dict[str, Any], with_counterfactuals: bool) -> ReplayResult:
+    def result(self, entry: dict[str, Any], with_counterfactuals: bool) -> ReplayResult:
         again, step = self.again, self.record.step
         cost = again.cost
         again.run_until(max(again.step, step - 1 - LOWER_RATE_STEPS))
@@ -151,7 +150,7 @@ class _Session:
         if with_counterfactuals:
             situation = self._situation(window, rows, early)
             found = counterfactuals(again, situation, judge)
-        changed = () if same else tuple(differences(manifest, again.parts))
+        changed = () if same else tuple(differences(entry, again.parts))
         return self._answer(result, (same, healthy, cost), (rows, window), (stats.modules, found, changed))
 
     def _judge(self) -> Judge:
