@@ -101,20 +101,13 @@ class BasketColumn:
         self._offsets = np.asarray(branch.entry_offsets, dtype=np.int64)
         num_free = branch.num_baskets - len(branch.embedded_baskets)
         self._seeks = np.asarray(branch.member("fBasketSeek"))[:num_free]
-        self._sizes = np.asarray(branch.member("fBasketBytes"))[:num_free]
+        self._sizes = np.asarray(branch.member("fBasketBytes"), dtype=np.int64)[:num_free]
         self._large: dict[int, _LargeBasket] = {}
 
     def require_counts(self) -> None:
-        """Check that no basket has entries of more bytes than its own can become.
-
-        Raises:
-            ValueError: One has.
-        """
-        needed = np.diff(self._offsets)[: len(self._sizes)] * self._entry_bytes
-        wrong = np.flatnonzero(needed > MOST_GROWTH * self._sizes.astype(np.int64))
-        if len(wrong):
-            stored, claimed = int(self._sizes[wrong[0]]), int(needed[wrong[0]])
-            raise ValueError(f"a basket of {stored} bytes claims to hold {claimed}")
+        """Check that no basket has entries of more bytes than its own can become; else raises ``ValueError``."""
+        if (np.diff(self._offsets)[: len(self._sizes)] * self._entry_bytes > MOST_GROWTH * self._sizes).any():
+            raise ValueError("a basket claims to hold more than its bytes can become")
 
     def boundaries(self) -> list[int]:
         """Return the entries at which baskets start, and the end."""
