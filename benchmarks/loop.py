@@ -2,11 +2,15 @@
 
 A real ``engine.train`` with everything on: CPU of the training thread in an epoch, without the step itself and
 without putting the batches together, a step. Norms of blocks inside the step are in ``benchmarks.recorder``.
+With ``--attached S``: what all threads of the training spend beside the step while ``watch`` looks and ``ctl`` asks
+every two seconds from another process, against the ten seconds before each time, for S seconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import multiprocessing
 import os
 import platform
 import tempfile
@@ -18,6 +22,7 @@ from typing import Any
 import torch
 from xectool import engine
 from xectool.data.batch_sources import CachedBatches, WindowBatches
+from xectool.engine.live import Watch
 from xectool.training.state import Progress
 from xectool.training.step import Stepper
 from xectool.training.trainer import Trainer
@@ -27,6 +32,9 @@ from benchmarks.thread_clock import ThreadClock
 
 STEP_S = 0.050
 BATCH = 2
+SHARED = multiprocessing.get_context("spawn")
+BLOCK_S = 10.0
+LOOK_EVERY_S = 2.0
 
 
 class Meter:
@@ -35,7 +43,9 @@ class Meter:
     def __init__(self) -> None:
         self.work = ThreadClock()
         self.steps: dict[str, list[float]] = {"first epoch": [], "later epochs": []}
-        self._began = 0.0
+        self.blocks: dict[int, list[float]] = {}  # CPU of all threads a step, by the number of the block
+        self.block = SHARED.Value("i", -1)
+        self._began = self._all = 0.0
 
     def attach(self) -> None:
         """Time the steps, the batches and the epochs of every training from now on."""
@@ -46,33 +56,79 @@ class Meter:
         def counted(trainer: Trainer, progress: Progress, *arguments: Any) -> None:
             within = progress.batch > 0
             step(trainer, progress, *arguments)
-            now = time.thread_time()
+            now, everything = time.thread_time(), time.process_time()
             if within:
                 part = "first epoch" if progress.epoch == 1 else "later epochs"
                 self.steps[part].append(now - self._began - self.work.seconds)
-            self._began, self.work.seconds = now, 0.0
+                self.blocks.setdefault(self.block.value, []).append(everything - self._all - self.work.seconds)
+            self._began, self._all, self.work.seconds = now, everything, 0.0
 
         Trainer._step = counted  # type: ignore[method-assign]
+
+
+def attend(run: Path, block: Any, seconds: float) -> None:
+    """Watch a training and ask it for its own clipping in every second block of time, then stop it.
+
+    Args:
+        run: Its directory.
+        block: Number of the block, for the training to read; -1 outside.
+        seconds: How long to go on.
+    """
+    while not (run / "checkpoint_last.pt").exists():  # the first epoch is another matter
+        time.sleep(0.5)
+    watching, looks, cpu_s = Watch(run), 0, 0.0
+    for number in range(int(seconds / BLOCK_S)):
+        block.value, end = number, time.monotonic() + BLOCK_S
+        while number % 2 and time.monotonic() < end:
+            began = time.process_time()
+            watching.look()
+            engine.control(run, "clip", value=1.0)
+            looks, cpu_s = looks + 1, cpu_s + time.process_time() - began
+            time.sleep(LOOK_EVERY_S)
+        time.sleep(max(0.0, end - time.monotonic()))
+    block.value = -1
+    print(f"{looks} looks and requests, {1e3 * cpu_s / max(looks, 1):.1f} ms of CPU each in a process of their own\n")
+    engine.control(run, "stop")
+
+
+def print_pairs(blocks: dict[int, list[float]]) -> None:
+    """Print what the blocks with somebody attached spent more than those before them."""
+    pairs = [
+        (fmean(blocks[number - 1]), fmean(blocks[number])) for number in sorted(blocks) if number > 0 and number % 2
+    ]
+    more = [attached - alone for alone, attached in pairs]
+    shown = [f"{1e6 * cost:+.0f} us ({cost / STEP_S:+.2%})" for cost in (median(more), min(more), max(more))]
+    print(f"\n| pairs | beside the step, alone | more with watch and ctl: median | least | most |\n{'|---' * 5}|")
+    print(f"| {len(pairs)} | {1e6 * fmean(alone for alone, _ in pairs):.0f} us | {' | '.join(shown)} |")
 
 
 def main() -> None:
     """Train once and print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--attached", type=float, metavar="S", help="look and ask from outside, in turn, for S seconds")
     options = parser.parse_args()
     torch.set_num_threads(1)
     meter = Meter()
     meter.attach()
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         directory = Path(name)
-        training = {"epochs": options.epochs, "warmup_epochs": 0}
+        training = {"epochs": 100_000 if options.attached else options.epochs, "warmup_epochs": 0}
         tracker = {"tracking_uri": f"sqlite:///{directory}/mlflow.db"}
-        engine.train(write_small_run(directory, 1, BATCH, training=training, mlflow=tracker), run_name="loop")
+        config = write_small_run(directory, 1, BATCH, training=training, mlflow=tracker)
+        if options.attached:
+            arguments = (directory / "runs" / "loop", meter.block, options.attached)
+            outside = SHARED.Process(target=attend, args=arguments)
+            outside.start()
+            stack.callback(outside.join)
+        engine.train(config, run_name="loop")
     print(f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
     print("| beside the step | steps | median CPU | of 50 ms | mean CPU | of 50 ms |\n|---|---|---|---|---|---|")
     for part, costs in ((part, costs) for part, costs in meter.steps.items() if costs):
         shown = [(f"{1e6 * cost:.0f} us", f"{100 * cost / STEP_S:.2f} %") for cost in (median(costs), fmean(costs))]
         print(f"| {part} | {len(costs)} | {' | '.join(cell for pair in shown for cell in pair)} |")
+    if options.attached:
+        print_pairs(meter.blocks)
 
 
 if __name__ == "__main__":

@@ -273,15 +273,13 @@ def hang():
         ctypes.PyDLL(None).sleep(600)
     if what == "lock":
         lock = threading.Lock(); lock.acquire(); lock.acquire()
-    if what == "busy":
-        while True: pass
     if what in ("fifo", "checkpoint"):
         open(FIFO).read()
 FIFO = sys.argv.pop(1)
 run, read, save = step.Stepper.run, events.EventSource.read_piece, store.save
 def stepping(self, *args, **kwargs):
     count["run"] += 1
-    if count["run"] > after and what in ("gil", "lock", "busy"): hang()
+    if count["run"] > after and what in ("gil", "lock"): hang()
     return run(self, *args, **kwargs)
 def reading(self, *args, **kwargs):
     if count["run"] > after and what == "fifo": hang()
@@ -374,7 +372,6 @@ def wait_for(what: Callable[[], Any], limit_s: float = 180.0) -> None:
 CASES = {
     "gil": ("XT-HANG-GIL", "holds the interpreter"),
     "lock": ("XT-HANG-STUCK", "does nothing"),
-    "busy": ("XT-HANG-SLOW", "computes"),
     "fifo": ("XT-HANG-READER-IO", "train.root"),
     "checkpoint": ("XT-HANG-CHECKPOINT", "does not take the checkpoint"),
 }

@@ -13,9 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from xectool import engine
 from xectool.errors import TrackerError, UsageError
 from xectool.runlog.reader import RunReader
 from xectool.runlog.records import EpochRecord, StepRecord
+from xectool.runlog.status_page import Word
 from xectool.runlog.writer import RunWriter
 from xectool.training.tracking import Tracker, TrackerSettings, sync_run
 from xectool.training.tracking.settings import load_state
@@ -108,6 +110,14 @@ def locked(database: Path, seconds: float = 60.0):
         holder.communicate()
 
 
+def judged(writer: RunWriter) -> tuple[str, str, str]:
+    """What `diagnose hang` says of a run that goes on."""
+    writer.status[Word.HEARTBEAT_NS] = time.monotonic_ns()
+    writer.status.phase("forward")
+    found = engine.diagnose.hang(writer.run_dir)
+    return found.findings[0].code, found.verdict, found.next
+
+
 def test_mirror_killed_twice_ends_with_each_point_once(database, tmp_path):
     run_dir = tmp_path / "run"
     (run_dir / "plots").mkdir(parents=True)
@@ -119,8 +129,15 @@ def test_mirror_killed_twice_ends_with_each_point_once(database, tmp_path):
         assert time.perf_counter() - start < 0.5
         wait_until(lambda: load_state(run_dir).step > 0 or len(curve(database)) > 100)
         assert "libtorch" not in Path(f"/proc/{tracker.pid}/maps").read_text()
+        assert judged(writer)[0] == "XT-HANG-NONE"
+        os.kill(tracker.pid, signal.SIGSTOP)
+        code, verdict, line = judged(writer)
+        assert (code, line) == ("XT-HANG-TRACKER", f"kill -CONT {tracker.pid}")
         os.kill(tracker.pid, signal.SIGKILL)
         wait_until(lambda: tracker.poll().startswith("the tracking process ended with code -9"))
+        code, verdict, line = judged(writer)
+        assert (code, line) == ("XT-HANG-TRACKER", f"xectool runs sync {run_dir}")
+        assert f"process {tracker.pid}, is gone" in verdict
         assert tracker.poll() == ""
         write_steps(writer, 301, 400)
         values = {"train/loss": 0.5, "val/loss": float("nan")}
@@ -146,7 +163,11 @@ def test_database_locked_for_good_costs_the_training_nothing_and_is_filled_by_a_
         write_steps(writer, 1, 200)
         assert time.perf_counter() - start < 0.5
         wait_until(lambda: "database is locked" in tracker.poll())
-        assert re.match(r"process \d+: .*python.* -c", tracker.holder())
+        holder = re.match(r"process (\d+): .*python.* -c", tracker.holder())
+        assert holder is not None
+        code, verdict, line = judged(writer)
+        assert (code, line) == ("XT-HANG-TRACKER", f"xectool diagnose mlflow sqlite:///{database}")
+        assert f"{database}, held by process {holder[1]} (" in verdict
         writer.event("finished")
         start = time.perf_counter()
         assert tracker.finish(timeout_s=1.0).status == "behind"

@@ -1,0 +1,179 @@
+"""The verdicts on real processes that hang in every way, and on real ranks of which one is elsewhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+from xectool import engine
+from xectool.errors import UsageError
+from xectool.runlog.reader import RunReader
+from xectool.runlog.status_page import Word
+from xectool.runlog.storage import attempt_dir, status_path
+
+STANDS = """
+import ctypes, os, signal, sys, threading, time
+from pathlib import Path
+from xectool.runlog.status_page import Word
+from xectool.runlog.worker_slots import WorkerSlots
+from xectool.runlog.writer import RunWriter
+
+run, what = Path(sys.argv[1]), sys.argv[2]
+writer = RunWriter(run)
+(slots,) = writer.worker_slots([1])
+os.mkfifo(run / "fifo")
+def io(): open(run / "fifo")
+def lock():
+    held = threading.Lock()
+    held.acquire()
+    held.acquire()
+def spin():
+    while True: pass
+def stop(): os.kill(os.getpid(), signal.SIGSTOP)
+def kill(): os.kill(os.getpid(), signal.SIGKILL)
+def frozen():  # who has called vfork waits for the child in state D, as in a frozen file system
+    ctypes.PyDLL(None).vfork()
+    time.sleep(600)
+def compiler():
+    os.symlink("/bin/sleep", run / "cc1plus")
+    os.execl(run / "cc1plus", "cc1plus", "600")
+writer.status.phase({"checkpoint": "checkpoint", "compiler": "compile"}.get(what, "data_wait"))
+writer.status[Word.PHASE_SINCE_NS] -= 60 * 10**9
+def beats():
+    while True:
+        writer.status[Word.HEARTBEAT_NS] = time.monotonic_ns()
+        time.sleep(0.5)
+if what != "checkpoint" and os.fork() == 0:
+    WorkerSlots(slots).read(0, 3, 224, 256)
+    print("ready", flush=True)
+    globals()[what]()
+threading.Thread(target=beats, daemon=True).start()
+if what == "checkpoint":
+    print("ready", flush=True)
+    io()
+time.sleep(600)
+"""
+VERDICTS = {
+    "io": ("XT-HANG-READER-IO", True, "is stuck in the file system: training file 3 entries 224:256"),
+    "frozen": ("XT-HANG-READER-IO", True, "is stuck in the file system: training file 3 entries 224:256"),
+    "lock": ("XT-HANG-READER-LOCK", True, "waits for a lock while it reads training file 3"),
+    "spin": ("XT-HANG-SLOW", False, "works on training file 3 entries 224:256: slow, not stuck"),
+    "stop": ("XT-HANG-STOPPED", True, "(loader process of rank 0) is stopped"),
+    "kill": ("XT-HANG-READER-DEAD", True, "is gone while it read training file 3 entries 224:256"),
+    "checkpoint": ("XT-HANG-CHECKPOINT", True, "nothing written for 6"),
+    "compiler": ("XT-HANG-COMPILE", False, "cc1plus"),
+}
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A run of each kind that stands still, in processes that really do."""
+    folder = tmp_path_factory.mktemp("standing")
+    with ExitStack() as stack:
+        for what in VERDICTS:
+            process = subprocess.Popen(
+                [sys.executable, "-c", STANDS, str(folder / what), what],
+                stdout=subprocess.PIPE, text=True, start_new_session=True,
+            )  # fmt: skip
+            stack.callback(process.communicate)
+            stack.callback(os.killpg, process.pid, signal.SIGKILL)
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        yield folder
+
+
+@pytest.mark.parametrize("what", VERDICTS)
+def test_a_process_that_stands_still_is_named_with_the_reason(standing: Path, what: str) -> None:
+    code, bad, words = VERDICTS[what]
+    found = engine.diagnose.hang(standing / what)
+    assert (found.findings[0].code, found.bad) == (code, bad), found.verdict
+    assert words in found.verdict
+    assert found.next
+
+
+RANK = """
+import sys, time
+from pathlib import Path
+import torch
+from xectool.config.distributed import DistributedConfig
+from xectool.runlog.status_page import Word
+from xectool.runlog.writer import RunWriter
+from xectool.training.heartbeat import Heartbeat
+from xectool.training.rank_group import joined
+
+run = Path(sys.argv[1])
+with joined(DistributedConfig(timeout_s=120), torch.device("cpu")) as ranks:
+    first = ranks.on_first(lambda: RunWriter(run))
+    attempt = ranks.share(first.attempt if first else 0)
+    page = (first or RunWriter(run, attempt=attempt, rank=ranks.rank)).status
+    ranks.note_into(page)
+    model = ranks.parallel(torch.nn.Linear(2, 1))
+    with Heartbeat(page, torch.device("cpu")):
+        for stage, (step, own, other) in enumerate([(0, "sum", "forward"), (3, "sum", "optimizer"),
+                                                    (9, "backward", "validation")]):
+            page[Word.STEP], page[Word.EPOCH] = step, 1
+            if ranks.rank:
+                page.phase(other)
+                while not (run / f"go{stage}").exists():
+                    time.sleep(0.05)
+            page.phase("backward")
+            if own == "sum":
+                ranks.sum(torch.ones(1))
+            else:
+                model(torch.ones(1, 2)).sum().backward()
+"""
+
+
+@pytest.mark.slow
+def test_the_rank_that_skips_a_real_collective_is_named_with_the_reason(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", "WORLD_SIZE": "2"}
+    run, processes = tmp_path / "run", []
+    with ExitStack() as stack:
+        for rank in ("0", "1"):
+            own = {**os.environ, **shared, "RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1"}
+            processes.append(subprocess.Popen([sys.executable, "-c", RANK, str(run)], env=own))
+            stack.callback(processes[-1].wait)
+            stack.callback(processes[-1].kill)
+        for stage, (code, phase) in enumerate(
+            [("XT-HANG-LAZY", "forward"), ("XT-HANG-RANK", "optimizer"), ("XT-HANG-UNEVEN", "validation")]
+        ):
+            until = time.monotonic() + 60
+            while not all_wait(run, phase):
+                assert time.monotonic() < until
+                time.sleep(0.1)
+            make_old(run)
+            found = engine.diagnose.hang(run)
+            assert (found.findings[0].code, found.bad) == (code, True), (found.verdict, found.findings)
+            assert "rank 1" in found.verdict
+            assert f"process {processes[1].pid}" in found.findings[0].where
+            (run / f"go{stage}").touch()
+        assert [process.wait(60) for process in processes] == [0, 0]
+
+
+def all_wait(run: Path, phase: str) -> bool:
+    """Whether the second rank is in a phase, and the first one waits for it in a collective."""
+    try:
+        pages = {page.rank: page for page in RunReader(run).live()}
+    except UsageError:  # there is no record yet
+        return False
+    waits = len(pages) == 2 and pages[0].phase in ("collective", "backward") and pages[0].phase_age_s > 0.3
+    return waits and pages[1].phase == phase
+
+
+def make_old(run: Path) -> None:
+    """Let a minute pass for the phases of both ranks."""
+    for rank in (0, 1):
+        page = np.memmap(status_path(attempt_dir(run, 1), rank), np.int64)
+        page[Word.PHASE_SINCE_NS] -= 60 * 10**9
