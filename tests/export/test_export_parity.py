@@ -13,6 +13,8 @@ from xectool import engine
 from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
 from xectool.config.tasks import TaskConfig
+from xectool.engine.export_events import yardsticks
+from xectool.engine.loading import load_checkpoint, ready_model
 from xectool.errors import CheckpointError, OutputsDiffer, UsageError
 from xectool.export import exporter
 from xectool.export.exporter import Order, RawEvents
@@ -156,8 +158,24 @@ def test_resolution_comes_from_the_metrics_else_from_the_spread() -> None:
     assert vector is not None
     assert vector.value.tolist() == [np.pi]
     spread = from_spread([np.array([[1.0, 5.0], [3.0, 5.0]])])
-    assert spread.value.tolist() == [1.0, 0.0]
+    assert spread.value.tolist() == [1.0, 0.005]
     assert spread.share == 3e-4
+
+
+def test_one_event_is_measured_in_the_spread_of_simulated_ones(make_checkpoint: Any) -> None:
+    """Its own spread is zero, and its residual anything: a sound export would be refused for rounding."""
+    source = make_checkpoint("regressor")
+    loaded = ready_model(load_checkpoint(source, "auto"), source, "auto", "cpu")
+    loaded.checkpoint.meta["progress"]["history"] = []
+    graph = make_graph(loaded.network, (), "raw")
+    one = RawEvents(torch.full((1, 4760), 50.0), torch.full((1, 4760), 1e-8))
+    found = yardsticks(loaded, graph, "raw", one, {"energy_res_68pct": 1e-12})
+    for stick in found.values():
+        assert (stick.value > 0).all()
+        assert "spread of the predictions" in stick.source
+    assert found["energy"].value[0] > 1e-6
+    alone = from_spread([np.array([[2.0, 0.5]])])
+    assert alone.value.tolist() == [0.002, 0.0005]
 
 
 def test_a_head_is_measured_in_its_own_units() -> None:

@@ -24,13 +24,19 @@ from xectool.training.progress import Observer
 
 _SIMULATED_SEED = 4711
 _MAX_EVENTS = 1000
+_FEWEST_EVENTS = 16  # that say anything about a resolution
 
 
 def yardsticks(
     loaded: LoadedModel, graph: ExportGraph, mode: str, first: RawEvents, metrics: Mapping[str, Any]
 ) -> dict[str, Yardstick]:
-    """Return what each output is measured in: its resolution where one is known, else the spread of the network's."""
+    """Return what each output is measured in: its resolution where one is known, else the spread of the network's.
+
+    A few events have neither: then simulated ones are predicted.
+    """
     history = loaded.checkpoint.meta.get("progress", {}).get("history") or [{}]
+    if len(first.npho) < _FEWEST_EVENTS:
+        first, metrics = _simulated(), {}
     known = {**metrics, **history[-1]}
     mask = torch.rand(first.npho.shape, generator=torch.Generator().manual_seed(1)) < HIDDEN_SHARE
     given = feed(graph, cast(Any, loaded.network).normalizer, first.npho, first.time, mask)

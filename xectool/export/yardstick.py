@@ -31,6 +31,7 @@ _FROM_METRICS: Final[Mapping[str, tuple[str, ...]]] = {
     "pred_npho": ("rmse_npho",),  # a spread, as the 68 % of the others are
     "pred_time": ("rmse_time",),
 }
+_LEAST_SPREAD: Final = 1e-3
 _IN_DEGREES: Final = ("angleVec",)
 
 
@@ -72,18 +73,21 @@ def from_metrics(name: str, metrics: Mapping[str, Any]) -> Yardstick | None:
     return Yardstick(resolution, SHARE_OF_RESOLUTION, f"resolution ({', '.join(keys)})")
 
 
-def from_spread(outputs: Sequence[npt.NDArray[np.generic]], smallest: float = 0.0) -> Yardstick:
+def from_spread(outputs: Sequence[npt.NDArray[np.generic]]) -> Yardstick:
     """Return the spread of the network's own outputs over events, for a task whose resolution is not known.
+
+    Outputs that hardly differ, as those of one event or of a network that says the same of all, have no spread to
+    measure in: at least a thousandth of their size is taken.
 
     Args:
         outputs: What the network gave, each (B, K).
-        smallest: A spread below this is not told from none.
     """
     values = np.concatenate([np.asarray(item, np.float64).reshape(len(item), -1) for item in outputs])
     finite = np.where(np.isfinite(values), values, np.nan)
-    with np.errstate(invalid="ignore"):
-        spread = np.nanstd(finite, axis=0) if len(finite) and np.isfinite(finite).any(axis=0).all() else np.zeros(1)
-    return Yardstick(np.maximum(spread, smallest), SHARE_OF_SPREAD, "spread of the predictions; no resolution is known")
+    if not len(finite) or not np.isfinite(finite).any(axis=0).all():
+        return Yardstick(np.zeros(1), SHARE_OF_SPREAD, "no finite prediction")
+    spread = np.maximum(np.nanstd(finite, axis=0), _LEAST_SPREAD * np.nanmean(np.abs(finite), axis=0))
+    return Yardstick(spread, SHARE_OF_SPREAD, "spread of the predictions; no resolution is known")
 
 
 def head_units(yardstick: Yardstick, transform: TargetTransform, outputs: int) -> Yardstick | None:
