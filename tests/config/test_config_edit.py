@@ -46,9 +46,16 @@ def test_the_key_is_set_however_the_section_is_written(text: str) -> None:
     assert values.get(KEY, values.get("training", {}).get("lr")) == 2.5e-4
 
 
-def test_a_shared_section_is_not_changed_behind_the_back_of_the_other() -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "base: &a {lr: 1}\ntraining: *a\n",
+        "training:\n  lr: &rate 1\n  weight_decay: *rate\n",  # with the value its anchor would go
+    ],
+)
+def test_what_is_shared_is_not_changed_behind_the_back_of_the_other(text: str) -> None:
     with pytest.raises(ConfigError, match=r"write it by hand: training\.lr: 0\.001"):
-        with_value("base: &a {lr: 1}\ntraining: *a\n", KEY, 1e-3, "f.yaml")
+        with_value(text, KEY, 1e-3, "f.yaml")
 
 
 @given(

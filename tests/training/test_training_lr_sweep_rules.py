@@ -113,6 +113,9 @@ def test_odd_inputs_are_suspected_before_the_rate() -> None:
     curves = [curve(lr, 1.0) for lr in (1e-4, 1e-3)]
     found = refusals(grid_rows(curves), curves, odd, math.nan, "c.yaml")
     assert [item.code for item in found] == ["XT-INPUT-SCALE", "XT-NO-LEARNING"]
+    none = replace(odd, reason="no event has enough valid readings", channels={"npho": {**facts, "absmax": math.nan}})
+    first, _ = refusals(grid_rows(curves), curves, none, math.nan, "c.yaml")
+    assert (first.code, first.fix) == ("XT-NAN-DATA", "xectool diagnose nan-batch c.yaml")
 
 
 def test_a_loss_no_better_than_that_of_a_constant_tells_nothing() -> None:

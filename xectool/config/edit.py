@@ -32,7 +32,7 @@ def with_value(text: str, key: str, value: Any, source: str) -> str:
     written = inline_yaml(value)
     changed = _replaced(text, found[-1], written) if found else _inserted(text, root, path, written)
     kept = {name: old for name, old in dotted_values(before.values).items() if name != path[0] or old is not None}
-    if dotted_values(parse_document(changed, source).values) != kept | {key: value}:
+    if _values(changed, source) != kept | {key: value}:
         raise ConfigError(
             f"{key} cannot be set without changing other keys: an alias or a merge shares its section",
             where=before.origin(key),
@@ -40,6 +40,14 @@ def with_value(text: str, key: str, value: Any, source: str) -> str:
             code="CFG-01",
         )
     return changed
+
+
+def _values(text: str, source: str) -> dict[str, Any] | None:
+    """Return the values of a changed text, None where it is none any more: the line held an anchor used elsewhere."""
+    try:
+        return dotted_values(parse_document(text, source).values)
+    except ConfigError:
+        return None
 
 
 def _scalars(node: yaml.Node, path: KeyPath) -> Iterator[tuple[KeyPath, yaml.Node]]:

@@ -182,7 +182,7 @@ def _result(  # noqa: PLR0913  what the parts of the result are made of
     sweep: Sweep, config: RunConfig, path: str, steps: int, seeds: int, baseline: float, ramp: bool
 ) -> LrSweepResult:
     if not sweep.curves:
-        findings: tuple[Finding, ...] = (unscaled(sweep.inputs),)
+        findings: tuple[Finding, ...] = (unscaled(sweep.inputs, path),)
     else:
         findings = refusals(sweep.rows, sweep.curves, sweep.inputs, baseline, path)
         if not findings and sweep.choice is None:

@@ -56,9 +56,18 @@ def input_facts(parts: RunParts, window: Window) -> InputFacts:
     )
 
 
-def unscaled(facts: InputFacts) -> Finding:
-    """Return the finding that inputs are not on the scale of the network, so that no rate means anything."""
+def unscaled(facts: InputFacts, config: str) -> Finding:
+    """Return the finding that inputs are not on the scale of the network, or none is there: no rate means anything."""
     top = facts.channels.get(facts.channel, {}).get("absmax", math.nan)
+    if not math.isfinite(top):
+        return Finding(
+            "XT-NAN-DATA",
+            Severity.ERROR,
+            f"the first batch has no numbers to learn from: {facts.channel}: {facts.reason}; a sweep says nothing",
+            where="data.train_path",
+            evidence=facts.lines(),
+            fix=f"xectool diagnose nan-batch {config}",
+        )
     return Finding(
         "XT-INPUT-SCALE",
         Severity.ERROR,
@@ -84,7 +93,7 @@ def refusals(
     found = _reason(rows, curves, baseline, config)
     if found is None:
         return ()
-    return (unscaled(inputs), found) if inputs.level != "ok" and found.code != "XT-NAN-DATA" else (found,)
+    return (unscaled(inputs, config), found) if inputs.level != "ok" and found.code != "XT-NAN-DATA" else (found,)
 
 
 def data_steps(curves: Sequence[Curve]) -> dict[int, list[int]]:
