@@ -255,6 +255,15 @@ def test_a_killed_worker_is_reported_with_what_it_was_reading(dataset, signal_nu
     assert "entries [" in caught.value.where
 
 
+def test_an_epoch_may_outlive_its_closed_loader(dataset):
+    source, plan = open_plan(dataset)
+    loader = EventLoader(source, plan, options=LoaderOptions(num_workers=1, mp_context="fork"))
+    batches = loader.epoch(0)
+    next(batches)
+    loader.close()
+    batches.close()
+
+
 STARTS = """
 import signal, sys
 from xectool.config.data import DataConfig

@@ -115,7 +115,7 @@ class ProcessReader:
         """End the epoch: windows under way are waited for, unless their worker is gone."""
         self._pending = []
         try:
-            for key in () if self._failed else list(self._held):
+            for key in () if self._failed or self.is_closed else list(self._held):
                 self.get(key)
         except XecError:
             # An event that is not wanted any more cannot be read; the workers start again with the next epoch.
