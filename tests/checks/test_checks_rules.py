@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,15 @@ def test_02_a_damaged_part_is_not_taken_for_another_unit(look: Any, rows: Rows) 
     rows["npho"][3, 1000:2024] = garbage
     assert float((np.abs(garbage) > 2e6).mean()) * 1024 > 1e-3 * rows["npho"].size / 2  # beyond what a bit or two makes
     one("DAT-02", look(rows), "error", "npho", "entry 3", "a part is damaged")
+
+
+def test_02_what_is_not_done_over_the_network_is_said(look: Any, good: Path) -> None:
+    facts = look(good)
+    assert found("DAT-02", facts) == []
+    facts.sample.files[0] = replace(facts.sample.files[0], path="https://server/good.root")
+    one("DAT-02", facts, "warning", "1 of the files come over the network", "no hashes are written", "copy them")
+    facts.settings = replace(facts.settings, max_events=10)
+    assert [item.severity.value for item in BY_CODE["DAT-02"].check(facts)] == ["info"], "not asked for, so a note"
 
 
 def test_03_another_tree(tmp_path: Path, write: Any, look: Any, rows: Rows) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, Final
 
 from xectool.checks.cells import CellCounts
 from xectool.checks.data_facts import DataFacts, sensor_place
-from xectool.checks.facts import Trouble
+from xectool.checks.facts import FileFacts, Trouble
 from xectool.config.count_rules import Counts, EpochFillsABatch, EpochHasBatches
 from xectool.findings import Finding, Severity
+from xectool.rootio.files import is_remote
 from xectool.rules import Rule
 
 # More impossible readings than this are no flipped bit: a part is damaged, or the whole branch is in another unit.
@@ -101,6 +102,20 @@ class FilesAreWhole(TroubleRule):
         for npho, time in facts.sample.counts.values():
             yield from self._impossible(npho, data.npho_branch)
             yield from self._impossible(time, data.time_branch)
+        far = [file for file in facts.sample.files if file.opened and is_remote(file.path)]
+        if far:
+            yield self._not_done(far, facts.is_complete)
+
+    def _not_done(self, far: Sequence[FileFacts], asked: bool) -> Finding:
+        """Return what a file that is read over the network is not checked for: a warning where it was asked for."""
+        read = "every event" if asked else "a sample of the events"
+        problem = (
+            f"{len(far)} of the files come over the network: their structure and the values of {read} are looked at; "
+            "the other baskets, the size of the file and recorded hashes are not, and no hashes are written"
+        )
+        fix = "copy them, then: xectool check-data COPY.root --deep"
+        severity = Severity.WARNING if asked else Severity.INFO
+        return Finding(self.code, severity, problem, far[0].where, tuple(file.path for file in far[:5]), fix)
 
     def _impossible(self, counts: CellCounts, branch: str) -> Iterator[Finding]:
         first = counts.first.get("impossible", [])
