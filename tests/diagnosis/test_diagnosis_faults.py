@@ -428,6 +428,18 @@ def test_each_kind_of_lack_of_memory_has_its_name(
     assert roots(record(run)) == [code]
 
 
+@pytest.mark.parametrize(("resume_at", "found"), [(100, []), (0, ["XT-OOM-HOST", "XT-HANG"])])
+def test_what_ended_an_attempt_that_another_one_took_up_is_history(
+    record: Record, course: Any, resume_at: int, found: list[str]
+) -> None:
+    run = course(resume_at=resume_at)
+    run.event(100, "oom", **OOM["XT-OOM-HOST"])
+    run.event(100, "hang", phase="forward", age_s=300.0)
+    said = record(run)
+    assert [cause.code for cause in said.causes] == found
+    assert {note.code for note in said.notes} >= {"XT-OOM-HOST"} - set(found)
+
+
 def test_growth_comes_before_the_lack_of_memory_it_leads_to(record: Record, course: Any) -> None:
     run = course(end="failed", end_data={"message": "OutOfMemory", "code": "XT-OOM-HOST"})
     for step, row in enumerate(run.rows):

@@ -138,6 +138,7 @@ class Hang(DiagnosisRule):
             return
         later = int(evidence.steps["step"][-1]) if len(evidence.steps) else 0
         passed = later > event.step + 1 or evidence.status.state == "finished"
+        slow = Severity.INFO if evidence.gone_on_after(event) else Severity.WARNING
         age, phase = number(event.data.get("age_s")), event.data.get("phase", "unknown")
         yield Cause(
             code=self.code,
@@ -145,7 +146,7 @@ class Hang(DiagnosisRule):
             problem=f"no progress for {age:.0f} s after step {event.step}, in phase {phase}",
             evidence=(event.message or "the watchdog saw it", f"stacks: {event.data.get('stacks', 'not written')}"),
             fix=f"xectool diagnose status {fixes.quoted(evidence)}",
-            severity=Severity.WARNING if passed else Severity.ERROR,
+            severity=slow if passed else Severity.ERROR,
             step=event.step,
             symptom="end",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from xectool.diagnosis.evidence import Evidence
@@ -36,6 +36,7 @@ class MemoryFault:
         foreign: Held by other processes.
         step: Step at which it failed.
         source: Line it was read from.
+        over: Whether a later attempt has gone on since.
     """
 
     code: str
@@ -49,6 +50,7 @@ class MemoryFault:
     foreign: float = math.nan
     step: int = 0
     source: str = ""
+    over: bool = False
 
     @property
     def side(self) -> str:
@@ -84,13 +86,14 @@ class MemoryFault:
 
 
 def memory_faults(evidence: Evidence) -> list[MemoryFault]:
-    """Return the failures of a run for lack of memory, oldest first: recorded ones, else what its end shows."""
+    """Return the failures of a run for lack of memory, those that are over last; else what its end shows."""
     failure = evidence.failure
     if failure is not None and failure.data.get("code") == _KILLED_READER:
         return _by_use(evidence)  # whoever reported it could only guess why the process was killed
-    found = [_of_event(event.data, event.step) for event in evidence.of("oom")]
+    recorded = evidence.of("oom")
+    found = [replace(_of_event(event.data, event.step), over=evidence.gone_on_after(event)) for event in recorded]
     if found:
-        return found
+        return sorted(found, key=lambda fault: fault.over)
     text = f"{failure.message} {failure.data.get('code', '')}" if failure else ""
     if failure is not None and re.search(r"XT-OOM|OutOfMemory|MemoryError|out of memory", text):
         return [from_text(text, failure.step, str(failure.data.get("phase") or ""))]
@@ -129,7 +132,7 @@ def from_text(text: str, step: int = 0, phase: str = "") -> MemoryFault:
 
 def _of_event(data: Mapping[str, Any], step: int) -> MemoryFault:
     phase, module, text = (str(data.get(key) or "") for key in ("phase", "module", "text"))
-    sizes = {
+    sizes: dict[str, Any] = {
         "requested": number(data.get("requested")),
         "capacity": number(data.get("capacity")),
         "allocated": number(data.get("allocated")),
@@ -141,7 +144,7 @@ def _of_event(data: Mapping[str, Any], step: int) -> MemoryFault:
     return _classified(sizes, phase, module, step, text)
 
 
-def _classified(sizes: dict[str, float], phase: str, module: str, step: int, text: str) -> MemoryFault:
+def _classified(sizes: dict[str, Any], phase: str, module: str, step: int, text: str) -> MemoryFault:
     """Return a device failure by what would have been enough: whole memory, unbroken memory, or nobody else's."""
     sizes = {name: size if size > 0 else math.nan for name, size in sizes.items()}
     capacity = sizes["capacity"]

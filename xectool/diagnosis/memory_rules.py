@@ -62,7 +62,7 @@ class OutOfMemory(DiagnosisRule):
     title = "memory ran out: device or host; capacity, fragmentation or another process"
 
     def look(self, evidence: Evidence) -> Iterator[Opinion]:
-        """Classify each recorded failure, and a kill close to the limit."""
+        """Classify the first recorded failure after which nothing went on, and a kill close to the limit."""
         for fault in memory_faults(evidence):
             yield Cause(
                 code=fault.code,
@@ -70,6 +70,7 @@ class OutOfMemory(DiagnosisRule):
                 problem=fault.text(),
                 evidence=fault.lines(),
                 fix=memory_fix(evidence, fault),
+                severity=Severity.INFO if fault.over else Severity.ERROR,
                 step=fault.step,
                 symptom="out of memory",
             )
