@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from xectool.data.dead_masks import open_dead_sensors
+from xectool.detector.constants import DEAD_VALUE, UNKNOWN_ABOVE
 from xectool.engine.loading import (
     LoadedModel,
     check_options,
@@ -133,12 +134,14 @@ def load_inpainter(path: str | Path, weights: str, device: str | None, option: s
 
 
 def filler(loaded: LoadedModel) -> Fill:
-    """Return what an inpainter in evaluation mode says about hidden sensors."""
+    """Return what an inpainter in evaluation mode says about hidden sensors; nothing where it says all that can be."""
     network = cast(Inpainter, loaded.network).eval()
 
     @torch.inference_mode()
     def fill(npho: Tensor, time: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        return network.inpaint(npho, time, mask)
+        answer = network.inpaint(npho, time, mask)
+        endless = mask & (answer["npho"] >= UNKNOWN_ABOVE)  # predictions end there: no sensor reads as much
+        return answer | {"npho": answer["npho"].masked_fill(endless, DEAD_VALUE)}
 
     return fill
 
