@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ import uproot
 from xectool import engine
 from xectool.checkpoint import store
 from xectool.config.load import load_config
-from xectool.errors import ConfigError, DataUnusable, DeviceError, OutOfMemory, RunDiverged
+from xectool.errors import ConfigError, DataUnusable, DeviceError, OutOfMemory, RunDiverged, XecError
 from xectool.rootio.writer import TreeWriter
 from xectool.runlog.reader import RunReader
 from xectool.training.device import Execution, compile_faults
@@ -217,3 +219,36 @@ def test_metrics_and_predictions_are_those_of_the_best_averaged_weights(tiny_con
         result.checkpoint_best, [str(tiny_data / "val.root")], output=run_dir / "again.root", batch_size=8
     )
     assert predicted.metrics["val/loss"] == pytest.approx(min(losses), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_no_checkpoint_that_is_asked_for_mixes_two_steps(tiny_config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every parameter holds the number of the step; saved from another thread, 22 of 40 checkpoints held several."""
+    unit, tensors, paths, seen = 2.0**-12, list[torch.Tensor](), list[Path](), list[float]()
+
+    def count(optimizer: torch.optim.Optimizer, *arguments: Any, **options: Any) -> None:
+        tensors[:] = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        value = tensors[0].flatten()[0].item() if seen else 0.0
+        seen.append(value + unit)
+        for tensor in tensors:
+            tensor.data.fill_(seen[-1])
+
+    def ask(run: Path) -> None:
+        while len(paths) < 8:
+            with contextlib.suppress(XecError):  # it is still starting
+                engine.control(run, "checkpoint", tag=f"t{len(paths)}", wait_s=20)
+                paths.append(run / f"checkpoint_t{len(paths)}.pt")
+        engine.control(run, "stop")
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", count)
+    config = tiny_config(training={"epochs": 1000})
+    outside = threading.Thread(target=ask, args=(config.parent / "runs" / "r",))
+    outside.start()
+    assert engine.train(config).status == "interrupted"
+    outside.join()
+    for path in paths:
+        kept = store.load(path)
+        value = unit * kept.meta["progress"]["step"]
+        same = [weight for weight in kept.weights("model").values() if bool((weight == value).all())]
+        assert not value or len(same) == len(tensors), path
+    assert value

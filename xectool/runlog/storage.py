@@ -1,9 +1,8 @@
 """Where records lie: one directory an attempt, behind two small protocols.
 
 The writer knows only `RecordSink`, the reader only `RecordSource`; another format is another pair, chosen in
-`open_sink` and `open_source`, and neither the training loop nor the mirrors notice. Steps lie in segments
-(`xectool.runlog.step_log`), everything else in lines (`xectool.runlog.json_lines`). Each line says how many steps were
-stored before it, so both together are one sequence.
+`open_sink` and `open_source`, and neither the training loop nor the mirrors notice. Steps lie in segments (`step_log`),
+everything else in lines (`json_lines`) that say how many steps were stored before them: both are one sequence.
 """
 
 from __future__ import annotations
@@ -136,7 +135,7 @@ class AttemptSource:
         # The count of steps first: a line that is not there yet then comes after all of them.
         stop = self._steps.stop()
         lines = read_lines(self._path, start, limit_bytes)
-        merge = _Merge(self._steps, seq, stop, limit_bytes)
+        merge = _Merge(self._steps, seq, limit_bytes)
         for line in lines.lines:
             if line.after > stop or not merge.steps_before(line.after):
                 return merge.chunk(start, 0)
@@ -228,8 +227,8 @@ class OldSource:
 class _Merge:
     """Collects steps up to given sequence numbers, not many more bytes than a limit."""
 
-    def __init__(self, steps: StepFiles, seq: int, stop: int, limit_bytes: int) -> None:
-        self._steps, self._seq, self._stop, self._left = steps, seq, stop, limit_bytes
+    def __init__(self, steps: StepFiles, seq: int, limit_bytes: int) -> None:
+        self._steps, self._seq, self._left = steps, seq, limit_bytes
         self.records: list[Record] = []
         self._damaged = 0
 
