@@ -26,7 +26,7 @@ import torch
 import yaml
 from xectool import engine
 from xectool.config.load import load_config
-from xectool.engine.lr_sweeping import _sweeper
+from xectool.engine.lr_sweeping import DEFAULT_RATES, _sweeper
 from xectool.training.lr_sweep.runner import Sweeper
 from xectool.training.lr_sweep.setup import sweep_parts
 from xectool.training.lr_sweep.sweep import sweep_grid, sweep_ramp
@@ -38,7 +38,7 @@ from xectool.training.progress import NullObserver
 FIRST_SEED = 200
 TRUTH_RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 TRUTH_STEPS, LAST = 200, 40
-RATES, SEEDS = (1e-5, 1e-4, 1e-3), 2  # of the cost
+SEEDS = 2  # of the cost
 EVENTS = 2000
 PROBLEMS: dict[str, dict[str, Any]] = {
     "energy": {"kind": "regressor", "dim": 128, "batch": 4, "tasks": ("energy",)},
@@ -162,7 +162,7 @@ def _cost_of(parts: RunParts, kind: str, steps: int) -> float:
         if kind == "ramp":
             sweep_ramp(sweeper, 1e-6, 1e-2, SEEDS)
         else:
-            sweep_grid(sweeper, RATES, SEEDS, extend=False)
+            sweep_grid(sweeper, DEFAULT_RATES, SEEDS, extend=False)
         whole = time.process_time() - began
     print(f"# {kind}: steps {spent:.2f} s, sweep {whole:.2f} s of CPU", flush=True)
     return whole / spent

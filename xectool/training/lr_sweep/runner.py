@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from xectool.config.platform import available_memory
 from xectool.models.build import build_model
@@ -68,7 +69,9 @@ class Sweeper:
             before = _state(self.parts)
             if start_losses is None:
                 compared = deque(windows, maxlen=window_length(self.steps))
-                start_losses = np.array([self.parts.stepper.objective(window) for window in compared])
+                # Without a graph to keep; but a compiled network would be compiled once more for that.
+                with torch.set_grad_enabled(self.parts.execution.compile_mode is not None):
+                    start_losses = np.array([self.parts.stepper.objective(window) for window in compared])
             for place, lr in enumerate(rates):
                 _load(self.parts, before)
                 curve = self._curve([lr] * self.steps, number, windows, start_losses)
