@@ -168,6 +168,8 @@ def test_mode_in_a_process_that_takes_too_long_is_ended(write_config: Write) -> 
     config = load_config(write_config()).config
     (found,) = measure_modes(config, ["none"], "cpu", 1, 0.3)
     assert found.code == "XT-COMPILE-TIMEOUT"
+    (said,) = findings_of(CompileFacts(SOUND, blank(), (found,), "none", False))
+    assert said.fix == "--modes none --timeout 3600"
 
 
 def test_eager_is_measured_in_a_process_of_its_own(write_config: Write) -> None:

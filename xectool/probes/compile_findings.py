@@ -80,6 +80,8 @@ def _modes(facts: CompileFacts) -> Iterator[Finding]:
         where = f"training.compile: {found.mode}"
         if found.error:
             fix = "--set training.compile=none" if found.mode != "none" else "xectool diagnose environment"
+            if found.code == "XT-COMPILE-TIMEOUT":  # which says nothing against the mode
+                fix = f"--modes {found.mode} --timeout 3600"
             yield Finding(found.code or "XT-COMPILE-FAILED", severity, f"{found.mode}: {found.error}", where, (), fix)
         elif not found.max_rel_diff <= LARGEST_DIFFERENCE:  # NaN must count as different
             problem = f"{found.mode}: outputs differ from eager by {found.max_rel_diff:.2g} of the largest"
