@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from xectool import engine
+from xectool.runlog.writer import RunWriter
 
 BROWSER = os.environ.get("XECTOOL_BROWSER", "")
 NASTY = "<script>alert(1)</script>"
@@ -73,6 +74,20 @@ def test_page_goes_where_it_is_wanted_and_says_so(run: Path, tmp_path: Path, xec
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["r.html"]
     assert xectool("report", run, "--output", tmp_path).code == 2
     assert xectool("report", tmp_path).code == 2
+
+
+def test_page_says_what_was_given_up(tmp_path: Path) -> None:
+    with RunWriter(tmp_path) as writer:
+        writer.event("spike", "far off", step=9)
+        writer.event("spike", "less far", step=5)
+    with RunWriter(tmp_path) as writer:
+        writer.resume(6, 1)
+    folder = tmp_path / "incidents" / "0001"
+    folder.mkdir(parents=True)
+    (folder / "incident.json").write_text('{"kind": "spike", "step": 9, "attempt": 1}')
+    text = Path(engine.report(tmp_path).path).read_text()
+    assert text.count("9 (attempt 1, given up)") == 2
+    assert "5 (attempt" not in text
 
 
 @pytest.mark.slow

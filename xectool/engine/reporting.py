@@ -24,7 +24,7 @@ from xectool.report.curves import draw_learning_curves
 from xectool.report.run_page import PageCause, PagePicture, PageTable, RunPage, picture, pictures, render
 from xectool.report.step_curves import StepCourse, draw_steps
 from xectool.runlog.manifest import MANIFEST_FILE
-from xectool.runlog.reader import RunReader, RunStatus
+from xectool.runlog.reader import Lineage, RunReader, RunStatus
 from xectool.runlog.records import ROUTINE_KINDS, EpochRecord
 
 REPORT_NAME: Final = "report.html"
@@ -89,7 +89,7 @@ def _page(directory: Path, health: RunHealth, plots: list[PagePicture]) -> RunPa
         plots=[plot for plot in plots if plot.caption not in drawn],
         tables=(
             PageTable("Last epoch", ("metric", "value"), _rows(epochs[-1].metrics if epochs else {})),
-            PageTable("Incidents", ("incident", "kind", "step", "found"), tuple(_incidents(directory))),
+            PageTable("Incidents", ("incident", "kind", "step", "found"), tuple(_incidents(directory, reader))),
             PageTable("What happened", ("step", "what", "message"), tuple(_events(reader))),
             PageTable("Different from the default", ("key", "here", "default"), tuple(_differences(config))),
             PageTable("Environment", ("what", "value"), _rows(dotted_values(_environment(attempt)))),
@@ -138,9 +138,15 @@ def _course(reader: RunReader) -> StepCourse:
     return StepCourse(column("step"), loss, column("grad_norm"), column("lr"), seconds)
 
 
-def _incidents(directory: Path) -> Iterator[tuple[str, ...]]:
+def _incidents(directory: Path, reader: RunReader) -> Iterator[tuple[str, ...]]:
+    lineage = reader.lineage()
     for incident in read_incidents(directory):
-        yield incident.name, incident.kind, str(incident.step), _found(incident)
+        yield incident.name, incident.kind, _place(lineage, incident.attempt, incident.step), _found(incident)
+
+
+def _place(lineage: Lineage, attempt: int, step: int) -> str:
+    """Return a step, and of which attempt where that was given up there."""
+    return str(step) if lineage.counts(attempt, step) else f"{step} (attempt {attempt}, given up)"
 
 
 def _found(incident: Incident) -> str:
@@ -148,10 +154,11 @@ def _found(incident: Incident) -> str:
 
 
 def _events(reader: RunReader) -> Iterator[tuple[str, ...]]:
-    worth = [event for event in reader.events() if event.kind not in ROUTINE_KINDS]
-    for event in worth[-MOST_EVENTS:]:
+    lineage = reader.lineage()
+    worth = [(attempt, event) for attempt, event in reader.tagged_events() if event.kind not in ROUTINE_KINDS]
+    for attempt, event in worth[-MOST_EVENTS:]:
         yield (
-            str(event.step),
+            _place(lineage, attempt, event.step),
             event.kind,
             event.message or ", ".join(f"{k} {v}" for k, v in list(event.data.items())[:4]),
         )
