@@ -237,7 +237,7 @@ def test_a_run_that_was_asked_to_stop_saves_and_ends(training: Any) -> None:
 
 # -- several ranks
 
-COMMANDS = 6
+COMMANDS = 25
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -23,6 +24,8 @@ from xectool.checkpoint import store
 from xectool.data.loader import EventLoader
 from xectool.data.plan import DataPlan
 from xectool.data.source import open_source
+from xectool.engine.rank_verdict import Ending, verdict_of
+from xectool.errors import WorldError
 from xectool.runlog.reader import RunReader
 
 PROGRAM = Path(__file__).parent / "programs" / "faults.py"
@@ -165,6 +168,14 @@ def test_stopped_rank_is_named_and_killed_it_ends_the_job(uneven: Path) -> None:
     assert "--resume auto" in finding["fix"]
     assert psutil.wait_procs(ranks, timeout=5)[1] == []
     store.load(last)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_rank_that_a_batch_system_ends_before_it_hears_is_interrupted(tmp_path: Path, asked: bool) -> None:
+    failure = SimpleNamespace(pid=7, exitcode=-signal.SIGUSR1, timestamp=1.0)
+    ending = Ending(2, tmp_path, {1: failure}, frozenset(), asked)  # type: ignore[dict-item]
+    with pytest.raises(KeyboardInterrupt if asked else WorldError, match=None if asked else "rank 1 .*SIGUSR1"):
+        verdict_of(ending, "config.yaml")
 
 
 @pytest.mark.slow
