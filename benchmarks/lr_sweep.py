@@ -26,7 +26,7 @@ import torch
 import yaml
 from xectool import engine
 from xectool.config.load import load_config
-from xectool.engine.lr_sweeping import DEFAULT_RATES, _sweeper
+from xectool.engine.lr_sweeping import DEFAULT_RATES, GRID_STEPS, RAMP_STEPS, _sweeper
 from xectool.training.lr_sweep.runner import Sweeper
 from xectool.training.lr_sweep.setup import sweep_parts
 from xectool.training.lr_sweep.sweep import sweep_grid, sweep_ramp
@@ -133,14 +133,15 @@ def cost(directory: Path, rounds: int, steps: int) -> None:
     """Clock a grid, a ramp, and a grid from a checkpoint, and the steps in each."""
     config = write_config(directory, "multi", FIRST_SEED)
     ckpt = engine.train(config, overrides=[f"checkpoint.save_dir={directory}"], max_steps=1, device="cpu")
-    for kind in ("grid", "ramp", "checkpoint"):
+    lengths = {"grid": steps, "ramp": steps * RAMP_STEPS // GRID_STEPS, "checkpoint": steps}
+    for kind, length in lengths.items():
         start = [f"checkpoint.init_from={ckpt.checkpoint_last}"] if kind == "checkpoint" else []
         with sweep_parts(load_config(config, start).config, "cpu") as parts:
-            ratios = [_cost_of(parts, kind, steps) for _ in range(rounds)]
+            ratios = [_cost_of(parts, kind, length) for _ in range(rounds)]
         machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
         print(
             f"{time.strftime('%Y-%m-%d')}, {machine}, {kind}: sweep / bare steps = {statistics.median(ratios):.3f} "
-            f"({np.min(ratios):.3f} to {np.max(ratios):.3f}), {SEEDS} seeds, {steps} steps"
+            f"({np.min(ratios):.3f} to {np.max(ratios):.3f}), {SEEDS} seeds, {length} steps"
         )
 
 

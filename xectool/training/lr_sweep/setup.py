@@ -34,6 +34,7 @@ def sweep_parts(config: RunConfig, device: str | None) -> Iterator[RunParts]:
         stack.enter_context(random_state_kept())
         stack.enter_context(memory_faults(config, "sweeping the learning rate"))
         stack.callback(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled())
+        stack.callback(setattr, torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark)
         execution = plan_execution(config.training, device)
         apply_determinism(config.training.deterministic)
         stack.enter_context(compile_faults(execution))
