@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import xectool as package
 from xectool import engine
 from xectool.runlog.reader import RunReader
 
@@ -85,8 +86,33 @@ def test_a_signal_in_the_set_up_of_a_training_interrupts_it(files: Path, monkeyp
     with pytest.raises(KeyboardInterrupt):
         engine.train(files / "config.yaml", run_name="set_up")
     assert RunReader(files / "runs" / "set_up").status().state == "interrupted"
-    monkeypatch.undo()
-    assert engine.train(files / "config.yaml", run_name="set_up", resume="auto", max_steps=1).steps == 1
+
+
+LOADS = """
+import signal, sys, time
+from xectool.cli import signals
+signals.hear()
+if sys.argv[1] == "plain":
+    signal.signal(signal.SIGUSR1, signal.default_int_handler)
+try:
+    import slow
+    time.sleep(5)
+except KeyboardInterrupt:
+    sys.stdout.write("loaded" if "slow" in sys.modules else "broken")
+    signal.raise_signal(signal.SIGTERM)  # passed on by a launcher
+"""
+
+
+@pytest.mark.parametrize(("how", "said"), [("heard", "loaded"), ("plain", "broken")])
+def test_an_interrupt_waits_for_a_module_to_be_loaded_and_comes_once(tmp_path: Path, how: str, said: str) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGUSR1)\ntime.sleep(0.3)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(package.__file__).parents[1]}"}
+    command = [sys.executable, "-c", LOADS, how]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=60)
+    assert done.stdout == said, done.stderr
+    assert (done.returncode == 0) == (how == "heard"), done.stderr
 
 
 def hears(pid: int, number: int) -> bool:

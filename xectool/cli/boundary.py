@@ -13,7 +13,7 @@ from typing import Any
 
 from typer.exceptions import Abort, TyperException
 
-from xectool.cli import render
+from xectool.cli import render, signals
 from xectool.errors import EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_OK, EXIT_USER, DiskError, XecError
 
 
@@ -87,6 +87,7 @@ def _take_verbosity(argv: Sequence[str]) -> list[str]:
 
 
 def _interrupted(output: render.Output) -> int:
+    signals.ignore()
     output.interrupted()
     return EXIT_INTERRUPTED
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from types import FrameType
 from typing import Final
 
 # Ctrl-C, what a batch system ends a job with, and what it is usually asked to send some time before.
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _EARLY: Final[list[int]] = []
+_LOADER: Final = "<frozen importlib._bootstrap>"
+_AGAIN_S: Final = 0.1
 
 
 def note_early() -> None:
@@ -16,20 +20,52 @@ def note_early() -> None:
 
     To be called first: the command line takes a second to load, and a signal would end the process meanwhile.
     """
-    for number in _ENDING:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # what is ignored stays so: nohup does that
-            signal.signal(number, _note)
-    signal.signal(signal.SIGUSR2, lambda number, frame: None)
+    _install(lambda number, frame: _EARLY.append(number))
+    signal.signal(signal.SIGUSR2, _pass)
 
 
 def hear() -> None:
     """From now on raise `KeyboardInterrupt` at what asks for an end, and at once where that has come before."""
-    for number in _ENDING:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, signal.default_int_handler)
+    _install(_interrupt)
     if _EARLY:
-        raise KeyboardInterrupt
+        _interrupt(_EARLY[0], None)
 
 
-def _note(number: int, frame: FrameType | None) -> None:
-    _EARLY.append(number)
+def ignore() -> None:
+    """Let nothing that `hear` hears interrupt the last words of a command."""
+    for number in _ENDING:
+        if signal.getsignal(number) is _interrupt:
+            signal.signal(number, _pass)
+
+
+def _install(handler: signal._HANDLER) -> None:
+    for number in _ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # what is ignored stays so: nohup does that
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise `KeyboardInterrupt`, once unless it is Ctrl-C, and never while a module is loaded.
+
+    There it made torch fail with other errors, and one that passes through ``exec`` has Python end itself by SIGINT.
+    """
+    if _is_loading(frame):
+        again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
+        return
+    for other in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(other, _pass)  # a batch system sends one to all, and a launcher passes it on
+    raise KeyboardInterrupt
+
+
+def _pass(number: int, frame: FrameType | None) -> None:
+    """Do nothing; Python complains of a signal that comes just before it is to be ignored."""
+
+
+def _is_loading(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == _LOADER:
+            return True
+        frame = frame.f_back
+    return False

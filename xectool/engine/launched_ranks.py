@@ -61,8 +61,11 @@ class ForwardedSignals:
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         self.interrupted = self.interrupted or number != signal.SIGUSR2
         processes = rank_processes()
-        if self.interrupted and not processes:
-            raise KeyboardInterrupt  # there is nobody yet, or no longer, to end by itself
+        if self.interrupted and not processes:  # there is nobody yet, or no longer, to end by itself
+            before = self._previous[number]
+            if not callable(before):
+                raise KeyboardInterrupt
+            before(number, frame)
         for process in processes:
             with contextlib.suppress(psutil.Error):
                 process.send_signal(PASSED_ON[signal.Signals(number)])

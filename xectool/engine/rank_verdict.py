@@ -73,10 +73,11 @@ def verdict_of(ending: Ending, config: str | Path) -> TrainResult:
 def _killed(ending: Ending) -> tuple[int, ProcessFailure] | None:
     """Return the rank that a signal ended which the launcher did not send.
 
-    A batch system sends SIGUSR1 to all of them, also to one that Python has not started yet and that it ends.
+    A batch system sends SIGUSR1 to all of them, also to one that Python has not started yet and that it ends; one that
+    was interrupted ends itself by SIGINT where Python says so.
     """
     for rank, failure in sorted(ending.failures.items()):
-        asked = ending.interrupted and failure.exitcode == -signal.SIGUSR1
+        asked = ending.interrupted and -failure.exitcode in (signal.SIGUSR1, signal.SIGINT)
         by_launcher = failure.pid in ending.ended or failure.exitcode == -signal.SIGTERM or asked
         if failure.exitcode < 0 and not by_launcher:
             return rank, failure

@@ -38,8 +38,9 @@ class CrashStacks:
         if threading.current_thread() is threading.main_thread():
             faulthandler.register(STACKS_SIGNAL, stream, all_threads=True)
             self._stack.callback(faulthandler.unregister, STACKS_SIGNAL)
-            previous = signal.signal(signal.SIGUSR1, signal.default_int_handler)
-            self._stack.callback(signal.signal, signal.SIGUSR1, previous)
+            if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:  # the command line has a handler of its own
+                previous = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+                self._stack.callback(signal.signal, signal.SIGUSR1, previous)
             self._stack.callback(signal.signal, signal.SIGUSR2, signal.signal(signal.SIGUSR2, signal.SIG_IGN))
         return self
 
