@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from xectool.training.lr_sweep.curves import Curve, mean_and_error
-from xectool.training.lr_sweep.rows import EXPLODES, RateRow
+from xectool.training.lr_sweep.rows import ERRORS, EXPLODES, RateRow
 
 GRID_RULE = (
     "the centre, on the scale of the logarithm, of the rates that come close to the largest decrease, each counted "
     "with exp(-d / 0.1) where d is the share of that decrease it misses; where a rate below this centre does as well "
-    "as the best within errors, half way to the lowest such one, since a run is longer than a sweep; rates that "
+    "as the best within two errors, half way to the lowest such one, since a run is longer than a sweep; rates that "
     "explode do not count"
 )
 CLOSE = 0.1
@@ -30,7 +30,7 @@ class Choice:
         lr: The rate, two digits.
         band: Lowest and highest rate that a single seed recommends.
         rule: How it was found.
-        as_well: Rates of a grid below the best one that do as well within errors.
+        as_well: Rates of a grid below the best one that do as well within two errors.
     """
 
     lr: float
@@ -59,7 +59,7 @@ def choose(rows: Sequence[RateRow], curves: Sequence[Curve]) -> Choice:
 
 
 def _recommended(curves: Sequence[Curve]) -> tuple[float, tuple[float, ...]]:
-    """Return the rate, and the rates below the best one that do as well within errors.
+    """Return the rate, and the rates below the best one that do as well within two errors.
 
     Noise decides between those, and over a longer run it costs less at a lower rate, which by then has caught up. The
     batches are the same, so what is compared is the difference on each.
@@ -71,7 +71,7 @@ def _recommended(curves: Sequence[Curve]) -> tuple[float, tuple[float, ...]]:
     for lr in (lr for lr in groups if lr < best):
         pairs = [curve.behind(groups[best][seed]) for seed, curve in groups[lr].items() if seed in groups[best]]
         missed, error = mean_and_error(pairs)
-        if missed <= min(error, AS_WELL * decreases[best]):
+        if missed <= min(ERRORS * error, AS_WELL * decreases[best]):
             as_well.append(lr)
     middle = centre(list(decreases), list(decreases.values()))
     return math.sqrt(middle * min(middle, *as_well, best)), tuple(as_well)

@@ -73,7 +73,9 @@ def remarks(
         note(f"the highest rate, {best.lr:g}, is the best: a higher one may be better", _higher(best.lr, path))
     if choice.as_well and best is not None:
         lower = min(choice.as_well)
-        text = f"{lower:g} and {best.lr:g} do as well within errors; the lower one with a warm-up is the safer choice"
+        text = (
+            f"{lower:g} and {best.lr:g} do as well within two errors; the lower one with a warm-up is the safer choice"
+        )
         note(text, _gentle(training, lower))
     return tuple(found)
 
