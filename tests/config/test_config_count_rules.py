@@ -28,6 +28,12 @@ def test_an_epoch_of_one_batch_is_enough() -> None:
     assert len(count_rules(config(data={"drop_last": True, "batch_size": 50}), 100, 10, world_size=2)) == 0
 
 
+def test_an_epoch_of_one_short_step_is_told() -> None:
+    (found,) = count_rules(config(data={"batch_size": 64}), 100, 10, world_size=2)
+    assert (found.code, found.severity, found.fix) == ("DAT-06", Severity.WARNING, "--set data.batch_size=50")
+    assert len(count_rules(config(data={"batch_size": 50}), 100, 10, world_size=2)) == 0
+
+
 def test_accumulation_beyond_the_epoch_names_the_effective_batch() -> None:
     (found,) = count_rules(config(data={"batch_size": 64}, training={"grad_accum_steps": 8}), 200, 10)
     assert found.code == "CFG-25"
@@ -67,11 +73,11 @@ def test_ranks_that_share_shards_read_them_twice(shards: int, ranks: int, reader
     plan = DataPlan((SourceFile("a.root", "tree", 10_000),), 4, 1, num_shards=shards, world_size=ranks)
     read = sum(len(plan.shards_of_rank(rank)) for rank in range(ranks))
     assert read == readers * shards  # what the plan really does
-    found = list(count_rules(config(data={"num_shards": shards}), 10_000, 10, world_size=ranks))
+    found = list(count_rules(config(data={"num_shards": shards}), 100_000, 10, world_size=ranks))
     assert [(one.code, f"by {readers} of the {ranks} ranks" in one.problem) for one in found] == (
         [("CFG-64", True)] if readers > 1 else []
     )
-    assert not list(count_rules(config(data={"num_shards": shards, "cache": "/fast"}), 10_000, 10, world_size=ranks))
+    assert not list(count_rules(config(data={"num_shards": shards, "cache": "/fast"}), 100_000, 10, world_size=ranks))
 
 
 def test_the_advised_shards_are_read_once() -> None:
