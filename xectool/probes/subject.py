@@ -184,9 +184,11 @@ def eager(config: RunConfig, device: str | None) -> Execution:
 
 def _weights_of(path: Path, checkpoint: str) -> Path | None:
     """Return the checkpoint of a saved batch: where it was, or beside the batch where both were moved."""
+    if not checkpoint:
+        return None
     place = Path(checkpoint)
     beside = path.with_name(place.name)
-    return (beside if not place.is_file() and beside.is_file() else place) if checkpoint else None
+    return beside if not place.is_file() and beside.is_file() else place
 
 
 def _as_trained(config: RunConfig | None, resolved: RunConfig) -> RunConfig:
