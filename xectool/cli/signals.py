@@ -32,10 +32,11 @@ def hear() -> None:
 
 
 def ignore() -> None:
-    """Let nothing that `hear` hears interrupt the last words of a command."""
+    """Let nothing that `hear` hears interrupt the last words of a command, nor Python while it ends."""
     for number in _ENDING:
-        if signal.getsignal(number) is _interrupt:
+        if signal.getsignal(number) in (_interrupt, _pass):
             signal.signal(number, _pass)
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _install(handler: signal._HANDLER) -> None:
@@ -60,7 +61,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _pass(number: int, frame: FrameType | None) -> None:
-    """Do nothing; Python complains of a signal that comes just before it is to be ignored."""
+    """Do nothing; Python complains of a signal that came just before it is ignored."""
 
 
 def _is_loading(frame: FrameType | None) -> bool:

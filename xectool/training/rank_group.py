@@ -180,7 +180,7 @@ class RankGroup(Ranks):
         """
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGUSR1):
-                signal.signal(number, lambda number, frame: None)  # no SIG_IGN: one may be on its way
+                signal.signal(number, signal.SIG_IGN)  # no handler: Python gives those back while it ends
         try:
             self.store.set(f"{_KEY}/left/{self.rank}", "failed" if failed else "done")
             limit_s = _FAILED_WAIT_S if failed else self.rank0_timeout_s
