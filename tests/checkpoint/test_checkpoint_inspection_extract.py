@@ -10,7 +10,9 @@ import safetensors.torch
 import torch
 from xectool import engine
 from xectool.checkpoint import store
+from xectool.checkpoint.extract import extract_encoder
 from xectool.checkpoint.format import Checkpoint
+from xectool.checkpoint.inspection.facts import inspect
 from xectool.checkpoint.transfer import transfer_encoder
 from xectool.config.root import KINDS, RunConfig
 from xectool.engine.resume_contract import resume_contract
@@ -92,9 +94,12 @@ def test_a_bare_encoder_gets_its_meaning_from_a_configuration(families: dict[str
 @pytest.mark.parametrize(
     ("options", "fix"),
     [
-        ({"extract": "encodr", "output": "e.pt"}, "did you mean 'encoder'"),
-        ({"extract": "encoder"}, "--extract encoder --output"),
-        ({"output": "e.pt"}, "--extract encoder --output"),
+        (
+            {"extract": "encodr", "output": "e.pt"},
+            r"did you mean 'encoder'(.|\n)*mae\.pt --extract encoder --output e\.pt",
+        ),
+        ({"extract": "encoder"}, r"mae\.pt --extract encoder --output encoder\.pt"),
+        ({"output": "e.pt"}, r"mae\.pt --extract encoder --output e\.pt"),
         ({"extract": "encoder", "output": "e.onnx"}, r"--output e\.safetensors"),
     ],
 )
@@ -110,6 +115,27 @@ def test_an_extraction_overwrites_nothing(families: dict[str, Path], tmp_path: P
     with pytest.raises(UsageError, match="another_e"):
         engine.inspect_ckpt(families["mae"], extract="encoder", output=tmp_path / "e.pt")
     assert (tmp_path / "e.pt").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize(("bit", "value", "code"), [("flipped", None, "K02"), ("", float("nan"), "K08")])
+def test_nothing_is_extracted_from_a_file_that_is_not_sound(
+    bit: str, value: float | None, code: str, families: dict[str, Path], tmp_path: Path
+) -> None:
+    """The control: the encoder taken out all the same is sealed anew, and nobody sees what it came from."""
+    saved, bad, target = store.load(families["mae"]), tmp_path / "bad.pt", tmp_path / "e.pt"
+    if value is not None:
+        saved.ema["encoder.pos_embed"] = torch.full_like(saved.ema["encoder.pos_embed"], value)
+    store.save(bad, saved)
+    if bit:
+        content = bytearray(bad.read_bytes())
+        content[content.index(saved.ema["encoder.pos_embed"].numpy().tobytes())] ^= 1
+        bad.write_bytes(content)
+    with pytest.raises(CheckpointError, match="nothing is extracted") as caught:
+        engine.inspect_ckpt(bad, extract="encoder", output=target)
+    assert (caught.value.code, target.exists()) == (code, False)
+    layout = inspect(bad).layout
+    store.save(target, extract_encoder(layout.weights, layout.kind, layout.config, {}))
+    assert "K02" not in {item.code for item in engine.inspect_ckpt(target).findings}
 
 
 def test_a_network_without_encoder_has_none_to_extract(families: dict[str, Path], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,10 @@ def test_a_silent_change_is_bad_and_comes_with_the_line_that_undoes_it(
     assert (run.code, run.document["status"]) == (1, "bad")
     effects = {item["key"]: item["effect"] for item in run.document["result"]["differences"]}
     assert effects == {"normalization.npho_scale": "changes outputs silently", "training.lr": "harmless"}
-    assert run.document["findings"][0]["fix"] == "--set normalization.npho_scale=1000.0"
+    line = shlex.split(run.document["result"]["next"])
+    assert line == shlex.split(run.document["findings"][0]["fix"])
+    assert line[-1] == "normalization.npho_scale=1000.0"
+    assert xectool(*line[1:]).code == 0
 
 
 def test_the_table_of_effects_is_for_people(trained: Path, xectool: Callable[..., Any]) -> None:

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from xectool.checkpoint import store
-from xectool.checkpoint.extract import ENCODER, extract_encoder
 from xectool.checkpoint.inspection.byte_rules import BYTE_RULES
 from xectool.checkpoint.inspection.compare import TensorDifference, compare
 from xectool.checkpoint.inspection.content_rules import CONTENT_RULES, tasks_of
@@ -21,13 +19,11 @@ from xectool.checkpoint.inspection.trust import UnsafeGlobal
 from xectool.config.load import load_config
 from xectool.config.root import RunConfig
 from xectool.engine.checkpoint_facts import Section, TensorRow, lineage_of, parameters_of, sections_of, tensor_rows
+from xectool.engine.extraction import target_of, write_part
 from xectool.engine.rebuilding import outlook, rebuilt
 from xectool.engine.resume_contract import KeyEffect, resume_contract
-from xectool.errors import UsageError, did_you_mean
 from xectool.findings import Finding, Severity
 from xectool.rules import run_rules
-
-SUFFIXES = (".pt", ".pth", ".safetensors")
 
 
 @dataclass(frozen=True)
@@ -138,17 +134,25 @@ def inspect_ckpt(  # noqa: PLR0913 - the function is the command: one argument a
         output: Where to, ``.pt`` or ``.safetensors``.
 
     Raises:
-        CheckpointError: The file cannot be read as a checkpoint, or has no such part.
+        CheckpointError: The file cannot be read as a checkpoint, has no such part, or none that is sound.
         ConfigError: The configuration is not valid.
         UsageError: Options contradict each other.
     """
     place = Path(path).expanduser()
-    target = _target(place, extract, output)
+    target = target_of(place, extract, output)
     run = load_config(config, overrides).config if config is not None else None
     facts, findings = _judged(place)
     contract: tuple[KeyEffect, ...] = ()
+    again = [
+        "xectool",
+        "inspect-ckpt",
+        str(path),
+        "--config",
+        str(config),
+        *(w for o in overrides for w in ("--set", o)),
+    ]
     if run is not None and extract is None:
-        contract, notes = _contract(facts, run)
+        contract, notes = _contract(facts, run, shlex.join(again))
         findings += notes
     differences: list[TensorDifference | KeyEffect] = [item for item in contract if item.effect != "same"]
     compared = None
@@ -156,8 +160,11 @@ def inspect_ckpt(  # noqa: PLR0913 - the function is the command: one argument a
         comparison = compare(facts.layout, inspect(Path(compare_with).expanduser()).layout)
         differences += comparison.differences
         compared = comparison.num_same
-    extracted = None if target is None else _extract(facts, run, target)
+    extracted = None if target is None else write_part(facts, findings, run, target)
     result = _described(place, facts, findings)
+    fixes = [item.paste() for item in contract if item.is_bad]
+    if fixes and result.next.startswith(shlex.join(again)):  # nothing is wrong with the file itself
+        result = replace(result, next=" ".join((shlex.join(again), *fixes)))
     lineage = {**result.lineage, **outlook(facts, run)}
     return replace(
         result,
@@ -177,7 +184,7 @@ def _judged(path: Path) -> tuple[Inspected, tuple[Finding, ...]]:
     return facts, (*report, *notes)
 
 
-def _contract(facts: Inspected, run: RunConfig) -> tuple[tuple[KeyEffect, ...], tuple[Finding, ...]]:
+def _contract(facts: Inspected, run: RunConfig, again: str) -> tuple[tuple[KeyEffect, ...], tuple[Finding, ...]]:
     layout = facts.layout
     if not layout.is_ours or layout.config is None:
         problem = "the file stores no configuration to hold this one against"
@@ -185,44 +192,16 @@ def _contract(facts: Inspected, run: RunConfig) -> tuple[tuple[KeyEffect, ...], 
     effects = resume_contract(layout.config, run, layout.meta)
     bad = [item for item in effects if item.is_bad]
     findings = tuple(
-        Finding("CFG-46", Severity.ERROR, f"{item.line()}: {item.effect} ({item.why})", item.key, fix=item.paste())
+        Finding(
+            "CFG-46",
+            Severity.ERROR,
+            f"{item.line()}: {item.effect} ({item.why})",
+            item.key,
+            fix=f"{again} {item.paste()}",
+        )
         for item in bad
     )
     return effects, findings
-
-
-def _target(path: Path, extract: str | None, output: Path | str | None) -> Path | None:
-    """Return where a part goes, after checking that both options are there and nothing is overwritten."""
-    if extract is None and output is None:
-        return None
-    if extract is None or output is None:
-        raise UsageError(
-            "--extract and --output go together", where="command line", fix="--extract encoder --output F.pt"
-        )
-    if extract != ENCODER:
-        fix = did_you_mean(extract, [ENCODER]) or "--extract encoder"
-        raise UsageError(f"there is no part '{extract}' to extract", where="--extract", fix=fix)
-    target = Path(output).expanduser()
-    if target.suffix not in SUFFIXES:
-        raise UsageError(
-            f"unknown suffix '{target.suffix}'", where="--output", fix=f"--output {target.stem}.safetensors"
-        )
-    if target.exists():
-        raise UsageError(f"{target} exists already", where="--output", fix=f"--output another_{target.name}")
-    return target
-
-
-def _extract(facts: Inspected, run: RunConfig | None, target: Path) -> str:
-    layout = facts.layout
-    config = layout.config if run is None else run.to_dict()
-    lineage = {
-        "source": facts.contents.path.name,
-        "source_sha256": facts.contents.sha256,
-        "epoch": layout.epoch,
-        "step": layout.step,
-    }
-    store.save(target, extract_encoder(layout.weights, layout.kind, config, lineage))
-    return str(target)
 
 
 def _described(path: Path, facts: Inspected, findings: tuple[Finding, ...]) -> CheckpointInspected:

@@ -1,0 +1,75 @@
+"""A part of an inspected checkpoint as a file of its own; only out of a file that is sound."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from xectool.checkpoint import store
+from xectool.checkpoint.extract import ENCODER, extract_encoder
+from xectool.checkpoint.inspection.facts import Inspected
+from xectool.config.root import RunConfig
+from xectool.errors import CheckpointError, UsageError, did_you_mean
+from xectool.findings import Finding, Severity
+
+_SUFFIXES: Final = (".pt", ".pth", ".safetensors")
+_SPOILS_WEIGHTS: Final = ("K01", "K02", "K03", "K07", "K08")
+"""Bytes, code, structure, dtypes and numbers: a new file would be sealed over them and look sound."""
+
+
+def target_of(path: Path, extract: str | None, output: Path | str | None) -> Path | None:
+    """Return where a part goes, after checking that both options are there and nothing is overwritten.
+
+    Raises:
+        UsageError: An option lacks the other, names no part or no format, or a file is there already.
+    """
+    if extract is None and output is None:
+        return None
+    if extract is None or output is None:
+        named = output or "encoder.pt"
+        raise UsageError("--extract and --output go together", where="command line", fix=_line(path, named))
+    target = Path(output).expanduser()
+    if extract != ENCODER:
+        near = did_you_mean(extract, [ENCODER])
+        problem = f"there is no part '{extract}' to extract" + (f"; {near}" if near else "")
+        raise UsageError(problem, where="--extract", fix=_line(path, target))
+    if target.suffix not in _SUFFIXES:
+        problem = f"unknown suffix '{target.suffix}'"
+        raise UsageError(problem, where="--output", fix=_line(path, target.with_suffix(".safetensors")))
+    if target.exists():
+        another = target.with_name(f"another_{target.name}")
+        raise UsageError(f"{target} exists already", where="--output", fix=_line(path, another))
+    return target
+
+
+def write_part(facts: Inspected, findings: Sequence[Finding], run: RunConfig | None, target: Path) -> str:
+    """Write the encoder of a sound file and return where it went.
+
+    Raises:
+        CheckpointError: The file is damaged, would run code or holds numbers that are not finite; or has no encoder.
+    """
+    wrong = [item for item in findings if item.severity is Severity.ERROR and item.code in _SPOILS_WEIGHTS]
+    source, layout = facts.contents.path, facts.layout
+    if wrong:
+        raise CheckpointError(
+            f"nothing is extracted from this checkpoint: {wrong[0].problem}",
+            where=f"{source}: {wrong[0].where}" if wrong[0].where else str(source),
+            fix=f"xectool inspect-ckpt {shlex.quote(str(source))}   # all that is wrong; then name a sound checkpoint",
+            code=wrong[0].code,
+        )
+    config = layout.config if run is None else run.to_dict()
+    lineage = {
+        "source": source.name,
+        "source_sha256": facts.contents.sha256,
+        "epoch": layout.epoch,
+        "step": layout.step,
+    }
+    store.save(target, extract_encoder(layout.weights, layout.kind, config, lineage))
+    return str(target)
+
+
+def _line(path: Path, output: Path | str) -> str:
+    """Return the whole command for this file."""
+    return f"xectool inspect-ckpt {shlex.quote(str(path))} --extract {ENCODER} --output {shlex.quote(str(output))}"
