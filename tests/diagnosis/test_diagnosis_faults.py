@@ -328,6 +328,24 @@ def test_collapsed_predictions_come_before_the_plateau(record: Record, course: A
     assert [cause.code for cause in found.causes] == ["XT-COLLAPSED", "XT-NO-LEARNING"]
 
 
+@pytest.mark.parametrize("kind", ["mae", "inpainter"])
+def test_a_reconstruction_at_the_constant_is_no_learning_only_where_the_guard_has_judged(
+    record: Record, course: Any, kind: str
+) -> None:
+    def run(level: float, *, judged: bool) -> Diagnosis:
+        made = course(kind=kind, start=level, floor=level, noise=0.03, baseline=None)
+        made.event(1, "baseline", terms={"total": 1.0})
+        if judged:
+            made.event(160, "no_learning", terms={"total": {"loss": level, "trivial": 1.0}}, after_steps=160)
+        made.event(160, "collapsed", tasks={"npho": {"pred_std": 0.005, "target_std": 1.0}})
+        return record(made)
+
+    assert [cause.code for cause in run(1.05, judged=True).causes] == ["XT-COLLAPSED", "XT-NO-LEARNING"]
+    assert "total: loss 1.05" in str(run(1.05, judged=True).causes[1].evidence)
+    assert not run(8.0, judged=False).causes  # as far above the constant as a young network begins
+    assert not run(0.5, judged=True).causes  # the run has learned since
+
+
 @few
 @given(seed=seeds, way=st.sampled_from(["event", "blocks", "absent"]))
 def test_a_head_without_gradient_is_an_untrained_head(record: Record, course: Any, seed: int, way: str) -> None:

@@ -49,14 +49,15 @@ class NoLearning(DiagnosisRule):
             yield self._cause(evidence, 0.95, stuck, lines)
             return
         flat = [level for level in levels if level.trivial_reached]
+        telling = flat if told is not None else [level for level in flat if level.tells_alone]
         # One term of several says little: a head may learn late, and the total still falls.
         if (levels and len(flat) < len(levels)) or still_falling(evidence):
-            if flat:
-                yield replace(self._cause(evidence, 0.5, _slow_text(flat), lines), severity=Severity.INFO)
+            if telling:
+                yield replace(self._cause(evidence, 0.5, _slow_text(telling), lines), severity=Severity.INFO)
         elif told is not None:
             text = told.message or "the loss stays at that of the best constant prediction"
             yield self._cause(evidence, 0.85, text, lines or _told_lines(told.data))
-        elif flat and enough_to_learn(evidence):
+        elif telling and enough_to_learn(evidence):
             text = f"the loss is still at {TRIVIAL_SHARE:g} or more of what a constant prediction gives"
             yield self._cause(evidence, 0.8, text, lines)
 
@@ -112,9 +113,12 @@ class Collapsed(DiagnosisRule):
 
     def _useless(self, evidence: Evidence, tasks: Mapping[str, Any]) -> bool:
         """Return whether the losses agree: no better than a constant although there was time to learn."""
-        levels = {level.term: level.trivial_reached for level in term_levels(evidence)}
-        if not levels:
+        known = term_levels(evidence)
+        if not known:
             return enough_to_learn(evidence)
+        if not (evidence.of("no_learning") or any(level.tells_alone for level in known)):
+            return False
+        levels = {level.term: level.trivial_reached for level in known}
         flat = any(levels.get(name, all(levels.values())) for name in tasks)
         return flat and enough_to_learn(evidence) and not still_falling(evidence)
 

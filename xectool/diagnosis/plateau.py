@@ -21,6 +21,8 @@ LEAST_TRAVEL: Final = 0.03
 step, and weights start at about 1 / sqrt(fan-in), 0.03 for the widest layers here (1024)."""
 FEWEST_STEPS: Final = 100  # after the warm-up; a sound run of fewer steps may not have learned anything yet
 FALLING_SHARE: Final = 0.03  # of the loss, between the second and the last quarter of the run
+OBJECTIVE: Final = "total"
+"""Term of the whole objective; the only one of the sensor kinds. A young network is far above its trivial loss."""
 _LAST_STEPS: Final = 50
 _WILD_SIGMA: Final = 5.0
 _FEWEST_STEPS: Final = 20
@@ -61,6 +63,11 @@ class TermLevel:
         return bool(known) and all(value >= limit for value in known)
 
     @property
+    def tells_alone(self) -> bool:
+        """Whether the level says by itself that nothing is learned; of the objective only the guard can."""
+        return self.term != OBJECTIVE
+
+    @property
     def ratio(self) -> float:
         """Loss over trivial loss."""
         return self.loss / self.trivial if self.trivial else math.nan
@@ -83,7 +90,7 @@ def term_levels(evidence: Evidence) -> list[TermLevel]:
         value = number(trivial)
         if not math.isfinite(value):
             continue
-        losses = evidence.steps.terms.get(term)
+        losses = evidence.steps["loss"] if term == OBJECTIVE else evidence.steps.terms.get(term)
         now, error = _mean(losses[rows]) if losses is not None and rows.size else (math.nan, 0.0)
         val_error = abs(value) / math.sqrt(num_val) if num_val > 0 else 0.0
         found.append(TermLevel(str(term), now, _validation(evidence, str(term)), value, error, val_error))
@@ -143,8 +150,9 @@ def no_step_size(evidence: Evidence) -> str:
 
 
 def _validation(evidence: Evidence, term: str) -> float:
+    names = ("val/loss",) if term == OBJECTIVE else (f"val/{term}/loss", f"val/loss_{term}")
     for epoch in reversed(evidence.epochs):
-        for name in (f"val/{term}/loss", f"val/loss_{term}"):
+        for name in names:
             if name in epoch.metrics:
                 return float(epoch.metrics[name])
     return math.nan
