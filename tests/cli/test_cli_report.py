@@ -73,6 +73,7 @@ def test_page_goes_where_it_is_wanted_and_says_so(run: Path, tmp_path: Path, xec
     assert Path(done.document["result"]["path"]).stat().st_size == done.document["result"]["size_bytes"]
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["r.html"]
     assert xectool("report", run, "--output", tmp_path).code == 2
+    assert xectool("report", run, "--output", run / "config.yaml").code == 2, "a file of the run is never replaced"
     assert xectool("report", tmp_path).code == 2
 
 

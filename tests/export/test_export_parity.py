@@ -242,7 +242,7 @@ def test_options_that_contradict_each_other_are_refused(make_checkpoint: Any, tm
         ({"to": "onnx", "output": tmp_path / "a.pt2"}, "contradict each other"),
         ({"to": "onxx"}, "did you mean 'onnx'"),
         ({"to": "safetensors", "inputs": "normalized", "output": tmp_path / "a.safetensors"}, "no effect"),
-        ({"to": "torchscript", "output": source}, "is the checkpoint itself"),
+        ({"to": "torchscript", "output": source}, "would replace its own input"),
         ({"max_events": 5, "output": tmp_path / "a.onnx"}, "--verify-on"),
         ({"weights": "emma", "output": tmp_path / "a.onnx"}, "unknown weights"),
     ):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import numpy.typing as npt
@@ -96,6 +98,13 @@ def find_dead_channels(origin: str, query: DeadChannelQuery | None = None) -> De
         found = query.database(origin).dead_channels(query.run_number)
         return _listed(found, f"{origin} run {query.run_number}")
     return _listed(read_dead_channels(origin), origin)
+
+
+def file_of_origin(origin: str | None) -> Path | None:
+    """Return the file that an origin is read from; None where that is a branch, the data or a server."""
+    if origin is None or origin == "data" or origin.startswith((BRANCH_PREFIX, "mysql:")):
+        return None
+    return Path(unquote(urlsplit(origin).path)) if origin.startswith(DATABASE_SCHEMES) else Path(origin)
 
 
 def dead_from_branch(query: DeadChannelQuery, branch: str = "dead") -> DeadChannelMap:

@@ -19,6 +19,7 @@ from xectool.config.load import config_from_overrides, load_config
 from xectool.config.platform import available_memory
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.engine.data_report import DataChecked, summarised
+from xectool.engine.output_places import require_folder
 from xectool.errors import UsageError, XecError
 from xectool.rootio.files import expand_inputs
 from xectool.rules import run_rules
@@ -72,6 +73,7 @@ def check_data(
     options = options or CheckOptions()
     if options.max_events is not None and options.max_events < 1:
         raise UsageError("--max-events has to be at least 1", where="--max-events", fix="--max-events 10k")
+    plots_into = None if options.plots is None else require_folder(options.plots, "--plots")
     config = load_config(options.config, options.overrides).config if options.config is not None else None
     settings = config or config_from_overrides(options.overrides)
     paths = expand_inputs(data)
@@ -88,7 +90,7 @@ def check_data(
     if config is not None:
         _look_at_use(facts, config)
     ran = run_rules((*DATA_CHECKS, *plugin_rules("checks", DATA_CHECKS)), facts)
-    drawn = _plots(facts, Path(options.plots)) if options.plots is not None else []
+    drawn = [] if plots_into is None else _plots(facts, plots_into)
     return summarised(facts, ran, digests=digests, plots=drawn, deep=options.deep)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 
-from xectool.engine.loading import LoadedModel, open_events, refuse_own_input, served_in_order
+from xectool.engine.loading import LoadedModel, open_events, served_in_order
 from xectool.errors import UsageError
 from xectool.export.exporter import BATCH_SIZES, HIDDEN_SHARE, RawEvents
 from xectool.export.graphs import NORMALIZED, RAW, ExportGraph
@@ -71,10 +70,9 @@ class VerifyEvents:
         loaded: The network; its configuration names the branches.
         data: ROOT files; empty simulates.
         max_events: Of the files; None is 1000.
-        target: The file that is written, which must not be one of them.
     """
 
-    def __init__(self, loaded: LoadedModel, data: Sequence[str], max_events: int | None, target: Path) -> None:
+    def __init__(self, loaded: LoadedModel, data: Sequence[str], max_events: int | None) -> None:
         if not data and max_events is not None:
             raise UsageError(
                 "--max-events has no effect without --verify-on", where="--max-events", fix="--verify-on DATA.root"
@@ -84,7 +82,6 @@ class VerifyEvents:
         self.findings: tuple[Finding, ...] = ()
         self.title = f"{BATCH_SIZES[-1]} simulated events"
         if self.source is not None:
-            refuse_own_input(target, self.source, "--output")
             self.findings = tuple(self.source.findings)
             self.title = f"events of {', '.join(file.path for file in self.source.files[:3])}"
 

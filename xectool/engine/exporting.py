@@ -11,6 +11,7 @@ from xectool.checkpoint.format import Checkpoint
 from xectool.engine.export_events import VerifyEvents, yardsticks
 from xectool.engine.export_sources import require_sound, source_of
 from xectool.engine.loading import LoadedModel, check_options, load_checkpoint, ready_model
+from xectool.engine.output_places import files_read, require_file_place
 from xectool.errors import UsageError, did_you_mean
 from xectool.export import exporter
 from xectool.export.description import Description
@@ -108,7 +109,9 @@ def export(  # noqa: PLR0913 - the function is the command: one argument an opti
     watching = observer or NullObserver()
     check_options(weights, 1, max_events)
     source = source_of(Path(checkpoint).expanduser(), weights)
-    format_name, target = _target(source, to, output)
+    format_name, named = _target(source, to, output)
+    reads = files_read([checkpoint, source], verify_on, weights)
+    target = require_file_place(named, "--output", f"{source.stem}{SUFFIXES[format_name]}", reads)
     _check_mode(format_name, inputs)
     digest = require_sound(source)
     stored = load_checkpoint(source, weights)
@@ -116,7 +119,7 @@ def export(  # noqa: PLR0913 - the function is the command: one argument an opti
     loaded.network.eval()
     graph = make_graph(loaded.network, tasks, inputs)
     watching.phase("verify", 0)
-    events = VerifyEvents(loaded, verify_on, max_events, target)
+    events = VerifyEvents(loaded, verify_on, max_events)
     first = events.first()
     order = Order(
         loaded.network,
@@ -157,7 +160,7 @@ def _result(order: Order, written: Exported, verified_on: str, findings: tuple[F
 
 
 def _target(source: Path, to: str | None, output: str | Path | None) -> tuple[str, Path]:
-    """Return the format and the file, which agree with each other and spare the checkpoint."""
+    """Return the format and the file, which agree with each other."""
     by_suffix = {suffix: name for name, suffix in _suffixes().items()}
     if to is not None and to not in FORMATS.names():
         fix = did_you_mean(to, FORMATS.names()) or f"--to {' or --to '.join(FORMATS.names())}"
@@ -171,10 +174,6 @@ def _target(source: Path, to: str | None, output: str | Path | None) -> tuple[st
             where=f"--output {output}",
             fix=f"--output {target.with_suffix(SUFFIXES[name])}",
         )
-    if target.is_dir() or (target.exists() and target.samefile(source)):
-        what = "is a directory" if target.is_dir() else "is the checkpoint itself"
-        fix = f"--output {target.with_name(f'{target.stem}_exported{SUFFIXES[name]}')}"
-        raise UsageError(f"{target} {what}", where="--output", fix=fix)
     return name, target
 
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
+from xectool.checkpoint.soundness import require_finite
 from xectool.config.load import config_from_dict
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.data.events import EventSource
@@ -18,7 +19,6 @@ from xectool.data.source import open_source
 from xectool.errors import CheckpointError, UsageError
 from xectool.findings import Finding
 from xectool.models.build import build_model
-from xectool.rootio.files import is_remote
 from xectool.tasks import build_task
 from xectool.tasks.base import TrainingTask
 from xectool.training.build import sequential_loader
@@ -100,13 +100,15 @@ def ready_model(checkpoint: Checkpoint, name: str | Path, weights: str, device: 
         device: Device that goes before the configuration's.
 
     Raises:
-        XecError: The checkpoint does not fit its configuration, or the device does not exist.
+        XecError: The checkpoint does not fit its configuration or is not finite, or the device does not exist.
     """
     config = config_from_dict(checkpoint.config, str(name))
     # In float32, whatever it was trained in: bfloat16 rounds a predicted sensor by up to 1.6 % of its photons.
     execution = plan_execution(config.training.model_copy(update={"compile": "none", "amp": "off"}), device)
     network = build_model(config)
-    load_weights(network, checkpoint.weights(weights))
+    chosen = checkpoint.weights(weights)
+    require_finite(chosen, name)
+    load_weights(network, chosen)
     network = network.to(execution.device)
     task = build_task(config, network).to(execution.device)
     load_task(task, checkpoint)
@@ -145,18 +147,3 @@ def open_events(config: RunConfig, data: Sequence[str], max_events: int | None) 
     section = config.data.model_copy(update={"num_workers": 0})
     source = open_source(section, list(data), tasks=tasks, require_truth=False)
     return source if max_events is None else source.first(max_events)
-
-
-def refuse_own_input(target: Path, source: EventSource, option: str) -> None:
-    """Refuse to replace a file that is read: that would destroy the data.
-
-    Raises:
-        UsageError: The target is one of the files.
-    """
-    for file in source.files:
-        if target.exists() and not is_remote(file.path) and target.samefile(file.path):
-            raise UsageError(
-                f"the output would replace its own input, {file.path}",
-                where=option,
-                fix=f"{option} {target.with_name(f'{option[2:]}_{target.name}')}",
-            )

@@ -20,9 +20,9 @@ from xectool.engine.loading import (
     load_checkpoint,
     open_events,
     ready_model,
-    refuse_own_input,
     served_in_order,
 )
+from xectool.engine.output_places import files_read, require_file_place, require_folder
 from xectool.errors import UsageError
 from xectool.findings import Finding, Severity
 from xectool.report.written import Written
@@ -103,14 +103,15 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
     Raises:
         XecError: Anything the user can act on.
     """
-    watching, target = observer or NullObserver(), Path(output).expanduser()
+    watching = observer or NullObserver()
     check_options(weights, batch_size, max_events)
     check_engine(engine)
+    target = require_file_place(output, "--output", "predictions.root", files_read([model], data, weights, dead))
+    plots_into = None if report is None else require_folder(report, "--report")
     loaded = _loaded(model, weights, device)
     checkpoint = loaded.checkpoint
     _refuse_dead(checkpoint, dead, run_number)
     source = open_events(loaded.config, data, max_events)
-    refuse_own_input(target, source, "--output")
     request = Request(Path(model).expanduser(), weights, engine, events_at_once(loaded, batch_size))
     watching.phase("choose the engine", 0)
     chosen = choose_engine(loaded, request, source)
@@ -126,7 +127,7 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
         predicted = watched(run_model(network, task, batches, loaded.execution, chosen.forward), watching)
         conventional = checkpoint.meta.get("conventional", {})
         scored = predict_scored(network, task, predicted, target, conventional, tuple(source.branches.truth))
-    drawn = draw_predictions(task, target, Path(report).expanduser(), source) if report is not None else Written()
+    drawn = Written() if plots_into is None else draw_predictions(task, target, plots_into, source)
     notes = tuple(Finding("XT-PLOT-SKIPPED", Severity.INFO, note) for note in drawn.notes)
     plots = tuple(str(path) for path in drawn.files)
     return PredictResult(

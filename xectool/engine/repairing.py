@@ -19,8 +19,8 @@ from xectool.engine.loading import (
     load_checkpoint,
     open_events,
     ready_model,
-    refuse_own_input,
 )
+from xectool.engine.output_places import files_read, require_file_place
 from xectool.errors import UsageError
 from xectool.findings import Finding, Severity
 from xectool.models.inpainter import Inpainter
@@ -87,11 +87,11 @@ def repair(  # noqa: PLR0913 - the function is the command: one argument an opti
     Raises:
         XecError: Anything the user can act on.
     """
-    watching, target = observer or NullObserver(), Path(output).expanduser()
+    watching = observer or NullObserver()
     check_options(weights, batch_size, max_events)
+    target = require_file_place(output, "--repair", "repaired.root", files_read([model], data, weights, dead))
     loaded = load_inpainter(model, weights, device, "--repair")
     source = open_events(loaded.config, data, max_events)
-    refuse_own_input(target, source, "--repair")
     sensors = open_dead_sensors(dead, run_number, source)
     size = events_at_once(loaded, batch_size)
     run = RepairRun(filler(loaded), sensors, loaded.execution.device, size, lambda: watching.advanced(1, {}))

@@ -19,7 +19,8 @@ from xectool.diagnosis.files import CONFIG_FILE, tolerant_json, tolerant_yaml
 from xectool.diagnosis.incidents import Incident, read_incidents
 from xectool.engine.diagnose.run_health import RunHealth
 from xectool.engine.diagnose.run_health import run as diagnose_run
-from xectool.errors import ConfigError, DiskError, UsageError
+from xectool.engine.output_places import require_file_place
+from xectool.errors import ConfigError, DiskError
 from xectool.report.curves import draw_learning_curves
 from xectool.report.run_page import PageCause, PagePicture, PageTable, RunPage, picture, pictures, render
 from xectool.report.step_curves import StepCourse, draw_steps
@@ -57,14 +58,14 @@ def report(run_dir: Path | str, output: Path | str | None = None) -> ReportResul
         output: The page; default ``report.html`` in the run directory.
 
     Raises:
-        UsageError: The directory holds no run record, or the output is a directory.
+        UsageError: The directory holds no run record, or the output is a directory or a file of the run.
         DiskError: The page cannot be written.
     """
     directory = Path(run_dir).expanduser()
     health = diagnose_run(directory)
     target = Path(output).expanduser() if output is not None else directory / REPORT_NAME
-    if target.is_dir():
-        raise UsageError(f"'{target}' is a directory", where="--output", fix=f"--output {target / REPORT_NAME}")
+    recorded = (path for path in directory.rglob("*") if path.suffix != ".html")
+    require_file_place(target, "--output", REPORT_NAME, recorded)
     plots, left_out = pictures(directory / "plots")
     text = render(_page(directory, health, plots))
     _write(target, text)

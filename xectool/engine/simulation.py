@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
+from xectool.engine.output_places import require_folder
 from xectool.errors import UsageError, did_you_mean
 from xectool.rootio.writer import FileFormat
 from xectool.simulation import physics
@@ -64,6 +66,7 @@ def simulate(  # noqa: PLR0913  one keyword an option, as on the command line
     if format not in FORMATS:
         fix = f"--format ttree   # {did_you_mean(format, FORMATS) or 'or rntuple'}"
         raise UsageError(f"file format '{format}' is not known", where="--format", fix=fix)
+    require_folder(Path(output).parent, "xectool simulate", Path(output).name)
     settings = SimulationSettings(
         events=events,
         seed=seed,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ import mplhep
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+
+from xectool.errors import DiskError
 
 BLUE, ORANGE, RED, PURPLE, GREY, VIOLET = "#5790fc", "#f89c20", "#e42536", "#964a8b", "#9c9ca1", "#7a21dd"
 BROWN, CYAN = "#a96b59", "#92dadd"
@@ -74,15 +77,25 @@ def save(figure: Figure, out_dir: Path, stem: str) -> list[Path]:
     """Write ``<stem>.pdf`` and ``<stem>.png``; returns both paths.
 
     The PDF carries no creation date: the same input gives the same bytes.
+
+    Raises:
+        DiskError: They cannot be written.
     """
-    out_dir.mkdir(parents=True, exist_ok=True)
     # Laid out once and then without an engine: with one, each format solves the constraints and draws once more.
     if engine := figure.get_layout_engine():
         engine.execute(figure)
     figure.set_layout_engine(None)
     pdf, png = out_dir / f"{stem}.pdf", out_dir / f"{stem}.png"
-    figure.savefig(pdf, metadata={"CreationDate": None})
-    figure.savefig(png, dpi=PNG_DPI)
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+        figure.savefig(pdf, metadata={"CreationDate": None})
+        figure.savefig(png, dpi=PNG_DPI)
+    except OSError as error:
+        raise DiskError(
+            f"the plot '{stem}' cannot be written: {error.strerror or error}",
+            where=str(out_dir),
+            fix=f"df -h {shlex.quote(str(out_dir.parent))}   # free space there, or name another folder for the plots",
+        ) from error
     return [pdf, png]
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,18 +109,38 @@ def _expand_one(part: str) -> list[str]:
     raise missing_file(path)
 
 
+def input_paths(spec: str | Iterable[str]) -> Iterator[Path]:
+    """Yield the local files that reading ``spec`` opens: the files it names, and the lists that name them.
+
+    Raises:
+        DataFileError: Nothing is there.
+    """
+    for part in [spec] if isinstance(spec, str) else spec:
+        if part.startswith("@"):
+            list_path = Path(part[1:]).expanduser()
+            yield list_path
+            yield from input_paths(_entries(list_path))
+        elif not is_remote(part):
+            yield from (Path(split_tree(path, "")[0]) for path in _expand_one(part))
+
+
 def _expand_list(list_path: Path) -> list[str]:
-    if not list_path.is_file():
-        raise missing_file(str(list_path), kind="list file")
-    found: list[str] = []
-    for line in list_path.read_text().splitlines():
-        entry = line.split("#", 1)[0].strip()
-        if entry:
-            local = not (is_remote(entry) or os.path.isabs(entry) or entry.startswith(("~", "@")))
-            found += _expand_one(str(list_path.parent / entry) if local else entry)
+    found = [path for entry in _entries(list_path) for path in _expand_one(entry)]
     if not found:
         raise DataFileError(f"the list file '{list_path}' names no file", where=str(list_path), fix="one path a line")
     return found
+
+
+def _entries(list_path: Path) -> list[str]:
+    """Return what the lines of a list file name; relative paths are relative to it."""
+    if not list_path.is_file():
+        raise missing_file(str(list_path), kind="list file")
+    entries = [line.split("#", 1)[0].strip() for line in list_path.read_text().splitlines()]
+    return [str(list_path.parent / entry) if _is_relative(entry) else entry for entry in entries if entry]
+
+
+def _is_relative(entry: str) -> bool:
+    return not (is_remote(entry) or os.path.isabs(entry) or entry.startswith(("~", "@")))
 
 
 def _directory_files(directory: Path) -> list[Path]:

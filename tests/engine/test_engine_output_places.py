@@ -1,0 +1,103 @@
+"""An output never replaces what is read, under whatever name, and a place that cannot be written is refused first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xectool import engine
+from xectool.engine.checking import CheckOptions
+from xectool.errors import CheckpointError, DataFileError, DiskError, UsageError, XecError
+from xectool.report.style import new_figure, save
+
+Call = Callable[[Path], Any]
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> Path:
+    """A folder of files that no command could read, so that only a check before reading can know them."""
+    for name in (
+        "model.pth",
+        "checkpoint_best.pt",
+        "data.root",
+        "listed.root",
+        "dead.txt",
+        "dead.db",
+        "more.root.part",
+    ):
+        (tmp_path / name).write_bytes(b"not to be lost")
+    os.link(tmp_path / "model.pth", tmp_path / "hard.root")
+    (tmp_path / "soft.root").symlink_to(tmp_path / "dead.txt")
+    (tmp_path / "inner.txt").write_text("listed.root\n")
+    (tmp_path / "files.txt").write_text(f"@{tmp_path}/inner.txt\n")
+    return tmp_path
+
+
+NAMES = ("model.pth", "hard.root", "data.root", "listed.root", "files.txt", "dead.txt", "soft.root", "more.root")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("command", [engine.predict, engine.repair])
+def test_no_file_that_is_read_is_replaced(command: Any, inputs: Path, name: str) -> None:
+    data = [f"{inputs}/data.root:tree", f"@{inputs}/files.txt", f"{inputs}/more.root.part"]
+    before = {path: path.read_bytes() for path in inputs.iterdir()}
+    with pytest.raises(UsageError, match="replace its own input"):
+        command(inputs / "model.pth", data, output=inputs / name, dead=f"{inputs}/dead.txt")
+    assert {path: path.read_bytes() for path in inputs.iterdir()} == before
+    with pytest.raises(CheckpointError):  # the control: another output is not held up
+        command(inputs / "model.pth", data, output=inputs / "out.root", dead=f"{inputs}/dead.txt")
+
+
+def test_no_other_command_replaces_what_it_reads(inputs: Path) -> None:
+    model, data, best = inputs / "model.pth", [str(inputs)], "checkpoint_best.pt"
+    refused: tuple[tuple[Call, str], ...] = (
+        (lambda path: engine.export(model, output=path, to="onnx"), "model.pth"),
+        (lambda path: engine.export(model, output=path, to="torchscript", weights="best"), best),
+        (lambda path: engine.predict(model, data, output=path, weights="best"), best),
+        (lambda path: engine.repair(model, data, output=path, dead=f"sqlite:{inputs}/dead.db"), "dead.db"),
+    )
+    for call, name in refused:
+        with pytest.raises(UsageError, match="replace its own input"):
+            call(inputs / name)
+
+
+PLACES: tuple[tuple[str, type[XecError]], ...] = (
+    (".", UsageError), ("model.pth/x.root", UsageError), ("/dev/null", UsageError), ("/proc/none/x.root", DiskError),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("place", "kind"), PLACES)
+def test_place_that_takes_no_file_is_refused_before_the_work(
+    inputs: Path, place: str, kind: type[XecError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(inputs)
+    for call in (
+        lambda: engine.predict("model.pth", ["data.root"], output=place),
+        lambda: engine.repair("model.pth", ["data.root"], output=place),
+        lambda: engine.export("model.pth", output=place, to="onnx"),
+    ):
+        with pytest.raises(kind) as caught:
+            call()
+        assert caught.value.fix.startswith("--")
+    assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize(("folder", "kind"), [("model.pth", UsageError), ("/proc/none", DiskError)])
+def test_folder_for_plots_is_tried_before_the_work(
+    inputs: Path, folder: str, kind: type[XecError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(inputs)
+    with pytest.raises(kind, match=r"file, not a directory|nothing can be written"):
+        engine.predict("model.pth", ["data.root"], output="out.root", report=folder)
+    with pytest.raises(kind, match=r"file, not a directory|nothing can be written"):
+        engine.check_data("absent.root", CheckOptions(plots=folder))
+    with pytest.raises(DataFileError):  # the control: a folder that is fine leaves the data to be looked at
+        engine.check_data("absent.root", CheckOptions(plots="plots"))
+    assert not (inputs / "plots").exists()
+    figure = new_figure(1, 1)
+    figure.subplots()
+    with pytest.raises(DiskError):  # a folder that goes bad during the work
+        save(figure, Path(folder), "plot")

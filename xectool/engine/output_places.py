@@ -1,0 +1,98 @@
+"""Where a command writes: refused before any work where it would replace what it reads, or nothing can be written."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from xectool.checkpoint import store
+from xectool.data.dead_channel_maps import file_of_origin
+from xectool.errors import DiskError, UsageError
+from xectool.rootio.files import input_paths
+
+
+def files_read(
+    models: Iterable[str | Path], data: str | Iterable[str], weights: str = "auto", dead: str | None = None
+) -> list[Path]:
+    """Return the local files that a command reads.
+
+    Args:
+        models: Checkpoints and exported files; what belongs to them counts too.
+        data: ROOT files, globs, directories, ``@list`` files or urls; lists count too.
+        weights: ``best`` reads the best checkpoint of the run instead.
+        dead: Origin of dead channels.
+
+    Raises:
+        DataFileError: A path names nothing.
+    """
+    found = [Path(model).expanduser() for model in models]
+    beside = [path.with_name(f"{path.name}.data") for path in found]
+    best = [path.with_name(store.BEST_NAME) for path in found if weights == "best"]
+    listed = file_of_origin(dead)
+    return [*found, *beside, *best, *input_paths(data), *([] if listed is None else [listed])]
+
+
+def require_file_place(place: str | Path, option: str, name: str, inputs: Iterable[Path] = ()) -> Path:
+    """Return the file to write, which is none of the files that are read, and whose folder can be written.
+
+    Args:
+        place: As the user named it.
+        option: Option that names it.
+        name: A name for it, where a directory is given.
+        inputs: What is read.
+
+    Raises:
+        UsageError: It is a directory, a device or an input, or a file stands where its folder should be.
+        DiskError: Its folder cannot be written.
+    """
+    target = Path(place).expanduser()
+    if target.is_dir():
+        raise UsageError(
+            f"'{target}' is a directory, not a file to write", where=option, fix=_option(option, target / name)
+        )
+    if os.path.exists(target) and not target.is_file():
+        problem = f"'{target}' is no regular file (a pipe, socket or device)"
+        raise UsageError(problem, where=option, fix=_option(option, Path(name)))
+    own = next(_own_inputs(target, inputs), None)
+    if own is not None:
+        another = target.with_name(f"{target.stem}_written{Path(name).suffix}")
+        raise UsageError(f"the output would replace its own input, {own}", where=option, fix=_option(option, another))
+    require_folder(target.parent, option, target.name)
+    return target
+
+
+def require_folder(place: str | Path, option: str, name: str = "plots") -> Path:
+    """Return the folder to write into, in which a file could be made; nothing is left there.
+
+    Raises:
+        UsageError: It is a file, or lies below one.
+        DiskError: It cannot be written.
+    """
+    folder = Path(place).expanduser()
+    absolute = folder.absolute()
+    standing = next(path for path in (absolute, *absolute.parents) if os.path.exists(path))
+    if not standing.is_dir():
+        problem = f"'{folder}' cannot hold files: {standing} is a file, not a directory"
+        raise UsageError(problem, where=option, fix=_option(option, standing.parent / name))
+    try:
+        with tempfile.TemporaryFile(dir=standing):
+            return folder
+    except OSError as error:
+        raise DiskError(
+            f"nothing can be written to '{folder}': {error.strerror or error}",
+            where=f"{option} {folder}",
+            fix=f"{_option(option, Path(name))}   # in the working directory, or another place that can be written",
+        ) from error
+
+
+def _own_inputs(target: Path, inputs: Iterable[Path]) -> Iterator[Path]:
+    """Yield the inputs that the target is, under whatever name; it is written as ``.part`` first."""
+    written = [path for path in (target, target.with_name(f"{target.name}.part")) if path.exists()]
+    return (read for read in inputs if any(read.exists() and path.samefile(read) for path in written))
+
+
+def _option(option: str, path: Path) -> str:
+    return f"{option} {shlex.quote(str(path))}"
