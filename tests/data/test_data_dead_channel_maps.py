@@ -4,7 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from xectool.config.load import config_from_dict
 from xectool.data.dead_channel_maps import DeadChannelQuery, find_dead_channels
+from xectool.data.dead_masks import EventPlaces, FlaggedSensors
+from xectool.data.source import open_source
 from xectool.errors import DataFileError, DataUnusable, UsageError
 from xectool.rootio.writer import TreeWriter
 
@@ -64,3 +67,28 @@ def test_a_database_is_asked_for_the_run() -> None:
     assert find_dead_channels("sqlite:///conditions.db", query).sensors.tolist() == [1]
     with pytest.raises(UsageError, match="--run 430000"):
         find_dead_channels("sqlite:///conditions.db")
+
+
+@pytest.mark.parametrize(("dtype", "wrong"), [("f4", 0.5), ("f8", np.nan), ("i4", 2), ("i1", -1), ("f4", 1e10)])
+def test_a_branch_of_other_values_is_never_taken_for_flags(tmp_path: Path, dtype: str, wrong: float) -> None:
+    path, branch = tmp_path / "flags.root", np.zeros((5, 4760), dtype)
+    branch[:, 3] = 1
+    npho = np.ones((5, 4760), np.float32)
+    for value in (1, wrong):
+        branch[3, 7] = value
+        with TreeWriter(path, dict.fromkeys(("flags", "npho", "relative_time"), (dtype, (4760,)))) as writer:
+            writer.extend({"flags": branch, "npho": npho.astype(dtype), "relative_time": npho.astype(dtype)})
+        config = config_from_dict({"kind": "mae"}, "test").data
+        source = open_source(config, [str(path)], tasks=(), require_truth=False)
+        events = EventPlaces(npho[1:], np.zeros(4, np.int64), np.arange(1, 5))
+        calls = (
+            lambda: find_dead_channels("branch:flags", DeadChannelQuery(files=[str(path)])).mask,
+            lambda source=source, events=events: FlaggedSensors(source, "flags").mask(events)[0],
+        )
+        for call in calls:
+            if value == 1:  # the control: flags of any type are taken
+                assert np.flatnonzero(call()).tolist() == [3]
+                continue
+            with pytest.raises(DataFileError, match="sensor 7 is") as caught:
+                call()
+            assert caught.value.where.endswith("branch flags entry 3")

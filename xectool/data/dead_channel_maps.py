@@ -16,7 +16,7 @@ import numpy.typing as npt
 from xectool.detector.constants import NUM_SENSORS, UNKNOWN_ABOVE
 from xectool.detector.dead_channel_database import DeadChannelDatabase, open_database
 from xectool.detector.dead_channels import read_dead_channels
-from xectool.errors import DataUnusable, UsageError
+from xectool.errors import DataFileError, DataUnusable, UsageError
 from xectool.rootio.files import expand_inputs
 from xectool.rootio.reader import EventFile
 
@@ -108,13 +108,39 @@ def file_of_origin(origin: str | None) -> Path | None:
 
 
 def dead_from_branch(query: DeadChannelQuery, branch: str = "dead") -> DeadChannelMap:
-    """Return the sensors that a branch flags; a value other than 0 means dead.
+    """Return the sensors that a branch flags: 0 is alive, 1 is dead.
 
     Raises:
         DataFileError: A file or the branch is not there, or the branch does not hold one flag a sensor.
         DataUnusable: The files hold no event.
     """
-    return _count(query, branch, lambda values: values != 0, f"branch {branch}")
+
+    def is_dead(values: npt.NDArray[np.float32], path: str, entries: IntArray) -> npt.NDArray[np.bool_]:
+        return as_flags(values, f"{path} branch {branch}", entries)
+
+    return _count(query, branch, is_dead, f"branch {branch}")
+
+
+def as_flags(values: npt.NDArray[np.float32], where: str, entries: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
+    """Return values as flags, shape (B, S): readings taken for flags would call nearly every sensor dead.
+
+    Args:
+        values: What a branch holds, shape (B, S).
+        where: File and branch.
+        entries: Entry of each event in the file, shape (B,).
+
+    Raises:
+        DataFileError: A value is neither 0 nor 1.
+    """
+    wrong = np.argwhere((values != 0) & (values != 1))
+    if len(wrong):
+        row, sensor = (int(index) for index in wrong[0])
+        raise DataFileError(
+            f"the branch holds no flags: sensor {sensor} is {values[row, sensor]:.6g}, neither 0 (alive) nor 1 (dead)",
+            where=f"{where} entry {int(entries[row])}",
+            fix="name a branch of flags, such as branch:dead, or a text file with one dead sensor a line",
+        )
+    return values == 1
 
 
 def dead_from_readings(query: DeadChannelQuery) -> DeadChannelMap:
@@ -124,7 +150,7 @@ def dead_from_readings(query: DeadChannelQuery) -> DeadChannelMap:
         DataFileError: A file or the branch is not there.
         DataUnusable: The files hold no event.
     """
-    return _count(query, query.npho_branch, without_reading, f"branch {query.npho_branch}")
+    return _count(query, query.npho_branch, lambda values, *_: without_reading(values), f"branch {query.npho_branch}")
 
 
 def without_reading(npho: npt.NDArray[np.floating]) -> npt.NDArray[np.bool_]:
@@ -142,7 +168,7 @@ def _listed(sensors: IntArray, origin: str) -> DeadChannelMap:
 def _count(
     query: DeadChannelQuery,
     branch: str,
-    is_dead: Callable[[npt.NDArray[np.float32]], npt.NDArray[np.bool_]],
+    is_dead: Callable[[npt.NDArray[np.float32], str, IntArray], npt.NDArray[np.bool_]],
     origin: str,
 ) -> DeadChannelMap:
     counts, num_events = np.zeros(NUM_SENSORS, np.int64), 0
@@ -154,7 +180,7 @@ def _count(
             for start in range(0, last, _BLOCK_EVENTS):
                 block = np.empty((min(_BLOCK_EVENTS, last - start), NUM_SENSORS), np.float32)
                 file.read_into(branch, start, start + len(block), block)
-                counts += is_dead(block).sum(axis=0)
+                counts += is_dead(block, path, np.arange(start, start + len(block))).sum(axis=0)
                 num_events += len(block)
     if num_events == 0:
         raise DataUnusable(

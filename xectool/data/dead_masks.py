@@ -16,6 +16,7 @@ from xectool.data.dead_channel_maps import (
     BRANCH_PREFIX,
     DATABASE_SCHEMES,
     DeadChannelQuery,
+    as_flags,
     find_dead_channels,
     without_reading,
 )
@@ -91,7 +92,7 @@ class FlaggedSensors(DeadSensors):
 
     Args:
         source: The files.
-        branch: One flag a sensor; any value but 0 means dead.
+        branch: One flag a sensor: 0 is alive, 1 is dead.
 
     Raises:
         DataFileError: A file has no such branch.
@@ -104,7 +105,11 @@ class FlaggedSensors(DeadSensors):
             source.event_file(index).column(branch)
 
     def mask(self, events: EventPlaces) -> BoolArray:
-        """Return the flagged sensors, shape (B, S); neighbouring entries of a file are read together."""
+        """Return the flagged sensors, shape (B, S); neighbouring entries of a file are read together.
+
+        Raises:
+            DataFileError: The branch holds something else than flags.
+        """
         found = np.zeros(events.npho.shape, bool)
         for index in np.unique(events.file_index):
             rows = np.flatnonzero(events.file_index == index)
@@ -112,7 +117,8 @@ class FlaggedSensors(DeadSensors):
             first, last = int(entries.min()), int(entries.max()) + 1
             flags = np.empty((last - first, NUM_SENSORS), np.float32)
             self._source.event_file(int(index)).read_into(self._branch, first, last, flags)
-            found[rows] = flags[entries - first] != 0
+            where = f"{self._source.files[index].name} branch {self._branch}"
+            found[rows] = as_flags(flags[entries - first], where, entries)
         return found
 
 
