@@ -286,6 +286,12 @@ def test_a_pattern_of_dead_channels_is_hidden_and_scored(inpainter: str, files: 
     error = rows["pred_npho"].reshape(8, -1) - npho
     assert result.metrics["mae_photons"] == pytest.approx(np.abs(error[alive]).mean(), rel=1e-4)
     assert {"baseline_neighbour_mae_photons", "baseline_solid_angle_mae_photons"} <= result.metrics.keys()
+    assert "XT-REPAIR-NOTHING" not in [found.code for found in result.findings]
+    (tmp_path / "dead.txt").write_text("# none\n")
+    for origin in ("data", str(tmp_path / "dead.txt")):  # dead in the data, or none at all: nothing to compare with
+        idle = engine.predict(inpainter, paths, output=tmp_path / "p.root", dead=origin)
+        assert np.isnan(idle.metrics["val/loss"]), "the control: this is what such a prediction is worth"
+        assert "XT-REPAIR-NOTHING" in [found.code for found in idle.findings]
 
 
 def nonsense(options: str, fix: str) -> Any:

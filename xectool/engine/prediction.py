@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,6 +112,7 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
     checkpoint = loaded.checkpoint
     _refuse_dead(checkpoint, dead, run_number)
     source = open_events(loaded.config, data, max_events)
+    sensors = None if dead is None else open_dead_sensors(dead, run_number, source)
     request = Request(Path(model).expanduser(), weights, engine, events_at_once(loaded, batch_size))
     watching.phase("choose the engine", 0)
     chosen = choose_engine(loaded, request, source)
@@ -122,8 +123,8 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
     ):
         watching.phase("predict", loader.plan.num_steps)
         batches: Iterator[EventBatch] = trimmed(loader.epoch(0))
-        if isinstance(task, SensorTask) and dead is not None:
-            batches = masked_by_dead(batches, task, open_dead_sensors(dead, run_number, source))
+        if isinstance(task, SensorTask) and sensors is not None:
+            batches = masked_by_dead(batches, task, sensors)
         predicted = watched(run_model(network, task, batches, loaded.execution, chosen.forward), watching)
         conventional = checkpoint.meta.get("conventional", {})
         scored = predict_scored(network, task, predicted, target, conventional, tuple(source.branches.truth))
@@ -138,7 +139,22 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
         chosen.reason,
         scored.metrics,
         plots,
-        (*loaded.notes, *source.findings, *notes),
+        (*loaded.notes, *source.findings, *notes, *_nothing_hidden(dead, scored.metrics)),
+    )
+
+
+def _nothing_hidden(dead: str | None, metrics: Mapping[str, float]) -> tuple[Finding, ...]:
+    """Say where dead channels hid no reading, so that there was nothing to predict and compare."""
+    if dead is None or metrics["masked_of_all"] > 0:
+        return ()
+    return (
+        Finding(
+            "XT-REPAIR-NOTHING",
+            Severity.WARNING,
+            "no sensor with a reading is hidden: there is nothing to compare predictions with",
+            where=f"--dead {dead}",
+            fix="--dead dead_channels.txt names sensors to hide that have readings",
+        ),
     )
 
 
