@@ -115,6 +115,7 @@ def test_torchscript_that_is_not_ours_or_damaged_is_refused(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2)).save(str(foreign))
+        torch.jit.load(str(_flipped(script_regressor.path, tmp_path)))  # the control: PyTorch says nothing
     with pytest.raises(CheckpointError, match="xectool did not export this file") as caught:
         engine.predict(foreign, [str(events)], output=tmp_path / "p.root")
     assert caught.value.code == "X-15"
@@ -122,6 +123,18 @@ def test_torchscript_that_is_not_ours_or_damaged_is_refused(
     _rewrite(script_regressor.path, tampered, lambda stored: {k: v for k, v in stored.items() if "config" not in k})
     with pytest.raises(CheckpointError, match=r"lacks xectool\.config"):
         engine.predict(tampered, [str(events)], output=tmp_path / "p.root")
+    with pytest.raises(CheckpointError, match=r"checksum \(CRC\)"):
+        engine.predict(_flipped(script_regressor.path, tmp_path), [str(events)], output=tmp_path / "p.root")
+
+
+def _flipped(source: Path, folder: Path) -> Path:
+    """Copy an archive with one bit of its largest entry changed."""
+    content = bytearray(source.read_bytes())
+    with zipfile.ZipFile(source) as archive:
+        largest = max(archive.infolist(), key=lambda info: info.file_size)
+        content[content.index(archive.read(largest)) + 2] ^= 0x40
+    (folder / "flipped.pt").write_bytes(content)
+    return folder / "flipped.pt"
 
 
 def _rewrite(source: Path, target: Path, edit: Any) -> None:

@@ -19,6 +19,7 @@ import torch
 
 from xectool.checkpoint import foreign, format, safetensors_store
 from xectool.checkpoint.format import Checkpoint
+from xectool.checkpoint.soundness import require_checksums
 from xectool.errors import CheckpointError, DiskError, XecError, nearest
 from xectool.runlog.atomic import sync_directory
 
@@ -130,6 +131,7 @@ def load_start(path: Path) -> Checkpoint:
 
 
 def _translated(payload: dict[str, Any], path: Path, needs_config: bool) -> Checkpoint:
+    require_checksums(path)  # our own layout has a digest over its content
     layout = foreign.recognise(payload)
     sets = {which: foreign.state_dict(payload, which) for which in layout.weights}
     try:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from xectool.checkpoint import store
+from xectool.checkpoint.soundness import require_finite
 from xectool.checkpoint.transfer import transfer_encoder
 from xectool.config.load import LoadedConfig
 from xectool.config.root import RunConfig
@@ -60,6 +61,7 @@ def assemble(loaded: LoadedConfig, place: RunPlace, execution: Execution, ranks:
 def start_from(parts: RunParts, path: Path, observer: Observer) -> dict[str, Any]:
     """Load all weights of a model of the same kind, or the encoder of one of another kind; return what was loaded."""
     source = store.load_start(path)
+    require_finite(source.weights("best"), path)
     if source.kind == parts.config.kind:
         fitting = start_options(parts.config, source, path)
         load_weights(parts.model, source.weights("best"), fix=f"describe the network as the checkpoint does: {fitting}")

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 
+from xectool.checkpoint.soundness import require_checksums
 from xectool.errors import CheckpointError, UsageError
 from xectool.export.description import Description
 from xectool.export.formats import Written, register
@@ -70,6 +71,7 @@ class TorchScriptFormat:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
+                require_checksums(path)
                 load: Any = torch.jit.load
                 script: Any = load(str(path), map_location=place, _extra_files=extra).eval()
         except (RuntimeError, ValueError, OSError) as error:

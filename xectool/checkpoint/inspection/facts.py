@@ -13,7 +13,7 @@ from xectool.checkpoint.inspection.contents import Contents
 from xectool.checkpoint.inspection.layout import XECTOOL, Layout, recognise
 from xectool.checkpoint.inspection.reading import read
 from xectool.checkpoint.inspection.training_state import OptimizerState, optimizer_state
-from xectool.checkpoint.inspection.values import TensorStats, statistics
+from xectool.checkpoint.inspection.values import TensorStats, is_additive_mask, statistics
 from xectool.checkpoint.safetensors_store import DIGEST_KEY, content_digest
 
 _SECTIONS: Final = ("meta", "model", "ema", "training")
@@ -69,10 +69,7 @@ class Inspected:
         """Return whether infinities belong there: bookkeeping, or zeros and infinities of a comparison or a softmax."""
         if name.startswith(_BOOKKEEPING):
             return True
-        if self.contents.format != "onnx" and "mask" not in name.rsplit(".", 1)[-1]:
-            return False
-        value = self.contents.values[name]
-        return bool((value.isinf() | (value == 0)).all())
+        return is_additive_mask("mask" if self.contents.format == "onnx" else name, self.contents.values[name])
 
 
 def inspect(path: Path) -> Inspected:

@@ -93,6 +93,11 @@ def relative_distance(first: Mapping[str, Tensor], second: Mapping[str, Tensor])
     return math.sqrt(difference / norm) if norm else math.nan
 
 
+def is_additive_mask(name: str, values: Tensor) -> bool:
+    """Return whether infinities belong into a tensor: a mask of zeros and infinities, added before a softmax."""
+    return "mask" in name.rsplit(".", 1)[-1] and bool((values.isinf() | (values == 0)).all())
+
+
 def _real(values: Tensor) -> Tensor | None:
     if values.is_complex():
         values = torch.view_as_real(values.resolve_conj())
