@@ -140,7 +140,8 @@ def as_flags(values: npt.NDArray[np.float32], where: str, entries: npt.NDArray[n
             where=f"{where} entry {int(entries[row])}",
             fix="name a branch of flags, such as branch:dead, or a text file with one dead sensor a line",
         )
-    return values == 1
+    dead: npt.NDArray[np.bool_] = values == 1
+    return dead
 
 
 def dead_from_readings(query: DeadChannelQuery) -> DeadChannelMap:
