@@ -280,13 +280,18 @@ def test_average_of_a_new_run_starts_at_the_weights_it_is_given(tiny_config: Con
 
 
 def test_weights_of_another_shape_are_refused_with_the_keys(tiny_config: Config) -> None:
-    first = engine.train(tiny_config(), run_name="first", max_steps=1)
-    other = [f"checkpoint.init_from={first.checkpoint_last}", "model.hidden_dim=16"]
+    wide = ["tasks.energy.loss_fn=gaussian_nll", "tasks.uvwFI.loss_fn=l1"]
+    first = engine.train(tiny_config(), run_name="first", max_steps=1, overrides=wide)
+    other = [f"checkpoint.init_from={first.checkpoint_last}", "model.hidden_dim=16", "tasks.energy.enabled=false"]
+    other += ["tasks.uvwFI.loss_fn=gaussian_nll"]
     with pytest.raises(CheckpointError, match="of another shape") as caught:
         engine.train(tiny_config(), run_name="second", overrides=other)
     advised = caught.value.fix.partition("--set ")[2].split(" --set ")
     assert "model.hidden_dim=8" in advised
-    engine.train(tiny_config(), run_name="second", overrides=advised, max_steps=1)
+    network = [option for option in advised if not option.startswith("tasks.")]
+    with pytest.raises(CheckpointError, match="of another shape"):  # the control: what shapes heads is needed too
+        engine.train(tiny_config(), run_name="second", overrides=[*other, *network], max_steps=1)
+    engine.train(tiny_config(), run_name="second", overrides=[*other, *advised], max_steps=1)
 
 
 @pytest.mark.slow

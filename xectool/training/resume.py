@@ -12,6 +12,7 @@ from xectool.config.root import InpainterConfig, MaeConfig, RegressorConfig, Run
 from xectool.config.serialize import inline_yaml
 from xectool.data.events import EventSource
 from xectool.errors import CheckpointError
+from xectool.models.regressor import GAUSSIAN_NLL
 
 # Keys that change what the weights mean; a resume with another value would train on silently wrong.
 OUTPUT_KEYS = (
@@ -132,7 +133,7 @@ def is_objective(key: str) -> bool:
 
 def is_free(key: str, saved: Any, current: Any) -> bool:
     """Return whether a key of the network or of a task may have another value at a resume."""
-    if key.endswith(".loss_fn") and "gaussian_nll" in (saved, current):  # it predicts a width as well
+    if key.endswith(".loss_fn") and GAUSSIAN_NLL in (saved, current):  # it predicts a width as well
         return False
     return is_objective(key) or bool((_LEARNING | _RESTORED) & {*key.split(".")})
 
@@ -160,7 +161,26 @@ def start_options(config: RunConfig, checkpoint: Checkpoint, path: Path) -> str:
     is_same = bool(checkpoint.config) and checkpoint.kind == config.kind
     found = meaning_differences(config, checkpoint) if is_same else []
     fitting = [_as_saved(key, saved) for key, saved, _ in found if key.startswith(("model.", "normalization."))]
+    if is_same:
+        fitting += _head_options(checkpoint.config.get("tasks", {}), config.to_dict().get("tasks", {}))
     return " ".join([f"--set {shlex.quote(f'checkpoint.init_from={path}')}", *fitting])
+
+
+def _head_options(saved: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the options that give every head the width it has in a checkpoint; the task says which loss it learns."""
+    for name, now in current.items():
+        before = saved.get(name, {})
+        was_wide = _predicts_width(before)
+        if was_wide == _predicts_width(now):
+            continue
+        loss = before.get("loss_fn", GAUSSIAN_NLL)
+        narrow = {"loss_fn": "smooth_l1" if loss == GAUSSIAN_NLL else loss}
+        wanted = {"enabled": True, "loss_fn": GAUSSIAN_NLL} if was_wide else narrow
+        yield from (_as_saved(f"tasks.{name}.{key}", value) for key, value in wanted.items() if now.get(key) != value)
+
+
+def _predicts_width(task: Mapping[str, Any]) -> bool:
+    return bool(task.get("enabled")) and task.get("loss_fn") == GAUSSIAN_NLL
 
 
 def _refusal(effect: str, differing: list[tuple[str, Any, Any]], path: Path) -> CheckpointError:
