@@ -502,10 +502,16 @@ def test_events_that_came_twice_or_never_are_named(record: Record, course: Any) 
     assert record(course(epochs={2: {"events_seen": 311}})).causes[0].code == "XT-EVENTS-MISSING"
 
 
-def test_events_in_quarantine_are_not_missing(record: Record, course: Any) -> None:
+@pytest.mark.parametrize(
+    ("reason", "look"),
+    [("XT-NAN-DATA", "diagnose nan-batch "), ("XT-SPIKE-EVENT", "check-data 'my data.root' --config ")],
+)
+def test_events_in_quarantine_are_not_missing(record: Record, course: Any, reason: str, look: str) -> None:
     run = course(epochs={number: {"events_seen": 319} for number in range(2, 6)})
-    run.event(30, "quarantine", events=[[0, 3, 1, 4]], reason="XT-NAN-DATA", total=1, budget=16)
-    assert roots(record(run)) == ["XT-NAN-DATA"]
+    run.event(30, "quarantine", events=[[0, 3, 1, 4]], files=["my data.root"], reason=reason, total=1, budget=16)
+    found = record(run)
+    assert roots(found) == [reason]
+    assert found.causes[0].fix.startswith(f"xectool {look}")  # what is finite, nan-batch does not find
 
 
 @pytest.mark.parametrize("way", ["step", "batch"])

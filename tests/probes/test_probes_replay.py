@@ -74,6 +74,9 @@ def test_run_from_a_resumed_checkpoint_comes_again(write_config: Write) -> None:
     lost = engine.diagnose.replay(run, 3)
     assert not lost.reproduced
     assert any("configuration" in line for line in lost.differences)
+    after = engine.diagnose.replay(run, 6)
+    assert "the resume at step 4 used a state that is no longer on disk" in after.why
+    assert after.next == "xectool explain XT-REPLAY-DIFFERS"
 
 
 def test_what_differs_is_said_when_a_step_does_not_come_again(write_config: Write) -> None:
@@ -256,6 +259,7 @@ def test_bad_step_comes_again_and_its_cures_are_named(overflowing: tuple[Path, i
     assert cures["float64"]
     assert not cures.get("lr / 10", False)
     assert set(result.cures) == {"without suspects", "float64"}
+    assert any(line.startswith("bad by itself: ") and " entry 5 " in line for line in result.why)
 
 
 def test_line_to_go_on_with_names_a_run_whose_name_holds_blanks(overflowing: tuple[Path, int], tmp_path: Path) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Final
 
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence import Evidence
+from xectool.diagnosis.files import CONFIG_FILE
 from xectool.diagnosis.incidents import identities, number, whole
 from xectool.diagnosis.nan_case import nan_cases
 from xectool.diagnosis.spike_case import spike_cases
 from xectool.findings import Severity
 
+_MOST_FILES: Final = 8  # in a line to paste
 _NO_NUMBER: Final = re.compile(r"invalid photon number -?(nan|inf)\b")
 
 
@@ -39,7 +43,7 @@ class DuplicateEvents(DiagnosisRule):
             confidence=0.96,
             problem=f"epoch {epoch}: {many} events were served more than once (seen {seen}, expected {expected})",
             evidence=tuple(f"epoch {e}: seen {s}, expected {x}, duplicates {max(d, 0)}" for e, x, s, d in found[:3]),
-            fix=fixes.train_again(evidence, "data.num_workers=0", name="one-reader"),
+            fix=fixes.train_again(evidence, *fixes.workers(evidence, 0), name="one-reader"),
             step=1,
             symptom="audit",
         )
@@ -68,7 +72,7 @@ class EventsMissing(DiagnosisRule):
             confidence=0.95,
             problem=f"epoch {epoch}: {expected - seen} of {expected} events were never served",
             evidence=tuple(f"epoch {e}: seen {s}, expected {x}" for e, x, s, _ in found[:3]),
-            fix=fixes.train_again(evidence, "data.num_workers=0", "data.drop_last=false", name="all-events"),
+            fix=fixes.train_again(evidence, *fixes.workers(evidence, 0), "data.drop_last=false", name="all-events"),
             step=1,
             symptom="audit",
         )
@@ -119,12 +123,14 @@ class Quarantine(DiagnosisRule):
             return
         reason = str(events[0].data.get("reason") or events[0].message)
         named = identities(events[0].data.get("events"))
+        code = _code_of(reason, self.code)
+        files = [str(path) for event in events for path in event.data.get("files") or ()]
         yield Cause(
-            code=_code_of(reason, self.code),
+            code=code,
             confidence=0.9,
             problem=f"step {events[0].step}: {len(named)} events were left out of the run: {reason}",
             evidence=(fixes.events_named(named), f"{len(events)} such steps in the record"),
-            fix=fixes.nan_batch(evidence),
+            fix=_look_at(evidence, code, files),
             severity=Severity.WARNING,
             step=events[0].step,
             symptom=f"quarantine@{events[0].step}",
@@ -177,6 +183,22 @@ class ImplausibleEvents(DiagnosisRule):
             step=max(1, found[0].step),
             symptom="implausible",
         )
+
+
+def check_files(run_dir: Path, files: Iterable[str]) -> str:
+    """Return the command that reads all events of some files and judges them for a run."""
+    named = " ".join(shlex.quote(path) for path in sorted(set(files))[:_MOST_FILES])
+    return f"xectool check-data {named} --config {shlex.quote(str(run_dir / CONFIG_FILE))} --deep"
+
+
+def _look_at(evidence: Evidence, code: str, files: list[str]) -> str:
+    """Return the command that says what is wrong with events that were left out: only some are not finite."""
+    if code.startswith("XT-NAN"):
+        return fixes.nan_batch(evidence)
+    if files:
+        return check_files(evidence.run_dir, files)
+    statement = "SELECT step, message FROM events WHERE kind = 'quarantine'"
+    return f'xectool diagnose query {fixes.quoted(evidence)} "{statement}"'
 
 
 def _code_of(reason: str, default: str) -> str:

@@ -86,7 +86,7 @@ class SpikeFromEvent(SpikeRule):
 
     def fix(self, case: SpikeCase) -> str:
         """Return the replay that names the events."""
-        return f"xectool diagnose replay {fixes.quoted(case.evidence)} --step {case.step}"
+        return f"xectool diagnose replay {fixes.quoted(case.evidence)} --step {case.step} --counterfactuals"
 
 
 class SpikeFromLearningRate(SpikeRule):

@@ -11,9 +11,20 @@ from typing import Any
 import torch
 
 from xectool.data.batch import EventBatch
+from xectool.diagnosis import fixes
+from xectool.diagnosis.data_rules import check_files
+from xectool.diagnosis.evidence import gather
 from xectool.findings import Finding, Severity
 from xectool.probes.circumstances import differences, recorded_threads
-from xectool.probes.counterfactuals import LOWER_RATE_STEPS, Counterfactual, Judge, Situation, counterfactuals
+from xectool.probes.counterfactuals import (
+    LOWER_RATE,
+    LOWER_RATE_STEPS,
+    WITHOUT_SUSPECTS,
+    Counterfactual,
+    Judge,
+    Situation,
+    counterfactuals,
+)
 from xectool.probes.history import RunHistory, loss_median
 from xectool.probes.module_stats import ModuleStats, step_stats
 from xectool.probes.replay import Moment, Replay, is_reproduced
@@ -25,6 +36,7 @@ from xectool.training.triage.window import without_rows
 
 FAR_STEPS = 200  # steps to run again beyond which the cost is said first
 MEDIAN_STEPS = 200  # steps before a step that say what its loss should be
+MOST_SUSPECTS = 3  # that are named in the answer
 
 
 @dataclass(frozen=True)
@@ -150,7 +162,7 @@ class _Session:
         if with_counterfactuals:
             situation = self._situation(window, rows, early)
             found = counterfactuals(again, situation, judge)
-        changed = () if same else tuple(differences(entry, again.parts))
+        changed = () if same else (*differences(entry, again.parts), *self._lost_states())
         return self._answer(result, (same, healthy, cost), (rows, window), (stats.modules, found, changed))
 
     def _judge(self) -> Judge:
@@ -183,7 +195,12 @@ class _Session:
         (same, healthy, cost), (rows, window), (modules, found, changed) = how, events, inside
         record, cures = self.record, tuple(item.change for item in found if item.cures)
         first = next((own.module for own in modules if own.nonfinite), None)
-        verdict, why, next_line, findings = self._words(result, same, healthy, cures)
+        suspects = tuple(_identities(window, rows, self.again))
+        verdict, why = self._words(result, same, healthy)
+        why += [*_named(suspects), *([f"cured by: {', '.join(cures)}"] if cures else []), *changed]
+        good = healthy and same
+        next_line = "" if good else self._compare(changed) if healthy else self._cure(result, suspects, found)
+        findings = () if good else (self._finding(result, healthy, verdict, why, next_line),)
         return ReplayResult(
             step=record.step,
             epoch=record.epoch,
@@ -200,35 +217,67 @@ class _Session:
             events=sum(batch.num_events for batch in window),
             modules=modules,
             first_nonfinite=first,
-            suspects=tuple(_identities(window, rows, self.again)),
+            suspects=suspects,
             counterfactuals=tuple(found),
             cures=cures,
             verdict=verdict,
-            why=(*why, *changed),
+            why=tuple(why),
             next=next_line,
             findings=findings,
         )
 
-    def _words(
-        self, result: StepResult, same: bool, healthy: bool, cures: tuple[str, ...]
-    ) -> tuple[str, list[str], str, tuple[Finding, ...]]:
-        record, run = self.record, shlex.quote(str(self.history.run_dir))
+    def _words(self, result: StepResult, same: bool, healthy: bool) -> tuple[str, list[str]]:
+        record = self.record
         how = "reproduced bit for bit" if same else "not reproduced"
         state = "healthy" if healthy else result.fault or f"a spike: loss {result.loss:.6g}"
-        verdict = f"step {record.step} {how}; it is {state}"
         why = [
             f"loss {result.loss!r} now, {record.loss!r} recorded",
             f"gradient norm {result.grad_norm!r} now, {record.grad_norm!r} recorded",
         ]
-        if cures:
-            why.append(f"cured by: {', '.join(cures)}")
-        if healthy and same:
-            return verdict, why, "", ()
-        nan_line = f"xectool diagnose nan-batch --run {run}"
-        next_line = nan_line if not result.finite else f"xectool diagnose loss {run}"
+        return f"step {record.step} {how}; it is {state}", why
+
+    def _finding(self, result: StepResult, healthy: bool, verdict: str, why: list[str], following: str) -> Finding:
         code = "XT-REPLAY-DIFFERS" if healthy else "XT-NAN" if not result.finite else "XT-SPIKE"
-        finding = Finding(code, Severity.ERROR, verdict, str(self.history.run_dir), tuple(why), next_line)
-        return verdict, why, next_line, (finding,)
+        return Finding(code, Severity.ERROR, verdict, str(self.history.run_dir), tuple(why), following)
+
+    def _lost_states(self) -> list[str]:
+        """Return the resumes between the state the replay starts from and the step: it cannot repeat what they read."""
+        between = [
+            event.step
+            for event in self.history.events
+            if event.kind == "resume" and self.again.state.step < event.step < self.record.step
+        ]
+        return [f"the resume at step {step} used a state that is no longer on disk" for step in between]
+
+    def _compare(self, changed: tuple[str, ...]) -> str:
+        """Return the command for a step that is healthy now and not what was recorded."""
+        if changed:
+            return "xectool explain XT-REPLAY-DIFFERS"
+        return f"xectool diagnose reproducibility {shlex.quote(str(self.history.run_dir))}"
+
+    def _cure(self, result: StepResult, suspects: tuple[dict[str, Any], ...], found: list[Counterfactual]) -> str:
+        """Return the command for a step that is bad: data first, then the rate, else what a run does by itself."""
+        run, cures = shlex.quote(str(self.history.run_dir)), {item.change for item in found if item.cures}
+        if not result.finite:
+            return f"xectool diagnose nan-batch --run {run}"
+        if suspects and (not found or WITHOUT_SUSPECTS in cures):
+            return check_files(self.history.run_dir, [str(event["file"]) for event in suspects])
+        if not found:
+            return f"xectool diagnose replay {run} --step {self.record.step} --counterfactuals"
+        evidence = gather(self.history.run_dir)
+        if LOWER_RATE not in cures:
+            return fixes.train_again(evidence, "guards.on_spike=rewind", name="rewind")
+        lower = (fixes.lower_lr(evidence, self.record.lr), f"training.grad_clip={fixes.lower_clip(evidence):g}")
+        return fixes.continue_from_best(evidence, *lower, step=self.record.step, name="lower-lr")
+
+
+def _named(suspects: tuple[dict[str, Any], ...]) -> list[str]:
+    """Return the suspects as lines of evidence."""
+    lines = [
+        f"bad by itself: {event['file']} entry {event['entry']} (run {event['run']}, event {event['event']})"
+        for event in suspects[:MOST_SUSPECTS]
+    ]
+    return [*lines, f"and {len(suspects) - MOST_SUSPECTS} more"] if len(suspects) > MOST_SUSPECTS else lines
 
 
 def _identities(window: list[EventBatch], rows: list[int], again: Replay) -> list[dict[str, Any]]:
