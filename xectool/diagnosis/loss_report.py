@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from xectool.diagnosis import fixes
+from xectool.config.document import parse_value
 from xectool.diagnosis.cause import Cause, Diagnosis
 from xectool.diagnosis.evidence import Evidence
 from xectool.diagnosis.gradient_bands import GradientSummary, summarise
@@ -19,10 +21,9 @@ from xectool.diagnosis.spike_case import spike_cases
 
 MAX_SPIKES: Final = 50
 MAX_EPOCHS: Final = 200
-LR_FACTOR: Final = 5.0  # F042: the rate by a factor 3 to 10
 LOSS_CODES: Final = (
-    "XT-NAN", "XT-SPIKE", "XT-NO-LEARNING", "XT-COLLAPSED", "XT-UNTRAINED", "XT-RESTART", "XT-AMP", "XT-INPUT-SCALE",
-    "XT-GRAD", "XT-ZERO",
+    "XT-NAN", "XT-SPIKE", "XT-DIVERGED", "XT-NO-LEARNING", "XT-CONFIG-LR", "XT-COLLAPSED", "XT-UNTRAINED", "XT-RESTART",
+    "XT-AMP", "XT-INPUT-SCALE", "XT-GRAD", "XT-ZERO", "XT-QUARANTINE",
 )  # fmt: skip
 
 
@@ -59,9 +60,9 @@ class LossReport:
         baselines: Loss terms beside their trivial value.
         spikes: The jumps.
         gradients: Gradient norms by epoch, latest epochs.
-        recovery_config: Whole configuration to go on with; None where nothing is wrong.
+        recovery_config: Whole configuration to go on with; None where nothing is wrong, or no setting is at fault.
         recovery_changes: Its differences from the run's.
-        recovery_command: Command that uses it.
+        recovery_command: Command that uses it, or finds what is at fault; empty where nothing is wrong.
     """
 
     since_step: int
@@ -91,7 +92,7 @@ def loss_report(evidence: Evidence, causes: tuple[Cause, ...]) -> LossReport:
     steps = [cause.step for cause in causes if cause.step]
     since = min(steps, default=0)
     row = evidence.row_of(since) if since else -1
-    changes = _changes(evidence, causes)
+    changes = _changes(causes)
     return LossReport(
         since_step=since,
         since_epoch=int(evidence.steps["epoch"][row]) if row >= 0 else 0,
@@ -101,7 +102,7 @@ def loss_report(evidence: Evidence, causes: tuple[Cause, ...]) -> LossReport:
         gradients=epoch_gradients(evidence),
         recovery_config=_merged(evidence.config, changes) if changes and evidence.config else None,
         recovery_changes=changes,
-        recovery_command=_command(evidence, changes, since),
+        recovery_command=_command(causes),
     )
 
 
@@ -135,32 +136,42 @@ def _spike_rows(evidence: Evidence) -> list[SpikeRow]:
     ]
 
 
-def _changes(evidence: Evidence, causes: tuple[Cause, ...]) -> dict[str, Any]:
-    """Return the settings of F042, by what was found: rate and clip for what the rate did, precision, constants."""
-    codes = {cause.code for cause in causes if not cause.follows}
-    lr = evidence.setting("training.lr")
-    found: dict[str, Any] = {}
-    if not codes:
-        return found
-    if codes & {"XT-NAN-LR", "XT-SPIKE-LR", "XT-SPIKE-EVENT", "XT-NAN-RESUME", "XT-NAN-WEIGHTS"} and lr:
-        found["training.lr"] = float(f"{fixes.plausible_lr(evidence, float(lr) / LR_FACTOR):.4g}")
-        found["training.grad_clip"] = fixes.lower_clip(evidence)
-    if "XT-SPIKE-RESTART" in codes:
-        found["training.lr_scheduler"] = "cosine"
-    if "XT-AMP-OVERFLOW" in codes:
-        found["training.amp"] = "bf16"
-    if "XT-INPUT-SCALE" in codes:
-        found |= {
-            "normalization.npho_scheme": "log1p",
-            "normalization.npho_scale": 1000.0,
-            "normalization.npho_scale2": 4.08,
-            "normalization.time_scale": 1.14e-7,
-            "normalization.time_shift": -0.46,
-        }
-    if "XT-NO-LEARNING" in codes and lr and float(lr) < 1e-6:
-        found["training.lr"] = fixes.default_lr(evidence)
-    found["mlflow.run_name"] = f"{evidence.run_dir.resolve().name[:100]}-recovered"
+def _changes(causes: tuple[Cause, ...]) -> dict[str, Any]:
+    """Return the settings of F042, those that the lines of the roots set, and the name of the run to go on with."""
+    found = {key: parse_value(text, key) for key, text in _joined(causes).items()}
+    names = _after(_roots(causes)[0].fix, "--run-name") if found else []
+    return found | {"mlflow.run_name": names[0]} if names else found
+
+
+def _command(causes: tuple[Cause, ...]) -> str:
+    """Return the line of the first root, as ``diagnose run`` gives it, with what the other roots set."""
+    if not causes:
+        return ""
+    line = _roots(causes)[0].fix
+    own = _settings(line)
+    more = [f"--set {shlex.quote(f'{key}={text}')}" for key, text in _joined(causes).items() if key not in own]
+    return " ".join([line, *more]) if line.startswith("xectool train ") else line
+
+
+def _joined(causes: tuple[Cause, ...]) -> dict[str, str]:
+    """Return the settings in the lines of all roots; of one key that of the likeliest."""
+    found: dict[str, str] = {}
+    for cause in _roots(causes):
+        found |= {key: text for key, text in _settings(cause.fix).items() if key not in found}
     return found
+
+
+def _roots(causes: tuple[Cause, ...]) -> list[Cause]:
+    return [cause for cause in causes if not cause.follows] or list(causes[:1])
+
+
+def _settings(line: str) -> dict[str, str]:
+    """Return the settings of a line to paste."""
+    return dict(text.split("=", 1) for text in _after(line, "--set") if "=" in text)
+
+
+def _after(line: str, option: str) -> list[str]:
+    return [value for word, value in itertools.pairwise(shlex.split(line, comments=True)) if word == option]
 
 
 def _merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,12 +183,3 @@ def _merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
             place = place.setdefault(section, {})
         place[name] = value
     return merged
-
-
-def _command(evidence: Evidence, changes: Mapping[str, Any], since: int) -> str:
-    settings = [f"{key}={value}" for key, value in changes.items() if key != "mlflow.run_name"]
-    if not changes:
-        return ""
-    if any(key.startswith("normalization") for key in changes):
-        return fixes.train_again(evidence, *settings, name="recovered")
-    return fixes.continue_from_best(evidence, *settings, step=since)

@@ -231,9 +231,10 @@ class NanFromLearningRate(NanRule):
         return None
 
     def fix(self, case: NanCase) -> str:
-        """Return the run with a tenth of the rate."""
+        """Return the run with a tenth of the rate and half the clip, as after a jump for the same cause."""
         lr = fixes.lower_lr(case.evidence, case.before.lr)
-        return fixes.continue_from_best(case.evidence, lr, step=case.step, name="lower-lr")
+        clip = f"training.grad_clip={fixes.lower_clip(case.evidence):g}"
+        return fixes.continue_from_best(case.evidence, lr, clip, step=case.step, name="lower-lr")
 
 
 def _logarithm(case: NanCase) -> str:
