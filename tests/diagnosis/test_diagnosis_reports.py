@@ -97,6 +97,7 @@ def test_a_log_says_which_memory_ran_out(tmp_path: Path, code: str) -> None:
     report = of_log(path, {"data": {"batch_size": 512}})
     assert report.code == code
     assert report.where.endswith(":1001")
+    assert "xectool train CONFIG --resume auto" in report.next
     if code == "XT-OOM-GPU":
         assert report.new_config == {"data.batch_size": "256", "training.grad_accum_steps": "2"}
         assert report.table["total capacity"] == pytest.approx(39.39 * 2**30)

@@ -148,7 +148,7 @@ def _command(causes: tuple[Cause, ...]) -> str:
     if not causes:
         return ""
     line = _roots(causes)[0].fix
-    own = _settings(line)
+    own = settings_of(line)
     more = [f"--set {shlex.quote(f'{key}={text}')}" for key, text in _joined(causes).items() if key not in own]
     return " ".join([line, *more]) if line.startswith("xectool train ") else line
 
@@ -157,7 +157,7 @@ def _joined(causes: tuple[Cause, ...]) -> dict[str, str]:
     """Return the settings in the lines of all roots; of one key that of the likeliest."""
     found: dict[str, str] = {}
     for cause in _roots(causes):
-        found |= {key: text for key, text in _settings(cause.fix).items() if key not in found}
+        found |= {key: text for key, text in settings_of(cause.fix).items() if key not in found}
     return found
 
 
@@ -165,7 +165,7 @@ def _roots(causes: tuple[Cause, ...]) -> list[Cause]:
     return [cause for cause in causes if not cause.follows] or list(causes[:1])
 
 
-def _settings(line: str) -> dict[str, str]:
+def settings_of(line: str) -> dict[str, str]:
     """Return the settings of a line to paste."""
     return dict(text.split("=", 1) for text in _after(line, "--set") if "=" in text)
 

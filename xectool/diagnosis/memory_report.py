@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from xectool.diagnosis import fixes
+from xectool.diagnosis.cause import Cause
 from xectool.diagnosis.evidence import Evidence
 from xectool.diagnosis.incidents import number
+from xectool.diagnosis.loss_report import settings_of
 from xectool.diagnosis.memory_fault import MemoryFault, from_text, memory_faults
-from xectool.diagnosis.memory_growth import memory_growth
+from xectool.diagnosis.memory_growth import Growth, memory_growth
 from xectool.diagnosis.memory_ladder import Rung, ladder
+from xectool.diagnosis.memory_rules import memory_fix
 from xectool.diagnosis.statistics import finite
 
 KINDS: Final = {
@@ -24,6 +28,17 @@ KINDS: Final = {
     "XT-SHM": "shared memory",
     "XT-COMPILE-KILLED": "host, while compiling",
     "XT-MEM-GROWTH": "growth",
+    "XT-MEM-HIGH": "host: nearly used up",
+}
+LOOK_AT: Final = (
+    "what grows: a tensor kept with its graph (metrics and lists of losses need .detach()), readers that live for ever,"
+    " caches of the file library, the queue of a tracker"
+)
+_DEVICE_CODES: Final = ("XT-OOM-GPU", "XT-OOM-FRAGMENTATION", "XT-OOM-FOREIGN")
+_BEFORE: Final = {
+    "XT-OOM-FRAGMENTATION": "export PYTORCH_ALLOC_CONF=expandable_segments:True",
+    "XT-OOM-FOREIGN": "nvidia-smi",
+    "XT-COMPILE-KILLED": "export TORCHINDUCTOR_COMPILE_THREADS=1",
 }
 MAX_LINE: Final = 2000
 _DEVICE: Final = re.compile(
@@ -49,6 +64,7 @@ class MemoryReport:
         growth: Slope in one line.
         ladder: What to change, in order.
         new_config: The first change as dotted keys and values.
+        next: Line to paste; empty where nothing is wrong.
         evidence: Lines it rests on.
         where: Where it was read.
     """
@@ -60,32 +76,51 @@ class MemoryReport:
     growth: str = ""
     ladder: tuple[Rung, ...] = ()
     new_config: Mapping[str, str] = field(default_factory=dict)
+    next: str = ""
     evidence: tuple[str, ...] = ()
     where: str = ""
 
 
-def of_run(evidence: Evidence, compile_killed: bool) -> MemoryReport:
+def of_run(evidence: Evidence, causes: Sequence[Cause]) -> MemoryReport:
     """Return the memory of a run.
 
     Args:
         evidence: The run.
-        compile_killed: Whether the diagnosis says that it was killed while compiling.
+        causes: What the diagnosis says about it, most likely first.
     """
     growth = memory_growth(evidence)
-    faults = memory_faults(evidence)
-    blank = MemoryReport(
+    report = MemoryReport(
         "memory is sufficient and does not grow",
         table=_samples(evidence),
         growth=growth.text(),
         where=str(evidence.run_dir),
     )
-    if compile_killed:
-        text = "killed while compiling: export TORCHINDUCTOR_COMPILE_THREADS=1, or training.compile: none"
-        return _with_code(replace(blank, verdict=text), "XT-COMPILE-KILLED", evidence.config)
-    if growth.alarming:
-        after = f", until: {faults[0].text()}" if faults else ""
-        return _with_code(replace(blank, verdict=growth.text() + after), "XT-MEM-GROWTH", evidence.config)
-    return _of_fault(faults[0], blank, evidence.config) if faults else blank
+    cause = next((cause for cause in causes if cause.code in KINDS), None)
+    if cause is None:
+        return report
+    faults = memory_faults(evidence)
+    fault = next((fault for fault in faults if fault.code == cause.code), None)
+    if fault is not None:
+        report = replace(report, table={**report.table, **dict(fault.table())}, evidence=fault.lines())
+    text, line = cause.problem, cause.fix
+    if cause.code == "XT-MEM-GROWTH":
+        text += f", until: {faults[0].text()}" if faults and not faults[0].over else ""
+        line, report = _against_growth(evidence, growth), replace(report, evidence=(LOOK_AT,))
+    elif cause.code == "XT-MEM-HIGH":
+        line = memory_fix(evidence, MemoryFault("XT-OOM-HOST", cause.confidence))
+    report = replace(report, verdict=text, code=cause.code, kind=KINDS[cause.code], next=line)
+    rungs = ladder(evidence.config) if cause.code in _DEVICE_CODES else ()
+    return replace(report, ladder=rungs, new_config=settings_of(line))
+
+
+def _against_growth(evidence: Evidence, growth: Growth) -> str:
+    """Return the line against growth: readers that end with each epoch take what they keep with them."""
+    if evidence.of("metric_graph"):
+        return "xectool explain XT-METRIC-GRAPH"
+    workers = int(evidence.setting("data.num_workers", 0) or 0)
+    if growth.source == "device" or (workers and evidence.setting("data.persistent_workers") is False):
+        return "xectool explain memory-growth"
+    return fixes.resume(evidence, *fixes.workers(evidence, max(2, workers)), "data.persistent_workers=false")
 
 
 def of_log(path: Path, config: Mapping[str, Any]) -> MemoryReport:
@@ -102,9 +137,13 @@ def of_log(path: Path, config: Mapping[str, Any]) -> MemoryReport:
                 continue
             text = line.strip()[:MAX_LINE]
             found = MemoryReport(text, evidence=(text,), where=f"{path}:{count}")
-            if code in ("XT-SHM", "XT-COMPILE-KILLED"):
-                return _with_code(found, code, config)
-            return _of_fault(from_text(text if code == "XT-OOM-GPU" else f"{text} oom-kill"), found, config)
+            if code not in ("XT-SHM", "XT-COMPILE-KILLED"):
+                fault = from_text(text if code == "XT-OOM-GPU" else f"{text} oom-kill")
+                code, found = (
+                    fault.code,
+                    replace(found, verdict=fault.text(), table=dict(fault.table()), evidence=fault.lines()),
+                )
+            return _of_line(found, code, config)
     return MemoryReport("no line of this log is about memory", where=str(path))
 
 
@@ -118,26 +157,21 @@ def _line_code(line: str) -> str:
     return ""
 
 
-def _of_fault(fault: MemoryFault, blank: MemoryReport, config: Mapping[str, Any]) -> MemoryReport:
-    table = {**blank.table, **dict(fault.table())}
-    return _with_code(replace(blank, verdict=fault.text(), table=table, evidence=fault.lines()), fault.code, config)
-
-
-def _with_code(report: MemoryReport, code: str, config: Mapping[str, Any]) -> MemoryReport:
-    device = code in ("XT-OOM-GPU", "XT-OOM-FRAGMENTATION", "XT-OOM-FOREIGN")
-    rungs = ladder(config) if device else ()
-    return replace(report, code=code, kind=KINDS[code], ladder=rungs, new_config=_own_settings(code, config))
+def _of_line(report: MemoryReport, code: str, config: Mapping[str, Any]) -> MemoryReport:
+    rungs = ladder(config) if code in _DEVICE_CODES else ()
+    settings = _own_settings(code, config)
+    again = " ".join(["xectool train CONFIG --resume auto", *(f"--set {key}={text}" for key, text in settings.items())])
+    line = f"{_BEFORE[code]}; {again}" if code in _BEFORE else again
+    return replace(report, code=code, kind=KINDS[code], ladder=rungs, new_config=settings, next=line)
 
 
 def _own_settings(code: str, config: Mapping[str, Any]) -> dict[str, str]:
-    if code in ("XT-OOM-FRAGMENTATION", "XT-OOM-FOREIGN", "XT-MEM-GROWTH"):
+    if code in _BEFORE:
         return {}
     if code in ("XT-OOM-HOST", "XT-SHM"):
         chunk = number((config.get("data") or {}).get("chunksize", 8192))
         smaller = {"data.num_workers": "0"}
         return smaller if code == "XT-SHM" else {"data.chunksize": str(max(1, int(chunk) // 2)), **smaller}
-    if code == "XT-COMPILE-KILLED":
-        return {"training.compile": "none"}
     return dict(item.split("=", 1) for item in ladder(config)[0].settings)
 
 

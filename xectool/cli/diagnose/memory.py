@@ -40,5 +40,4 @@ def _show(screen: Console, result: MemoryReport) -> None:
         ]
         screen.print(table("what to change, in this order", ["", "what", "settings", "saves"], steps))
     why = [line for line in (result.kind, result.growth, *result.evidence, result.where) if line]
-    following = " ".join(f"--set {key}={value}" for key, value in result.new_config.items())
-    screen.print(verdict_box(result.verdict, why, following, good=not result.code))
+    screen.print(verdict_box(result.verdict, why, result.next, good=not result.code))

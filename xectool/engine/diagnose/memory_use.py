@@ -22,8 +22,7 @@ def memory(source: Path | str) -> MemoryReport:
     place = Path(source).expanduser()
     if place.is_dir():
         evidence = gather(place)
-        codes = {cause.code for cause in diagnose(evidence).causes}
-        return of_run(evidence, "XT-COMPILE-KILLED" in codes)
+        return of_run(evidence, diagnose(evidence).causes)
     if not place.is_file():
         raise UsageError("no such run directory or log file", where=str(place), fix="xectool runs lists the runs")
     return of_log(place, {})
