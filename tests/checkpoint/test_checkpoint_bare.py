@@ -95,7 +95,7 @@ def test_an_older_checkpoint_tells_how_a_run_starts_from_it(tmp_path: Path) -> N
 
 def test_what_is_no_checkpoint_is_refused_as_a_start_too(tmp_path: Path) -> None:
     (tmp_path / "notes.pt").write_text("nothing")
-    with pytest.raises(CheckpointError, match="does not start like a checkpoint"):
+    with pytest.raises(CheckpointError, match="a text file, not a checkpoint"):
         store.load_start(tmp_path / "notes.pt")
     torch.save({"a": torch.zeros(3)}, tmp_path / "other.pt")
     with pytest.raises(CheckpointError, match="no checkpoint of the older system"):

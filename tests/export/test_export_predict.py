@@ -16,7 +16,7 @@ import torch
 import uproot
 from xectool import engine
 from xectool.checkpoint import store
-from xectool.errors import CheckpointError, UsageError
+from xectool.errors import CheckpointError, UsageError, UserError
 from xectool.export.formats import FORMATS
 from xectool.export.torch_runtime import EXTRA_FILE
 
@@ -150,6 +150,28 @@ def _rewrite(source: Path, target: Path, edit: Any) -> None:
 def test_options_without_effect_on_an_exported_file_are_refused(script_regressor: Any, events: Path) -> None:
     with pytest.raises(UsageError, match="leave out --weights"):
         engine.predict(script_regressor.path, [str(events)], weights="ema")
+
+
+def test_model_files_are_called_what_they_are(script_inpainter: Any, onnx_regressor: Any, tmp_path: Path) -> None:
+    encoder, other = tmp_path / "encoder.pt", tmp_path / "network.pth"
+    engine.inspect_ckpt(onnx_regressor.checkpoint, extract="encoder", output=encoder)
+    other.write_bytes(onnx_regressor.path.read_bytes())
+    (tmp_path / "pointer.onnx").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    (tmp_path / "data.root").touch()
+    where: Any = {"data": [str(tmp_path / "data.root")], "output": tmp_path / "out.root"}
+    cases: tuple[tuple[Any, str], ...] = (
+        (lambda: engine.repair(script_inpainter.path, **where), r"exported file \(torchscript\)"),
+        (lambda: engine.compare(other, where["data"], variants=["raw", "neighbour"]), r"exported file \(onnx\)"),
+        (lambda: engine.predict(encoder, **where), "an encoder alone"),
+        (lambda: engine.repair(encoder, **where), "an encoder alone"),
+        (lambda: engine.predict(tmp_path / "pointer.onnx", **where), "a git-LFS pointer"),
+    )
+    for call, said in cases:
+        with pytest.raises(UserError, match=said):
+            call()
+    for sound in (script_inpainter.path, other):  # the control: what its reader says of a file that is sound
+        with pytest.raises(CheckpointError, match="cannot read the checkpoint"):
+            store.load(sound)
 
 
 def test_inspection_recognises_our_exports(script_regressor: Any, onnx_regressor: Any) -> None:

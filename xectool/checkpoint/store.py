@@ -19,6 +19,7 @@ import torch
 
 from xectool.checkpoint import foreign, format, safetensors_store
 from xectool.checkpoint.format import Checkpoint
+from xectool.checkpoint.inspection.sniff import stranger
 from xectool.checkpoint.soundness import require_checksums
 from xectool.errors import CheckpointError, DiskError, XecError, nearest
 from xectool.runlog.atomic import sync_directory
@@ -245,17 +246,22 @@ def _missing(path: Path) -> CheckpointError:
 
 
 def _not_a_checkpoint(path: Path, detail: str) -> CheckpointError:
-    head = path.read_bytes()[:16] if path.is_file() else b""
+    with path.open("rb") as stream:
+        head = stream.read(64)
+    fix = "use another checkpoint of the run; xectool train CONFIG --resume auto picks the newest sound one"
     if not head:
         what = "the file is empty"
     elif head.startswith(b"PK"):
         what = "the archive is truncated or damaged"
+    elif head.startswith((PICKLE_MAGIC, XZ_MAGIC)):
+        what = f"it is damaged (first bytes {head[:8]!r})"
     else:
-        what = f"the file does not start like a checkpoint (first bytes {head[:8]!r})"
+        what, repair = stranger(head, path.stat().st_size)
+        fix = repair.replace("FILE", str(path))
     return CheckpointError(
         f"cannot read the checkpoint: {what} ({detail})",
         where=str(path),
-        fix="use another checkpoint of the run; xectool train CONFIG --resume auto picks the newest sound one",
+        fix=fix,
         code="XT-CKPT-CORRUPT",
     )
 

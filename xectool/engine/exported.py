@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
-from typing import Final
 
 import torch
 
 from xectool.checkpoint.format import Checkpoint
-from xectool.checkpoint.inspection.archive import DIRECTORY_ERRORS
-from xectool.checkpoint.inspection.onnx_file import looks_like_onnx
-from xectool.checkpoint.inspection.window import open_content
 from xectool.config.load import config_from_dict
 from xectool.engine.loading import LoadedModel
 from xectool.errors import CheckpointError, UsageError
@@ -20,35 +15,13 @@ from xectool.export.network import network_of
 from xectool.tasks import build_task
 from xectool.training.device import plan_execution
 
-_SCRIPT_MARK: Final = "/constants.pkl"
-_PT2_MARK: Final = "archive_format"
-
-
-def exported_format(path: Path) -> str | None:
-    """Return the format of a file with a graph, found by its content; None of anything else."""
-    if not path.is_file():
-        return None
-    if zipfile.is_zipfile(path):
-        try:
-            with zipfile.ZipFile(path) as archive:
-                names = archive.namelist()
-        except DIRECTORY_ERRORS:  # the reader of checkpoints says what is wrong with it
-            return None
-        if any(name.rsplit("/", 1)[-1] == _PT2_MARK for name in names):
-            return "pt2"
-        return "torchscript" if any(name.endswith(_SCRIPT_MARK) for name in names) else None
-    with path.open("rb") as stream:
-        head = stream.read(1)
-    is_onnx = path.suffix.lower() == ".onnx" or (head in (b"\x08", b"\x12", b":") and _graph_inside(path))
-    return "onnx" if is_onnx else None
-
 
 def load_exported(path: Path, format_name: str, weights: str, device: str | None) -> LoadedModel:
     """Return an exported file as a model that predicts.
 
     Args:
         path: The file.
-        format_name: As `exported_format` gives it.
+        format_name: As `model_files.exported_format` gives it.
         weights: Must be ``auto``: a graph has one set.
         device: Device that goes before the configuration's; ``cuda`` needs onnxruntime-gpu for ONNX.
 
@@ -86,10 +59,6 @@ def load_exported(path: Path, format_name: str, weights: str, device: str | None
     }
     origin = Checkpoint(meta, {}, origin=f"exported {format_name}")
     return LoadedModel(config, network, task, execution, origin, runtime.notes, format_name)
-
-
-def _graph_inside(path: Path) -> bool:
-    return looks_like_onnx(open_content(path).data)
 
 
 def _device(device: str | None, format_name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from torch import nn
 
 from xectool.checkpoint import store
+from xectool.checkpoint.extract import ENCODER
 from xectool.checkpoint.format import Checkpoint
 from xectool.checkpoint.soundness import require_finite
 from xectool.config.load import config_from_dict
@@ -16,6 +18,7 @@ from xectool.config.root import RegressorConfig, RunConfig
 from xectool.data.events import EventSource
 from xectool.data.loader import EventLoader
 from xectool.data.source import open_source
+from xectool.engine.model_files import exported_format
 from xectool.errors import CheckpointError, UsageError
 from xectool.findings import Finding
 from xectool.models.build import build_model
@@ -73,10 +76,24 @@ def load_checkpoint(path: str | Path, weights: str) -> Checkpoint:
     """Return the checkpoint; ``best`` is the best one of its run, whichever checkpoint of the run is named.
 
     Raises:
+        UsageError: It is an exported file, or an encoder alone.
         CheckpointError: There is none, or none that is sound.
     """
     path = Path(path).expanduser()
+    graph = exported_format(path)
+    if graph is not None:
+        raise UsageError(
+            f"{path} is an exported file ({graph}): it predicts, and here the checkpoint it was made from is needed",
+            where=str(path),
+            fix=f"give that checkpoint; xectool inspect-ckpt {shlex.quote(str(path))} names it",
+        )
     checkpoint = store.load(path)
+    if checkpoint.kind == ENCODER:
+        raise UsageError(
+            f"{path} is an encoder alone, which predicts nothing: it is there for another network to start from",
+            where=str(path),
+            fix=f"xectool train CONFIG --set {shlex.quote(f'checkpoint.init_from={path}')}",
+        )
     best = path.with_name(store.BEST_NAME)
     if weights != "best" or checkpoint.best or path == best:
         return checkpoint

@@ -12,7 +12,7 @@ from xectool.data.batch import EventBatch
 from xectool.data.dead_masks import open_dead_sensors
 from xectool.engine.artifacts import draw_predictions, predict_scored, watched
 from xectool.engine.engines import AUTO, Request, check_engine, choose_engine
-from xectool.engine.exported import exported_format, load_exported
+from xectool.engine.exported import load_exported
 from xectool.engine.loading import (
     LoadedModel,
     check_options,
@@ -22,6 +22,7 @@ from xectool.engine.loading import (
     ready_model,
     served_in_order,
 )
+from xectool.engine.model_files import exported_format
 from xectool.engine.output_places import files_read, require_file_place, require_folder
 from xectool.errors import UsageError
 from xectool.findings import Finding, Severity
