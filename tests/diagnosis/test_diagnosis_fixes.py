@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +17,23 @@ import typer
 import yaml
 from xectool.cli.app import app
 from xectool.config.load import load_config
-from xectool.diagnosis.evidence import gather
+from xectool.config.order_keys import ORDER_KEYS
+from xectool.diagnosis.cause import Diagnosis
+from xectool.diagnosis.evidence import Evidence, gather
+from xectool.diagnosis.files import CheckpointFile
 from xectool.diagnosis.loss_report import loss_causes, loss_report
 from xectool.diagnosis.memory_ladder import ladder
+from xectool.diagnosis.memory_report import KINDS, of_run
 from xectool.diagnosis.ranking import RULES, diagnose
 
 Write = Callable[[Any], Path]
-BASE = {
+BASE: dict[str, Any] = {
     "kind": "regressor",
-    "data": {"train_path": "train.root", "val_path": "val.root", "batch_size": 8, "chunksize": 64, "num_workers": 2},
+    "data": {"train_path": "train.root", "val_path": "val.root", "batch_size": 8, "chunksize": 64, "num_workers": 2,
+             "prefetch_factor": 4, "persistent_workers": True, "timeout_s": 60},
     "tasks": {"energy": {"enabled": True, "scale": 0.05}},
     "training": {"lr": 1e-3, "epochs": 20},
-}
+}  # fmt: skip
 
 
 def nan_data(run: Any) -> None:
@@ -67,6 +74,8 @@ FAULTS: dict[str, Callable[[Any], None]] = {
     "XT-OOM-GPU": events(("oom", {"side": "device", "requested": 2e9, "capacity": 4e10})),
     "XT-OOM-HOST": events(("oom", {"side": "host"})),
     "XT-OOM-FRAGMENTATION": events(("oom", {"side": "device", "capacity": 4e10, "reserved_unallocated": 1e10})),
+    "XT-WORKER-DEAD": lambda run: run.__dict__.update(end="failed", end_data={"message": "XT-LOADER-KILLED"}),
+    "XT-RESTART": lambda run: run.__dict__.update(resume_at=80, rows=run.rows[:80] + run.rows[:120]),
     "XT-LOADER-SLOW": lambda run: [row.update(data_wait_s=0.05) for row in run.rows] and None,
     "XT-CKPT-SLOW": events(*[("checkpoint", {"bytes": 1e7, "seconds": 60.0})] * 9),
     "XT-RECOMPILE": events(("recompile_limit", {"reason": "size"})),
@@ -102,21 +111,64 @@ def paste(line: str, config: Path) -> list[str]:
     return settings
 
 
-@pytest.mark.parametrize("code", FAULTS)
-def test_the_fix_of_each_cause_can_be_pasted(course: Any, write_run: Write, tmp_path: Path, code: str) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text(yaml.safe_dump(BASE))
-    run = course(kind="regressor", config={"data": BASE["data"]})
-    FAULTS[code](run)
-    evidence = gather(write_run(run))
-    found = diagnose(evidence)
-    assert found.causes[0].code == code
-    for cause in (*found.causes, *found.notes):
-        assert cause.fix, cause.code
-        paste(cause.fix, config)
+def states(found: Evidence) -> Iterator[tuple[str, Evidence]]:
+    """A run that has finished, ended before its first checkpoint, in an epoch, and between two."""
+    files = tuple(CheckpointFile(f"checkpoint_{name}.pt", 1, 1.0) for name in ("best", "last"))
+    saved = [event for event in found.events if event.kind == "checkpoint"][-1]
+    none = tuple(event for event in found.events if event.kind != "checkpoint")
+    ended = replace(found, status=replace(found.status, state="killed"), checkpoints=files)
+    yield "finished", replace(ended, status=replace(found.status, state="finished"))
+    yield "unsaved", replace(ended, events=none, epochs=(), checkpoints=())
+    yield "in an epoch", replace(ended, events=(*found.events, replace(saved, step=saved.step - 1)))
+    yield "between epochs", ended
+
+
+def goes_on(line: str, state: str, config: Path) -> None:
+    """Check that a line to paste, whose settings load, is not refused and trains something in the state of the run."""
+    words = shlex.split(line, comments=True)
+    settings = [value for option, value in itertools.pairwise(words) if option == "--set"]
+    assert words[2] == str(config)
+    target = words[words.index("--resume") + 1] if "--resume" in words else ""
+    assert target or "--run-name" in words, "it would begin anew in its own directory"
+    assert state != "finished" or not target, "nothing is left to train"
+    assert target in ("", "auto") or state != "unsaved", "there is nothing to resume"
+    assert target != "auto" or state == "unsaved"
+    if state == "in an epoch" and target and not target.endswith("best.pt"):
+        assert not {item.partition("=")[0] for item in settings} & {*ORDER_KEYS}, "other batches inside an epoch"
+
+
+def agrees(evidence: Evidence, found: Diagnosis, config: Path) -> None:
+    """Check that ``diagnose loss`` and ``diagnose memory`` give the line of ``diagnose run``, or one that leads on."""
     about_loss = loss_causes(found)
     said = loss_report(evidence, about_loss).recovery_command
-    assert said.startswith(about_loss[0].fix) if about_loss else not said, "`diagnose loss` and `run` disagree"
+    assert said.startswith(about_loss[0].fix) if about_loss else not said
+    memory = of_run(evidence, found.causes)
+    assert memory.code == next((cause.code for cause in found.causes if cause.code in KINDS), "")
+    assert bool(memory.next) == bool(memory.code)
+    assert "diagnose memory" not in memory.next
+    paste(memory.next, config)
+
+
+@pytest.mark.parametrize("code", FAULTS)
+def test_the_fix_of_each_cause_can_be_pasted(course: Any, write_run: Write, tmp_path: Path, code: str) -> None:
+    run = course(kind="regressor", config={**BASE, "training": {"lr": 1e-3, "epochs": 5}})
+    FAULTS[code](run)
+    recorded = gather(write_run(run))
+    config = recorded.run_dir / "config.yaml"
+    first, seen = diagnose(recorded), set()
+    assert first.causes[0].code == code
+    agrees(recorded, first, config)
+    for state, evidence in states(recorded):
+        rules = [rule for rule in RULES if rule.code in {cause.code for cause in (*first.causes, *first.notes)}]
+        found = diagnose(evidence, rules)
+        for cause in (*found.causes, *found.notes):
+            assert cause.fix, cause.code
+            if cause.fix not in seen:
+                paste(cause.fix, config)
+            seen.add(cause.fix)
+            for part in cause.fix.split(";"):
+                if part.strip().startswith("xectool train"):
+                    goes_on(part, state, config)
 
 
 def test_the_line_about_a_tracking_database_is_quoted_and_holds_no_password(course: Any, write_run: Write) -> None:

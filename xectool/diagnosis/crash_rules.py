@@ -38,7 +38,7 @@ class WorkerDead(DiagnosisRule):
             confidence=0.94,
             problem=f"a process that reads data is gone: {first_line(failure)}",
             evidence=(first_line(failure), f"data.num_workers {evidence.setting('data.num_workers', 0)}"),
-            fix=fixes.resume(evidence, "data.num_workers=0"),
+            fix=fixes.resume(evidence, *fixes.workers(evidence, 0)),
             step=failure.step,
             symptom="end",
         )

@@ -7,8 +7,12 @@ import shlex
 from collections.abc import Sequence
 from typing import Final
 
-from xectool.diagnosis.evidence import Evidence
+from xectool.config.data import DataConfig
+from xectool.config.order_keys import ORDER_KEYS
+from xectool.config.serialize import inline_yaml
+from xectool.diagnosis.evidence import MAX_EVENTS_PER_KIND, Evidence
 from xectool.diagnosis.files import CONFIG_FILE
+from xectool.diagnosis.incidents import number
 
 LR_DIVISOR: Final = 10.0  # F033: training.lr: OLD/10
 RECOVERY_CLIP: Final = 0.5  # F042
@@ -16,19 +20,48 @@ LEAST_LR: Final = 1e-9
 LARGEST_LR: Final = 1e-2  # CFG-29
 DEFAULT_LR: Final = 3e-4  # defaults of training.lr, of the regressor and of the sensor-level kinds
 DEFAULT_LR_SENSORS: Final = 1e-4
+WORKER_OPTIONS: Final = ("prefetch_factor", "persistent_workers", "mp_context", "timeout_s")  # CFG-15
 _BEST, _LAST = "checkpoint_best.pt", "checkpoint_last.pt"
 
 
 def train_again(evidence: Evidence, *settings: str, name: str = "") -> str:
     """Return the command that starts the run anew under another name with other settings."""
-    chosen = " ".join(f"--set {item}" for item in settings)
-    return f"xectool train {config_path(evidence)} --run-name {run_name(evidence, name or 'again')} {chosen}".strip()
+    anew = ("checkpoint.resume_from=null",) if evidence.setting("checkpoint.resume_from") else ()
+    return _train(evidence, f"--run-name {run_name(evidence, name or 'again')}", (*anew, *settings))
 
 
 def resume(evidence: Evidence, *settings: str) -> str:
-    """Return the command that goes on with the run where it stands."""
-    chosen = " ".join(f"--set {item}" for item in settings)
-    return f"xectool train {config_path(evidence)} --resume {quoted(evidence)} {chosen}".strip()
+    """Return the command that goes on with the run; another one where that would be refused or train nothing.
+
+    A finished run starts anew where there are settings to try, one without a checkpoint at its beginning. Inside an
+    epoch nothing may change which events a batch holds: then it goes on from the end of one, or starts anew.
+    """
+    if has_finished(evidence):
+        nothing_left = f"xectool diagnose status {quoted(evidence)}   # it has finished: nothing is left to resume"
+        return train_again(evidence, *settings) if settings else nothing_left
+    if not evidence.checkpoints:
+        named = "" if evidence.setting("mlflow.run_name") else f"--run-name {run_name(evidence)} "
+        return _train(evidence, f"{named}--resume auto", settings)
+    if _stands_in_an_epoch(evidence) and any(item.partition("=")[0] in ORDER_KEYS for item in settings):
+        return continue_from_best(evidence, *settings, name="again")
+    return _train(evidence, f"--resume {quoted(evidence)}", settings)
+
+
+def workers(evidence: Evidence, count: int) -> tuple[str, ...]:
+    """Return the settings for so many reading processes; without any, what only processes have is given up as well."""
+    fields = DataConfig.model_fields
+    without = [
+        f"data.{name}={inline_yaml(fields[name].default)}"
+        for name in WORKER_OPTIONS
+        if evidence.setting(f"data.{name}", fields[name].default) != fields[name].default
+    ]
+    return (f"data.num_workers={count}", *(without if count == 0 else ()))
+
+
+def has_finished(evidence: Evidence) -> bool:
+    """Return whether the run has trained all it was to, not only up to a limit of steps."""
+    end = evidence.last("finished")
+    return evidence.status.state == "finished" and (end is None or end.data.get("status") != "max_steps")
 
 
 def sweep_lr(evidence: Evidence) -> str:
@@ -46,13 +79,11 @@ def continue_from_best(evidence: Evidence, *settings: str, step: int = 0, name: 
         name: What is appended to the name of the run.
     """
     source = sound_checkpoint(evidence, step)
-    if source is None:
+    reorders = any(item.partition("=")[0] in ORDER_KEYS for item in settings)
+    if source is None or (source == _LAST and reorders and _stands_in_an_epoch(evidence)):
         return train_again(evidence, *settings, name=name)
-    chosen = " ".join(f"--set {item}" for item in settings)
     checkpoint = shlex.quote(str(evidence.run_dir / source))
-    return (
-        f"xectool train {config_path(evidence)} --resume {checkpoint} --run-name {run_name(evidence, name)} {chosen}"
-    ).strip()
+    return _train(evidence, f"--resume {checkpoint} --run-name {run_name(evidence, name)}", settings)
 
 
 def sound_checkpoint(evidence: Evidence, step: int) -> str | None:
@@ -62,7 +93,12 @@ def sound_checkpoint(evidence: Evidence, step: int) -> str | None:
     loss, a numbered one that of its epoch.
     """
     names = {item.name for item in evidence.checkpoints}
-    ends = {epoch.epoch: epoch for epoch in evidence.epochs if not step or epoch.step < step}
+    finished, all_epochs = has_finished(evidence), number(evidence.setting("training.epochs"))
+    ends = {
+        epoch.epoch: epoch
+        for epoch in evidence.epochs
+        if not (epoch.step >= step if step else epoch.epoch >= all_epochs)
+    }
     measured = {
         epoch.epoch: epoch.metrics["val/loss"]
         for epoch in evidence.epochs
@@ -76,7 +112,8 @@ def sound_checkpoint(evidence: Evidence, step: int) -> str | None:
     saved = evidence.of("checkpoint")
     given_up = [event.time for event in evidence.given_up if event.kind == "checkpoint"]
     stands = bool(saved) and saved[-1].time >= max(given_up, default=0.0)
-    if found is None and _LAST in names and stands and (not step or max(event.step for event in saved) < step):
+    earlier = max((event.step for event in saved), default=0) < step if step else not finished
+    if found is None and _LAST in names and stands and earlier:
         return _LAST
     return found
 
@@ -128,9 +165,10 @@ def config_path(evidence: Evidence) -> str:
     return shlex.quote(str(evidence.run_dir / CONFIG_FILE))
 
 
-def run_name(evidence: Evidence, suffix: str) -> str:
-    """Return a name for a run that goes on from this one."""
-    return shlex.quote(f"{evidence.run_dir.resolve().name[:100]}-{suffix}")
+def run_name(evidence: Evidence, suffix: str = "") -> str:
+    """Return a name for a run that goes on from this one; without a suffix its own."""
+    own = evidence.run_dir.resolve().name
+    return shlex.quote(f"{own[:100]}-{suffix}" if suffix else own)
 
 
 def events_named(events: Sequence[tuple[int, ...]], most: int = 3) -> str:
@@ -141,3 +179,15 @@ def events_named(events: Sequence[tuple[int, ...]], most: int = 3) -> str:
     ]
     more = f" and {len(events) - most} more" if len(events) > most else ""
     return "; ".join(shown) + more
+
+
+def _train(evidence: Evidence, options: str, settings: Sequence[str]) -> str:
+    return " ".join([f"xectool train {config_path(evidence)} {options}", *(f"--set {item}" for item in settings)])
+
+
+def _stands_in_an_epoch(evidence: Evidence) -> bool:
+    """Return whether the newest checkpoint was not saved at the end of an epoch."""
+    saved = evidence.of("checkpoint")
+    if not saved or len(saved) >= MAX_EVENTS_PER_KIND:  # of more the newest is not known
+        return True
+    return saved[-1].step not in {epoch.step for epoch in evidence.epochs}

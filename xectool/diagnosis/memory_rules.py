@@ -14,6 +14,9 @@ from xectool.diagnosis.memory_ladder import ladder
 from xectool.findings import Severity
 
 NEARLY_FULL: Final = 0.9  # F011: of the memory a process may use; what kills it comes between two looks
+_OTHER_PROCESS: Final = {
+    "XT-OOM-FOREIGN": ("nvidia-smi names the other process: end it, or add --set training.device=cuda:1",)
+}
 
 
 class MemoryGrowth(DiagnosisRule):
@@ -68,7 +71,7 @@ class OutOfMemory(DiagnosisRule):
                 code=fault.code,
                 confidence=fault.confidence,
                 problem=fault.text(),
-                evidence=fault.lines(),
+                evidence=(*fault.lines(), *_OTHER_PROCESS.get(fault.code, ())),
                 fix=memory_fix(evidence, fault),
                 severity=Severity.INFO if fault.over else Severity.ERROR,
                 step=fault.step,
@@ -82,10 +85,10 @@ def memory_fix(evidence: Evidence, fault: MemoryFault) -> str:
     if fault.code == "XT-OOM-FRAGMENTATION":
         return f"export PYTORCH_ALLOC_CONF=expandable_segments:True; {fixes.resume(evidence)}"
     if fault.code == "XT-OOM-FOREIGN":
-        return "nvidia-smi   # names the other process; end it or choose another device: --set training.device=cuda:1"
+        return f"nvidia-smi; {fixes.resume(evidence)}"
     if fault.code == "XT-OOM-HOST":
         half = max(1, int(evidence.setting("data.chunksize", 8192) or 8192) // 2)
         workers = int(evidence.setting("data.num_workers", 0) or 0) // 2
-        return fixes.resume(evidence, f"data.chunksize={half}", f"data.num_workers={workers}")
+        return fixes.resume(evidence, f"data.chunksize={half}", *fixes.workers(evidence, workers))
     first = ladder(evidence.config)[0]
     return fixes.resume(evidence, *first.settings)

@@ -34,14 +34,17 @@ class SilentRestart(DiagnosisRule):
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Look for attempts without a resume after saved progress, and for losses back at where they began."""
         for attempt in evidence.attempts[1:]:
-            lines = self._forgotten(evidence, attempt) or self._untrained(evidence, attempt)
+            forgotten = self._forgotten(evidence, attempt)
+            lines = forgotten or self._untrained(evidence, attempt)
             if lines:
+                # What was saved after the weights were lost holds the loss.
+                before = (attempt.resumed_after or 0) + 1
                 yield Cause(
                     code=self.code,
                     confidence=0.94,
                     problem=f"attempt {attempt.number} began again: {lines[0]}",
                     evidence=tuple(lines),
-                    fix=fixes.resume(evidence),
+                    fix=fixes.resume(evidence) if forgotten else fixes.continue_from_best(evidence, step=before),
                     step=max(1, attempt.first_step),
                     symptom=f"restart@{attempt.number}",
                 )

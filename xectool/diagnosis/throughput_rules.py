@@ -61,7 +61,7 @@ class LoaderSlow(DiagnosisRule):
             confidence=0.93,
             problem=f"input-bound: {shares[0]:.0%} of the time is spent waiting for data",
             evidence=tuple(lines),
-            fix=fixes.resume(evidence, f"data.num_workers={max(2, 2 * workers)}"),
+            fix=fixes.resume(evidence, *fixes.workers(evidence, max(2, 2 * workers))),
             severity=Severity.WARNING,
             step=told.step if told else int(evidence.steps["step"][rows[0]]),
             symptom="data wait",

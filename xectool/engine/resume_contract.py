@@ -13,11 +13,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from xectool.config.load import config_from_dict
+from xectool.config.order_keys import ORDER_KEYS
 from xectool.config.root import RunConfig
 from xectool.config.serialize import dotted_values, inline_yaml
 from xectool.errors import XecError
 from xectool.models.build import build_model
-from xectool.training.resume import ORDER_KEYS, OUTPUT_KEYS, is_free, is_idle, is_objective
+from xectool.training.resume import OUTPUT_KEYS, is_free, is_idle, is_objective
 
 SAME: Final = "same"
 HARMLESS: Final = "harmless"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from xectool.checkpoint.format import FORMAT_NAME, Checkpoint
+from xectool.config.order_keys import ORDER_KEYS
 from xectool.config.root import InpainterConfig, MaeConfig, RegressorConfig, RunConfig
 from xectool.config.serialize import inline_yaml
 from xectool.data.events import EventSource
@@ -25,11 +26,6 @@ _MASKS = frozenset({"mask_ratio", "mask_npho_flat", "mask_patterns"})
 _LOSSES = frozenset({"loss_fn", "loss_beta", "weight", "npho_weight", "time", "npho_loss_weight"})
 # Positions of sensors are taken from the checkpoint, whatever file is named.
 _RESTORED = frozenset({"sensor_positions_file"})
-# Keys that define which events a batch holds; they may change between epochs, not inside one.
-ORDER_KEYS = (
-    "data.batch_size", "data.cache_precision", "data.chunksize", "data.num_shards", "data.shuffle", "data.drop_last",
-    "data.fiducial", "training.seed", "training.grad_accum_steps",
-)  # fmt: skip
 _FILES = "data.train_path"
 
 
