@@ -11,18 +11,21 @@ import numpy as np
 import pytest
 import yaml
 from xectool.checks.catalogue import DATA_CHECKS
+from xectool.checks.cells import Cell, CellCounts
 from xectool.checks.data_facts import DataFacts
 from xectool.checks.facts import FileFacts
 from xectool.checks.probing import probe
 from xectool.checks.running import Inspection, repeated_events, shared_events
 from xectool.checks.sample import SampleScan, ScanSettings
 from xectool.checks.sharing import Sharing, WorkerShare, plan_sharing
+from xectool.checks.truth_ranges import other_unit
 from xectool.config.count_rules import count_rules
 from xectool.config.data import DataConfig
 from xectool.config.load import load_config
 from xectool.config.normalization import NormalizationConfig
 from xectool.data.blocks import SourceFile
 from xectool.data.plan import DataPlan
+from xectool.detector import faces
 from xectool.errors import DataUnusable
 from xectool.findings import Finding
 from xectool.rules import Rule
@@ -415,3 +418,52 @@ def test_facts_of_a_file_that_did_not_open_are_empty() -> None:
     facts = FileFacts("a.root", "tree")
     assert not facts.opened
     assert facts.without_units() == {}
+
+
+@pytest.mark.parametrize(
+    ("task", "branch", "factor", "unit"),
+    [
+        ("energy", "energyTruth", 1e3, "MeV"),
+        ("angle", "emiAng", np.pi / 180, "radians"),
+        ("timing", "timeTruth", 1e9, "ns"),
+        ("uvwFI", "uvwTruth", 10, "mm"),
+    ],
+)
+def test_one_file_in_another_unit_among_good_ones_is_named(
+    task: str, branch: str, factor: float, unit: str, good: Path, look: Any, rows: Rows
+) -> None:
+    rows[branch] *= factor
+    facts = look(good, good, rows)
+    assert other_unit(task, facts.sample.targets[task].kept.rows) == ""  # the control: not seen in all together
+    item = one("DAT-16", facts, "warning", f"looks like {unit}", "in 1 of 3 files", "a2.root")
+    assert "good.root" not in f"{item.where}{item.evidence}"
+    assert [found(code, facts) for code in ("DAT-21", "DAT-25")] == [[], []]
+    assert "1 of" not in found("DAT-16", look(rows))[0].problem
+
+
+def test_one_file_in_another_order_or_with_silent_sensors_among_good_ones_is_named(
+    good: Path, look: Any, rows: Rows
+) -> None:
+    sound = rows["npho"].copy()
+    rows["npho"] = sound[:, np.random.default_rng(3).permutation(sound.shape[1])]
+    facts = look(good, good, rows)
+    assert facts.order_likeness > 0.3  # the control
+    item = one("DAT-25", facts, "warning", "in 1 of 3 files", "a2.root")
+    assert item.where.endswith("a2.root branch npho")
+    rows["npho"] = sound
+    rows["npho"][:, 3000], rows["npho"][:, 3001] = 0.0, 70.0
+    facts = look(good, good, rows)
+    assert not {3000, 3001} & {*facts.health.of("dead"), *facts.health.of("constant")}  # the control
+    one("DAT-14", facts, "warning", "1 sensor is constant in some files", "1 of 3 files", "a2.root sensor 3001")
+    notes = [item for item in BY_CODE["DAT-14"].check(facts) if "dead in some files" in item.problem]
+    assert [item.evidence[0].split("/")[-1] for item in notes] == ["a2.root: 3000"]
+    rows["npho"][:, faces.sensors("top")] = 1e10
+    one("DAT-14", look(good, good, rows), "error", "all 73 sensors of face top", "1 of 3 files", "a2.root face top")
+
+
+def test_one_file_of_times_in_another_unit_among_thousands_is_named(good: Path, look: Any) -> None:
+    facts = look(good)
+    bad = CellCounts("time", 10**5, impossible=10**5, first={"impossible": [Cell("bad.root", 4, 1, 2, 3, 5.0)]})
+    facts.sample.counts = {f"{n}": (CellCounts("npho"), CellCounts("time", 10**6)) for n in range(2000)}
+    facts.sample.counts["bad.root"] = CellCounts("npho"), bad
+    one("DAT-10", facts, "error", "100000 of 100000 times", "bad.root branch relative_time entry 4", "1 of 2001 files")

@@ -138,6 +138,15 @@ class SensorSums:
         self.sum += scaled.sum(axis=0) * unit
         self.squares += np.einsum("ij,ij->j", scaled, scaled) * unit**2
 
+    def merge(self, other: SensorSums) -> None:
+        """Take over the sums of other events."""
+        self.events += other.events
+        self.valid += other.valid
+        np.minimum(self.lowest, other.lowest, out=self.lowest)
+        np.maximum(self.highest, other.highest, out=self.highest)
+        self.sum += other.sum
+        self.squares += other.squares
+
     @property
     def mean(self) -> npt.NDArray[np.float64]:
         """Mean of the valid readings; 0 without any."""
@@ -162,6 +171,7 @@ class CellScan:
         widths: tuple[float, float] = (0.0, 0.0),
     ) -> None:
         self.npho, self.time = SensorSums(), SensorSums()
+        self._file_npho = SensorSums()
         self.below_domain = 0
         self.collisions = [0, 0]
         self.collision_first: list[Cell | None] = [None, None]
@@ -178,7 +188,7 @@ class CellScan:
         counts[0].add(npho, sound, place)
         in_domain = measured & (npho >= self._lowest)
         self.below_domain += int(np.count_nonzero(measured)) - int(np.count_nonzero(in_domain))
-        self.npho.add(npho, in_domain & sound)
+        self._file_npho.add(npho, in_domain & sound)
         self.least_valid = min(self.least_valid, int(np.count_nonzero(in_domain, axis=1).min(initial=NUM_SENSORS)))
         size = np.abs(time)
         sound_time = (size <= np.float32(LARGEST_TIME_S)) & ((size >= np.float32(SMALLEST_ABS["time"])) | (time == 0))
@@ -190,6 +200,12 @@ class CellScan:
         self.time.add(time, timed, 1e-9)
         for channel, (values, valid) in enumerate(((npho, in_domain), (time, timed))):
             self._collide(channel, values, valid, place)
+
+    def end_file(self) -> SensorSums:
+        """Close the sums of one file and return those of its photons; only then they are part of all."""
+        ended, self._file_npho = self._file_npho, SensorSums()
+        self.npho.merge(ended)
+        return ended
 
     def _collide(self, channel: int, values: Array, valid: npt.NDArray[np.bool_], place: Place) -> None:
         sentinel, width = self._sentinels[channel], self._widths[channel]

@@ -6,6 +6,7 @@ Axes: E kept events, S sensors (4760).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from xectool.checks.cells import EventReservoir, SensorSums
 from xectool.detector import faces
-from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.detector.constants import NUM_SENSORS, UNKNOWN_ABOVE
 from xectool.detector.neighbours import within_hops
 
 Array = npt.NDArray[Any]
@@ -21,7 +22,7 @@ Array = npt.NDArray[Any]
 STATES: Final = ("good", "dead", "constant", "hot", "noisy")
 # Fewer events do not tell a broken sensor from one near a shower.
 MIN_EVENTS: Final = 100
-_MIN_CONSTANT: Final = 50
+MIN_CONSTANT: Final = 50
 # A hot sensor shows light in a quiet event, when those around it show none; gains differ by less than this factor.
 _HOT_FACTOR: Final = 5.0
 _HOT_PHOTONS: Final = 50.0
@@ -56,18 +57,44 @@ class SensorHealth:
         return {state: len(self.of(state)) for state in STATES}
 
 
+@dataclass(frozen=True)
+class SilentSensors:
+    """Sensors that say nothing in one file: a bit a sensor, so that thousands of files fit into memory."""
+
+    path: str
+    dead_bits: Array
+    constant_bits: Array
+
+    @classmethod
+    def of_file(cls, path: str, sums: SensorSums) -> SilentSensors:
+        """Keep what the sums of a file say."""
+        dead, constant = silent_sensors(sums)
+        return cls(path, np.packbits(dead), np.packbits(constant))
+
+    def of(self, state: str) -> Array:
+        """Return which sensors are ``dead`` or ``constant``, bool, shape (S,)."""
+        bits = self.dead_bits if state == "dead" else self.constant_bits
+        return np.unpackbits(bits, count=NUM_SENSORS).astype(bool)
+
+
+def silent_sensors(sums: SensorSums) -> tuple[Array, Array]:
+    """Return which sensors are dead, and which always say the same, bool, shape (S,) each."""
+    flat = (sums.lowest == sums.highest) & (sums.valid >= MIN_CONSTANT)
+    dead = (sums.valid == 0) | (flat & (sums.highest == 0))
+    return dead, flat & ~dead
+
+
 def sensor_health(sums: SensorSums, kept: EventReservoir) -> SensorHealth:
     """Return the state of every sensor from the sums over all events and the readings of the kept ones."""
     state = np.zeros(len(sums.valid), np.int64)
     npho = kept.npho
     judged = len(npho) >= MIN_EVENTS
-    flat = sums.lowest == sums.highest
     if judged:
         quiet, spread = _quiet_level(npho), _excess_spread(npho)
         state[_noisy(spread)] = STATES.index("noisy")
         state[quiet > _HOT_FACTOR * _around(quiet) + _HOT_PHOTONS] = STATES.index("hot")
-    state[flat & (sums.valid >= _MIN_CONSTANT)] = STATES.index("constant")
-    state[(sums.valid == 0) | (flat & (sums.highest == 0) & (sums.valid >= _MIN_CONSTANT))] = STATES.index("dead")
+    for name, which in zip(("dead", "constant"), silent_sensors(sums), strict=True):
+        state[which] = STATES.index(name)
     return SensorHealth(state, sums.mean, sums.valid / max(sums.events, 1), sums.events, judged)
 
 
@@ -113,6 +140,13 @@ def _noisy(spread: Array) -> Array:
     return noisy
 
 
+@cache
+def _inner_neighbours() -> Any:
+    """Return the neighbour table of the inner face as a sparse matrix."""
+    ids = faces.sensors("inner")
+    return within_hops(1).matrix()[ids][:, ids]
+
+
 def neighbour_likeness(kept: EventReservoir) -> float:
     """Return how well each sensor of the inner face is foretold by those around it: a correlation, mean over events.
 
@@ -120,8 +154,7 @@ def neighbour_likeness(kept: EventReservoir) -> float:
     NaN without light.
     """
     npho = kept.npho[:: max(1, len(kept.npho) // 64)]
-    ids = faces.sensors("inner")
-    matrix = within_hops(1).matrix()[ids][:, ids]
+    ids, matrix = faces.sensors("inner"), _inner_neighbours()
     found = []
     for event in npho:
         known = np.abs(event[ids]) <= UNKNOWN_ABOVE

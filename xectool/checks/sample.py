@@ -14,6 +14,7 @@ import xxhash
 from xectool.checks.branches import BranchVerdict, check_branches, wanted_branches
 from xectool.checks.cells import CellCounts, CellScan, EventReservoir, Place
 from xectool.checks.facts import FileFacts, Trouble
+from xectool.checks.health import MIN_CONSTANT, SilentSensors, neighbour_likeness
 from xectool.checks.identity import IdentityBlock, hash_numbers, lonely_numbers
 from xectool.checks.normalizing import NphoMap
 from xectool.checks.reading import SensorStream, block_edges, read_small, read_together, spread_out
@@ -29,6 +30,8 @@ Array = npt.NDArray[Any]
 Advanced = Callable[[int], None]
 
 EVENTS_A_FILE: Final = 10_000
+_EVENTS_OF_FILE: Final = 32
+_FEWEST_EVENTS: Final = 20
 _FEW: Final = 3  # run numbers that stand alone are damage; more of them are a shuffled file
 
 
@@ -49,6 +52,8 @@ class Sample:
         scanned: Events whose values were read.
         seconds: Time that took.
         angle_gaps: Events whose angle and direction vector disagree, the largest difference, and where.
+        silent: Dead and constant sensors, file by file.
+        order_likeness: How well sensors are foretold by their neighbours, by path.
     """
 
     files: list[FileFacts]
@@ -63,6 +68,8 @@ class Sample:
     scanned: int = 0
     seconds: float = 0.0
     angle_gaps: tuple[int, float, str] = (0, 0.0, "")
+    silent: list[SilentSensors] = field(default_factory=list)
+    order_likeness: dict[str, float] = field(default_factory=dict)
 
     @property
     def num_events(self) -> int:
@@ -139,7 +146,7 @@ class SampleScan:
         self.sample.verdicts[facts.where] = verdict
         counts = CellCounts("npho"), CellCounts("time")
         self.sample.counts[file.path] = counts
-        began = time.perf_counter()
+        began, kept = time.perf_counter(), EventReservoir(_EVENTS_OF_FILE)
         for block in SensorStream(file, data, self._failed).blocks(self.blocks_of(file)):
             for part in block.parts():
                 entries = np.arange(block.start + part.start, block.start + part.stop)
@@ -147,9 +154,20 @@ class SampleScan:
                 self.sample.cells.add(block.npho[part], block.time[part], place, counts)
                 self._contents(block.npho[part], place)
             self.sample.events.add(block.npho, block.time)
+            step = max(1, len(block.npho) // _EVENTS_OF_FILE)
+            kept.add(block.npho[::step], block.time[::step])
             self.sample.scanned += len(block.npho)
             self._advanced(len(block.npho))
+        self._end_file(file.path, kept)
         self.sample.seconds += time.perf_counter() - began
+
+    def _end_file(self, path: str, kept: EventReservoir) -> None:
+        """Judge a file by itself: among many good ones a wrong one does not show in the sums."""
+        sums = self.sample.cells.end_file()
+        if sums.events >= MIN_CONSTANT:
+            self.sample.silent.append(SilentSensors.of_file(path, sums))
+        if sums.events >= _FEWEST_EVENTS:
+            self.sample.order_likeness[path] = neighbour_likeness(kept)
 
     def _numbers(self, file: EventFile, verdict: BranchVerdict) -> tuple[Array, Array]:
         """Return run and event number of all entries; -1 and the entry where a file has none."""
@@ -183,7 +201,7 @@ class SampleScan:
             for start, values in read_small(file, branch, TASK_WIDTHS[task], np.float64, self._failed):
                 entries = np.arange(start, start + len(values))
                 scan.add(values, Place(file.path, entries, runs[entries], events[entries]))
-            scan.end_file(file.path)
+            scan.end_file(file.path, task)
         if {branches["angle"], branches["angleVec"]} <= verdict.usable:
             self._compare_angles(file)
 

@@ -79,6 +79,8 @@ class EventsComeInNoOrder(Rule[DataFacts]):
     def check(self, facts: DataFacts) -> Iterator[Finding]:
         """Yield a warning for file means that drift, and for neighbours that are alike."""
         for task, scan in facts.sample.targets.items():
+            if scan.odd_units:  # a file in another unit is told of as such, and explains both
+                continue
             rows = scan.kept.rows
             sigma = rows.std(axis=0) if len(rows) else np.zeros(scan.width)
             varies = sigma > 0

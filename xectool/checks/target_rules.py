@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -11,7 +12,7 @@ from xectool.checks.cells import Cell
 from xectool.checks.data_facts import DataFacts, event_place
 from xectool.checks.sample import ANGLE_TOLERANCE
 from xectool.checks.targets import TargetScan
-from xectool.checks.truth_ranges import RANGES, other_unit
+from xectool.checks.truth_ranges import RANGES, other_unit, typical_size
 from xectool.config.root import RegressorConfig
 from xectool.config.tasks import NONFINITE_TRUTH_FIX, TASK_UNITS, TaskConfig
 from xectool.findings import Finding, Severity
@@ -21,6 +22,7 @@ _MAD_TO_SIGMA: Final = 1.4826
 _FAR, _ABSURD = 8.0, 1e4
 _ROUND_LOSSES: Final = ("smooth_l1", "huber", "relative_smooth_l1")
 _UNLIKE: Final = 0.3
+_SHOWN: Final = 10
 _FEWEST_EVENTS: Final = 20
 
 
@@ -63,13 +65,17 @@ class TruthIsSound(Rule[DataFacts]):
     def _values(self, facts: DataFacts, task: str, scan: TargetScan, where: str) -> Iterator[Finding]:
         rows = scan.kept.rows
         unit = other_unit(task, rows)
-        if unit:
-            yield self.warning(
-                where,
-                f"the truth of task {task} looks like {unit}, not {TASK_UNITS[task]}: typical size "
-                f"{float(np.median(np.abs(rows).max(axis=1))):.4g}",
-                f"make the file again with {scan.branch} in {TASK_UNITS[task]}",
+        fix = f"make the file again with {scan.branch} in {TASK_UNITS[task]}"
+        problem = f"the truth of task {task} looks like {{}}, not {TASK_UNITS[task]}{{}}: typical size {{:.4g}}"
+        if scan.odd_units and not (unit and len(scan.odd_units) == len(scan.file_means)):
+            first, many = scan.odd_units[0], f", in {len(scan.odd_units)} of {len(scan.file_means)} files"
+            found = self.warning(
+                f"{first.path} branch {scan.branch}", problem.format(first.unit, many, first.size), fix
             )
+            shown = tuple(f"{odd.path}: {odd.unit}, typical size {odd.size:.4g}" for odd in scan.odd_units[:_SHOWN])
+            yield replace(found, evidence=shown)
+        elif unit:
+            yield self.warning(where, problem.format(unit, "", typical_size(rows)), fix)
         else:
             yield from self._impossible(task, scan)
         constant = bool((rows == rows[0]).all()) and len(rows) >= _FEWEST_EVENTS
@@ -167,7 +173,7 @@ class BranchesAgree(Rule[DataFacts]):
         count, worst, where = facts.sample.angle_gaps
         angle = facts.sample.targets.get("angle")
         # Angles in another unit are told of as such.
-        if count and not (angle is not None and other_unit("angle", angle.kept.rows)):
+        if count and not (angle is not None and (angle.odd_units or other_unit("angle", angle.kept.rows))):
             names = facts.settings.data.truth_branches
             yield self.warning(
                 where,
@@ -175,14 +181,24 @@ class BranchesAgree(Rule[DataFacts]):
                 f"events, by up to {worst:.3g}",
                 "make both branches from the same direction, theta from +z and phi from -x towards +y, in degrees",
             )
-        likeness = facts.order_likeness
-        if facts.sample.scanned >= _FEWEST_EVENTS and likeness < _UNLIKE:
-            yield self.warning(
-                f"{facts.whole} branch {facts.settings.data.npho_branch}",
-                f"neighbouring sensors of the inner face do not see the same light (correlation {likeness:.2f}; with "
-                "sensors in the order of the geometry it is above 0.5)",
-                "write sensors in the order of the geometry: xectool explain DAT-25",
-            )
+        yield from self._order(facts)
+
+    def _order(self, facts: DataFacts) -> Iterator[Finding]:
+        by_file = facts.sample.order_likeness
+        odd = [path for path, likeness in by_file.items() if likeness < _UNLIKE]
+        where, likeness, many = facts.whole, facts.order_likeness, ""
+        if odd and len(odd) < len(facts.sample.usable):
+            where, likeness, many = odd[0], by_file[odd[0]], f" in {len(odd)} of {len(facts.sample.usable)} files"
+        elif facts.sample.scanned < _FEWEST_EVENTS or not likeness < _UNLIKE:
+            return
+        found = self.warning(
+            f"{where} branch {facts.settings.data.npho_branch}",
+            f"neighbouring sensors of the inner face do not see the same light{many} (correlation {likeness:.2f}; with "
+            "sensors in the order of the geometry it is above 0.5)",
+            "write sensors in the order of the geometry: xectool explain DAT-25",
+        )
+        shown = tuple(f"{path}: correlation {by_file[path]:.2f}" for path in odd[:_SHOWN])
+        yield replace(found, evidence=shown)
 
 
 TARGET_RULES: tuple[Rule[DataFacts], ...] = (

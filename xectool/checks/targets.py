@@ -6,15 +6,28 @@ Axes: B events of a block, D components of a target.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from xectool.checks.cells import KEPT_CELLS, Cell, Place
+from xectool.checks.truth_ranges import other_unit, typical_size
 from xectool.detector.constants import UNKNOWN_ABOVE
 
 Array = npt.NDArray[Any]
+
+
+_ROWS_A_FILE: Final = 1000
+_FEWEST_EVENTS: Final = 20
+
+
+class OddUnit(NamedTuple):
+    """A file whose truth is in another unit, and its typical size."""
+
+    path: str
+    unit: str
+    size: float
 
 
 @dataclass
@@ -30,6 +43,7 @@ class TargetScan:
         first: The first of them; the sensor is the component.
         lowest: Smallest of each component, with its place.
         highest: Largest of each component, with its place.
+        odd_units: Files whose truth is in another unit, each judged by itself.
     """
 
     branch: str
@@ -39,13 +53,14 @@ class TargetScan:
     nonfinite: int = 0
     first: list[Cell] = field(default_factory=list)
     nonpositive: int = 0
+    odd_units: list[OddUnit] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.lowest: list[Cell | None] = [None] * self.width
         self.highest: list[Cell | None] = [None] * self.width
         self.kept = RowReservoir(self.width)
         self.file_means: list[tuple[str, int, Array]] = []
-        self._file = _Moments(self.width)
+        self._file, self._file_rows = _Moments(self.width), RowReservoir(self.width, _ROWS_A_FILE)
         self.order = _Order(self.width)
 
     def add(self, values: Array, place: Place) -> None:
@@ -67,13 +82,18 @@ class TargetScan:
         self._extremes(chosen, rows, place)
         self.kept.add(chosen)
         self._file.add(chosen)
+        self._file_rows.add(chosen)
         self.order.add(chosen)
 
-    def end_file(self, path: str) -> None:
-        """Close the sums of one file."""
+    def end_file(self, path: str, task: str) -> None:
+        """Close the sums of one file: a wrong one among many good ones does not show in theirs."""
+        rows = self._file_rows.rows
         if self._file.count:
             self.file_means.append((path, self._file.count, self._file.mean))
-        self._file = _Moments(self.width)
+        unit = other_unit(task, rows) if len(rows) >= _FEWEST_EVENTS else ""
+        if unit:
+            self.odd_units.append(OddUnit(path, unit, typical_size(rows)))
+        self._file, self._file_rows = _Moments(self.width), RowReservoir(self.width, _ROWS_A_FILE)
 
     def _extremes(self, chosen: Array, rows: Array, place: Place) -> None:
         for part in range(self.width):

@@ -59,6 +59,11 @@ RANGES: Final[dict[str, TruthRange]] = {
 _ANGLES_TO_TELL: Final = 20
 
 
+def typical_size(rows: Array) -> float:
+    """Return the median over events of the largest component."""
+    return float(np.median(np.abs(rows).max(axis=1)))
+
+
 def other_unit(task: str, rows: Array) -> str:
     """Return the unit the truth of a task seems to be in where that is another than it should be, else empty.
 
@@ -78,7 +83,7 @@ def other_unit(task: str, rows: Array) -> str:
     span = RANGES[task].typical
     if span is None:
         return ""
-    size = float(np.median(np.abs(rows).max(axis=1)))
+    size = typical_size(rows)
     if span[0] <= size <= span[1] or size == 0:
         return ""
     fitting = [unit for unit, factor in RANGES[task].others if span[0] <= size * factor <= span[1]]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
+from xectool.checks.by_file import listed, silent_in_some_files
 from xectool.checks.cells import CellCounts
 from xectool.checks.data_facts import DataFacts, sensor_place, settings_line
 from xectool.checks.file_rules import DAMAGE_SHARE
@@ -125,16 +127,20 @@ class NormalizedTimesFit(Rule[DataFacts]):
     def check(self, facts: DataFacts) -> Iterator[Finding]:
         """Yield an error for another unit, a warning outside of -10 to 10, a note outside of -2 to 2."""
         data, counts = facts.settings.data, [pair[1] for pair in facts.sample.counts.values()]
-        impossible, total = sum(item.impossible for item in counts), sum(item.total for item in counts)
         where = f"{facts.whole} branch {data.time_branch}"
-        if impossible > DAMAGE_SHARE * max(total, 1):
-            cell = next(item.first["impossible"][0] for item in counts if item.impossible)
-            yield self.error(
-                sensor_place(cell, data.time_branch),
-                f"{impossible} of {total} times are larger than any event lasts ({abs(cell.value):.3g} s): they look "
-                "like another unit than seconds (ns for s is a factor of 1e9)",
+        odd = [item for item in counts if item.impossible > DAMAGE_SHARE * max(item.total, 1)]
+        if odd:
+            first = [item.first["impossible"][0] for item in odd]
+            impossible, total = sum(item.impossible for item in odd), sum(item.total for item in odd)
+            many = f"; {len(odd)} of {len(counts)} files" if len(counts) > 1 else ""
+            found = self.error(
+                sensor_place(first[0], data.time_branch),
+                f"{impossible} of {total} times are larger than any event lasts ({abs(first[0].value):.3g} s): they "
+                f"look like another unit than seconds (ns for s is a factor of 1e9){many}",
                 "make the file again with times in seconds",
             )
+            shown = tuple(f"{sensor_place(cell, data.time_branch)}: {cell.value:g}" for cell in first[:_SHOWN])
+            yield replace(found, evidence=shown)
             return
         row = next((row for row in facts.normalized if row.channel == "time" and row.face == "all"), None)
         if row is None or (row.min >= -2 and row.max <= 2):
@@ -233,26 +239,22 @@ class SensorsAreAlive(Rule[DataFacts]):
                 facts.whole, problem, "compare with the list of dead channels; --plots DIR draws the map"
             )
         elif dead:
-            yield self.info(facts.whole, f"{len(dead)} of {NUM_SENSORS} sensors are dead: {_listed(dead)}")
+            yield self.info(facts.whole, f"{len(dead)} of {NUM_SENSORS} sensors are dead: {listed(dead)}")
         for state in ("constant", "hot", "noisy"):
             if found := health.of(state):
                 yield self._odd(facts, state, found, health)
+        yield from silent_in_some_files(facts)
 
     def _odd(self, facts: DataFacts, state: str, found: list[int], health: SensorHealth) -> Finding:
         names = [f"sensor {sensor} face {faces.FACES[int(faces.face_ids()[sensor])]}" for sensor in found[:_SHOWN]]
         return Finding(
             self.code,
             Severity.WARNING,
-            f"{len(found)} sensor{'s are' if len(found) > 1 else ' is'} {state}: {_listed(found)}",
+            f"{len(found)} sensor{'s are' if len(found) > 1 else ' is'} {state}: {listed(found)}",
             f"{facts.whole} {names[0]}",
             tuple(f"{name}: mean {health.mean[s]:.4g} photons" for name, s in zip(names, found, strict=False)),
             "add them to the list of dead channels, or have the run looked at",
         )
-
-
-def _listed(sensors: list[int]) -> str:
-    shown = ", ".join(str(sensor) for sensor in sensors[:_SHOWN])
-    return shown if len(sensors) <= _SHOWN else f"{shown} and {len(sensors) - _SHOWN} more"
 
 
 VALUE_RULES: tuple[Rule[DataFacts], ...] = (
