@@ -347,14 +347,20 @@ def test_a_reconstruction_at_the_constant_is_no_learning_only_where_the_guard_ha
 
 
 @few
-@given(seed=seeds, way=st.sampled_from(["event", "blocks", "absent"]))
-def test_a_head_without_gradient_is_an_untrained_head(record: Record, course: Any, seed: int, way: str) -> None:
-    run = course(seed=seed)
+@given(seed=seeds, way=st.sampled_from(["event", "blocks", "absent"]), weight=st.sampled_from([0, 0.0, 1.0]))
+def test_a_head_without_gradient_is_an_untrained_head(
+    record: Record, course: Any, seed: int, way: str, weight: float
+) -> None:
+    run = course(seed=seed, config={"tasks": {"energy": {"enabled": True, "weight": weight}}})
     if way == "event":
         run.event(3, "zero_gradient", parameters=["heads.energy.4.weight", "heads.energy.4.bias"], after_steps=3)
     for row in run.rows if way != "event" else ():
         row["block_norms"] = {"backbone.inner": row["grad_norm"]} | ({"heads.energy": 0.0} if way == "blocks" else {})
-    assert record(run).causes[0].code == "XT-UNTRAINED-HEAD"
+    found = record(run).causes[0]
+    assert found.code == "XT-UNTRAINED-HEAD"
+    assert ("tasks.energy.weight is 0" in found.problem) is (weight == 0)
+    assert found.fix.endswith("--set tasks.energy.weight=1.0" if weight == 0 else "config.yaml")
+    assert found.evidence[0].count("heads.energy") == (2 if way == "event" else 1)
 
 
 @few

@@ -147,16 +147,23 @@ class UntrainedHead(DiagnosisRule):
         dead = dead_blocks(evidence)
         if named or dead:
             flat = [level.text() for level in term_levels(evidence) if level.trivial_reached]
-            heads = sorted({_head(name) for name in [*named, *dead]})
-            yield self._cause(evidence, 0.93, heads, [f"no gradient: {', '.join([*named, *dead][:5])}", *flat])
+            lost = list(dict.fromkeys([*named, *dead]))
+            heads = sorted({_head(name) for name in lost})
+            yield self._cause(evidence, heads, [f"no gradient: {', '.join(lost[:5])}", *flat])
 
-    def _cause(self, evidence: Evidence, confidence: float, heads: list[str], lines: list[str]) -> Cause:
+    def _cause(self, evidence: Evidence, heads: list[str], lines: list[str]) -> Cause:
+        weights = {head: f"tasks.{head.removeprefix(_HEADS)}.weight" for head in heads}
+        without = [key for key in weights.values() if evidence.setting(key) == 0]
+        # With a weight, steps of the configuration as it is now tell a loss of gradients from an older program's.
+        look = f"xectool diagnose gradients {fixes.config_path(evidence)}"
+        again = fixes.train_again(evidence, *(f"{key}=1.0" for key in without), name="all-tasks")
         return Cause(
             code=self.code,
-            confidence=confidence,
-            problem=f"{', '.join(heads)} is not trained while the rest of the network is",
+            confidence=0.93,
+            problem=f"{', '.join(heads)} is not trained while the rest of the network is"
+            + (f": {', '.join(without)} is 0" if without else ""),
             evidence=tuple(lines),
-            fix=f"xectool diagnose gradients {fixes.quoted(evidence)}",
+            fix=again if without else look,
             symptom="head",
         )
 
