@@ -16,11 +16,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from xectool.config.load import config_from_overrides
 from xectool.diagnosis.gradient_bands import band, suggested_clip
 from xectool.diagnosis.gradient_report import gradient_report
 from xectool.diagnosis.memory_report import of_log
 from xectool.diagnosis.status_report import status_report
 from xectool.diagnosis.tracking_store import file_system, look_at
+from xectool.engine.diagnose.gradient_norms import _cure
 from xectool.engine.diagnose.tracking_database import _judged
 
 Write = Callable[[Any], Path]
@@ -64,6 +66,7 @@ def test_dead_and_exploding_blocks_are_told_from_sound_ones() -> None:
         "backbone.inner": norms,
         "heads.energy": np.zeros(100),
         "backbone.outer": 1.05 ** np.arange(100) * norms,
+        "heads.angle": np.where(np.arange(100) == 95, 300.0, norms),  # one event, though the quantile grew as much
     }
     report = gradient_report(norms, np.ones(100), blocks, ("backbone.inner", "heads.uvwFI"), 1.0)
     assert {row.block: row.state for row in report.blocks} == {
@@ -71,8 +74,27 @@ def test_dead_and_exploding_blocks_are_told_from_sound_ones() -> None:
         "heads.energy": "dead",
         "backbone.outer": "exploding",
         "heads.uvwFI": "dead",
+        "heads.angle": "ok",
     }
     assert report.bad
+    assert not gradient_report(norms, np.ones(100), {}, (), 1.0).bad
+    assert gradient_report(np.where(np.arange(100) == 50, np.nan, norms), np.ones(100), {}, (), 1.0).bad
+
+
+@pytest.mark.parametrize(
+    ("weight", "values", "line"),
+    [
+        (0.0, 0.0, "xectool train 'my c.yaml' --set data.batch_size=8 --set tasks.energy.weight=1.0"),
+        (1.0, 0.0, "xectool explain XT-UNTRAINED-HEAD"),
+        (1.0, np.nan, "xectool diagnose nan-batch 'my c.yaml' --set data.batch_size=8"),
+    ],
+)
+def test_a_bad_gradient_of_a_configuration_has_a_line_that_fits(weight: float, values: float, line: str) -> None:
+    config = config_from_overrides(
+        ["tasks.angle.enabled=true", "tasks.energy.enabled=true", f"tasks.energy.weight={weight}"]
+    )
+    report = gradient_report(np.ones(9) + values, np.ones(9), {"heads.energy": np.zeros(9)}, (), 1.0)
+    assert _cure(report, config, Path("my c.yaml"), ["data.batch_size=8"]) == line
 
 
 ALLOCATOR = (

@@ -76,9 +76,9 @@ def band(norm: float, clipped: float, clip: float) -> str:
     'stable: no action needed'
     """
     if not math.isfinite(norm):
-        return "not finite: xectool diagnose loss says why"
+        return "not finite"
     if clip > 0 and clipped > FREQUENT:
-        return "clipping most steps: raise training.grad_clip or lower training.lr"
+        return "clipping most steps: where the loss stands still, raise training.grad_clip or lower training.lr"
     scale = clip or 1.0
     for edge, text in BANDS:
         if norm < edge * scale:

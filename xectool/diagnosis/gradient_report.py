@@ -14,6 +14,7 @@ from xectool.diagnosis.statistics import Series, finite, median, quantile
 
 EXPLODED: Final = 10.0  # F033: growth of the 95 % quantile
 _FEWEST: Final = 20
+_LASTING: Final = 3  # steps at the end that are all far above the first ones; a single one is an event, no explosion
 _TENTH: Final = 10
 
 
@@ -48,6 +49,7 @@ class GradientReport:
         grad_norm_max: Largest total norm.
         suggested_grad_clip: Three times the 95 % quantile.
         grad_clip: The configured limit.
+        nonfinite: Steps whose norm is not finite.
         verdict: One line.
     """
 
@@ -56,12 +58,13 @@ class GradientReport:
     grad_norm_max: float
     suggested_grad_clip: float
     grad_clip: float
+    nonfinite: int
     verdict: str
 
     @property
     def bad(self) -> bool:
-        """Whether a block is dead, explodes or is not finite."""
-        return any(block.state != "ok" for block in self.blocks) or not math.isfinite(self.total.maximum)
+        """Whether a block is dead, explodes or is not finite, a step is not, or none was taken."""
+        return any(block.state != "ok" for block in self.blocks) or self.nonfinite > 0 or not self.total.steps
 
 
 def gradient_report(
@@ -86,7 +89,8 @@ def gradient_report(
         grad_norm_max=total.maximum,
         suggested_grad_clip=suggested_clip(norms),
         grad_clip=clip,
-        verdict=_verdict(rows, total),
+        nonfinite=int(np.sum(~np.isfinite(norms))),
+        verdict=_verdict(rows, total, norms),
     )
 
 
@@ -102,24 +106,27 @@ def _block(name: str, values: Series, norms: Series) -> BlockGradients:
         p95=quantile(known, 0.95),
         maximum=float(sound.max()) if sound.size else math.nan,
         growth=growth,
-        state=_state(known, sound, growth),
+        state=_state(known, sound, growth, median(known[:size])),
     )
 
 
-def _state(known: Series, sound: Series, growth: float) -> str:
+def _state(known: Series, sound: Series, growth: float, usual: float) -> str:
     if np.isinf(known).any():
         return "nonfinite"
     if known.size >= 1 and not sound.any():
         return "dead"
-    if known.size >= _FEWEST and growth >= EXPLODED:
+    if known.size >= _FEWEST and growth >= EXPLODED and sound[-_LASTING:].min() >= EXPLODED * usual:
         return "exploding"
     return "ok"
 
 
-def _verdict(rows: list[BlockGradients], total: GradientSummary) -> str:
-    bad = [f"{row.block} is {row.state}" for row in rows if row.state != "ok"]
-    if bad:
-        return "; ".join(bad[:5])
+def _verdict(rows: list[BlockGradients], total: GradientSummary, norms: Series) -> str:
     if not total.steps:
         return "no step was recorded"
+    bad = [f"{row.block} is {row.state}" for row in rows if row.state != "ok"]
+    lost = int(np.sum(~np.isfinite(norms)))
+    if lost:
+        bad.append(f"the gradient of {lost} of {total.steps} steps is not finite")
+    if bad:
+        return "; ".join(bad[:5])
     return f"{total.band} (p95 {total.p95:.3g}, {total.clipped:.0%} of the steps clipped)"

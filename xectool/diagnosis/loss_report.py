@@ -15,7 +15,7 @@ from xectool.config.document import parse_value
 from xectool.diagnosis.cause import Cause, Diagnosis
 from xectool.diagnosis.evidence import Evidence
 from xectool.diagnosis.gradient_bands import GradientSummary, summarise
-from xectool.diagnosis.nan_case import nan_cases
+from xectool.diagnosis.nan_case import nan_cases, settled_overflows
 from xectool.diagnosis.plateau import TermLevel, term_levels
 from xectool.diagnosis.spike_case import spike_cases
 
@@ -108,14 +108,12 @@ def loss_report(evidence: Evidence, causes: tuple[Cause, ...]) -> LossReport:
 
 def epoch_gradients(evidence: Evidence) -> tuple[EpochGradients, ...]:
     """Return the gradient norms of the latest epochs."""
-    steps, clip = evidence.steps, float(evidence.setting("training.grad_clip", 1.0) or 0.0)
-    epochs = np.unique(steps["epoch"])[-MAX_EPOCHS:]
+    rows = ~settled_overflows(evidence)
+    norms, coefficients, places = (evidence.steps[name][rows] for name in ("grad_norm", "clip_coef", "epoch"))
+    clip = float(evidence.setting("training.grad_clip", 1.0) or 0.0)
     return tuple(
-        EpochGradients(
-            int(epoch),
-            summarise(steps["grad_norm"][steps["epoch"] == epoch], steps["clip_coef"][steps["epoch"] == epoch], clip),
-        )
-        for epoch in epochs
+        EpochGradients(int(epoch), summarise(norms[places == epoch], coefficients[places == epoch], clip))
+        for epoch in np.unique(places)[-MAX_EPOCHS:]
     )
 
 

@@ -187,6 +187,12 @@ def unsettled_overflows(evidence: Evidence) -> tuple[int, int]:
     return (late.size, len(overflow) - int(late[0])) if late.size >= _REPEATED else (0, len(overflow))
 
 
+def settled_overflows(evidence: Evidence) -> NDArray[np.bool_]:
+    """Return which rows overflowed while the loss scale found its place, which is no fault; none where it never did."""
+    overflow = overflow_rows(evidence)
+    return np.zeros_like(overflow) if unsettled_overflows(evidence)[0] else overflow
+
+
 def _recurring(evidence: Evidence) -> tuple[tuple[tuple[int, ...], ...], bool]:
     """Return the events that were in the skipped batches of every epoch with some, and whether there is none at all.
 

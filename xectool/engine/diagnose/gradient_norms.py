@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 
 from xectool.config.load import load_config
+from xectool.config.root import RegressorConfig, RunConfig
 from xectool.diagnosis.evidence import gather
+from xectool.diagnosis.fixes import LR_DIVISOR
 from xectool.diagnosis.gradient_report import GradientReport, gradient_report
+from xectool.diagnosis.nan_case import settled_overflows
 from xectool.errors import UsageError
 
 LIVE_STEPS = 20  # enough for a 95 % quantile that is not the largest value
@@ -63,26 +67,45 @@ def gradients(
         XecError: The configuration or its data cannot be used.
     """
     place = Path(source).expanduser()
-    report, count = _recorded(place) if place.is_dir() else _taken(place, overrides, steps, device)
-    following = ""
-    if report.bad:
-        following = f"xectool diagnose {'run' if place.is_dir() else 'nan-batch'} {place}"
-    elif report.grad_clip and report.total.clipped > 0.5:
-        following = f"--set training.grad_clip={report.suggested_grad_clip:g}"
-    return GradientHealth(str(place), count, report, following)
+    if place.is_dir():
+        report, count = _recorded(place)
+        return GradientHealth(str(place), count, report, f"xectool diagnose run {quote(str(place))}" * report.bad)
+    report, count, config = _taken(place, overrides, steps, device)
+    return GradientHealth(str(place), count, report, _cure(report, config, place, overrides) if report.bad else "")
+
+
+def _cure(report: GradientReport, config: RunConfig, path: Path, overrides: Sequence[str]) -> str:
+    """Return the line against what steps of a configuration have shown."""
+    given = " ".join([quote(str(path)), *(f"--set {quote(text)}" for text in overrides)])
+    states = {block.state for block in report.blocks}
+    if report.nonfinite or "nonfinite" in states:
+        return f"xectool diagnose nan-batch {given}"
+    dead = [block.block for block in report.blocks if block.state == "dead"]
+    tasks = config.tasks.enabled() if isinstance(config, RegressorConfig) else {}
+    without = [f"--set tasks.{name}.weight=1.0" for name, task in tasks.items() if task.weight == 0]
+    if dead and without:
+        return f"xectool train {given} {' '.join(without)}"
+    if dead:
+        return (
+            f"xectool explain {'XT-UNTRAINED-HEAD' if all('heads.' in name for name in dead) else 'XT-ZERO-GRADIENT'}"
+        )
+    return f"xectool train {given} --set training.lr={config.training.lr / LR_DIVISOR:g}"
 
 
 def _recorded(run_dir: Path) -> tuple[GradientReport, int]:
     evidence = gather(run_dir)
     started = evidence.last("run_start")
     expected = tuple(str(name) for name in (started.data.get("blocks") if started else None) or ())
-    steps = evidence.steps
+    steps, rows = evidence.steps, ~settled_overflows(evidence)
     clip = float(evidence.setting("training.grad_clip", 1.0) or 0.0)
     named = expected if steps.blocks else ()
-    return gradient_report(steps["grad_norm"], steps["clip_coef"], steps.blocks, named, clip), steps.seen
+    blocks = {name: norms[rows] for name, norms in steps.blocks.items()}
+    return gradient_report(steps["grad_norm"][rows], steps["clip_coef"][rows], blocks, named, clip), steps.seen
 
 
-def _taken(path: Path, overrides: Sequence[str], count: int, device: str | None) -> tuple[GradientReport, int]:
+def _taken(
+    path: Path, overrides: Sequence[str], count: int, device: str | None
+) -> tuple[GradientReport, int, RunConfig]:
     # Imported here: the recorded form must not wait for torch.
     from xectool.training.build import build_parts, open_data
     from xectool.training.device import apply_determinism, plan_execution
@@ -109,4 +132,5 @@ def _taken(path: Path, overrides: Sequence[str], count: int, device: str | None)
     blocks = {name: np.array([result.block_norms.get(name, np.nan) for result in results]) for name in names}
     norms = np.array([result.grad_norm for result in results])
     clipped = np.array([result.clip_coef for result in results])
-    return gradient_report(norms, clipped, blocks, parts.stepper.blocks.names, config.training.grad_clip), len(results)
+    report = gradient_report(norms, clipped, blocks, parts.stepper.blocks.names, config.training.grad_clip)
+    return report, len(results), config
