@@ -136,8 +136,9 @@ def test_what_an_attempt_that_was_given_up_saw_is_no_cause(
     found = gather(place)
     assert {event.kind for event in found.given_up} >= (set() if named else {"nonfinite_skip", "hang"})
     assert [item.attempt for item in found.incidents] == named
-    roots = [cause.code for cause in diagnose(found).causes]
-    assert roots == (["XT-NAN-DATA", "XT-HANG"] if named else [])
+    said = diagnose(found)
+    assert [cause.code for cause in said.causes] == (["XT-NAN-DATA"] if named else [])
+    assert ("XT-HANG" in {note.code for note in said.notes}) == bool(named)  # the second attempt has gone on
 
 
 def test_the_same_step_of_two_attempts_is_told_apart(course: Any, write_run: Write) -> None:
