@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import faulthandler
 import itertools
 import json
 import re
 import shlex
+import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -246,3 +250,55 @@ def test_advice_never_raises_the_limit_of_the_gradient_norm(
     found = diagnose(gather(write_run(run)))
     fix = next(cause.fix for cause in found.causes if cause.code == "XT-SPIKE-LR")
     assert f"training.grad_clip={advised}" in fix.split()
+
+
+def test_files_in_another_unit_are_looked_at_where_the_constants_are_right(course: Any, write_run: Write) -> None:
+    constants = {"time_scale": 1.14e-7, "time_shift": -0.46}
+    run = course(config={"data": {"train_path": ["a b.root", "c.root"]}, "normalization": constants})
+    run.input_scale = {"time": {"mean": 3e7, "std": 2e7, "absmax": 9e7}}
+    place = write_run(run)
+    (cause,) = [cause for cause in diagnose(gather(place)).causes if cause.code == "XT-INPUT-SCALE"]
+    assert shlex.split(cause.fix)[:6] == [
+        "xectool",
+        "check-data",
+        "a b.root",
+        "c.root",
+        "--config",
+        f"{place}/config.yaml",
+    ]
+    (place / "config.yaml").write_text(yaml.safe_dump({"normalization": constants | {"time_shift": 0.0}}))
+    (cause,) = [cause for cause in diagnose(gather(place)).causes if cause.code == "XT-INPUT-SCALE"]
+    assert cause.fix.split("--set ")[1:] == ["normalization.time_shift=-0.46"]
+
+
+def test_a_hang_that_is_over_shows_the_recorded_stack(course: Any, write_run: Write) -> None:
+    run = course(end="killed", steps=60)
+    run.event(60, "hang", phase="data_wait", age_s=300.0, stacks="rank0000.stacks")
+    place = write_run(run)
+    assert "--resume" in diagnose(gather(place)).causes[0].fix  # nothing is there to be shown
+    with (place / "rec/a0001/rank0000.stacks").open("w") as stream:
+        stream.write("== 2026-01-01 00:00:00 pid 1: phase data_wait for 300 s\n")
+        stream.flush()
+        pool = ThreadPoolExecutor()
+        waiting = pool.submit(time.sleep, 0.2)
+        line = sys._getframe().f_lineno + 1
+        faulthandler.dump_traceback(stream)
+        waiting.result()
+    cause = diagnose(gather(place)).causes[0]
+    assert f"{Path(__file__).name}:{line}" in cause.evidence[1]
+    assert cause.fix == f'xectool diagnose query {place} "select text from stacks where attempt = 1"'
+
+
+def test_a_refused_state_is_resumed_from_an_earlier_one(course: Any, write_run: Write) -> None:
+    run = course(steps=80, end="failed", resume_at=79, resume_data={"weights_finite": True})
+    run.rows = run.rows[:79]
+    said = "CheckpointError: the weights in the checkpoint are not finite"
+    run.end_data = {
+        "message": said,
+        "code": "XT-NAN-RESUME",
+        "next": "xectool diagnose nan-batch config.yaml --run run",
+    }
+    place = write_run(run)
+    (place / "checkpoint_best.pt").write_bytes(b"x")
+    (cause,) = [cause for cause in diagnose(gather(place)).causes if cause.code == "XT-NAN-RESUME"]
+    assert f"--resume {place}/checkpoint_best.pt" in cause.fix

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence import Evidence
+from xectool.diagnosis.hang.stacks import parse_dump
 from xectool.diagnosis.incidents import number
 from xectool.findings import Severity
 from xectool.runlog.json_lines import LIMIT
 from xectool.runlog.records import EventRecord
+from xectool.runlog.storage import attempt_dir
 
 _WORKER: Final = re.compile(r"XT-LOADER-(DIED|KILLED|TIMEOUT)|DataLoader worker|[Ww]orker .*(killed|died|exited)")
 _DISK: Final = re.compile(r"XT-DISK|No space left|ENOSPC|Disk quota|disk is full")
 _NUMERIC: Final = re.compile(r"XT-NAN|XT-SPIKE|XT-DIVERGED|RunDiverged|non-finite")
 _MEMORY: Final = re.compile(r"XT-OOM|OutOfMemory|MemoryError|out of memory")
+_LIBRARY: Final = re.compile(r"(?:site|dist)-packages/|/lib/python3[^/]*/")
 _OWN_CODE: Final = re.compile(r"XT-[A-Z0-9-]+")
 UNSAVED_KINDS: Final = ("checkpoint_failed", "disk", "disk_low", "recorder_gap")
 
@@ -140,12 +144,16 @@ class Hang(DiagnosisRule):
         passed = later > event.step + 1 or evidence.status.state == "finished"
         slow = Severity.INFO if evidence.gone_on_after(event) else Severity.WARNING
         age, phase = number(event.data.get("age_s")), event.data.get("phase", "unknown")
+        attempt, standing = standing_at(evidence, event)
+        stack = (
+            f"the training thread stood in {standing}" if standing else "no stack of the training thread was written"
+        )
         yield Cause(
             code=self.code,
             confidence=0.7 if passed else 0.95,
             problem=f"no progress for {age:.0f} s after step {event.step}, in phase {phase}",
-            evidence=(event.message or "the watchdog saw it", f"stacks: {event.data.get('stacks', 'not written')}"),
-            fix=f"xectool diagnose status {fixes.quoted(evidence)}",
+            evidence=(event.message or "the watchdog saw it", stack),
+            fix=_hang_fix(evidence, attempt if standing else 0),
             severity=slow if passed else Severity.ERROR,
             step=event.step,
             symptom="end",
@@ -169,16 +177,57 @@ class Failed(DiagnosisRule):
         if any(pattern.search(text) for pattern in (_WORKER, _DISK, _MEMORY)):
             return
         found = _OWN_CODE.search(text) or ("XT-NAN",) if _NUMERIC.search(text) else _OWN_CODE.search(text)
-        following = str(failure.data.get("next") or "")
         yield Cause(
             code=found[0] if found else self.code,
             confidence=0.75,
             problem=f"the run ended with an error: {first_line(failure)}",
             evidence=(first_line(failure),),
-            fix=following or fixes.resume(evidence),
+            fix=_failure_fix(evidence, found[0] if found else "", str(failure.data.get("next") or "")),
             step=failure.step,
             symptom="end",
         )
+
+
+def _failure_fix(evidence: Evidence, code: str, following: str) -> str:
+    """Return what the run said to do next, unless that leads back here, or to a batch where a state is at fault."""
+    resumed = evidence.last("resume")
+    if code == "XT-NAN-RESUME" and resumed is not None:
+        return fixes.continue_from_best(evidence, step=max(1, resumed.step))
+    return following if following and "diagnose run" not in following else fixes.resume(evidence)
+
+
+def standing_at(evidence: Evidence, hang: EventRecord) -> tuple[int, str]:
+    """Return the attempt of a hang, and the innermost call of its training thread that is not a library's.
+
+    By the stacks the watchdog has recorded; empty where there are none.
+    """
+    attempt = max((item.number for item in evidence.attempts if item.started <= hang.time), default=0)
+    file = attempt_dir(evidence.run_dir, attempt) / Path(str(hang.data.get("stacks") or "none")).name
+    try:
+        last = file.read_text(errors="replace").rpartition("\n== ")[2]
+    except OSError:
+        return attempt, ""
+    threads = parse_dump(last.partition("\nchild ")[0].splitlines())
+    frames = threads[0].frames if threads else ()
+    own = next((frame for frame in frames if not _is_of_library(frame.file)), None)
+    return attempt, f"{own.function}, {own.file}:{own.line}" if own else ""
+
+
+def _is_of_library(file: str) -> bool:
+    """Return whether a file is Python's or of an installed package, but for our own."""
+    if file.startswith("<"):
+        return True
+    parts = _LIBRARY.split(file)
+    return len(parts) > 1 and not parts[-1].startswith("xectool/")
+
+
+def _hang_fix(evidence: Evidence, attempt: int) -> str:
+    """Return a look at the processes while they live, then at the stacks of an attempt; 0 where none were recorded."""
+    if evidence.status.state == "running":
+        return f"xectool diagnose hang {fixes.quoted(evidence)}"
+    if attempt:
+        return f'xectool diagnose query {fixes.quoted(evidence)} "select text from stacks where attempt = {attempt}"'
+    return fixes.resume(evidence)
 
 
 def failure_text(failure: EventRecord) -> str:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from xectool.config.input_limits import LARGEST_ABS, LARGEST_MEAN, LARGEST_STD, SMALLEST_STD
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
+from xectool.diagnosis.data_rules import check_files
 from xectool.diagnosis.evidence import Evidence
 from xectool.diagnosis.incidents import number
+
+_NPHO: Final[Mapping[str, Any]] = {
+    "normalization.npho_scheme": "log1p",
+    "normalization.npho_scale": 1000,
+    "normalization.npho_scale2": 4.08,
+}
+_TIME: Final[Mapping[str, Any]] = {"normalization.time_scale": 1.14e-7, "normalization.time_shift": -0.46}
 
 
 class InputScale(DiagnosisRule):
@@ -66,13 +74,14 @@ def channel_problems(name: str, values: Mapping[str, Any]) -> list[str]:
 
 
 def _fix(evidence: Evidence, channels: Mapping[str, Any]) -> str:
-    """Return the constants that the data were made for, of the channel that is off."""
+    """Return the constants the data were made for, of the channel that is off; where they are set, a look at the files.
+
+    With the right constants it is the files that are in another unit.
+    """
     off = [name for name, values in channels.items() if isinstance(values, Mapping) and channel_problems(name, values)]
-    time = ("normalization.time_scale=1.14e-7", "normalization.time_shift=-0.46")
-    npho = (
-        "normalization.npho_scheme=log1p",
-        "normalization.npho_scale=1000",
-        "normalization.npho_scale2=4.08",
-    )
-    settings = time if off == ["time"] else npho if off == ["npho"] else (*npho, *time)
-    return fixes.train_again(evidence, *settings, name="normalised")
+    wanted = _TIME if off == ["time"] else _NPHO if off == ["npho"] else {**_NPHO, **_TIME}
+    settings = [f"{key}={value}" for key, value in wanted.items() if evidence.setting(key) != value]
+    if settings:
+        return fixes.train_again(evidence, *settings, name="normalised")
+    files = evidence.setting("data.train_path")
+    return check_files(evidence.run_dir, [files] if isinstance(files, str) else files or ["DATA"])
