@@ -100,6 +100,17 @@ def test_a_missing_checkpoint_is_named(inputs: Path) -> None:
     assert found.fix == f"checkpoint.resume_from: {inputs / 'checkpoint_last.pt'}"
 
 
+def test_where_no_name_is_near_the_checkpoints_there_are_offered(inputs: Path) -> None:
+    def fix() -> str:
+        (found,) = path_rules(config(inputs, checkpoint={"init_from": str(inputs / "reg_nothere.pth")}))
+        return found.fix
+
+    assert fix() == "checkpoint.init_from: null", "the control: there is none"
+    for name in ("another.safetensors", "checkpoint_best.pt"):
+        (inputs / name).write_bytes(b"x")
+    assert fix() == f"checkpoint.init_from: {inputs / 'checkpoint_best.pt'}   # or {inputs / 'another.safetensors'}"
+
+
 def test_resuming_automatically_needs_no_file(inputs: Path) -> None:
     assert codes(path_rules(config(inputs, checkpoint={"resume_from": "auto"}))) == []
 

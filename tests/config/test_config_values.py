@@ -167,6 +167,22 @@ def test_a_wrong_value_names_key_and_value(section: str, message: str, tmp_path:
 
 
 @pytest.mark.parametrize(
+    ("section", "fix"),
+    [
+        ("mask_patterns: [dead.txt, b.txt]", "model.mask_patterns.origins: [dead.txt, b.txt]"),
+        ("mask_patterns: [[3]]", "model.mask_patterns.origins: []"),
+        ("mask_patterns: 3", "model.mask_patterns.origins: []"),
+    ],
+)
+def test_a_value_in_place_of_a_section_is_answered_with_the_key_that_takes_it(
+    section: str, fix: str, tmp_path: Any
+) -> None:
+    with pytest.raises(ConfigError, match="expected a section") as caught:
+        load_text(f"model: {{{section}}}", tmp_path, "mae")
+    assert caught.value.fix == fix
+
+
+@pytest.mark.parametrize(
     ("ratio", "message"),
     [
         (65, r"0.65 means 65 %: did you mean 0.65\?"),

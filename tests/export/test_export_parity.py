@@ -240,7 +240,11 @@ def test_options_that_contradict_each_other_are_refused(make_checkpoint: Any, tm
     source = make_checkpoint("regressor")
     for options, said in (
         ({"to": "onnx", "output": tmp_path / "a.pt2"}, "contradict each other"),
-        ({"to": "onxx"}, "did you mean 'onnx'"),
+        ({"to": "onxx"}, "fix: --to onnx"),
+        ({"inputs": "rw", "output": tmp_path / "a.onnx"}, "fix: --inputs raw"),
+        ({"output": tmp_path / "a.pth"}, "names no format"),
+        ({"output": tmp_path / "a"}, "names no format"),
+        ({"to": "onnx", "output": tmp_path / "A.PT"}, "contradict each other"),
         ({"to": "safetensors", "inputs": "normalized", "output": tmp_path / "a.safetensors"}, "no effect"),
         ({"to": "torchscript", "output": source}, "would replace its own input"),
         ({"max_events": 5, "output": tmp_path / "a.onnx"}, "--verify-on"),

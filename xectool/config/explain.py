@@ -94,8 +94,20 @@ def _finding(detail: ErrorDetails, document: Document, kind: str) -> Finding:
         return _choice(key, value, origin, kind)
     if detail["type"] in ("model_type", "model_attributes_type", "dict_type"):
         problem = f"{key}: expected a section with keys, got {describe(value)}"
-        return config_finding("CFG-02", problem, origin, key, f"{key}:")
+        return config_finding("CFG-02", problem, origin, key, _section_fix(key, value, kind))
     return config_finding(code or "CFG-03", f"{key}: {detail['msg']}", origin, key, _fix(key, kind))
+
+
+def _section_fix(key: str, value: Any, kind: str) -> str:
+    """Return a line with a key of a section: the one that takes such a value, else the first with its default."""
+    inner = {name: known.default() for name, known in keys_of(kind).items() if name.startswith(f"{key}.")}
+    leaves = {name: default for name, default in inner.items() if not keys_of(kind)[name].is_section}
+    texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
+    taking = (bool,) if isinstance(value, bool) else (list, tuple) if texts else ()
+    fitting = next((name for name, default in leaves.items() if isinstance(default, taking)), None)
+    if fitting is not None:
+        return f"{fitting}: {inline_yaml(value)}"
+    return next((f"{name}: {inline_yaml(default)}" for name, default in leaves.items()), f"correct {key}")
 
 
 def _choice(key: str, value: Any, origin: str, kind: str) -> Finding:

@@ -15,6 +15,9 @@ from xectool.errors import nearest
 from xectool.findings import Finding, Report
 from xectool.rules import Rule, run_rules
 
+_CHECKPOINTS = (".pt", ".pth", ".safetensors")
+_SHOWN = 4
+
 
 @dataclass(frozen=True)
 class Start:
@@ -101,7 +104,9 @@ class StartingCheckpointExists(Rule[Start]):
             if not path.exists():
                 meant = _nearest_beside(path)
                 hint = f", did you mean '{meant.name}'?" if meant else ""
-                fix = f"{key}: {inline_yaml(str(meant) if meant else None)}"
+                there = [meant] if meant else _checkpoints_beside(path)
+                more = f"   # or {', '.join(map(str, there[1:_SHOWN]))}" if there[1:] else ""
+                fix = f"{key}: {inline_yaml(str(there[0]) if there else None)}{more}"
                 yield self.error(key, f"{key}: no such checkpoint {spec}{hint}", fix)
             elif is_torchscript(path):
                 yield self.error(
@@ -171,6 +176,13 @@ def _nearest_beside(path: Path) -> Path | None:
     names = os.listdir(path.parent) if path.parent.is_dir() else []
     found = nearest(path.name, names, count=1)
     return path.with_name(found[0]) if found else None
+
+
+def _checkpoints_beside(path: Path) -> list[Path]:
+    """Return the checkpoints in the same directory, those of a run first."""
+    names = os.listdir(path.parent) if path.parent.is_dir() else []
+    found = sorted(name for name in names if name.endswith(_CHECKPOINTS))
+    return [path.with_name(name) for name in sorted(found, key=lambda name: not name.startswith("checkpoint_"))]
 
 
 def _specs(paths: str | tuple[str, ...]) -> tuple[str, ...]:

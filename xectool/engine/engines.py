@@ -20,7 +20,7 @@ from xectool.data.events import EventSource
 from xectool.engine.exported import load_exported
 from xectool.engine.exporting import export
 from xectool.engine.loading import LoadedModel, served_in_order
-from xectool.errors import DeviceError, DiskError, OutputsDiffer, UsageError, XecError, did_you_mean
+from xectool.errors import DeviceError, DiskError, OutputsDiffer, UsageError, XecError, unknown_choice
 from xectool.findings import Finding, Severity
 from xectool.training.batch_loss import compiled
 from xectool.training.device import Execution, compile_faults, plan_execution
@@ -116,8 +116,7 @@ def check_engine(name: str) -> None:
         UsageError: The name is unknown.
     """
     if name not in ENGINES:
-        fix = did_you_mean(name, ENGINES) or f"--engine {' or --engine '.join(ENGINES)}"
-        raise UsageError(f"unknown engine '{name}'", where="--engine", fix=fix)
+        raise unknown_choice("engine", name, ENGINES, "--engine")
 
 
 def _own_engine(loaded: LoadedModel, asked: str) -> Engine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from xectool.engine.export_events import VerifyEvents, yardsticks
 from xectool.engine.export_sources import require_sound, source_of
 from xectool.engine.loading import LoadedModel, check_options, load_checkpoint, ready_model
 from xectool.engine.output_places import files_read, require_file_place
-from xectool.errors import UsageError, did_you_mean
+from xectool.errors import UsageError, unknown_choice
 from xectool.export import exporter
 from xectool.export.description import Description
 from xectool.export.exporter import Exported, Order
@@ -163,16 +164,22 @@ def _target(source: Path, to: str | None, output: str | Path | None) -> tuple[st
     """Return the format and the file, which agree with each other."""
     by_suffix = {suffix: name for name, suffix in _suffixes().items()}
     if to is not None and to not in FORMATS.names():
-        fix = did_you_mean(to, FORMATS.names()) or f"--to {' or --to '.join(FORMATS.names())}"
-        raise UsageError(f"unknown format '{to}'", where="--to", fix=fix)
-    told = by_suffix.get(Path(output).suffix) if output is not None else None
+        raise unknown_choice("format", to, FORMATS.names(), "--to")
+    told = by_suffix.get(Path(output).suffix.lower()) if output is not None else None
     name = to or told or "onnx"
     target = Path(output).expanduser() if output is not None else Path(source.stem + SUFFIXES[name])
+    if output is not None and told is None and to is None and not target.is_dir():
+        raise UsageError(
+            f"'{target.suffix}' names no format: a file ends in {', '.join(by_suffix)}, or --to says what it is",
+            where=f"--output {output}",
+            fix=f"--output {shlex.quote(str(target.with_suffix(SUFFIXES[name])))}, or --to {name} --output "
+            f"{shlex.quote(str(target))}",
+        )
     if told is not None and told != name:
         raise UsageError(
             f"--to {name} and a file that ends in {target.suffix} contradict each other",
             where=f"--output {output}",
-            fix=f"--output {target.with_suffix(SUFFIXES[name])}",
+            fix=f"--output {shlex.quote(str(target.with_suffix(SUFFIXES[name])))}",
         )
     return name, target
 

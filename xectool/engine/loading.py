@@ -19,7 +19,7 @@ from xectool.data.events import EventSource
 from xectool.data.loader import EventLoader
 from xectool.data.source import open_source
 from xectool.engine.model_files import exported_format
-from xectool.errors import CheckpointError, UsageError
+from xectool.errors import CheckpointError, UsageError, unknown_choice
 from xectool.findings import Finding
 from xectool.models.build import build_model
 from xectool.tasks import build_task
@@ -65,7 +65,7 @@ def check_options(weights: str, batch_size: int | None, max_events: int | None) 
         UsageError: An option is out of range.
     """
     if weights not in WEIGHTS:
-        raise UsageError(f"unknown weights '{weights}'", where="--weights", fix=f"one of {', '.join(WEIGHTS)}")
+        raise unknown_choice("weights", weights, WEIGHTS, "--weights")
     if batch_size is not None and batch_size < 1:
         raise UsageError(f"a batch of {batch_size} events", where="--batch-size", fix="--batch-size 64")
     if max_events is not None and max_events < 1:

@@ -170,6 +170,21 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     return [by_lower[match] for match in found]
 
 
+def unknown_choice(what: str, name: str, known: Iterable[str], option: str) -> UsageError:
+    """Return the refusal of a name that an option does not know, with the whole option to paste.
+
+    >>> print(unknown_choice("format", "onx", ["onnx", "pt2"], "--to"))
+    unknown format 'onx', did you mean 'onnx'?
+    where: --to
+    fix: --to onnx
+    """
+    names = list(known)
+    hint = did_you_mean(name, names) or f"one of {', '.join(names)}"
+    return UsageError(
+        f"unknown {what} '{name}', {hint}", where=option, fix=f"{option} {(nearest(name, names, 1) or names)[0]}"
+    )
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ``"did you mean 'x'?"`` for the nearest known name, or an empty string.
 

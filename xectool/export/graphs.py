@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from xectool.config.tasks import TASK_UNITS
 from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS
-from xectool.errors import UsageError, did_you_mean
+from xectool.errors import UsageError, did_you_mean, unknown_choice
 from xectool.export.ports import BOOL, FLOAT32, Port
 from xectool.models.heads import TargetTransform
 from xectool.models.inpainter import Inpainter
@@ -171,8 +171,7 @@ def make_graph(model: nn.Module, tasks: Sequence[str], mode: str) -> ExportGraph
         UsageError: A task was never trained; tasks are asked of a network without; the mode is unknown.
     """
     if mode not in INPUT_MODES:
-        fix = did_you_mean(mode, INPUT_MODES) or "--inputs raw, or --inputs normalized"
-        raise UsageError(f"unknown inputs '{mode}'", where="--inputs", fix=fix)
+        raise unknown_choice("inputs", mode, INPUT_MODES, "--inputs")
     if isinstance(model, Regressor):
         return RegressorGraph(model, tasks or model.active_tasks, mode)
     if tasks:
