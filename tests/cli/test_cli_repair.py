@@ -352,5 +352,5 @@ def test_json_and_text_of_both_commands(
 
 
 def test_unknown_weights_are_refused_in_every_mode(inpainter: str, files: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="unknown weights .newest"):
+    with pytest.raises(UsageError, match="unknown weights 'newest'"):
         engine.repair(inpainter, [str(files / "val.root")], output=tmp_path / "r.root", weights="newest")
