@@ -186,7 +186,9 @@ def test_08_roots_of_negative_numbers(look: Any, rows: Rows) -> None:
     rows["npho"] = np.maximum(rows["npho"], 0)
     rows["npho"][5, 5] = -10
     facts = look(rows, npho_scheme="sqrt")
-    one("DAT-08", facts, "warning", "1 readings", "sqrt")
+    item = one("DAT-08", facts, "warning", "1 readings", "sqrt")
+    assert item.where.endswith("branch npho entry 5 run 5000 event 5 sensor 5 face inner")
+    assert [line.rpartition(": ")[2] for line in item.evidence] == ["-10"]
     rows["npho"][:, ::10] = -10
     one("DAT-08", look(rows, npho_scheme="sqrt"), "error", "log1p")
 
@@ -195,7 +197,15 @@ def test_09_a_scale_that_does_not_fit(look: Any, rows: Rows) -> None:
     facts = look(rows, npho_scale=0.58, npho_scale2=1.0)
     one("DAT-09", facts, "warning", "npho_scale=0.58", "--set normalization.npho_scale=1000.0")
     rows["npho"] = rows["npho"] * 10
-    one("DAT-09", look(rows, npho_scheme="linear", npho_scale=1.0), "error", "linear")
+    rows["npho"][70, 9] = 1.9e6
+    one(
+        "DAT-09",
+        look(rows, npho_scheme="linear", npho_scale=1.0),
+        "error",
+        "linear",
+        "entry 70 ",
+        "sensor 9 face inner",
+    )
 
 
 def test_10_times_in_nanoseconds(look: Any, rows: Rows) -> None:
@@ -209,23 +219,30 @@ def test_10_a_time_scale_that_does_not_fit(look: Any, rows: Rows) -> None:
     assert [item.severity.value for item in BY_CODE["DAT-10"].check(facts)] == ["info"]
     valid = rows["relative_time"] < 9e9
     rows["relative_time"] = np.where(valid, rows["relative_time"] * 10, 1e10).astype("f4")
-    one("DAT-10", look(rows, time_scale=1e-9), "warning", "time_scale")
+    rows["relative_time"][80, int(np.where(rows["npho"][80] < 9e9, rows["npho"][80], 0).argmax())] = 9e-6
+    one("DAT-10", look(rows, time_scale=1e-9), "warning", "time_scale", "entry 80 run")
 
 
 def test_11_a_channel_without_spread(look: Any, rows: Rows) -> None:
-    one("DAT-11", look(rows, npho_scale=1e9), "error", "channel npho face all", "--set normalization.npho_scale=1000.0")
+    one("DAT-11", look(rows, npho_scale=1e9), "error", "npho of face all", "--set normalization.npho_scale=1000.0")
 
 
 def test_11_one_face_without_spread(look: Any, rows: Rows) -> None:
     rows["npho"][:, 4308:4452] = 50.0
     items = found("DAT-11", look(rows))
-    assert [item.where.rpartition("face ")[2] for item in items] == ["us"]
+    assert [item.where.rpartition("face ")[2] for item in items] == ["us: 50"]
+
+
+def test_11_too_wide_a_spread_names_the_reading_farthest_out(look: Any, rows: Rows) -> None:
+    rows["npho"][60, 11] = 1.9e6
+    item = one("DAT-11", look(rows, npho_scheme="linear", npho_scale=1.0), "error", "npho of face all")
+    assert item.where.endswith("branch npho entry 60 run 5000 event 60 sensor 11 face inner: 1.9e+06")
 
 
 def test_12_a_tail_under_a_linear_scheme(look: Any, rows: Rows) -> None:
     rows["npho"] = np.clip(rows["npho"], 0, 100)
     rows["npho"][4, 4] = 1e6
-    one("DAT-12", look(rows, npho_scheme="linear"), "warning", "sigma", "log1p")
+    one("DAT-12", look(rows, npho_scheme="linear"), "warning", "sigma", "log1p", "entry 4 run", "sensor 4 face")
     assert found("DAT-12", look(rows)) == []
 
 

@@ -5,7 +5,7 @@ Axes: B events of a block, S sensors (4760).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -109,6 +109,10 @@ class Place:
         """Return the identity of one reading."""
         return Cell(self.path, int(self.entries[row]), int(self.runs[row]), int(self.events[row]), sensor, value)
 
+    def rows(self, which: slice) -> Place:
+        """Return the place of some of the rows."""
+        return Place(self.path, self.entries[which], self.runs[which], self.events[which])
+
 
 class SensorSums:
     """What is summed over events for each sensor of one channel; arrays of shape (S,).
@@ -128,15 +132,18 @@ class SensorSums:
         self.lowest = np.full(NUM_SENSORS, np.inf, np.float32)
         self.highest = np.full(NUM_SENSORS, -np.inf, np.float32)
 
-    def add(self, values: Array, valid: npt.NDArray[np.bool_], unit: float = 1.0) -> None:
-        """Add a block; ``unit`` keeps the squares of small numbers within float32."""
+    def add(self, values: Array, valid: npt.NDArray[np.bool_], unit: float = 1.0) -> tuple[Array, Array]:
+        """Add a block and return its smallest and largest valid readings; ``unit`` keeps small squares in float32."""
         self.events += len(values)
         self.valid += np.count_nonzero(valid, axis=0)
-        np.minimum(self.lowest, np.where(valid, values, np.inf).min(axis=0), out=self.lowest)
-        np.maximum(self.highest, np.where(valid, values, -np.inf).max(axis=0), out=self.highest)
+        low = np.where(valid, values, np.inf).min(axis=0)
+        high = np.where(valid, values, -np.inf).max(axis=0)
+        np.minimum(self.lowest, low, out=self.lowest)
+        np.maximum(self.highest, high, out=self.highest)
         scaled = np.where(valid, values, np.float32(0)) / np.float32(unit)
         self.sum += scaled.sum(axis=0) * unit
         self.squares += np.einsum("ij,ij->j", scaled, scaled) * unit**2
+        return low, high
 
     def merge(self, other: SensorSums) -> None:
         """Take over the sums of other events."""
@@ -173,6 +180,8 @@ class CellScan:
         self.npho, self.time = SensorSums(), SensorSums()
         self._file_npho = SensorSums()
         self.below_domain = 0
+        self.below_first: list[Cell] = []
+        self.extremes: list[list[Cell | None]] = [[None, None], [None, None]]
         self.collisions = [0, 0]
         self.collision_first: list[Cell | None] = [None, None]
         self.timed_sensors = self.timed_readings = 0
@@ -187,8 +196,15 @@ class CellScan:
         sound = (size <= np.float32(LARGEST_NPHO)) & ((size >= np.float32(SMALLEST_ABS["npho"])) | (npho == 0))
         counts[0].add(npho, sound, place)
         in_domain = measured & (npho >= self._lowest)
-        self.below_domain += int(np.count_nonzero(measured)) - int(np.count_nonzero(in_domain))
-        self._file_npho.add(npho, in_domain & sound)
+        below = int(np.count_nonzero(measured)) - int(np.count_nonzero(in_domain))
+        self.below_domain += below
+        if below and len(self.below_first) < KEPT_CELLS:
+            rows, sensors = (axis[: KEPT_CELLS - len(self.below_first)] for axis in np.nonzero(measured & ~in_domain))
+            self.below_first += [
+                place.cell(int(row), int(sensor), float(npho[row, sensor]))
+                for row, sensor in zip(rows, sensors, strict=True)
+            ]
+        self._locate(0, self._file_npho.add(npho, in_domain & sound), npho, place)
         self.least_valid = min(self.least_valid, int(np.count_nonzero(in_domain, axis=1).min(initial=NUM_SENSORS)))
         size = np.abs(time)
         sound_time = (size <= np.float32(LARGEST_TIME_S)) & ((size >= np.float32(SMALLEST_ABS["time"])) | (time == 0))
@@ -197,9 +213,18 @@ class CellScan:
         self.timed_sensors += int(np.count_nonzero(in_domain & (npho >= self._threshold)))
         self.timed_readings += int(np.count_nonzero(timed))
         timed &= sound_time
-        self.time.add(time, timed, 1e-9)
+        self._locate(1, self.time.add(time, timed, 1e-9), time, place)
         for channel, (values, valid) in enumerate(((npho, in_domain), (time, timed))):
             self._collide(channel, values, valid, place)
+
+    def _locate(self, channel: int, ends: tuple[Array, Array], values: Array, place: Place) -> None:
+        """Keep where the smallest and the largest valid reading of a channel stand."""
+        for end, (found, sign) in enumerate(zip(ends, (-1, 1), strict=True)):
+            sensor = int((sign * found).argmax())
+            value, before = float(found[sensor]), self.extremes[channel][end]
+            if np.isfinite(value) and (before is None or sign * value > sign * before.value):
+                row = int(np.flatnonzero(values[:, sensor] == found[sensor])[0])
+                self.extremes[channel][end] = place.cell(row, sensor, value)
 
     def end_file(self) -> SensorSums:
         """Close the sums of one file and return those of its photons; only then they are part of all."""
@@ -228,15 +253,22 @@ class EventReservoir:
 
     def __init__(self, size: int = 1024) -> None:
         self.size, self.stride, self._seen = size, 1, 0
-        self._rows: list[tuple[Array, Array]] = []
+        self._rows: list[tuple[Array, Array, Cell]] = []
 
-    def add(self, npho: Array, time: Array) -> None:
+    def add(self, npho: Array, time: Array, place: Place) -> None:
         """Offer the events of a block."""
         first = -self._seen % self.stride
-        self._rows += [(npho[row].copy(), time[row].copy()) for row in range(first, len(npho), self.stride)]
+        self._rows += [
+            (npho[row].copy(), time[row].copy(), place.cell(row, 0, 0.0))
+            for row in range(first, len(npho), self.stride)
+        ]
         self._seen += len(npho)
         while len(self._rows) > self.size:
             self._rows, self.stride = self._rows[::2], 2 * self.stride
+
+    def cell(self, row: int, sensor: int, value: float) -> Cell:
+        """Return the identity of one reading of a kept event."""
+        return replace(self._rows[row][2], sensor=sensor, value=value)
 
     @property
     def npho(self) -> Array:

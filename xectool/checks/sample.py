@@ -148,14 +148,14 @@ class SampleScan:
         self.sample.counts[file.path] = counts
         began, kept = time.perf_counter(), EventReservoir(_EVENTS_OF_FILE)
         for block in SensorStream(file, data, self._failed).blocks(self.blocks_of(file)):
+            entries = np.arange(block.start, block.start + len(block.npho))
+            place = Place(file.path, entries, runs[entries], events[entries])
             for part in block.parts():
-                entries = np.arange(block.start + part.start, block.start + part.stop)
-                place = Place(file.path, entries, runs[entries], events[entries])
-                self.sample.cells.add(block.npho[part], block.time[part], place, counts)
-                self._contents(block.npho[part], place)
-            self.sample.events.add(block.npho, block.time)
-            step = max(1, len(block.npho) // _EVENTS_OF_FILE)
-            kept.add(block.npho[::step], block.time[::step])
+                self.sample.cells.add(block.npho[part], block.time[part], place.rows(part), counts)
+                self._contents(block.npho[part], place.rows(part))
+            self.sample.events.add(block.npho, block.time, place)
+            some = slice(None, None, max(1, len(block.npho) // _EVENTS_OF_FILE))
+            kept.add(block.npho[some], block.time[some], place.rows(some))
             self.sample.scanned += len(block.npho)
             self._advanced(len(block.npho))
         self._end_file(file.path, kept)

@@ -13,7 +13,7 @@ from xectool.checks.cells import CellCounts
 from xectool.checks.data_facts import DataFacts, sensor_place, settings_line
 from xectool.checks.file_rules import DAMAGE_SHARE
 from xectool.checks.health import SensorHealth
-from xectool.checks.spread import LARGEST_STD, SMALLEST_STD
+from xectool.checks.spread import LARGEST_STD, SMALLEST_STD, NormalizedRow
 from xectool.config.input_limits import LARGEST_ABS
 from xectool.detector import faces
 from xectool.detector.constants import NUM_SENSORS
@@ -87,12 +87,15 @@ class PhotonsLieInTheDomain(Rule[DataFacts]):
         share = cells.below_domain / total
         if not cells.below_domain:
             return
-        report = self.error if share > 0.05 else self.warning
-        yield report(
-            f"{facts.whole} branch {facts.settings.data.npho_branch}",
+        report, branch = self.error if share > 0.05 else self.warning, facts.settings.data.npho_branch
+        found = report(
+            sensor_place(cells.below_first[0], branch),
             f"{cells.below_domain} readings ({100 * share:.3g} %) lie below the domain of normalization.npho_scheme: "
             f"{settings.npho_scheme}; each becomes the {settings.below_domain}",
             "--set normalization.npho_scheme=log1p" if settings.npho_scheme != "log1p" else "compare the units",
+        )
+        yield replace(
+            found, evidence=tuple(f"{sensor_place(cell, branch)}: {cell.value:g}" for cell in cells.below_first)
         )
 
 
@@ -109,9 +112,10 @@ class NormalizedPhotonsFit(Rule[DataFacts]):
             return
         largest = max(abs(row.min), abs(row.max))
         report = self.error if largest > LARGEST_ABS else self.warning
-        settings = facts.settings.normalization
+        settings, branch = facts.settings.normalization, facts.settings.data.npho_branch
+        cell = facts.sample.cells.extremes[0][row.max > 10]
         yield report(
-            f"{facts.whole} branch {facts.settings.data.npho_branch}",
+            f"{facts.whole} branch {branch}" if cell is None else sensor_place(cell, branch),
             f"normalised photon numbers run from {row.min:.3g} to {row.max:.3g} with normalization.npho_scale="
             f"{settings.npho_scale:g}, npho_scheme={settings.npho_scheme}",
             settings_line(facts.suggested),
@@ -146,6 +150,8 @@ class NormalizedTimesFit(Rule[DataFacts]):
         if row is None or (row.min >= -2 and row.max <= 2):
             return
         report = self.warning if max(abs(row.min), abs(row.max)) > 10 else self.info
+        cell = facts.sample.cells.extremes[1][abs(row.max) >= abs(row.min)]
+        where = where if cell is None else sensor_place(cell, data.time_branch)
         problem = f"normalised times run from {row.min:.3g} to {row.max:.3g} with normalization.time_scale="
         yield report(where, f"{problem}{facts.settings.normalization.time_scale:g}", settings_line(facts.suggested))
 
@@ -164,11 +170,21 @@ class SpreadIsSound(Rule[DataFacts]):
             if row.face != "all" and row.channel in whole:
                 continue
             yield self.error(
-                f"{facts.whole} channel {row.channel} face {row.face}",
+                self._farthest(facts, row),
                 f"the normalised {row.channel} of face {row.face} has a spread of {row.std:.3g} about {row.mean:.3g}; "
                 f"{SMALLEST_STD:g} to {LARGEST_STD:g} is sound",
                 settings_line(facts.suggested),
             )
+
+    @staticmethod
+    def _farthest(facts: DataFacts, row: NormalizedRow) -> str:
+        """Return where, among the kept events, the reading stands that is farthest from the rest."""
+        is_time, data = row.channel == "time", facts.settings.data
+        ids = np.arange(NUM_SENSORS) if row.face == "all" else faces.sensors(row.face)
+        values = facts.readings[is_time][:, ids]
+        event, column = divmod(int(np.nanargmax(np.abs(values - np.nanmean(values)))), len(ids))
+        cell = facts.sample.events.cell(event, int(ids[column]), float(values[event, column]))
+        return f"{sensor_place(cell, data.time_branch if is_time else data.npho_branch)}: {cell.value:g}"
 
 
 class NoHeavyTails(Rule[DataFacts]):
@@ -183,8 +199,11 @@ class NoHeavyTails(Rule[DataFacts]):
             sigmas = (row.max - row.mean) / row.std if row.std > 0 else 0.0
             linear = facts.settings.normalization.npho_scheme == "linear" or row.feature == "time"
             if sigmas > 50 and linear:
+                is_time, data = row.feature == "time", facts.settings.data
+                cell = facts.sample.cells.extremes[is_time][1]
+                branch = data.time_branch if is_time else data.npho_branch
                 yield self.warning(
-                    f"{facts.whole} {row.feature}",
+                    f"{facts.whole} branch {branch}" if cell is None else sensor_place(cell, branch),
                     f"the largest {row.feature}, {row.max:.4g}, lies {sigmas:.0f} sigma above the mean {row.mean:.4g}",
                     "--set normalization.npho_scheme=log1p" if row.feature == "npho" else "look at the largest times",
                 )
