@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from xectool.engine.diagnose.record_query import query as run_query
+from xectool.errors import UsageError
 from xectool.runlog.records import StepRecord
 from xectool.runlog.writer import RunWriter
 
@@ -39,6 +42,14 @@ def test_mistake_in_the_query_is_exit_2_with_the_nearest_column(run_dir: Path) -
     assert done.returncode == 2
     assert "did you mean loss?" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("text", ["", " \n", ";;", "/* nothing */ -- here"])
+def test_empty_query_is_refused_with_one_to_paste(run_dir: Path, text: str) -> None:
+    with pytest.raises(UsageError, match="is empty") as caught:
+        run_query(run_dir, text)
+    words = shlex.split(caught.value.fix or "")
+    assert len(run_query(words[3], words[4]).rows) == 5
 
 
 def test_directory_without_a_record_is_exit_2(tmp_path: Path) -> None:

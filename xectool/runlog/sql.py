@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import re
+import shlex
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from xectool.runlog.tables import TABLES, load_table
 
 _MEMORY: Final = "4GB"
 _LOCKED: Final = ("SET enable_external_access = false", "SET lock_configuration = true")
+_EXAMPLE: Final = "SELECT step, loss FROM steps ORDER BY step DESC LIMIT 10"
 _NAMED: Final = (
     re.compile(r"Table with name (?P<name>\S+) does not exist"),
     re.compile(r"[Cc]olumn \"(?P<name>[^\"]+)\""),
@@ -42,7 +44,7 @@ def query(reader: RunReader, text: str) -> QueryRows:
         text: One SQL statement.
 
     Raises:
-        UsageError: The statement is wrong; names the nearest table or column.
+        UsageError: The statement is empty or wrong; names the nearest table or column.
     """
     named = [name for name in TABLES if re.search(rf"\b{name}\b", text, re.IGNORECASE)]
     tables = {name: load_table(reader, name) for name in named or TABLES}
@@ -52,6 +54,9 @@ def query(reader: RunReader, text: str) -> QueryRows:
         for setting in _LOCKED:
             connection.execute(setting)
         try:
+            if not connection.extract_statements(text):
+                fix = f'xectool diagnose query {shlex.quote(str(reader.run_dir))} "{_EXAMPLE}"'
+                raise UsageError("the query is empty", where=f"'{text}'", fix=fix, code="XT-QUERY")
             found = connection.execute(text)
             columns = tuple(item[0] for item in found.description or ())
             return QueryRows(columns, tuple(tuple(map(_plain, row)) for row in found.fetchall()))
