@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from statistics import median_low
 from typing import Final
 
@@ -11,9 +15,11 @@ from numpy.typing import NDArray
 
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
+from xectool.diagnosis.environment.facts import IN_MEMORY, is_network
 from xectool.diagnosis.evidence import Evidence
 from xectool.diagnosis.incidents import number
 from xectool.diagnosis.statistics import Series, finite, median
+from xectool.diagnosis.tracking_store import file_system
 from xectool.findings import Severity
 
 WAIT_SHARE: Final = 0.2  # F052: of the time, over at least 50 steps
@@ -102,8 +108,9 @@ class CheckpointSlow(DiagnosisRule):
             evidence=(
                 f"{len(known)} checkpoints, {size / max(seconds, 1e-9) / 1e6:.3g} MB/s; "
                 f"a hundred-megabit network takes {SOUND_BYTES_PER_S / 1e6:g} MB/s",
+                "a local directory may end with the job: copy the run back from it",
             ),
-            fix=fixes.train_again(evidence, "checkpoint.save_dir=/local/disk/runs", name="local"),
+            fix=fixes.train_again(evidence, f"checkpoint.save_dir={_local_place(evidence.run_dir)}", name="local"),
             severity=Severity.WARNING,
             step=evidence.of("checkpoint")[0].step,
             symptom="saving",
@@ -161,6 +168,15 @@ class UnevenRanks(DiagnosisRule):
                 symptom="ranks",
             )
             return
+
+
+def _local_place(run_dir: Path) -> str:
+    """Return a directory for runs on a local disk of this machine, another disk than the run's where there is one."""
+    known = [Path(base) for base in (os.environ.get("SLURM_TMPDIR"), tempfile.gettempdir(), "/var/tmp") if base]
+    kinds = {base: file_system(base) for base in known if os.access(base, os.W_OK)}
+    local = [base for base, kind in kinds.items() if not is_network(kind) and kind not in IN_MEMORY] or known
+    others = [base for base in local if base.exists() and base.stat().st_dev != run_dir.stat().st_dev]
+    return shlex.quote(str((others or local)[0] / "xectool-runs"))
 
 
 def steady_rows(evidence: Evidence) -> NDArray[np.intp]:

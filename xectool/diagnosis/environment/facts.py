@@ -14,7 +14,7 @@ _NETWORK_PREFIXES = (
     "fuse",
 )  # fmt: skip
 _LOCAL_FUSE = ("fuseblk", "fuse.fuse-overlayfs", "fuse.lxcfs", "fuse.overlayfs", "fusectl")
-_IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
+IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 UNLIMITED = -1
 
 
@@ -75,7 +75,7 @@ class Place:
     @property
     def in_memory(self) -> bool:
         """Whether what is written there takes memory."""
-        return self.file_system in _IN_MEMORY
+        return self.file_system in IN_MEMORY
 
 
 @dataclass(frozen=True)
