@@ -29,6 +29,13 @@ def test_comments_and_blank_lines_are_skipped(tmp_path: Path) -> None:
     assert np.array_equal(read_dead_channels(path), [3, 7, 4759])
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_id(tmp_path: Path) -> None:
+    path = tmp_path / "dead.txt"
+    path.write_text("7 3\n", encoding="utf-8-sig")
+    assert path.read_text(encoding="utf-8").split()[0] != "7"  # the control
+    assert np.array_equal(read_dead_channels(path), [3, 7])
+
+
 @pytest.mark.parametrize("word", ["4760", "-1", "12.5", "1e3", "SiPM", "٣"])
 def test_a_word_that_is_no_sensor_is_named_with_its_line(tmp_path: Path, word: str) -> None:
     path = tmp_path / "dead.txt"

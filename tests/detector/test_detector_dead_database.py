@@ -63,8 +63,15 @@ def test_the_database_is_opened_for_reading_only(database: Path) -> None:
 def test_missing_tables_are_named(tmp_path: Path) -> None:
     path = tmp_path / "empty.db"
     sqlite3.connect(path).close()
-    with pytest.raises(WorldError, match="list the dead sensors in a text file"):
+    with pytest.raises(WorldError, match=r"not the experiment's database(.|\n)*--dead dead_channels\.txt"):
         open_database(f"sqlite://{path}").dead_channels(430000)
+
+
+def test_a_database_out_of_reach_is_not_called_another_one(database: Path) -> None:
+    found = open_database(f"sqlite://{database}")
+    database.unlink()
+    with pytest.raises(WorldError, match="can be reached from this machine"):
+        found.dead_channels(430000)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ def test_a_tree_suffix_is_kept(directory):
 
 
 def test_a_list_file_is_relative_to_itself_and_has_comments(directory):
-    (directory / "files.txt").write_text("# all\na.root\n\nhttps://server/x.root  # remote\n*.root\n")
+    listed = "a.root\n\nhttps://server/x.root  # remote\n*.root\n# all\n"
+    (directory / "files.txt").write_text(listed, encoding="utf-8-sig")  # with the mark that some editors put first
     found = expand_inputs(f"@{directory}/files.txt")
     assert found == [
         str(directory / "a.root"),

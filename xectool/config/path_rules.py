@@ -202,7 +202,7 @@ def _expanded(spec: str) -> list[str]:
 def _listed(path: Path) -> list[str]:
     if not path.is_file():
         return [str(path)]
-    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     inner = [line for line in lines if line and not line.startswith("#") and not is_remote(line)]
     return [found for line in inner for found in _expanded(line.lstrip("@"))]
 

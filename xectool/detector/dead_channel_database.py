@@ -15,6 +15,7 @@ in its own option file.
 from __future__ import annotations
 
 import importlib
+import re
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -93,7 +94,7 @@ class SqlDeadChannels:
             raise WorldError(
                 f"the sensor status of run {run_number} cannot be read: {error}",
                 where=f"{self.name}, tables RunCatalog, XECConf, XECPMStatusDB, XECPMStatus",
-                fix="check that the database can be reached from this machine, or list the dead sensors in a text file",
+                fix=f"{_cause(str(error))}, or name a text file: --dead dead_channels.txt",
                 code="XT-DEAD-DATABASE",
             ) from error
         return self._checked(rows, run_number)
@@ -125,6 +126,13 @@ class SqlDeadChannels:
                 code="XT-DEAD-RUN",
             )
         return dead
+
+
+def _cause(said: str) -> str:
+    """Return what to look at: a database that answers is another one than the experiment's, not out of reach."""
+    if re.search(r"no such (table|column)|doesn't exist|unknown (table|column)|not a database", said, re.IGNORECASE):
+        return "this is not the experiment's database: name the one that has these tables"
+    return "check that the database can be reached from this machine"
 
 
 def open_database(url: str) -> SqlDeadChannels:

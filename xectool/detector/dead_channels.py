@@ -64,7 +64,7 @@ def check_dead_channels(sensor_ids: Iterable[int]) -> None:
 
 def _words(path: Path) -> Iterator[tuple[int, str]]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise DataFileError(

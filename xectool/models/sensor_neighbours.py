@@ -98,7 +98,7 @@ def sensor_positions(path: str | None) -> FloatArray:
     if path is None:
         return geometry.positions_cm()
     try:
-        table = np.loadtxt(Path(path).expanduser(), ndmin=2)
+        table = np.loadtxt(Path(path).expanduser(), ndmin=2, encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise _bad_table(path, f"cannot read the sensor positions: {error}") from error
     if table.shape != (faces.NUM_SENSORS, 4) or not np.array_equal(np.sort(table[:, 0]), np.arange(faces.NUM_SENSORS)):

@@ -135,7 +135,7 @@ def _entries(list_path: Path) -> list[str]:
     """Return what the lines of a list file name; relative paths are relative to it."""
     if not list_path.is_file():
         raise missing_file(str(list_path), kind="list file")
-    entries = [line.split("#", 1)[0].strip() for line in list_path.read_text().splitlines()]
+    entries = [line.split("#", 1)[0].strip() for line in list_path.read_text(encoding="utf-8-sig").splitlines()]
     return [str(list_path.parent / entry) if _is_relative(entry) else entry for entry in entries if entry]
 
 
