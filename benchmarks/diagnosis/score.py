@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import time
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,7 @@ from xectool.errors import XecError
 from benchmarks.diagnosis.catalogue import CASES, Case
 from benchmarks.diagnosis.files import EventFiles
 from benchmarks.diagnosis.lab import Lab
+from benchmarks.diagnosis.pasting import passes, training_lines
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Outcome:
         trained_s: Time the run took.
         bisected: Whether ``nan-batch`` named a corrupted event; None where that is not asked.
         problem: First line of the verdict.
+        lines: How many lines to paste start a training.
+        refused: Those that a dry run refuses, or that would train nothing.
     """
 
     case: str
@@ -38,6 +42,8 @@ class Outcome:
     trained_s: float
     bisected: bool | None
     problem: str
+    lines: int = 0
+    refused: tuple[str, ...] = ()
 
     @property
     def kind(self) -> Case:
@@ -80,22 +86,24 @@ def judge(name: str, seed: int, root: Path, data: Sequence[EventFiles], keep: bo
     case.inject(lab)
     trained = time.perf_counter() - began
     began = time.perf_counter()
-    named, verdict = _diagnosed(lab)
+    named, verdict, fixes = _diagnosed(lab)
     seconds = time.perf_counter() - began
     bisected = _bisects(lab) if case.bisect else None
-    outcome = Outcome(name, seed, named, seconds, trained, bisected, verdict)
+    lines = training_lines(fixes)
+    refused = tuple(shlex.join(words) for words in lines if not passes(words))
+    outcome = Outcome(name, seed, named, seconds, trained, bisected, verdict, len(lines), refused)
     if not keep:
         shutil.rmtree(directory)
     return outcome
 
 
-def _diagnosed(lab: Lab) -> tuple[tuple[str, ...], str]:
-    """Return the causes above a note and the verdict; of a run refused before its first record, the error's code."""
+def _diagnosed(lab: Lab) -> tuple[tuple[str, ...], str, list[str]]:
+    """Return causes above a note, verdict and lines to paste; of a run refused before its first record, the code."""
     try:
         found = engine.diagnose.run(lab.run_dir)
     except XecError as error:
-        return ((lab.refusal.read_text(),) if lab.refusal.exists() else ()), str(error)
-    return tuple(cause.code for cause in found.causes), found.verdict
+        return ((lab.refusal.read_text(),) if lab.refusal.exists() else ()), str(error), []
+    return tuple(cause.code for cause in found.causes), found.verdict, [cause.fix for cause in found.causes]
 
 
 def _bisects(lab: Lab) -> bool:
@@ -157,6 +165,7 @@ def totals(outcomes: Sequence[Outcome]) -> list[str]:
     pairs = [o for o in faults if o.kind.also]
     asked = [o.bisected for o in faults if o.bisected is not None]
     times = sorted(o.seconds for o in outcomes)
+    lines = sum(o.lines for o in outcomes)
     return [
         f"right cause first: {_share(right, len(faults))}",
         f"found at all (recall): {_share(sum(bool(o.named) for o in faults), len(faults))}",
@@ -164,6 +173,7 @@ def totals(outcomes: Sequence[Outcome]) -> list[str]:
         f"false alarms on sound runs: {_share(alarms, len(sound))}",
         f"both of two faults named: {_share(sum(o.all_named for o in pairs), len(pairs))}",
         f"event named by nan-batch: {_share(sum(map(bool, asked)), len(asked))}",
+        f"lines to paste that pass a dry run: {_share(lines - sum(len(o.refused) for o in outcomes), lines)}",
         f"time to verdict: median {times[len(times) // 2]:.2f} s, longest {times[-1]:.2f} s",
     ]
 
@@ -174,7 +184,9 @@ def _share(part: int, whole: int) -> str:
 
 def misses(outcomes: Iterable[Outcome]) -> list[str]:
     """Return what was not as it should be."""
-    return [
+    outcomes = list(outcomes)
+    refused = [f"{o.case} (seed {o.seed}): cannot be pasted: {line}" for o in outcomes for line in o.refused]
+    return refused + [
         f"{o.case} (seed {o.seed}): {', '.join(o.named) or 'nothing'}; expected "
         f"{' or '.join(o.kind.codes) or 'nothing'}{''.join(f' + {also}' for also in o.kind.also)}"
         f"{'' if o.bisected is not False else '; event not named'} -- {o.problem[:300]}"

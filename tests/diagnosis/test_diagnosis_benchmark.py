@@ -24,3 +24,5 @@ def test_faults_put_into_real_trainings_are_named_first_and_sound_runs_are_silen
     found = json.loads(outcomes.read_text())
     assert len(found) == 5
     assert [outcome["case"] for outcome in found if not outcome["right"]] == [], done.stdout
+    assert [line for outcome in found for line in outcome["refused"]] == [], "lines to paste that a dry run refuses"
+    assert sum(outcome["lines"] for outcome in found)
