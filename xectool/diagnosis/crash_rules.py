@@ -227,7 +227,8 @@ def _hang_fix(evidence: Evidence, attempt: int) -> str:
         return f"xectool diagnose hang {fixes.quoted(evidence)}"
     if attempt:
         return f'xectool diagnose query {fixes.quoted(evidence)} "select text from stacks where attempt = {attempt}"'
-    return fixes.resume(evidence)
+    ended = evidence.status.state != "unknown"  # on another host it may live on
+    return fixes.resume(evidence) if ended else f"xectool diagnose status {fixes.quoted(evidence)}"
 
 
 def failure_text(failure: EventRecord) -> str:
