@@ -19,7 +19,7 @@ import torch
 
 from xectool.checkpoint import foreign, format, safetensors_store
 from xectool.checkpoint.format import Checkpoint
-from xectool.checkpoint.inspection.sniff import stranger
+from xectool.checkpoint.inspection.sniff import GIVE_ANOTHER, stranger
 from xectool.checkpoint.soundness import require_checksums
 from xectool.errors import CheckpointError, DiskError, XecError, nearest
 from xectool.runlog.atomic import sync_directory
@@ -257,7 +257,7 @@ def _not_a_checkpoint(path: Path, detail: str) -> CheckpointError:
         what = f"it is damaged (first bytes {head[:8]!r})"
     else:
         what, repair = stranger(head, path.stat().st_size)
-        fix = repair.replace("FILE", str(path))
+        fix = fix if repair == GIVE_ANOTHER else repair.replace("FILE", str(path))
     return CheckpointError(
         f"cannot read the checkpoint: {what} ({detail})",
         where=str(path),

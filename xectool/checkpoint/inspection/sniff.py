@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
+GIVE_ANOTHER: Final = "give a checkpoint (.pt, .pth, .safetensors, .onnx)"
 _NOT_WEIGHTS: Final = "this is {what}, not a checkpoint"
 _MAGICS: Final = (
     (b"version https://git-lfs.github.com/spec/", "a git-LFS pointer", "git lfs pull"),
@@ -49,7 +50,7 @@ def archive_of(names: Sequence[str]) -> tuple[str, str]:
     missing = any(name.rsplit("/", 1)[0].endswith("/data") and name.rsplit("/")[-1].isdigit() for name in names)
     if missing:
         return "the archive has tensors but no data.pkl, which says what they are", ""
-    fix = f"unpack it: unzip FILE '{inside}'" if inside else "give a checkpoint (.pt, .pth, .safetensors, .onnx)"
+    fix = f"unpack it: unzip FILE '{inside}'" if inside else GIVE_ANOTHER
     return f"{_NOT_WEIGHTS.format(what=what)}; it holds {shown}", fix
 
 
@@ -60,7 +61,7 @@ def stranger(head: bytes, size: int) -> tuple[str, str]:
         head: Its first bytes.
         size: Its size in bytes.
     """
-    fix = "give a checkpoint (.pt, .pth, .safetensors, .onnx)"
+    fix = GIVE_ANOTHER
     for magic, what, repair in _MAGICS:
         if head.startswith(magic):
             return _NOT_WEIGHTS.format(what=what), repair or fix
