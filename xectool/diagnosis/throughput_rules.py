@@ -163,7 +163,7 @@ class UnevenRanks(DiagnosisRule):
                 confidence=0.96,
                 problem=f"rank {least} took {steps[least]:.0f} steps, rank {most} {steps[most]:.0f}",
                 evidence=tuple(f"rank {rank}: {count:.0f} steps" for rank, count in sorted(steps.items())[:16]),
-                fix=f"xectool diagnose status {fixes.quoted(evidence)}",
+                fix=f"xectool diagnose distributed --nproc {len(steps)}",
                 step=event.step,
                 symptom="ranks",
             )
