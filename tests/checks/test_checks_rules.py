@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -138,7 +139,17 @@ def test_02_what_is_not_done_over_the_network_is_said(look: Any, good: Path) -> 
 
 
 def test_03_another_tree(tmp_path: Path, write: Any, look: Any, rows: Rows) -> None:
-    one("DAT-03", look(write(tmp_path / "b.root", rows, tree="events")), "error", "trees there: events")
+    item = one("DAT-03", look(write(tmp_path / "b.root", rows, tree="events")), "error", "trees there: events")
+    command = shlex.split(item.fix, comments=True)
+    assert command[:2] == ["xectool", "check-data"]
+    assert probe(command[2]).opened
+    assert not probe(str(tmp_path / "b.root")).opened  # the control
+
+
+def test_04_the_branch_that_may_be_meant_comes_as_a_command(look: Any, rows: Rows) -> None:
+    rows["charge"] = rows.pop("npho")
+    item = one("DAT-04", look(rows), "error", "no branch 'npho'")
+    assert shlex.split(item.fix) == ["xectool", "check-data", item.where.split()[0], "--set", "data.npho_branch=charge"]
 
 
 def test_04_a_task_without_its_truth(look: Any, load: Any, rows: Rows) -> None:

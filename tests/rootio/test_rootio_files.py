@@ -139,7 +139,7 @@ def _failure(path):
 
 def test_a_missing_tree_names_the_trees_that_are_there(tmp_path, rows, write_rows):
     path = write_rows(tmp_path / "a.root", {"run": rows["run"]}, tree="events")
-    with pytest.raises(DataFileError, match=r"trees there: events[\s\S]*data\.tree_name: events"):
+    with pytest.raises(DataFileError, match=r"trees there: events[\s\S]*a\.root:events .*data\.tree_name=events"):
         open_tree(str(path))
     with pytest.raises(DataFileError, match=r"has no tree 'event'[\s\S]*did you mean 'events'"):
         open_tree(f"{path}:event")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -9,10 +10,11 @@ from xectool.checks.facts import BranchFacts, FileFacts, Trouble
 from xectool.config.data import DataConfig
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.detector.constants import NUM_SENSORS
-from xectool.errors import DataFileError, did_you_mean, nearest
+from xectool.errors import DataFileError, nearest
 from xectool.rootio.reader import EventFile
 
 # Numbers of another detector are the usual reason for a width that does not fit.
+_OTHER_FILE = "use the file of this detector"
 _CODES = {"missing": "XT-DATA-BRANCH", "width": "XT-DATA-WIDTH", "type": "XT-DATA-TYPE"}
 
 
@@ -92,10 +94,12 @@ def _trouble(file: EventFile, others: Mapping[str, BranchFacts], wanted: Wanted)
     where = f"{file.where} branch {wanted.name}"
     if wanted.name not in file.branch_names:
         near = nearest(wanted.name, file.branch_names) or list(file.branch_names[:8])
-        hint = did_you_mean(wanted.name, file.branch_names)
-        close = hint.removeprefix("did you mean '").removesuffix("'?")
+        meant = nearest(wanted.name, file.branch_names, count=1)
+        if not meant and wanted.width == NUM_SENSORS:
+            meant = [name for name, facts in others.items() if facts.width == wanted.width]
         problem = f"'{file.path}' has no branch '{wanted.name}', the {wanted.role} (nearest there: {', '.join(near)})"
-        fix = f"{hint} --set {wanted.option}={close or 'NAME'}".strip()
+        other = f"name the branch that holds it with {wanted.option}, or {_OTHER_FILE}"
+        fix = _again(file, f"{wanted.option}={meant[0]}") if meant else other
         return Trouble("DAT-04", _CODES["missing"], problem, where, fix)
     try:
         width = file.column(wanted.name).width
@@ -111,8 +115,13 @@ def _trouble(file: EventFile, others: Mapping[str, BranchFacts], wanted: Wanted)
         f"branch '{wanted.name}' of '{file.path}' holds {found} numbers an event where the {wanted.role} has "
         f"{wanted.width} ({shown})"
     )
-    fix = f"--set {wanted.option}={fitting[0]}" if fitting else "use the file of this detector"
+    fix = _again(file, f"{wanted.option}={fitting[0]}") if fitting else _OTHER_FILE
     return Trouble("DAT-05", _CODES["width"], problem, where, fix)
+
+
+def _again(file: EventFile, setting: str) -> str:
+    """Return the check of this file under another setting, as a command."""
+    return f"xectool check-data {shlex.quote(file.where)} --set {shlex.quote(setting)}"
 
 
 def _type_note(file: EventFile, branch: Wanted) -> list[Trouble]:

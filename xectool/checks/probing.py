@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 from xectool.checks.facts import BranchFacts, FileFacts, Trouble
@@ -21,6 +22,8 @@ def probe(path: str, default_tree: str = "tree") -> FileFacts:
             return _structure(file, size)
     except DataFileError as error:
         trouble = Trouble.of("DAT-03" if error.code == "XT-DATA-TREE" else "DAT-01", error)
+        if trouble.check == "DAT-03" and "data.tree_name=" in trouble.fix:  # the fix is the path with a tree it has
+            trouble = replace(trouble, fix=f"xectool check-data {trouble.fix}")
         return FileFacts(path, tree_name, "", size, troubles=(trouble,))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+import shlex
 import stat
 import struct
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 import aiohttp
 import uproot
 
-from xectool.errors import DataFileError, did_you_mean, nearest
+from xectool.errors import DataFileError, nearest
 from xectool.rootio.inflate import INFLATE_ERRORS, require_bounded
 
 _TREE_SUFFIX = re.compile(r"^(?P<file>.+\.root):(?P<tree>[^:/\\]+)$")
@@ -282,10 +283,12 @@ def cannot_open(path: str, tree_name: str, error: BaseException) -> DataFileErro
 def _missing_tree(path: str, tree_name: str, classes: dict[str, str]) -> DataFileError:
     trees = [name for name, kind in classes.items() if "TTree" in kind or "TNtuple" in kind or "RNTuple" in kind]
     there = f"trees there: {', '.join(trees)}" if trees else f"objects there: {', '.join(classes) or 'none'}"
-    hint = did_you_mean(tree_name, trees)
+    near = nearest(tree_name, trees, count=1)
+    best = next(iter(near or trees), "")
+    named = f"{shlex.quote(f'{path}:{best}')}   # or for all files: --set data.tree_name={best}"
     return DataFileError(
-        f"'{path}' has no tree '{tree_name}' ({there})",
+        f"'{path}' has no tree '{tree_name}' ({there})" + (f"; did you mean '{best}'?" if near else ""),
         where=f"{path}:{tree_name}",
-        fix=f"{hint} data.tree_name: {trees[0]}".strip() if trees else "name a file that holds a tree",
+        fix=named if trees else "name a file that holds a tree",
         code="XT-DATA-TREE",
     )
