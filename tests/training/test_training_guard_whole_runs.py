@@ -54,6 +54,7 @@ from pathlib import Path
 from xectool.config.guards import GuardsConfig
 from xectool.training.guards.process import CrashStacks, SaveRequest
 number = getattr(signal, sys.argv[1])
+signal.signal(number, signal.SIG_DFL)  # a job in the background of a shell ignores SIGQUIT
 if sys.argv[2] == "guarded":
     with CrashStacks(Path(sys.argv[3]), GuardsConfig()), SaveRequest():
         os.kill(os.getpid(), number)
