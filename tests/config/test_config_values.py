@@ -169,9 +169,9 @@ def test_a_wrong_value_names_key_and_value(section: str, message: str, tmp_path:
 @pytest.mark.parametrize(
     ("section", "fix"),
     [
-        ("mask_patterns: [dead.txt, b.txt]", "model.mask_patterns.origins: [dead.txt, b.txt]"),
-        ("mask_patterns: [[3]]", "model.mask_patterns.origins: []"),
-        ("mask_patterns: 3", "model.mask_patterns.origins: []"),
+        ("mask_patterns: [dead.txt, b.txt]", "model.mask_patterns: {origins: [dead.txt, b.txt]}"),
+        ("mask_patterns: [[3]]", "model.mask_patterns:"),
+        ("mask_patterns: 3", "model.mask_patterns:"),
     ],
 )
 def test_a_value_in_place_of_a_section_is_answered_with_the_key_that_takes_it(

@@ -99,15 +99,12 @@ def _finding(detail: ErrorDetails, document: Document, kind: str) -> Finding:
 
 
 def _section_fix(key: str, value: Any, kind: str) -> str:
-    """Return a line with a key of a section: the one that takes such a value, else the first with its default."""
-    inner = {name: known.default() for name, known in keys_of(kind).items() if name.startswith(f"{key}.")}
-    leaves = {name: default for name, default in inner.items() if not keys_of(kind)[name].is_section}
+    """Return the section with its first key that takes such a value, a switch or names; else the section empty."""
     texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
     taking = (bool,) if isinstance(value, bool) else (list, tuple) if texts else ()
-    fitting = next((name for name, default in leaves.items() if isinstance(default, taking)), None)
-    if fitting is not None:
-        return f"{fitting}: {inline_yaml(value)}"
-    return next((f"{name}: {inline_yaml(default)}" for name, default in leaves.items()), f"correct {key}")
+    inner = [known for known in keys_of(kind).values() if known.parent == key and not known.is_section]
+    fitting = [known.leaf for known in inner if isinstance(known.default(), taking)]
+    return f"{key}: {{{fitting[0]}: {inline_yaml(value)}}}" if fitting else f"{key}:"
 
 
 def _choice(key: str, value: Any, origin: str, kind: str) -> Finding:
