@@ -51,6 +51,21 @@ def test_no_file_that_is_read_is_replaced(command: Any, inputs: Path, name: str)
         command(inputs / "model.pth", data, output=inputs / "out.root", dead=f"{inputs}/dead.txt")
 
 
+def test_file_named_as_url_is_not_replaced(inputs: Path) -> None:
+    (inputs / "a b.root").write_bytes(b"not to be lost")
+    with pytest.raises(UsageError, match="replace its own input"):
+        engine.predict(inputs / "model.pth", [f"file://{inputs}/a%20b.root"], output=inputs / "a b.root")
+
+
+def test_link_to_a_descriptor_is_not_replaced(inputs: Path) -> None:
+    """As /dev/stdout is one, and ends at a regular file where the output is redirected."""
+    with (inputs / "redirected").open("w") as stream:
+        (link := inputs / "stdout").symlink_to(f"/proc/self/fd/{stream.fileno()}")
+        with pytest.raises(UsageError, match="no regular file"):
+            engine.predict(inputs / "model.pth", [f"{inputs}/data.root"], output=link)
+    assert link.is_symlink()
+
+
 def test_no_other_command_replaces_what_it_reads(inputs: Path) -> None:
     model, data, best = inputs / "model.pth", [str(inputs)], "checkpoint_best.pt"
     refused: tuple[tuple[Call, str], ...] = (

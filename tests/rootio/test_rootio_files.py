@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from xectool.errors import DataFileError
-from xectool.rootio.files import expand_inputs, open_tree
+from xectool.rootio.files import expand_inputs, input_paths, open_tree
 from xectool.rootio.reader import EventFile
 
 
@@ -38,6 +38,22 @@ def test_globs_may_look_into_subdirectories(directory):
 def test_a_tree_suffix_is_kept(directory):
     assert expand_inputs(f"{directory}/*.root:events")[0] == f"{directory}/a.root:events"
     assert expand_inputs(f"{directory}/a.root:events") == [f"{directory}/a.root:events"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"@{d}/files.txt", "names itself"),
+        (b"@{d}/inner.txt", "names itself"),
+        (b"a\xe9.root", "no UTF-8 text: byte 1 is 0xe9"),
+    ],
+)
+def test_a_list_that_is_none_is_refused(directory, content, said):
+    (directory / "inner.txt").write_text(f"@{directory}/files.txt")
+    (directory / "files.txt").write_bytes(content.replace(b"{d}", str(directory).encode()))
+    for read in (expand_inputs, lambda spec: list(input_paths(spec))):
+        with pytest.raises(DataFileError, match=said):
+            read(f"@{directory}/files.txt")
 
 
 def test_a_list_file_is_relative_to_itself_and_has_comments(directory):

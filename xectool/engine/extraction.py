@@ -10,13 +10,14 @@ from typing import Final
 from xectool.checkpoint import store
 from xectool.checkpoint.extract import ENCODER, extract_encoder
 from xectool.checkpoint.inspection.facts import Inspected
+from xectool.checkpoint.soundness import require_finite
 from xectool.config.root import RunConfig
 from xectool.errors import CheckpointError, UsageError, did_you_mean
 from xectool.findings import Finding, Severity
 
 _SUFFIXES: Final = (".pt", ".pth", ".safetensors")
-_SPOILS_WEIGHTS: Final = ("K01", "K02", "K03", "K07", "K08")
-"""Bytes, code, structure, dtypes and numbers: a new file would be sealed over them and look sound."""
+_SPOILS_WEIGHTS: Final = ("K01", "K02", "K03", "K07")
+"""Bytes, code, structure and dtypes: a new file would be sealed over them and look sound."""
 
 
 def target_of(path: Path, extract: str | None, output: Path | str | None) -> Path | None:
@@ -66,7 +67,9 @@ def write_part(facts: Inspected, findings: Sequence[Finding], run: RunConfig | N
         "epoch": layout.epoch,
         "step": layout.step,
     }
-    store.save(target, extract_encoder(layout.weights, layout.kind, config, lineage))
+    part = extract_encoder(layout.weights, layout.kind, config, lineage)
+    require_finite(part.model, source)
+    store.save(target, part)
     return str(target)
 
 

@@ -53,7 +53,9 @@ def require_file_place(place: str | Path, option: str, name: str, inputs: Iterab
         raise UsageError(
             f"'{target}' is a directory, not a file to write", where=option, fix=_option(option, target / name)
         )
-    if os.path.exists(target) and not target.is_file():
+    # /dev/stdout is a link to what the output goes to: the link itself would be replaced
+    descriptor = os.path.islink(target) and os.readlink(target).startswith("/proc/")
+    if descriptor or (os.path.exists(target) and not target.is_file()):
         problem = f"'{target}' is no regular file (a pipe, socket or device)"
         raise UsageError(problem, where=option, fix=_option(option, Path(name)))
     own = next(_own_inputs(target, inputs), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,7 +147,7 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
 
 def _nothing_hidden(dead: str | None, metrics: Mapping[str, float]) -> tuple[Finding, ...]:
     """Say where dead channels hid no reading, so that there was nothing to predict and compare."""
-    if dead is None or metrics["masked_of_all"] > 0:
+    if dead is None or metrics["masked_of_all"] > 0 or math.isfinite(metrics.get("val/loss", math.nan)):
         return ()
     return (
         Finding(

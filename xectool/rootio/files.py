@@ -11,12 +11,14 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import aiohttp
 import uproot
 
 from xectool.errors import DataFileError, nearest
 from xectool.rootio.inflate import INFLATE_ERRORS, require_bounded
+from xectool.rootio.list_files import read_list
 
 _TREE_SUFFIX = re.compile(r"^(?P<file>.+\.root):(?P<tree>[^:/\\]+)$")
 _REMOTE = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -90,9 +92,9 @@ def expand_inputs(spec: str | os.PathLike[str] | Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _expand_one(part: str) -> list[str]:
+def _expand_one(part: str, lists: tuple[Path, ...] = ()) -> list[str]:
     if part.startswith("@"):
-        return _expand_list(Path(part[1:]).expanduser())
+        return _expand_list(Path(part[1:]).expanduser(), lists)
     if is_remote(part):
         return [part]
     path, tree = split_tree(part, "")
@@ -110,34 +112,37 @@ def _expand_one(part: str) -> list[str]:
     raise missing_file(path)
 
 
-def input_paths(spec: str | Iterable[str]) -> Iterator[Path]:
-    """Yield the local files that reading ``spec`` opens: the files it names, and the lists that name them.
+def input_paths(spec: str | Iterable[str], lists: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """Yield the local files that reading ``spec`` opens: files and lists it names, itself named by ``lists``.
 
     Raises:
-        DataFileError: Nothing is there.
+        DataFileError: Nothing is there, or a list is no list.
     """
     for part in [spec] if isinstance(spec, str) else spec:
         if part.startswith("@"):
             list_path = Path(part[1:]).expanduser()
             yield list_path
-            yield from input_paths(_entries(list_path))
+            yield from input_paths(_entries(list_path, lists), (*lists, list_path.resolve()))
+        elif urlsplit(part).scheme == "file":
+            yield Path(unquote(urlsplit(split_tree(part)[0]).path))
         elif not is_remote(part):
             yield from (Path(split_tree(path, "")[0]) for path in _expand_one(part))
 
 
-def _expand_list(list_path: Path) -> list[str]:
-    found = [path for entry in _entries(list_path) for path in _expand_one(entry)]
+def _expand_list(list_path: Path, lists: tuple[Path, ...]) -> list[str]:
+    within = (*lists, list_path.resolve())
+    found = [path for entry in _entries(list_path, lists) for path in _expand_one(entry, within)]
     if not found:
         raise DataFileError(f"the list file '{list_path}' names no file", where=str(list_path), fix="one path a line")
     return found
 
 
-def _entries(list_path: Path) -> list[str]:
+def _entries(list_path: Path, lists: tuple[Path, ...]) -> list[str]:
     """Return what the lines of a list file name; relative paths are relative to it."""
     if not list_path.is_file():
         raise missing_file(str(list_path), kind="list file")
-    entries = [line.split("#", 1)[0].strip() for line in list_path.read_text(encoding="utf-8-sig").splitlines()]
-    return [str(list_path.parent / entry) if _is_relative(entry) else entry for entry in entries if entry]
+    entries = read_list(list_path, lists)
+    return [str(list_path.parent / entry) if _is_relative(entry) else entry for entry in entries]
 
 
 def _is_relative(entry: str) -> bool:
