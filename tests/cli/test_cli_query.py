@@ -52,6 +52,11 @@ def test_empty_query_is_refused_with_one_to_paste(run_dir: Path, text: str) -> N
     assert len(run_query(words[3], words[4]).rows) == 5
 
 
+def test_two_statements_are_refused(run_dir: Path) -> None:
+    with pytest.raises(UsageError, match="holds 2 statements, not one"):
+        run_query(run_dir, "SELECT 1; SELECT 2")
+
+
 def test_directory_without_a_record_is_exit_2(tmp_path: Path) -> None:
     done = query(str(tmp_path), "SELECT 1", "--json")
     assert done.returncode == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import itertools
 import json
+import math
 import re
 import shlex
 import sys
@@ -302,3 +303,32 @@ def test_a_refused_state_is_resumed_from_an_earlier_one(course: Any, write_run: 
     (place / "checkpoint_best.pt").write_bytes(b"x")
     (cause,) = [cause for cause in diagnose(gather(place)).causes if cause.code == "XT-NAN-RESUME"]
     assert f"--resume {place}/checkpoint_best.pt" in cause.fix
+
+
+def test_the_state_that_did_the_damage_is_never_the_one_to_go_on_from(course: Any, write_run: Write) -> None:
+    damaged = {"weights_finite": True, "optimizer_finite": True, "optimizer_absmax": 4.8e15}
+    run = course(steps=80, per_epoch=20, end="failed", resume_at=50, resume_data=damaged)
+    for row in run.rows[52:]:
+        row.update(loss=math.nan, skipped=1)
+    for step in (30, 50):
+        run.event(step, "checkpoint", path="checkpoint_last.pt", bytes=1, seconds=0.1)
+    place = write_run(run)
+    (place / "checkpoint_last.pt").write_bytes(b"x")
+    cause = diagnose(gather(place)).causes[0]
+    assert cause.code == "XT-NAN-RESUME"
+    assert "checkpoint_last.pt" not in cause.fix
+    (place / "checkpoint_epoch_2.pt").write_bytes(b"x")
+    assert "checkpoint_epoch_2.pt" in diagnose(gather(place)).causes[0].fix  # the control: one from before it
+
+
+def test_a_record_without_its_steps_is_not_called_healthy(course: Any, write_run: Write) -> None:
+    place = write_run(course(steps=40))
+    assert diagnose(gather(place)).healthy
+    for path in (place / "rec").rglob("*.steps*"):
+        path.unlink()
+    found = diagnose(gather(place))
+    assert [cause.code for cause in found.causes] == ["XT-RECORD-DAMAGED"]
+    assert "diagnose query" in found.causes[0].fix
+    (lines,) = (place / "rec").rglob("events.jsonl")
+    lines.write_text("")
+    assert diagnose(gather(place)).verdict.startswith(("XT-KILLED", "nothing to judge"))

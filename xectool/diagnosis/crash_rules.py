@@ -112,7 +112,7 @@ class Killed(DiagnosisRule):
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Report an end without a last record."""
         status = evidence.status
-        if status.state != "killed" or not len(evidence.attempts):
+        if status.state != "killed":
             return
         signal = evidence.last("signal")
         lines = [f"the last record is of step {status.step}; process {status.pid} on {status.host} is gone"]
@@ -121,11 +121,37 @@ class Killed(DiagnosisRule):
         yield Cause(
             code=self.code,
             confidence=0.8,
-            problem=f"the process was killed after step {status.step} (SIGKILL, out of memory or power)",
+            problem=f"the process was killed {_when(status.step)} (SIGKILL, out of memory or power)",
             evidence=tuple(lines),
             fix=fixes.resume(evidence),
             step=status.step,
             symptom="end",
+        )
+
+
+def _when(step: int) -> str:
+    return f"after step {step}" if step > 0 else "before its first step"
+
+
+class RecordDamaged(DiagnosisRule):
+    """Steps were taken and none can be read, so that no rule has seen them."""
+
+    code = "XT-RECORD-DAMAGED"
+    title = "the record of the steps cannot be read"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Report a record without its steps."""
+        reached = max((evidence.status.step, *(event.step for event in evidence.events)))
+        if evidence.steps.seen or reached <= 0:
+            return
+        yield Cause(
+            code=self.code,
+            confidence=0.9,
+            problem=f"the run reached step {reached}, and no step of its record can be read",
+            evidence=("the other rules judge by events, epochs and incidents alone",),
+            fix=f'xectool diagnose query {fixes.quoted(evidence)} "select kind, step, message from events"',
+            severity=Severity.WARNING,
+            symptom="record",
         )
 
 

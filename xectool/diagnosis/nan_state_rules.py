@@ -102,7 +102,8 @@ class NanFromResume(NanRule):
 
     def fix(self, case: NanCase) -> str:
         """Return the continuation from the best checkpoint, another file than the one that was resumed."""
-        return fixes.continue_from_best(case.evidence, step=case.step)
+        resumed = [event.step for event in case.evidence.of("resume") if event.step < case.step]
+        return fixes.continue_from_best(case.evidence, step=max(1, resumed[-1]) if resumed else case.step)
 
 
 def moment_limit(evidence: Evidence, step: int) -> float:

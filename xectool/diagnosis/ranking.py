@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from xectool.diagnosis.cause import Cause, Diagnosis, DiagnosisRule, Opinion, RuledOut
-from xectool.diagnosis.crash_rules import CompileKilled, DiskFull, Failed, Hang, Killed, WorkerDead
+from xectool.diagnosis.crash_rules import CompileKilled, DiskFull, Failed, Hang, Killed, RecordDamaged, WorkerDead
 from xectool.diagnosis.data_rules import (
     DuplicateEvents,
     DuplicateSteps,
@@ -51,7 +51,7 @@ RULES: Final[tuple[DiagnosisRule, ...]] = (
     NanFromGradient(), NanFromResume(), SpikeFromResume(), SilentRestart(), NanFromWeights(), SpikeFromRestart(),
     NanFromLearningRate(), SpikeFromLearningRate(), RateBeyondReason(), Collapsed(), UntrainedHead(), NoLearning(),
     OutOfMemory(), MetricKeepsGraph(), MemoryGrowth(), MemoryNearLimit(), CompileKilled(), WorkerDead(), DiskFull(),
-    Hang(), Killed(), RanksDiffer(), UnevenRanks(), LoaderSlow(), CheckpointSlow(), Recompiling(), TrackerStalled(),
+    Hang(), Killed(), RecordDamaged(), RanksDiffer(), UnevenRanks(), LoaderSlow(), CheckpointSlow(), Recompiling(), TrackerStalled(),
     LazyState(), Failed(), ClippingMostSteps(), CompileSuppressed(), CudagraphSkipped(), Nondeterministic(),
     ZeroGradient(),
 )  # fmt: skip
@@ -128,6 +128,8 @@ def verdict(causes: Sequence[Cause], evidence: Evidence) -> str:
         more = [cause.code for cause in causes[1:] if not cause.follows]
         return f"{causes[0].code}: {causes[0].problem}" + (f" (and {', '.join(more)})" if more else "")
     steps = evidence.steps.seen
+    if not steps:
+        return f"nothing to judge: no step is on record ({evidence.status.state})"
     return f"healthy: nothing above a note in {steps} step{'' if steps == 1 else 's'} ({evidence.status.state})"
 
 

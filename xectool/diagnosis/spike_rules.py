@@ -198,8 +198,8 @@ class SpikeFromResume(SpikeRule):
         return own
 
     def fix(self, case: SpikeCase) -> str:
-        """Return the continuation from the best checkpoint."""
-        return fixes.continue_from_best(case.evidence, step=case.step)
+        """Return the continuation from the best checkpoint, another file than the one that was resumed."""
+        return fixes.continue_from_best(case.evidence, step=max(1, case.resume.step if case.resume else case.step))
 
 
 def _rise(event: EventRecord) -> str:

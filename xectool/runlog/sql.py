@@ -54,9 +54,10 @@ def query(reader: RunReader, text: str) -> QueryRows:
         for setting in _LOCKED:
             connection.execute(setting)
         try:
-            if not connection.extract_statements(text):
+            if (count := len(connection.extract_statements(text))) != 1:
                 fix = f'xectool diagnose query {shlex.quote(str(reader.run_dir))} "{_EXAMPLE}"'
-                raise UsageError("the query is empty", where=f"'{text}'", fix=fix, code="XT-QUERY")
+                problem = "the query is empty" if not count else f"the query holds {count} statements, not one"
+                raise UsageError(problem, where=f"'{text}'", fix=fix, code="XT-QUERY")
             found = connection.execute(text)
             columns = tuple(item[0] for item in found.description or ())
             return QueryRows(columns, tuple(tuple(map(_plain, row)) for row in found.fetchall()))
