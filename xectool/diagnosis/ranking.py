@@ -52,8 +52,8 @@ RULES: Final[tuple[DiagnosisRule, ...]] = (
     NanFromLearningRate(), SpikeFromLearningRate(), RateBeyondReason(), Collapsed(), UntrainedHead(), NoLearning(),
     OutOfMemory(), MetricKeepsGraph(), MemoryGrowth(), MemoryNearLimit(), CompileKilled(), WorkerDead(), DiskFull(),
     Hang(), Killed(), RecordDamaged(), RanksDiffer(), UnevenRanks(), LoaderSlow(), CheckpointSlow(), Recompiling(),
-    TrackerStalled(), LazyState(), Failed(), ClippingMostSteps(), CompileSuppressed(), CudagraphSkipped(), Nondeterministic(),
-    ZeroGradient(),
+    TrackerStalled(), LazyState(), Failed(), ClippingMostSteps(), CompileSuppressed(), CudagraphSkipped(),
+    Nondeterministic(), ZeroGradient(),
 )  # fmt: skip
 """All rules in the order of suspicion: data, input scale, loss domain, precision, then learning rate; the rest by
 how directly it ends a run."""
