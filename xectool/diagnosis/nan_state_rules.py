@@ -12,6 +12,7 @@ from xectool.diagnosis.nan_case import NanCase
 from xectool.diagnosis.nan_rules import NanRule
 from xectool.diagnosis.statistics import finite
 from xectool.diagnosis.step_case import Weight
+from xectool.runlog.records import EventRecord
 
 LARGEST_MOMENT: Final = 1e6  # AdamW moments are means of gradients and of their squares
 OTHER_WEIGHTS: Final = 5.0  # times the norm of all weights, which a run changes by per cents
@@ -83,10 +84,10 @@ class NanFromResume(NanRule):
         """Look for a beginning right after a resume, and at the state that was loaded."""
         if not case.after_resume:
             return 0.0, ["no resume came just before"]
-        resumed = [event for event in case.evidence.of("resume") if event.step < case.step]
-        damage = state_damage(resumed[-1].data, moment_limit(case.evidence, resumed[-1].step)) if resumed else ""
-        if damage:
-            return 0.97, [f"the resume at step {resumed[-1].step} loaded {damage}"]
+        resume = _last_resume(case)
+        damage = state_damage(resume.data, moment_limit(case.evidence, resume.step)) if resume else ""
+        if resume and damage:
+            return 0.97, [f"the resume at step {resume.step} loaded {damage}"]
         if case.few_suspects:
             return 0.2, ["events of the batch are bad by themselves"]
         if case.recovered and case.rows.size <= 2:
@@ -102,8 +103,13 @@ class NanFromResume(NanRule):
 
     def fix(self, case: NanCase) -> str:
         """Return the continuation from the best checkpoint, another file than the one that was resumed."""
-        resumed = [event.step for event in case.evidence.of("resume") if event.step < case.step]
-        return fixes.continue_from_best(case.evidence, step=max(1, resumed[-1]) if resumed else case.step)
+        resume = _last_resume(case)
+        return fixes.continue_from_best(case.evidence, step=max(1, resume.step) if resume else case.step)
+
+
+def _last_resume(case: NanCase) -> EventRecord | None:
+    resumes = [event for event in case.evidence.of("resume") if event.step < case.step]
+    return resumes[-1] if resumes else None
 
 
 def moment_limit(evidence: Evidence, step: int) -> float:
