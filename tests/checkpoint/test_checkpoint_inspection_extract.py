@@ -115,6 +115,8 @@ def test_an_extraction_overwrites_nothing(families: dict[str, Path], tmp_path: P
     with pytest.raises(UsageError, match="another_e"):
         engine.inspect_ckpt(families["mae"], extract="encoder", output=tmp_path / "e.pt")
     assert (tmp_path / "e.pt").read_bytes() == b"mine"
+    with pytest.raises(UsageError, match="is a file, not a directory"):
+        engine.inspect_ckpt(families["mae"], extract="encoder", output=tmp_path / "e.pt" / "inner.pt")
 
 
 @pytest.mark.parametrize(("bit", "value", "code"), [("flipped", None, "K02"), ("", float("nan"), "K08")])

@@ -12,6 +12,7 @@ from xectool.checkpoint.extract import ENCODER, extract_encoder
 from xectool.checkpoint.inspection.facts import Inspected
 from xectool.checkpoint.soundness import require_finite
 from xectool.config.root import RunConfig
+from xectool.engine.output_places import require_file_place
 from xectool.errors import CheckpointError, UsageError, did_you_mean
 from xectool.findings import Finding, Severity
 
@@ -24,7 +25,8 @@ def target_of(path: Path, extract: str | None, output: Path | str | None) -> Pat
     """Return where a part goes, after checking that both options are there and nothing is overwritten.
 
     Raises:
-        UsageError: An option lacks the other, names no part or no format, or a file is there already.
+        UsageError: An option lacks the other, names no part or no format, or a file is there already or in the way.
+        DiskError: The folder cannot be written.
     """
     if extract is None and output is None:
         return None
@@ -42,7 +44,7 @@ def target_of(path: Path, extract: str | None, output: Path | str | None) -> Pat
     if target.exists():
         another = target.with_name(f"another_{target.name}")
         raise UsageError(f"{target} exists already", where="--output", fix=_line(path, another))
-    return target
+    return require_file_place(target, "--output", target.name)
 
 
 def write_part(facts: Inspected, findings: Sequence[Finding], run: RunConfig | None, target: Path) -> str:
