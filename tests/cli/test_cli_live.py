@@ -19,7 +19,7 @@ from xectool.errors import UsageError, WorldError
 from xectool.runlog.control import Request, ask
 from xectool.runlog.reader import RunReader
 from xectool.runlog.step_log import StepFiles
-from xectool.runlog.storage import attempt_dir
+from xectool.runlog.storage import attempt_dir, attempts
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def wait_for(what: Callable[[], Any], limit_s: float = 120.0) -> Any:
 
 
 def step_of(run: Path) -> int:
-    return RunReader(run).status().step if (run / "rec").exists() else 0
+    return RunReader(run).status().step if attempts(run) else 0
 
 
 @pytest.fixture(scope="module")

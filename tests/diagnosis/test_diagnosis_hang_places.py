@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from xectool.diagnosis.hang.facts import gather
 from xectool.diagnosis.hang.verdict import judge
 from xectool.errors import UsageError
 from xectool.runlog.reader import RunReader
+from xectool.runlog.status_page import Word
 from xectool.runlog.writer import RunWriter
 
 WAITS = """
@@ -92,6 +94,16 @@ def test_an_attempt_that_starts_has_no_socket_yet(tmp_path: Path) -> None:
             engine.control(tmp_path, "checkpoint")
         second.event("finished")
     assert caught.value.code == "XT-CTL-CLOSED"
+
+
+def test_a_rank_without_its_first_heartbeat_holds_no_interpreter(tmp_path: Path) -> None:
+    with RunWriter(tmp_path) as writer:
+        writer.status.phase("forward")
+        writer.status[Word.PHASE_SINCE_NS] -= 60 * 10**9
+        assert judge(gather(tmp_path)).code in ("XT-HANG-SLOW", "XT-HANG-STUCK")  # by its phase
+        writer.status[Word.HEARTBEAT_NS] = time.monotonic_ns() - 60 * 10**9
+        assert judge(gather(tmp_path)).code == "XT-HANG-GIL"
+        writer.event("finished")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")

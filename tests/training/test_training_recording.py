@@ -260,7 +260,7 @@ def test_page_is_read_while_it_is_written_and_heartbeats_go_on_beside_a_blocked_
     path = tmp_path / "page"
     assert read_page(path, boot_id()) is None
     page = StatusPage(path)
-    assert read_page(path, boot_id()).heartbeat_age_s == math.inf
+    assert read_page(path, boot_id()).heartbeat_age_s == 0.0
     with Heartbeat(page, torch.device("cpu"), interval_s=0.02):
         page.phase("forward")
         page[Word.STEP] = 7

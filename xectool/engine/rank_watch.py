@@ -70,8 +70,7 @@ class RankWatch:
             return []
 
     def _is_late(self, page: PageView) -> bool:
-        silent_s = page.heartbeat_age_s if page.heartbeat_time else 0.0  # it has none in its first moment
-        return page.phase != "done" and (silent_s > _SILENT_S or page.phase_age_s > self._hang_s)
+        return page.phase != "done" and (page.heartbeat_age_s > _SILENT_S or page.phase_age_s > self._hang_s)
 
     def _judge(self, run: Path) -> None:
         try:

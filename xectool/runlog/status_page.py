@@ -110,7 +110,7 @@ class PageView:
         same_boot: Whether the page was written since this machine booted; ages mean nothing otherwise.
         phase: One of `PHASES`.
         phase_age_s: Seconds the phase has lasted.
-        heartbeat_age_s: Seconds since the helper thread last wrote; infinite before the first time.
+        heartbeat_age_s: Seconds since the helper thread last wrote, 0 before the first time: it cannot be late yet.
         heartbeat_time: The same moment in seconds since 1970, 0 before the first time.
         step: Last finished optimizer step.
         epoch: Epoch in progress.
@@ -233,7 +233,7 @@ def _view(words: tuple[int, ...], now_ns: int, same_boot: bool) -> PageView:
         same_boot=same_boot,
         phase=PHASES[code] if 0 <= code < len(PHASES) else f"phase {code}",
         phase_age_s=(now_ns - words[Word.PHASE_SINCE_NS]) / 1e9,
-        heartbeat_age_s=(now_ns - heartbeat_ns) / 1e9 if heartbeat_ns else float("inf"),
+        heartbeat_age_s=(now_ns - heartbeat_ns) / 1e9 if heartbeat_ns else 0.0,
         heartbeat_time=words[Word.HEARTBEAT_TIME_NS] / 1e9,
         step=words[Word.STEP],
         epoch=words[Word.EPOCH],
