@@ -1,3 +1,4 @@
+import contextlib
 import json
 import math
 import os
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from xectool.engine.live import Watch
 from xectool.errors import DiskError
 from xectool.runlog import json_lines
-from xectool.runlog.compact import PackedSegment, compact
+from xectool.runlog.compact import PackedSegment, compact, keep_within
 from xectool.runlog.layout import Layout, RowWriter, checked_rows
 from xectool.runlog.reader import RunReader
 from xectool.runlog.records import EpochRecord, EventRecord, StepRecord, encode
@@ -128,6 +129,36 @@ def test_packed_segment_gives_back_every_record(tmp_path_factory, numbers, kinds
     found = packed.load(0, 10**9).records()
     assert all(map(same, found, records))
     assert [same(*pair) for pair in zip(packed.load(6, 8).records(), records[1:3], strict=False)].count(False) == 0
+
+
+def test_a_flipped_bit_in_a_packed_segment_is_noticed_and_files_without_a_checksum_are_read(tmp_path):
+    path = tmp_path / "rank0000.steps-000000000000.seg"
+    segment = Segment(path, 0, 1 << 16, {})
+    for number in range(1, 41):
+        segment.append(step(number, block_norms={"encoder": number / 3}))
+    segment.close()
+    packed = compact(path)
+    sound = packed.read_bytes()
+    size = int.from_bytes(sound[8:16], "little")
+    facts = json.loads(sound[16 : 16 + size])
+    del facts["crc32"]
+    older = json.dumps(facts).encode()
+    believed = 0
+    for place in [*range(16, 16 + size, 7), *range(16 + size, len(sound), 7)]:
+        flipped = bytearray(sound)
+        flipped[place] ^= 4
+        packed.write_bytes(flipped)
+        with contextlib.suppress(ValueError):
+            found = PackedSegment.open(packed).load(0, 40).records()
+            believed += [record.block_norms for record in found] != [{"encoder": n / 3} for n in range(1, 41)]
+    assert believed == 0
+    packed.write_bytes(sound[:8] + len(older).to_bytes(8, "little") + older + sound[16 + size :])
+    assert [record.step for record in PackedSegment.open(packed).load(0, 40).records()] == list(range(1, 41))
+    keep_within([tmp_path], 1)
+    assert PackedSegment.open(packed).count == 1
+    packed.write_bytes(flipped)
+    keep_within([tmp_path], 1)  # a damaged file cannot be thinned, and does not keep the others from it
+    assert packed.read_bytes() == flipped
 
 
 def test_steps_over_many_segments_read_as_one_sequence_while_written_and_after(tmp_path):

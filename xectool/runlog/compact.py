@@ -12,10 +12,11 @@ import contextlib
 import json
 import os
 import struct
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import cramjam
 import numpy as np
@@ -25,6 +26,7 @@ from xectool.runlog.segments import RAW_SUFFIX, RawSegment
 
 PACKED_SUFFIX: Final = ".zst"
 _MAGIC: Final = b"XECPACK1"
+_CHECKSUM: Final = "crc32"
 _HEADER: Final = struct.Struct("=8sq")
 _LEVEL: Final = 3
 _MOST_ROWS: Final = 1 << 20  # a segment has 4 MiB and a row at least 8 words
@@ -44,6 +46,8 @@ class PackedSegment:
         stride: One of how many records is left.
         damaged: Records that could not be read when it was made.
         offset: Byte at which the numbers begin.
+        checksum: CRC-32 of description and numbers; None in files that older versions made.
+        described: CRC-32 of the description alone.
     """
 
     path: Path
@@ -54,6 +58,8 @@ class PackedSegment:
     stride: int
     damaged: int
     offset: int
+    checksum: int | None
+    described: int
 
     @classmethod
     def open(cls, path: Path) -> PackedSegment:
@@ -70,15 +76,17 @@ class PackedSegment:
                 raise ValueError(f"{path} is no packed segment")
             facts = json.loads(stream.read(size))
         try:
+            checksum = facts.pop(_CHECKSUM, None)
             layout = Layout.from_json(facts["layout"])
             first, stop, count, stride, damaged = (
                 int(facts[name]) for name in ("first", "stop", "count", "stride", "damaged")
             )
-        except (KeyError, TypeError, OverflowError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"{path} is no packed segment: {error!r}") from error
         if not (0 <= first <= stop and 0 <= count <= min(stop - first, _MOST_ROWS)) or stride < 1:
             raise ValueError(f"{path} counts its records wrongly: {first} to {stop}, {count} of them")
-        return cls(path, layout, first, stop, count, stride, damaged, _HEADER.size + size)
+        offset, described = _HEADER.size + size, zlib.crc32(_text(facts))
+        return cls(path, layout, first, stop, count, stride, damaged, offset, checksum, described)
 
     def load(self, start: int, stop: int) -> StepBlock:
         """Return the records with a sequence number in the half-open range.
@@ -90,10 +98,13 @@ class PackedSegment:
         planes = bytearray(self.count * self.layout.row_bytes)
         with self.path.open("rb") as stream:
             stream.seek(self.offset)
-            try:
-                written = cramjam.zstd.decompress_into(stream.read(), planes)
-            except cramjam.DecompressionError as error:
-                raise ValueError(f"{self.path} is damaged: {error}") from error
+            content = stream.read()
+        if self.checksum is not None and zlib.crc32(content, self.described) != self.checksum:
+            raise ValueError(f"{self.path} is damaged: its checksum differs")
+        try:
+            written = cramjam.zstd.decompress_into(content, planes)
+        except cramjam.DecompressionError as error:
+            raise ValueError(f"{self.path} is damaged: {error}") from error
         if written != len(planes):
             raise ValueError(f"{self.path} is damaged: {written} bytes of {len(planes)}")
         rows = _unpacked(np.frombuffer(planes, np.uint8), self.count, self.layout)
@@ -158,7 +169,11 @@ def keep_within(directories: Sequence[Path], budget_bytes: int) -> None:
             return
         age = {path: len(paths) - number for number, path in enumerate(paths)}
         path = max(thinnable, key=lambda one: age[one] / strides[one])
-        thin(path)
+        try:
+            thin(path)
+        except ValueError:  # its numbers are damaged: stays as it is
+            counts[path] = 0
+            continue
         found = PackedSegment.open(path)
         sizes[path], strides[path], counts[path] = path.stat().st_size, found.stride, found.count
 
@@ -177,8 +192,8 @@ def _write(path: Path, block: StepBlock, bounds: tuple[int, int], stride: int, d
         "stride": stride,
         "damaged": damaged,
     }
-    text = json.dumps(facts, separators=(",", ":")).encode()
     content = bytes(cramjam.zstd.compress(_packed(block.rows, block.layout), level=_LEVEL))
+    text = _text({**facts, _CHECKSUM: zlib.crc32(content, zlib.crc32(_text(facts)))})
     temporary = path.with_name(f".{path.name}.part")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -192,9 +207,13 @@ def _write(path: Path, block: StepBlock, bounds: tuple[int, int], stride: int, d
         raise
 
 
+def _text(facts: dict[str, Any]) -> bytes:
+    return json.dumps(facts, separators=(",", ":")).encode()
+
+
 def _packed(rows: Rows, layout: Layout) -> bytes:
     columns = rows.T.copy()
-    columns[-1] = 0  # zstd has a checksum of its own
+    columns[-1] = 0  # the file has one checksum for all its rows
     for word in range(layout.num_words):
         if layout.is_int(word):
             columns[word, 1:] = rows[1:, word] - rows[:-1, word]
