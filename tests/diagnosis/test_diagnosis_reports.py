@@ -67,6 +67,8 @@ def test_dead_and_exploding_blocks_are_told_from_sound_ones() -> None:
         "heads.energy": np.zeros(100),
         "backbone.outer": 1.05 ** np.arange(100) * norms,
         "heads.angle": np.where(np.arange(100) == 95, 300.0, norms),  # one event, though the quantile grew as much
+        "backbone.face": np.where(np.arange(100) < 30, 1.0, 1e-6) * norms,  # killed by a rate in mid-run
+        "heads.timing": 0.95 ** np.arange(100) * norms,  # a task that is learned
     }
     report = gradient_report(norms, np.ones(100), blocks, ("backbone.inner", "heads.uvwFI"), 1.0)
     assert {row.block: row.state for row in report.blocks} == {
@@ -75,6 +77,8 @@ def test_dead_and_exploding_blocks_are_told_from_sound_ones() -> None:
         "backbone.outer": "exploding",
         "heads.uvwFI": "dead",
         "heads.angle": "ok",
+        "backbone.face": "vanished",
+        "heads.timing": "ok",
     }
     assert report.bad
     assert not gradient_report(norms, np.ones(100), {}, (), 1.0).bad

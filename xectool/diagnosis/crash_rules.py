@@ -142,7 +142,7 @@ class RecordDamaged(DiagnosisRule):
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Report a record without its steps."""
         reached = max((evidence.status.step, *(event.step for event in evidence.events)))
-        if evidence.steps.seen or reached <= 0:
+        if evidence.steps.seen or reached <= 1:  # what happens on the way to the first step is of step 1
             return
         yield Cause(
             code=self.code,

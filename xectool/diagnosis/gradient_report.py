@@ -13,6 +13,7 @@ from xectool.diagnosis.gradient_bands import GradientSummary, suggested_clip, su
 from xectool.diagnosis.statistics import Series, finite, median, quantile
 
 EXPLODED: Final = 10.0  # F033: growth of the 95 % quantile
+VANISHED: Final = 1e-3  # of the block's share of the total norm in the first steps; sound runs keep a tenth
 _FEWEST: Final = 20
 _LASTING: Final = 3  # steps at the end that are all far above the first ones; a single one is an event, no explosion
 _TENTH: Final = 10
@@ -28,7 +29,8 @@ class BlockGradients:
         p95: 95 % quantile.
         maximum: Largest.
         growth: 95 % quantile of the last tenth of the steps over that of the first tenth.
-        state: ``ok``, ``dead`` (exactly zero in every step), ``exploding`` or ``nonfinite``.
+        state: ``ok``, ``dead`` (exactly zero in every step), ``vanished`` (next to nothing beside the others, as a
+            rate that is too high leaves a block), ``exploding`` or ``nonfinite``.
     """
 
     block: str
@@ -63,7 +65,7 @@ class GradientReport:
 
     @property
     def bad(self) -> bool:
-        """Whether a block is dead, explodes or is not finite, a step is not, or none was taken."""
+        """Whether a block is dead, has vanished, explodes or is not finite, a step is not, or none was taken."""
         return any(block.state != "ok" for block in self.blocks) or self.nonfinite > 0 or not self.total.steps
 
 
@@ -95,19 +97,32 @@ def gradient_report(
 
 
 def _block(name: str, values: Series, norms: Series) -> BlockGradients:
-    known = values[np.isfinite(norms)] if values.size == norms.size else values
+    known, total = values[np.isfinite(norms)], finite(norms)
     size = max(3, known.size // _TENTH)
     early, late = quantile(known[:size], 0.95), quantile(known[-size:], 0.95)
     growth = late / early if early > 0 else math.nan
     sound = finite(known)
+    state = _state(known, sound, growth, median(known[:size]))
     return BlockGradients(
         block=name,
         median=median(known),
         p95=quantile(known, 0.95),
         maximum=float(sound.max()) if sound.size else math.nan,
         growth=growth,
-        state=_state(known, sound, growth, median(known[:size])),
+        state="vanished" if state == "ok" and _vanished(known, total, size) else state,
     )
+
+
+def _vanished(norms: Series, total: Series, size: int) -> bool:
+    """Return whether a block lost its share of the total norm, and not because another one exploded.
+
+    A fit that goes well lowers all norms by as much as a rate that kills blocks; the shares tell them apart.
+    """
+    if norms.size < _FEWEST:
+        return False
+    share = np.divide(norms, total, out=np.full(norms.size, np.nan), where=total > 0)
+    early, late = median(norms[:size]), median(norms[-size:])
+    return 0 < early >= EXPLODED * late and median(share[-size:]) <= VANISHED * median(share[:size])
 
 
 def _state(known: Series, sound: Series, growth: float, usual: float) -> str:
