@@ -9,14 +9,18 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
 from xectool import engine
 from xectool.cli import app
 from xectool.cli.boundary import run as run_cli
+from xectool.engine.diagnose.replaying import _Session
 from xectool.errors import RunDiverged, UsageError
+from xectool.probes.counterfactuals import Counterfactual
 from xectool.probes.history import RunHistory
+from xectool.probes.replay import Replay
 from xectool.probes.subject import of_batch, of_run
 from xectool.runlog.control import Request
 from xectool.runlog.reader import RunReader
@@ -25,7 +29,7 @@ from xectool.runlog.writer import RunWriter
 from xectool.training.control import LiveControl, _Wish
 from xectool.training.progress import NullObserver
 from xectool.training.state import Progress
-from xectool.training.step import Stepper
+from xectool.training.step import Stepper, StepResult
 
 Write = Callable[..., Path]
 
@@ -260,6 +264,28 @@ def test_bad_step_comes_again_and_its_cures_are_named(overflowing: tuple[Path, i
     assert not cures.get("lr / 10", False)
     assert set(result.cures) == {"without suspects", "float64"}
     assert any(line.startswith("bad by itself: ") and " entry 5 " in line for line in result.why)
+
+
+@pytest.mark.parametrize(
+    ("cures", "setting"),
+    [
+        (("amp off", "float64", "lr / 10"), "training.amp=off"),
+        (("lr / 10",), "training.grad_clip=0.5"),
+        ((), "guards.on_spike=rewind"),
+    ],
+)
+def test_spike_is_cured_by_the_change_that_cured_it(
+    trained: tuple[Path, Path], tmp_path: Path, cures: tuple[str, ...], setting: str
+) -> None:
+    history = RunHistory(trained[1].parent)
+    tried = [
+        Counterfactual(name, 1.0, 1.0, name in cures, name in cures, "") for name in ("lr / 10", "float64", "amp off")
+    ]
+    spike = StepResult(True, 9.0, torch.zeros(1), torch.ones(1), 1.0, 1.0, 4)
+    line = _Session(history, cast(Replay, None), history.require_step(4))._cure(spike, (), tried)
+    assert setting in line
+    _, *words = shlex.split(line, comments=True)
+    assert run_cli(app.app, [*words, "--set", f"checkpoint.save_dir={tmp_path}", "--dry-run"]) == 0
 
 
 def test_line_to_go_on_with_names_a_run_whose_name_holds_blanks(overflowing: tuple[Path, int], tmp_path: Path) -> None:

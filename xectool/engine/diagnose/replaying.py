@@ -19,6 +19,7 @@ from xectool.probes.circumstances import differences, recorded_threads
 from xectool.probes.counterfactuals import (
     LOWER_RATE,
     LOWER_RATE_STEPS,
+    NO_AMP,
     WITHOUT_SUSPECTS,
     Counterfactual,
     Judge,
@@ -256,7 +257,7 @@ class _Session:
         return f"xectool diagnose reproducibility {shlex.quote(str(self.history.run_dir))}"
 
     def _cure(self, result: StepResult, suspects: tuple[dict[str, Any], ...], found: list[Counterfactual]) -> str:
-        """Return the command for a step that is bad: data first, then the rate, else what a run does by itself."""
+        """Return the command for a step that is bad: data, precision, rate, else what a run does by itself."""
         run, cures = shlex.quote(str(self.history.run_dir)), {item.change for item in found if item.cures}
         if not result.finite:
             return f"xectool diagnose nan-batch --run {run}"
@@ -264,11 +265,13 @@ class _Session:
             return check_files(self.history.run_dir, [str(event["file"]) for event in suspects])
         if not found:
             return f"xectool diagnose replay {run} --step {self.record.step} --counterfactuals"
-        evidence = gather(self.history.run_dir)
+        evidence, since = gather(self.history.run_dir), self.record.step
+        if NO_AMP in cures:
+            return fixes.continue_from_best(evidence, "training.amp=off", step=since, name="float32")
         if LOWER_RATE not in cures:
             return fixes.train_again(evidence, "guards.on_spike=rewind", name="rewind")
         lower = (fixes.lower_lr(evidence, self.record.lr), f"training.grad_clip={fixes.lower_clip(evidence):g}")
-        return fixes.continue_from_best(evidence, *lower, step=self.record.step, name="lower-lr")
+        return fixes.continue_from_best(evidence, *lower, step=since, name="lower-lr")
 
 
 def _named(suspects: tuple[dict[str, Any], ...]) -> list[str]:
