@@ -321,6 +321,23 @@ def test_the_state_that_did_the_damage_is_never_the_one_to_go_on_from(course: An
     assert "checkpoint_epoch_2.pt" in diagnose(gather(place)).causes[0].fix  # the control: one from before it
 
 
+@pytest.mark.parametrize("count", [{"events_seen": 640, "duplicates": 320}, {"events_seen": 311}])
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        ("num_workers: 2, num_threads: 2", "--set data.num_workers=0 --set data.num_threads=1"),
+        ("num_workers: 0, num_threads: 4", "-one-reader --set data.num_threads=1"),
+        ("num_workers: 0, num_threads: 1", "diagnose query"),
+    ],
+)
+def test_counts_that_are_wrong_lead_to_settings_that_change_something(
+    course: Any, write_run: Write, count: dict[str, int], config: str, line: str
+) -> None:
+    place = write_run(course(epochs={2: count}))
+    (place / "config.yaml").write_text(f"data: {{{config}}}\n")
+    assert line in diagnose(gather(place)).causes[0].fix
+
+
 def test_a_record_without_its_steps_is_not_called_healthy(course: Any, write_run: Write) -> None:
     place = write_run(course(steps=40))
     assert diagnose(gather(place)).healthy

@@ -43,7 +43,7 @@ class DuplicateEvents(DiagnosisRule):
             confidence=0.96,
             problem=f"epoch {epoch}: {many} events were served more than once (seen {seen}, expected {expected})",
             evidence=tuple(f"epoch {e}: seen {s}, expected {x}, duplicates {max(d, 0)}" for e, x, s, d in found[:3]),
-            fix=fixes.train_again(evidence, *fixes.workers(evidence, 0), name="one-reader"),
+            fix=_with_one_reader(evidence),
             step=1,
             symptom="audit",
         )
@@ -72,7 +72,7 @@ class EventsMissing(DiagnosisRule):
             confidence=0.95,
             problem=f"epoch {epoch}: {expected - seen} of {expected} events were never served",
             evidence=tuple(f"epoch {e}: seen {s}, expected {x}" for e, x, s, _ in found[:3]),
-            fix=fixes.train_again(evidence, *fixes.workers(evidence, 0), "data.drop_last=false", name="all-events"),
+            fix=_with_one_reader(evidence),
             step=1,
             symptom="audit",
         )
@@ -183,6 +183,16 @@ class ImplausibleEvents(DiagnosisRule):
             step=max(1, found[0].step),
             symptom="implausible",
         )
+
+
+def _with_one_reader(evidence: Evidence) -> str:
+    """Return the command that trains with one reader, or shows the counts of a run that had no more."""
+    processes, threads = (evidence.setting(f"data.num_{kind}") for kind in ("workers", "threads"))
+    fewer = [*(() if processes == 0 else fixes.workers(evidence, 0)), *(["data.num_threads=1"] if threads != 1 else [])]
+    if fewer:
+        return fixes.train_again(evidence, *fewer, name="one-reader")
+    statement = "SELECT epoch, events_expected, events_seen, duplicates FROM epochs"
+    return f'xectool diagnose query {fixes.quoted(evidence)} "{statement}"'
 
 
 def check_files(run_dir: Path, files: Iterable[str]) -> str:
