@@ -39,7 +39,7 @@ def test_good_files_are_good(files: Path, xectool: Callable[..., Any]) -> None:
 def test_people_read_tables_and_a_verdict(files: Path, xectool: Callable[..., Any]) -> None:
     run = xectool("check-data", files / "train.root")
     assert (run.code, run.out) == (0, "")
-    words = ("Verdict  good", "Why", "Next", "raw readings", "events/s", "sensors", "--deep")
+    words = ("Verdict  good", "Why", "Next", "raw npho", "normalised time", "events/s", "sensors", "--deep")
     assert [word for word in words if word not in run.err] == []
 
 

@@ -81,11 +81,13 @@ def _show(screen: Console, result: DataChecked) -> None:
 
 
 def _show_readings(screen: Console, result: DataChecked) -> None:
-    raw = [[row.feature, row.min, row.max, row.mean, row.std, row.p1, row.p99] for row in result.raw]
-    screen.print(table("raw readings", ["channel", "min", "max", "mean", "std", "p1", "p99"], raw))
-    normal = [[row.channel, row.min, row.max, row.mean, row.std] for row in result.normalized if row.face == "all"]
+    columns: dict[str, object] = {f"raw {row.feature}": row for row in result.raw}
+    columns |= {f"normalised {row.channel}": row for row in result.normalized if row.face == "all"}
+    figures = ("min", "max", "mean", "std", "p1", "p99")
+    shown = [[name, *(getattr(row, name, "-") for row in columns.values())] for name in figures]
+    screen.print(table("readings", ["", *columns], shown))
     fit = "fit" if result.normalization["fits"] else f"do not fit; {result.normalization['suggested']}"
-    screen.print(table(f"normalised; the constants {fit}", ["channel", "min", "max", "mean", "std"], normal))
+    screen.print(f"normalisation: the constants {fit}", markup=False)
     counts = [[state, result.sensors[state]] for state in ("good", "dead", "constant", "hot", "noisy")]
     screen.print(table(f"sensors, by {result.sensors['events']} events", ["state", "sensors"], counts))
     if result.likeness:

@@ -38,7 +38,7 @@ class Watcher:
                 self.message(f"{name:>12}  {line}")
 
     def phase(self, name: str, total: int) -> None:
-        """Begin a phase of ``total`` batches."""
+        """Begin a phase of ``total`` batches; 0 where it is not known how long it takes."""
         self._phase, self._total, self._done, self._began = name, total, 0, time.monotonic()
 
     def advanced(self, num_batches: int, values: Mapping[str, float]) -> None:
@@ -75,6 +75,12 @@ class LineWatcher(Watcher):
 
     _last_line = 0.0
 
+    def phase(self, name: str, total: int) -> None:
+        """Begin a phase, and name one that counts nothing."""
+        super().phase(name, total)
+        if not total:
+            self.message(name)
+
     def advanced(self, num_batches: int, values: Mapping[str, float]) -> None:
         """Count finished batches and print a line when one is due."""
         super().advanced(num_batches, values)
@@ -103,23 +109,21 @@ class LiveWatcher(Watcher):
             console=screen,
             transient=True,
         )
-        self._task: TaskID | None = None
+        self._task: TaskID = self._bar.add_task("start", total=None, values="")  # the imports alone take seconds
         self._bar.start()
 
     def phase(self, name: str, total: int) -> None:
         """Replace the bar by that of a new phase."""
         super().phase(name, total)
-        if self._task is not None:
-            self._bar.remove_task(self._task)
-        self._task = self._bar.add_task(name, total=total, values="")
+        self._bar.remove_task(self._task)
+        self._task = self._bar.add_task(name, total=total or None, values="")
 
     def advanced(self, num_batches: int, values: Mapping[str, float]) -> None:
         """Move the bar."""
         super().advanced(num_batches, values)
-        if self._task is not None:
-            self._bar.advance(self._task, num_batches)
-            if values:
-                self._bar.update(self._task, values=describe(values))
+        self._bar.advance(self._task, num_batches)
+        if values:
+            self._bar.update(self._task, values=describe(values))
 
     def close(self) -> None:
         """Remove the bar."""

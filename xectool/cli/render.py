@@ -183,12 +183,14 @@ def show_findings(screen: Console, findings: Iterable[Finding]) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """Return a table of plain values; numbers are shown with five significant digits."""
+    """Return a table of plain values; numbers have five significant digits, and what is too wide goes on below."""
     from rich import box
     from rich.markup import escape
     from rich.table import Table
 
-    drawn = Table(*[escape(column) for column in columns], title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    drawn = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    for column in columns:
+        drawn.add_column(escape(column), overflow="fold")
     for row in rows:
         drawn.add_row(*[escape(f"{cell:.5g}" if isinstance(cell, float) else str(cell)) for cell in row])
     return drawn

@@ -13,6 +13,8 @@ from xectool.cli.render import AlreadyShown, Output, table
 from xectool.errors import EXIT_INTERRUPTED, EXIT_OK
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from xectool.engine.train_result import TrainResult
 
 _DONE = {
@@ -82,8 +84,11 @@ def _show(result: TrainResult, config: str, json: bool) -> None:
     best = f", best epoch {result.best_epoch} of {result.epochs}" if result.best_epoch else ""
     rows, columns = result.headline_rows(), ["metric", "network", "conventional"]
     title = f"{done}: {result.run_dir}{best}"
-    output.result(
-        result.as_dict(),
-        findings=result.findings,
-        human=lambda screen: screen.print(table(title, columns, rows)) if rows else screen.print(title, markup=False),
-    )
+    pages = [path for path in result.artifacts if path.endswith(".html")]
+
+    def human(screen: Console) -> None:
+        screen.print(table(title, columns, rows)) if rows else screen.print(title, markup=False)
+        for page in pages:
+            screen.print(f"report: {page}", markup=False)
+
+    output.result(result.as_dict(), findings=result.findings, human=human)

@@ -89,6 +89,7 @@ def write_outputs(
     from xectool.report.curves import plot_learning_curves  # matplotlib is loaded where something is drawn
 
     drawn = Written(notes=["no resolution plots and event displays: checkpoint.save_predictions is false"])
+    observer.phase("draw plots", 0)
     if path is not None:
         drawn = draw_predictions(parts.task, path, directory / PLOTS_NAME, data.val)
     curves = plot_learning_curves(fit.progress.history, directory / PLOTS_NAME)

@@ -83,7 +83,7 @@ def _train(
     loaded = loaded.require(counted.merged(disk_rules(parts.config, _checkpoint_bytes(parts))))
     progress, started = begin(parts, data, place, watching)
     watching.started(start_facts(parts, data, place, progress))
-    for found in data.findings:
+    for found in () if dry_run else data.findings:  # again at the end, which is not far in a dry run
         watching.message(f"{found.severity.value} {found.code}: {found.problem}; {found.where}")
     findings = (*loaded.findings, *data.findings)
     if dry_run:
@@ -96,6 +96,7 @@ def _reported(result: TrainResult, watching: Observer) -> TrainResult:
     """Write the page of the run; a training never fails for it."""
     from xectool.engine.reporting import report  # the diagnosis and matplotlib
 
+    watching.phase("write the report", 0)
     try:
         page = report(result.run_dir)
     except XecError as error:
