@@ -83,5 +83,8 @@ class Ranks:
     def note_into(self, page: StatusPage) -> None:
         """Say in a status page from now on which collective this rank is in."""
 
+    def note_last_work(self) -> None:
+        """Say that this rank saves what it has before it fails: the others wait for it as they leave."""
+
     def leave(self, failed: bool) -> None:
         """Say that this rank has nothing more to do; it waits for the first one, so that no rank ends the job early."""

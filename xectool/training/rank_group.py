@@ -10,7 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -32,6 +32,7 @@ from xectool.training.rank_faults import error_facts, known_fault, raised_elsewh
 _POLL_S: Final = 0.05
 _FAILED_WAIT_S: Final = 2.0
 _KEY: Final = "xectool"
+_LAST_WORK: Final = f"{_KEY}/last_work"
 
 
 @dataclass
@@ -172,6 +173,10 @@ class RankGroup(Ranks):
         """Say in a status page from now on which collective this rank is in."""
         self.notes.page = page
 
+    def note_last_work(self) -> None:
+        """Say in the store that this rank saves what it has before it fails."""
+        self.store.set(_LAST_WORK, "begun")
+
     def leave(self, failed: bool) -> None:
         """Say that this rank has nothing more to do, and wait for the first one.
 
@@ -183,9 +188,14 @@ class RankGroup(Ranks):
                 signal.signal(number, signal.SIG_IGN)  # no handler: Python gives those back while it ends
         try:
             self.store.set(f"{_KEY}/left/{self.rank}", "failed" if failed else "done")
-            limit_s = _FAILED_WAIT_S if failed else self.rank0_timeout_s
-            if not self.is_first:
-                self._wait(f"{_KEY}/left/0", limit_s)
+            if self.is_first:
+                return
+            first = f"{_KEY}/left/0"
+            if failed:
+                with suppress(WorldError):
+                    self._wait(first, _FAILED_WAIT_S)
+            if not failed or self.store.check([_LAST_WORK]):
+                self._wait(first, self.rank0_timeout_s)
         except (RuntimeError, WorldError):
             return  # whoever held the store is gone already
 

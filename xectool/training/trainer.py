@@ -186,6 +186,7 @@ class Trainer:
         if self.parts.ranks.world_size == 1:
             self._save(progress)
         elif self.parts.ranks.is_first and weights_are_finite(self.parts.model):
+            self.parts.ranks.note_last_work()
             self.saver.write(progress)
 
     def _must_stop(self, progress: Progress) -> bool:
