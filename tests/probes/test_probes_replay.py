@@ -24,7 +24,7 @@ from xectool.probes.replay import Replay
 from xectool.probes.subject import of_batch, of_run
 from xectool.runlog.control import Request
 from xectool.runlog.reader import RunReader
-from xectool.runlog.records import EventRecord
+from xectool.runlog.records import EventRecord, StepRecord
 from xectool.runlog.writer import RunWriter
 from xectool.training.control import LiveControl, _Wish
 from xectool.training.progress import NullObserver
@@ -206,6 +206,24 @@ def test_events_left_out_by_an_attempt_that_was_given_up_are_left_out_from_the_n
     left_out = {"file": "b.root", "file_index": 0, "entry": 5, "run": 3, "event": 15, "reason": "", "step": 9}
     (tmp_path / "quarantine.json").write_text(json.dumps({"format": 1, "events": [left_out]}))
     assert RunHistory(tmp_path).left_out() == [left_out | {"step": since}]
+
+
+def test_a_step_is_repeated_with_as_many_ranks_as_its_attempt_had(tmp_path: Path) -> None:
+    with RunWriter(tmp_path) as writer:
+        writer.event("run_start", world_size=4)
+        writer.step(StepRecord(1, 1, 0.0, 0.0, 1.0))
+    with RunWriter(tmp_path) as writer:
+        writer.resume(1, 1)
+        writer.event("run_start", world_size=2)
+        writer.step(StepRecord(1, 2, 0.0, 0.0, 1.0))
+    with RunWriter(tmp_path) as writer:
+        writer.event("failed")  # before it said how many ranks it has
+    (tmp_path / "config.yaml").write_text(
+        "data: {train_path: a.root, val_path: b.root, batch_size: 6}\ntasks: {energy: {enabled: true}}\n"
+    )
+    history = RunHistory(tmp_path)
+    assert [history.config_at(step).data.batch_size for step in (1, 2)] == [24, 12]
+    assert history.config.data.batch_size == 12
 
 
 @pytest.fixture(scope="module")

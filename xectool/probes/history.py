@@ -77,10 +77,13 @@ class RunHistory:
                 where=str(path),
                 fix="give the configuration it was trained with",
             )
-        return self._of_all_ranks(load_config(path).config, max(self.lineage.limits))
+        return self._of_all_ranks(load_config(path).config, max(self._ranks, default=0))
 
     def config_at(self, step: int) -> RunConfig:
-        """Return the configuration a step was taken with; the newest where no checkpoint of its attempt is left."""
+        """Return the configuration a step was taken with; the newest where no checkpoint of its attempt is left.
+
+        The number of ranks is that of the attempt in any case.
+        """
         attempt = self.attempt_of(step)
         if attempt == max(self.lineage.limits):
             return self.config
@@ -88,7 +91,7 @@ class RunHistory:
         for _, checkpoint in self._checkpoints():
             if config_digest(checkpoint.meta["config"]) == digest:
                 return self._of_all_ranks(config_from_dict(checkpoint.config, str(self.run_dir)), attempt)
-        return self.config
+        return self._of_all_ranks(load_config(self.run_dir / CONFIG_FILE).config, attempt)
 
     def attempt_of(self, step: int) -> int:
         """Return the attempt that took a step."""
@@ -212,11 +215,15 @@ class RunHistory:
             with contextlib.suppress(CheckpointError):
                 yield path, store.load(path)
 
+    @cached_property
+    def _ranks(self) -> dict[int, int]:
+        """Number of ranks of each attempt that got as far as to say it."""
+        tagged = self.reader.tagged_events()
+        return {number: int(event.data.get("world_size", 1)) for number, event in tagged if event.kind == "run_start"}
+
     def _of_all_ranks(self, config: RunConfig, attempt: int) -> RunConfig:
         """Return a configuration with the batch of all ranks of an attempt."""
-        tagged = self.reader.tagged_events()
-        starts = [event for number, event in tagged if event.kind == "run_start" and number == attempt]
-        ranks = int(starts[-1].data.get("world_size", 1)) if starts else 1
+        ranks = self._ranks.get(attempt, 1)
         data = config.data.model_copy(update={"batch_size": ranks * config.data.batch_size})
         return config if ranks == 1 else config.model_copy(update={"data": data})
 
