@@ -1,14 +1,23 @@
-"""Ranks that fail together wait for the first one, which writes what they had."""
+"""What several ranks say of themselves: failed ones wait for the first, and numbers are those of the rank meant."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+import torch
 from torch.distributed import HashStore
+from xectool.data.batch import EventBatch
 from xectool.training import rank_group
+from xectool.training.guards.base import Notice
+from xectool.training.guards.inputs import InputScale, Opinion
+from xectool.training.parts import RunParts
 from xectool.training.rank_group import RankGroup
+from xectool.training.state import Progress
 
 
 @pytest.mark.parametrize("saves", [True, False])
@@ -34,3 +43,22 @@ def test_failed_ranks_wait_for_the_last_save_of_the_first_and_for_nothing_else(
     leaving.join(10)
     assert written.is_set() == saves
     thread.join()
+
+
+def test_numbers_of_the_scale_are_those_of_the_rank_that_is_judged() -> None:
+    """Two ranks look one after the other; each is given what both found, as a collective does."""
+    looks: list[Opinion] = []
+
+    def look(factor: float) -> Iterator[Notice]:
+        values = factor * torch.rand(2, 30, 2, generator=torch.Generator().manual_seed(1))
+        normalizer = SimpleNamespace(normalize=lambda *_: (values, torch.ones_like(values, dtype=torch.bool)))
+        ranks = SimpleNamespace(gather=lambda own: looks.append(own) or looks)
+        config = SimpleNamespace(guards=SimpleNamespace(on_input_scale="warn"))
+        parts = SimpleNamespace(model=SimpleNamespace(normalizer=normalizer), ranks=ranks, config=config)
+        batch = SimpleNamespace(num_events=2, npho=values[..., 0], time=values[..., 1])
+        return InputScale(cast(RunParts, parts)).before_step(Progress(), cast(list[EventBatch], [batch]))
+
+    list(look(1e4))
+    (notice,) = look(1.0)
+    assert (notice.data["rank"], notice.data["level"]) == (0, "error")
+    assert notice.data["channels"]["npho"]["absmax"] > 1e3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 import torch
@@ -30,12 +30,12 @@ LEVELS: Final = ("", "ok", "warning", "error")  # none where a rank has no event
 
 @dataclass(frozen=True)
 class Opinion:
-    """What one rank thinks of its first batch: the worst channel, why, and its numbers as in the file."""
+    """What one rank thinks of its first batch: the worst channel, why, and the numbers of each channel."""
 
     level: str = ""
     channel: str = ""
     reason: str = ""
-    raw: str = ""
+    channels: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 class InputScale(Guard):
@@ -59,29 +59,29 @@ class InputScale(Guard):
         """
         if self._done:
             return
-        facts, own = self._look(window)
-        opinions = self.parts.ranks.gather(own)
+        opinions = self.parts.ranks.gather(self._look(window))
         rank, worst = max(enumerate(opinions), key=lambda item: LEVELS.index(item[1].level))
         self._done = bool(worst.level)
         if not self._done:
             return
         whose = f" of rank {rank}" if len(opinions) > 1 and worst.reason else ""
         message = f"first batch{whose}: {worst.channel}: {worst.reason}" if worst.reason else ""
-        data = {"channels": facts, "level": worst.level, "channel": worst.channel, "reason": worst.reason}
+        data = {"channels": worst.channels, "level": worst.level, "channel": worst.channel, "reason": worst.reason}
         yield Notice("input_scale", data | ({"rank": rank} if whose else {}), message)
         if worst.level == "error" and self.config.on_input_scale == "stop":
+            raw = _raw_line(worst.channels[worst.channel])
             raise DataUnusable(
                 f"the {worst.channel} of the first batch{whose} is out of scale: {worst.reason}",
-                where=f"normalization, data.train_path; raw {worst.channel}: {worst.raw}",
+                where=f"normalization, data.train_path; raw {worst.channel}: {raw}",
                 fix="check normalization and the branch; to train all the same: --set guards.on_input_scale=warn",
                 code="XT-INPUT-SCALE",
             )
 
-    def _look(self, window: Sequence[EventBatch]) -> tuple[dict[str, dict[str, float]], Opinion]:
+    def _look(self, window: Sequence[EventBatch]) -> Opinion:
         """Return the numbers of each channel of the first batch with events, and what they mean."""
         batch = next((batch for batch in window if batch.num_events), None)
         if batch is None:
-            return {}, Opinion()
+            return Opinion()
         normalizer = cast(Normalizer, self.parts.model.normalizer)
         npho, times = batch.npho.cpu(), batch.time.cpu()
         with torch.no_grad():
@@ -92,8 +92,8 @@ class InputScale(Guard):
         found = []
         for i, name in enumerate(CHANNELS):
             level, reason = judge(values[..., i], valid[..., i], raw[name] if name == "npho" else None)
-            found.append(Opinion(level, name if reason else "", reason, _raw_line(facts[name])))
-        return facts, max(found, key=lambda opinion: LEVELS.index(opinion.level))
+            found.append(Opinion(level, name if reason else "", reason, facts))
+        return max(found, key=lambda opinion: LEVELS.index(opinion.level))
 
 
 def channel_facts(values: Tensor, valid: Tensor, raw: Tensor) -> dict[str, float]:
