@@ -336,10 +336,10 @@ def test_one_name_twice_among_many_is_found_at_once(inspected: Inspect) -> None:
     entry = '{"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}'
     names = [*(f"w{number}" for number in range(60_000)), "w59999"]
     text = ("{" + ", ".join(f'"{name}": {entry}' for name in names) + "}").encode()
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(CheckpointError, match="'w59999' is there twice"):
         inspected(struct.pack("<Q", len(text)) + text, "twice.safetensors")
-    assert time.perf_counter() - began < 20
+    assert time.process_time() - began < 40
 
 
 @pytest.mark.parametrize("family", ["safetensors", "legacy", "onnx"])

@@ -107,7 +107,7 @@ def test_a_browser_shows_it_without_complaint(run: Path, tmp_path: Path, width: 
         f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--v=0", "--window-size=1300,950",
         f"--screenshot={tmp_path / 'shot.png'}", frame.as_uri(),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (tmp_path / "shot.png").stat().st_size > 20_000
     assert not re.findall(r"CONSOLE.*", done.stderr)
     probe = [*command[:-2], "--dump-dom", "--virtual-time-budget=2000", (tmp_path / "probe.html").as_uri()]
@@ -115,7 +115,7 @@ def test_a_browser_shows_it_without_complaint(run: Path, tmp_path: Path, width: 
         f'<iframe id="f" src="r.html" width="{width}" height="900"></iframe><p id="w"></p><script>'
         'f.onload = () => { w.textContent = "width " + f.contentDocument.documentElement.scrollWidth; }</script>'
     )
-    dom = subprocess.run(probe, capture_output=True, text=True, timeout=120, check=False).stdout
+    dom = subprocess.run(probe, capture_output=True, text=True, timeout=300, check=False).stdout
     measured = re.search(r"width (\d+)", dom)
     assert measured is not None
     assert int(measured[1]) <= width

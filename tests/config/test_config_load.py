@@ -88,9 +88,9 @@ def test_anchors_and_merge_keys_are_read(tmp_path: Path) -> None:
 
 def test_loading_is_fast(tmp_path: Path) -> None:
     path = write(tmp_path, to_yaml(load_config(write(tmp_path, GOOD)).config), "full.yaml")
-    start = time.perf_counter()
+    start = time.process_time()
     load_config(path)
-    assert time.perf_counter() - start < 0.5  # 0.02 s on an idle core
+    assert time.process_time() - start < 0.5  # 0.02 s on an idle core
 
 
 def test_unknown_key_names_the_nearest_key(tmp_path: Path) -> None:

@@ -300,7 +300,7 @@ def test_a_cache_built_while_training_serves_the_next_epoch(files, dataset, tmp_
     plan = DataPlan(source.files, 16, 3, num_shards=4, chunksize=64)
     with EventLoader(source, plan) as loader:
         first = list(loader.epoch(0))
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while cache.missing() and time.monotonic() < deadline:
             time.sleep(0.02)
         second = list(loader.epoch(1))

@@ -292,7 +292,7 @@ def test_readers_serve_on_where_a_batch_system_signals_every_process(dataset, tm
     program = tmp_path / "starts.py"  # a fork server begins with a program
     program.write_text(STARTS)
     command = [sys.executable, str(program), str(dataset.directory)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stdout) == (0, "ends with its readers open\n"), done.stderr
 
 

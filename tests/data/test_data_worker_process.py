@@ -61,13 +61,21 @@ def ends(pid: int, within_s: float) -> bool:
     return state(pid) in ("gone", "Z")
 
 
+def sleeps(pid: int) -> bool:
+    """Whether a process comes to wait within a minute."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end and state(pid) != "S":
+        time.sleep(0.05)
+    return state(pid) == "S"
+
+
 @pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
 def test_stuck_loader_process_dies_with_a_killed_trainer(tmp_path: Path, method: str) -> None:
     trainer, worker = started(tmp_path, method, prepared=True)
-    assert state(worker) == "S"
+    assert sleeps(worker)
     trainer.kill()
     trainer.wait()
-    assert ends(worker, 15)
+    assert ends(worker, 120)
 
 
 def test_without_it_a_stuck_process_lives_on(tmp_path: Path) -> None:
@@ -86,13 +94,13 @@ def test_stuck_loader_process_has_a_name_and_writes_its_stacks(tmp_path: Path) -
         assert Path(f"/proc/{worker}/comm").read_text().strip() == COMM
         os.kill(worker, STACKS_SIGNAL)
         stacks = tmp_path / "rank0000.stacks"
-        for _ in range(100):
+        for _ in range(2000):
             if "in stuck" in stacks.read_text():
                 break
             time.sleep(0.05)
         assert "in stuck" in stacks.read_text()
-        assert state(worker) == "S"
+        assert sleeps(worker)
     finally:
         trainer.kill()
         trainer.wait()
-    assert ends(worker, 15)
+    assert ends(worker, 120)

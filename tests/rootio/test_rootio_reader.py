@@ -417,7 +417,7 @@ print("RESULT", json.dumps([frame.Count().GetValue(), *(frame.Sum(name).GetValue
 def test_our_files_open_in_real_root(tmp_path, rows, write_rows, format, compression):
     path = write_rows(tmp_path / "a.root", rows, format=format, compression=compression)
     call = [ROOT_PYTHON, "-W", "ignore", "-c", _ROOT_READS, str(path)]
-    output = subprocess.run(call, check=True, capture_output=True, text=True, timeout=120).stdout
+    output = subprocess.run(call, check=True, capture_output=True, text=True, timeout=300).stdout
     count, *sums = json.loads(output.split("RESULT", 1)[1])
     assert count == 24
     wanted = [

@@ -121,7 +121,7 @@ except DiskError as error:
 def test_a_full_disk_is_a_disk_error_and_leaves_nothing(tmp_path, format, overlapped, repeats):
     path = tmp_path / "a.root"
     argv = [sys.executable, "-B", "-c", _FULL_DISK, path, "tree", format, overlapped, repeats]
-    run = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(argv, capture_output=True, text=True, timeout=300)
     assert run.returncode == 1
     assert run.stderr.splitlines()[-1].startswith(f"3 cannot write '{path}'")
     assert list(tmp_path.iterdir()) == []

@@ -286,12 +286,14 @@ def test_live_reader_never_sees_a_half_written_or_reordered_record(tmp_path):
     try:
         while not (attempt_dir(tmp_path, 1) / "rank0000.status").exists():
             time.sleep(0.01)
-        reader, position, seen = RunReader(tmp_path), None, []
-        deadline = time.monotonic() + 3.0
-        while time.monotonic() < deadline:
+        reader, position, seen, looks = RunReader(tmp_path), None, [], 0
+        deadline = time.monotonic() + 120.0
+        while len(seen) < 3000 or looks < 50:
+            assert time.monotonic() < deadline
             records, position = reader.follow(position)
             seen += [record for record in records if record.tag != "attempt"]
             assert reader.status().damaged == 0
+            looks += 1
     finally:
         child.kill()
         child.wait()
@@ -438,9 +440,9 @@ def test_a_million_steps_stay_within_the_budget_and_recent_ones_are_whole(tmp_pa
     assert np.isin(np.arange(77, 1_000_000, 200_000), steps).all()
     gaps = [np.diff(steps[(steps > low) & (steps < low + 100_000)]).mean() for low in (0, 450_000, 900_000)]
     assert gaps[0] > gaps[1] > gaps[2]
-    began = time.perf_counter()
+    began = time.process_time()
     assert RunReader(tmp_path).status().step == 1_000_000
-    assert time.perf_counter() - began < 1.0
+    assert time.process_time() - began < 1.0
 
 
 def test_budget_is_kept_over_attempts_too(tmp_path):

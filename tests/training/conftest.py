@@ -89,7 +89,7 @@ Spawn = Callable[..., list[subprocess.CompletedProcess[str]]]
 def run_ranks() -> Spawn:
     """Run a program as several ranks of one job, as torchrun would, and return how each ended."""
 
-    def run(world_size: int, *argv: object, timeout_s: float = 120.0) -> list[subprocess.CompletedProcess[str]]:
+    def run(world_size: int, *argv: object, timeout_s: float = 400.0) -> list[subprocess.CompletedProcess[str]]:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]

@@ -68,7 +68,7 @@ def test_signals_for_stacks_and_checkpoints_end_a_process_without_the_guard(tmp_
     guarded = -signal.SIGINT if name == "SIGUSR1" else 0  # that one interrupts, as Ctrl-C does
     for way, expected in (("guarded", guarded), ("bare", -getattr(signal, name))):
         command = [sys.executable, "-c", SIGNALS, name, way, str(tmp_path / "stacks")]
-        assert subprocess.run(command, check=False, timeout=120).returncode == expected
+        assert subprocess.run(command, check=False, timeout=300).returncode == expected
 
 
 def test_validation_that_is_not_finite_is_never_the_best(tiny_config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,22 +151,23 @@ def test_stopped_rank_is_named_and_killed_it_ends_the_job(uneven: Path) -> None:
     wait_for(last.exists, process)
     ranks = psutil.Process(process.pid).children(recursive=True)
     victim = next(p for p in ranks if p.environ().get("RANK") == "1" and p.ppid() == process.pid)
-    began = time.monotonic()
+    until = time.monotonic() + 200.0
     victim.suspend()
     assert process.stderr is not None
     words = f"process {victim.pid} (rank 1) is stopped: a signal or a debugger holds it; kill -CONT {victim.pid}"
-    while words not in process.stderr.readline():
-        assert time.monotonic() - began < 30.0
+    while words not in (line := process.stderr.readline()):
+        assert line
+        assert time.monotonic() < until
     began = time.monotonic()
     victim.kill()
     code, document, err = ended(process)
-    assert time.monotonic() - began < 30.0
+    assert time.monotonic() - began < 200.0  # a collective waits for 600 s
     (finding,) = document["findings"]
     assert re.search(rf"rank 1 of 2 on {socket.gethostname()}, in \w+ after step \d+", finding["where"])
     assert (code, finding["code"]) == (3, "XT-RANK-DIED"), err
     assert f"rank 1 (pid {victim.pid}) was killed by signal 9 (SIGKILL)" in finding["problem"]
     assert "--resume auto" in finding["fix"]
-    assert psutil.wait_procs(ranks, timeout=5)[1] == []
+    assert psutil.wait_procs(ranks, timeout=120)[1] == []
     store.load(last)
 
 
@@ -187,7 +188,7 @@ def test_signal_to_the_launcher_saves_once_and_ends_every_rank(uneven: Path) -> 
     process.send_signal(signal.SIGUSR1)
     code, document, err = ended(process)
     assert (code, document["result"]["status"]) == (130, "interrupted"), err
-    assert psutil.wait_procs(ranks, timeout=5)[1] == []
+    assert psutil.wait_procs(ranks, timeout=120)[1] == []
     progress = store.load(run_dir / store.LAST_NAME).meta["progress"]
     events = list(RunReader(run_dir).events())
     assert [e.step for e in events if e.kind == "checkpoint"][-1] == progress["step"] == document["result"]["steps"]

@@ -265,10 +265,14 @@ def test_page_is_read_while_it_is_written_and_heartbeats_go_on_beside_a_blocked_
         page.phase("forward")
         page[Word.STEP] = 7
         time.sleep(0.3)
+        until = time.monotonic() + 60
+        while page[Word.HEARTBEAT_NS] < page[Word.PHASE_SINCE_NS] + 200_000_000:
+            assert time.monotonic() < until
+            time.sleep(0.01)
         view = read_page(path, boot_id())
     assert (view.phase, view.step, view.same_boot) == ("forward", 7, True)
     assert view.phase_age_s >= 0.3
-    assert view.heartbeat_age_s < 0.2
+    assert view.heartbeat_age_s <= view.phase_age_s - 0.2
     assert view.rss_bytes > 10_000_000
     page.close()
     page.phase("done")
@@ -293,7 +297,7 @@ def test_heartbeat_goes_on_where_no_descriptor_is_free(tmp_path, monkeypatch):
     page = StatusPage(tmp_path / "page")
     with Heartbeat(page, torch.device("cpu"), interval_s=0.02):
         first = page[Word.HEARTBEAT_NS]
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while page[Word.HEARTBEAT_NS] == first:
             assert time.monotonic() < until
             time.sleep(0.01)
@@ -321,12 +325,12 @@ def test_slot_of_a_reader_that_hangs_names_file_and_entries(tmp_path, loader):
     class Hanging:
         def read_piece(self, piece, window, row):
             begun.set()
-            go_on.wait(10)
+            go_on.wait(120)
 
     reads = WatchedReads(Hanging(), SlotRange(tmp_path / "slots", 0, 2, 0))
     thread = threading.Thread(target=reads, args=(pieces[0], None, 0))
     thread.start()
-    begun.wait(10)
+    assert begun.wait(120)
     time.sleep(0.05)
     slot = read_slots(tmp_path / "slots")[0]
     go_on.set()
@@ -357,7 +361,7 @@ def test_queue_is_as_deep_as_windows_wait_and_empty_where_reading_is_slower(load
         assert events.queue_depth == -1
         depths = []
         for _ in events.epoch(1):
-            until = time.monotonic() + 20.0 * (not depths)  # processes on a busy machine take their time to begin
+            until = time.monotonic() + 120.0 * (not depths)  # processes on a busy machine take their time to begin
             time.sleep(0.2)  # time enough to read all that may be read ahead
             while events.queue_depth < 1 and time.monotonic() < until:
                 time.sleep(0.05)
@@ -373,7 +377,7 @@ def test_queue_is_as_deep_as_windows_wait_and_empty_where_reading_is_slower(load
 
 def _late(read):
     def late(*arguments):
-        time.sleep(0.1)
+        time.sleep(0.3)
         return read(*arguments)
 
     return late
