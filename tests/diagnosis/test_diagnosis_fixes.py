@@ -8,6 +8,7 @@ import json
 import math
 import re
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ import yaml
 from xectool.cli.app import app
 from xectool.config.load import load_config
 from xectool.config.order_keys import ORDER_KEYS
+from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Diagnosis
 from xectool.diagnosis.evidence import Evidence, gather
 from xectool.diagnosis.files import CheckpointFile
@@ -336,6 +338,34 @@ def test_counts_that_are_wrong_lead_to_settings_that_change_something(
     place = write_run(course(epochs={2: count}))
     (place / "config.yaml").write_text(f"data: {{{config}}}\n")
     assert line in diagnose(gather(place)).causes[0].fix
+
+
+@pytest.mark.parametrize(
+    ("name", "saved", "expected"),
+    [
+        ("run", False, ["--run-name", "run-recovered", "--set", "training.lr=0.1", "--set", "checkpoint.save_dir={}"]),
+        (
+            "my run",
+            False,
+            ["--run-name", "my_run-recovered", "--set", "training.lr=0.1", "--set", "checkpoint.save_dir={}"],
+        ),
+        ("run", True, ["--resume", "{}/run", "--set", "checkpoint.save_dir={}"]),
+        ("other", True, ["--resume", "{}/other", "--set", "checkpoint.save_dir={}", "--set", "mlflow.run_name=other"]),
+        ("my run", True, ["--resume", "{}/my run", "--set", "checkpoint.save_dir={}", "--set", "mlflow.run_name=null"]),
+    ],
+)
+def test_a_run_that_was_moved_goes_on_where_it_lies(
+    course: Any, write_run: Write, tmp_path: Path, name: str, saved: bool, expected: list[str]
+) -> None:
+    place = Path(shutil.copytree(write_run(course(end="failed")), tmp_path / "new" / name))
+    (place / "config.yaml").write_text("checkpoint: {save_dir: /gone/runs}\nmlflow: {run_name: run}\n")
+    if saved:
+        (place / "checkpoint_last.pt").write_bytes(b"x")
+    found = gather(place)
+    line = fixes.resume(found) if saved else fixes.continue_from_best(found, "training.lr=0.1")
+    assert shlex.split(line)[3:] == [word.format(tmp_path / "new") for word in expected]
+    (place / "config.yaml").write_text(f"checkpoint: {{save_dir: {tmp_path}/new}}\nmlflow: {{run_name: {name}}}\n")
+    assert "checkpoint.save_dir" not in fixes.resume(gather(place))
 
 
 def test_a_record_without_its_steps_is_not_called_healthy(course: Any, write_run: Write) -> None:

@@ -13,6 +13,7 @@ from xectool.config.serialize import inline_yaml
 from xectool.diagnosis.evidence import MAX_EVENTS_PER_KIND, Evidence
 from xectool.diagnosis.files import CONFIG_FILE
 from xectool.diagnosis.incidents import number
+from xectool.diagnosis.run_place import beside, inside, plain_name
 
 LR_DIVISOR: Final = 10.0  # F033: training.lr: OLD/10
 RECOVERY_CLIP: Final = 0.5  # F042
@@ -167,8 +168,8 @@ def config_path(evidence: Evidence) -> str:
 
 def run_name(evidence: Evidence, suffix: str = "") -> str:
     """Return a name for a run that goes on from this one; without a suffix its own."""
-    own = evidence.run_dir.resolve().name
-    return shlex.quote(f"{own[:100]}-{suffix}" if suffix else own)
+    name = plain_name(evidence.run_dir)
+    return f"{name}-{suffix}" if suffix else name
 
 
 def events_named(events: Sequence[tuple[int, ...]], most: int = 3) -> str:
@@ -182,6 +183,9 @@ def events_named(events: Sequence[tuple[int, ...]], most: int = 3) -> str:
 
 
 def _train(evidence: Evidence, options: str, settings: Sequence[str]) -> str:
+    place = (beside if "--run-name" in options else inside)(evidence.run_dir, evidence.config)
+    if not any(item.startswith("checkpoint.save_dir=") for item in settings):
+        settings = (*settings, *place)
     return " ".join([f"xectool train {config_path(evidence)} {options}", *(f"--set {item}" for item in settings)])
 
 

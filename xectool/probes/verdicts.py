@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from xectool.data.batch import EventBatch
+from xectool.diagnosis.files import CONFIG_FILE, tolerant_yaml
+from xectool.diagnosis.run_place import beside, inside, plain_name
 from xectool.probes.culprit import INPUT, WEIGHTS, Culprit
 from xectool.probes.locate import Place
 from xectool.probes.nan_search import NanSearch
@@ -35,18 +38,23 @@ class Training:
 
     def resumed(self) -> str:
         """Return the line that goes on from the newest sound checkpoint."""
-        return self._line(["--resume", "auto" if self.run is None else str(self.run)])
+        return self._line(["--resume", "auto" if self.run is None else str(self.run)], self._place(inside))
 
     def again(self, name: str, setting: str) -> str:
         """Return the line that starts anew with another setting, a run under another name."""
-        named = [] if self.run is None else ["--run-name", f"{self.run.resolve().name[:100]}-{name}"]
-        return self._line([*named, "--set", setting])
+        named = [] if self.run is None else ["--run-name", f"{plain_name(self.run)}-{name}"]
+        return self._line([*named, "--set", setting], self._place(beside))
 
-    def _line(self, options: list[str]) -> str:
+    def _place(self, settings: Callable[[Path, Mapping[str, Any]], tuple[str, ...]]) -> str:
+        """Return the options that bring a line to where the run lies."""
+        found = () if self.run is None else settings(self.run, tolerant_yaml(self.run / CONFIG_FILE))
+        return "".join(f" --set {item}" for item in found)
+
+    def _line(self, options: list[str], place: str) -> str:
         if self.config is None:  # to be added to the command that only the user knows
             return shlex.join(options)
         before = [word for setting in self.overrides for word in ("--set", setting)]
-        return shlex.join(["xectool", "train", str(self.config), *before, *options])
+        return shlex.join(["xectool", "train", str(self.config), *before, *options]) + place
 
 
 @dataclass(frozen=True)
