@@ -238,6 +238,14 @@ def test_every_key_has_the_effect_it_really_has(
     assert {item.effect for item in found if item.key != key} == {"same"}
 
 
+def test_a_width_written_out_is_no_difference(families: dict[str, Path]) -> None:
+    saved = store.load(families["regressor"])
+    width = 4 * saved.config["model"]["encoder_dim"]
+    assert saved.config["model"]["dim_feedforward"] is None
+    current = KINDS["regressor"].model_validate(_merged(saved.config, {"model": {"dim_feedforward": width}}))
+    assert {item.effect for item in resume_contract(saved.config, current, saved.meta)} == {"same"}
+
+
 WEIGHTY = [case for case in CONTRACT if case[2] != "harmless" and case[1].startswith(("model.", "tasks.", "norm"))]
 
 

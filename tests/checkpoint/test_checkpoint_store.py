@@ -125,6 +125,14 @@ def test_newer_format_asks_for_an_upgrade(tmp_path: Path) -> None:
         store.load(tmp_path / "a.pt")
 
 
+@pytest.mark.parametrize("name", ["version", "digest", "meta", "model", "ema", "training"])
+def test_a_damaged_name_of_a_section_is_damage(name: str, tmp_path: Path) -> None:
+    payload = format.pack(example())
+    torch.save({key if key != name else "Model": value for key, value in payload.items()}, tmp_path / "a.pt")
+    with pytest.raises(CheckpointError, match="the checkpoint is damaged"):
+        store.load(tmp_path / "a.pt")
+
+
 def test_ema_is_preferred_and_its_absence_is_said() -> None:
     averaged = {"w": torch.ones(1)}
     checkpoint = Checkpoint({"kind": "regressor", "config": {}}, {"w": torch.zeros(1)}, averaged)

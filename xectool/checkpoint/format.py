@@ -115,15 +115,15 @@ def unpack(payload: Mapping[str, Plain], where: str) -> Checkpoint:
         CheckpointError: The version is newer than this program, or the content does not match its digest.
     """
     version = payload.get("version")
-    if not isinstance(version, int) or version > FORMAT_VERSION:
+    if isinstance(version, int) and version > FORMAT_VERSION:
         raise CheckpointError(
             f"checkpoint format version {version} is newer than this xectool understands ({FORMAT_VERSION})",
             where=where,
             fix="pip install --upgrade xectool",
             code="XT-CKPT-VERSION",
         )
-    content = {name: payload[name] for name in ("meta", "model", "ema", "training")}
-    if digest(content) != payload.get("digest"):
+    content: dict[str, Any] = {name: payload.get(name) for name in ("meta", "model", "ema", "training")}
+    if not isinstance(version, int) or digest(content) != payload.get("digest"):
         raise CheckpointError(
             "the checkpoint is damaged: its content does not match the digest stored with it",
             where=where,

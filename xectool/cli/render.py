@@ -188,7 +188,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     from rich.markup import escape
     from rich.table import Table
 
-    drawn = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    drawn = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
     for column in columns:
         drawn.add_column(escape(column), overflow="fold")
     for row in rows:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,11 +12,11 @@ from xectool.cli.options import JsonOption
 from xectool.cli.render import Output, table
 
 if TYPE_CHECKING:
-    from xectool.engine.runs import RunDifference, RunRow, RunsCompared
+    from xectool.engine.runs import RunDifference, RunRow
 
 app = typer.Typer(help="List runs, compare them, or bring MLflow up to date.", invoke_without_command=True)
 
-COLUMNS = ("run", "status", "epochs", "steps", "val/loss", "at epoch", "started")
+COLUMNS = ("run", "status", "epochs", "steps", "val/loss", "best", "started")
 
 
 @app.callback()
@@ -32,7 +34,10 @@ def list_runs(
     from xectool import engine
 
     result = engine.runs.list_runs(root, tracking_uri)
-    rows = [[run.name, run.status, run.epochs, run.steps, *_best(run), run.started[:16]] for run in result.runs]
+    rows = [
+        [run.name, run.status, run.epochs, run.steps, *_best(run), run.started[:16].replace("T", " ")]
+        for run in result.runs
+    ]
     title = f"{len(rows)} run{'' if len(rows) == 1 else 's'} in {result.root}"
     Output("runs", json).result(result, human=lambda screen: screen.print(table(title, COLUMNS, rows)))
 
@@ -53,9 +58,12 @@ def compare(
     result = engine.runs.compare(first, second, *(others or ()), tracking_uri=tracking_uri)
     title = "metrics of the best epoch" + (f", errors from {result.events} events" if result.events else "")
     keys = [[item.key, *map(_shown, item.values)] for item in result.config]
+    names = _names(result.runs)
+    changes = [f"{name} minus first" for name in names[1:]] if result.events else []
+    differing = "1 key differs" if len(keys) == 1 else f"{len(keys)} keys differ"
     drawings = [
-        table(f"{len(result.config)} keys differ", ["key", *result.runs], keys),
-        table(title, ["metric", *result.runs, *_change_titles(result)], [_metric_row(m) for m in result.metrics]),
+        table(differing, ["key", *names], keys),
+        table(title, ["metric", *names, *changes], [_metric_row(metric) for metric in result.metrics]),
     ]
     Output("runs", json).result(result, human=lambda screen: screen.print(*drawings))
 
@@ -80,8 +88,10 @@ def _best(run: RunRow) -> tuple[object, object]:
     return (run.best, run.best_epoch) if run.best_epoch else ("-", "-")
 
 
-def _change_titles(result: RunsCompared) -> list[str]:
-    return [f"{name} minus first" for name in result.runs[1:]] if result.events else []
+def _names(runs: Sequence[str]) -> Sequence[str]:
+    """Return the names of run directories, or the paths where two have the same name."""
+    names = [Path(run).name for run in runs]
+    return names if len(set(names)) == len(names) else runs
 
 
 def _metric_row(metric: RunDifference) -> list[object]:

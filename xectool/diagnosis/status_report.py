@@ -173,6 +173,9 @@ def last_steps(reader: RunReader) -> tuple[Array, Array]:
     return waits, seconds
 
 
+_GONE = {"idle": "ended"}  # nothing was left undone
+
+
 def _worker(slot: SlotView, files: tuple[str, ...]) -> WorkerLine:
     alive = start_ticks(slot.pid) == slot.pid_start
     known = 0 <= slot.file_index < len(files) and slot.loader == "training"
@@ -180,7 +183,7 @@ def _worker(slot: SlotView, files: tuple[str, ...]) -> WorkerLine:
     return WorkerLine(
         loader=slot.loader,
         pid=slot.pid,
-        state=slot.state if alive or slot.state == "exit" else f"gone while {slot.state}",
+        state=slot.state if alive or slot.state == "exit" else _GONE.get(slot.state, f"gone while {slot.state}"),
         age_s=slot.age_s,
         file=(files[slot.file_index] if known else f"file {slot.file_index}") if reading else "",
         entries=f"{slot.entry_start}:{slot.entry_stop}" if reading else "",

@@ -24,6 +24,7 @@ SAME: Final = "same"
 HARMLESS: Final = "harmless"
 SILENT: Final = "changes outputs silently"
 NO_FIT: Final = "does not fit"
+_INNER_WIDTH: Final = "model.dim_feedforward"  # the older system's checkpoints hold it as a number
 _SHAPING: Final = ("model.", "tasks.", "training.auto_channel_weight")
 _NEW_BEST: Final = "validation losses before and after do not compare; the best is found anew"
 _NOTES: Final = {
@@ -115,12 +116,20 @@ def resume_contract(saved: Mapping[str, Any], current: RunConfig, meta: Mapping[
         meta: Facts of the checkpoint, for its place in the epoch.
     """
     before, now = dotted_values(saved), dotted_values(current.to_dict())
+    before, now = _written_out(before, now), _written_out(now, before)
     judge = _Judge(saved, current, meta)
     is_ours = "training" in saved  # the older system stores less, and what it does not store differs from nothing
     keys = [*before, *(key for key in now if key not in before and key.split(".")[0] in saved and is_ours)]
     found = [judge.effect(key, before.get(key), now.get(key)) for key in keys]
     order = (NO_FIT, SILENT, HARMLESS, SAME)
     return tuple(sorted(found, key=lambda item: order.index(item.effect)))
+
+
+def _written_out(values: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys with the width that null stands for, where the other side holds it as a number."""
+    if values.get(_INNER_WIDTH, 0) is None and other.get(_INNER_WIDTH) and "model.encoder_dim" in values:
+        return values | {_INNER_WIDTH: 4 * values["model.encoder_dim"]}
+    return values
 
 
 class _Judge:
