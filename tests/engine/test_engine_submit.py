@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from xectool import engine
 from xectool.engine import JobRequest
 from xectool.engine.slurm_job import NODE_DIRECTORIES, TrainingJob
 from xectool.engine.submitting import training_job
-from xectool.errors import ConfigError, UsageError, WorldError
+from xectool.errors import ConfigError, UsageError, WorldError, XecError
 
 GOLDEN = Path(__file__).parent / "golden"
 ONE = JobRequest(partition="a100-daily", time="12:00:00", gpus=4, mem="240G", requeue=True)
@@ -116,6 +118,25 @@ def test_without_slurm_the_rehearsal_is_offered(config: Path, monkeypatch: pytes
     with pytest.raises(UsageError, match=r"--partition a100-daily .*--dry-run") as caught:
         engine.submit(config, ONE, overrides=["training.device=auto"])
     assert caught.value.code == "XT-SUBMIT-SLURM"
+
+
+def test_name_and_resume_are_refused_as_the_training_would_after_the_queue(config: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    (runs / "old").mkdir(parents=True)
+    (runs / "old" / "config.yaml").touch()
+    with_runs = ["training.device=auto", f"checkpoint.save_dir={runs}"]
+    submit = partial(engine.submit, overrides=with_runs, dry_run=True)
+    for name, resume, says in (("old", None, "exists already"), ("../x", None, "cannot be the name")):
+        with pytest.raises(XecError, match=says):
+            submit(config, ONE, run_name=name, resume=resume)
+    with pytest.raises(XecError, match="no checkpoint"):
+        submit(config, ONE, resume=str(runs / "old"))
+    found = submit(config, ONE, run_name="old", resume="auto")
+    assert "--run-name old" in found.command
+    assert found.command.endswith("--resume auto")
+    odd = tmp_path / 'it\'s a "run".yaml'
+    odd.write_text(config.read_text())
+    assert re.fullmatch(r"it_s_a_run_-[0-9-]+", submit(odd, ONE).run_name)
 
 
 def _sbatch(directory: Path, body: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import time
@@ -22,6 +23,7 @@ from xectool.engine.slurm_script import JobRequest, executor
 from xectool.errors import UsageError, WorldError
 from xectool.findings import Finding, Report, Severity
 from xectool.rules import run_rules
+from xectool.training.run_dir import choose_place, plain_name
 
 _UNLIMITED = 1 << 60
 
@@ -67,15 +69,17 @@ def submit(
         request: What is asked of SLURM.
         overrides: ``key=value`` settings that go before the file's.
         resume: ``auto``, a checkpoint or a run; a job that was queued again always goes on by itself.
-        run_name: Name of the run; by default the configuration's, or the name of its file and the time.
+        run_name: Name of the run; by default the configuration's, that of the run it goes on with, or the name of its
+            file and the time.
         dry_run: Return the script without submitting it.
 
     Raises:
         XecError: Anything the user can act on.
     """
     request.require_sound()
-    loaded = _checked(config, request, overrides)
-    name = run_name or loaded.config.mlflow.run_name or f"{Path(config).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    named = [f"mlflow.run_name={json.dumps(run_name)}"] if run_name else []
+    loaded = _checked(config, request, [*overrides, *named], resume)
+    name = _run_name(config, loaded.config, resume)
     job = training_job(config, request, overrides, resume=resume, run_name=name)
     folder = Path(loaded.config.checkpoint.save_dir).expanduser().absolute() / "slurm" / name
     if not dry_run and not shutil.which("sbatch"):
@@ -130,14 +134,26 @@ def training_job(
     )
 
 
-def _checked(config: str | Path, request: JobRequest, overrides: Sequence[str]) -> LoadedConfig:
+def _run_name(config: str | Path, settings: RunConfig, resume: str | None) -> str:
+    """Return the name of the run, under which a requeued job finds it again.
+
+    Raises:
+        UsageError, CheckpointError: The training would refuse the name, or what it is to go on from.
+    """
+    place = choose_place(settings, resume)
+    new = plain_name(f"{Path(config).stem}-{time.strftime('%Y%m%d-%H%M%S')}")
+    return settings.mlflow.run_name or (place.directory.name if place.checkpoint is not None else new)
+
+
+def _checked(config: str | Path, request: JobRequest, overrides: Sequence[str], resume: str | None) -> LoadedConfig:
     """Return the configuration, checked against the node that is asked for instead of this machine."""
     node = _node(request)
     ranks = [f"distributed.num_gpus={request.ranks_per_node}"]
     loaded = load_config(config, [*overrides, *ranks], node)
     per_rank = replace(node, memory_bytes=node.memory_bytes // request.ranks_per_node)
     capacity = run_rules(CAPACITY_RULES, Situation(loaded.config, per_rank)).report
-    return loaded.require(path_rules(loaded.config).merged(_of_the_job(capacity, request)))
+    paths = path_rules(loaded.config, resuming=resume is not None)
+    return loaded.require(paths.merged(_of_the_job(capacity, request)))
 
 
 def _node(request: JobRequest) -> Platform:

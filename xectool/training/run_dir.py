@@ -52,7 +52,7 @@ def choose_place(config: RunConfig, resume: str | None) -> RunPlace:
         raise UsageError(
             f"'{name}' cannot be the name of a run: letters, digits, '.', '_', '+' and '-' only",
             where="--run-name or mlflow.run_name",
-            fix=f"--run-name {re.sub(r'[^A-Za-z0-9._+-]+', '_', name).strip('._+-') or 'run1'}",
+            fix=f"--run-name {plain_name(name)}",
         )
     root = Path(config.checkpoint.save_dir).expanduser()
     if resume and resume != AUTO:
@@ -62,6 +62,11 @@ def choose_place(config: RunConfig, resume: str | None) -> RunPlace:
     if resume == AUTO:
         return _resume_newest(directory)
     return RunPlace(directory)
+
+
+def plain_name(text: str) -> str:
+    """Return the nearest to a text that can be the name of a run."""
+    return re.sub(r"[^A-Za-z0-9._+-]+", "_", text).strip("._+-")[:64] or "run1"
 
 
 def _resume_newest(directory: Path) -> RunPlace:
