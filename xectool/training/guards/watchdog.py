@@ -22,6 +22,7 @@ from xectool.training.guards.phase_limits import NO_DEADLINES, RANK0_PHASE, Dead
 
 LOOK_EVERY_S: Final = 5.0
 STARTUP_EVERY_S: Final = 0.5
+OVERSLEPT_S: Final = 5.0
 CHILD_WAIT_S: Final = 0.02
 CHILD_LOOKS: Final = 25  # a process in an uninterruptible read answers never, any other at once
 Say = Callable[..., None]
@@ -133,8 +134,11 @@ class Watchdog:
             self.startup[name] = self.startup.get(name, 0.0) + spent / 1e9
 
     def _run(self) -> None:
-        started = False
+        started, looked = False, time.monotonic()
         while not self._stop.wait(self._every_s if started else min(self._every_s, STARTUP_EVERY_S)):
+            before, looked = looked, time.monotonic()
+            if looked - before > self._every_s + OVERSLEPT_S:
+                continue  # the whole machine stood still, or this process was stopped: it has only to wake up
             stall = self.look(time.monotonic_ns())
             if stall is not None:
                 self._report(stall)
