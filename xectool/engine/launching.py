@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import shutil
 import socket
 import sys
@@ -26,6 +27,8 @@ from xectool.engine.rank_verdict import Ending, verdict_of
 from xectool.engine.rank_watch import RankWatch
 from xectool.engine.train_result import TrainResult
 from xectool.errors import UsageError, XecError
+from xectool.runlog.process import oom_kills
+from xectool.training.run_dir import AUTO
 
 GRACE_S: Final = 12  # of ranks that are left after one has died; gloo tells them at once, NCCL may not
 
@@ -69,7 +72,7 @@ def train_ranks(config: str | Path, nproc: int, arguments: Sequence[str] = ()) -
     number = f"distributed.num_gpus={nproc}"
     overrides = [value for name, value in pairwise(arguments) if name == "--set"]
     loaded = load_config(config, [*overrides, number])  # a wrong configuration is said once, not by every rank
-    directory = Path(tempfile.mkdtemp(prefix="xectool-ranks-"))
+    directory, oom_before = Path(tempfile.mkdtemp(prefix="xectool-ranks-")), oom_kills()
     command = ["-m", "xectool", "train", str(config), *arguments, "--set", number]
     with ExitStack() as stack:
         stack.enter_context(_environment(directory, nproc))
@@ -79,17 +82,27 @@ def train_ranks(config: str | Path, nproc: int, arguments: Sequence[str] = ()) -
         watch = stack.enter_context(RankWatch(loaded.config.guards.hang_s))
         failures = _launch(_settings(nproc, directory), command)
         places = {rank: watch.place(rank) for rank in range(nproc)}
-        ending = Ending(
-            nproc, directory, failures, frozenset(survivors.ended), signals.interrupted, places, watch.verdict
-        )
+        ended, killed = frozenset(survivors.ended), oom_kills() - oom_before if oom_before >= 0 else -1
+        ending = Ending(nproc, directory, failures, ended, signals.interrupted, places, watch.verdict, killed)
     try:
-        result = verdict_of(ending, config)
+        result = verdict_of(ending, _again(config, nproc, arguments, watch.run))
     except XecError as error:
         if str(directory) not in error.where:  # else it names the log of the rank
             shutil.rmtree(directory, ignore_errors=True)
         raise
     shutil.rmtree(directory, ignore_errors=True)
     return result
+
+
+def _again(config: str | Path, nproc: int, arguments: Sequence[str], run: Path | None) -> str:
+    """Return the command that goes on with a job: from what it has saved, else as it was started."""
+    given, kept = dict(pairwise(arguments)).get("--resume", AUTO), list(arguments)
+    if "--resume" in kept:
+        at = kept.index("--resume")
+        del kept[at : at + 2]
+    saved = run is not None and any(run.glob("checkpoint_*.pt"))
+    resume = ["--resume", str(run) if saved else given]
+    return shlex.join(["xectool", "train", str(config), "--nproc", str(nproc), *kept, *resume])
 
 
 def _launch(settings: LaunchConfig, command: Sequence[str]) -> dict[int, ProcessFailure]:

@@ -12,9 +12,10 @@ from typing import Final
 
 import numpy as np
 
+from xectool.checkpoint import store
 from xectool.diagnosis.status_report import StatusReport, status_report
 from xectool.errors import UsageError, XecError
-from xectool.runlog.control import Request, ask
+from xectool.runlog.control import SILENT, Request, ask
 from xectool.runlog.reader import RunReader, RunStatus
 from xectool.runlog.records import ROUTINE_KINDS, EventRecord
 
@@ -63,6 +64,11 @@ def control(
         answer = ask(_socket(directory), request)
     except XecError as error:
         error.fix = error.fix.replace("RUN", shlex.quote(str(directory)))
+        if error.code == SILENT:  # the run cannot say it itself
+            last = directory / store.LAST_NAME
+            error.problem += (
+                f"; the last good checkpoint is {last}" if last.exists() else "; there is no checkpoint yet"
+            )
         raise
     return ControlResult(**answer)
 

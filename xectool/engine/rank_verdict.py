@@ -18,6 +18,12 @@ from xectool.training.rank_faults import VICTIM, raised_elsewhere
 
 VICTIMS: Final = (VICTIM, "XT-RANK-TIMEOUT")
 _TAIL_BYTES: Final = 2000
+# Of a rank that was killed, by how many processes the kernel has killed for lack of memory: not known, none, some.
+_HINTS: Final = {
+    -1: "; most likely the machine's memory ran out",
+    0: ", by somebody: the kernel has killed no process of this machine for lack of memory",
+    1: "; most likely the machine's memory ran out: the kernel has killed processes for lack of it meanwhile",
+}
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,7 @@ class Ending:
         interrupted: Whether a signal asked for the end.
         places: Host, phase and last step of each rank, as far as they are known.
         hang: Verdict on a rank that did not get on before, or empty.
+        oom_kills: Processes the kernel has killed for lack of memory since the job began, -1 where it does not say.
     """
 
     nproc: int
@@ -41,9 +48,10 @@ class Ending:
     interrupted: bool
     places: Mapping[int, str] = field(default_factory=dict)
     hang: str = ""
+    oom_kills: int = -1
 
 
-def verdict_of(ending: Ending, config: str | Path) -> TrainResult:
+def verdict_of(ending: Ending, again: str) -> TrainResult:
     """Return the result of the first rank.
 
     Raises:
@@ -57,7 +65,7 @@ def verdict_of(ending: Ending, config: str | Path) -> TrainResult:
         return result_of(outcomes[0])
     killed = _killed(ending)
     if killed is not None:
-        raise _death(*killed, ending, config)
+        raise _death(*killed, ending, again)
     own = {rank: outcome for rank, outcome in outcomes.items() if _is_cause(outcome)}
     if own:
         rank = min(own, key=lambda one: (_ended_at(ending, one), one))
@@ -67,7 +75,7 @@ def verdict_of(ending: Ending, config: str | Path) -> TrainResult:
         raised_elsewhere(facts)
     if ending.interrupted:
         raise KeyboardInterrupt
-    raise _unexplained(ending, outcomes, config)
+    raise _unexplained(ending, outcomes, again)
 
 
 def _killed(ending: Ending) -> tuple[int, ProcessFailure] | None:
@@ -94,19 +102,19 @@ def _is_cause(outcome: Mapping[str, Any]) -> bool:
     return "error" in outcome and outcome["error"]["code"] not in VICTIMS
 
 
-def _death(rank: int, failure: ProcessFailure, ending: Ending, config: str | Path) -> XecError:
+def _death(rank: int, failure: ProcessFailure, ending: Ending, again: str) -> XecError:
     number = -failure.exitcode
     name = signal.Signals(number).name if number in {item.value for item in signal.Signals} else f"signal {number}"
-    hint = "; most likely the machine's memory ran out" if number == signal.SIGKILL else ""
+    hint = _HINTS[min(ending.oom_kills, 1)] if number == signal.SIGKILL else ""
     return WorldError(
         f"rank {rank} (pid {failure.pid}) was killed by signal {number} ({name}){hint}; the other ranks were ended",
         where=f"rank {rank} of {ending.nproc}{ending.places.get(rank, '')}{_log(ending, rank)}",
-        fix=f"xectool train {config} --nproc {ending.nproc} --resume auto",
+        fix=again,
         code="XT-RANK-DIED",
     )
 
 
-def _unexplained(ending: Ending, outcomes: Mapping[int, Mapping[str, Any]], config: str | Path) -> XecError:
+def _unexplained(ending: Ending, outcomes: Mapping[int, Mapping[str, Any]], again: str) -> XecError:
     """Return what is known where no rank says what went wrong: a defect first, then whoever lost another rank."""
     silent = [rank for rank, failure in sorted(ending.failures.items()) if not outcomes[rank] and failure.exitcode > 0]
     if silent:
@@ -123,7 +131,7 @@ def _unexplained(ending: Ending, outcomes: Mapping[int, Mapping[str, Any]], conf
     return WorldError(
         f"rank {rank} (pid {failure.pid}) lost the others: {said}{before}",
         where=f"rank {rank} of {ending.nproc}{ending.places.get(rank, '')}{_log(ending, rank)}",
-        fix=f"xectool train {config} --nproc {ending.nproc} --resume auto",
+        fix=again,
         code=VICTIM,
     )
 

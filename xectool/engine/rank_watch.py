@@ -10,7 +10,7 @@ from typing import Final
 
 from xectool.diagnosis.hang.facts import run_of
 from xectool.engine.diagnose.hanging import hang
-from xectool.engine.launched_ranks import rank_processes
+from xectool.engine.launched_ranks import is_stopped, rank_processes
 from xectool.errors import XecError
 from xectool.runlog.reader import RunReader
 from xectool.runlog.status_page import PageView
@@ -31,12 +31,13 @@ class RankWatch:
 
     Attributes:
         verdict: The last one on a rank that did not get on, or empty.
+        run: Directory of the run, None until a rank has begun it.
     """
 
     def __init__(self, hang_s: float) -> None:
         self.verdict = ""
         self._hang_s = hang_s
-        self._run: Path | None = None
+        self.run: Path | None = None
         self._said: set[tuple[str, str]] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="xectool-rank-watch", daemon=True)
@@ -57,24 +58,30 @@ class RankWatch:
     def _watch(self) -> None:
         before: set[int] = set()
         while not self._stop.wait(_LOOK_EVERY_S):
-            self._run = self._run or next((run for process in rank_processes() if (run := run_of(process.pid))), None)
-            late = {page.rank for page in self._pages() if self._is_late(page)}
-            if late & before and self._run is not None:  # a job that was suspended as a whole has only to wake up
-                self._judge(self._run)
+            late = self._late()
+            if late & before:  # a job that was suspended as a whole has only to wake up
+                self._judge(min(late & before))
             before = late
+
+    def _late(self) -> set[int]:
+        """Return the processes that do not get on: by their pages, and those that are stopped before they have one."""
+        processes = rank_processes()
+        self.run = self.run or next((run for process in processes if (run := run_of(process.pid))), None)
+        late = {page.pid for page in self._pages() if self._is_late(page)}
+        return late | {process.pid for process in processes if is_stopped(process)}
 
     def _pages(self) -> list[PageView]:
         try:
-            return RunReader(self._run).live() if self._run is not None else []
+            return RunReader(self.run).live() if self.run is not None else []
         except XecError:  # its directory is gone
             return []
 
     def _is_late(self, page: PageView) -> bool:
         return page.phase != "done" and (page.heartbeat_age_s > _SILENT_S or page.phase_age_s > self._hang_s)
 
-    def _judge(self, run: Path) -> None:
+    def _judge(self, pid: int) -> None:
         try:
-            found = hang(run)
+            found = hang(self.run) if any(page.pid == pid for page in self._pages()) else hang(pid=pid)
         except XecError:  # the run has just ended
             return
         (finding,) = found.findings

@@ -26,6 +26,7 @@ from xectool.errors import UsageError, WorldError
 
 MAX_BYTES: Final = 4096
 CLIENT_S: Final = 5.0  # longest wait for the rest of a request
+SILENT: Final = "XT-CTL-SILENT"
 _TAG: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _OWN_TAG: Final = re.compile(r"best|last|epoch_.*", re.IGNORECASE)  # checkpoints that a run names itself
 _PATH_BYTES: Final = 107  # struct sockaddr_un of Linux, less the zero at its end
@@ -278,5 +279,5 @@ def _silent(path: Path, reason: str) -> WorldError:
         f"the run does not answer ({reason}): it has ended, is stopped, or hangs in code that holds the interpreter",
         where=str(path),
         fix="xectool diagnose hang RUN",
-        code="XT-CTL-SILENT",
+        code=SILENT,
     )
