@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,18 +12,21 @@ import numpy as np
 
 from xectool.diagnosis.files import CONFIG_FILE, setting, tolerant_yaml
 from xectool.diagnosis.hang import kernel
-from xectool.diagnosis.hang.kernel import ProcessView
-from xectool.diagnosis.hang.stacks import ProcessStacks, stacks_of
+from xectool.diagnosis.hang.kernel import HELD, ProcessView
+from xectool.diagnosis.hang.stacks import ProcessStacks, Target, stacks_of
 from xectool.diagnosis.hang.tracker import TrackerFacts, TrackerLook
 from xectool.diagnosis.status_report import file_names, last_steps
-from xectool.runlog.process import oom_kills
+from xectool.runlog.process import boot_id, oom_kills
 from xectool.runlog.reader import RunReader
-from xectool.runlog.status_page import PageView
-from xectool.runlog.storage import attempt_dir, attempts, slots_path
+from xectool.runlog.status_page import PageView, read_page
+from xectool.runlog.storage import attempt_dir, attempts, slots_path, status_path
 from xectool.runlog.worker_slots import SlotView, read_slots, stacks_path
 
 PATIENCE: Final = 4.0  # times the median step: then a phase lasts suspiciously long
 LEAST_S: Final = 5.0  # a busy machine stretches any phase of a short step
+HEARTBEAT_LATE_S: Final = 5.0  # it beats once a second
+BEAT_WAIT_S: Final = 3.0  # for a heartbeat that is late, from a machine that may just have been woken
+_BEAT_EVERY_S: Final = 0.2
 _PAGE: Final = re.compile(r"\s(/\S.*)/rec/a\d+/rank\d+\.(?:status|workers)$", re.MULTILINE)
 
 
@@ -119,23 +123,45 @@ def gather(run_dir: Path, native: bool = False) -> RunFacts:
     starts = {page.pid: page.pid_start for page in pages if page.same_boot}
     starts |= {slot.pid: slot.pid_start for rank in slots.values() for slot in rank if slot.state != "exit"}
     views = kernel.look(starts | dict.fromkeys(tracker.pids, 0))
+    until = time.monotonic() + BEAT_WAIT_S
+    pages = [_heard_of(page, directory, views.get(page.pid), until) for page in pages]
     files, usual_s = file_names(run_dir), _usual_s(reader)
     limit_s = float(setting(tolerant_yaml(run_dir / CONFIG_FILE), "guards.hang_s", 120.0))
-    ranks, workers = [], []
+    ranks, targets = [], []
     for page in pages:
         view = views.get(page.pid, ProcessView(page.pid, "gone"))
         dump = stacks_path(slots_path(directory, page.rank))
         readers = tuple(
             Reader(slot, views[slot.pid], _name(slot, files)) for slot in slots[page.rank] if slot.pid in views
         )
-        ranks.append(RankFacts(page, view, readers, stacks_of(page.pid, view.state, dump, native), usual_s, limit_s))
         loaders = sorted({item.slot.pid for item in readers} - {page.pid})
-        workers += [stacks_of(pid, views[pid].state, dump, native) for pid in loaders]
-    elsewhere = tuple(page.rank for page in everywhere if page not in pages)
+        targets += [Target(page.pid, view.state, dump), *(Target(pid, views[pid].state, dump) for pid in loaders)]
+        ranks.append((page, view, readers))
+    stacks = {found.pid: found for found in stacks_of(targets, native)}
+    known = tuple(RankFacts(page, view, readers, stacks[page.pid], usual_s, limit_s) for page, view, readers in ranks)
+    workers = tuple(found for pid, found in stacks.items() if all(page.pid != pid for page in pages))
+    here = {page.rank for page in pages}
+    elsewhere = tuple(page.rank for page in everywhere if page.rank not in here)
     return RunFacts(
-        run_dir, status.state, status.message, tuple(ranks), tuple(workers), _oom_kills(pages), elsewhere,
+        run_dir, status.state, status.message, known, workers, _oom_kills(pages), elsewhere,
         tracker.facts(views), files,
     )  # fmt: skip
+
+
+def _heard_of(page: PageView, directory: Path, view: ProcessView | None, until: float) -> PageView:
+    """Return a page as it is now; for one whose heartbeat is late another beat is waited for.
+
+    Where the whole machine stood still, so did heartbeats: what this process saw before it was woken says nothing.
+    """
+    found = page
+    while view is not None and view.is_alive:
+        now = read_page(status_path(directory, page.rank), boot_id())
+        found = now if now is not None and now.pid == page.pid else found
+        late = found.heartbeat_age_s > HEARTBEAT_LATE_S and found.phase != "done"
+        if not late or view.state in HELD or time.monotonic() > until:
+            break
+        time.sleep(_BEAT_EVERY_S)
+    return found
 
 
 def _oom_kills(pages: list[PageView]) -> int:

@@ -17,6 +17,8 @@ from xectool.runlog.process import start_ticks
 
 COMPILERS: Final = ("cc1plus", "cc1", "g++", "gcc", "clang", "ld", "nvcc", "cicc", "ptxas", "triton")
 BUSY: Final = 0.2  # processor seconds a second
+HELD: Final = ("stopped", "traced")  # by a signal or a debugger
+GONE: Final = ("gone", "zombie")
 _STATES: Final = {
     "R": "running", "S": "sleeping", "D": "uninterruptible", "T": "stopped", "t": "traced", "Z": "zombie", "I": "idle",
 }  # fmt: skip
@@ -33,6 +35,7 @@ class ProcessView:
         cpu_share: Processor seconds a second between the two looks, over its threads.
         read_bytes_per_s: Bytes read a second, through the page cache or not; its own look at /proc counts as well.
         written_bytes_per_s: Bytes written a second, in the same way.
+        delayed_share: Part of the time in which its main thread was ready to run and had no processor.
         compilers: Names of running compilers below it.
         command: Its command line, without passwords.
     """
@@ -43,6 +46,7 @@ class ProcessView:
     cpu_share: float = 0.0
     read_bytes_per_s: float = 0.0
     written_bytes_per_s: float = 0.0
+    delayed_share: float = 0.0
     compilers: tuple[str, ...] = ()
     command: str = ""
 
@@ -54,7 +58,18 @@ class ProcessView:
     @property
     def is_alive(self) -> bool:
         """Whether there is such a process."""
-        return self.state not in ("gone", "zombie")
+        return self.state not in GONE
+
+
+@dataclass(frozen=True)
+class _Counters:
+    """What the kernel has counted so far: of a process, and of the waits and turns of its main thread."""
+
+    cpu_s: float
+    read_bytes: int
+    written_bytes: int
+    delay_s: float
+    turns: int
 
 
 def look(starts: Mapping[int, int], over_s: float = 0.5) -> dict[int, ProcessView]:
@@ -72,25 +87,26 @@ def look(starts: Mapping[int, int], over_s: float = 0.5) -> dict[int, ProcessVie
 
 def descendants(pid: int) -> list[int]:
     """Return the processes below one, none where it is gone."""
-    with contextlib.suppress(psutil.Error):
+    with contextlib.suppress(psutil.Error, ValueError):  # a number that no process can have
         return [child.pid for child in psutil.Process(pid).children(recursive=True)]
     return []
 
 
-def _view(pid: int, start: int, before: tuple[float, int, int], began: float) -> ProcessView:
+def _view(pid: int, start: int, before: _Counters, began: float) -> ProcessView:
     found = start_ticks(pid)
     state = _state(pid)
     if not found or (start and found != start) or not state:
         return ProcessView(pid, "zombie" if state == "zombie" else "gone")
     seconds = max(time.monotonic() - began, 1e-6)
-    cpu_s, read_bytes, written_bytes = _counters(pid)
+    now = _counters(pid)
     return ProcessView(
         pid,
         state,
         _first_line(f"/proc/{pid}/wchan").removeprefix("0"),  # "0" where it runs
-        (cpu_s - before[0]) / seconds,
-        (read_bytes - before[1]) / seconds,
-        (written_bytes - before[2]) / seconds,
+        (now.cpu_s - before.cpu_s) / seconds,
+        (now.read_bytes - before.read_bytes) / seconds,
+        (now.written_bytes - before.written_bytes) / seconds,
+        _delayed_s(before, now, seconds) / seconds if state == "running" else 0.0,
         _compilers(pid),
         command_of(pid),
     )
@@ -102,16 +118,23 @@ def _state(pid: int) -> str:
     return _STATES.get(text.rpartition(")")[2].split()[0], "sleeping") if text else ""
 
 
-def _counters(pid: int) -> tuple[float, int, int]:
-    """Return processor seconds, bytes read and bytes written so far."""
+def _counters(pid: int) -> _Counters:
     fields = _first_line(f"/proc/{pid}/stat").rpartition(")")[2].split()
     cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if len(fields) > 12 else 0.0
+    found = [int(value) for value in _first_line(f"/proc/{pid}/schedstat").split()]
+    delay_ns, turns = found[1:3] if len(found) == 3 else (0, 0)
     try:
         lines = Path(f"/proc/{pid}/io").read_text().splitlines()
     except OSError:  # gone, or another user's
-        return cpu_s, 0, 0
+        return _Counters(cpu_s, 0, 0, delay_ns / 1e9, turns)
     counts = dict(line.split(": ") for line in lines)
-    return cpu_s, int(counts["rchar"]), int(counts["wchar"])
+    return _Counters(cpu_s, int(counts["rchar"]), int(counts["wchar"]), delay_ns / 1e9, turns)
+
+
+def _delayed_s(before: _Counters, now: _Counters, seconds: float) -> float:
+    """Return how long a main thread that is ready to run has waited; the kernel adds a wait up when it is over."""
+    had_no_turn = before.turns == now.turns > 0 and now.cpu_s == before.cpu_s
+    return seconds if had_no_turn else now.delay_s - before.delay_s
 
 
 def _compilers(pid: int) -> tuple[str, ...]:

@@ -14,14 +14,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from xectool.diagnosis.hang.kernel import GONE, HELD
+
 BUILT_IN_SIGNAL: Final = signal.SIGQUIT
 SPY_S: Final = 5.0
 DUMP_S: Final = 2.0
+SPIES: Final = 8  # at a time
 _POLL_S: Final = 0.05
 _THREAD: Final = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)(?: \[(.*?)\])? \(most recent call first\):")
 _FRAME: Final = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
@@ -77,32 +81,51 @@ class ProcessStacks:
         return self.threads[0] if self.threads else None
 
 
-def stacks_of(pid: int, state: str, dump_into: Path | None, native: bool = False) -> ProcessStacks:
-    """Return the stacks of one process.
+@dataclass(frozen=True)
+class Target:
+    """A process whose stacks are wanted.
 
-    Args:
+    Attributes:
         pid: Its number.
         state: Its state as `kernel.look` gives it.
         dump_into: File it appends its stacks to on SIGQUIT, where it is a process of a run.
+    """
+
+    pid: int
+    state: str
+    dump_into: Path | None = None
+
+
+def stacks_of(targets: Sequence[Target], native: bool = False) -> list[ProcessStacks]:
+    """Return the stacks of processes, in their order; those that py-spy waits for in vain are waited for together.
+
+    Args:
+        targets: The processes.
         native: Whether calls of compiled code are wanted as well.
     """
-    if state in ("gone", "zombie"):
-        return ProcessStacks(pid, "", (), "the process is gone")
-    found = _by_spy(pid, state, native)
-    if found.threads or dump_into is None:
+    with ThreadPoolExecutor(SPIES) as pool:
+        spied = list(pool.map(lambda target: _by_spy(target.pid, target.state, native), targets))
+    # one after the other: the processes of a rank write into one file
+    return [_or_by_itself(target, found) for target, found in zip(targets, spied, strict=True)]
+
+
+def _or_by_itself(target: Target, found: ProcessStacks) -> ProcessStacks:
+    if found.threads or target.dump_into is None or target.state in GONE:
         return found
-    if state in ("stopped", "traced"):
-        return replace(found, problem=f"{found.problem}; a {state} process cannot write its own")
-    own = _by_itself(pid, dump_into)
+    if target.state in HELD:
+        return replace(found, problem=f"{found.problem}; a {target.state} process cannot write its own")
+    own = _by_itself(target.pid, target.dump_into)
     return replace(own, problem="; ".join(text for text in (found.problem, own.problem) if text))
 
 
 def _by_spy(pid: int, state: str, native: bool) -> ProcessStacks:
+    if state in GONE:
+        return ProcessStacks(pid, "", (), "the process is gone")
     program = _spy()
     if program is None:
         return ProcessStacks(pid, "", (), "py-spy is not installed")
     plain = [program, "dump", "--json", "--pid", str(pid)]
-    blocking = [] if state in ("uninterruptible", "stopped", "traced") else [plain]
+    blocking = [] if state in ("uninterruptible", *HELD) else [plain]
     tries = [[*command, "--native"] for command in blocking if native] + [*blocking, [*plain, "--nonblocking"]]
     problem = ""
     for command in tries:

@@ -11,7 +11,7 @@ from typing import Final
 
 from xectool.diagnosis.files import TRACKER_SETTINGS, TRACKER_STATE, tolerant_json
 from xectool.diagnosis.hang.hang import Hang
-from xectool.diagnosis.hang.kernel import ProcessView
+from xectool.diagnosis.hang.kernel import HELD, ProcessView
 from xectool.runlog.file_locks import command_of, lock_holders
 
 _PROGRAM: Final = "xectool.training.tracking"
@@ -96,7 +96,7 @@ def tracker_trouble(tracker: TrackerFacts | None, run: str, going: str) -> Hang 
     if not tracker.view.is_alive:
         verdict = f"{going}; its tracker, process {pid}, is gone, and what it missed is mirrored at the end"
         return Hang("XT-HANG-TRACKER", verdict, (aside,), replay, bad=False, pid=pid)
-    if tracker.view.state in ("stopped", "traced"):
+    if tracker.view.state in HELD:
         verdict = f"{going}; its tracker, process {pid}, is {tracker.view.state}: a signal or a debugger holds it"
         return Hang("XT-HANG-TRACKER", verdict, (aside,), f"kill -CONT {pid}", pid=pid)
     if tracker.holder:

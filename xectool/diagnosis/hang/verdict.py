@@ -12,12 +12,13 @@ from shlex import quote
 from typing import Final
 
 from xectool.diagnosis.hang.collectives import all_inside, outside, waited_for
-from xectool.diagnosis.hang.facts import RankFacts, Reader, RunFacts
+from xectool.diagnosis.hang.facts import HEARTBEAT_LATE_S, RankFacts, Reader, RunFacts
 from xectool.diagnosis.hang.hang import Hang
+from xectool.diagnosis.hang.kernel import HELD
 from xectool.diagnosis.hang.tracker import tracker_trouble
 from xectool.diagnosis.hang.wording import in_file_system, kernel_line, quoted, stack_line
 
-HEARTBEAT_LATE_S: Final = 5.0  # it beats once a second
+STARVED: Final = 0.8  # part of the time in which a process is ready to run and has no processor
 READS_BYTES_PER_S: Final = 1e5  # the heartbeat's look at /proc is far below
 STARTING: Final = ("start", "data_open", "build")
 _LOCK: Final = re.compile(r"futex|sem_|mutex")
@@ -73,7 +74,7 @@ def _stopped(facts: RunFacts) -> Hang | None:
     views = [(rank.page.rank, "rank", rank.view) for rank in facts.ranks]
     views += [(r.page.rank, "loader process of rank", item.view) for r in facts.ranks for item in r.readers]
     for rank, role, view in views:
-        if view.state in ("stopped", "traced"):
+        if view.state in HELD:
             verdict = f"process {view.pid} ({role} {rank}) is {view.state}: a signal or a debugger holds it"
             why = ("everything else waits for it",)
             return Hang("XT-HANG-STOPPED", verdict, why, f"kill -CONT {view.pid}", rank=rank, pid=view.pid)
@@ -99,7 +100,7 @@ def is_late(rank: RankFacts) -> bool:
 def _why_it_stands(facts: RunFacts, rank: RankFacts) -> Hang:
     page = rank.page
     if page.heartbeat_age_s > HEARTBEAT_LATE_S and rank.view.state != "uninterruptible":
-        return _holds_interpreter(facts, rank)
+        return _starves(rank) or _holds_interpreter(facts, rank)
     by_phase: dict[str, Callable[[RunFacts, RankFacts], Hang | None]] = {
         "data_wait": _waits_for_data, "checkpoint": _saves, "compile": _compiles, **dict.fromkeys(STARTING, _starts),
     }  # fmt: skip
@@ -207,6 +208,16 @@ def _works(facts: RunFacts, rank: RankFacts) -> Hang | None:
     return Hang(
         "XT-HANG-SLOW", verdict, why, f"xectool diagnose modules {quoted(facts)}", bad, page.rank, rank.view.pid
     )
+
+
+def _starves(rank: RankFacts) -> Hang | None:
+    view, page = rank.view, rank.page
+    if view.delayed_share < STARVED:
+        return None
+    verdict = f"rank {page.rank} gets no processor: it is ready to run in {page.phase}, and others are served"
+    why = (kernel_line(view), f"its last heartbeat is {page.heartbeat_age_s:.0f} s old")
+    busiest = "ps -eo pid,pcpu,stat,args --sort=-pcpu | head"
+    return Hang("XT-HANG-SLOW", verdict, why, busiest, False, page.rank, page.pid)
 
 
 def _holds_interpreter(facts: RunFacts, rank: RankFacts) -> Hang:

@@ -12,7 +12,7 @@ from xectool.diagnosis.hang import kernel
 from xectool.diagnosis.hang.collectives import WAITING
 from xectool.diagnosis.hang.facts import RankFacts, Reader, RunFacts, gather, run_of
 from xectool.diagnosis.hang.hang import Hang
-from xectool.diagnosis.hang.stacks import ProcessStacks, stacks_of
+from xectool.diagnosis.hang.stacks import ProcessStacks, Target, stacks_of
 from xectool.diagnosis.hang.verdict import judge
 from xectool.engine.live import require_here
 from xectool.errors import UsageError
@@ -97,7 +97,7 @@ def hang(run_dir: Path | str | None = None, *, pid: int | None = None) -> HangRe
         UsageError: The run is on another machine.
     """
     facts, processes = _processes(run_dir, pid, native=False)
-    found = _judged(facts) if facts is not None else _of_process(processes[0])
+    found = _judged(facts) if facts is not None else _of_tree(processes)
     severity = Severity.ERROR if found.bad else Severity.INFO
     finding = Finding(
         found.code, severity, found.verdict, f"process {found.pid}" if found.pid else "", found.why, found.next
@@ -142,7 +142,7 @@ def _lines(facts: RunFacts) -> Iterator[ProcessLine]:
     if tracker is not None:
         waits = f"process {tracker.holder} has the database locked" if tracker.holder else tracker.status
         state = tracker.view.state
-        yield _line(0, "tracker", state, waits, stacks_of(tracker.pid, state, None))
+        yield _line(0, "tracker", state, waits, *stacks_of([Target(tracker.pid, state)]))
 
 
 def _waits(rank: RankFacts) -> str:
@@ -162,13 +162,13 @@ def _tree(pid: int, native: bool) -> tuple[ProcessLine, ...]:
     """Return the lines of a process of no run and of those below it."""
     views = kernel.look(dict.fromkeys([pid, *kernel.descendants(pid)], 0))
     if not views[pid].is_alive:
-        raise UsageError(
-            f"there is no process {pid}", where="--pid", fix="ps -ef | grep xectool   # names those there are"
-        )
-    lines = []
-    for number, view in views.items():
+        ended = f"process {pid} has ended, and its parent has not asked how"
+        problem = ended if views[pid].state == "zombie" else f"there is no process {pid}"
+        raise UsageError(problem, where="--pid", fix="ps -ef | grep xectool   # names those there are")
+    lines, stacks = [], stacks_of([Target(number, view.state) for number, view in views.items()], native)
+    for view, found in zip(views.values(), stacks, strict=True):
         waits = f"kernel: {view.waits_in}" if view.waits_in else f"{view.cpu_share:.0%} of a core"
-        lines.append(_line(-1, "process", view.state, waits, stacks_of(number, view.state, None, native)))
+        lines.append(_line(-1, "process", view.state, waits, found))
     return tuple(lines)
 
 
@@ -178,9 +178,14 @@ def _line(rank: int, role: str, state: str, waits: str, found: ProcessStacks) ->
     return ProcessLine(found.pid, rank, role, state, waits, main, found.source, threads, found.problem)
 
 
+def _of_tree(lines: tuple[ProcessLine, ...]) -> Hang:
+    """Return the verdict on a process of no run; those below it are what it waits for, such as ranks that start."""
+    return _of_process(next((line for line in lines if line.state in kernel.HELD), lines[0]))
+
+
 def _of_process(line: ProcessLine) -> Hang:
     why = (f"state {line.state}, {line.waiting_for}", *line.stack[:4])
-    if line.state in ("stopped", "traced"):
+    if line.state in kernel.HELD:
         return Hang(
             "XT-HANG-STOPPED", f"process {line.pid} is {line.state}", why, f"kill -CONT {line.pid}", pid=line.pid
         )

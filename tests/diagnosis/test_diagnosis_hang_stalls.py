@@ -1,0 +1,78 @@
+"""What looks like a hang and is none, or has no page yet: a machine that stalls, ranks that start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+from xectool import engine
+from xectool.diagnosis.hang import facts, kernel, verdict
+from xectool.errors import UsageError
+from xectool.runlog.status_page import Word
+from xectool.runlog.writer import RunWriter
+
+
+def test_a_heartbeat_that_comes_after_a_stall_of_the_machine_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = RunWriter(tmp_path / "run")
+
+    def stalls(wakes_after_s: float) -> str:
+        writer.status.phase("forward")
+        writer.status[Word.HEARTBEAT_NS] = time.monotonic_ns() - 60 * 10**9
+        beat = threading.Timer(wakes_after_s, lambda: writer.status.__setitem__(Word.HEARTBEAT_NS, time.monotonic_ns()))
+        beat.start()
+        code = engine.diagnose.hang(tmp_path / "run").findings[0].code
+        beat.cancel()
+        return code
+
+    assert stalls(0.0) == "XT-HANG-NONE"
+    assert stalls(0.8) == "XT-HANG-NONE"
+    monkeypatch.setattr(facts, "BEAT_WAIT_S", 0.0)  # without the wait, the moment of the look decides
+    assert stalls(60.0) != "XT-HANG-NONE"
+    writer.close()
+
+
+def test_a_stopped_rank_that_has_not_begun_is_named_by_its_launcher() -> None:
+    launcher = "import subprocess, sys; sys.exit(subprocess.run(['sleep', '60']).returncode)"
+    with subprocess.Popen([sys.executable, "-S", "-c", launcher]) as process:
+        while not (below := psutil.Process(process.pid).children()):
+            time.sleep(0.02)
+        assert not engine.diagnose.hang(pid=process.pid).bad
+        below[0].suspend()
+        found = engine.diagnose.hang(pid=process.pid)
+        assert (found.bad, found.findings[0].code) == (True, "XT-HANG-STOPPED")
+        assert found.next == f"kill -CONT {below[0].pid}"
+        below[0].kill()
+
+
+def test_a_process_that_gets_no_processor_is_told_from_one_that_sleeps() -> None:
+    core = min(os.sched_getaffinity(0))
+    spins, sleeps = "while True: pass", "import time; time.sleep(60)"
+    commands = [[sys.executable, "-S", "-c", code] for code in (spins, spins, sleeps)]
+    with ExitStack() as stack:
+        hog, starved, asleep = (stack.enter_context(subprocess.Popen(command)).pid for command in commands)
+        for pid in (hog, starved, asleep):
+            stack.callback(os.kill, pid, signal.SIGKILL)
+            os.sched_setaffinity(pid, {core})
+        os.sched_setscheduler(starved, os.SCHED_IDLE, os.sched_param(0))
+        shares = [max(kernel.look({pid: 0})[pid].delayed_share for _ in range(2)) for pid in (starved, asleep)]
+    assert shares[0] > verdict.STARVED
+    assert shares[1] == 0
+
+
+@pytest.mark.parametrize(("pid", "says"), [(-1, "there is no process -1"), (0, "has ended, and its parent")])
+def test_a_number_of_no_process_is_refused(pid: int, says: str) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        while psutil.Process(ended.pid).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        with pytest.raises(UsageError, match=says):
+            engine.diagnose.hang(pid=pid or ended.pid)
