@@ -55,6 +55,20 @@ def test_the_rank_that_failed_is_told_before_the_ranks_that_waited(
     assert result.causes[-1].role in ("victim", "consequence")
 
 
+ABORTED = (
+    "[rank0]:[E1122 10:32:11.402 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: x\n"
+    "[rank0]: terminate called after throwing an instance of 'c10::DistBackendError'\n"
+    "[rank0]: Fatal Python error: Aborted\n"
+)
+
+
+def test_what_a_rank_says_as_it_dies_of_a_timeout_is_not_the_cause(tmp_path: Path) -> None:
+    write(tmp_path, rank0=ABORTED, rank3=raised(OOM))
+    assert [cause.code for cause in engine.diagnose.log([tmp_path]).causes] == ["XT-OOM-GPU", "XT-COLLECTIVE-TIMEOUT"]
+    write(tmp_path, rank3="step 12\n")
+    assert engine.diagnose.log([tmp_path]).causes[0].code == "XT-COLLECTIVE-TIMEOUT"
+
+
 def test_interleaved_ranks_in_one_file_are_followed_each_by_itself(tmp_path: Path) -> None:
     one, two = raised(CLOSED, "[rank0]: ").splitlines(), raised("KeyError: 'b'", "[rank1]: ").splitlines()
     mixed = "\n".join(line for pair in zip(one, two, strict=True) for line in pair)

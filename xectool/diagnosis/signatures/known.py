@@ -12,8 +12,8 @@ MEMORY: Final = (
     Signature(
         "XT-OOM-GPU",
         r"CUDA out of memory\. Tried to allocate|torch(?:\.cuda)?\.OutOfMemoryError|HIP out of memory"
-        r"|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED",
-        ("out of memory", "OutOfMemoryError", "ALLOC_FAILED"),
+        r"|(?:CUDA|HIP) error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|ErrorMemoryAllocation|hipErrorOutOfMemory",
+        ("out of memory", "OutOfMemory", "ALLOC_FAILED", "ErrorMemoryAllocation"),
     ),
     Signature(
         "XT-OOM-HOST",
@@ -26,7 +26,13 @@ MEMORY: Final = (
         r"|Unable to allocate .* for an array",
         ("allocate",),
     ),
-    Signature("XT-OOM-HOST", r"OutOfMemory\b.*state|OUT_OF_ME", ("OUT_OF_ME",), confidence=0.9),
+    Signature(
+        "XT-OOM-HOST",
+        r"OutOfMemory\b.*state|OUT_OF_ME|srun: error: .*: Out Of Memory|\bOOM ?Killed\b|TERM_MEMLIMIT"
+        r"|job killed: v?mem\b",
+        ("OUT_OF_ME", "Out Of Memory", "Killed", "TERM_MEMLIMIT", "job killed"),
+        confidence=0.9,
+    ),
     Signature(
         "XT-OOM-HOST",
         r"^(?:\S+: )?(?:line \d+: )?\s*(?:\d+ )?Killed\b(?! process)|exitcode\s*: -9\b|Signal 9 \(SIGKILL\) received",
@@ -44,6 +50,13 @@ MEMORY: Final = (
         "XT-SHM",
         r"killed by signal: Bus error|out of shared memory|unable to open shared memory object",
         ("memory", "Bus error"),
+    ),
+    Signature(
+        "XT-SHM",
+        r"srun: error: .*: Bus error|exitcode\s*: -7\b|Signal 7 \(SIGBUS\) received",
+        ("Bus error", "exitcode", "Signal 7"),
+        Role.CONSEQUENCE,
+        0.6,
     ),
     Signature(
         "XT-WORKER-SEGV",
@@ -106,12 +119,23 @@ COMPILER: Final = (
     Signature("XT-ARM-EAGER", r"ARM architecture detected", ("ARM architecture",), Role.DEGRADED, 0.9),
 )
 NUMBERS: Final = (
-    Signature("XT-NAN-GRAD", r"total norm of order .* is non-finite", ("is non-finite",)),
+    Signature(
+        "XT-NAN-GRAD",
+        r"total norm of order .* is non-finite|Function '\w+Backward\d*' returned nan values",
+        ("is non-finite", "returned nan values"),
+    ),
+    Signature(
+        "XT-AMP-OVERFLOW",
+        r"[Ll]oss scale already at minimum|Minimum loss scale reached",
+        ("oss scale",),
+        confidence=0.85,
+    ),
+    Signature("XT-NAN-WEIGHTS", r"Detected nan and/or inf values in `", ("nan and/or inf values",), confidence=0.9),
     Signature(
         "XT-NAN",
         r"non-finite (?:values?|loss(?:es)?)\b"
         r"|(?<![a-z])loss(?:es)?(?:[/_]\w+|\[\w+\])?[\"']? *(?:[:=]|is|->| ) *(?:tensor\()?"
-        r"[-+]?(?:nan|inf(?:inity)?)\b",
+        r"[-+]?(?:nan|inf(?:inity)?)\b|loss returned in `\w+` is nan",
         ("non-finite", "nan", " inf", "=inf", ":inf", "-inf", "+inf", "(inf"),
         confidence=0.85,
         fold=True,

@@ -18,23 +18,26 @@ TRACKER: Final = (
 RANKS: Final = (
     Signature(
         "XT-COLLECTIVE-TIMEOUT",
-        r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send) operation",
-        ("collective operation timeout", "Timed out waiting"),
+        r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send) operation"
+        r"|watchdog got stuck for \d+ seconds|watchdog thread terminated with exception",
+        ("collective operation timeout", "Timed out waiting", "watchdog got stuck", "watchdog thread terminated"),
         Role.CONSEQUENCE,
         0.8,
     ),
     Signature(
         "XT-RANK-MISSING",
-        r"Ranks? \d[\d, ]* failed to pass monitoredBarrier",
-        ("monitoredBarrier",),
+        r"Ranks? \d[\d, ]* failed to pass monitoredBarrier|Timed out after \d+ seconds waiting for clients"
+        r"|RendezvousTimeoutError",
+        ("monitoredBarrier", "waiting for clients", "RendezvousTimeoutError"),
         Role.CONSEQUENCE,
         0.85,
     ),
     Signature("XT-PEER-LOST", r"Connection closed by peer|Connection reset by peer", ("by peer",), Role.VICTIM, 0.6),
     Signature(
         "XT-PEER-LOST",
-        r"Broken pipe.*(?:TCPStore|store)|TCPStore.*[Bb]roken pipe|recvValue failed|failed to recv, got 0 bytes",
-        ("roken pipe", "recvValue failed", "got 0 bytes"),
+        r"Broken pipe.*(?:TCPStore|store)|TCPStore.*[Bb]roken pipe|recvValue failed|failed to recv, got 0 bytes"
+        r"|remote process exited or there was a network error|ncclRemoteError",
+        ("roken pipe", "recvValue failed", "got 0 bytes", "remote process exited", "ncclRemoteError"),
         Role.VICTIM,
         0.6,
     ),
@@ -71,12 +74,16 @@ MACHINE: Final = (
     Signature(
         "XT-DEVICE",
         r"Torch not compiled with CUDA enabled|No CUDA GPUs are available|NVIDIA driver .*(?:too old|insufficient)"
-        r"|CUDA error: (?:no kernel image|device-side assert|an illegal memory access|uncorrectable ECC)"
-        r"|\bXid\b.*: \d+",
-        ("CUDA", "NVIDIA driver", "Xid"),
+        r"|(?:CUDA|HIP) error: (?:no kernel image|invalid device function|device-side assert|an illegal memory access"
+        r"|uncorrectable ECC)|no ROCm-capable device|Memory access fault by GPU node|\bXid\b.*: \d+",
+        ("CUDA", "HIP error", "ROCm-capable", "by GPU node", "NVIDIA driver", "Xid"),
         confidence=0.85,
     ),
-    Signature("XT-TIME-LIMIT", r"CANCELLED AT .* DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)", ("CANCELLED AT",)),
+    Signature(
+        "XT-TIME-LIMIT",
+        r"CANCELLED AT .* DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)|TERM_RUNLIMIT|job killed: walltime",
+        ("CANCELLED AT", "TERM_RUNLIMIT", "job killed"),
+    ),
     Signature(
         "XT-INTERRUPTED",
         r"^KeyboardInterrupt\b|CANCELLED AT (?!.*DUE TO)",

@@ -148,8 +148,9 @@ class _Scanner:
         for process in self.processes.values():
             self.close(process)
         ends = {process.rank: process.last for process in self.processes.values()}
+        lost = {hit.rank: hit.number for hit in reversed(self.scan.hits) if hit.role is Role.CONSEQUENCE}
         self.scan.hits = [
-            replace(hit, role=Role.CAUSE)
+            replace(hit, role=Role.VICTIM if lost.get(hit.rank, hit.number) < hit.number else Role.CAUSE)
             if hit.role is Role.UNKNOWN and ends[hit.rank] - hit.number < _TERMINAL
             else hit
             for hit in self.scan.hits
