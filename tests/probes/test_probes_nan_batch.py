@@ -24,6 +24,7 @@ from xectool.engine.diagnose.nonfinite import NanBatchResult
 from xectool.probes import raw
 from xectool.probes.scan import MAX_ANOMALIES, MAX_SUSPECTS, scan
 from xectool.probes.subject import of_config
+from xectool.probes.verdicts import Training
 from xectool.rootio.reader import EventFile
 
 NUM_FILES, EVENTS_PER_FILE = 2, 8  # of the fixtures
@@ -272,6 +273,23 @@ def test_batch_file_that_holds_no_batch_is_a_usage_mistake(tmp_path: Path, capsy
     assert run_cli(app.app, ["diagnose", "nan-batch", "--batch", str(tmp_path / "x.npz")]) == 2
     assert "holds no batch" in capsys.readouterr().err
     assert run_cli(app.app, ["diagnose", "nan-batch"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "named"),
+    [
+        ("mlflow: {run_name: r}", (), "--run-name r-amp "),
+        ("mlflow: {run_name: r}", ("mlflow.run_name=q",), "--set mlflow.run_name=q --run-name q-amp "),
+        ("mlflow: {run_name: null}", (), ""),
+    ],
+)
+def test_a_line_that_starts_anew_does_not_meet_the_run_of_the_same_name(
+    tmp_path: Path, text: str, overrides: tuple[str, ...], named: str
+) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    line = Training(path, overrides).again("amp", "training.amp=off")
+    assert line == f"xectool train {path} {named}--set training.amp=off"
 
 
 def test_bright_reading_overflows_float16_only(

@@ -10,6 +10,7 @@ from typing import Any
 
 from xectool.data.batch import EventBatch
 from xectool.diagnosis.files import CONFIG_FILE, tolerant_yaml
+from xectool.diagnosis.files import setting as value_of
 from xectool.diagnosis.run_place import beside, inside, plain_name
 from xectool.probes.culprit import INPUT, WEIGHTS, Culprit
 from xectool.probes.locate import Place
@@ -20,6 +21,7 @@ from xectool.probes.subject import Subject
 
 CODES = {"loss": "XT-NAN-LOSS", "gradient": "XT-NAN-GRAD", "parameter": "XT-NAN-WEIGHTS"}
 MAX_SHOWN = 3
+RUN_NAME = "mlflow.run_name"
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,17 @@ class Training:
 
     def again(self, name: str, setting: str) -> str:
         """Return the line that starts anew with another setting, a run under another name."""
-        named = [] if self.run is None else ["--run-name", f"{plain_name(self.run)}-{name}"]
+        own = self._name()
+        named = ["--run-name", f"{own}-{name}"] if own else []
         return self._line([*named, "--set", setting], self._place(beside))
+
+    def _name(self) -> str:
+        """Return the name of the run, or the one that the configuration gives its runs; empty where it gives none."""
+        if self.run is not None:
+            return plain_name(self.run)
+        given = [value for key, _, value in (item.partition("=") for item in self.overrides) if key == RUN_NAME]
+        written = {} if self.config is None else tolerant_yaml(self.config)
+        return given[-1] if given else str(value_of(written, RUN_NAME) or "")
 
     def _place(self, settings: Callable[[Path, Mapping[str, Any]], tuple[str, ...]]) -> str:
         """Return the options that bring a line to where the run lies."""
