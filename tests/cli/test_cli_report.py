@@ -57,7 +57,7 @@ def test_page_holds_everything_and_loads_nothing(run: Path) -> None:
     assert "script" not in seen.tags
     assert all(address.startswith("data:") for address in seen.loaded)
     assert len([address for address in seen.loaded if address.startswith("data:image/png")]) == 1 + len(
-        list((run / "plots").glob("*.png"))
+        list((run / "plots").rglob("*.png"))
     )
     text = page.read_text()
     assert NASTY not in text

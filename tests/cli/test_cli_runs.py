@@ -62,6 +62,16 @@ def test_comparison_shows_errors_where_the_events_are_the_same(root, capsys):
     assert "errors from 40 events" in shown
 
 
+def test_a_time_that_cannot_be_is_left_out(root, capsys):
+    for events in root.glob("one/rec/*/events.jsonl"):
+        begin = json.loads(events.read_text().splitlines()[0])
+        (key,) = [key for key, value in begin.items() if isinstance(value, float) and value > 1e9]
+        events.write_text(events.read_text().replace(str(begin[key]), "1.7e14"))
+    assert boundary.run(app, ["runs", "--root", str(root), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [bool(run["started"]) for run in document["result"]["runs"]] == [False, True]
+
+
 def test_directory_that_is_no_run_is_the_users_to_fix(root, capsys):
     assert boundary.run(app, ["runs", "sync", str(root), "--json"]) == 2
     document = json.loads(capsys.readouterr().out)

@@ -95,11 +95,14 @@ def _names(runs: Sequence[str]) -> Sequence[str]:
 
 
 def _metric_row(metric: RunDifference) -> list[object]:
+    from xectool.tasks.metric_units import with_unit
+
+    name = with_unit(metric.key)
     if not metric.errors:
-        return [metric.key, *map(_shown, metric.values), *("" for _ in metric.values[1:])]
+        return [name, *map(_shown, metric.values), *("" for _ in metric.values[1:])]
     values = [_with_error(*pair) for pair in zip(metric.values, metric.errors, strict=True)]
     changes = [_with_error(*pair) for pair in zip(metric.differences, metric.difference_errors, strict=True)]
-    return [metric.key, *values, *changes]
+    return [name, *values, *changes]
 
 
 def _with_error(value: object, error: object) -> str:

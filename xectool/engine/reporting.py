@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import time
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from xectool.diagnosis.incidents import Incident, read_incidents
 from xectool.engine.diagnose.run_health import RunHealth
 from xectool.engine.diagnose.run_health import run as diagnose_run
 from xectool.engine.output_places import require_file_place
+from xectool.engine.runs import local_time
 from xectool.errors import ConfigError, DiskError
 from xectool.report.curves import draw_learning_curves
 from xectool.report.run_page import PageCause, PagePicture, PageTable, RunPage, picture, pictures, render
@@ -27,6 +28,7 @@ from xectool.report.step_curves import StepCourse, draw_steps
 from xectool.runlog.manifest import MANIFEST_FILE
 from xectool.runlog.reader import Lineage, RunReader, RunStatus
 from xectool.runlog.records import ROUTINE_KINDS, EpochRecord
+from xectool.tasks.metric_units import with_unit
 
 REPORT_NAME: Final = "report.html"
 PARTS: Final = ("data_wait", "transfer", "forward", "backward", "optimizer", "checkpoint", "log")
@@ -89,9 +91,9 @@ def _page(directory: Path, health: RunHealth, plots: list[PagePicture]) -> RunPa
         curves=curves,
         plots=[plot for plot in plots if plot.caption not in drawn],
         tables=(
-            PageTable("Last epoch", ("metric", "value"), _rows(epochs[-1].metrics if epochs else {})),
+            PageTable("Last epoch", ("metric", "value"), _rows(_last_metrics(epochs))),
             PageTable("Incidents", ("incident", "kind", "step", "found"), tuple(_incidents(directory, reader))),
-            PageTable("What happened", ("step", "what", "message"), tuple(_events(reader))),
+            PageTable("What happened", ("what", "step", "message"), tuple(_events(reader))),
             PageTable("Different from the default", ("key", "here", "default"), tuple(_differences(config))),
             PageTable("Environment", ("what", "value"), _rows(dotted_values(_environment(attempt)))),
         ),
@@ -107,8 +109,8 @@ def _facts(status: RunStatus, attempt: Mapping[str, Any], manifest: Mapping[str,
         "epochs": str(status.epoch),
         "steps": f"{status.step:,}",
         "attempts": str(status.attempts),
-        "started": time.strftime("%Y-%m-%d %H:%M", time.localtime(status.started)),
-        "lasted": f"{status.seconds / 3600:.2f} h",
+        "started": local_time(status.started)[:16].replace("T", " "),
+        "lasted": _duration(status.seconds),
         "host": status.host,
         "xectool, torch": f"{versions.get('xectool', '-')}, {versions.get('torch', '-')}",
         "commit": str(attempt.get("git_commit") or "-")[:12],
@@ -159,9 +161,9 @@ def _events(reader: RunReader) -> Iterator[tuple[str, ...]]:
     worth = [(attempt, event) for attempt, event in reader.tagged_events() if event.kind not in ROUTINE_KINDS]
     for attempt, event in worth[-MOST_EVENTS:]:
         yield (
-            _place(lineage, attempt, event.step),
             event.kind,
-            event.message or ", ".join(f"{k} {v}" for k, v in list(event.data.items())[:4]),
+            _place(lineage, attempt, event.step),
+            event.message or _text(dict(list(event.data.items())[:4])),
         )
 
 
@@ -190,7 +192,20 @@ def _default(ours: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _environment(attempt: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: attempt[name] for name in ("versions", "machine", "extra", "command", "seeds") if name in attempt}
+    found = {name: attempt[name] for name in ("versions", "machine", "extra", "command", "seeds") if name in attempt}
+    if isinstance(found.get("command"), list):
+        found["command"] = shlex.join(map(str, found["command"]))
+    return found
+
+
+def _last_metrics(epochs: Sequence[EpochRecord]) -> dict[str, float]:
+    return {with_unit(name): value for name, value in epochs[-1].metrics.items()} if epochs else {}
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _rows(values: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
@@ -200,6 +215,8 @@ def _rows(values: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
 def _text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k} ({_text(v)})" if isinstance(v, Mapping) else f"{k} {_text(v)}" for k, v in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(_text(item) for item in value)
     return "-" if value is None else str(value)

@@ -128,7 +128,7 @@ def _row(path: Path) -> RunRow:
         steps=status.step,
         best=best.metrics[BEST_METRIC] if best else math.nan,
         best_epoch=best.epoch if best else 0,
-        started=_local_time(status.started) if status.started else "",
+        started=local_time(status.started),
         seconds=status.seconds,
     )
 
@@ -143,13 +143,19 @@ def _mlflow_row(run: MlflowRun) -> RunRow:
         steps=run.steps,
         best=run.best,
         best_epoch=int(run.metrics["epoch"]) if math.isfinite(run.best) else 0,
-        started=_local_time(run.started_s) if run.started_s else "",
+        started=local_time(run.started_s),
         seconds=max(0.0, run.ended_s - run.started_s) if run.ended_s else 0.0,
     )
 
 
-def _local_time(timestamp: float) -> str:
-    return datetime.datetime.fromtimestamp(timestamp).astimezone().isoformat(timespec="seconds")
+def local_time(timestamp: float) -> str:
+    """Return a time of this machine's zone; nothing for none, and for one that a damaged record holds."""
+    try:
+        return (
+            datetime.datetime.fromtimestamp(timestamp).astimezone().isoformat(timespec="seconds") if timestamp else ""
+        )
+    except (ValueError, OverflowError, OSError):
+        return ""
 
 
 def _kind(run_dir: Path) -> str:

@@ -143,7 +143,9 @@ def _draw(axes: Axes, rows: list[dict[str, Any]], title: str, factor: float, lin
     if len(drawn) > 1 or baselines:
         axes.legend(loc="upper right", ncols=2 if len(drawn) > 3 else 1)
     axes.set(xlabel="epoch", ylabel=title)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    if len(rows) == 1:  # else the axis goes from 0.945 to 1.055
+        axes.set_xlim(rows[0]["epoch"] - 0.5, rows[0]["epoch"] + 0.5)
 
 
 def _mark_best(axes: Axes, points: np.ndarray, largest: bool) -> None:

@@ -94,17 +94,19 @@ def picture(figure: Figure, caption: str) -> PagePicture:
 
 
 def pictures(directory: Path) -> tuple[list[PagePicture], list[str]]:
-    """Return the PNG files of a directory as pictures, and the names of those that would make the page too large."""
+    """Return the PNG files of a directory and its folders as pictures, and those that would make the page too large."""
     found: list[PagePicture] = []
     left_out: list[str] = []
     total = 0
-    for path in sorted(directory.glob("*.png")):
-        content = path.read_bytes()
+    found_paths = [path.relative_to(directory) for path in directory.rglob("*.png")]
+    for name in sorted(found_paths, key=lambda path: (len(path.parts), path)):
+        content = (directory / name).read_bytes()
         if len(found) >= MOST_PLOTS or total + len(content) > MOST_PLOT_BYTES:
-            left_out.append(path.name)
+            left_out.append(str(name))
             continue
         total += len(content)
-        found.append(PagePicture(path.stem.replace("_", " "), _address(content)))
+        caption = ": ".join(name.with_suffix("").parts).replace("_", " ")
+        found.append(PagePicture(caption, _address(content)))
     return found, left_out
 
 
