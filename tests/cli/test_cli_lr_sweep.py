@@ -91,3 +91,5 @@ def test_two_runs_of_a_sound_configuration_are_identical(xectool: Callable[..., 
     outcome = xectool("diagnose", "reproducibility", config, "--steps", "1", "--json")
     assert outcome.code == 0
     assert (outcome.document["result"]["identical"], outcome.document["result"]["first_difference"]) == (True, None)
+    assert outcome.document["result"]["compared"] > 100
+    assert outcome.document["findings"] == []

@@ -149,15 +149,6 @@ def test_the_setting_that_is_named_was_tried_in_fresh_processes(
     assert "--set training.epochs=3" in result.findings[0].fix
 
 
-@pytest.mark.slow
-def test_a_sound_training_is_the_same_in_fresh_processes(write_config: Callable[..., Path]) -> None:
-    result = engine.diagnose.reproducibility(write_config(), steps=1, device="cpu")
-    assert result.identical
-    assert result.first_difference is None
-    assert result.findings == ()
-    assert result.compared > 100
-
-
 def test_a_run_that_takes_too_long_is_an_error_with_a_shorter_one(
     write_config: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,7 +59,7 @@ def test_losses_of_faces_and_channels_are_logged_in_training_where_asked_for(sen
 
 
 def test_predictions_of_an_epoch_are_those_of_its_validation(sensor_config: Write) -> None:
-    config = sensor_config("inpainter", mask_ratio=0.05)
+    config = sensor_config("inpainter", mask_ratio=0.05, use_local_context=False)
     settings = ["training.epochs=4", "checkpoint.root_save_interval=3", "validation.interval=2"]
     run = Path(engine.train(config, run_name="epochs", overrides=settings).run_dir)
     written = sorted(path.name for path in run.glob("predictions*.root*"))
@@ -89,12 +90,14 @@ def test_a_signal_in_validation_leaves_no_half_file_of_predictions(
 
     monkeypatch.setattr(Trainer, "_validated_batch", stop)
     settings = ["checkpoint.root_save_interval=1"]
-    run = engine.train(sensor_config("inpainter"), run_name="stopped", overrides=settings)
+    config = sensor_config("inpainter", use_local_context=False)
+    run = engine.train(config, run_name="stopped", overrides=settings)
     assert run.status == "interrupted"
     assert list(Path(run.run_dir).glob("predictions_epoch*")) == []
 
 
 PATTERN = [6, 100, 2000, 4200, 4300, 4500, 4600, 4700]
+CHEAP: dict[str, dict[str, Any]] = {"mae": {}, "inpainter": {"use_local_context": False}}
 
 
 @pytest.mark.parametrize("kind", ["mae", "inpainter"])
@@ -110,11 +113,12 @@ def test_patterns_of_dead_channels_are_hidden_from_any_origin(
         patterns = {"origins": [f"sqlite:///{status_database(tmp_path)}"], "runs": [430000]}
     else:
         patterns["files"] = str(flagged_file(tmp_path))
-    run = engine.train(sensor_config(kind, mask_patterns=patterns), run_name="patterns", max_steps=2)
+    config = sensor_config(kind, mask_patterns=patterns, **CHEAP[kind])
+    run = engine.train(config, run_name="patterns", max_steps=2)
     rows = uproot.open(Path(run.run_dir) / "predictions.root")["tree"].arrays(library="np")
     assert np.array_equal(rows["sensor"].reshape(16, -1), np.tile(PATTERN, (16, 1)))
     (tmp_path / "dead.txt").unlink(missing_ok=True)
-    again = engine.train(sensor_config(kind, mask_patterns=patterns), run_name="patterns", resume="auto", max_steps=3)
+    again = engine.train(config, run_name="patterns", resume="auto", max_steps=3)
     assert again.steps == 3, "the checkpoint holds the sensors; the origin is not asked again"
     saved = store.load(Path(run.run_dir) / store.LAST_NAME).config["model"]["mask_patterns"]
     assert saved["sensors"] == [PATTERN]
