@@ -7,10 +7,12 @@ import math
 import sys
 import time
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from xectool.config.distributed import DistributedConfig
 from xectool.config.load import load_config
@@ -37,6 +39,7 @@ from xectool.training.saving import Saver
 from xectool.training.state import Progress
 from xectool.training.step import StepResult
 
+PATIENCE_S = 120.0
 out, config = Path(sys.argv[1]), sys.argv[2]
 seen: dict[str, Any] = {}
 
@@ -122,11 +125,16 @@ def meet_a_poisoned_event(parts: RunParts, run_dir: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def collectives_may_last(seconds: float) -> None:
+    """Set it for a moment: a machine that stands still for some seconds would end all the others."""
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds))
+
+
 def disk_is_full() -> None:
     raise DiskError("no space left", where="checkpoint_last.pt", fix="df -h")
 
 
-with joined(DistributedConfig(timeout_s=3.0), torch.device("cpu")) as ranks:
+with joined(DistributedConfig(timeout_s=PATIENCE_S), torch.device("cpu")) as ranks:
     page_path = out / f"rank{ranks.rank}.status"
     page = StatusPage(page_path, ranks.rank)
     ranks.note_into(page)
@@ -156,7 +164,9 @@ with joined(DistributedConfig(timeout_s=3.0), torch.device("cpu")) as ranks:
     healed.train_loader.close()
     raised("differs", lambda: require_agreement(ranks, {"code": "a", "data.batch_size": str(8 + 8 * ranks.rank)}))
     raised("disk", lambda: ranks.on_first(disk_is_full))
-    ranks.on_first(lambda: time.sleep(4.0))  # longer than a collective may last
+    collectives_may_last(3.0)
+    ranks.on_first(lambda: time.sleep(4.0))
+    collectives_may_last(PATIENCE_S)
     view = read_page(page_path, "")
     assert view is not None
     seen["collectives"] = view.collective_seq
