@@ -9,6 +9,7 @@ import pytest
 import yaml
 from xectool import engine
 from xectool.config.load import config_from_dict
+from xectool.config.platform import memory_limits
 from xectool.detector.platforms import find_gpu
 from xectool.engine import memory_estimate as estimating
 from xectool.engine import preflight
@@ -128,7 +129,7 @@ def test_a_small_step_costs_no_estimate(tiny_config: Path, monkeypatch: pytest.M
 
 @pytest.mark.slow
 def test_train_refuses_what_the_host_cannot_hold(tiny_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "memory_limits", lambda: {"control group /job": 400_000_000})
+    monkeypatch.setattr(preflight, "memory_limits", lambda ranks: {"control group /job": 400_000_000})
     with pytest.raises(ConfigError) as caught:
         engine.train(tiny_config, dry_run=True)
     finding = caught.value.findings[0]  # type: ignore[attr-defined]
@@ -136,6 +137,14 @@ def test_train_refuses_what_the_host_cannot_hold(tiny_config: Path, monkeypatch:
     assert "estimated host RAM" in finding.problem
     assert "control group /job" in finding.problem
     assert finding.fix.startswith("--set ")
+
+
+def test_ranks_share_the_memory_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "4000")
+    assert memory_limits()["SLURM_MEM_PER_NODE"] == 4000 * 2**20
+    assert memory_limits(4)["SLURM_MEM_PER_NODE, shared by 4 ranks"] == 1000 * 2**20
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "0")  # all of the node, as --mem=0 asks
+    assert min(memory_limits().values()) > 0
 
 
 def test_calibration_is_kept_and_a_damaged_one_is_named() -> None:

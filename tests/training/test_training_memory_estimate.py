@@ -52,6 +52,12 @@ CASES: dict[str, dict[str, Any]] = {
         "model": {**SMALL, "head_type": "cross_attention", "mask_ratio": {"inner": 0.1, "outer": 0.02}},
         "training": {"amp": "off"},
     },
+    "from tokens": {
+        "kind": "inpainter",
+        "data": {"batch_size": 3},
+        "model": {**SMALL, "use_local_context": False, "mask_ratio": 0.4},
+        "training": {"amp": "off"},
+    },
 }
 
 

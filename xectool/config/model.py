@@ -20,8 +20,8 @@ def _read_pool(value: object) -> object:
         return None
     if not isinstance(value, list | tuple) or len(value) != 2 or not all(type(item) is int for item in value):
         raise refuse(f"expected null or [h, w] with two integers that divide 45 x 72, got {describe(value)}")
-    if not all(1 <= item <= size for item, size in zip(value, FINE_GRID, strict=True)):
-        raise refuse(f"[h, w] must lie within 45 x 72, got {list(value)}")
+    if not all(1 <= item <= size // 3 for item, size in zip(value, FINE_GRID, strict=True)):
+        raise refuse(f"[h, w] must lie within 15 x 24, so that 3 x 3 cells are left to convolve; got {list(value)}")
     return tuple(value)
 
 

@@ -104,15 +104,21 @@ def available_memory() -> int:
     return max(0, min(memory_limits().values()))
 
 
-def memory_limits() -> dict[str, int]:
-    """Return every limit on the memory of this process by what sets it, in bytes that may still be taken."""
+def memory_limits(ranks: int = 1) -> dict[str, int]:
+    """Return every limit on the memory of this process by what sets it, in bytes that may still be taken.
+
+    Args:
+        ranks: Processes of the run on this machine, which share its memory.
+    """
     limits = {"MemAvailable": psutil.virtual_memory().available}
     for group in cgroup_memory():
         if group.free_bytes is not None:
             limits[f"control group {group.path}"] = group.free_bytes
     job_mib = os.environ.get("SLURM_MEM_PER_NODE", "")
-    if job_mib.isdigit():
+    if job_mib.isdigit() and int(job_mib):  # 0 is all the memory of the node
         limits["SLURM_MEM_PER_NODE"] = int(job_mib) * _MIB
+    if ranks > 1:
+        limits = {f"{name}, shared by {ranks} ranks": size // ranks for name, size in limits.items()}
     address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
     if address_space != resource.RLIM_INFINITY:
         limits["ulimit -v"] = address_space

@@ -160,7 +160,7 @@ def estimate_memory(  # noqa: PLR0913  the function is the command: one argument
     loaded = _loaded(config, _settings(overrides, batch_size))
     if mask_ratio is not None and loaded.kind != "regressor":
         loaded = _loaded(config, [*_settings(overrides, batch_size), f"model.mask_ratio={mask_ratio}"])
-    limits = memory_limits()
+    limits = memory_limits(loaded.distributed.num_gpus)
     device, amp = _device(loaded, gpu, min(limits.values()))
     if calibrate:
         _calibrate(loaded, device, amp)

@@ -41,8 +41,7 @@ def require_memory(loaded: LoadedConfig, config: RunConfig, execution: Execution
     Raises:
         InvalidConfigError: Device (CFG-22) or host (CFG-20) do not suffice.
     """
-    # the ranks of a machine share its memory
-    limits = {name: size // int(os.environ.get("LOCAL_WORLD_SIZE") or 1) for name, size in memory_limits().items()}
+    limits = memory_limits(int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
     device = _device(config, execution, min(limits.values()))
     if crude_bytes(config) <= _SMALL * min(device.total_bytes, *limits.values()):
         return

@@ -20,16 +20,17 @@ from xectool.config.load import config_from_dict
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.data.blocks import SourceFile
+from xectool.data.cache.deciding import planned_bytes
 from xectool.data.loader import LoaderOptions, loader_memory_bytes
 from xectool.data.plan import DataPlan
 from xectool.errors import XecError
 from xectool.training.memory import peak_resident_bytes
 from xectool.training.memory_estimate.measure import measured
-from xectool.training.memory_estimate.plan import TAPED_WINDOW
+from xectool.training.memory_estimate.plan import FAR, LARGER, TAPED_WINDOW
 from xectool.training.memory_estimate.recording import Recording
 from xectool.training.memory_estimate.request import StepRequest
 from xectool.training.memory_estimate.search import Search
-from xectool.training.memory_estimate.step import record
+from xectool.training.memory_estimate.step import VALIDATION, record
 
 _SOURCE = "memory estimate"
 _MAX_PROCESSES = 2  # each takes 0.2 GB beside what it shares
@@ -55,19 +56,21 @@ def _estimate(asked: dict[str, Any]) -> dict[str, Any]:
     # The first step loads half of torch; what is forked after it has that already.
     recordings, own_bytes = [_record(requests[0])[0]], 0
     gc.freeze()
+    bounds = _validation_bounds(asked["requests"], recordings[0])
     workers = min(len(requests) - 1, len(os.sched_getaffinity(0)), _MAX_PROCESSES)
     if workers > 1:
         with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
-            answers = list(pool.map(_record, requests[1:]))
+            answers = list(pool.map(_record, requests[1:], bounds))
         own_bytes = workers * max(size for _, size in answers)
     else:
-        answers = [_record(request) for request in requests[1:]]
+        answers = [_record(*item) for item in zip(requests[1:], bounds, strict=True)]
     recordings += [found for found, _ in answers]
     search = asked["search"] and Search.from_json(asked["search"])
     return {
         "recordings": recordings,
         "max_batch": _largest(search, asked, requests[0], recordings) if search else None,
         "loader_bytes": _loader_bytes(_config(requests[0]), asked["events"]),
+        "cache_bytes": planned_bytes(_config(requests[0]), asked["events"]),
         "rss_bytes": peak_resident_bytes() + own_bytes,
     }
 
@@ -85,12 +88,20 @@ def _largest(search: Search, asked: dict[str, Any], base: StepRequest, recording
     return search.find(config, tapes, tape, lambda changed: _loader_bytes(changed, asked["events"]))
 
 
-def _record(request: StepRequest) -> tuple[dict[str, Any], int]:
+def _validation_bounds(names: Sequence[str], base: dict[str, Any]) -> list[int]:
+    """Return what validation cannot exceed in the steps after the first; 0 for those that must be whole tapes.
+
+    A remedy lowers the memory of validation or leaves it; casts to half precision lie beside what they are made of.
+    """
+    most = Recording.from_json(base).phase_peaks().get(VALIDATION, 0) * 3 // 2
+    return [0 if name in (LARGER, FAR) else most for name in [*names][1:]]
+
+
+def _record(request: StepRequest, validation_most: int = 0) -> tuple[dict[str, Any], int]:
     """Return a tape, and the memory of this process that it does not share with another."""
-    found = record(_config(request), request).to_json()
-    size = psutil.Process().memory_full_info().uss
     gc.collect()
-    return found, int(size)
+    found = record(_config(request), request, validation_most).to_json()
+    return found, int(psutil.Process().memory_full_info().uss)
 
 
 def _measure(asked: dict[str, Any]) -> dict[str, int]:

@@ -32,12 +32,14 @@ class Answer:
     Attributes:
         recordings: One tape a request, in order.
         loader_bytes: Most the loader of the first request holds for the given number of events.
+        cache_bytes: What its cache of these events takes on the disk.
         max_batch: Largest batch that fits, None where it was not asked for.
         rss_bytes: Most memory the process itself took.
     """
 
     recordings: tuple[Recording, ...]
     loader_bytes: int
+    cache_bytes: int
     rss_bytes: int
     max_batch: int | None = None
 
@@ -58,7 +60,8 @@ def ask(requests: Mapping[str, StepRequest], events: int, search: Search | None 
     question |= {"search": search and search.to_json(), "window": window}
     answer = _run("estimate", question)
     recordings = tuple(Recording.from_json(item) for item in answer["recordings"])
-    return Answer(recordings, int(answer["loader_bytes"]), int(answer["rss_bytes"]), answer["max_batch"])
+    sizes = {name: int(answer[name]) for name in ("loader_bytes", "cache_bytes", "rss_bytes")}
+    return Answer(recordings, max_batch=answer["max_batch"], **sizes)
 
 
 def measure(request: StepRequest, device: str) -> dict[str, int]:

@@ -125,7 +125,7 @@ def estimate(config: RunConfig, device: Device, wanted: Wanted, calibration: Cal
         max_batch=answer.max_batch,
         fitting_batch=answer.max_batch if wanted.max_batch else _fitting(device, tapes, side, calibration),
         host=side.terms(calibration),
-        disk=disk_terms(config, checkpoint_bytes, wanted.events, predictions),
+        disk=disk_terms(config, checkpoint_bytes, answer.cache_bytes, wanted.events, predictions),
         checkpoint_bytes=checkpoint_bytes,
         loader_bytes=answer.loader_bytes,
         predictions_bytes=side.predictions_bytes(),

@@ -8,7 +8,6 @@ from typing import Final
 
 from xectool.config.capacity_rules import BYTES_PER_EVENT
 from xectool.config.root import RegressorConfig, RunConfig
-from xectool.data.cache.deciding import planned_bytes
 from xectool.training.memory_estimate.calibration import Calibration
 from xectool.training.memory_estimate.predictions import COLUMN_BYTES, SensorPredictions
 from xectool.training.memory_estimate.recording import Recording
@@ -102,13 +101,14 @@ def checkpoint_file_bytes(recording: Recording) -> int:
 
 
 def disk_terms(
-    config: RunConfig, checkpoint_bytes: int, events: int, predictions: SensorPredictions | None
+    config: RunConfig, checkpoint_bytes: int, cache_bytes: int, events: int, predictions: SensorPredictions | None
 ) -> Mapping[str, int]:
     """Return the disk space of a run by what takes it, in bytes.
 
     Args:
         config: The run.
         checkpoint_bytes: Of one checkpoint.
+        cache_bytes: Of the cache of events.
         events: Events that are predicted at the end.
         predictions: Of single sensors, None for a regressor.
     """
@@ -124,7 +124,7 @@ def disk_terms(
         "checkpoints": kept * checkpoint_bytes,
         "predictions": written,
         "incidents": min(config.guards.max_incidents * window, INCIDENT_CAP_BYTES),
-        CACHE_TERM: planned_bytes(config, events),
+        CACHE_TERM: cache_bytes,
     }
 
 

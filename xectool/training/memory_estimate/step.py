@@ -30,6 +30,8 @@ from xectool.training.memory_estimate.tape import Tape, without_data
 from xectool.training.optim import build_optimizer
 from xectool.training.step import Stepper
 
+VALIDATION: Final = "validation"
+"""Name of the phase."""
 DTYPES: Final = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -44,12 +46,14 @@ class _Setting:
     request: StepRequest
 
 
-def record(config: RunConfig, request: StepRequest) -> Recording:
+def record(config: RunConfig, request: StepRequest, validation_most: int = 0) -> Recording:
     """Tape one optimizer step and one batch of validation.
 
     Args:
         config: The run; its batch size, accumulation and precision are those of ``request``.
         request: Sizes, precision, and what is known of the events.
+        validation_most: What the peak of validation cannot exceed, bytes; it is left out where the step's lies above.
+            0 where no bound is known.
     """
     network = EmptyNetwork.build(config)
     emptier = Emptier()
@@ -57,7 +61,7 @@ def record(config: RunConfig, request: StepRequest) -> Recording:
     policy = getattr(getattr(network.model, "hider", None), "policy", None)
     hidden = None if policy is None else hidden_share(policy, request.valid_npho)
     most = 1 if hidden is None else int(np.ceil(hidden.max() * NUM_SENSORS))
-    tape = Tape(shares, whole_number=most)
+    tape = Tape(shares, most, request.on_gpu)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with without_data(mode, tape), ExitStack() as stack:
         setting = _set_up(network, emptier, tape, request)
@@ -67,7 +71,7 @@ def record(config: RunConfig, request: StepRequest) -> Recording:
         _warm_up(setting)
         stack.enter_context(tape.naming(network.model))
         _train(setting)
-        if request.validation_batch:
+        if request.validation_batch and not 0 < validation_most < tape.recording(request.batch_size).peak():
             _validate(setting)
     return tape.recording(request.batch_size, network.notes)
 
@@ -156,8 +160,20 @@ def _train(setting: _Setting) -> None:
             tape.label("gradients", gradients)
 
     setting.stepper.on_phase = enter
+    if request.accum > 1:
+        _leave_only_gradients(setting.stepper.batch_loss)
     setting.stepper.run(window, setting.network.config.training.lr)
     tape.enter("between steps")
+
+
+def _leave_only_gradients(batch_loss: nn.Module) -> None:
+    """Take the first batch of a window as one without events: all that it leaves to the others are its gradients."""
+
+    def emptied(module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        handle.remove()
+        return (None, *given[1:])
+
+    handle = batch_loss.register_forward_pre_hook(emptied)
 
 
 def _validate(setting: _Setting) -> None:
@@ -165,7 +181,7 @@ def _validate(setting: _Setting) -> None:
     config, tape = setting.network.config, setting.tape
     model = setting.network.average.best_model if config.validation.use_ema else setting.network.model
     setting.task.eval()
-    tape.enter("validation")
+    tape.enter(VALIDATION)
     batch = _batch(config, setting.request.validation_batch, 0)
     tape.label("inputs", list(_inputs(batch)))
     for _ in run_model(model, setting.task, [batch], setting.stepper.execution):

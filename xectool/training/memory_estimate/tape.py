@@ -33,12 +33,14 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
     Args:
         shares: Of boolean tensors.
         whole_number: What a read of an integer gives.
+        on_gpu: Whether the step is one of a GPU, whose convolutions reorder nothing.
     """
 
-    def __init__(self, shares: TrueShares, whole_number: int = 1) -> None:
+    def __init__(self, shares: TrueShares, whole_number: int = 1, on_gpu: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own
         self.shares = shares
         self.whole_number = whole_number
+        self.on_gpu = on_gpu
         self.clock = 0
         self.phases: list[tuple[str, int]] = []
         self.modules: dict[str, int] = {"": 0}
@@ -87,13 +89,18 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation and note what it made."""
         kwargs = kwargs or {}
-        if func.namespace == "prim":  # questions about a tensor, such as its device
+        if func is torch.ops.prim.device.default:  # asked more often than all else together
+            return args[0].fake_device
+        if func.namespace == "prim":  # other questions about a tensor
             return func(*args, **kwargs)
         if _is_composite(func):
             # Without gradients such an operation arrives whole; its parts are what allocates.
             with self:
                 return func.decompose(*args, **kwargs)
         out = self._answer(func, args)
+        copies = _reordered(args) if func is _ATEN.convolution_backward.default and not self.on_gpu else ()
+        for copy in copies:
+            self.note(copy)
         if out is NotImplemented:
             out = func(*args, **kwargs)
             self.shares.follow(func._schema.name.partition("::")[2], args, out)
@@ -142,6 +149,16 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
         rows = torch.empty((self.shares.count(masks[0]), masks[0].ndim), dtype=torch.int64)
         self.note(rows)
         return torch.empty((rows.shape[0], *values.shape[masks[0].ndim :]), dtype=values.dtype)
+
+
+def _reordered(args: Sequence[Any]) -> tuple[Tensor, ...]:
+    """Return the copies in its own layout that oneDNN makes for the gradient of a convolution's weights.
+
+    One of the output's gradient, one of the input; images whose channels lie last it takes as they are.
+    """
+    if args[1].is_contiguous(memory_format=torch.channels_last):
+        return ()
+    return tuple(torch.empty(value.shape, dtype=value.dtype) for value in args[:2])
 
 
 @cache
