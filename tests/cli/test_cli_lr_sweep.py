@@ -38,6 +38,7 @@ def test_help_names_the_options(xectool: Callable[..., Any]) -> None:
         (["--range", "1e-4:1", "--lrs", "1e-4"], "leave out one of the two"),
         (["--seeds", "1"], "--seeds 2"),
         (["--steps", "2"], "--steps 40"),
+        (["--output", __file__], f"--output {Path(__file__).parent / 'lr_sweep'}"),
     ],
 )
 def test_a_mistake_in_an_option_is_answered_with_the_line_to_paste(

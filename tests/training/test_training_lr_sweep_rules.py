@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from xectool.config.load import load_config
+from xectool.errors import ConfigError
 from xectool.training.lr_sweep.choice import choose
 from xectool.training.lr_sweep.curves import Curve, mean_and_error, window_length
 from xectool.training.lr_sweep.ramp import choose_ramp, longest_fall, ramp_rates, ramp_rows, read_ramp, smoothed
 from xectool.training.lr_sweep.refusal import InputFacts, bad_batches, refusals
-from xectool.training.lr_sweep.remarks import unsure
+from xectool.training.lr_sweep.remarks import settings_of, unsure
 from xectool.training.lr_sweep.rows import BORDERLINE, EXPLODES, OPTIMAL, STABLE, TOO_SLOW, grid_rows, with_optimal
 from xectool.training.lr_sweep.sweep import Sweep
 
@@ -39,6 +42,27 @@ def broken(one: Curve, steps: slice) -> Curve:
     losses, finite = one.losses.copy(), one.finite.copy()
     losses[steps], finite[steps] = math.nan, False
     return Curve(one.lr, one.seed, losses, one.grad_norms, finite, one.start_losses)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "lr", "keys"),
+    [
+        ("lr_scheduler: onecycle\n  max_lr: 1e-3", 1.9e-4, {"training.max_lr": 1.9e-4, "training.lr": 1.9e-4}),
+        ("lr_scheduler: onecycle\n  max_lr: 1e-3", 4e-4, {"training.max_lr": 4e-4}),
+        ("lr_scheduler: cosine\n  lr_min: 1e-5", 5e-6, {"training.lr": 5e-6, "training.lr_min": 5e-8}),
+    ],
+)
+def test_a_rate_takes_along_the_keys_that_it_would_cross(
+    tmp_path: Path, schedule: str, lr: float, keys: dict[str, float]
+) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(f"kind: mae\ntraining:\n  lr: 3e-4\n  {schedule}\n")
+    found = settings_of(load_config(path).config.training, lr)
+    assert found == keys
+    assert load_config(path, [f"{key}={value:g}" for key, value in found.items()])
+    if len(keys) > 1:  # the control
+        with pytest.raises(ConfigError):
+            load_config(path, [f"{next(iter(keys))}={lr:g}"])
 
 
 def test_verdicts_of_a_usual_grid() -> None:

@@ -104,7 +104,8 @@ def _show(screen: Console, result: LrSweepResult) -> None:
         return
     low, high = result.band or (lr, lr)
     why = [f"single seeds: {low:g} to {high:g}; configured: {result.configured_lr:g}", f"rule: {result.rule}"]
-    done = f"written into {result.written}" if result.written else f"--set {result.key}={lr:g}, or --write"
+    settings = " ".join(f"--set {setting}" for setting in result.settings)
+    done = f"written into {result.written}" if result.written else f"{settings}, or --write"
     screen.print(verdict_box(f"{result.key}: {lr:g}", why, done, good=True))
 
 

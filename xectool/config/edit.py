@@ -34,7 +34,7 @@ def with_value(text: str, key: str, value: Any, source: str) -> str:
     kept = {name: old for name, old in dotted_values(before.values).items() if name != path[0] or old is not None}
     if _values(changed, source) != kept | {key: value}:
         raise ConfigError(
-            f"{key} cannot be set without changing other keys: an alias or a merge shares its section",
+            f"{key} cannot be set in its line alone: an alias, a merge, a text block or '...' is in the way",
             where=before.origin(key),
             fix=f"write it by hand: {key}: {written}",
             code="CFG-01",

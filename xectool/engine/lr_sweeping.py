@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,14 @@ from xectool.config.edit import with_value
 from xectool.config.load import load_config
 from xectool.config.root import RunConfig
 from xectool.engine.explanation import explain
+from xectool.engine.output_places import require_folder
 from xectool.engine.run_start import start_from
 from xectool.errors import ConfigError, UsageError
 from xectool.findings import Finding, Severity
 from xectool.report.lr_sweep import SweepPoints, plot_lr_sweep
 from xectool.runlog.atomic import write_json, write_text
 from xectool.training.lr_sweep.refusal import bad_batches, refusals, unscaled
-from xectool.training.lr_sweep.remarks import key_of, remarks, unsure
+from xectool.training.lr_sweep.remarks import key_of, remarks, settings_of, unsure
 from xectool.training.lr_sweep.rows import RateRow, with_optimal
 from xectool.training.lr_sweep.runner import Sweeper
 from xectool.training.lr_sweep.setup import sweep_parts
@@ -50,6 +51,7 @@ class LrSweepResult:
         band: Lowest and highest rate a single seed recommends.
         rule: How the rate was found.
         key: Configuration key it belongs to.
+        settings: That key with the rate, and those that would lie on its wrong side, as ``key=value``.
         configured_lr: What that key says now.
         steps: Steps at each rate and seed.
         seeds: Sets of weights and batches.
@@ -76,6 +78,7 @@ class LrSweepResult:
     plot: str | None = None
     written: str | None = None
     reference: str | None = None
+    settings: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
@@ -121,8 +124,10 @@ def lr_sweep(  # noqa: PLR0913  the function is the command: one argument an opt
     start = [] if ckpt is None else [f"checkpoint.init_from={Path(ckpt).expanduser().absolute()}"]
     settings = [*overrides, *start]
     loaded = load_config(config, settings)
-    if write:  # what cannot be written is said before the sweep, not after it
-        _edited(Path(config), key_of(loaded.config.training), DEFAULT_RATES[0])
+    if output is not None:  # what cannot be written is said before the sweep, not after it
+        require_folder(output, "--output", "lr_sweep")
+    if write:
+        _edited(Path(config), {key_of(loaded.config.training): DEFAULT_RATES[0]})
     watching = observer or NullObserver()
     with sweep_parts(loaded.config, device) as parts:
         sweeper = _sweeper(parts, length, watching)
@@ -195,6 +200,7 @@ def _result(  # noqa: PLR0913  what the parts of the result are made of
     key = key_of(config.training)
     if choice is not None:
         findings += remarks(rows, choice, sweep, steps, path, config.training)
+    settings = {} if choice is None else settings_of(config.training, choice.lr)
     asked = rows if ramp else tuple(row for row in rows if row.lr in sweep.rates)
     return LrSweepResult(
         mode="ramp" if ramp else "grid",
@@ -209,6 +215,7 @@ def _result(  # noqa: PLR0913  what the parts of the result are made of
         seeds=seeds,
         start=config.checkpoint.init_from or f"weights of seeds {config.training.seed} and on",
         inputs=sweep.inputs.channels,
+        settings=tuple(f"{name}={lr:g}" for name, lr in settings.items()),
         findings=findings,
     )
 
@@ -238,24 +245,31 @@ def _drawn(result: LrSweepResult, sweep: Sweep, folder: Path) -> str | None:
     return str(plot_lr_sweep(points, folder)[1])
 
 
-def _edited(path: Path, key: str, lr: float) -> str:
-    """Return the text of a configuration with a rate in it.
+def _edited(path: Path, values: Mapping[str, float]) -> str:
+    """Return the text of a configuration with rates in it.
 
     Raises:
-        ConfigError: The line cannot be changed alone, or the file not replaced.
+        ConfigError: A line cannot be changed alone, or the file not replaced.
     """
     target = path.expanduser().resolve()
     if not os.access(target.parent, os.W_OK):
-        raise ConfigError("its folder cannot be written", where=str(path), fix=f"leave out --write, then set {key}")
-    return with_value(target.read_bytes().decode("utf-8"), key, lr, str(path))
+        instead = " ".join(f"--set {key}={lr:g}" for key, lr in values.items())
+        raise ConfigError("its folder cannot be written", where=str(path), fix=f"leave out --write, then {instead}")
+    text = target.read_bytes().decode("utf-8")
+    for key, lr in values.items():
+        text = with_value(text, key, lr, str(path))
+    return text
 
 
 def _written(result: LrSweepResult, path: Path, settings: Sequence[str]) -> str:
-    """Put the rate into the file: one line changes, in one rename."""
-    target, lr = path.expanduser().resolve(), float(result.recommended_lr or 0.0)
+    """Put the rate into the file, in one rename; what the command line says of its keys goes."""
+    target = path.expanduser().resolve()
+    values = {key: float(lr) for key, _, lr in (setting.partition("=") for setting in result.settings)}
     mode = target.stat().st_mode & 0o777
-    write_text(target, _edited(path, result.key, lr), mode=mode)
-    others = [setting for setting in settings if setting.partition("=")[0].strip() != result.key]
-    if load_config(path, others).config.training.model_dump()[result.key.split(".")[1]] != lr:
-        raise ConfigError(f"{result.key} was written but does not count", where=str(path), fix="write it by hand")
+    write_text(target, _edited(path, values), mode=mode)
+    others = [setting for setting in settings if setting.partition("=")[0].strip() not in values]
+    training = load_config(path, others).config.training.model_dump()
+    for key, lr in values.items():
+        if training[key.partition(".")[2]] != lr:
+            raise ConfigError(f"{key} was written but does not count", where=str(path), fix="write it by hand")
     return str(path)

@@ -74,6 +74,17 @@ def window_length(steps: int) -> int:
     return min(steps, max(5, math.ceil(WINDOW_SHARE * steps)))
 
 
+def compared_length(steps: int, num_rates: int) -> int:
+    """Return over how many of the last batches the first weights are compared; a sweep of one rate takes fewer.
+
+    Each costs a third of a step; so many are below 4 % of the steps of a sweep.
+
+    >>> compared_length(40, 5), compared_length(40, 1), compared_length(5, 1)
+    (8, 4, 3)
+    """
+    return min(window_length(steps), max(3, steps * num_rates // 10))
+
+
 def mean_and_error(groups: list[Numbers]) -> tuple[float, float]:
     """Return the mean over seeds and its standard error: what steps scatter and what seeds scatter, the larger.
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from xectool.config.training import TrainingConfig
 from xectool.findings import Finding, Severity
-from xectool.training.lr_sweep.choice import Choice
+from xectool.training.lr_sweep.choice import Choice, rounded
 from xectool.training.lr_sweep.ramp import FEWEST, mean_losses, read_ramp
 from xectool.training.lr_sweep.rows import OPTIMAL, STABLE, RateRow
 from xectool.training.lr_sweep.sweep import Sweep
@@ -86,8 +86,18 @@ def key_of(training: TrainingConfig) -> str:
     return "training.max_lr" if one_cycle else "training.lr"
 
 
+def settings_of(training: TrainingConfig, lr: float) -> dict[str, float]:
+    """Return the keys a rate goes into: the one that counts, and those that would lie on its wrong side."""
+    found = {key_of(training): lr}
+    if "training.max_lr" in found and training.lr > lr:
+        found["training.lr"] = lr
+    if training.lr_min > found.get("training.lr", training.lr):
+        found["training.lr_min"] = rounded(lr / 100)
+    return found
+
+
 def _gentle(training: TrainingConfig, lr: float) -> str:
-    line = f"--set {key_of(training)}={lr:g}"
+    line = " ".join(f"--set {key}={value:g}" for key, value in settings_of(training, lr).items())
     rises = training.lr_scheduler == "onecycle" or training.warmup_epochs >= WARMUP_EPOCHS
     return line if rises or training.epochs <= WARMUP_EPOCHS else f"{line} --set training.warmup_epochs={WARMUP_EPOCHS}"
 

@@ -17,7 +17,7 @@ from xectool.config.platform import available_memory
 from xectool.models.build import build_model
 from xectool.tasks import build_task
 from xectool.training.build import seed_everything
-from xectool.training.lr_sweep.curves import Curve, Numbers, window_length
+from xectool.training.lr_sweep.curves import Curve, Numbers, compared_length
 from xectool.training.lr_sweep.windows import MEMORY_SHARE, SharedWindows
 from xectool.training.parts import RunParts
 from xectool.training.state import random_state_kept
@@ -68,7 +68,7 @@ class Sweeper:
             self._begin(number)
             before = _state(self.parts)
             if start_losses is None:
-                compared = deque(windows, maxlen=window_length(self.steps))
+                compared = deque(windows, maxlen=compared_length(self.steps, len(rates)))
                 # Without a graph to keep; but a compiled network would be compiled once more for that.
                 with torch.set_grad_enabled(self.parts.execution.compile_mode is not None):
                     start_losses = np.array([self.parts.stepper.objective(window) for window in compared])
