@@ -48,6 +48,11 @@ class Training:
         named = ["--run-name", f"{own}-{name}"] if own else []
         return self._line([*named, "--set", setting], self._place(beside))
 
+    def checked(self, file: str) -> str:
+        """Return the line that names all readings of a file that cannot be."""
+        config = [] if self.config is None else ["--config", str(self.config)]
+        return shlex.join(["xectool", "check-data", file, *config, "--deep"])
+
     def _name(self) -> str:
         """Return the name of the run, or the one that the configuration gives its runs; empty where it gives none."""
         if self.run is not None:
@@ -93,7 +98,7 @@ def judge(search: NanSearch, subject: Subject, training: Training) -> Verdict:
         return _of_culprit(search.culprit, subject, training)
     anomalies = search.report.anomalies if search.report else []
     if anomalies:
-        return _of_input(anomalies, search, subject)
+        return _of_input(anomalies, search, subject, training)
     return Verdict("", "nothing is non-finite", search.notes, "")
 
 
@@ -134,7 +139,7 @@ def _of_culprit(culprit: Culprit, subject: Subject, training: Training) -> Verdi
     return Verdict(code, verdict, tuple(why), _fix(culprit, subject, training))
 
 
-def _of_input(anomalies: list[Anomaly], search: NanSearch, subject: Subject) -> Verdict:
+def _of_input(anomalies: list[Anomaly], search: NanSearch, subject: Subject, training: Training) -> Verdict:
     first = anomalies[0]
     file = subject.files[first.file_index] if subject.files else f"file {first.file_index}"
     sensor = f" sensor {first.sensor}" if first.sensor >= 0 else ""
@@ -149,7 +154,7 @@ def _of_input(anomalies: list[Anomaly], search: NanSearch, subject: Subject) -> 
             "the network takes it for a dead channel or unknown truth: loss, gradient and update stay finite",
             *search.notes,
         ),
-        "repair or leave out the named events in the file; training with it goes on unharmed",
+        f"{training.checked(file) if subject.files else 'xectool explain XT-NAN-DATA'}   # training goes on unharmed",
     )
 
 
@@ -158,7 +163,8 @@ def _fix(culprit: Culprit, subject: Subject, training: Training) -> str:
     if culprit.readings and norm.npho_scheme == "linear":
         return f"{training.again('log1p', 'normalization.npho_scheme=log1p')}   # or take the event out of the file"
     if culprit.place.stage == "gradient":
-        return f"look at the derivative of {culprit.place.op} in {culprit.place.module or 'the network'}"
+        where = culprit.place.module or "the network"
+        return f"xectool explain numerics   # the derivative of {culprit.place.op} in {where} is not finite there"
     return f"{training.again('quarantine', 'guards.quarantine=true')}   # training then leaves the event out by itself"
 
 
