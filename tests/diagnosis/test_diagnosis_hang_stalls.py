@@ -28,16 +28,24 @@ def test_a_heartbeat_that_comes_after_a_stall_of_the_machine_is_waited_for(
     def stalls(wakes_after_s: float) -> str:
         writer.status.phase("forward")
         writer.status[Word.HEARTBEAT_NS] = time.monotonic_ns() - 60 * 10**9
-        beat = threading.Timer(wakes_after_s, lambda: writer.status.__setitem__(Word.HEARTBEAT_NS, time.monotonic_ns()))
-        beat.start()
+        began, over = time.monotonic(), threading.Event()
+
+        def beats() -> None:
+            while not over.wait(0.05):
+                if time.monotonic() - began > wakes_after_s:
+                    writer.status[Word.HEARTBEAT_NS] = writer.status[Word.PHASE_SINCE_NS] = time.monotonic_ns()
+
+        heart = threading.Thread(target=beats)
+        heart.start()
         code = engine.diagnose.hang(tmp_path / "run").findings[0].code
-        beat.cancel()
+        over.set()
+        heart.join()
         return code
 
-    assert stalls(0.0) == "XT-HANG-NONE"
+    engine.diagnose.hang(tmp_path / "run")  # imports take their time
     assert stalls(0.8) == "XT-HANG-NONE"
     monkeypatch.setattr(facts, "BEAT_WAIT_S", 0.0)  # without the wait, the moment of the look decides
-    assert stalls(60.0) != "XT-HANG-NONE"
+    assert stalls(600.0) != "XT-HANG-NONE"
     writer.close()
 
 
@@ -76,3 +84,24 @@ def test_a_number_of_no_process_is_refused(pid: int, says: str) -> None:
             time.sleep(0.01)
         with pytest.raises(UsageError, match=says):
             engine.diagnose.hang(pid=pid or ended.pid)
+
+
+def test_of_a_run_that_lost_a_rank_the_one_that_was_killed_is_named(tmp_path: Path) -> None:
+    first = RunWriter(tmp_path)
+    second, third = (RunWriter(tmp_path, attempt=first.attempt, rank=rank) for rank in (1, 2))
+    for rank, writer in enumerate((second, third)):
+        writer.status.phase("validation")
+        writer.status[Word.STEP] = 20
+        writer.status[Word.PID_START] += 1  # as if its process were gone
+        writer.status[Word.HEARTBEAT_TIME_NS] = rank + 1  # the third was ended for it afterwards
+    first.event("failed", "WorldError: another rank is gone: Connection closed by peer", step=20, code="XT-RANK-LOST")
+    first.close()
+    cause = engine.diagnose.run(tmp_path).causes[0]
+    assert cause.code == "XT-RANK-DIED"
+    assert cause.problem == f"rank 1 (process {os.getpid()}) was killed in validation after step 20"
+    found = engine.diagnose.hang(tmp_path)
+    assert (found.findings[0].code, found.bad) == ("XT-HANG-DEAD", True)
+    assert found.verdict.startswith("rank 1, process")
+    assert not any("still live" in line for line in found.findings[0].evidence)
+    second.close()
+    third.close()

@@ -39,6 +39,7 @@ from xectool.diagnosis.learning_rules import (
 from xectool.diagnosis.memory_rules import MemoryGrowth, OutOfMemory
 from xectool.diagnosis.nan_rules import NanFromData, NanFromLearningRate, NanFromLossDomain, NanFromOverflow
 from xectool.diagnosis.nan_state_rules import NanFromGradient, NanFromResume, NanFromWeights
+from xectool.diagnosis.rank_rules import RankDied
 from xectool.diagnosis.rate_rules import RateBeyondReason
 from xectool.diagnosis.restart_rules import SilentRestart
 from xectool.diagnosis.spike_rules import SpikeFromEvent, SpikeFromLearningRate, SpikeFromRestart, SpikeFromResume
@@ -51,9 +52,9 @@ RULES: Final[tuple[DiagnosisRule, ...]] = (
     NanFromGradient(), NanFromResume(), SpikeFromResume(), SilentRestart(), NanFromWeights(), SpikeFromRestart(),
     NanFromLearningRate(), SpikeFromLearningRate(), RateBeyondReason(), Collapsed(), UntrainedHead(), NoLearning(),
     OutOfMemory(), MetricKeepsGraph(), MemoryGrowth(), MemoryNearLimit(), CompileKilled(), WorkerDead(), DiskFull(),
-    Hang(), Killed(), RecordDamaged(), RanksDiffer(), UnevenRanks(), LoaderSlow(), CheckpointSlow(), Recompiling(),
-    TrackerStalled(), LazyState(), Failed(), ClippingMostSteps(), CompileSuppressed(), CudagraphSkipped(),
-    Nondeterministic(), ZeroGradient(),
+    Hang(), Killed(), RankDied(), RecordDamaged(), RanksDiffer(), UnevenRanks(), LoaderSlow(), CheckpointSlow(),
+    Recompiling(), TrackerStalled(), LazyState(), Failed(), ClippingMostSteps(), CompileSuppressed(),
+    CudagraphSkipped(), Nondeterministic(), ZeroGradient(),
 )  # fmt: skip
 """All rules in the order of suspicion: data, input scale, loss domain, precision, then learning rate; the rest by
 how directly it ends a run."""

@@ -21,6 +21,7 @@ from xectool.training.heartbeat import Heartbeat
 from xectool.training.memory_faults import memory_faults
 from xectool.training.parts import RunParts
 from xectool.training.progress import Observer
+from xectool.training.rank_faults import known_fault
 from xectool.training.recording import watch_readers
 from xectool.training.resume import data_facts
 from xectool.training.run_dir import RunPlace
@@ -67,6 +68,8 @@ class RunAttempt:
             # entered last and so left first: the record has its last word before the tracker reads it to the end
             stack.enter_context(writer)
             stack.enter_context(GuardSession(self.parts, writer, self.observer))
+            if ranks.world_size > 1:  # said in the record, too, as what it is
+                stack.enter_context(known_fault(f"rank {ranks.rank}"))
             return self._result(*self._train(progress, tracker, max_steps, writer), findings)
 
     def _writer(self) -> RunWriter:

@@ -21,6 +21,7 @@ from xectool.diagnosis.hang.wording import in_file_system, kernel_line, quoted, 
 STARVED: Final = 0.8  # part of the time in which a process is ready to run and has no processor
 READS_BYTES_PER_S: Final = 1e5  # the heartbeat's look at /proc is far below
 STARTING: Final = ("start", "data_open", "build")
+_LOST: Final = re.compile(r"another rank is gone|by peer")
 _LOCK: Final = re.compile(r"futex|sem_|mutex")
 
 
@@ -43,6 +44,9 @@ def _ended(facts: RunFacts) -> Hang | None:
     run = f"xectool diagnose run {quoted(facts)}"
     if facts.state in ("finished", "interrupted"):
         return Hang("XT-HANG-NONE", f"the run has ended: {facts.state}", (facts.message,), run, bad=False)
+    lost = facts.state == "failed" and _LOST.search(facts.message)
+    if lost and (culprit := _gone(facts)) is not None:
+        return culprit
     if facts.state == "failed" or not facts.ranks:
         return Hang("XT-HANG-DEAD", f"the run has ended: {facts.state}", (facts.message,), run)
     return None
@@ -55,8 +59,9 @@ def _gone(facts: RunFacts) -> Hang | None:
     first = min(dead, key=lambda rank: (rank.page.step, rank.page.heartbeat_time))
     page = first.page
     words = f"its last words: phase {page.phase}, step {page.step}, {max(page.rss_bytes, 0) / 1e9:.1f} GB resident"
-    left = f"{len(facts.ranks) - len(dead)} of {len(facts.ranks)} ranks still live and wait"
-    why = (words, *([left] if len(facts.ranks) > 1 else []))
+    living = sum(rank.view.is_alive for rank in facts.ranks)
+    left = f"{living} of {len(facts.ranks)} ranks still live and wait"
+    why = (words, *([left] if living else []), *([facts.message] if facts.message else []))
     if facts.oom_kills > 0:
         return _out_of_memory(facts, f"rank {page.rank}, process {page.pid},", why, (page.rank, page.pid))
     verdict = f"rank {page.rank}, process {page.pid}, is gone and has not said why"
