@@ -223,7 +223,7 @@ RANKS = """
 import datetime, os, sys, torch, torch.distributed as dist
 rank = int(sys.argv[1])
 dist.init_process_group("gloo", store=dist.FileStore(sys.argv[2], 2), rank=rank, world_size=2,
-                        timeout=datetime.timedelta(seconds=4))
+                        timeout=datetime.timedelta(seconds=120))
 dist.all_reduce(torch.ones(1))
 {fault}
 dist.all_reduce(torch.ones(1))

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ def live_tensors() -> int:
 
 
 @pytest.fixture
-def left_alive(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def left_alive(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """What is left of a batch, tensors and written rows, when the next one is asked for; one number a batch."""
     found: list[int] = []
     written: list[weakref.ref[Any]] = []
@@ -68,7 +68,9 @@ def left_alive(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(TreeWriter, "extend", remembering)
     monkeypatch.setattr(WindowBatches, "batch", looking(WindowBatches.batch))
     monkeypatch.setattr(CarriedBranches, "read", looking(CarriedBranches.read))
-    return found
+    gc.freeze()  # what is there already, thousands of tests too, is not looked through each time
+    yield found
+    gc.unfreeze()
 
 
 def test_nothing_of_a_batch_is_left_when_the_next_is_read(
