@@ -9,6 +9,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -16,17 +17,21 @@ import torch
 from xectool import engine
 from xectool.cli import app
 from xectool.cli.boundary import run as run_cli
+from xectool.config.load import load_config
 from xectool.engine.diagnose.replaying import _Session
 from xectool.errors import RunDiverged, UsageError
+from xectool.probes.circumstances import differences
 from xectool.probes.counterfactuals import Counterfactual
 from xectool.probes.history import RunHistory
 from xectool.probes.replay import Replay
 from xectool.probes.subject import of_batch, of_run
 from xectool.runlog.control import Request
+from xectool.runlog.manifest import config_digest
 from xectool.runlog.reader import RunReader
 from xectool.runlog.records import EventRecord, StepRecord
 from xectool.runlog.writer import RunWriter
 from xectool.training.control import LiveControl, _Wish
+from xectool.training.parts import RunParts
 from xectool.training.progress import NullObserver
 from xectool.training.state import Progress
 from xectool.training.step import Stepper, StepResult
@@ -224,6 +229,13 @@ def test_a_step_is_repeated_with_as_many_ranks_as_its_attempt_had(tmp_path: Path
     history = RunHistory(tmp_path)
     assert [history.config_at(step).data.batch_size for step in (1, 2)] == [24, 12]
     assert history.config.data.batch_size == 12
+    assert [history.ranks_at(step) for step in (1, 2)] == [4, 2]
+    digest = config_digest(load_config(tmp_path / "config.yaml").config.to_dict())
+    entry = {"versions": {}, "extra": {}, "machine": {}, "config_sha256": digest}
+    execution = SimpleNamespace(notes=())
+    said = differences(entry, cast(RunParts, SimpleNamespace(config=history.config_at(1), execution=execution)), 4)
+    assert "ranks: 4 then, 1 now" in said
+    assert not any("configuration" in line for line in said)
 
 
 @pytest.fixture(scope="module")

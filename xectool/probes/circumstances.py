@@ -23,8 +23,14 @@ def recorded_threads(entry: Mapping[str, Any]) -> int | None:
     return int(found) if found else None
 
 
-def differences(entry: Mapping[str, Any], parts: RunParts) -> list[str]:
-    """Return one sentence for each circumstance that differs from that of an attempt, by its entry in the manifest."""
+def differences(entry: Mapping[str, Any], parts: RunParts, ranks: int = 1) -> list[str]:
+    """Return one sentence for each circumstance that differs from that of an attempt, by its entry in the manifest.
+
+    Args:
+        entry: What the manifest says of the attempt.
+        parts: What stands for it now: one process with the batch of all ranks.
+        ranks: How many the attempt had.
+    """
     if not entry:
         return ["the run has no manifest, so its machine and versions are not known"]
     pairs: dict[str, tuple[Any, Any]] = {
@@ -32,7 +38,10 @@ def differences(entry: Mapping[str, Any], parts: RunParts) -> list[str]:
     }
     pairs["threads"] = (entry["extra"].get("threads"), torch.get_num_threads())
     pairs["execution"] = ("; ".join(entry["extra"].get("execution", [])), "; ".join(parts.execution.notes))
-    pairs["configuration (SHA-256)"] = (entry.get("config_sha256"), config_digest(parts.config.to_dict()))
+    pairs["ranks"] = (ranks, 1)
+    config = parts.config.to_dict()
+    config["data"] = {**config["data"], "batch_size": config["data"]["batch_size"] // ranks}
+    pairs["configuration (SHA-256)"] = (entry.get("config_sha256"), config_digest(config))
     here = machine()
     pairs |= {name: (entry["machine"].get(name), here.get(name)) for name in MACHINE_KEYS}
     return [f"{what}: {was} then, {now} now" for what, (was, now) in pairs.items() if was != now] + [*_files(entry)]

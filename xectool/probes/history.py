@@ -93,6 +93,10 @@ class RunHistory:
                 return self._of_all_ranks(config_from_dict(checkpoint.config, str(self.run_dir)), attempt)
         return self._of_all_ranks(load_config(self.run_dir / CONFIG_FILE).config, attempt)
 
+    def ranks_at(self, step: int) -> int:
+        """Return how many ranks took a step."""
+        return self._ranks.get(self.attempt_of(step), 1)
+
     def attempt_of(self, step: int) -> int:
         """Return the attempt that took a step."""
         return min(number for number, limit in self.lineage.limits.items() if step <= limit)

@@ -163,7 +163,8 @@ class _Session:
         if with_counterfactuals:
             situation = self._situation(window, rows, early)
             found = counterfactuals(again, situation, judge)
-        changed = () if same else (*differences(entry, again.parts), *self._lost_states())
+        ranks = self.history.ranks_at(step)
+        changed = () if same else (*differences(entry, again.parts, ranks), *self._lost_states())
         return self._answer(result, (same, healthy, cost), (rows, window), (stats.modules, found, changed))
 
     def _judge(self) -> Judge:
