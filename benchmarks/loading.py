@@ -37,7 +37,7 @@ from xectool.rootio.inflate import inflate_range
 from xectool.training.memory import peak_resident_bytes
 
 from benchmarks.baselines import chunked_uproot
-from benchmarks.pairs import Comparison, compare
+from benchmarks.pairs import Comparison, Cost, compare, measure
 
 BATCH, TASKS = 256, ("energy", "uvwFI")
 CLUSTER = 1040  # ROOT's own, of two float32 branches of 4760 numbers; the first cluster has one event a basket
@@ -143,6 +143,20 @@ def pairs(name: str, path: str, source: EventSource, options: argparse.Namespace
     return found
 
 
+def against_weaver(python: str, name: str, path: str, options: argparse.Namespace) -> Comparison:
+    """Compare raw batches with those of weaver-core, which runs in a Python of its own."""
+    ours, theirs, mine = Ours(opened(path), options.threads), [], []
+    ours()
+    for _ in range(options.rounds):
+        command = [python, str(Path(__file__).parent / "baselines" / "weaver_loader.py"), path, str(BATCH)]
+        said = json.loads(subprocess.run(command, capture_output=True, check=True).stdout.splitlines()[-1])
+        assert said["events"] == options.events
+        theirs.append(Cost(said["wall_s"], said["cpu_s"]))
+        mine.append(measure(ours))
+    ours.loader.close()
+    return Comparison(f"{name}, weaver-core / xectool", theirs, mine, options.events)
+
+
 def alone(kind: str, path: str, directory: str, threads: int) -> dict[str, float]:
     """Return seconds to the first batch and peak memory of one whole pass, in this process."""
     imported, began, first = peak_resident_bytes(), time.perf_counter(), 0.0
@@ -177,6 +191,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--file", help="a file of your own, for instance one that ROOT wrote, instead of the layouts")
+    parser.add_argument("--weaver", metavar="PYTHON", help="a Python that has weaver-core: compared with that too")
     parser.add_argument("--alone", nargs=3, metavar=("KIND", "FILE", "DIR"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -197,6 +212,8 @@ def run(options: argparse.Namespace, directory: str) -> None:
     for name, path in files.items():
         for row in pairs(name, path, opened(path), options):
             print(row.row(), flush=True)
+        if options.weaver:
+            print(against_weaver(options.weaver, name, path, options).row(), flush=True)
     path = list(files.values())[min(2, len(files) - 1)]
     for codec in (Lossless(), Compact([100.0])):
         for row in pairs(f"warm cache, {codec.name} / ROOT zlib", path, opened(path, codec, directory), options):
