@@ -161,3 +161,11 @@ def test_what_is_no_database_is_named(tmp_path, content):
 def test_a_store_that_cannot_be_read_is_refused(uri):
     with pytest.raises(UsageError, match=r"\.db"):
         runs.list_runs(tracking_uri=uri)
+
+
+def test_a_directory_of_files_leads_to_the_migration(tmp_path: Path) -> None:
+    (tmp_path / "mlruns" / "0").mkdir(parents=True)
+    for uri in (str(tmp_path / "mlruns"), f"file://{tmp_path}/mlruns"):
+        with pytest.raises(UsageError, match="mlflow migrate-filestore --source") as refused:
+            runs.list_runs(tracking_uri=uri)
+        assert f"--source {tmp_path} --target sqlite:///{tmp_path}/mlflow.db" in refused.value.fix

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from xectool.errors import TrackerError, UsageError, did_you_mean
+from xectool.errors import ConfigError, TrackerError, UsageError, did_you_mean
 from xectool.training.tracking.settings import resolve_uri, sqlite_path
 
 LOSSES: Final = ("val/loss", "val/total_loss", "total_loss")
@@ -91,7 +91,16 @@ def mlflow_run(uri: str, name: str) -> MlflowRun:
 
 
 def _database(uri: str) -> Path:
-    path = sqlite_path(resolve_uri(uri, "."))
+    try:
+        path = sqlite_path(resolve_uri(uri, "."))
+    except ConfigError as error:
+        root = Path(uri.removeprefix("file://").removeprefix("file:")).resolve().parent
+        target = f"sqlite:///{root / 'mlflow.db'}"
+        raise UsageError(
+            "only sqlite databases are read, not a directory of files",
+            where=uri,
+            fix=f"mlflow migrate-filestore --source {shlex.quote(str(root))} --target {shlex.quote(target)}",
+        ) from error
     if path is None:
         fix = "--tracking-uri sqlite:////absolute/path/mlflow.db"
         raise UsageError("only sqlite databases are read; look at a server in its own pages", where=uri, fix=fix)
@@ -119,7 +128,7 @@ def _runs(connection: sqlite3.Connection) -> Iterator[MlflowRun]:
             started_s=(row["start_time"] or 0) / 1000,
             ended_s=(row["end_time"] or 0) / 1000,
             params=dict(_pairs(connection, "params", run_id)),
-            metrics={"epoch": float(epoch), **{key: steps[epoch] for key, steps in history.items() if epoch in steps}},
+            metrics={key: steps[epoch] for key, steps in history.items() if epoch in steps} | {"epoch": float(epoch)},
             best=best,
             epochs=max((max(steps) for steps in history.values()), default=0),
             steps=_last_step(connection, run_id),
