@@ -8,8 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from xectool.engine.launching import _again
+from xectool.engine.launching import command_again
+from xectool.engine.rank_outcome import DIRECTORY, run_as_rank
 from xectool.engine.rank_verdict import Ending, verdict_of
+from xectool.engine.train_result import TrainResult
 from xectool.errors import WorldError
 
 GIVEN = ["--run-name", "it's", "--set", "training.epochs=200"]
@@ -26,9 +28,23 @@ def test_the_line_to_paste_starts_the_same_training(
 ) -> None:
     if saved:
         (tmp_path / "checkpoint_last.pt").touch()
-    words = shlex.split(_again("c.yaml", 2, [*resume, *GIVEN], tmp_path))
+    words = shlex.split(command_again("c.yaml", 2, [*resume, *GIVEN], tmp_path))
     place = str(tmp_path) if expected == "RUN" else expected
     assert words == ["xectool", "train", "c.yaml", "--nproc", "2", *GIVEN, "--resume", place]
+    assert "--nproc" not in command_again("c.yaml", None, GIVEN, tmp_path)
+
+
+def test_a_rank_leaves_the_word_of_an_interrupt_to_its_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted() -> TrainResult:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("xectool.engine.rank_outcome._end_with_launcher", lambda: None)
+    monkeypatch.setenv(DIRECTORY, str(tmp_path))
+    monkeypatch.setenv("RANK", "0")
+    assert run_as_rank(interrupted) == 130
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("oom_kills", "says"), [(0, "by somebody"), (2, "ran out"), (-1, "most likely")])
@@ -40,3 +56,9 @@ def test_memory_is_blamed_only_where_the_kernel_may_have_killed_for_it(
     with pytest.raises(WorldError, match=says) as caught:
         verdict_of(ending, "xectool train c.yaml")
     assert caught.value.fix == "xectool train c.yaml"
+
+
+def test_a_rank_that_is_interrupted_by_itself_ends_the_job_as_an_interrupt(tmp_path: Path) -> None:
+    failure = SimpleNamespace(pid=7, exitcode=130, timestamp=1.0)
+    with pytest.raises(KeyboardInterrupt):
+        verdict_of(Ending(2, tmp_path, {1: failure}, frozenset(), False), "")  # type: ignore[dict-item]

@@ -28,7 +28,7 @@ def ctl(
     """Ask a running training for a checkpoint, a graceful stop, another rate or clip; done between two steps."""
     from xectool import engine
 
-    output = Output("ctl", json)
+    output, number = Output("ctl", json), _number(action, value, scale, tag)
     if action == "status":
         report = engine.diagnose.status(run)
         output.result(report, bad=report.bad, human=lambda screen: show_status(screen, run, report))
@@ -37,7 +37,7 @@ def ctl(
         found = engine.diagnose.stacks(run)
         output.result({"processes": found}, human=lambda screen: show_stacks(screen, found))
         return
-    done = engine.control(run, action, value=_number(action, value, scale, tag), tag=tag, wait_s=wait)
+    done = engine.control(run, action, value=number, tag=tag, wait_s=wait)
     output.result(done, bad=not done.done, human=lambda screen: screen.print(done.message, markup=False))
     if not done.done:
         raise AlreadyShown(EXIT_BAD_RESULT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -63,22 +64,20 @@ def train(
 
     if engine.is_launched():
         raise AlreadyShown(engine.run_as_rank(one_rank))
+    options = {"--resume": resume, "--run-name": run_name, "--device": device, "--max-steps": max_steps}
+    arguments = [word for name, value in options.items() if value is not None for word in (name, str(value))]
+    arguments += [word for setting in set_ or () for word in ("--set", setting)] + ["--dry-run"] * dry_run
     wanted = engine.ranks_wanted(config, set_ or (), nproc)
-    if wanted > 1:
-        options = {"--resume": resume, "--run-name": run_name, "--device": device, "--max-steps": max_steps}
-        arguments = [word for name, value in options.items() if value is not None for word in (name, str(value))]
-        arguments += [word for setting in set_ or () for word in ("--set", setting)] + ["--dry-run"] * dry_run
-        _show(engine.train_ranks(config, wanted, arguments), config, json)
-    else:
-        _show(one_rank(), config, json)
+    result = engine.train_ranks(config, wanted, arguments) if wanted > 1 else one_rank()
+    _show(result, engine.command_again(config, nproc, arguments, Path(result.run_dir)), json)
 
 
-def _show(result: TrainResult, config: str, json: bool) -> None:
+def _show(result: TrainResult, again: str, json: bool) -> None:
     if int(os.environ.get("RANK") or 0):  # of torchrun: the first rank speaks for all
         raise AlreadyShown(EXIT_INTERRUPTED if result.status == "interrupted" else EXIT_OK)
     output = Output("train", json)
     if result.status == "interrupted":
-        output.interrupted(result.as_dict(), fix=f"go on with: xectool train {config} --resume {result.run_dir}")
+        output.interrupted(result.as_dict(), fix=f"go on with: {again}")
         raise AlreadyShown(EXIT_INTERRUPTED)
     done = _DONE.get(result.status, result.status)
     best = f", best epoch {result.best_epoch} of {result.epochs}" if result.best_epoch else ""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from xectool.engine.explanation import explain
     from xectool.engine.exporting import export
     from xectool.engine.inspection import inspect_ckpt
-    from xectool.engine.launching import ranks_wanted, train_ranks
+    from xectool.engine.launching import command_again, ranks_wanted, train_ranks
     from xectool.engine.live import control, watch
     from xectool.engine.lr_sweeping import lr_sweep
     from xectool.engine.memory_estimate import estimate_memory
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "JobRequest",
     "check_data",
+    "command_again",
     "compare",
     "config",
     "control",
@@ -62,6 +63,7 @@ __all__ = [
 _FUNCTIONS = {
     "JobRequest": "slurm_script",
     "check_data": "checking",
+    "command_again": "launching",
     "compare": "comparison",
     "control": "live",
     "estimate_memory": "memory_estimate",

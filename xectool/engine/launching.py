@@ -85,7 +85,7 @@ def train_ranks(config: str | Path, nproc: int, arguments: Sequence[str] = ()) -
         ended, killed = frozenset(survivors.ended), oom_kills() - oom_before if oom_before >= 0 else -1
         ending = Ending(nproc, directory, failures, ended, signals.interrupted, places, watch.verdict, killed)
     try:
-        result = verdict_of(ending, _again(config, nproc, arguments, watch.run))
+        result = verdict_of(ending, command_again(config, nproc, arguments, watch.run))
     except XecError as error:
         if str(directory) not in error.where:  # else it names the log of the rank
             shutil.rmtree(directory, ignore_errors=True)
@@ -94,15 +94,23 @@ def train_ranks(config: str | Path, nproc: int, arguments: Sequence[str] = ()) -
     return result
 
 
-def _again(config: str | Path, nproc: int, arguments: Sequence[str], run: Path | None) -> str:
-    """Return the command that goes on with a job: from what it has saved, else as it was started."""
+def command_again(config: str | Path, nproc: int | None, arguments: Sequence[str], run: Path | None) -> str:
+    """Return the command that goes on with a training: from what it has saved, else as it was started.
+
+    Args:
+        config: YAML file.
+        nproc: Number of ranks, None where none was given.
+        arguments: Options of ``xectool train``.
+        run: Directory of the run, None where there is none yet.
+    """
     given, kept = dict(pairwise(arguments)).get("--resume", AUTO), list(arguments)
     if "--resume" in kept:
         at = kept.index("--resume")
         del kept[at : at + 2]
     saved = run is not None and any(run.glob("checkpoint_*.pt"))
     resume = ["--resume", str(run) if saved else given]
-    return shlex.join(["xectool", "train", str(config), "--nproc", str(nproc), *kept, *resume])
+    ranks = [] if nproc is None else ["--nproc", str(nproc)]
+    return shlex.join(["xectool", "train", str(config), *ranks, *kept, *resume])
 
 
 def _launch(settings: LaunchConfig, command: Sequence[str]) -> dict[int, ProcessFailure]:

@@ -73,7 +73,8 @@ def verdict_of(ending: Ending, again: str) -> TrainResult:
         if len(own) == 1 and ending.nproc > 1:
             facts["where"] = f"rank {rank}: {facts['where']}"
         raised_elsewhere(facts)
-    if ending.interrupted:
+    one = any(code.exitcode == EXIT_INTERRUPTED and not outcomes[rank] for rank, code in ending.failures.items())
+    if ending.interrupted or one:  # a rank may be interrupted by itself
         raise KeyboardInterrupt
     raise _unexplained(ending, outcomes, again)
 
