@@ -103,7 +103,7 @@ def test_the_payload_bites_a_loader_that_trusts_it(name: str, tmp_path: Path) ->
     marker = tmp_path / "ran"
     with contextlib.suppress(pickle.UnpicklingError, TypeError, AttributeError):
         pickle.loads(payloads(marker)[name])
-    for _ in range(100):  # a subprocess takes a moment
+    for _ in range(6000):  # a subprocess takes a moment
         if marker.exists():
             break
         time.sleep(0.01)

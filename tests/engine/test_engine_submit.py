@@ -158,7 +158,7 @@ def test_what_slurm_says_arrives(config: Path, tmp_path: Path, monkeypatch: pyte
     assert caught.value.code == "XT-SUBMIT-REFUSED"
 
 
-def _wait(condition: Callable[[], Any], seconds: float = 120) -> Any:
+def _wait(condition: Callable[[], Any], seconds: float = 300) -> Any:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         with contextlib.suppress(OSError, psutil.Error):
@@ -211,7 +211,7 @@ def _signal_all(submitted: Any, run: Path, attempts: int) -> None:
 
 
 ENDED = """
-import os, signal, sys, threading
+import os, signal, sys
 from pathlib import Path
 import xectool.engine.slurm_job as module
 from xectool.engine.slurm_job import TrainingJob
@@ -225,25 +225,27 @@ def handler(number, frame):
     print("requeues", job.checkpoint().function.requeues, flush=True)
     os._exit(77)
 signal.signal(signal.SIGUSR2, handler)
-threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR2)).start()
 job()
 """
+
+# the signal comes from the training, which has begun then; a clock would not wait for that
+AT_TERM = "trap 'exit {}' TERM; sleep 0.5; kill -USR2 $PPID; while :; do sleep 0.05; done"
 
 
 @pytest.mark.parametrize(
     ("script", "allowed", "code"),
     [
-        ("trap 'exit 130' TERM; while :; do sleep 0.05; done", 1, 77),  # interrupted: queued again
-        ("trap 'exit 130' TERM; while :; do sleep 0.05; done", 0, 130),  # not allowed to
-        ("trap 'exit 0' TERM; while :; do sleep 0.05; done", 1, 0),  # finished meanwhile
-        ("trap 'exit 1' TERM; while :; do sleep 0.05; done", 1, 1),  # failed meanwhile
-        ("exec sleep 60", 1, 77),  # not yet far enough to save
+        (AT_TERM.format(130), 1, 77),  # interrupted: queued again
+        (AT_TERM.format(130), 0, 130),  # not allowed to
+        (AT_TERM.format(0), 1, 0),  # finished meanwhile
+        (AT_TERM.format(1), 1, 1),  # failed meanwhile
+        ("(sleep 0.5; kill -USR2 $PPID) & exec sleep 600", 1, 77),  # not yet far enough to save
         ("exit 2", 1, 2),  # failed before
     ],
 )
 def test_only_an_interrupted_run_is_queued_again(script: str, allowed: int, code: int) -> None:
     command = [sys.executable, "-c", ENDED, script, str(allowed)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == code, done.stderr
     assert ("requeues 1" in done.stdout) == (code == 77)
 

@@ -527,7 +527,7 @@ def test_blocked_training_thread_leaves_its_stack(page: StatusPage, tmp_path: Pa
 
 
 def _guilty_function(event: threading.Event, done: Callable[[], bool]) -> None:
-    for _ in range(200):
+    for _ in range(2000):
         if event.wait(0.05) or done():
             return
 
