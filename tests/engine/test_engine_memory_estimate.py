@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -136,7 +137,27 @@ def test_train_refuses_what_the_host_cannot_hold(tiny_config: Path, monkeypatch:
     assert finding.code == "CFG-20"
     assert "estimated host RAM" in finding.problem
     assert "control group /job" in finding.problem
-    assert finding.fix.startswith("--set ")
+    assert finding.fix.startswith("a machine or job with ")  # the interpreter alone does not fit
+
+
+@pytest.mark.parametrize(
+    ("largest", "limit", "cure"),
+    [
+        ("interpreter and libraries", "SLURM_MEM_PER_NODE", "sbatch --mem=1590M JOB.sh"),
+        ("interpreter and libraries", "ulimit -v", "ulimit -v 1627605"),
+        ("interpreter and libraries", "MemAvailable", "a machine or job with 1.67 GB of memory"),
+        ("loader", "MemAvailable", "--set data.chunksize=2048"),
+        ("reader processes", "MemAvailable", "--set data.num_workers=0"),
+        ("tensors of the step", "MemAvailable", ""),
+    ],
+)
+def test_a_host_too_small_is_cured_by_what_takes_it(largest: str, limit: str, cure: str) -> None:
+    host = dict.fromkeys(("interpreter and libraries", "loader", "reader processes", "tensors of the step"), 0)
+    found = SimpleNamespace(host=host | {largest: 1_500_000_000}, host_bytes=1_500_000_000)
+    config = config_from_dict(dict(estimating.QUICKSTART), "default")
+    result: Any = SimpleNamespace(config=config, estimate=found, limits={limit: 1_000_000_000})
+    assert estimating._host_cure(result, largest, limit).startswith(cure)
+    assert bool(cure) == bool(estimating._host_cure(result, largest, limit))
 
 
 def test_ranks_share_the_memory_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,5 +111,6 @@ def _box(result: MemoryEstimate, beside: int) -> object:
         *found.notes,
     ]
     verdict = "it fits" if result.fits else "; ".join(error.problem for error in errors)
-    following = "" if result.fits else f"xectool train CONFIG {errors[0].fix}"
+    fix = "" if result.fits else errors[0].fix
+    following = f"xectool train CONFIG {fix}" if fix.startswith("--set") else fix
     return verdict_box(verdict, why, following, good=result.fits)

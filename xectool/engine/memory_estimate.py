@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ from xectool.training.memory_estimate.calibration import (
 from xectool.training.memory_estimate.child import ask, measure
 from xectool.training.memory_estimate.device import GRAPH_MODES, USABLE, Device
 from xectool.training.memory_estimate.estimate import Estimate, Wanted, compile_threads, estimate
-from xectool.training.memory_estimate.host import CACHE_TERM
+from xectool.training.memory_estimate.host import CACHE_TERM, STEP_TERM
 from xectool.training.memory_estimate.plan import plan, smaller
 
 QUICKSTART: Final[Mapping[str, Any]] = {
@@ -42,6 +43,10 @@ QUICKSTART: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 """What is estimated without a configuration: the quickstart's network (examples/quickstart.yaml)."""
 HOST_SHARE: Final = 0.9
+_HOST_CURES: Final = {
+    "reader processes": "--set data.num_workers=0", "compile processes": "--set training.compile=none",
+}  # fmt: skip
+"""What takes away a whole term of the host."""
 _OF_BATCHES: Final = ("data.batch_size", "training.grad_accum_steps")
 OLDER_BATCHES: Final = {
     "regressor": ("8192-16384", "16384-32768"),
@@ -185,9 +190,8 @@ def verdicts(result: MemoryEstimate) -> tuple[Finding, ...]:
         errors.append(Finding("CFG-22", Severity.ERROR, problem, "data.batch_size", fix=fix))
     if not result.fits_host:
         name = max(found.host, key=lambda term: found.host[term])
-        chunk = max(config.data.batch_size, config.data.chunksize // 2)
-        cure = f"--set data.chunksize={chunk}" if name == "loader" else fix
         least = min(result.limits, key=lambda limit: result.limits[limit])
+        cure = _host_cure(result, name, least) or fix
         problem = (
             f"estimated host RAM {found.host_bytes / 1e9:.4g} GB > available "
             f"{HOST_SHARE * result.limits[least] / 1e9:.4g} GB ({HOST_SHARE:.0%} of {least}); largest term: {name} "
@@ -205,6 +209,25 @@ def verdicts(result: MemoryEstimate) -> tuple[Finding, ...]:
         problem = f"{found.predictions.count:,} predictions of single sensors"
         notes.append(Finding("XT-MEM-PREDICTIONS", Severity.INFO, problem, "model.mask_ratio", found.lines[2:]))
     return (*errors, *notes)
+
+
+def _host_cure(result: MemoryEstimate, largest: str, limit: str) -> str:
+    """Return the line for a host that does not suffice; empty where smaller batches are the cure."""
+    data, found = result.config.data, result.estimate
+    chunk = max(data.batch_size, data.chunksize // 2)
+    if largest == "loader" and chunk < data.chunksize:
+        return f"--set data.chunksize={chunk}"
+    if largest in _HOST_CURES:
+        return _HOST_CURES[largest]
+    if found.host_bytes - found.host.get(STEP_TERM, 0) <= HOST_SHARE * result.limits[limit]:
+        return ""
+    needed = found.host_bytes / HOST_SHARE
+    if limit == "ulimit -v":
+        return f"ulimit -v {math.ceil(needed / 1024)}"
+    needed *= result.config.distributed.num_gpus
+    if limit.startswith("SLURM"):
+        return f"sbatch --mem={math.ceil(needed / 2**20)}M JOB.sh"
+    return f"a machine or job with {needed / 1e9:.3g} GB of memory: no setting makes the rest of the process smaller"
 
 
 def _settings_that_fit(config: RunConfig, found: Estimate) -> tuple[str, ...]:
