@@ -98,7 +98,7 @@ def test_what_is_no_checkpoint_is_refused_as_a_start_too(tmp_path: Path) -> None
     with pytest.raises(CheckpointError, match="a text file, not a checkpoint"):
         store.load_start(tmp_path / "notes.pt")
     torch.save({"a": torch.zeros(3)}, tmp_path / "other.pt")
-    with pytest.raises(CheckpointError, match="no checkpoint of the older system"):
+    with pytest.raises(CheckpointError, match="nor of the older system: its top-level keys are a"):
         store.load_start(tmp_path / "other.pt")
 
 

@@ -376,6 +376,22 @@ def test_what_is_only_odd_is_told_and_not_called_bad(name: str, inspected: Inspe
     assert any(found.code == code and words in found.problem for found in result.findings), result.findings
 
 
+@pytest.mark.parametrize(("spoilt", "predict"), [("model", True), ("ema", True), ("both", False)])
+def test_weights_that_are_not_used_do_not_keep_from_predicting(
+    families: dict[str, Path], tmp_path: Path, spoilt: str, predict: bool
+) -> None:
+    whole = store.load(families["regressor"])
+    for role, weights in (("model", whole.model), ("ema", whole.ema)):
+        if spoilt in (role, "both"):
+            weights["backbone.pos_embed"].fill_(float("nan"))
+    store.save(tmp_path / "a.pt", Checkpoint(whole.meta, whole.model, whole.ema, whole.training))
+    found = engine.inspect_ckpt(tmp_path / "a.pt")
+    fit = {item.action: item for item in found.fit_for}
+    assert found.is_bad
+    assert (fit["predict"].possible, fit["resume"].possible, fit["export"].possible) == (predict, False, False)
+    assert ("--weights model" in fit["predict"].why) is (spoilt == "ema")
+
+
 def test_a_metric_that_is_not_finite_is_told_with_its_epoch(families: dict[str, Path], tmp_path: Path) -> None:
     whole = store.load(families["regressor"])
     progress = whole.meta["progress"] | {"history": [{"val/loss": 0.4}, {"val/loss": float("nan"), "lr": 1.0}]}

@@ -16,6 +16,8 @@ import pytest
 import torch
 from onnx import helper
 from torch import Tensor, nn
+from xectool import engine
+from xectool.checkpoint.inspection.onnx_digest import KEY
 from xectool.config.load import config_from_dict
 from xectool.detector.constants import NUM_SENSORS
 from xectool.errors import CheckpointError, OutputsDiffer, UsageError
@@ -126,6 +128,29 @@ import sys, numpy as np
 from xectool.export.onnx_file import OnnxRuntime
 np.savez(sys.argv[3], **OnnxRuntime(sys.argv[1]).run_unchecked(dict(np.load(sys.argv[2]))))
 """
+
+
+def test_any_bit_that_changes_after_the_export_is_found(tiny: Path, tmp_path: Path) -> None:
+    """ONNX Runtime takes a flipped bit of a weight for a weight (control: a file without the digest)."""
+    content, given = tiny.read_bytes(), readings(2)
+    weight = content.index(TinyGraph().narrow.weight.detach().numpy()[3].tobytes())
+    places = (weight + 2, content.index(b"MatMul") + 200, content.index(KEY.encode()) + len(KEY) + 20)
+    for name, place in zip(("weight", "graph", "digits"), places, strict=True):
+        path = tmp_path / f"{name}.onnx"
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        with pytest.raises(CheckpointError, match="does not match the digest"):
+            OnnxRuntime(path)
+    found = engine.inspect_ckpt(tmp_path / "weight.onnx")
+    assert found.is_bad
+    assert [(item.code, item.where) for item in found.findings if item.severity.value == "error"] == [("K02", "digest")]
+    assert not any(item.code == "K02" for item in engine.inspect_ckpt(tiny).findings)
+    plain = onnx.load(tmp_path / "weight.onnx")
+    kept = [item for item in plain.metadata_props if item.key != KEY]
+    del plain.metadata_props[:]
+    plain.metadata_props.extend(kept)
+    onnx.save(plain, tmp_path / "plain.onnx")
+    wrong, right = OnnxRuntime(tmp_path / "plain.onnx").run(given), OnnxRuntime(tiny).run(given)
+    assert not np.array_equal(wrong["energy"], right["energy"])
 
 
 def test_the_same_network_exported_twice_is_the_same_bytes(tiny: Path, tmp_path: Path) -> None:

@@ -91,9 +91,8 @@ def recognise(payload: Mapping[str, Any]) -> ForeignLayout:
     if kind is None:
         keys = ", ".join(sorted(map(str, payload))[:12]) or "nothing"
         raise CheckpointError(
-            "this is no checkpoint of the older system",
-            where=f"top-level keys: {keys}",
-            fix="give a file with model_state_dict, or a plain dictionary of encoder weights",
+            f"this is no checkpoint of this project, nor of the older system: its top-level keys are {keys}",
+            fix="xectool inspect-ckpt PATH   # says what it is",
             code="XT-CKPT-LAYOUT",
         )
     present = tuple(which for which, container in CONTAINERS.items() if payload.get(container))

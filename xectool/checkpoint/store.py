@@ -7,6 +7,7 @@ import errno
 import lzma
 import os
 import pickle
+import shlex
 import shutil
 import struct
 import warnings
@@ -19,6 +20,7 @@ import torch
 
 from xectool.checkpoint import foreign, format, safetensors_store
 from xectool.checkpoint.format import Checkpoint
+from xectool.checkpoint.inspection.protobuf import looks_like_onnx
 from xectool.checkpoint.inspection.sniff import GIVE_ANOTHER, stranger
 from xectool.checkpoint.soundness import require_checksums
 from xectool.errors import CheckpointError, DiskError, XecError, nearest
@@ -133,13 +135,13 @@ def load_start(path: Path) -> Checkpoint:
 
 def _translated(payload: dict[str, Any], path: Path, needs_config: bool) -> Checkpoint:
     require_checksums(path)  # our own layout has a digest over its content
-    layout = foreign.recognise(payload)
-    sets = {which: foreign.state_dict(payload, which) for which in layout.weights}
     try:
+        layout = foreign.recognise(payload)
+        sets = {which: foreign.state_dict(payload, which) for which in layout.weights}
         config = foreign.to_config(payload) if needs_config or layout.has_config else {}
     except CheckpointError as error:
         error.where = error.where or str(path)
-        error.fix = error.fix.replace("PATH", str(path))
+        error.fix = error.fix.replace("PATH", shlex.quote(str(path)))
         raise
     return Checkpoint(
         meta={"kind": layout.kind, "config": config, "epoch": layout.epoch},
@@ -255,15 +257,14 @@ def _not_a_checkpoint(path: Path, detail: str) -> CheckpointError:
         what = "the archive is truncated or damaged"
     elif head.startswith((PICKLE_MAGIC, XZ_MAGIC)):
         what = f"it is damaged (first bytes {head[:8]!r})"
+    elif looks_like_onnx(memoryview(head)):
+        what = "it is an ONNX graph, not a checkpoint"
+        fix = f"xectool inspect-ckpt {shlex.quote(str(path))}   # names the checkpoint it was exported from"
     else:
         what, repair = stranger(head, path.stat().st_size)
         fix = fix if repair == GIVE_ANOTHER else repair.replace("FILE", str(path))
-    return CheckpointError(
-        f"cannot read the checkpoint: {what} ({detail})",
-        where=str(path),
-        fix=fix,
-        code="XT-CKPT-CORRUPT",
-    )
+    problem = f"cannot read the checkpoint: {what} ({detail})"
+    return CheckpointError(problem, where=str(path), fix=fix, code="XT-CKPT-CORRUPT")
 
 
 def _unsafe_or_garbled(path: Path, error: Exception) -> CheckpointError:
@@ -275,12 +276,9 @@ def _unsafe_or_garbled(path: Path, error: Exception) -> CheckpointError:
         unsafe = []
     if not unsafe:
         return _not_a_checkpoint(path, str(error).splitlines()[0])
-    return CheckpointError(
-        f"the file would run code when loaded, so it was not: it contains {', '.join(sorted(unsafe)[:5])}",
-        where=str(path),
-        fix="ask its author for a state_dict saved with tensors and plain types only",
-        code="XT-CKPT-UNSAFE",
-    )
+    problem = f"the file would run code when loaded, so it was not: it contains {', '.join(sorted(unsafe)[:5])}"
+    fix = "ask its author for a state_dict saved with tensors and plain types only"
+    return CheckpointError(problem, where=str(path), fix=fix, code="XT-CKPT-UNSAFE")
 
 
 def _disk_error(path: Path, error: Exception) -> DiskError:

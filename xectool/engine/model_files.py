@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from xectool.checkpoint.inspection.archive import DIRECTORY_ERRORS
-from xectool.checkpoint.inspection.onnx_file import looks_like_onnx
+from xectool.checkpoint.inspection.protobuf import looks_like_onnx
 from xectool.checkpoint.inspection.window import open_content
 
 _SCRIPT_MARK: Final = "/constants.pkl"

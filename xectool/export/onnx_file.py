@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from xectool.checkpoint.inspection.onnx_digest import BLANK, KEY, file_digest_holds, seal
 from xectool.errors import CheckpointError, OutputsDiffer
-from xectool.export.description import PRODUCER, Description
+from xectool.export.description import EXPORT_AGAIN, PRODUCER, Description
 from xectool.export.formats import Written, register
 from xectool.export.graphs import ExportGraph
 from xectool.export.installed import require
@@ -62,6 +63,7 @@ class OnnxFormat:
             onnx.save(model, path, save_as_external_data=True, all_tensors_to_one_file=True, location=beside)
         else:
             path.write_bytes(model.SerializeToString(deterministic=True))
+        seal(path)
         check(path, graph.inputs, graph.outputs)
         what = f"weights of {size / 2**30:.1f} GiB do not fit one ONNX file: copy {beside} with it"
         notes = (Finding("X-07", Severity.WARNING, what, path.name, fix=f"ls -l {path.name}*"),) if beside else ()
@@ -102,6 +104,7 @@ class OnnxRuntime(Runtime):
             self.session: Any = onnxruntime.InferenceSession(str(path), options, providers=providers)
         self.providers = tuple(self.session.get_providers())
         self.description = Description.from_metadata(dict(self.session.get_modelmeta().custom_metadata_map), str(path))
+        _require_as_exported(Path(path))
         self.notes = tuple(_not_available(name, self.providers[0]) for name in missing)
 
     def rehearse(self, cases: Mapping[str, Arrays]) -> None:
@@ -126,6 +129,17 @@ class OnnxRuntime(Runtime):
         with onnx_faults(self.path):
             values = self.session.run(None, given)
         return in_order([item.name for item in self.session.get_outputs()], values)
+
+
+def _require_as_exported(path: Path) -> None:
+    """Refuse a file that is not what was exported: ONNX Runtime takes a flipped bit for a weight.
+
+    Raises:
+        CheckpointError: Its digest does not hold.
+    """
+    if file_digest_holds(path) is False:
+        problem = "the file is damaged or was changed: its content does not match the digest stored with it (SHA-256)"
+        raise CheckpointError(problem, where=str(path), fix=EXPORT_AGAIN, code="XT-CKPT-CORRUPT")
 
 
 def check(path: Path, inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> None:
@@ -203,7 +217,7 @@ def _describe(model: onnx.ModelProto, description: Description) -> None:
     del model.metadata_props[:]
     model.graph.name = f"{PRODUCER}-{description.kind}"
     model.producer_name, model.producer_version = PRODUCER, description.version
-    for key, text in sorted(description.to_metadata().items()):
+    for key, text in sorted({**description.to_metadata(), KEY: BLANK}.items()):
         item = model.metadata_props.add()
         item.key, item.value = key, text
 

@@ -12,6 +12,7 @@ from xectool.findings import Finding
 from xectool.rules import Rule
 
 ANOTHER = "use another checkpoint of the run; xectool train CONFIG --resume auto picks the newest sound one"
+EXPORT_AGAIN = "xectool export CKPT --output FILE   # from the checkpoint it came from"
 
 
 class BytesAreAsWritten(Rule[Inspected]):
@@ -23,7 +24,7 @@ class BytesAreAsWritten(Rule[Inspected]):
     def check(self, facts: Inspected) -> Iterator[Finding]:
         """Yield an error for each damaged place; the first ones where there are many."""
         for problem in facts.contents.problems:
-            yield replace(self.error(problem.where, problem.what, ANOTHER), code=problem.check)
+            yield replace(self.error(problem.where, problem.what, _again(facts)), code=problem.check)
 
 
 class DigestHolds(Rule[Inspected]):
@@ -36,10 +37,10 @@ class DigestHolds(Rule[Inspected]):
         """Yield an error for each digest that does not hold, a note where nothing protects the bytes."""
         contents = facts.contents
         if facts.digest_holds is False:
-            cause = "" if contents.problems else "; every CRC is right, so it was changed before the file was written"
-            yield self.error(
-                "digest", f"the content does not match the digest stored with it (SHA-256){cause}", ANOTHER
-            )
+            sealed = contents.checksums and not contents.problems
+            cause = "; every CRC is right, so it was changed before the file was written" if sealed else ""
+            problem = f"the content does not match the digest stored with it (SHA-256){cause}"
+            yield self.error("digest", problem, _again(facts))
         if facts.sidecar and facts.sidecar != contents.sha256:
             problem = f"the file's SHA-256 is {contents.sha256[:16]}…, the .sha256 file beside it says "
             yield self.error(f"{contents.path.name}.sha256", f"{problem}{facts.sidecar[:16]}…", ANOTHER)
@@ -108,6 +109,10 @@ class VersionIsKnown(Rule[Inspected]):
             yield self.error(", ".join(missing), f"sections are missing: {', '.join(missing)}", ANOTHER)
         elif not layout.meta:
             yield self.error("meta", "its facts (kind, configuration, progress) cannot be read", ANOTHER)
+
+
+def _again(facts: Inspected) -> str:
+    return EXPORT_AGAIN if facts.contents.format == "onnx" else ANOTHER
 
 
 BYTE_RULES: tuple[Rule[Inspected], ...] = (BytesAreAsWritten(), DigestHolds(), RunsNoCode(), VersionIsKnown())

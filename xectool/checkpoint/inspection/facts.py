@@ -20,6 +20,7 @@ _SECTIONS: Final = ("meta", "model", "ema", "training")
 _BOOKKEEPING: Final = ("callbacks.", "loops.")
 _HEX_DIGEST = re.compile(r"\b[0-9a-fA-F]{64}\b")
 _MAX_SIDECAR_BYTES: Final = 1 << 16
+_ONNX_DIGEST: Final = {"holds": True, "does not hold": False, "none": None}
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,11 @@ class Inspected:
         """Tensors with values that are not finite; masks, bounds and scores of callbacks may be infinite."""
         return {name: found for name, found in self.stats.items() if found.num_nonfinite and not self._may_be(name)}
 
+    def nonfinite_in(self, role: str) -> list[str]:
+        """Return the tensors of one set of weights with values that are not finite, by their place in the file."""
+        own = {id(value) for value in self.layout.weights.get(role, {}).values()}
+        return [name for name in self.nonfinite if id(self.contents.values[name]) in own]
+
     def _may_be(self, name: str) -> bool:
         """Return whether infinities belong there: bookkeeping, or zeros and infinities of a comparison or a softmax."""
         if name.startswith(_BOOKKEEPING):
@@ -89,13 +95,15 @@ def inspect(path: Path) -> Inspected:
         optimizer=optimizer_state(
             layout.training.get("optimizer"), layout.main, task if isinstance(task, Mapping) else {}
         ),
-        digest_holds=_digest_holds(contents) if layout.origin == XECTOOL else None,
+        digest_holds=_digest_holds(contents) if layout.origin == XECTOOL or contents.format == "onnx" else None,
         sidecar=_sidecar(path),
     )
 
 
 def _digest_holds(contents: Contents) -> bool | None:
     payload = contents.payload
+    if contents.format == "onnx":
+        return _ONNX_DIGEST[contents.facts["digest"]]
     if contents.format == "safetensors":
         metadata = contents.facts["metadata"]
         return bool(content_digest(str(metadata.get(FORMAT_NAME)), payload) == metadata.get(DIGEST_KEY))

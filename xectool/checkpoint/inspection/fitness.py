@@ -12,6 +12,8 @@ from xectool.checkpoint.inspection.training_state import resume_gaps
 
 ACTIONS: Final = ("resume", "fine-tune", "predict", "export")
 KINDS: Final = ("regressor", "mae", "inpainter")
+_SETS: Final = {"ema": "averaged weights", "model": "raw weights"}
+_PREDICTING: Final = ("ema", "model", "best")
 _GRAPHS: Final = ("onnx", "torchscript")
 _NO_CONFIG: Final = "it stores no configuration, so normalisation and pooling are unknown"
 
@@ -63,7 +65,8 @@ def _obstacle(facts: Inspected) -> str:
         return f"the safe loader refuses {facts.contents.unsafe[0].name}"
     if not layout.main:
         return "it holds no weights"
-    bad = [name for name in facts.nonfinite if not name.startswith("training.optimizer")]
+    of_sets = {name for role in layout.weights for name in facts.nonfinite_in(role)}
+    bad = [name for name in facts.nonfinite if name not in of_sets and not name.startswith("training.optimizer")]
     if bad:
         return f"{bad[0]} is not finite"
     return "the weights contradict the stored configuration" if facts.misfits else ""
@@ -74,7 +77,9 @@ def _reasons(action: str, facts: Inspected) -> Iterator[str]:
     contents, layout = facts.contents, facts.layout
     if contents.format in _GRAPHS:
         if action != "predict":
-            yield f"{contents.format} is an exported graph; use the checkpoint it was exported from"
+            named = layout.meta.get("xectool.checkpoint")
+            source = f" ({named})" if named else ""
+            yield f"{contents.format} is an exported graph; use the checkpoint it was exported from{source}"
         elif not _is_our_export(contents.facts, layout.meta):
             yield "no metadata of xectool: units and normalisation of its inputs are unknown"
         return
@@ -82,10 +87,24 @@ def _reasons(action: str, facts: Inspected) -> Iterator[str]:
         yield f"not a network of this project ({layout.origin}: {layout.kind})"
     elif action == "resume":
         yield from _resume_reasons(facts)
+    elif bad := _nonfinite_for(action, facts):
+        yield f"{bad[0]} is not finite"
     elif layout.config is None and (action != "fine-tune" or contents.format == "safetensors"):
         yield _NO_CONFIG
     elif action != "fine-tune" and layout.kind not in KINDS:
         yield f"it holds an {layout.kind} only; train a head on it with checkpoint.init_from"
+
+
+def _nonfinite_for(action: str, facts: Inspected) -> list[str]:
+    """Return what is not finite in the weights an action takes: a prediction can be told to take another set."""
+    sets = facts.layout.weights
+    bad = {role: facts.nonfinite_in(role) for role in sets}
+    if action == "predict":
+        bad = {role: names for role, names in bad.items() if role in _PREDICTING}
+        return [] if any(not names for names in bad.values()) else next(iter(bad.values()), [])
+    if action == "fine-tune":
+        return bad[next(role for role in ("best", "ema", "model") if role in sets)]
+    return next((names for names in bad.values() if names), [])  # an export asks for a file without any error
 
 
 def _resume_reasons(facts: Inspected) -> Iterator[str]:
@@ -109,8 +128,12 @@ def _how(action: str, facts: Inspected) -> str:
             if layout.kind in KINDS
             else "its encoder"
         )
-    best = "averaged weights" if layout.weights.get("ema") else "raw weights"
-    return f"with the {best}" if facts.contents.format not in _GRAPHS else "as exported"
+    if facts.contents.format in _GRAPHS:
+        return "as exported"
+    first, other = ("ema", "model") if layout.weights.get("ema") else ("model", "best")
+    if facts.nonfinite_in(first):
+        return f"with --weights {other} only: {facts.nonfinite_in(first)[0]} is not finite"
+    return f"with the {_SETS[first]}"
 
 
 def _is_our_export(facts: Mapping[str, Any], meta: Mapping[str, Any]) -> bool:

@@ -9,6 +9,7 @@ from xectool.checkpoint.inspection.archive import LOCAL_MAGIC
 from xectool.checkpoint.inspection.contents import Contents
 from xectool.checkpoint.inspection.embedded import is_tar
 from xectool.checkpoint.inspection.opcodes import PICKLE_MAGIC, read_pickle
+from xectool.checkpoint.inspection.protobuf import looks_like_onnx
 from xectool.checkpoint.inspection.safetensors_file import looks_like_safetensors, read_safetensors
 from xectool.checkpoint.inspection.sniff import stranger
 from xectool.checkpoint.inspection.torch_legacy import read_pickles, read_tar
@@ -48,7 +49,7 @@ def read(path: Path) -> Contents:
 
 def _without_magic(content: Content, head: bytes) -> Contents:
     """Read the two formats that begin like anything: ONNX, and pickles of the first protocols."""
-    from xectool.checkpoint.inspection.onnx_file import looks_like_onnx, read_onnx
+    from xectool.checkpoint.inspection.onnx_file import read_onnx
 
     if head[:1] in (b"\x08", b"\x12", b":") and looks_like_onnx(content.data):
         return read_onnx(content)
