@@ -149,7 +149,8 @@ def test_03_another_tree(tmp_path: Path, write: Any, look: Any, rows: Rows) -> N
 def test_04_the_branch_that_may_be_meant_comes_as_a_command(look: Any, rows: Rows) -> None:
     rows["charge"] = rows.pop("npho")
     item = one("DAT-04", look(rows), "error", "no branch 'npho'")
-    assert shlex.split(item.fix) == ["xectool", "check-data", item.where.split()[0], "--set", "data.npho_branch=charge"]
+    file = item.where.split(":tree")[0]
+    assert shlex.split(item.fix) == ["xectool", "check-data", file, "--set", "data.npho_branch=charge"]
 
 
 def test_04_a_task_without_its_truth(look: Any, load: Any, rows: Rows) -> None:
@@ -480,11 +481,15 @@ def test_one_file_in_another_order_or_with_silent_sensors_among_good_ones_is_nam
     assert item.where.endswith("a2.root branch npho")
     rows["npho"] = sound
     rows["npho"][:, 3000], rows["npho"][:, 3001] = 0.0, 70.0
+    rows["npho"][:, 1000] += 3000
+    rows["npho"][:, 2222] += np.random.default_rng(4).normal(0, 800, len(rows["npho"]))
     facts = look(good, good, rows)
     assert not {3000, 3001} & {*facts.health.of("dead"), *facts.health.of("constant")}  # the control
     one("DAT-14", facts, "warning", "1 sensor is constant in some files", "1 of 3 files", "a2.root sensor 3001")
-    notes = [item for item in BY_CODE["DAT-14"].check(facts) if "dead in some files" in item.problem]
-    assert [item.evidence[0].split("/")[-1] for item in notes] == ["a2.root: 3000"]
+    notes = [item for item in BY_CODE["DAT-14"].check(facts) if "in some files" in item.problem]
+    told = [item.evidence[0].split("/")[-1] for item in notes]
+    assert told == ["a2.root: 3000", "a2.root: 3001", "a2.root: 1000", "a2.root: 2222"]
+    assert [item.problem.split(" in ")[0][-5:] for item in notes[2:]] == ["s hot", "noisy"]
     rows["npho"][:, faces.sensors("top")] = 1e10
     one("DAT-14", look(good, good, rows), "error", "all 73 sensors of face top", "1 of 3 files", "a2.root face top")
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import http.server
 import os
+import shlex
 import threading
 from pathlib import Path
 
 import pytest
+import uproot
 from xectool.errors import DataFileError
-from xectool.rootio.files import expand_inputs, input_paths, open_tree
+from xectool.rootio.files import expand_inputs, input_paths, open_tree, split_tree
 from xectool.rootio.reader import EventFile
 
 
@@ -159,6 +161,18 @@ def test_a_missing_tree_names_the_trees_that_are_there(tmp_path, rows, write_row
         open_tree(str(path))
     with pytest.raises(DataFileError, match=r"has no tree 'event'[\s\S]*did you mean 'events'"):
         open_tree(f"{path}:event")
+
+
+@pytest.mark.parametrize(("name", "tree"), [("a.root", "sub/events"), ("a.dat", "events"), ("a b.root", "events")])
+def test_what_is_proposed_for_another_tree_can_be_pasted(tmp_path, rows, name, tree):
+    with uproot.recreate(tmp_path / name) as file:
+        file[tree] = {"run": rows["run"]}
+    with pytest.raises(DataFileError) as caught:
+        open_tree(str(tmp_path / name))
+    spec, *options = shlex.split(caught.value.fix, comments=True)
+    given = {"tree_name": options[1].removeprefix("data.tree_name=")} if options else {}
+    assert open_tree(spec, **given).num_entries == len(rows["run"])
+    assert split_tree("root://host.root:1094//store/a.root") == ("root://host.root:1094//store/a.root", "tree")
 
 
 def test_a_pipe_is_refused_before_it_is_waited_for(tmp_path: Path) -> None:

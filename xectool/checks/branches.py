@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from xectool.checks.facts import BranchFacts, FileFacts, Trouble
+from xectool.checks.facts import BranchFacts, FileFacts, Trouble, arguments
 from xectool.config.data import DataConfig
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.detector.constants import NUM_SENSORS
@@ -121,7 +121,7 @@ def _trouble(file: EventFile, others: Mapping[str, BranchFacts], wanted: Wanted)
 
 def _again(file: EventFile, setting: str) -> str:
     """Return the check of this file under another setting, as a command."""
-    return f"xectool check-data {shlex.quote(file.where)} --set {shlex.quote(setting)}"
+    return f"xectool check-data {arguments(file.path, file.tree)} --set {shlex.quote(setting)}"
 
 
 def _type_note(file: EventFile, branch: Wanted) -> list[Trouble]:

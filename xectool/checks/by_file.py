@@ -1,4 +1,4 @@
-"""Sensors that say nothing in some files only: among many good files they do not show in the sums over all."""
+"""Sensors that are odd in some files only: among many good files they do not show in what is counted over all."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from xectool.findings import Finding, Severity
 _CODE: Final = "DAT-14"
 _MANY_DEAD: Final = 0.1
 _SHOWN: Final = 10
+_SILENT: Final = ("dead", "constant")
 
 
-def silent_in_some_files(facts: DataFacts) -> Iterator[Finding]:
-    """Yield dead faces, dead sensors and constant sensors of files in which other files' sensors are alive."""
-    pooled = facts.health.state
-    known = np.isin(pooled, (STATES.index("dead"), STATES.index("constant")))
-    for state in ("dead", "constant"):
-        found = [(item.path, item.of(state) & ~known) for item in facts.sample.silent]
+def odd_in_some_files(facts: DataFacts) -> Iterator[Finding]:
+    """Yield dead faces, and sensors that are dead, constant, hot or noisy in files and good in others."""
+    silent = np.isin(facts.health.state, [STATES.index(name) for name in _SILENT])
+    partly = partly_loud(facts)
+    for state in STATES[1:]:
+        new = ~silent if state in _SILENT else partly
+        found = [(item.path, item.of(state) & new) for item in facts.sample.by_file]
         found = [(path, which) for path, which in found if which.any()]
         if not found:
             continue
@@ -32,8 +34,15 @@ def silent_in_some_files(facts: DataFacts) -> Iterator[Finding]:
         yield _finding(facts, state, found)
 
 
+def partly_loud(facts: DataFacts) -> Any:
+    """Return which sensors are hot or noisy in some files and in others not, bool, shape (S,)."""
+    files = [item for item in facts.sample.by_file if item.judged]
+    loud = [item.of("hot") | item.of("noisy") for item in files]
+    return np.any(loud, axis=0) & ~np.all(loud, axis=0) if loud else np.zeros(NUM_SENSORS, bool)
+
+
 def _dead_faces(facts: DataFacts, found: Sequence[tuple[str, Any]]) -> Iterator[Finding]:
-    dead_in = {item.path: item.of("dead") for item in facts.sample.silent}
+    dead_in = {item.path: item.of("dead") for item in facts.sample.by_file}
     for face in faces.FACES:
         ids = faces.sensors(face)
         paths = [path for path, which in found if which[ids].any() and dead_in[path][ids].all()]
@@ -46,7 +55,7 @@ def _dead_faces(facts: DataFacts, found: Sequence[tuple[str, Any]]) -> Iterator[
 def _finding(facts: DataFacts, state: str, found: Sequence[tuple[str, Any]]) -> Finding:
     sensors = [int(sensor) for sensor in np.flatnonzero(np.any([which for _, which in found], axis=0))]
     most = max(int(which.sum()) for _, which in found)
-    serious = state == "constant" or most > _MANY_DEAD * NUM_SENSORS
+    serious = state != "dead" or most > _MANY_DEAD * NUM_SENSORS
     path, which = found[0]
     first = int(np.flatnonzero(which)[0])
     return Finding(
@@ -61,7 +70,7 @@ def _finding(facts: DataFacts, state: str, found: Sequence[tuple[str, Any]]) -> 
 
 
 def _judged(facts: DataFacts) -> int:
-    return len(facts.sample.silent)
+    return len(facts.sample.by_file)
 
 
 def listed(sensors: list[int]) -> str:

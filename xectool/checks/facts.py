@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xectool.errors import DataFileError
+from xectool.rootio.files import split_tree
 
 IntArray = npt.NDArray[np.int64]
 
@@ -131,3 +133,16 @@ class FileFacts:
     def without_units(self) -> dict[str, Any]:
         """Return name to type of every branch, for reports."""
         return {name: branch.typename for name, branch in self.branches.items()}
+
+
+def arguments(path: str, tree: str) -> str:
+    """Return the arguments of a command that name a tree of a file; a name without .root takes no tree after it.
+
+    >>> arguments("a.root", "sub/events"), arguments("a.dat", "events")
+    ('a.root:sub/events', 'a.dat --set data.tree_name=events')
+    """
+    if split_tree(path) == (path, tree):
+        return shlex.quote(path)
+    if split_tree(f"{path}:{tree}") == (path, tree):
+        return shlex.quote(f"{path}:{tree}")
+    return f"{shlex.quote(path)} --set {shlex.quote(f'data.tree_name={tree}')}"

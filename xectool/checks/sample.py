@@ -14,7 +14,7 @@ import xxhash
 from xectool.checks.branches import BranchVerdict, check_branches, wanted_branches
 from xectool.checks.cells import CellCounts, CellScan, EventReservoir, Place
 from xectool.checks.facts import FileFacts, Trouble
-from xectool.checks.health import MIN_CONSTANT, SilentSensors, neighbour_likeness
+from xectool.checks.health import MIN_CONSTANT, MIN_EVENTS, FileHealth, neighbour_likeness
 from xectool.checks.identity import IdentityBlock, hash_numbers, lonely_numbers
 from xectool.checks.normalizing import NphoMap
 from xectool.checks.reading import SensorStream, block_edges, read_small, read_together, spread_out
@@ -30,7 +30,7 @@ Array = npt.NDArray[Any]
 Advanced = Callable[[int], None]
 
 EVENTS_A_FILE: Final = 10_000
-_EVENTS_OF_FILE: Final = 32
+_EVENTS_OF_FILE: Final = 2 * MIN_EVENTS
 _FEWEST_EVENTS: Final = 20
 _FEW: Final = 3  # run numbers that stand alone are damage; more of them are a shuffled file
 
@@ -52,7 +52,7 @@ class Sample:
         scanned: Events whose values were read.
         seconds: Time that took.
         angle_gaps: Events whose angle and direction vector disagree, the largest difference, and where.
-        silent: Dead and constant sensors, file by file.
+        by_file: State of the sensors, file by file.
         order_likeness: How well sensors are foretold by their neighbours, by path.
     """
 
@@ -68,7 +68,7 @@ class Sample:
     scanned: int = 0
     seconds: float = 0.0
     angle_gaps: tuple[int, float, str] = (0, 0.0, "")
-    silent: list[SilentSensors] = field(default_factory=list)
+    by_file: list[FileHealth] = field(default_factory=list)
     order_likeness: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -165,7 +165,7 @@ class SampleScan:
         """Judge a file by itself: among many good ones a wrong one does not show in the sums."""
         sums = self.sample.cells.end_file()
         if sums.events >= MIN_CONSTANT:
-            self.sample.silent.append(SilentSensors.of_file(path, sums))
+            self.sample.by_file.append(FileHealth.of_file(path, sums, kept))
         if sums.events >= _FEWEST_EVENTS:
             self.sample.order_likeness[path] = neighbour_likeness(kept)
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from xectool.checks.by_file import listed, silent_in_some_files
+from xectool.checks.by_file import listed, odd_in_some_files, partly_loud
 from xectool.checks.cells import CellCounts
 from xectool.checks.data_facts import DataFacts, sensor_place, settings_line
 from xectool.checks.file_rules import DAMAGE_SHARE
@@ -259,10 +259,11 @@ class SensorsAreAlive(Rule[DataFacts]):
             )
         elif dead:
             yield self.info(facts.whole, f"{len(dead)} of {NUM_SENSORS} sensors are dead: {listed(dead)}")
+        partly = partly_loud(facts)
         for state in ("constant", "hot", "noisy"):
-            if found := health.of(state):
+            if found := [sensor for sensor in health.of(state) if not partly[sensor]]:
                 yield self._odd(facts, state, found, health)
-        yield from silent_in_some_files(facts)
+        yield from odd_in_some_files(facts)
 
     def _odd(self, facts: DataFacts, state: str, found: list[int], health: SensorHealth) -> Finding:
         names = [f"sensor {sensor} face {faces.FACES[int(faces.face_ids()[sensor])]}" for sensor in found[:_SHOWN]]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from xectool.checks.data_facts import DataFacts, settings_line
-from xectool.checks.facts import FileFacts
+from xectool.checks.facts import FileFacts, arguments
 from xectool.checks.sharing import Sharing
 from xectool.checks.similarity import Likeness
 from xectool.checks.spread import NormalizedRow, RawRow, fits
@@ -209,7 +209,8 @@ def _verdict(facts: DataFacts, findings: Sequence[Finding], deep: bool) -> tuple
         return f"do not train on this: {_count(len(errors), 'error')} in {looked}", why + more, errors[0].fix
     if warnings:
         return f"usable with care: {_count(len(warnings), 'warning')} in {looked}", why, warnings[0].fix
-    name = sample.files[0].path if num_files == 1 else "DATA"
+    first = sample.files[0]
+    name = arguments(first.path, first.tree) if num_files == 1 else "DATA"
     every = "every basket was read" if deep else "the baskets that were not sampled are unread"
     return (
         f"good: {looked}",

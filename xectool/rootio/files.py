@@ -20,7 +20,8 @@ from xectool.errors import DataFileError, nearest
 from xectool.rootio.inflate import INFLATE_ERRORS, require_bounded
 from xectool.rootio.list_files import read_list
 
-_TREE_SUFFIX = re.compile(r"^(?P<file>.+\.root):(?P<tree>[^:/\\]+)$")
+# A tree in a directory of the file has a slash; what ends in .root, or has an empty part, is a path and no tree.
+_TREE_SUFFIX = re.compile(r"^(?P<file>.+\.root):(?P<tree>(?!/)(?!.*//)(?!.*\.root$)[^:\\]+)$")
 _REMOTE = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _COPY_AGAIN = "copy the file again and compare its checksum, or take it out of the list"
 
@@ -68,6 +69,8 @@ def split_tree(path: str, default_tree: str = "tree") -> tuple[str, str]:
 
     >>> split_tree("/data/a.root:events")
     ('/data/a.root', 'events')
+    >>> split_tree("a.root:sub/events")
+    ('a.root', 'sub/events')
     >>> split_tree("root://server:1094//store/a.root")
     ('root://server:1094//store/a.root', 'tree')
     """
@@ -228,17 +231,12 @@ def check_local_file(path: str) -> None:
     if size == 0:
         raise DataFileError(f"'{path}' is empty (0 bytes)", where=path, fix=_COPY_AGAIN, code="XT-DATA-EMPTY")
     if not head.startswith(b"root"):
-        raise DataFileError(
-            f"'{path}' is not a ROOT file: {_what_it_is(head)}", where=path, fix=_COPY_AGAIN, code="XT-DATA-NOT-ROOT"
-        )
+        problem = f"'{path}' is not a ROOT file: {_what_it_is(head)}"
+        raise DataFileError(problem, where=path, fix=_COPY_AGAIN, code="XT-DATA-NOT-ROOT")
     end = _recorded_end(head)
     if end > size:
-        raise DataFileError(
-            f"'{path}' is truncated: its header says {end} bytes, the file has {size}",
-            where=path,
-            fix=_COPY_AGAIN,
-            code="XT-DATA-TRUNCATED",
-        )
+        problem = f"'{path}' is truncated: its header says {end} bytes, the file has {size}"
+        raise DataFileError(problem, where=path, fix=_COPY_AGAIN, code="XT-DATA-TRUNCATED")
 
 
 def _recorded_end(head: bytes) -> int:
@@ -290,7 +288,10 @@ def _missing_tree(path: str, tree_name: str, classes: dict[str, str]) -> DataFil
     there = f"trees there: {', '.join(trees)}" if trees else f"objects there: {', '.join(classes) or 'none'}"
     near = nearest(tree_name, trees, count=1)
     best = next(iter(near or trees), "")
-    named = f"{shlex.quote(f'{path}:{best}')}   # or for all files: --set data.tree_name={best}"
+    by_key = f"--set {shlex.quote(f'data.tree_name={best}')}"
+    named = f"{shlex.quote(f'{path}:{best}')}   # or for all files: {by_key}"
+    if split_tree(f"{path}:{best}") != (path, best):  # a name without .root takes no tree after it
+        named = f"{shlex.quote(path)} {by_key}"
     return DataFileError(
         f"'{path}' has no tree '{tree_name}' ({there})" + (f"; did you mean '{best}'?" if near else ""),
         where=f"{path}:{tree_name}",
