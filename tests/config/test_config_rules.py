@@ -203,6 +203,8 @@ CASES = [
          ("checkpoint.resume_from", "checkpoint.init_from"), {"checkpoint.init_from": "b.pt"}),
     Case("OneStartingPoint", "CFG-45", ERROR, {"checkpoint.resume_from": "model.onnx"}, ("ONNX",),
          {"checkpoint.resume_from": "model.pth"}),
+    Case("OneStartingPoint", "CFG-45", ERROR, {"checkpoint.init_from": "model.onnx"}, ("the checkpoint that was",),
+         {"checkpoint.init_from": "model.safetensors"}),
     Case("OneStartingPoint", "CFG-45", WARNING, {"checkpoint.refresh_lr": True},
          ("checkpoint.refresh_lr", "checkpoint.resume_from"),
          {"checkpoint.refresh_lr": True, "checkpoint.resume_from": "a.pt"}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shlex
@@ -14,7 +15,7 @@ from typing import Any
 from typer.exceptions import Abort, TyperException
 
 from xectool.cli import render, signals
-from xectool.errors import EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_OK, EXIT_USER, DiskError, XecError
+from xectool.errors import EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_OK, EXIT_USER, DiskError, UsageError, XecError
 
 
 def _is_later_rank() -> bool:
@@ -51,9 +52,9 @@ def run(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], None] 
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
     except Exception as error:  # noqa: BLE001  the boundary is where the unforeseen ends
-        if (cut := _damaged_byte_code(error)) is not None:
-            output.error(cut)
-            return cut.exit_code
+        if (known := _damaged_byte_code(error) or _long_name(error)) is not None:
+            output.error(known)
+            return known.exit_code
         output.defect(error, _keep_traceback())
         return EXIT_DEFECT
     if code == EXIT_INTERRUPTED:
@@ -70,6 +71,15 @@ def _damaged_byte_code(error: Exception) -> DiskError | None:
     problem = f"the byte code that Python keeps of {last.f_locals['name']} is damaged ({error})"
     fix = f"a disk was full when it was written; remove it, Python writes it anew: rm {shlex.quote(path)}"
     return DiskError(problem, where=path, fix=fix)
+
+
+def _long_name(error: Exception) -> UsageError | None:
+    """Return what to say of a name that no file can have, wherever it was given."""
+    if not isinstance(error, OSError) or error.errno != errno.ENAMETOOLONG:
+        return None
+    size = len(os.fsencode(os.path.basename(str(error.filename or ""))))
+    problem = f"no file can have a name of {size} bytes: a name has 255 at most, a whole path 4095"
+    return UsageError(problem, where=f"{str(error.filename or 'a name')[:60]}…", fix="ls   # and give a shorter name")
 
 
 def _take_verbosity(argv: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xectool.config.root import RunConfig
+from xectool.config.run_rules import of_export
 from xectool.config.serialize import inline_yaml
 from xectool.errors import nearest
 from xectool.findings import Finding, Report
@@ -109,9 +110,7 @@ class StartingCheckpointExists(Rule[Start]):
                 fix = f"{key}: {inline_yaml(str(there[0]) if there else None)}{more}"
                 yield self.error(key, f"{key}: no such checkpoint {spec}{hint}", fix)
             elif is_torchscript(path):
-                yield self.error(
-                    key, f"{key}: {spec} is a TorchScript export, not a checkpoint", f"{key}: <run>/checkpoint_last.pt"
-                )
+                yield self.error(key, *of_export(key, spec, "a TorchScript export"))
 
 
 class RunDirectoryIsFree(Rule[Start]):

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.findings import Finding
 from xectool.rules import Rule
 
-_EXPORTS = {".onnx": "an ONNX export", ".torchscript": "a TorchScript export", ".safetensors": "bare weights"}
+_BARE = "bare weights"
+_EXPORTS = {
+    ".onnx": "an ONNX export", ".torchscript": "a TorchScript export", ".pt2": "an export of torch.export",
+    ".safetensors": _BARE,
+}  # fmt: skip
 _SHORT_TIMEOUT_S = 60.0
+
+
+def of_export(key: str, path: str, what: str) -> tuple[str, str]:
+    """Return the problem and the fix for an export in place of a checkpoint to start from."""
+    if what == _BARE:
+        problem = f"{key} {path} is {what}: a resume needs optimizer state, a new run can start from them"
+        return problem, f"{key}: null   # and a new run from them: --set {shlex.quote(f'checkpoint.init_from={path}')}"
+    problem = f"{key} {path} is {what}, which no training can start from: it needs the checkpoint that was exported"
+    return problem, f"{key}: null   # or that checkpoint, which is named by: xectool inspect-ckpt {shlex.quote(path)}"
 
 
 class IntervalsFitTheRun(Rule[RunConfig]):
@@ -86,12 +100,8 @@ class OneStartingPoint(Rule[RunConfig]):
         for name in ("resume_from", "init_from"):
             path = getattr(checkpoint, name) or ""
             what = next((text for suffix, text in _EXPORTS.items() if path.lower().endswith(suffix)), None)
-            if what and not (name == "init_from" and what == "bare weights"):
-                yield self.error(
-                    f"checkpoint.{name}",
-                    f"checkpoint.{name} {path} is {what}; training needs a checkpoint with optimizer state",
-                    f"checkpoint.{name}: artifacts/<run>/checkpoint_last.pt",
-                )
+            if what and not (name == "init_from" and what == _BARE):
+                yield self.error(f"checkpoint.{name}", *of_export(f"checkpoint.{name}", path, what))
         flags = [name for name in ("refresh_lr", "reset_epoch", "new_mlflow_run") if getattr(checkpoint, name)]
         if flags and not checkpoint.resume_from:
             yield self.warning(

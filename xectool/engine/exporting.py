@@ -13,7 +13,7 @@ from xectool.engine.export_events import VerifyEvents, yardsticks
 from xectool.engine.export_sources import require_sound, source_of
 from xectool.engine.loading import LoadedModel, check_options, load_checkpoint, ready_model
 from xectool.engine.output_places import files_read, require_file_place
-from xectool.errors import UsageError, unknown_choice
+from xectool.errors import UsageError, nearest, unknown_choice
 from xectool.export import exporter
 from xectool.export.description import Description
 from xectool.export.exporter import Exported, Order
@@ -169,12 +169,7 @@ def _target(source: Path, to: str | None, output: str | Path | None) -> tuple[st
     name = to or told or "onnx"
     target = Path(output).expanduser() if output is not None else Path(source.stem + SUFFIXES[name])
     if output is not None and told is None and to is None and not target.is_dir():
-        raise UsageError(
-            f"'{target.suffix}' names no format: a file ends in {', '.join(by_suffix)}, or --to says what it is",
-            where=f"--output {output}",
-            fix=f"--output {shlex.quote(str(target.with_suffix(SUFFIXES[name])))}, or --to {name} --output "
-            f"{shlex.quote(str(target))}",
-        )
+        raise _no_format(target, output, by_suffix)
     if told is not None and told != name:
         raise UsageError(
             f"--to {name} and a file that ends in {target.suffix} contradict each other",
@@ -182,6 +177,19 @@ def _target(source: Path, to: str | None, output: str | Path | None) -> tuple[st
             fix=f"--output {shlex.quote(str(target.with_suffix(SUFFIXES[name])))}",
         )
     return name, target
+
+
+def _no_format(target: Path, output: str | Path, by_suffix: Mapping[str, str]) -> UsageError:
+    """Return that the name of a file does not say what to write."""
+    suffix, known = target.suffix, list(by_suffix)
+    ending = f"the suffix '{suffix}'" if suffix else "a name without suffix"
+    meant = (nearest(suffix, known, count=1) or [SUFFIXES["onnx"]])[0]
+    named = target.with_suffix(meant) if suffix else target.with_name(f"{target.name.rstrip('.')}{meant}")
+    return UsageError(
+        f"the format is not known from {ending}: {', '.join(f'{end} is {by_suffix[end]}' for end in known)}",
+        where=f"--output {output}",
+        fix=f"--output {shlex.quote(str(named))}   # or --to {by_suffix[meant]}, which takes any name",
+    )
 
 
 def _suffixes() -> dict[str, str]:

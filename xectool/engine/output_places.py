@@ -7,11 +7,17 @@ import shlex
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Final
 
 from xectool.checkpoint import store
 from xectool.data.dead_channel_maps import file_of_origin
 from xectool.errors import DiskError, UsageError
 from xectool.rootio.files import input_paths
+
+_LONGEST_NAME: Final = 255
+_LONGEST_PATH: Final = 4095
+"""What Linux takes, in bytes."""
+_SHORTENED: Final = 40
 
 
 def files_read(
@@ -45,10 +51,12 @@ def require_file_place(place: str | Path, option: str, name: str, inputs: Iterab
         inputs: What is read.
 
     Raises:
-        UsageError: It is a directory, a device or an input, or a file stands where its folder should be.
+        UsageError: It is a directory, a device or an input, its name is too long, or a file stands where its folder
+            should be.
         DiskError: Its folder cannot be written.
     """
     target = Path(place).expanduser()
+    _require_short(target, option, name)
     if target.is_dir():
         raise UsageError(
             f"'{target}' is a directory, not a file to write", where=option, fix=_option(option, target / name)
@@ -74,6 +82,7 @@ def require_folder(place: str | Path, option: str, name: str = "plots") -> Path:
         DiskError: It cannot be written.
     """
     folder = Path(place).expanduser()
+    _require_short(folder / name, option, name)
     absolute = folder.absolute()
     standing = next(path for path in (absolute, *absolute.parents) if os.path.exists(path))
     if not standing.is_dir():
@@ -88,6 +97,17 @@ def require_folder(place: str | Path, option: str, name: str = "plots") -> Path:
             where=f"{option} {folder}",
             fix=f"{_option(option, Path(name))}   # in the working directory, or another place that can be written",
         ) from error
+
+
+def _require_short(path: Path, option: str, instead: str) -> None:
+    """Refuse a name beyond what file systems take, with that of the unfinished file beside it."""
+    beside = (path.parent / f".{path.name}.{os.getpid()}.part").absolute()
+    long = next((part for part in beside.parts if len(os.fsencode(part)) > _LONGEST_NAME), "")
+    if long or len(os.fsencode(beside)) > _LONGEST_PATH:
+        size = f"'{long[:24]}…' has {len(os.fsencode(long))} bytes" if long else "the path is beyond 4095 bytes"
+        problem = f"the name is too long for a file system: {size}; {_LONGEST_NAME} are possible with '.part' after it"
+        shorter = Path(Path(instead).stem[:_SHORTENED] + Path(instead).suffix[:_SHORTENED])
+        raise UsageError(problem, where=option, fix=_option(option, shorter))
 
 
 def _own_inputs(target: Path, inputs: Iterable[Path]) -> Iterator[Path]:
