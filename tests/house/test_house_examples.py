@@ -38,7 +38,12 @@ def in_small(example: str) -> str:
     """Return an example with a small network and batch and no plots: the commands around it are what is tried."""
     content = yaml.safe_load(example)
     content["data"] = {**content.get("data", {}), "batch_size": 16}
-    content["model"] = {**content.get("model", {}), "encoder_dim": 64}
+    content["model"] = {
+        **content.get("model", {}),
+        "encoder_dim": 64,
+        "outer_fine_pool": [5, 3],
+        "num_fusion_layers": 1,
+    }
     content["checkpoint"] = {**content.get("checkpoint", {}), "save_artifacts": False}
     return str(yaml.safe_dump(content))
 
