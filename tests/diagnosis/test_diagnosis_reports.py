@@ -101,6 +101,14 @@ def test_a_bad_gradient_of_a_configuration_has_a_line_that_fits(weight: float, v
     assert _cure(report, config, Path("my c.yaml"), ["data.batch_size=8"]) == line
 
 
+@pytest.mark.parametrize(("lr", "lower"), [(0.5, 0.0003), (0.01, 0.001)])
+def test_a_rate_that_kills_blocks_is_replaced_by_one_that_can_be(lr: float, lower: float) -> None:
+    config = config_from_overrides(["tasks.energy.enabled=true", f"training.lr={lr}"])
+    norms = np.ones(20)
+    report = gradient_report(norms, norms, {"backbone": np.where(np.arange(20) < 5, 1.0, 1e-9)}, (), 1.0)
+    assert _cure(report, config, Path("c.yaml"), []) == f"xectool train c.yaml --set training.lr={lower:g}"
+
+
 ALLOCATOR = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 39.39 GiB of which 1.12 GiB is "
     "free. "

@@ -13,7 +13,7 @@ import numpy as np
 from xectool.config.load import load_config
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.diagnosis.evidence import gather
-from xectool.diagnosis.fixes import LR_DIVISOR
+from xectool.diagnosis.fixes import DEFAULT_LR, DEFAULT_LR_SENSORS, LARGEST_LR, LR_DIVISOR
 from xectool.diagnosis.gradient_report import GradientReport, gradient_report
 from xectool.diagnosis.nan_case import settled_overflows
 from xectool.errors import UsageError
@@ -89,7 +89,10 @@ def _cure(report: GradientReport, config: RunConfig, path: Path, overrides: Sequ
         return (
             f"xectool explain {'XT-UNTRAINED-HEAD' if all('heads.' in name for name in dead) else 'XT-ZERO-GRADIENT'}"
         )
-    return f"xectool train {given} --set training.lr={config.training.lr / LR_DIVISOR:g}"
+    lr = config.training.lr / LR_DIVISOR
+    if lr >= LARGEST_LR:
+        lr = DEFAULT_LR if isinstance(config, RegressorConfig) else DEFAULT_LR_SENSORS
+    return f"xectool train {given} --set training.lr={lr:g}"
 
 
 def _recorded(run_dir: Path) -> tuple[GradientReport, int]:
