@@ -166,7 +166,7 @@ def test_stopped_rank_is_named_and_killed_it_ends_the_job(uneven: Path) -> None:
     assert re.search(rf"rank 1 of 2 on {socket.gethostname()}, in \w+ after step \d+", finding["where"])
     assert (code, finding["code"]) == (3, "XT-RANK-DIED"), err
     assert f"rank 1 (pid {victim.pid}) was killed by signal 9 (SIGKILL)" in finding["problem"]
-    assert "--resume auto" in finding["fix"]
+    assert finding["fix"].endswith(f"--resume {last.parent}")  # the whole command
     assert psutil.wait_procs(ranks, timeout=120)[1] == []
     store.load(last)
 
