@@ -95,14 +95,11 @@ def _names(runs: Sequence[str]) -> Sequence[str]:
 
 
 def _metric_row(metric: RunDifference) -> list[object]:
-    from xectool.tasks.metric_units import with_unit
-
-    name = with_unit(metric.key)
     if not metric.errors:
-        return [name, *map(_shown, metric.values), *("" for _ in metric.values[1:])]
+        return [metric.title, *map(_shown, metric.values), *("" for _ in metric.values[1:])]
     values = [_with_error(*pair) for pair in zip(metric.values, metric.errors, strict=True)]
     changes = [_with_error(*pair) for pair in zip(metric.differences, metric.difference_errors, strict=True)]
-    return [name, *values, *changes]
+    return [metric.title, *values, *changes]
 
 
 def _with_error(value: object, error: object) -> str:

@@ -89,9 +89,8 @@ def write_outputs(
     from xectool.report.curves import plot_learning_curves  # matplotlib is loaded where something is drawn
 
     drawn = Written(notes=["no resolution plots and event displays: checkpoint.save_predictions is false"])
-    observer.phase("draw plots", 0)
     if path is not None:
-        drawn = draw_predictions(parts.task, path, directory / PLOTS_NAME, data.val)
+        drawn = draw_predictions(parts.task, path, directory / PLOTS_NAME, data.val, observer)
     curves = plot_learning_curves(fit.progress.history, directory / PLOTS_NAME)
     return RunOutputs(scored.metrics, (*files, *drawn.files, *curves.files), (*drawn.notes, *curves.notes))
 
@@ -164,7 +163,9 @@ def watched(predicted: Iterable[Predicted], observer: Observer) -> Iterator[Pred
         observer.advanced(1, {})
 
 
-def draw_predictions(task: TrainingTask, predictions: Path, out_dir: Path, source: EventSource) -> Written:
+def draw_predictions(
+    task: TrainingTask, predictions: Path, out_dir: Path, source: EventSource, observer: Observer
+) -> Written:
     """Plot a prediction file, with displays of events from the files of ``source``."""
     from xectool.report.plots import write_plots
     from xectool.report.sensor_plots import write_sensor_plots
@@ -173,4 +174,5 @@ def draw_predictions(task: TrainingTask, predictions: Path, out_dir: Path, sourc
     paths = [file.name for file in source.files]
     sensors = SensorFiles(paths, source.files[0].tree, source.branches.npho, source.branches.time)
     draw = write_sensor_plots if isinstance(task, SensorTask) else write_plots
+    observer.phase("draw plots", 0)
     return draw(predictions, out_dir, sources=sensors)

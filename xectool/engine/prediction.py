@@ -130,10 +130,7 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
         predicted = watched(run_model(network, task, batches, loaded.execution, chosen.forward), watching)
         conventional = checkpoint.meta.get("conventional", {})
         scored = predict_scored(network, task, predicted, target, conventional, tuple(source.branches.truth))
-    drawn = Written()
-    if plots_into is not None:
-        watching.phase("draw plots", 0)
-        drawn = draw_predictions(task, target, plots_into, source)
+    drawn = Written() if plots_into is None else draw_predictions(task, target, plots_into, source, watching)
     notes = tuple(Finding("XT-PLOT-SKIPPED", Severity.INFO, note) for note in drawn.notes)
     plots = tuple(str(path) for path in drawn.files)
     return PredictResult(

@@ -15,6 +15,7 @@ from xectool.config.serialize import dotted_values
 from xectool.engine.mlflow_runs import mlflow_run
 from xectool.engine.run_files import CONFIG_FILE, best_epoch, resolved_config
 from xectool.runlog.reader import RunReader
+from xectool.tasks.metric_units import with_unit
 from xectool.training.tracking.params import run_params
 
 if TYPE_CHECKING:
@@ -46,6 +47,11 @@ class RunDifference:
     errors: tuple[float | None, ...] = ()
     differences: tuple[float | None, ...] = ()
     difference_errors: tuple[float | None, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Return the name as it is shown: that of a metric with its unit."""
+        return with_unit(self.key)
 
 
 @dataclass(frozen=True)
