@@ -62,7 +62,7 @@ def test_page_holds_everything_and_loads_nothing(run: Path) -> None:
     text = page.read_text()
     assert NASTY not in text
     assert "&lt;script&gt;" in text
-    for words in ("val/loss", "training.lr", "Different from the default", "config.yaml"):
+    for words in ("val/loss", "training.lr", "Different from the default", "config.yaml", "sensor health"):
         assert words in text
     assert found.verdict in text
 

@@ -58,6 +58,7 @@ def test_train_then_predict(xectool: Run, files: Path) -> None:
         "config.yaml", "manifest.json", "checkpoint_last.pt", "checkpoint_best.pt", "predictions.root",
         "plots/resolution_energy.pdf", "plots/resolution_energy.png", "plots/resolution_uvwFI.pdf",
         "plots/learning_curves.pdf", "plots/learning_curves.png", "plots/worst_events/worst_01.png",
+        "plots/sensor_health.pdf", "plots/sensor_health.png",
     } <= written  # fmt: skip
     assert not [name for name in written if name.endswith(".part")]
 

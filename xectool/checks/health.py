@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from xectool.checks.cells import EventReservoir, SensorSums
+from xectool.checks.cells import EventReservoir, Place, SensorSums
 from xectool.detector import faces
 from xectool.detector.constants import NUM_SENSORS, UNKNOWN_ABOVE
 from xectool.detector.neighbours import within_hops
@@ -74,6 +74,26 @@ class FileHealth:
     def of(self, state: str) -> Array:
         """Return which sensors are in a state, bool, shape (S,)."""
         return np.asarray(self.state == STATES.index(state))
+
+
+class HealthScan:
+    """Judges the sensors from events that pass by.
+
+    Args:
+        size: Events kept at most, besides the sums over all of them.
+    """
+
+    def __init__(self, size: int = 2 * MIN_EVENTS) -> None:
+        self._sums, self._kept = SensorSums(), EventReservoir(size)
+
+    def add(self, npho: Array, time: Array, place: Place) -> None:
+        """Take raw photons and times of a batch, shape (B, S) each."""
+        self._sums.add(npho, np.abs(npho) <= UNKNOWN_ABOVE)
+        self._kept.add(npho, time, place)
+
+    def health(self) -> SensorHealth:
+        """Return the state of every sensor."""
+        return sensor_health(self._sums, self._kept)
 
 
 def silent_sensors(sums: SensorSums) -> tuple[Array, Array]:

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from xectool.checkpoint import store
+from xectool.checks.health import HealthScan
 from xectool.config.root import RegressorConfig
 from xectool.data.events import EventSource
+from xectool.engine.sensor_map import draw_sensor_map, scanned
 from xectool.models.regressor import Regressor
 from xectool.report.written import Written
 from xectool.tasks.base import TrainingTask
@@ -79,9 +81,12 @@ def write_outputs(
         load_weights(model, best.weights("auto" if config.validation.use_ema else "model"))
         load_task(parts.task, best)
     path = directory / PREDICTIONS_NAME if config.checkpoint.save_predictions else None
+    sensors = HealthScan()
     with parts.val_loader.for_all_ranks() as loader:
         observer.phase("predict", loader.plan.num_steps)
         predicted = _noted(parts, watched(run_model(model, parts.task, loader.epoch(0), parts.execution), observer))
+        if config.checkpoint.save_artifacts:
+            predicted = scanned(predicted, sensors)
         scored = predict_scored(model, parts.task, predicted, path, conventional, tuple(data.val.branches.truth))
     files = (path,) if path else ()
     if not config.checkpoint.save_artifacts:
@@ -92,7 +97,8 @@ def write_outputs(
     if path is not None:
         drawn = draw_predictions(parts.task, path, directory / PLOTS_NAME, data.val, observer)
     curves = plot_learning_curves(fit.progress.history, directory / PLOTS_NAME)
-    return RunOutputs(scored.metrics, (*files, *drawn.files, *curves.files), (*drawn.notes, *curves.notes))
+    health = draw_sensor_map(sensors.health(), "the validation sample", directory / PLOTS_NAME)
+    return RunOutputs(scored.metrics, (*files, *drawn.files, *curves.files, *health), (*drawn.notes, *curves.notes))
 
 
 @dataclass(frozen=True)

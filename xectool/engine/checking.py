@@ -20,6 +20,7 @@ from xectool.config.platform import available_memory
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.engine.data_report import DataChecked, summarised
 from xectool.engine.output_places import require_folder
+from xectool.engine.sensor_map import draw_sensor_map
 from xectool.errors import UsageError, XecError
 from xectool.rootio.files import expand_inputs
 from xectool.rules import run_rules
@@ -161,12 +162,9 @@ def _sharing(sample: Sample, config: RunConfig) -> tuple[Sharing | None, XecErro
 
 
 def _plots(facts: DataFacts, out_dir: Path) -> list[Path]:
-    from xectool.report.sensor_health import HealthMap, write_health_map, write_histograms
+    from xectool.report.sensor_health import write_histograms
 
-    health = facts.health
-    written = write_health_map(
-        HealthMap(health.state, health.mean, health.valid_share, health.events, facts.whole), out_dir
-    )
+    written = draw_sensor_map(facts.health, facts.whole, out_dir)
     npho, time = facts.readings
     ours: dict[str, Any] = {"npho": npho, "time": time}
     theirs = dict(zip(("npho", "time"), facts.other_readings, strict=True)) if facts.other is not None else {}

@@ -1,0 +1,28 @@
+"""The map of the sensors' states, drawn from the readings of a check or of a training's validation events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from xectool.checks.cells import Place
+from xectool.checks.health import HealthScan, SensorHealth
+from xectool.training.evaluate import Predicted
+
+
+def scanned(predicted: Iterable[Predicted], scan: HealthScan) -> Iterator[Predicted]:
+    """Yield what is predicted and show its readings to ``scan``."""
+    for pair in predicted:
+        batch = pair[0]
+        if batch.num_events:
+            place = Place("", batch.entry, batch.run, batch.event)
+            scan.add(batch.npho.cpu().numpy(), batch.time.cpu().numpy(), place)
+        yield pair
+        del pair, batch
+
+
+def draw_sensor_map(health: SensorHealth, title: str, out_dir: Path) -> list[Path]:
+    """Write ``sensor_health.pdf`` and ``.png``."""
+    from xectool.report.sensor_health import HealthMap, write_health_map  # matplotlib, where something is drawn
+
+    return write_health_map(HealthMap(health.state, health.mean, health.valid_share, health.events, title), out_dir)
