@@ -128,7 +128,7 @@ def test_pooling_is_read_in_all_its_older_spellings(pool: object, load: Load) ->
 
 
 def test_an_unknown_layout_lists_its_keys() -> None:
-    with pytest.raises(CheckpointError, match="top-level keys: state, weights"):
+    with pytest.raises(CheckpointError, match="top-level keys are state, weights"):
         foreign.recognise({"weights": 1, "state": 2})
     assert not foreign.is_foreign({"weights": torch.zeros(1)})
     assert not foreign.is_foreign([1, 2])

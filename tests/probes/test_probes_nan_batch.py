@@ -312,5 +312,5 @@ def test_bright_reading_overflows_float16_only(
     assert result.first_nonfinite["dtype"] == "float16"
     assert result.findings[0].code == "XT-AMP-OVERFLOW"
     *words, setting = shlex.split(result.next, comments=True)
-    assert words == ["xectool", "train", str(config), "--set"]
+    assert words == ["xectool", "train", str(config), "--run-name", "r-amp", "--set"]
     assert load_config(config, [setting]).config.training.amp == "off"

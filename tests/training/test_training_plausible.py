@@ -61,7 +61,7 @@ def test_truth_that_is_no_number_is_told_before_the_first_step(
     observer = NullObserver()
     observer.message = heard.append  # type: ignore[method-assign]
     config = tiny_config(data={"train_path": str(target)}, tasks=ENERGY)
-    result = engine.train(config, dry_run=True, observer=observer)
+    result = engine.train(config, max_steps=1, observer=observer)
     (found,) = [item for item in result.findings if item.code == "DAT-16"]
     assert "task energy is NaN or infinite in 2 of 20 events" in found.problem
     assert found.where == f"{target} branch energyTruth entry 3"
