@@ -86,7 +86,7 @@ class NonFiniteGuard:
     def _stop(self, description: str, reason: str) -> RunDiverged:
         return RunDiverged(
             f"training stopped: {reason}; last: {description}",
-            where="the weights are those before the fault; checkpoint_last.pt holds them",
+            where="no such step changed the weights; checkpoint_last.pt holds the last sound state",
             fix="look at the named events; if they are sound, lower the rate: --set training.lr=<a tenth of it>",
             code="XT-NAN",
         )
