@@ -61,7 +61,7 @@ def _walk(command: Any, name: str) -> Iterator[tuple[str, Any]]:
 def _spelling(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
         many = "…" if parameter.nargs == -1 else ""
-        return f"`{(parameter.metavar or parameter.name.upper()).strip('[]')}{many}`"
+        return f"`{parameter.metavar or parameter.name.upper()}{many}`".replace("|", "\\|")
     flag = isinstance(parameter.default, bool) or parameter.is_flag
     value = "" if flag else f" {parameter.metavar or parameter.name.upper()}"
     return ", ".join(f"`{word}{value}`" for word in (*parameter.opts, *parameter.secondary_opts)).replace("|", "\\|")

@@ -132,6 +132,14 @@ def test_a_command_that_does_not_exist_would_be_seen(line: str, said: str) -> No
     assert bool(said) == bool(complaint(line))
 
 
+def test_help_holds_nothing_that_is_taken_for_markup_or_doubled() -> None:
+    for name, command in leaves(root_command(), "xectool"):
+        for parameter in command.params:
+            assert "[" not in (parameter.help or ""), (name, parameter.name)  # rich leaves it out
+            if parameter.param_type_name == "argument":
+                assert not set("[…") & set(parameter.metavar or "") and ".." not in (parameter.metavar or ""), name
+
+
 def test_every_command_written_anywhere_exists_with_its_options_and_keys() -> None:
     written = written_commands()
     assert len(written) > 100

@@ -22,7 +22,7 @@ SHOWN_FILES = 40
 
 def check_data(
     data: Annotated[
-        list[str], typer.Argument(metavar="DATA...", help="ROOT files: paths, globs, directories, @lists, urls.")
+        list[str], typer.Argument(metavar="DATA", help="ROOT files: paths, globs, directories, @lists, urls.")
     ],
     config: Annotated[
         str | None,

@@ -19,10 +19,10 @@ def ctl(
     action: Annotated[
         str, typer.Argument(metavar="ACTION", help="checkpoint, stop, lr, clip, cancel, status or stacks.")
     ],
-    value: Annotated[float | None, typer.Argument(metavar="[VALUE]", help="Largest gradient norm, for clip.")] = None,
-    scale: Annotated[float | None, typer.Option(metavar="F", help="Factor of the learning rate, for lr.")] = None,
+    value: Annotated[float | None, typer.Argument(metavar="VALUE", help="Largest gradient norm, for clip.")] = None,
+    scale: Annotated[float | None, typer.Option(metavar="FACTOR", help="Factor of the learning rate, for lr.")] = None,
     tag: Annotated[str, typer.Option(metavar="NAME", help="Name under which a checkpoint is kept.")] = "",
-    wait: Annotated[float, typer.Option(metavar="S", help="Seconds to wait for the next step boundary.")] = 10.0,
+    wait: Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait for the next step boundary.")] = 10.0,
     json: JsonOption = False,
 ) -> None:
     """Ask a running training for a checkpoint, a graceful stop, another rate or clip; done between two steps."""

@@ -21,24 +21,26 @@ PARTS = ("parameters", "buffers", "gradients", "optimizer", "ema", "inputs", "ot
 
 def estimate_memory(
     config: Annotated[
-        str | None, typer.Argument(metavar="[CONFIG]", help="YAML configuration; default: the quickstart's network.")
+        str | None, typer.Argument(metavar="CONFIG", help="YAML configuration; default: the quickstart's network.")
     ] = None,
     set_: SetOption = None,
     events: Annotated[
         int, typer.Option(parser=parse_count, metavar="COUNT", help="Events of the data set and of its predictions.")
     ] = 1_000_000,
     batch_size: Annotated[
-        int | None, typer.Option(parser=parse_count, metavar="COUNT", help="Goes before data.batch_size.")
+        int | None, typer.Option(parser=parse_count, metavar="COUNT", help="In place of data.batch_size.")
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option(metavar="NAME|SIZE", help="a100-40gb, gh200-96gb, h200-141gb, or a size such as 40GB."),
+        typer.Option(
+            metavar="NAME|SIZE", help="a100-40gb, gh200-96gb, h200-141gb or a size, 40GB; default: the device here."
+        ),
     ] = None,
     max_batch: Annotated[bool, typer.Option("--max-batch", help="Also look for the largest batch that fits.")] = False,
     chunksize: Annotated[
-        int | None, typer.Option(parser=parse_count, metavar="COUNT", help="Goes before data.chunksize.")
+        int | None, typer.Option(parser=parse_count, metavar="COUNT", help="In place of data.chunksize.")
     ] = None,
-    num_workers: Annotated[int | None, typer.Option(min=0, help="Goes before data.num_workers.")] = None,
+    num_workers: Annotated[int | None, typer.Option(min=0, help="In place of data.num_workers.")] = None,
     mask_ratio: Annotated[
         float | None, typer.Option(metavar="RATIO", help="Share of hidden sensors, 0.05 for 5 %.")
     ] = None,

@@ -13,7 +13,7 @@ from xectool.cli.render import Output
 def explain(
     topic: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TOPIC]", help="A finding code, a configuration key or a topic; without one, a list."),
+        typer.Argument(metavar="TOPIC", help="A finding code, a configuration key or a topic; without one, a list."),
     ] = None,
     json: JsonOption = False,
 ) -> None:

@@ -22,9 +22,11 @@ def export(
     checkpoint: Annotated[str, typer.Argument(metavar="CKPT", help="Checkpoint of ours or of the older system.")],
     to: Annotated[
         str | None,
-        typer.Option(metavar="FORMAT", help="onnx, torchscript, pt2 or safetensors. [default: by --output, else onnx]"),
+        typer.Option(metavar="FORMAT", help="onnx, torchscript, pt2 or safetensors; default: by --output, else onnx."),
     ] = None,
-    output: Annotated[str | None, typer.Option("--output", "-o", metavar="F", help="File to write.")] = None,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="File to write; default: CKPT's name here.")
+    ] = None,
     tasks: Annotated[
         str | None, typer.Option(metavar="A,B", help="Tasks of a regressor, in the order of the outputs; default: all.")
     ] = None,

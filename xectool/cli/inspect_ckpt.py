@@ -34,7 +34,9 @@ def inspect_ckpt(
     ] = None,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     extract: Annotated[str | None, typer.Option(metavar="encoder", help="Write this part to --output.")] = None,
-    output: Annotated[str | None, typer.Option("--output", "-o", metavar="F", help=".pt or .safetensors.")] = None,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="File for --extract: .pt or .safetensors.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Say what a checkpoint is, whether it is sound, and what it is fit for; nothing in it is ever run."""

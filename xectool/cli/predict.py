@@ -16,9 +16,9 @@ DEAD_HELP = (
     "Dead channels: a text file, branch:NAME, data, or a sqlite:/mysql: url. Default: with --repair and --compare the "
     "sensors without a reading, event by event; else sensors are hidden as in training."
 )
-BATCH_HELP = "Events in one forward pass. [default: 256; on a CPU 16 to 64, by the width of the encoder]"
+BATCH_HELP = "Events in one forward pass; default: 256, on a CPU 16 to 64 by the width of the encoder."
 ENGINE_HELP = (
-    "What computes a checkpoint: auto (the fastest here for so many events), eager, compiled or onnx. [default: auto]"
+    "What computes a checkpoint: eager, compiled, onnx, or auto (default: eager; on a GPU compiled where it pays)."
 )
 
 
@@ -26,9 +26,11 @@ def predict(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="Checkpoint of ours or of the older system, or an exported file.")
     ],
-    data: Annotated[list[str], typer.Argument(metavar="DATA…", help="ROOT files, globs, directories, @lists or urls.")],
+    data: Annotated[
+        list[str], typer.Argument(metavar="DATA", help="ROOT files: paths, globs, directories, @lists, urls.")
+    ],
     output: Annotated[
-        str | None, typer.Option("--output", "-o", help=f"ROOT file to write. [default: {DEFAULT_OUTPUT}]")
+        str | None, typer.Option("--output", "-o", help=f"ROOT file to write; default: {DEFAULT_OUTPUT}.")
     ] = None,
     report: Annotated[str | None, typer.Option(metavar="DIR", help="Also write resolution plots here.")] = None,
     repair: Annotated[
@@ -44,7 +46,7 @@ def predict(
         ),
     ] = None,
     inpainter: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Inpainter of the variant inpainted of --compare.")
+        str | None, typer.Option(metavar="MODEL", help="Inpainter for the variant inpainted of --compare.")
     ] = None,
     dead: Annotated[str | None, typer.Option(metavar="ORIGIN", help=DEAD_HELP)] = None,
     run: Annotated[int | None, typer.Option(help="Run whose dead channels a database is asked for.")] = None,

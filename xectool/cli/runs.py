@@ -46,9 +46,9 @@ def list_runs(
 def compare(
     first: Annotated[str, typer.Argument(metavar="A", help="Run directory, or a run of --tracking-uri.")],
     second: Annotated[str, typer.Argument(metavar="B", help="The same.")],
-    others: Annotated[list[str] | None, typer.Argument(metavar="[C…]", help="Further ones.")] = None,
+    others: Annotated[list[str] | None, typer.Argument(metavar="C", help="Further ones.")] = None,
     tracking_uri: Annotated[
-        str | None, typer.Option(metavar="URI", help="MLflow database in which names that are no directories are.")
+        str | None, typer.Option(metavar="URI", help="MLflow database that holds the runs that are no directories.")
     ] = None,
     json: JsonOption = False,
 ) -> None:

@@ -16,19 +16,19 @@ def submit(
     partition: Annotated[str | None, typer.Option(help="Partition of the cluster: sinfo --summarize.")] = None,
     time: Annotated[str | None, typer.Option(metavar="HH:MM:SS", help="Time limit, or D-HH:MM:SS.")] = None,
     gpus: Annotated[int, typer.Option(help="GPUs of each node, one rank each; 0: one rank on the CPU.")] = 1,
-    nodes: Annotated[int, typer.Option(help="Machines.")] = 1,
+    nodes: Annotated[int, typer.Option(help="Number of machines.")] = 1,
     cpus_per_gpu: Annotated[int, typer.Option(help="Cores of each rank.")] = 8,
     mem: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each node, such as 120G.")] = None,
     account: Annotated[str | None, typer.Option(help="Account that pays.")] = None,
     exclude: Annotated[str | None, typer.Option(metavar="NODES", help="Nodes not to use.")] = None,
     nodelist: Annotated[str | None, typer.Option(metavar="NODES", help="Nodes to use.")] = None,
     requeue: Annotated[
-        bool, typer.Option("--requeue", help="At the time limit: save, queue again, go on. Not after an own failure.")
+        bool, typer.Option("--requeue", help="At the time limit: save, queue again, go on. Never after a failure.")
     ] = False,
-    max_requeues: Annotated[int, typer.Option(help="How often at most.")] = 10,
-    signal_before: Annotated[int, typer.Option(metavar="SECONDS", help="Kept for saving before the limit.")] = 180,
+    max_requeues: Annotated[int, typer.Option(help="How often to queue again at most.")] = 10,
+    signal_before: Annotated[int, typer.Option(metavar="SECONDS", help="Time kept for saving before the limit.")] = 180,
     resume: Annotated[
-        str | None, typer.Option(metavar="auto|PATH", help="As of xectool train; after a requeue it is auto.")
+        str | None, typer.Option(metavar="auto|PATH", help="As for xectool train; after a requeue it is auto.")
     ] = None,
     run_name: Annotated[str | None, typer.Option(help="Name of the run, of its directory and of the job.")] = None,
     dry_run: Annotated[

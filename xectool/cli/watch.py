@@ -22,7 +22,7 @@ COLUMNS = 60
 def watch(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory; live or finished.")],
     once: Annotated[bool, typer.Option("--once", help="Show it once and end.")] = False,
-    every: Annotated[float, typer.Option(metavar="S", min=0.2, help="Seconds between two looks.")] = 2.0,
+    every: Annotated[float, typer.Option(metavar="SECONDS", min=0.2, help="Time between two looks.")] = 2.0,
     json: JsonOption = False,
 ) -> None:
     """Show loss, rate, data wait, memory and what happened, live, until the run or Ctrl-C ends it."""
@@ -39,7 +39,7 @@ def watch(
     watching = Watch(run)
     view = watching.look()
     with Live(_frame(run, view), console=console(), auto_refresh=False) as live:
-        while not view.is_over:
+        while not view.is_over and not live.console.quiet:
             time.sleep(every)
             view = watching.look()
             live.update(_frame(run, view), refresh=True)

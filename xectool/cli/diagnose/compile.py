@@ -23,12 +23,12 @@ def compile(
         str, typer.Option(metavar="A,B", help="Modes to measure; default: those that differ on the device.")
     ] = "",
     steps: Annotated[int, typer.Option(min=1, help="Measured steps of each mode.")] = 5,
-    timeout: Annotated[float, typer.Option(help="Longest time of one mode in s.")] = 600.0,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Longest time of one mode.")] = 600.0,
     fail_on_break: Annotated[bool, typer.Option("--fail-on-break", help="Exit with 1 if the graph breaks.")] = False,
     device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show graph breaks, compilations again, and time and memory of each mode of torch.compile here."""
+    """Show graph breaks, recompilations, and time and memory of each mode of torch.compile here."""
     from xectool import engine
 
     result = engine.diagnose.compile(
@@ -90,7 +90,7 @@ def _why(result: CompileResult) -> list[str]:
     return [
         *([result.recommendation.reason] if result.recommendation else []),
         f"{shape} of {graphs.ops} operations ({graphs.unique_ops} different), traced in {graphs.trace_s:.3g} s; "
-        f"{len(graphs.recompiles)} compilations again for batches of {', '.join(map(str, graphs.batch_sizes))} events",
+        f"{len(graphs.recompiles)} recompilations for batches of {', '.join(map(str, graphs.batch_sizes))} events",
         f"C++ compiler: {result.toolchain.cxx or 'none'}; triton: {result.toolchain.triton or 'none'}",
         f"{threads['training']} compile processes (PyTorch alone would start {threads['pytorch']}), "
         f"{threads['memory_bytes'] / 1e9:.3g} GB free",

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from xectool.engine.diagnose.hanging import HangReport, ProcessLine
 
-RunArgument = Annotated[str | None, typer.Argument(metavar="[RUN]", help="Run directory; live, hung or dead.")]
-PidOption = Annotated[int | None, typer.Option("--pid", metavar="P", help="A process instead of a run.")]
+RunArgument = Annotated[str | None, typer.Argument(metavar="RUN", help="Run directory; live, hung or dead.")]
+PidOption = Annotated[int | None, typer.Option("--pid", metavar="P", help="Process id, in place of RUN.")]
 
 
 def stacks(

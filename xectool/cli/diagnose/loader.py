@@ -22,9 +22,9 @@ def loader(
     max_events: Annotated[
         int, typer.Option("--max-events", parser=parse_count, metavar="COUNT", help="Events of one measurement.")
     ] = 4096,
-    seconds: Annotated[float, typer.Option(help="Time for all measurements.")] = 60.0,
+    seconds: Annotated[float, typer.Option(metavar="SECONDS", help="Time for all measurements.")] = 60.0,
     step_ms: Annotated[
-        float | None, typer.Option("--step-ms", help="Milliseconds of a batch; default: real steps are measured.")
+        float | None, typer.Option("--step-ms", metavar="MS", help="Time of a step; default: real steps are measured.")
     ] = None,
     device: DeviceOption = None,
     json: JsonOption = False,

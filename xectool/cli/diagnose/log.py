@@ -12,9 +12,7 @@ from xectool.errors import EXIT_BAD_RESULT
 
 
 def log(
-    files: Annotated[
-        list[str], typer.Argument(metavar="FILES...", help="Logs of all ranks: files, directories, globs.")
-    ],
+    files: Annotated[list[str], typer.Argument(metavar="FILES", help="Logs of all ranks: files, directories, globs.")],
     json: JsonOption = False,
 ) -> None:
     """Find the first cause in the logs of a run, of this trainer or any other."""

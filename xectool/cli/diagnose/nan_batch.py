@@ -18,14 +18,16 @@ if TYPE_CHECKING:
 
 def nan_batch(
     config: Annotated[
-        str | None, typer.Argument(metavar="[CONFIG]", help="YAML configuration; not needed with --run or --batch.")
+        str | None, typer.Argument(metavar="CONFIG", help="YAML configuration; not needed with --run or --batch.")
     ] = None,
     set_: SetOption = None,
     ckpt: Annotated[
         str | None, typer.Option(metavar="PATH", help="Weights to search with; without, those of the seed.")
     ] = None,
     run: Annotated[str | None, typer.Option(metavar="RUN", help="Run: its incident or first bad step.")] = None,
-    incident: Annotated[int | None, typer.Option(metavar="N", help="Number of the incident of the run.")] = None,
+    incident: Annotated[
+        int | None, typer.Option(metavar="N", help="Number of the incident; default: the first.")
+    ] = None,
     batch: Annotated[
         str | None, typer.Option(metavar="FILE.npz", help="Saved batch of an earlier search; needs no data files.")
     ] = None,
