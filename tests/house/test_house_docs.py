@@ -137,7 +137,7 @@ def test_help_holds_nothing_that_is_taken_for_markup_or_doubled() -> None:
         for parameter in command.params:
             assert "[" not in (parameter.help or ""), (name, parameter.name)  # rich leaves it out
             if parameter.param_type_name == "argument":
-                assert not set("[…") & set(parameter.metavar or "") and ".." not in (parameter.metavar or ""), name
+                assert not re.search(r"\[|…|\.\.", parameter.metavar or ""), name  # typer adds them
 
 
 def test_every_command_written_anywhere_exists_with_its_options_and_keys() -> None:
