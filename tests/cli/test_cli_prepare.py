@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +92,41 @@ def test_a_start_with_prepared_files_opens_no_root_file(files, tmp_path, monkeyp
     np.testing.assert_array_equal(weights.weights(truth, np.empty(0)), found.weights(truth, np.empty(0)))
     with pytest.raises(AssertionError, match="is opened"):
         open_data(settings(files, "data.cache=off"))
+
+
+@pytest.mark.parametrize("how", ["denied", "immutable"])
+def test_a_whole_cache_that_cannot_be_written_is_used(files, xectool, tmp_path, monkeypatch, how):
+    cache = tmp_path / "c"
+    options = ("prepare", files / "config.yaml", "--set", f"data.cache={cache}", "--json")
+    xectool(*options)
+    Path(cache, f"{'0' * 32}.events.part").write_text("of a killed builder")
+    kept = sorted(cache.iterdir())
+
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as patched:
+        if how == "denied":  # root may write anywhere
+            access = os.access
+            patched.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))
+            for module, name in ((Path, "unlink"), (os, "utime"), (os, "unlink"), (os, "replace")):
+                patched.setattr(module, name, refuse)
+        elif subprocess.run(["chattr", "+i", cache, *kept], capture_output=True, check=False).returncode:
+            subprocess.run(["chattr", "-i", cache, *kept], capture_output=True, check=False)
+            pytest.skip("no file can be made immutable here")
+        try:
+            again = xectool(*options)
+            lacking = xectool(*options, "--set", "data.cache_precision=compact")
+            source = open_data(settings(files, f"data.cache={cache}")).train
+            served = source.cache.file(0)
+        finally:
+            if how == "immutable":
+                subprocess.run(["chattr", "-i", cache, *kept], check=True)
+    assert (again.code, again.document["result"]["built"], sorted(cache.iterdir())) == (0, 0, kept)
+    assert served is not None
+    (refused,) = lacking.document["findings"]
+    assert (lacking.code, refused["code"]) == (3, "XT-CACHE-PLACE")
+    assert f"no sound copy is there of {files}/train.root" in refused["problem"]
 
 
 def test_off_and_a_place_that_cannot_be_made_say_what_to_do(files, xectool, tmp_path):

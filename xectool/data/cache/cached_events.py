@@ -117,6 +117,11 @@ class CachedEvents:
             if self.store is not None and digest is not None and not self.store.path(digest).exists()
         ]  # fmt: skip
 
+    def unusable(self) -> list[str]:
+        """Return the paths of files with events that have no cache file, or a damaged one; opens each."""
+        kept = [index for index, digest in enumerate(self.digests) if digest is not None]
+        return [self._source.files[index].path for index in kept if self.file(index) is None]
+
     @property
     def is_complete(self) -> bool:
         """Whether every file with events has its cache file."""

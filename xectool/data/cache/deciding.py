@@ -53,13 +53,16 @@ def with_cache(source: EventSource, config: RunConfig, choice: CacheChoice) -> E
     """Return the source as it is served under a configuration.
 
     Raises:
-        DiskError: The directory of the cache cannot be used.
+        DiskError: The directory of the cache cannot be made, or not be written where files must be built.
     """
     codec = codec_of(config)
     if config.data.cache == "off" or (choice.directory is None and isinstance(codec, Lossless)):
         return source
     store = None if choice.directory is None else store_of(config, choice.directory)
     cache = CachedEvents(source, codec, store, choice.note, choice.builds)
+    if store is not None and choice.builds and not store.is_writable and (lacking := cache.unusable()):
+        names = ", ".join(lacking[:3]) + (f" and {len(lacking) - 3} more" if len(lacking) > 3 else "")
+        raise store.refused(f"no permission to write, and no sound copy is there of {names}")
     return EventSource(source.files, source.branches, source.findings, cache)
 
 
@@ -67,7 +70,7 @@ def store_of(config: RunConfig, directory: Path) -> CacheStore:
     """Return the store in a directory, which is made.
 
     Raises:
-        DiskError: The directory cannot be used.
+        DiskError: The directory cannot be made.
     """
     limit = config.data.cache_limit_gb
     store = CacheStore(directory, None if limit is None else int(1e9 * limit))

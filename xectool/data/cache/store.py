@@ -48,15 +48,26 @@ class CacheStore:
         """Make the directory.
 
         Raises:
-            DiskError: It cannot be made or written.
+            DiskError: It cannot be made.
         """
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            writable = os.access(self.directory, os.W_OK)
         except OSError as error:
-            raise _unusable(self.directory, error.strerror or str(error)) from error
-        if not writable:
-            raise _unusable(self.directory, "no permission to write")
+            raise self.refused(error.strerror or str(error)) from error
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether files can be built here; what lies in a directory that cannot be written is used all the same."""
+        return os.access(self.directory, os.W_OK)
+
+    def refused(self, reason: str) -> DiskError:
+        """Return what to raise where files must be built and cannot be."""
+        return DiskError(
+            f"the cache directory cannot be used: {reason}",
+            where=f"data.cache: {self.directory}",
+            fix="--set data.cache=DIR   # on a local disk, or --set data.cache=off",
+            code="XT-CACHE-PLACE",
+        )
 
     def find(self, digest: str, source: dict[str, Any], maps_readings: bool = True) -> CachedFile | None:
         """Return the finished cache file of a source, None where there is none; a damaged one is thrown away.
@@ -71,7 +82,8 @@ class CacheStore:
             found = CachedFile(path, maps_readings)
             if found.source != source:
                 raise DamagedCacheError("it is a copy of something else")
-            os.utime(path)
+            with contextlib.suppress(OSError):  # another user's or read-only: not ours to throw away either
+                os.utime(path)
         except (FileNotFoundError, PermissionError):
             return None
         except (DamagedCacheError, OSError, ValueError, KeyError, TypeError) as error:
@@ -128,7 +140,9 @@ class CacheStore:
         return room >= 0
 
     def clean(self) -> None:
-        """Throw away what killed builders left behind."""
+        """Throw away what killed builders left behind, where that is permitted."""
+        if not self.is_writable:
+            return
         for part in self.directory.glob(f"*{SUFFIX}.part"):
             path = part.with_suffix("")
             lock = ProcessLock(path.with_suffix(".lock"))
@@ -168,12 +182,3 @@ def _remove_unused(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return True
-
-
-def _unusable(directory: Path, reason: str) -> DiskError:
-    return DiskError(
-        f"the cache directory cannot be used: {reason}",
-        where=f"data.cache: {directory}",
-        fix="--set data.cache=DIR   # on a local disk, or --set data.cache=off",
-        code="XT-CACHE-PLACE",
-    )
