@@ -178,3 +178,38 @@ def test_closed_pipe_is_not_an_error() -> None:
     result = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("gone", "argv", "code"), [("stderr", [], 2), ("stdout", ["--json"], 2), ("stdout", ["--help"], 0)]
+)
+def test_exit_code_stays_where_nobody_reads(
+    gone: str, argv: list[str], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as unread:
+        monkeypatch.setattr(sys, gone, unread)
+        with pytest.raises(BrokenPipeError):  # what each command meets
+            os.write(writer, b"x")
+        assert boundary.run(app_raising(UsageError("bad", where="w", fix="f")), argv) == code
+        os.write(writer, b"x")
+
+
+def test_compiler_without_a_place_is_named_and_the_line_cures_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "file" / "nope"))
+
+    def start(**_: object) -> None:
+        importlib.import_module("torch._inductor.runtime.cache_dir_utils").cache_dir()
+
+    assert boundary.run(start, ["--json"]) == 3
+    (found,) = json.loads(capfd.readouterr().out)["findings"]
+    assert (found["code"], found["where"]) == ("XT-DISK", f"TORCHINDUCTOR_CACHE_DIR: {tmp_path}/file/nope")
+    command = f"{found['fix']} && printf %s $TORCHINDUCTOR_CACHE_DIR"
+    place = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", place)
+    assert boundary.run(start, []) == 0
+    Path(place).rmdir()

@@ -47,12 +47,13 @@ def run(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], None] 
         return EXIT_USER
     except (KeyboardInterrupt, Abort):
         return _interrupted(output)
-    except BrokenPipeError:
-        # the reader of our output is gone (xectool … | head); Python would complain again at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BrokenPipeError, SystemExit) as gone:
+        if not isinstance(gone, BrokenPipeError) and not isinstance(gone.__context__, BrokenPipeError):
+            raise  # rich, which draws the help, makes the one of the other
+        render.give_up(sys.stdout)
         return EXIT_OK
     except Exception as error:  # noqa: BLE001  the boundary is where the unforeseen ends
-        if (known := _damaged_byte_code(error) or _long_name(error)) is not None:
+        if (known := _damaged_byte_code(error) or _long_name(error) or _no_compiler_cache(error)) is not None:
             output.error(known)
             return known.exit_code
         output.defect(error, _keep_traceback())
@@ -80,6 +81,22 @@ def _long_name(error: Exception) -> UsageError | None:
     size = len(os.fsencode(os.path.basename(str(error.filename or ""))))
     problem = f"no file can have a name of {size} bytes: a name has 255 at most, a whole path 4095"
     return UsageError(problem, where=f"{str(error.filename or 'a name')[:60]}…", fix="ls   # and give a shorter name")
+
+
+def _no_compiler_cache(error: Exception) -> DiskError | None:
+    """Return what to say where torch's compiler has no place to write: every optimizer loads it."""
+    modules = {frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)}
+    if not isinstance(error, OSError) or "torch._inductor.runtime.cache_dir_utils" not in modules:
+        return None
+    problem = f"torch cannot make the directory where its compiler keeps files: {error.strerror or error}"
+    # torch sets the variable to its default before it makes the directory
+    where = f"TORCHINDUCTOR_CACHE_DIR: {os.environ.get('TORCHINDUCTOR_CACHE_DIR', 'not set')}"
+    try:
+        usable = tempfile.gettempdir()
+    except FileNotFoundError:
+        usable = os.curdir
+    fix = f'export TORCHINDUCTOR_CACHE_DIR="$(mktemp -d -p {shlex.quote(usable)})"'
+    return DiskError(problem, where=where, fix=fix)
 
 
 def _take_verbosity(argv: Sequence[str]) -> list[str]:

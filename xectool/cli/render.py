@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from xectool.errors import XecError
 from xectool.findings import Finding, Severity
@@ -48,15 +48,28 @@ class AlreadyShown(Exception):
         self.exit_code = exit_code
 
 
+def give_up(stream: IO[str]) -> None:
+    """Let what is written from now on vanish: the reader is gone (xectool … | head), and Python would say so again."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
+
+
 def console() -> Console:
-    """Return a console on stderr; plain when stderr is not a terminal or under ``NO_COLOR``."""
+    """Return a console on stderr; plain when stderr is not a terminal or under ``NO_COLOR``, quiet without a reader."""
     from rich.console import Console
+
+    class Screen(Console):
+        def on_broken_pipe(self) -> None:
+            # rich would end the process; a training goes on, and the exit code stays that of the work
+            self.quiet = True
+            give_up(sys.stderr)
 
     # rich itself only drops colours under NO_COLOR; bold text and moving bars are escape codes as well
     force_plain = False if os.environ.get("NO_COLOR") else None
     # a table in a file or a log has all the room it needs
     width = None if sys.stderr.isatty() or "COLUMNS" in os.environ else FILE_WIDTH
-    return Console(stderr=True, highlight=False, soft_wrap=True, force_terminal=force_plain, width=width)
+    return Screen(stderr=True, highlight=False, soft_wrap=True, force_terminal=force_plain, width=width)
 
 
 def plain(value: Any) -> Any:
@@ -156,8 +169,11 @@ class Output:
             "result": result,
             "findings": [plain(found.as_dict()) for found in findings],
         }
-        sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
-        sys.stdout.flush()
+        try:
+            sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError:
+            give_up(sys.stdout)
 
 
 def _show_causes(screen: Console, error: BaseException) -> None:
