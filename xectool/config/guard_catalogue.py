@@ -59,7 +59,7 @@ GUARDS: tuple[GuardFact, ...] = (
     GuardFact(
         "G06",
         "spike",
-        "Loss is no ten times the running median",
+        "Loss is below ten times the running median",
         "every step, before the update",
         "guards.on_spike",
         "guards.disable or guards.on_spike: off",
