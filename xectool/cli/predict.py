@@ -49,7 +49,9 @@ def predict(
         str | None, typer.Option(metavar="MODEL", help="Inpainter for the variant inpainted of --compare.")
     ] = None,
     dead: Annotated[str | None, typer.Option(metavar="ORIGIN", help=DEAD_HELP)] = None,
-    run: Annotated[int | None, typer.Option(help="Run whose dead channels a database is asked for.")] = None,
+    run: Annotated[
+        int | None, typer.Option(metavar="N", help="Number of the run that a database of --dead is asked about.")
+    ] = None,
     weights: Annotated[str, typer.Option(help="auto (EMA where present), ema, model or best.")] = "auto",
     batch_size: Annotated[int | None, typer.Option(min=1, help=BATCH_HELP)] = None,
     engine: Annotated[str | None, typer.Option(metavar="NAME", help=ENGINE_HELP)] = None,
