@@ -93,6 +93,21 @@ def test_an_older_checkpoint_tells_how_a_run_starts_from_it(tmp_path: Path) -> N
     assert misfit.value.fix == fix
 
 
+def test_learnt_channel_weights_are_weights_that_resume_and_start_both_ask_for(tmp_path: Path) -> None:
+    small = {"decoder_dim": 8} | SIZES
+    saved, plain = (KINDS["mae"](model=small, training={"auto_channel_weight": learnt}) for learnt in (True, False))
+    meta = {"kind": "mae", "config": saved.to_dict()}
+    checkpoint = Checkpoint(meta, build_model(saved).state_dict(), training={"step": 1})
+    with pytest.raises(
+        CheckpointError, match=r"training\.auto_channel_weight: True in the checkpoint, False now"
+    ) as refused:
+        require_resumable(plain, checkpoint, None, tmp_path / "mae.pt")  # type: ignore[arg-type]  # no data is read
+    assert refused.value.fix.startswith("--set training.auto_channel_weight=true ")
+    assert shlex.split(start_options(plain, checkpoint, tmp_path / "mae.pt"))[2:] == [
+        "--set", "training.auto_channel_weight=true"
+    ]  # fmt: skip
+
+
 def test_what_is_no_checkpoint_is_refused_as_a_start_too(tmp_path: Path) -> None:
     (tmp_path / "notes.pt").write_text("nothing")
     with pytest.raises(CheckpointError, match="a text file, not a checkpoint"):

@@ -90,6 +90,10 @@ CASES = [
     Case("TimeOptionsNeedTime", "CFG-14", WARNING, {"training.time.weight": 0.5},
          ("ignored: 'time' not in predict_channels", "training.time.weight"),
          {"training.time.weight": 0.5, "model.predict_channels": ["npho", "time"]}, "inpainter"),
+    # bright sensors are hidden more often whatever is predicted
+    Case("TimeOptionsNeedTime", "CFG-14", WARNING, {"training.time.npho_threshold": 50.0},
+         ("ignored: 'time' not in predict_channels", "training.time.npho_threshold"),
+         {"training.time.npho_threshold": 50.0, "training.time.mask_ratio_scale": 2.0}, "inpainter"),
     Case("PoolDividesTheFineGrid", "CFG-43", ERROR, {"model.outer_fine_pool": [2, 2]},
          ("model.outer_fine_pool", "45 x 72", "model.geometry"), {"model.outer_fine_pool": [5, 3]}),
     Case("PoolDividesTheFineGrid", "CFG-43", WARNING, {"model.outer_fine_pool": [2, 2], "model.geometry": "compat"},

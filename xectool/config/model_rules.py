@@ -48,9 +48,10 @@ class TimeOptionsNeedTime(Rule[RunConfig]):
         if isinstance(facts, RegressorConfig) or "time" in facts.model.predict_channels:
             return
         time = facts.training.time
-        defaults = {"weight": 1.0, "mask_ratio_scale": 1.0, "use_npho_weight": True}
+        defaults = {"weight": 1.0, "use_npho_weight": True}
         changed = [name for name, default in defaults.items() if getattr(time, name) != default]
-        if time.npho_threshold not in (None, 100.0):
+        # Above it a sensor is bright, which with a scale makes it likelier to be hidden, whatever is predicted.
+        if time.npho_threshold not in (None, 100.0) and time.mask_ratio_scale == 1.0:
             changed.append("npho_threshold")
         for name in changed:
             yield self.warning(
@@ -225,7 +226,7 @@ class MaskPatternsReplaceTheRatio(Rule[RunConfig]):
         origins = model.mask_patterns.origins
         looks = any(origin == "data" or origin.startswith("branch:") for origin in origins)
         asks = any(origin.startswith(DATABASES) for origin in origins)
-        scaled = facts.training.time.mask_ratio_scale != 1.0 and "time" in model.predict_channels
+        scaled = facts.training.time.mask_ratio_scale != 1.0
         beside = "model.mask_patterns" if model.mask_patterns.wanted else "model.mask_npho_flat: true"
         idle = {
             "model.mask_ratio": model.mask_patterns.wanted and "mask_ratio" in model.model_fields_set,

@@ -97,14 +97,14 @@ def find_dead_channels(origin: str, query: DeadChannelQuery | None = None) -> De
             raise UsageError("the database is asked for a run, and none is given", where=origin, fix="--run 430000")
         found = query.database(origin).dead_channels(query.run_number)
         return _listed(found, f"{origin} run {query.run_number}")
-    return _listed(read_dead_channels(origin), origin)
+    return _listed(read_dead_channels(Path(origin).expanduser()), origin)
 
 
 def file_of_origin(origin: str | None) -> Path | None:
     """Return the file that an origin is read from; None where that is a branch, the data or a server."""
     if origin is None or origin == "data" or origin.startswith((BRANCH_PREFIX, "mysql:")):
         return None
-    return Path(unquote(urlsplit(origin).path)) if origin.startswith(DATABASE_SCHEMES) else Path(origin)
+    return Path(unquote(urlsplit(origin).path)) if origin.startswith(DATABASE_SCHEMES) else Path(origin).expanduser()
 
 
 def dead_from_branch(query: DeadChannelQuery, branch: str = "dead") -> DeadChannelMap:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from xectool.detector import constants as c
 from xectool.errors import DataFileError, UsageError
 
 IntArray = npt.NDArray[np.int64]
+_MOST_DIGITS: Final = 20
 
 
 def read_dead_channels(path: str | os.PathLike[str]) -> IntArray:
@@ -78,7 +80,7 @@ def _words(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _sensor_id(word: str, where: str) -> int:
-    if not (word.isascii() and word.isdigit() and int(word) < c.NUM_SENSORS):
+    if not (word.isascii() and word.isdigit() and len(word) < _MOST_DIGITS and int(word) < c.NUM_SENSORS):
         raise DataFileError(
             f"'{word}' is not a sensor id",
             where=where,

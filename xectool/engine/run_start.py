@@ -69,7 +69,7 @@ def start_from(parts: RunParts, path: Path, observer: Observer) -> dict[str, Any
         differing = [key for key, _, _ in meaning_differences(parts.config, source)] if source.config else []
         if differing:
             observer.message(
-                f"they were trained with another {', '.join(differing[:5])}: xectool config diff shows both"
+                f"they were trained with another {', '.join(differing[:5])}; as they were: {fitting}"
             )
         loaded = sorted(parts.model.state_dict())
         return {"checkpoint": str(path), "source": source.kind, "target": source.kind, "loaded": loaded}

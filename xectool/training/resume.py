@@ -17,7 +17,8 @@ from xectool.models.regressor import GAUSSIAN_NLL
 
 # Keys that change what the weights mean; a resume with another value would train on silently wrong.
 OUTPUT_KEYS = (
-    "kind", "normalization", "model", "tasks", "data.npho_branch", "data.time_branch", "data.truth_branches",
+    "kind", "normalization", "model", "tasks", "training.auto_channel_weight",
+    "data.npho_branch", "data.time_branch", "data.truth_branches",
 )  # fmt: skip
 # How the network learns, not what its weights mean.
 _LEARNING = frozenset({"dropout", "drop_path_rate", "head_dropout"})
@@ -27,6 +28,7 @@ _LOSSES = frozenset({"loss_fn", "loss_beta", "weight", "npho_weight", "time", "n
 # Positions of sensors are taken from the checkpoint, whatever file is named.
 _RESTORED = frozenset({"sensor_positions_file"})
 _FILES = "data.train_path"
+_NETWORK = ("model.", "normalization.", "training.auto_channel_weight")
 
 
 def data_facts(train: EventSource) -> dict[str, Any]:
@@ -156,7 +158,7 @@ def start_options(config: RunConfig, checkpoint: Checkpoint, path: Path) -> str:
     """Return the options that start a new run from the weights of a checkpoint, seeing events as it does."""
     is_same = bool(checkpoint.config) and checkpoint.kind == config.kind
     found = meaning_differences(config, checkpoint) if is_same else []
-    fitting = [_as_saved(key, saved) for key, saved, _ in found if key.startswith(("model.", "normalization."))]
+    fitting = [_as_saved(key, saved) for key, saved, _ in found if key.startswith(_NETWORK)]
     if is_same:
         fitting += _head_options(checkpoint.config.get("tasks", {}), config.to_dict().get("tasks", {}))
     return " ".join([f"--set {shlex.quote(f'checkpoint.init_from={path}')}", *fitting])
