@@ -36,8 +36,12 @@ def lr_sweep(
         typer.Option(parser=parse_count, metavar="COUNT", help="Steps at each rate (40), or of a ramp (100)."),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Sets of weights and batches, two or more.")] = 2,
-    ckpt: Annotated[str | None, typer.Option(metavar="PATH", help="Weights to start from.")] = None,
-    output: Annotated[str | None, typer.Option(metavar="DIR", help="Folder for plots and all numbers.")] = None,
+    ckpt: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Weights to start from; default: those of the seeds.")
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Folder for plots and all numbers; default: none are kept.")
+    ] = None,
     write: Annotated[bool, typer.Option("--write", help="Put the recommended rate into CONFIG.")] = False,
     show_reference: Annotated[
         bool, typer.Option("--show-reference", help="Show the table of the older notes as well, with its corrections.")

@@ -13,12 +13,18 @@ from xectool.cli.render import Output
 
 def submit(
     config: Annotated[str, typer.Argument(metavar="CONFIG", help="YAML configuration; see: xectool config init")],
-    partition: Annotated[str | None, typer.Option(help="Partition of the cluster: sinfo --summarize.")] = None,
-    time: Annotated[str | None, typer.Option(metavar="HH:MM:SS", help="Time limit, or D-HH:MM:SS.")] = None,
+    partition: Annotated[
+        str | None, typer.Option(help="Partition, always needed; sinfo --summarize lists them.")
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option(metavar="HH:MM:SS", help="Time limit, always needed; or D-HH:MM:SS.")
+    ] = None,
     gpus: Annotated[int, typer.Option(help="GPUs of each node, one rank each; 0: one rank on the CPU.")] = 1,
     nodes: Annotated[int, typer.Option(help="Number of machines.")] = 1,
     cpus_per_gpu: Annotated[int, typer.Option(help="Cores of each rank.")] = 8,
-    mem: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each node, such as 120G.")] = None,
+    mem: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory of each node, 120G; default: the partition's.")
+    ] = None,
     account: Annotated[str | None, typer.Option(help="Account that pays.")] = None,
     exclude: Annotated[str | None, typer.Option(metavar="NODES", help="Nodes not to use.")] = None,
     nodelist: Annotated[str | None, typer.Option(metavar="NODES", help="Nodes to use.")] = None,
