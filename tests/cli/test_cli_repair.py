@@ -270,8 +270,13 @@ def test_files_without_truth_cannot_be_compared(regressor: str, files: Path, tmp
     rows = dict(uproot.open(files / "val.root")["tree"].arrays(["npho", "relative_time"], library="np"))
     with uproot.recreate(tmp_path / "real.root") as file:
         file.mktree("tree", {n: np.dtype((c.dtype, c.shape[1:])) for n, c in rows.items()}).extend(rows)
-    with pytest.raises(DataUnusable, match="--repair"):
-        engine.compare(regressor, [str(tmp_path / "real.root")], variants=["raw", "neighbour"])
+    whole = dict(uproot.open(files / "val.root")["tree"].arrays(library="np"))
+    unknown = {name: np.full_like(column, 1e10) if name.endswith("Truth") else column for name, column in whole.items()}
+    with uproot.recreate(tmp_path / "unknown.root") as file:
+        file.mktree("tree", {n: np.dtype((c.dtype, c.shape[1:])) for n, c in unknown.items()}).extend(unknown)
+    for name in ("real.root", "unknown.root"):
+        with pytest.raises(DataUnusable, match="--repair"):
+            engine.compare(regressor, [str(tmp_path / name)], variants=["raw", "neighbour"])
 
 
 def test_a_pattern_of_dead_channels_is_hidden_and_scored(inpainter: str, files: Path, tmp_path: Path) -> None:

@@ -113,6 +113,9 @@ def test_where_no_name_is_near_the_checkpoints_there_are_offered(inputs: Path) -
 
 def test_resuming_automatically_needs_no_file(inputs: Path) -> None:
     assert codes(path_rules(config(inputs, checkpoint={"resume_from": "auto"}))) == []
+    begun = config(inputs, checkpoint={"init_from": str(inputs / "gone.pt")})  # read once, when the run was new
+    assert codes(path_rules(begun)) == [("CFG-45", "checkpoint.init_from")]
+    assert codes(path_rules(begun, resuming=True)) == []
 
 
 def test_a_scripted_model_is_no_checkpoint(inputs: Path) -> None:

@@ -99,7 +99,7 @@ class StartingCheckpointExists(Rule[Start]):
         """Yield an error for a missing file and for a scripted model."""
         for name in ("resume_from", "init_from"):
             spec = getattr(facts.config.checkpoint, name)
-            if spec is None or spec == "auto":
+            if spec is None or spec == "auto" or (name == "init_from" and facts.resuming):  # nothing is read from it
                 continue
             key, path = f"checkpoint.{name}", Path(spec).expanduser()
             if not path.exists():

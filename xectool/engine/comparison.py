@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from xectool.config.root import RunConfig
 from xectool.data.dead_masks import open_dead_sensors
+from xectool.data.events import EventSource
 from xectool.engine.loading import (
     LoadedModel,
     check_options,
@@ -63,7 +65,9 @@ class CompareResult:
         for row in self.rows:
             rows.append([with_unit(row.metric), reference, row.values[reference], ""])
             for name in self.variants[1:]:
-                change = f"{row.differences[name]:+.3g} ± {row.errors[name]:.2g}"
+                error = row.errors[name]
+                spread = f"± {error:.2g}" if math.isfinite(error) else "(too few events for an error)"
+                change = f"{row.differences[name]:+.3g} {spread}"
                 rows.append(["", name, row.values[name], change])
         return ["metric", "variant", "value", f"minus {reference}"], rows
 
@@ -108,12 +112,7 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
     filling = None if inpainter is None else load_inpainter(inpainter, "auto", device, "--inpainter")
     source = open_events(loaded.config, data, max_events)
     if not source.branches.truth:
-        raise DataUnusable(
-            f"the files hold no truth of {', '.join(loaded.task.terms)}, so there is nothing to compare",
-            where=source.files[0].path,
-            fix="give simulated events with truth; --repair fills dead sensors of data without",
-            code="XT-DATA-NO-TRUTH",
-        )
+        raise _no_truth(loaded, source)
     sensors = open_dead_sensors(dead, run_number, source)
     run = ComparisonRun(
         loaded.network,
@@ -129,10 +128,21 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
     ):
         watching.phase("compare", loader.plan.num_steps)
         found = compare_variants(trimmed(loader.epoch(0)), run)
+    if not found.metrics:  # the branches are there and say 1e10 everywhere
+        raise _no_truth(loaded, source)
     notes = () if filling is None else _branch_notes(loaded.config, filling.config)
     per_event = found.num_dead / found.num_events
     findings = (*source.findings, *notes, *_nothing_dead(per_event))
     return CompareResult(found.num_events, tuple(variants), sensors.origin, per_event, found.metrics, findings)
+
+
+def _no_truth(loaded: LoadedModel, source: EventSource) -> DataUnusable:
+    return DataUnusable(
+        f"the files hold no truth of {', '.join(loaded.task.terms)}, so there is nothing to compare",
+        where=source.files[0].path,
+        fix="give simulated events with truth; --repair fills dead sensors of data without",
+        code="XT-DATA-NO-TRUTH",
+    )
 
 
 def _check_variants(variants: Sequence[str], inpainter: str | Path | None) -> None:

@@ -68,9 +68,7 @@ def start_from(parts: RunParts, path: Path, observer: Observer) -> dict[str, Any
         observer.message(f"all weights loaded from {path}")
         differing = [key for key, _, _ in meaning_differences(parts.config, source)] if source.config else []
         if differing:
-            observer.message(
-                f"they were trained with another {', '.join(differing[:5])}; as they were: {fitting}"
-            )
+            observer.message(f"they were trained with another {', '.join(differing[:5])}; as they were: {fitting}")
         loaded = sorted(parts.model.state_dict())
         return {"checkpoint": str(path), "source": source.kind, "target": source.kind, "loaded": loaded}
     report = transfer_encoder(source, parts.config, parts.model)
