@@ -108,6 +108,10 @@ def test_what_a_transfer_loaded_and_left_out_is_said_at_the_start(sensor_config:
     assert any(line.startswith("not taken: dec_inner") for line in listener.messages)
     assert any(line.startswith("new: head_inner") for line in listener.messages)
     assert not (Path(mae.run_dir).parent / "tuned").exists()
+    assert not [line for line in listener.messages if "the same quantity" in line], "the control"
+    settings.append("data.time_branch=npho")
+    engine.train(sensor_config("inpainter"), run_name="tuned", overrides=settings, dry_run=True, observer=listener)
+    assert "trained on data.time_branch relative_time, this run reads npho" in listener.messages[-1]
 
 
 def test_encoder_of_a_mae_starts_a_regressor(sensor_config: Write, tiny_config: Write) -> None:

@@ -29,7 +29,7 @@ from xectool.training.device import Execution, plan_execution
 from xectool.training.distributed import Ranks
 from xectool.training.state import load_task, load_weights
 
-_WINDOW_EVENTS = 1024
+_WINDOW_EVENTS = 512
 _EVENTS_AT_ONCE = 256
 _FEWEST_ON_CPU, _MOST_ON_CPU, _WIDTHS_ON_CPU = 16, 64, 16_384
 WEIGHTS = ("auto", "ema", "model", "best")

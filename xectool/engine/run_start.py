@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from xectool.checkpoint import store
+from xectool.checkpoint.format import Checkpoint
 from xectool.checkpoint.soundness import require_finite
 from xectool.checkpoint.transfer import transfer_encoder
 from xectool.config.load import LoadedConfig
@@ -72,9 +74,18 @@ def start_from(parts: RunParts, path: Path, observer: Observer) -> dict[str, Any
         loaded = sorted(parts.model.state_dict())
         return {"checkpoint": str(path), "source": source.kind, "target": source.kind, "loaded": loaded}
     report = transfer_encoder(source, parts.config, parts.model)
-    for line in report.lines():
+    for line in (*report.lines(), *_other_branches(parts.config, source)):
         observer.message(line)
     return {"checkpoint": str(path), **report.as_dict()}
+
+
+def _other_branches(config: RunConfig, source: Checkpoint) -> Iterator[str]:
+    """Yield what is said where an encoder has learnt from branches of other names: the same readings, or others."""
+    saved = source.config.get("data", {})
+    for key in ("npho_branch", "time_branch"):
+        before, now = saved.get(key), getattr(config.data, key)
+        if before is not None and before != now:
+            yield f"the encoder was trained on data.{key} {before}, this run reads {now}: are they the same quantity?"
 
 
 def begin(parts: RunParts, data: RunData, place: RunPlace, observer: Observer) -> tuple[Progress, dict[str, Any]]:
