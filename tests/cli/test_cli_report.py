@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from xectool import engine
+from xectool.runlog.records import EpochRecord
 from xectool.runlog.writer import RunWriter
 
 BROWSER = os.environ.get("XECTOOL_BROWSER", "")
@@ -28,6 +29,11 @@ class Tags(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.loaded += [value or "" for name, value in attrs if name in ("src", "href")]
+
+
+def page_rows(text: str) -> list[list[str]]:
+    """Cells of each row of each table."""
+    return [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>(<td>.*?)</tr>", text)]
 
 
 def tags_of(path: Path) -> Tags:
@@ -75,6 +81,23 @@ def test_page_goes_where_it_is_wanted_and_says_so(run: Path, tmp_path: Path, xec
     assert xectool("report", run, "--output", tmp_path).code == 2
     assert xectool("report", run, "--output", run / "config.yaml").code == 2, "a file of the run is never replaced"
     assert xectool("report", tmp_path).code == 2
+
+
+def test_conventional_estimators_stand_beside_the_network(tmp_path: Path) -> None:
+    metrics = {
+        "val/loss": 0.5,
+        "mae_npho": 1.0,
+        "baseline_neighbour_mae_npho": 3.0,
+        "baseline_solid_angle_mae_npho": 2.0,
+    }
+    metrics |= {"energy_res_68pct": 0.25, "baseline_energy": 0.75}
+    with RunWriter(tmp_path) as writer:
+        writer.epoch(EpochRecord(epoch=1, step=4, time=0.0, mono=0.0, metrics=metrics))
+    rows = page_rows(Path(engine.report(tmp_path).path).read_text())
+    assert ["mae_npho", "1", "3", "2", "-"] in rows
+    assert ["energy_res_68pct [GeV]", "0.25", "-", "-", "0.75"] in rows
+    assert ["val/loss", "0.5"] in rows
+    assert not any(row[0].startswith("baseline_") for row in rows)
 
 
 def test_page_says_what_was_given_up(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from xectool.models import build_model
 from xectool.rootio.reader import EventFile
 from xectool.tasks import build_task
 from xectool.tasks.balance import UncertaintyBalance
+from xectool.tasks.conventional_metrics import conventional
 from xectool.tasks.metric_units import with_unit
 from xectool.tasks.regression import RegressionTask
 from xectool.tasks.residuals import HEADLINE_METRICS, headline, residual_columns, task_metrics
@@ -265,3 +266,14 @@ def test_every_figure_of_a_task_that_has_a_unit_shows_it() -> None:
             unitless = plain or name == "angleVec_pred_std_mean"  # of the components of a unit vector
             assert with_unit(name).endswith("]") != unitless, with_unit(name)
     assert with_unit("angleVec_resolution_68pct") == "angleVec_resolution_68pct [deg]"
+
+
+def test_a_metric_finds_what_conventional_estimators_have_for_it() -> None:
+    recorded = ["energy_res_68pct", "energy_bias", "baseline_energy", "mae_npho", "mae_us_npho"]
+    recorded += [f"baseline_{name}_mae_{face}npho" for name in ("neighbour", "solid_angle") for face in ("", "us_")]
+    assert conventional("energy_res_68pct", recorded) == {"conventional": "baseline_energy"}
+    assert conventional("energy_bias", recorded) == {}
+    for face in ("", "us_"):
+        assert conventional(f"mae_{face}npho", recorded) == {
+            name: f"baseline_{name}_mae_{face}npho" for name in ("neighbour", "solid_angle")
+        }

@@ -178,17 +178,17 @@ def _one_a_symptom(opinions: Sequence[Opinion], order: dict[str, int]) -> list[C
 
 
 def _one_a_code(causes: Sequence[Cause]) -> list[Cause]:
-    """Join causes of one code to the likeliest, which says how often it came."""
+    """Join causes of one code to the likeliest, which says where it came again."""
     by_code: dict[str, list[Cause]] = {}
     for cause in causes:
         by_code.setdefault(cause.code, []).append(cause)
     joined = []
     for same in by_code.values():
         best = max(same, key=lambda cause: (cause.confidence, -cause.step))
-        steps = sorted({cause.step for cause in same if cause.step})
-        if len(same) > 1:
+        steps = sorted({cause.step for cause in same if cause.step} - {best.step})
+        if steps:
             shown = ", ".join(map(str, steps[:8])) + (" …" if len(steps) > 8 else "")
-            best = replace(best, evidence=(*best.evidence, f"{len(same)} times, at steps {shown}"))
+            best = replace(best, evidence=(*best.evidence, f"again at step{'s' * (len(steps) > 1)} {shown}"))
         joined.append(best)
     return joined
 

@@ -28,6 +28,7 @@ from xectool.report.step_curves import StepCourse, draw_steps
 from xectool.runlog.manifest import MANIFEST_FILE
 from xectool.runlog.reader import Lineage, RunReader, RunStatus
 from xectool.runlog.records import ROUTINE_KINDS, EpochRecord
+from xectool.tasks.conventional_metrics import conventional
 from xectool.tasks.metric_units import with_unit
 
 REPORT_NAME: Final = "report.html"
@@ -79,7 +80,7 @@ def _page(directory: Path, health: RunHealth, plots: list[PagePicture]) -> RunPa
     status, epochs = reader.status(), reader.epochs()
     manifest = tolerant_json(directory / MANIFEST_FILE)
     attempt = (manifest.get("attempts") or [{}])[-1]
-    curves = _curves(reader, epochs)
+    curves = _curves(directory, reader, epochs)
     drawn = {item.caption for item in curves}
     config = directory / CONFIG_FILE
     return RunPage(
@@ -91,7 +92,7 @@ def _page(directory: Path, health: RunHealth, plots: list[PagePicture]) -> RunPa
         curves=curves,
         plots=[plot for plot in plots if plot.caption not in drawn],
         tables=(
-            PageTable("Last epoch", ("metric", "value"), _rows(_last_metrics(epochs))),
+            *_metrics(epochs[-1].metrics if epochs else {}),
             PageTable("Incidents", ("incident", "kind", "step", "found"), tuple(_incidents(directory, reader))),
             PageTable("What happened", ("what", "step", "message"), tuple(_events(reader))),
             PageTable("Different from the default", ("key", "here", "default"), tuple(_differences(config))),
@@ -118,17 +119,18 @@ def _facts(status: RunStatus, attempt: Mapping[str, Any], manifest: Mapping[str,
 
 
 def _cause(cause: Cause) -> PageCause:
-    return PageCause(cause.code, cause.severity.value, cause.problem, (*cause.evidence, *cause.ruled_out), cause.fix)
+    evidence = (*cause.evidence, *(f"ruled out: {line}" for line in cause.ruled_out))
+    return PageCause(cause.code, cause.severity.value, cause.problem, evidence, cause.fix)
 
 
-def _curves(reader: RunReader, epochs: Sequence[EpochRecord]) -> list[PagePicture]:
-    course = _course(reader)
+def _curves(directory: Path, reader: RunReader, epochs: Sequence[EpochRecord]) -> list[PagePicture]:
+    course = _course(directory, reader)
     learning = draw_learning_curves([{"epoch": row.epoch, "metrics": row.metrics} for row in epochs])
     found = [picture(draw_steps(course), "every step of the run")] if len(course.step) else []
     return [*found, picture(learning, "learning curves")] if learning is not None else found
 
 
-def _course(reader: RunReader) -> StepCourse:
+def _course(directory: Path, reader: RunReader) -> StepCourse:
     blocks = [block for _, block in reader.step_blocks()]
 
     def column(name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -138,7 +140,9 @@ def _course(reader: RunReader) -> StepCourse:
     seconds["other"] = np.clip(column("step_s") - np.nansum(list(seconds.values()), axis=0), 0, None)
     loss = column("loss")
     loss[~np.isfinite(loss)] = np.nan
-    return StepCourse(column("step"), loss, column("grad_norm"), column("lr"), seconds)
+    lineage = reader.lineage()
+    incidents = [item.step for item in read_incidents(directory) if lineage.counts(item.attempt, item.step)]
+    return StepCourse(column("step"), loss, column("grad_norm"), column("lr"), seconds, tuple(incidents))
 
 
 def _incidents(directory: Path, reader: RunReader) -> Iterator[tuple[str, ...]]:
@@ -198,8 +202,21 @@ def _environment(attempt: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _last_metrics(epochs: Sequence[EpochRecord]) -> dict[str, float]:
-    return {with_unit(name): value for name, value in epochs[-1].metrics.items()} if epochs else {}
+def _metrics(metrics: Mapping[str, float]) -> tuple[PageTable, PageTable]:
+    """Return the metrics conventional estimators were scored on too, side by side, and the others."""
+    pairs = {name: found for name in metrics if (found := conventional(name, metrics))}
+    beside = pairs.keys() | {name for found in pairs.values() for name in found.values()}
+    estimators = tuple(dict.fromkeys(estimator for found in pairs.values() for estimator in found))
+    rows = (
+        (with_unit(name), _text(metrics[name]), *(_text(metrics[found[e]]) if e in found else "-" for e in estimators))
+        for name, found in pairs.items()
+    )
+    columns = ("metric", "network", *(estimator.replace("_", " ") for estimator in estimators))
+    alone = {with_unit(name): value for name, value in metrics.items() if name not in beside}
+    return (
+        PageTable("Last epoch, beside conventional estimators", columns, tuple(rows)),
+        PageTable("Last epoch", ("metric", "value"), _rows(alone)),
+    )
 
 
 def _duration(seconds: float) -> str:

@@ -6,19 +6,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xectool.findings import Finding
+from xectool.tasks.conventional_metrics import conventional
 from xectool.tasks.metric_units import with_unit
 
-# What the final table shows: the network's metric, and that of the conventional estimator on the same events.
-HEADLINES = {
-    "val/loss": "",
-    "energy_res_68pct": "baseline_energy",
-    "uvw_dist_68pct": "baseline_uvwFI",
-    "angle_resolution_68pct": "baseline_angle",
-    "timing_res_68pct": "baseline_timing",
-    "mae_npho": "baseline_neighbour_mae_npho",
-    "rmse_npho": "baseline_neighbour_rmse_npho",
-    "mae_time": "",
-}
+# What the final table shows, where a run has it.
+HEADLINES = (
+    "val/loss",
+    "energy_res_68pct",
+    "uvw_dist_68pct",
+    "angle_resolution_68pct",
+    "timing_res_68pct",
+    "mae_npho",
+    "rmse_npho",
+    "mae_time",
+)
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,9 @@ class TrainResult:
         return {name: value for name, value in vars(self).items() if name != "findings"}
 
     def headline_rows(self) -> list[tuple[str, object, object]]:
-        """Return metric with its unit, network and conventional estimator, a row a task."""
-        return [
-            (with_unit(metric), self.metrics[metric], self.metrics.get(baseline, ""))
-            for metric, baseline in HEADLINES.items()
-            if metric in self.metrics
-        ]
+        """Return metric with its unit, network, and the best conventional estimator, a row a metric."""
+        rows: list[tuple[str, object, object]] = []
+        for metric in (name for name in HEADLINES if name in self.metrics):
+            others = [self.metrics[name] for name in conventional(metric, self.metrics).values()]
+            rows.append((with_unit(metric), self.metrics[metric], min(others, default="")))
+        return rows

@@ -28,6 +28,8 @@ from xectool.report.style import (
     save,
 )
 from xectool.report.written import Written
+from xectool.tasks.conventional_metrics import conventional
+from xectool.tasks.residuals import HEADLINE_METRICS
 
 
 @dataclass(frozen=True)
@@ -77,13 +79,8 @@ CURVES: tuple[tuple[str, float, tuple[Line, ...]], ...] = (
     ("learning rate", 1.0, (Line("lr", "rate"),)),
     ("gradient norm (largest, before clipping)", 1.0, (Line("train/grad_norm_max", "norm"),)),
 )
-#: Metrics of conventional estimators on the same events, drawn as a line beside the network's.
-BASELINES = {
-    "angle_resolution_68pct": "baseline_angle",
-    "energy_res_68pct": "baseline_energy",
-    "timing_res_68pct": "baseline_timing",
-    "uvw_dist_68pct": "baseline_uvwFI",
-}
+#: Metrics of which the best epoch is marked, and the conventional estimator drawn as a line beside the network.
+RESOLUTIONS = (*HEADLINE_METRICS.values(), "n_gamma_accuracy")
 LOG_SPAN = 20.0  # a curve that spans more than this factor is drawn on a logarithmic axis
 
 
@@ -134,18 +131,26 @@ def _draw(axes: Axes, rows: list[dict[str, Any]], title: str, factor: float, lin
     if values.min() > 0 and values.max() > LOG_SPAN * values.min():
         axes.set_yscale("log")
     first = lines[0].metric
-    if first in (*BASELINES, "angleVec_resolution_68pct", "n_gamma_accuracy"):
+    if first in RESOLUTIONS:
         _mark_best(axes, drawn[0], largest="accuracy" in first)
-    baseline = BASELINES.get(first, "")
-    baselines = [row[baseline] for row in rows if _finite(row.get(baseline))]
+    baselines = _baselines(rows, first)
     if baselines:
-        axes.axhline(factor * baselines[-1], color=PURPLE, linewidth=1.2, linestyle="--", label="conventional")
+        axes.axhline(factor * min(baselines), color=PURPLE, linewidth=1.2, linestyle="--", label="conventional")
     if len(drawn) > 1 or baselines:
         axes.legend(loc="upper right", ncols=2 if len(drawn) > 3 else 1)
     axes.set(xlabel="epoch", ylabel=title)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     if len(rows) == 1:  # else the axis goes from 0.945 to 1.055
         axes.set_xlim(rows[0]["epoch"] - 0.5, rows[0]["epoch"] + 0.5)
+
+
+def _baselines(rows: list[dict[str, Any]], metric: str) -> list[float]:
+    """Return what conventional estimators have for a metric, in the last epoch that scored them."""
+    for row in reversed(rows):
+        found = [row[name] for name in conventional(metric, row).values() if _finite(row[name])]
+        if found:
+            return found
+    return []
 
 
 def _mark_best(axes: Axes, points: np.ndarray, largest: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +41,7 @@ class StepCourse:
         grad_norm: Norm of all gradients before clipping.
         lr: Learning rate.
         seconds: Seconds of each part of a step by its name, such as ``forward``.
+        incidents: Steps with an incident.
     """
 
     step: FloatArray
@@ -48,6 +49,7 @@ class StepCourse:
     grad_norm: FloatArray
     lr: FloatArray
     seconds: Mapping[str, FloatArray]
+    incidents: Sequence[int] = ()
 
 
 def draw_steps(course: StepCourse) -> Figure:
@@ -60,6 +62,8 @@ def draw_steps(course: StepCourse) -> Figure:
         _curve(norm, course.step, course.grad_norm, "gradient norm before clipping", ORANGE)
         _curve(lr, course.step, course.lr, "learning rate", RED)
         _shares(time, course)
+        for axes in (loss, norm):
+            _mark_incidents(axes, course.incidents)
         figure.draw_without_rendering()
     return figure
 
@@ -79,6 +83,13 @@ def _curve(axes: Axes, step: FloatArray, values: FloatArray, name: str, color: s
     positive = values[np.isfinite(values) & (values > 0)]
     if len(positive) and np.nanmin(values) > 0 and positive.max() > 20 * positive.min():
         axes.set_yscale("log")
+
+
+def _mark_incidents(axes: Axes, incidents: Sequence[int]) -> None:
+    for step in incidents:
+        axes.axvline(step, color=RED, linewidth=1.0, linestyle=":")
+    if incidents:
+        axes.set_title("red: incidents", loc="right", fontsize=9.5)
 
 
 def _shares(axes: Axes, course: StepCourse) -> None:
