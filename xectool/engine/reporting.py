@@ -196,7 +196,8 @@ def _default(ours: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _environment(attempt: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name: attempt[name] for name in ("versions", "machine", "extra", "command", "seeds") if name in attempt}
+    found = {name: attempt[name] for name in ("versions", "machine", "command", "seeds") if name in attempt}
+    found |= attempt.get("extra") or {}
     if isinstance(found.get("command"), list):
         found["command"] = shlex.join(map(str, found["command"]))
     return found
@@ -233,7 +234,8 @@ def _text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{k} ({_text(v)})" if isinstance(v, Mapping) else f"{k} {_text(v)}" for k, v in value.items())
+        said = {name: item for name, item in value.items() if item not in ("", (), [], {})}
+        return ", ".join(f"{k} ({_text(v)})" if isinstance(v, Mapping) else f"{k} {_text(v)}" for k, v in said.items())
     if isinstance(value, list | tuple):
         return ", ".join(_text(item) for item in value)
     return "-" if value is None else str(value)
