@@ -13,6 +13,7 @@ from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
 from xectool.checkpoint.transfer import transfer_encoder
 from xectool.config.root import KINDS, RunConfig
+from xectool.engine.loading import assumptions
 from xectool.errors import CheckpointError
 from xectool.models import build_model
 
@@ -175,4 +176,13 @@ def test_an_older_autoencoder_reaches_an_older_inpainter(reference_dir: Path) ->
     model = build_model(cfg)
     report = transfer_encoder(checkpoint, cfg, model)
     assert (report.weights, len(report.loaded)) == ("ema", 131)
+    said = "the file does not tell normalization.npho_threshold"
+    assert f"{said}: it is taken to be as this run says" in report.lines()
+    other = _config("inpainter", {"below_domain": "zero", "npho_threshold": 50.0}, **settings)
+    assert transfer_encoder(checkpoint, other, build_model(other)).loaded == report.loaded
+    (note,) = assumptions(checkpoint.meta, "mae.pth")
+    assert note.problem.startswith(f"{said}: 100.0")
+    scaled = _config("inpainter", {"below_domain": "zero", "npho_scale": 50.0}, **settings)
+    with pytest.raises(CheckpointError, match=r"npho_scale 1000\.0 \(here 50\.0\)"):
+        transfer_encoder(checkpoint, scaled, build_model(scaled))
     assert torch.equal(_encoder(model, "inpainter")["pos_embed"], checkpoint.ema["encoder.pos_embed"])

@@ -16,6 +16,7 @@ import torch
 import uproot
 import yaml
 from xectool import engine
+from xectool.detector.neighbours import within_hops
 from xectool.engine.loading import load_checkpoint, ready_model
 from xectool.errors import DataFileError, DataUnusable, UsageError
 from xectool.report.worst import SensorFiles
@@ -292,11 +293,30 @@ def test_a_pattern_of_dead_channels_is_hidden_and_scored(inpainter: str, files: 
     assert result.metrics["mae_photons"] == pytest.approx(np.abs(error[alive]).mean(), rel=1e-4)
     assert {"baseline_neighbour_mae_photons", "baseline_solid_angle_mae_photons"} <= result.metrics.keys()
     assert "XT-REPAIR-NOTHING" not in [found.code for found in result.findings]
+    wide = engine.predict(inpainter, paths, output=tmp_path / "p.root", dead=str(tmp_path / "dead.txt"), hops=2)
+    for hops, metrics in ((1, result.metrics), (2, wide.metrics)):
+        expected = mean_error_within(hops, ak.to_numpy(branches(files / "val.root")["npho"]))
+        assert metrics["baseline_neighbour_mae_photons"] == pytest.approx(expected, rel=1e-5)
+    assert wide.metrics["mae_photons"] == pytest.approx(result.metrics["mae_photons"])
     (tmp_path / "dead.txt").write_text("# none\n")
     for origin in ("data", str(tmp_path / "dead.txt")):  # dead in the data, or none at all: nothing to compare with
         idle = engine.predict(inpainter, paths, output=tmp_path / "p.root", dead=origin)
         assert np.isnan(idle.metrics["val/loss"]), "the control: this is what such a prediction is worth"
         assert "XT-REPAIR-NOTHING" in [found.code for found in idle.findings]
+
+
+def mean_error_within(hops: int, npho: np.ndarray) -> float:
+    """Return the mean error of the mean of the neighbours of the listed sensors, one after the other."""
+    errors = []
+    for photons in npho.astype(float):
+        lives = np.abs(photons) < 9e9
+        lives[LISTED] = False
+        for sensor in LISTED:
+            around = within_hops(hops).of(sensor)
+            around = around[lives[around]]
+            if abs(photons[sensor]) < 9e9:
+                errors.append(abs(max(photons[around].mean(), 0.0) - photons[sensor]))
+    return float(np.mean(errors))
 
 
 def nonsense(options: str, fix: str) -> Any:
@@ -322,6 +342,10 @@ def nonsense(options: str, fix: str) -> Any:
         nonsense("REG --compare raw,neighbour --report plots", "leave out --report"),
         nonsense("INP --repair r.root --compare raw,neighbour", "REGRESSOR DATA --compare"),
         nonsense("INP --repair VAL", "--repair "),
+        nonsense("INP --repair r.root --hops 2", "leave out --hops"),
+        nonsense("REG --compare raw,inpainted --inpainter INP --hops 2", "--compare raw,inpainted,neighbour"),
+        nonsense("REG --hops 2", "--compare raw,neighbour --hops 2"),
+        nonsense("INP --hops 5", "--hops 1"),
     ],
 )
 def test_combinations_without_sense_are_refused_with_what_to_write(
@@ -349,7 +373,8 @@ def test_json_and_text_of_both_commands(
     document = xectool(*argv, "--json").document
     assert document["result"]["events"] == 4
     row = document["result"]["rows"][0]
-    assert {"task", "metric", "values", "value_errors", "differences", "errors"} == row.keys()
+    assert {"task", "metric", "events", "values", "value_errors", "differences", "errors"} == row.keys()
+    assert row["events"] == 4
     text = xectool(*argv).err
     assert "uvw_dist_68pct" in text
     assert "minus raw" in text

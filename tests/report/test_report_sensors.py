@@ -90,10 +90,25 @@ def test_plots_of_both_channels_and_displays_are_written(tmp_path: Path, sources
     path = written(tmp_path / "p.root", table())
     found = write_sensor_plots(path, tmp_path / "plots", sources=sources, num_displays=1)
     names = sorted(str(file.relative_to(tmp_path / "plots")) for file in found.files)
-    stems = ("masked_events/event_01", "sensors_npho", "sensors_time")
+    stems = ("masked_events/event_01", "masked_events/event_01_time", "sensors_npho", "sensors_time")
     assert names == [f"{stem}.{kind}" for stem in stems for kind in ("pdf", "png")]
     assert all(file.stat().st_size > 10_000 for file in found.files)
     assert not found.notes
+
+
+def test_an_event_of_which_only_times_were_predicted_shows_times(tmp_path: Path, sources: SensorFiles) -> None:
+    rows = table(1)
+    rows["pred_npho"][:] = 1e10
+    path = written(tmp_path / "p.root", rows)
+    (event,) = masked_events(path, sources, 1)
+    hidden = rows["mask_type"] == 0
+    known = hidden & (rows["truth_time"] < 1)
+    truth = event.time_s[rows["sensor"]]
+    np.testing.assert_allclose(truth[known], rows["truth_time"][known])
+    assert np.isnan(truth[hidden & ~known]).all()
+    np.testing.assert_allclose(event.predicted_s[rows["sensor"]], rows["pred_time"])
+    names = [file.name for file in write_masked_event(event, tmp_path, "event")]
+    assert names == ["event_time.pdf", "event_time.png"]
 
 
 def test_an_event_is_put_together_from_its_rows(tmp_path: Path, sources: SensorFiles) -> None:

@@ -124,6 +124,14 @@ def test_patterns_of_dead_channels_are_hidden_from_any_origin(
     assert saved["sensors"] == [PATTERN]
 
 
+def test_an_empty_pattern_is_refused_with_its_name(sensor_config: Write, tmp_path: Path) -> None:
+    (tmp_path / "full.txt").write_text("7 8")
+    (tmp_path / "none.txt").write_text("# all alive\n")
+    origins = [str(tmp_path / name) for name in ("full.txt", "none.txt")]
+    with pytest.raises(DataUnusable, match=r"is empty(.|\n)*none\.txt"):
+        engine.train(sensor_config("mae", mask_patterns={"origins": origins}), run_name="empty")
+
+
 def test_every_pattern_is_hidden_and_an_event_hides_the_same_one_again(sensor_config: Write) -> None:
     patterns = {"sensors": [PATTERN[:3], PATTERN[3:]]}
     config = sensor_config("inpainter", mask_patterns=patterns)

@@ -24,6 +24,7 @@ from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
+from xectool.config.normalization import NormalizationConfig
 from xectool.errors import CheckpointError
 
 Kind: TypeAlias = Literal["regressor", "mae", "inpainter", "encoder"]
@@ -167,6 +168,18 @@ def to_config(payload: Mapping[str, Any]) -> dict[str, Any]:
     if layout.kind == "mae":
         config["training"] = {"auto_channel_weight": _CHANNEL_WEIGHTS in state_dict(payload, layout.weights[0])}
     return config
+
+
+def assumed(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the normalisation that a file with a configuration does not tell, by dotted key with the value taken.
+
+    The older system's defaults, which are ours: its autoencoders do not store the threshold of the time.
+    """
+    stored = payload.get("config")
+    if not isinstance(stored, Mapping):
+        return {}
+    defaults = NormalizationConfig()
+    return {f"normalization.{key}": getattr(defaults, key) for key in _NORMALIZATION_KEYS if stored.get(key) is None}
 
 
 def encoder_sizes(weights: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -139,12 +139,13 @@ def _translated(payload: dict[str, Any], path: Path, needs_config: bool) -> Chec
         layout = foreign.recognise(payload)
         sets = {which: foreign.state_dict(payload, which) for which in layout.weights}
         config = foreign.to_config(payload) if needs_config or layout.has_config else {}
+        assumed = {"assumed": foreign.assumed(payload)} if layout.has_config else {}
     except CheckpointError as error:
         error.where = error.where or str(path)
         error.fix = error.fix.replace("PATH", shlex.quote(str(path)))
         raise
     return Checkpoint(
-        meta={"kind": layout.kind, "config": config, "epoch": layout.epoch},
+        meta={"kind": layout.kind, "config": config, "epoch": layout.epoch, **assumed},
         model=sets["model"],
         ema=sets.get("ema", {}),
         best=sets.get("best", {}),
@@ -204,7 +205,7 @@ ZIP_MAGIC, PICKLE_MAGIC, XZ_MAGIC = b"PK", b"\x80", b"\xfd7zXZ"
 
 
 def _read(path: Path) -> Any:
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise _missing(path)
     with path.open("rb") as stream:
         if not stream.read(8).startswith((ZIP_MAGIC, PICKLE_MAGIC, XZ_MAGIC)):
@@ -229,7 +230,7 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def _missing(path: Path) -> CheckpointError:
-    if path.is_dir():
+    if os.path.isdir(path):
         inside = next((name for name in (BEST_NAME, LAST_NAME) if (path / name).is_file()), None)
         return CheckpointError(
             "this is a directory, not a checkpoint",
@@ -237,7 +238,7 @@ def _missing(path: Path) -> CheckpointError:
             fix=str(path / inside) if inside else "name a checkpoint file; xectool runs lists the runs",
             code="XT-CKPT-MISSING",
         )
-    here = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+    here = [p.name for p in path.parent.iterdir()] if os.path.isdir(path.parent) else []
     similar = nearest(path.name, here) or sorted(p for p in here if p.startswith("checkpoint"))[:3]
     return CheckpointError(
         "no such checkpoint",

@@ -134,12 +134,14 @@ def _ends_an_encoder(name: str, weights: Mapping[str, Tensor]) -> bool:
 def _require_same_view(checkpoint: Checkpoint, config: RunConfig, encoder: Mapping[str, Tensor]) -> None:
     """Refuse a checkpoint whose encoder sees readings differently, with all keys that differ.
 
-    Bare weights tell sizes only; that their readings were normalised and pooled as here is for the user to know.
+    Bare weights tell sizes only, older autoencoders no threshold of the time: what a file does not tell is for the user
+    to know, and the report says so.
     """
     ours = _view(config.to_dict())
     sizes = {f"model.{key}": value for key, value in encoder_sizes(encoder).items()}
     theirs = _stored_view(checkpoint.config) if checkpoint.config else sizes
-    different = [key for key in theirs if theirs[key] != ours[key]]
+    unknown = checkpoint.meta.get("assumed", ())
+    different = [key for key in theirs if key not in unknown and theirs[key] != ours[key]]
     if not different:
         return
     pairs = [f"{key} {_plain(theirs[key])} (here {_plain(ours[key])})" for key in different]
@@ -222,8 +224,15 @@ def _report(
         fresh=fresh,
         loaded_parameters=sum(value.numel() for value in loaded.values()),
         fresh_parameters=sum(sizes[name] for name in fresh),
-        assumed="" if checkpoint.config else _ASSUMED,
+        assumed=_assumed(checkpoint),
     )
+
+
+def _assumed(checkpoint: Checkpoint) -> str:
+    if not checkpoint.config:
+        return _ASSUMED
+    unknown = ", ".join(checkpoint.meta.get("assumed", ()))
+    return f"the file does not tell {unknown}: it is taken to be as this run says" if unknown else ""
 
 
 def _grouped(title: str, names: Mapping[str, str]) -> list[str]:

@@ -17,6 +17,9 @@ DEAD_HELP = (
     "sensors without a reading, event by event; else sensors are hidden as in training."
 )
 BATCH_HELP = "Events in one forward pass; default: 256, on a CPU 16 to 64 by the width of the encoder."
+HOPS_HELP = (
+    "Neighbours within K hops, 1 to 4, for the conventional estimates; default: training.baseline_hops, --compare 1."
+)
 ENGINE_HELP = (
     "What computes a checkpoint: eager, compiled, onnx, or auto (default: eager; on a GPU compiled where it pays)."
 )
@@ -52,6 +55,7 @@ def predict(
     run: Annotated[
         int | None, typer.Option(metavar="N", help="Number of the run that a database of --dead is asked about.")
     ] = None,
+    hops: Annotated[int | None, typer.Option(metavar="K", help=HOPS_HELP)] = None,
     weights: Annotated[str, typer.Option(help="auto (EMA where present), ema, model or best.")] = "auto",
     batch_size: Annotated[int | None, typer.Option(min=1, help=BATCH_HELP)] = None,
     engine: Annotated[str | None, typer.Option(metavar="NAME", help=ENGINE_HELP)] = None,
@@ -64,6 +68,8 @@ def predict(
     With --repair: copy the files with dead sensors filled. With --compare: what filling is worth to a regressor.
     """
     _refuse_idle({"--output": output, "--report": report, "--engine": engine}, repair, compare, inpainter)
+    if hops is not None and repair is not None:
+        raise UsageError("--hops has no effect with --repair", where="--hops", fix="leave out --hops")
     common: dict[str, Any] = {
         "dead": dead,
         "run_number": run,
@@ -75,10 +81,10 @@ def predict(
     if repair is not None:
         _repair(model, data, repair, common, json)
     elif compare is not None:
-        _compare(model, data, {"variants": _names(compare), "inpainter": inpainter, **common}, json)
+        _compare(model, data, {"variants": _names(compare), "inpainter": inpainter, "hops": hops, **common}, json)
     else:
         written = {"output": output or DEFAULT_OUTPUT, "report": report}
-        _predict(model, data, {**written, "engine": engine or "auto", **common}, json)
+        _predict(model, data, {**written, "engine": engine or "auto", "hops": hops, **common}, json)
 
 
 def _refuse_idle(

@@ -10,6 +10,9 @@ from xectool.config.section import Bool, Float, Int, Section, describe, knob, re
 
 _OFF = {"none", "null", "false", "off", "no"}
 
+MAX_HOPS = 4
+"""Neighbours within 4 hops; where none of them is visible 8 and 16 are tried, which is half of the end faces."""
+
 
 def _is_off(value: object) -> bool:
     # YAML 1.1 readers made `off` and `no` false, and older files use all of these.
@@ -163,3 +166,7 @@ class InpainterTrainingConfig(SensorTrainingConfig):
     epochs: Int = knob(50, "Passes over the training events", "epochs", gt=0, le=1_000_000)
     track_mae_rmse: Bool = knob(True, "Log mean absolute and root mean square errors of validation")
     track_metrics: Bool = knob(True, "Log training losses per channel beside train/loss")
+    baseline_hops: Int = knob(
+        1, "Reach k of the conventional estimates reported beside the network: neighbours within k hops", "hops", ge=1,
+        le=MAX_HOPS,
+    )  # fmt: skip

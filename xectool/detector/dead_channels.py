@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -31,7 +32,7 @@ def read_dead_channels(path: str | os.PathLike[str]) -> IntArray:
             raise DataFileError(
                 f"sensor {sensor} is listed twice, first on line {seen[sensor]}",
                 where=where,
-                fix=f"remove one of the two lines with {sensor}",
+                fix=_each_once(Path(path)),
             )
         seen[sensor] = line_number
     return np.array(sorted(seen), dtype=np.int64)
@@ -77,6 +78,12 @@ def _words(path: Path) -> Iterator[tuple[int, str]]:
     for line_number, line in enumerate(text.splitlines(), start=1):
         for word in line.partition("#")[0].split():
             yield line_number, word
+
+
+def _each_once(path: Path) -> str:
+    """Return the command that writes the list with every sensor once."""
+    source, target = (shlex.quote(str(p)) for p in (path, path.with_name(f"{path.stem}_once{path.suffix}")))
+    return f"sed 's/#.*//' {source} | tr -s '[:space:]' '\\n' | sort -nu > {target}   # then give {target}"
 
 
 def _sensor_id(word: str, where: str) -> int:

@@ -13,6 +13,7 @@ from xectool.data.dead_masks import open_dead_sensors
 from xectool.data.events import EventSource
 from xectool.engine.loading import (
     LoadedModel,
+    check_hops,
     check_options,
     events_at_once,
     load_checkpoint,
@@ -25,6 +26,7 @@ from xectool.errors import DataUnusable, UsageError, did_you_mean
 from xectool.findings import Finding, Severity
 from xectool.tasks.event_variants import Variant, with_dead, with_neighbours, with_network
 from xectool.tasks.metric_units import with_unit
+from xectool.tasks.neighbour_baselines import DEFAULT_HOPS
 from xectool.tasks.paired import PairedMetric
 from xectool.training.compare_variants import ComparisonRun, compare_variants
 from xectool.training.heap import trimmed
@@ -43,7 +45,8 @@ class CompareResult:
         variants: In the order they were asked for; the first is the one the others are compared with.
         dead: Where the dead sensors are known from.
         dead_per_event: Mean number of dead sensors in an event.
-        rows: Every metric of every task: ``task, metric, values, differences, errors``, the last three by variant.
+        rows: Every metric of every task: ``task, metric, events, values, differences, errors``, the last three by
+            variant; ``events`` is how many of the events have a truth of the task.
         findings: What was noticed about the files.
     """
 
@@ -63,13 +66,13 @@ class CompareResult:
         reference = self.variants[0]
         rows: list[list[object]] = []
         for row in self.rows:
-            rows.append([with_unit(row.metric), reference, row.values[reference], ""])
+            rows.append([with_unit(row.metric), row.events, reference, row.values[reference], ""])
             for name in self.variants[1:]:
                 error = row.errors[name]
                 spread = f"± {error:.2g}" if math.isfinite(error) else "(too few events for an error)"
                 change = f"{row.differences[name]:+.3g} {spread}"
-                rows.append(["", name, row.values[name], change])
-        return ["metric", "variant", "value", f"minus {reference}"], rows
+                rows.append(["", "", name, row.values[name], change])
+        return ["metric", "events", "variant", "value", f"minus {reference}"], rows
 
 
 def compare(  # noqa: PLR0913 - the function is the command: one argument an option
@@ -84,6 +87,7 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
     batch_size: int | None = None,
     device: str | None = None,
     max_events: int | None = None,
+    hops: int | None = None,
     observer: Observer | None = None,
 ) -> CompareResult:
     """Run a regressor on variants of the same events and return its metrics with errors of the paired differences.
@@ -100,6 +104,7 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
         batch_size: Events in one forward pass; None takes what is fastest on the device.
         device: Device; None takes the configuration's.
         max_events: Stop after this many events.
+        hops: Reach of the neighbours of the variant ``neighbour``; None is 1.
         observer: Receives progress.
 
     Raises:
@@ -107,7 +112,14 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
     """
     watching = observer or NullObserver()
     check_options(weights, batch_size, max_events)
+    check_hops(hops)
     _check_variants(variants, inpainter)
+    if hops is not None and "neighbour" not in variants:
+        raise UsageError(
+            f"{hops} hops have no effect: 'neighbour' is not compared",
+            where="--hops",
+            fix=f"--compare {','.join([*variants, 'neighbour'])}",
+        )
     loaded = _load_regressor(model, weights, device)
     filling = None if inpainter is None else load_inpainter(inpainter, "auto", device, "--inpainter")
     source = open_events(loaded.config, data, max_events)
@@ -119,7 +131,7 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
         loaded.task,
         loaded.execution,
         sensors,
-        {name: _variant(name, filling) for name in variants},
+        {name: _variant(name, filling, hops or DEFAULT_HOPS) for name in variants},
         lambda: watching.advanced(1, {}),
     )
     with (
@@ -132,7 +144,8 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
         raise _no_truth(loaded, source)
     notes = () if filling is None else _branch_notes(loaded.config, filling.config)
     per_event = found.num_dead / found.num_events
-    findings = (*source.findings, *notes, *_nothing_dead(per_event))
+    taken = (*loaded.notes, *(() if filling is None else filling.notes))
+    findings = (*taken, *source.findings, *notes, *_nothing_dead(per_event))
     return CompareResult(found.num_events, tuple(variants), sensors.origin, per_event, found.metrics, findings)
 
 
@@ -185,11 +198,11 @@ def _load_regressor(path: str | Path, weights: str, device: str | None) -> Loade
     return ready_model(checkpoint, path, weights, device)
 
 
-def _variant(name: str, filling: LoadedModel | None) -> Variant:
+def _variant(name: str, filling: LoadedModel | None, hops: int) -> Variant:
     if name == "inpainted":
         assert filling is not None  # checked with the options
         return with_network(filler(filling))
-    return {"raw": with_dead, "neighbour": with_neighbours}[name]
+    return with_dead if name == "raw" else with_neighbours(hops)
 
 
 def _branch_notes(regressor: RunConfig, inpainter: RunConfig) -> tuple[Finding, ...]:

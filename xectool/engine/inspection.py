@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,13 +14,14 @@ from xectool.checkpoint.inspection.compare import TensorDifference, compare
 from xectool.checkpoint.inspection.content_rules import CONTENT_RULES, tasks_of
 from xectool.checkpoint.inspection.facts import Inspected, inspect
 from xectool.checkpoint.inspection.fitness import Fitness, bit_exact, fitness
-from xectool.checkpoint.inspection.layout import XECTOOL
+from xectool.checkpoint.inspection.layout import OLDER, XECTOOL
 from xectool.checkpoint.inspection.state_rules import STATE_RULES
 from xectool.checkpoint.inspection.trust import UnsafeGlobal
 from xectool.config.load import load_config
 from xectool.config.root import RunConfig
 from xectool.engine.checkpoint_facts import Section, TensorRow, lineage_of, parameters_of, sections_of, tensor_rows
 from xectool.engine.extraction import target_of, write_part
+from xectool.engine.loading import assumptions
 from xectool.engine.rebuilding import outlook, rebuilt
 from xectool.engine.resume_contract import KeyEffect, resume_contract
 from xectool.findings import Finding, Severity
@@ -138,7 +140,7 @@ def inspect_ckpt(  # noqa: PLR0913 - the function is the command: one argument a
         ConfigError: The configuration is not valid.
         UsageError: Options contradict each other.
     """
-    place = Path(path).expanduser()
+    place = Path(os.path.expanduser(path))
     target = target_of(place, extract, output)
     run = load_config(config, overrides).config if config is not None else None
     facts, findings = _judged(place)
@@ -157,7 +159,7 @@ def inspect_ckpt(  # noqa: PLR0913 - the function is the command: one argument a
     differences: list[TensorDifference | KeyEffect] = [item for item in contract if item.effect != "same"]
     compared = None
     if compare_with is not None:
-        comparison = compare(facts.layout, inspect(Path(compare_with).expanduser()).layout)
+        comparison = compare(facts.layout, inspect(Path(os.path.expanduser(compare_with))).layout)
         differences += comparison.differences
         compared = comparison.num_same
     extracted = None if target is None else write_part(facts, findings, run, target)
@@ -181,7 +183,8 @@ def _judged(path: Path) -> tuple[Inspected, tuple[Finding, ...]]:
     """Return the facts of a file and what the rules say to them."""
     facts, notes = rebuilt(inspect(path))
     report = run_rules((*BYTE_RULES, *CONTENT_RULES, *STATE_RULES), facts).report
-    return facts, (*report, *notes)
+    taken = assumptions(facts.layout.meta, str(path)) if facts.layout.origin == OLDER else ()
+    return facts, (*report, *notes, *taken)
 
 
 def _contract(facts: Inspected, run: RunConfig, again: str) -> tuple[tuple[KeyEffect, ...], tuple[Finding, ...]]:

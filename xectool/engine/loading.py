@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -15,12 +17,13 @@ from xectool.checkpoint.format import Checkpoint
 from xectool.checkpoint.soundness import require_finite
 from xectool.config.load import config_from_dict
 from xectool.config.root import RegressorConfig, RunConfig
+from xectool.config.training import MAX_HOPS
 from xectool.data.events import EventSource
 from xectool.data.loader import EventLoader
 from xectool.data.source import open_source
 from xectool.engine.model_files import exported_format
 from xectool.errors import CheckpointError, UsageError, unknown_choice
-from xectool.findings import Finding
+from xectool.findings import Finding, Severity
 from xectool.models.build import build_model
 from xectool.tasks import build_task
 from xectool.tasks.base import TrainingTask
@@ -72,6 +75,16 @@ def check_options(weights: str, batch_size: int | None, max_events: int | None) 
         raise UsageError(f"{max_events} events leave nothing to predict", where="--max-events", fix="--max-events 1000")
 
 
+def check_hops(hops: int | None) -> None:
+    """Refuse a reach of neighbours that no estimate is made with.
+
+    Raises:
+        UsageError: It is out of range.
+    """
+    if hops is not None and not 1 <= hops <= MAX_HOPS:
+        raise UsageError(f"neighbours within {hops} hops", where="--hops", fix=f"--hops 1   # up to {MAX_HOPS}")
+
+
 def load_checkpoint(path: str | Path, weights: str) -> Checkpoint:
     """Return the checkpoint; ``best`` is the best one of its run, whichever checkpoint of the run is named.
 
@@ -79,7 +92,7 @@ def load_checkpoint(path: str | Path, weights: str) -> Checkpoint:
         UsageError: It is an exported file, or an encoder alone.
         CheckpointError: There is none, or none that is sound.
     """
-    path = Path(path).expanduser()
+    path = Path(os.path.expanduser(path))
     graph = exported_format(path)
     if graph is not None:
         raise UsageError(
@@ -129,7 +142,22 @@ def ready_model(checkpoint: Checkpoint, name: str | Path, weights: str, device: 
     network = network.to(execution.device)
     task = build_task(config, network).to(execution.device)
     load_task(task, checkpoint)
-    return LoadedModel(config, network, task, execution, checkpoint)
+    return LoadedModel(config, network, task, execution, checkpoint, assumptions(checkpoint.meta, str(name)))
+
+
+def assumptions(meta: Mapping[str, Any], where: str) -> tuple[Finding, ...]:
+    """Return what is said where a checkpoint of the older system does not tell how readings were normalised."""
+    return tuple(
+        Finding(
+            "XT-CKPT-ASSUMED",
+            Severity.INFO,
+            f"the file does not tell {key}: {value}, the default of the older system, is assumed",
+            where,
+            fix="nothing, if that training kept the default; else fine-tune from it: --set "
+            f"{shlex.quote(f'checkpoint.init_from={where}')} --set {key}=VALUE",
+        )
+        for key, value in meta.get("assumed", {}).items()
+    )
 
 
 def events_at_once(loaded: LoadedModel, asked: int | None) -> int:

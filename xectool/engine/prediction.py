@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from xectool.engine.engines import AUTO, Request, check_engine, choose_engine
 from xectool.engine.exported import load_exported
 from xectool.engine.loading import (
     LoadedModel,
+    check_hops,
     check_options,
     events_at_once,
     load_checkpoint,
@@ -83,6 +85,7 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
     dead: str | None = None,
     run_number: int | None = None,
     engine: str = AUTO,
+    hops: int | None = None,
     observer: Observer | None = None,
 ) -> PredictResult:
     """Predict the events of ROOT files.
@@ -100,6 +103,7 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
             `xectool.data.dead_channel_maps.find_dead_channels` takes them.
         run_number: Run that a database of dead channels is asked for.
         engine: ``auto`` (the fastest here for so many events), ``eager``, ``compiled`` or ``onnx``.
+        hops: Reach of the conventional estimates beside an inpainter; None takes ``training.baseline_hops``.
         observer: Receives progress.
 
     Raises:
@@ -107,6 +111,7 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
     """
     watching = observer or NullObserver()
     check_options(weights, batch_size, max_events)
+    check_hops(hops)
     check_engine(engine)
     target = require_file_place(output, "--output", "predictions.root", files_read([model], data, weights, dead))
     plots_into = None if report is None else require_folder(report, "--report")
@@ -115,10 +120,11 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
     _refuse_dead(checkpoint, dead, run_number)
     source = open_events(loaded.config, data, max_events)
     sensors = None if dead is None else open_dead_sensors(dead, run_number, source)
-    request = Request(Path(model).expanduser(), weights, engine, events_at_once(loaded, batch_size))
+    request = Request(Path(os.path.expanduser(model)), weights, engine, events_at_once(loaded, batch_size))
     watching.phase("choose the engine", 0)
     chosen = choose_engine(loaded, request, source)
     loaded, network, task = chosen.loaded, chosen.loaded.network, chosen.loaded.task
+    _score_neighbours(loaded, hops)
     with (
         served_in_order(loaded, source, request.batch_size) as loader,
         memory_faults(loaded.config, "predicting"),
@@ -162,11 +168,25 @@ def _nothing_hidden(dead: str | None, metrics: Mapping[str, float]) -> tuple[Fin
 
 def _loaded(model: str | Path, weights: str, device: str | None) -> LoadedModel:
     """Return a checkpoint or an exported file, ready to predict."""
-    path = Path(model).expanduser()
+    path = Path(os.path.expanduser(model))
     graph = exported_format(path)
     if graph is not None:
         return load_exported(path, graph, weights, device)
     return ready_model(load_checkpoint(model, weights), model, weights, device)
+
+
+def _score_neighbours(loaded: LoadedModel, hops: int | None) -> None:
+    """Set the reach of the conventional estimates, or refuse it where none are made."""
+    if hops is None:
+        return
+    task = loaded.task
+    if loaded.checkpoint.kind != "inpainter" or not isinstance(task, SensorTask) or "npho" not in task.channels:
+        raise UsageError(
+            f"{hops} hops have no effect: neighbours are estimated beside an inpainter of photons only",
+            where="--hops",
+            fix="leave out --hops, or compare a regressor: --compare raw,neighbour --hops 2",
+        )
+    task.score_neighbours(hops)
 
 
 def _refuse_dead(checkpoint: Checkpoint, dead: str | None, run_number: int | None) -> None:

@@ -105,7 +105,7 @@ def repair(  # noqa: PLR0913 - the function is the command: one argument an opti
         sensors.origin,
         written.num_dead / written.num_events,
         written.num_filled / written.num_events,
-        (*source.findings, *_findings(written, str(output))),
+        (*loaded.notes, *source.findings, *_findings(written, str(output))),
     )
 
 

@@ -111,7 +111,7 @@ def _bad_table(path: str, problem: str) -> DataFileError:
     return DataFileError(
         problem,
         where=f"model.sensor_positions_file: {path}",
-        fix="sensor_positions_file: null   # the positions of the ideal detector",
+        fix="--set model.sensor_positions_file=null   # the positions of the ideal detector",
         code="XT-DATA-POSITIONS",
     )
 

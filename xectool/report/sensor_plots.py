@@ -50,7 +50,7 @@ Statistic = Callable[[np.ndarray, float], float]
 def write_sensor_plots(
     predictions: Path, out_dir: Path, *, sources: SensorFiles | None = None, num_displays: int = NUM_DISPLAYS
 ) -> Written:
-    """Write ``sensors_npho``, ``sensors_time`` and ``masked_events/event_NN``, each as PDF and PNG.
+    """Write ``sensors_npho``, ``sensors_time`` and ``masked_events/event_NN`` and ``event_NN_time``, as PDF and PNG.
 
     Args:
         predictions: A sensor prediction file.

@@ -77,7 +77,7 @@ class SensorResiduals:
         known = (rows["mask_type"] == 0) & (truth < UNKNOWN_ABOVE)
         finite = np.isfinite(predicted)
         self.num_dead += int((~known).sum())
-        self.num_nonfinite += int((known & ~finite).sum())
+        self.num_nonfinite += int((known & ~(finite & np.isfinite(rows["pred_time"].astype(np.float64)))).sum())
         self.num_rows += int(known.sum())
         signal = np.clip(np.searchsorted(SIGNAL_EDGES, truth, side="right") - 1, 0, len(SIGNAL_EDGES) - 2)
         face = rows["face"].astype(np.int64)

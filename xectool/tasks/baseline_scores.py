@@ -16,6 +16,7 @@ from xectool.detector import faces
 from xectool.models.normalize import Normalizer
 from xectool.tasks.masked_batch import MaskedBatch
 from xectool.tasks.neighbour_baselines import (
+    DEFAULT_HOPS,
     NeighbourAverage,
     NeighbourEstimator,
     SolidAngleWeighted,
@@ -69,19 +70,20 @@ class BaselineScores:
 
     Args:
         normalizer: The model's own; errors are taken in its units.
-        estimators: By the name under which they are reported.
+        hops: How far the neighbours are that an estimate is made from.
     """
 
-    def __init__(self, normalizer: Normalizer, estimators: Mapping[str, NeighbourEstimator] | None = None) -> None:
+    def __init__(self, normalizer: Normalizer, hops: int = DEFAULT_HOPS) -> None:
         self._normalizer = normalizer
-        self._estimators = estimators
+        self._hops = hops
+        self._estimators: Mapping[str, NeighbourEstimator] | None = None
         self._remembered: dict[bytes, FloatArray] = {}
 
     @property
     def estimators(self) -> Mapping[str, NeighbourEstimator]:
-        """The estimators by name; the usual ones are made when first needed."""
+        """The estimators by name, made when first needed."""
         if self._estimators is None:
-            tables = default_tables()
+            tables = default_tables(self._hops)
             self._estimators = {"neighbour": NeighbourAverage(tables), "solid_angle": SolidAngleWeighted(tables)}
         return self._estimators
 

@@ -30,16 +30,24 @@ def with_dead(batch: EventBatch, mask: Tensor) -> EventBatch:
     return replace(batch, npho=batch.npho.masked_fill(mask, DEAD_VALUE), time=batch.time.masked_fill(mask, DEAD_VALUE))
 
 
-def with_neighbours(batch: EventBatch, mask: Tensor) -> EventBatch:
-    """Return the batch with dead sensors at their neighbours' light in proportion to solid angles, without a time."""
-    dead = with_dead(batch, mask)
-    wanted = mask.cpu().numpy()
-    photons = dead.npho.cpu().numpy().astype(np.float64)
-    visible = (np.abs(photons) <= UNKNOWN_ABOVE) & ~wanted
-    filled = SolidAngleWeighted(default_tables()).fill(np.where(visible, photons, 0.0), visible, wanted)
-    # A light yield cannot be negative; the older system clips too.
-    estimates = torch.from_numpy(filled.clip(min=0.0)).to(dead.npho)
-    return replace(dead, npho=torch.where(mask, estimates, dead.npho))
+def with_neighbours(hops: int) -> Variant:
+    """Return the variant with dead sensors at the light of neighbours within ``hops``, without a time.
+
+    In proportion to solid angles.
+    """
+    estimator = SolidAngleWeighted(default_tables(hops))
+
+    def variant(batch: EventBatch, mask: Tensor) -> EventBatch:
+        dead = with_dead(batch, mask)
+        wanted = mask.cpu().numpy()
+        photons = dead.npho.cpu().numpy().astype(np.float64)
+        visible = (np.abs(photons) <= UNKNOWN_ABOVE) & ~wanted
+        filled = estimator.fill(np.where(visible, photons, 0.0), visible, wanted)
+        # A light yield cannot be negative; the older system clips too.
+        estimates = torch.from_numpy(filled.clip(min=0.0)).to(dead.npho)
+        return replace(dead, npho=torch.where(mask, estimates, dead.npho))
+
+    return variant
 
 
 def with_network(fill: Fill) -> Variant:

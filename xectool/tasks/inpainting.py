@@ -17,5 +17,5 @@ if TYPE_CHECKING:
 def build(cfg: RunConfig, model: nn.Module) -> SensorTask:
     """Return the task of an inpainter: one mean over all hidden sensors, conventional estimators scored beside it."""
     cfg = cast("InpainterConfig", cfg)
-    objective = SensorObjective(cfg.training, by_face=False, baselines=True)
+    objective = SensorObjective(cfg.training, by_face=False, baseline_hops=cfg.training.baseline_hops)
     return SensorTask(model, objective, cfg.training.seed)

@@ -34,6 +34,7 @@ class PairedMetric:
         differences: Variant minus the reference variant, without the reference.
         errors: Standard error of each difference: variants see the same events, so most of the spread cancels.
         value_errors: Standard error of each value.
+        events: Events with a truth of the task: those behind the values.
     """
 
     task: str
@@ -42,6 +43,7 @@ class PairedMetric:
     differences: Mapping[str, float] = field(default_factory=dict)
     errors: Mapping[str, float] = field(default_factory=dict)
     value_errors: Mapping[str, float] = field(default_factory=dict)
+    events: int = 0
 
 
 def paired_metrics(task: str, columns: Mapping[str, Columns], reference: str) -> list[PairedMetric]:
@@ -70,6 +72,7 @@ def paired_metrics(task: str, columns: Mapping[str, Columns], reference: str) ->
             {name: found[name].get(metric, float("nan")) - value for name in others},
             {name: spread(draws[name][metric] - draws[reference][metric]) for name in others},
             {name: spread(draws[name][metric]) for name in columns},
+            len(columns[reference]["residual"]),
         )
         for metric, value in found[reference].items()
     ]

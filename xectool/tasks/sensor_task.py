@@ -44,13 +44,13 @@ class SensorObjective:
         training: The training section.
         by_face: Whether each face has a mean loss of its own, or all sensors share one.
         auto_channel_weight: Whether the weights of the channels are learnt.
-        baselines: Whether conventional estimators are scored beside the network.
+        baseline_hops: Reach of the conventional estimators that are scored beside the network; 0 for none.
     """
 
     training: SensorTrainingConfig
     by_face: bool
     auto_channel_weight: bool = False
-    baselines: bool = False
+    baseline_hops: int = 0
 
 
 class SensorTask(TrainingTask):
@@ -83,7 +83,12 @@ class SensorTask(TrainingTask):
         self.terms = self.groups.terms(self.channels)
         self.balance = self._balance(model)
         self._covered: Tensor | None = getattr(model, "covered", None)
-        self._baselines = BaselineScores(self.normalizer) if objective.baselines and "npho" in self.channels else None
+        self._baselines: BaselineScores | None = None
+        self.score_neighbours(objective.baseline_hops if "npho" in self.channels else 0)
+
+    def score_neighbours(self, hops: int) -> None:
+        """Score conventional estimators of this reach beside the network; of 0 hops none."""
+        self._baselines = BaselineScores(self.normalizer, hops) if hops else None
 
     def prepare(self, batch: EventBatch) -> MaskedBatch:
         """Return the batch with its mask, on the device it lies on; a prepared batch is returned as it is."""

@@ -15,6 +15,7 @@ from xectool.data.dead_channel_maps import (
     DATABASE_SCHEMES,
     DeadChannelMap,
     DeadChannelQuery,
+    IntArray,
     dead_from_readings,
     find_dead_channels,
 )
@@ -38,8 +39,8 @@ def resolve_mask_patterns(config: RunConfig, train: EventSource) -> RunConfig:
         return config
     patterns = config.model.mask_patterns
     if not patterns.sensors:
-        found = [map_.sensors for map_ in _maps(patterns, config.data.tree_name, config.data.npho_branch)]
-        sensors = tuple(tuple(int(sensor) for sensor in ids) for ids in found if len(ids))
+        found = _maps(patterns, config.data.tree_name, config.data.npho_branch)
+        sensors = tuple(tuple(int(sensor) for sensor in ids) for ids in map(_require_sensors, found))
         patterns = patterns.model_copy(update={"sensors": sensors})
     _require_readings(patterns, train)
     model = config.model.model_copy(update={"mask_patterns": patterns})
@@ -47,7 +48,7 @@ def resolve_mask_patterns(config: RunConfig, train: EventSource) -> RunConfig:
 
 
 def _maps(patterns: MaskPatternsConfig, tree: str, npho_branch: str) -> list[DeadChannelMap]:
-    """Return one map a text file, a run of a database, or a file that is looked at."""
+    """Return one map a text file, a run of a database, or a file that is looked at, each with its own origin."""
     found: list[DeadChannelMap] = []
     query = DeadChannelQuery(tree=tree, npho_branch=npho_branch, max_events=LOOKED_AT_EVENTS)
     for origin in patterns.origins:
@@ -55,10 +56,23 @@ def _maps(patterns: MaskPatternsConfig, tree: str, npho_branch: str) -> list[Dea
             found += [find_dead_channels(origin, replace(query, run_number=run)) for run in patterns.runs]
         elif origin == "data" or origin.startswith(BRANCH_PREFIX):
             files = expand_inputs(patterns.files)
-            found += [find_dead_channels(origin, replace(query, files=[file])) for file in files]
+            maps = [find_dead_channels(origin, replace(query, files=[file])) for file in files]
+            found += [replace(map_, origin=f"{map_.origin} of {file}") for map_, file in zip(maps, files, strict=True)]
         else:
             found.append(find_dead_channels(os.path.expanduser(origin)))
     return found
+
+
+def _require_sensors(found: DeadChannelMap) -> IntArray:
+    """Return the sensors of a pattern; one without any would hide nothing in the events that draw it."""
+    if not len(found.sensors):
+        raise DataUnusable(
+            "a pattern of dead channels is empty: no sensor is dead there",
+            where=f"model.mask_patterns: {found.origin}",
+            fix="leave this one out of model.mask_patterns (origins, files or runs)",
+            code="CFG-62",
+        )
+    return found.sensors
 
 
 def _require_readings(patterns: MaskPatternsConfig, train: EventSource) -> None:
@@ -68,9 +82,8 @@ def _require_readings(patterns: MaskPatternsConfig, train: EventSource) -> None:
     dead = dead_from_readings(query).mask
     if any(_has_reading(pattern, dead) for pattern in patterns.sensors):
         return
-    what = f"all sensors of the {len(patterns.sensors)} patterns are" if patterns.sensors else "no pattern has a sensor"
     raise DataUnusable(
-        f"{what} dead in the training events: nothing would be hidden" if patterns.sensors else f"{what} that is dead",
+        f"all sensors of the {len(patterns.sensors)} patterns are dead in the training events: nothing would be hidden",
         where=f"model.mask_patterns.origins: {', '.join(patterns.origins)}",
         fix="delete model.mask_patterns to hide random sensors, or name dead channels of other runs",
         code="CFG-62",

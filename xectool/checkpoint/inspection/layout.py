@@ -141,7 +141,7 @@ def _older(payload: Mapping[str, Any]) -> Layout:
         or _wrappers(payload),
         config=config,
         meta={key: payload[key] for key in kept if key in payload}
-        | {"num_averaged": _count(payload.get("ema_state_dict"))},
+        | {"num_averaged": _count(payload.get("ema_state_dict")), "assumed": foreign.assumed(payload)},
         training=_training(payload),
         epoch=layout.epoch,
         notes=notes,
