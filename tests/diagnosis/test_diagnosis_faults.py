@@ -363,6 +363,33 @@ def test_a_head_without_gradient_is_an_untrained_head(
     assert found.evidence[0].count("heads.energy") == (2 if way == "event" else 1)
 
 
+@pytest.mark.parametrize("gradient", ["none", "zero", "now and then"])
+def test_a_part_that_no_step_trains_is_named_and_one_that_rests_now_and_then_is_not(
+    record: Record, course: Any, gradient: str
+) -> None:
+    run = course(steps=60)
+    for number, row in enumerate(run.rows):
+        inner = {} if gradient == "none" else {"backbone.inner": 0.0 if gradient == "zero" or number % 19 else 0.1}
+        row["block_norms"] = {"backbone.outer": 1.0, "heads.energy": 0.5} | inner
+    found = [cause.code for cause in record(run).causes]
+    assert found == ([] if gradient == "now and then" else ["XT-ZERO-GRADIENT"])
+
+
+@pytest.mark.parametrize(("line", "named"), [
+    ("invalid photon number -420.5: run 1 event 2, entry 3 of file 0, sensor 9", False),
+    ("invalid photon number -inf: run 1 event 2, entry 3 of file 0, sensor 9", True),
+    ("invalid photon number 1e+30: run 1 event 2, entry 3 of file 0, sensor 9", True),
+    ("invalid time nan: run 1 event 2, entry 3 of file 0, sensor 9", True),
+    ("invalid truth of uvwFI -3.4e+38: run 1 event 2, entry 3 of file 0", True),
+])  # fmt: skip
+def test_numbers_that_no_event_can_have_are_named_and_noise_below_the_domain_is_not(
+    record: Record, course: Any, line: str, named: bool
+) -> None:
+    run = course(steps=40)
+    run.event(3, "invalid_npho", message=line)
+    assert [cause.code for cause in record(run).causes] == (["XT-NAN-DATA"] if named else [])
+
+
 @few
 @given(seed=seeds, at=st.integers(60, 160))
 def test_a_resume_that_forgot_what_was_learned_is_a_silent_restart(

@@ -138,3 +138,15 @@ def test_query_reads_and_writes_no_file(run, tmp_path, text):
 
 def test_tables_are_listed_where_none_is_named(run):
     assert {row[0] for row in ask(run, "SHOW TABLES")} >= {"steps", "modules", "epochs", "events", "stacks", "attempts"}
+
+
+@pytest.mark.parametrize("text", ["SELECT sum(a.range * b.range) FROM range(1000000) a, range(1000000) b",
+                                  "SELECT range FROM range(20000000)"])  # fmt: skip
+def test_a_query_that_takes_too_long_is_stopped_and_says_what_to_ask(run, monkeypatch, text):
+    monkeypatch.setattr("xectool.runlog.sql._LONGEST_S", 0.2)
+    began = time.monotonic()
+    with pytest.raises(UsageError, match=r"stopped: it took more than 0.2 s") as caught:
+        ask(run, text)
+    assert time.monotonic() - began < 60
+    assert "LIMIT" in caught.value.fix
+    assert caught.value.code == "XT-QUERY"

@@ -87,21 +87,33 @@ def test_profile_says_where_the_time_of_an_epoch_went(tiny_config: Config) -> No
 
 
 @pytest.mark.parametrize("log_invalid", [True, False])
-def test_invalid_photon_numbers_are_named_once_and_never_reach_the_weights(
+def test_invalid_numbers_are_named_once_and_never_reach_the_weights(
     tiny_config: Config, tiny_data: Path, tmp_path: Path, log_invalid: bool
 ) -> None:
     def spoil(npho: np.ndarray) -> np.ndarray:
         npho = npho.copy()
-        npho[3, 17], npho[5, 4000], npho[:, 9] = np.nan, -np.inf, 1e10
+        npho[3, 17], npho[5, 4000], npho[:, 9], npho[2, 33], npho[6, 44] = np.nan, -np.inf, 1e10, 1e30, 500.0
         return npho
 
-    path = rewritten(tiny_data / "train_000.root", tmp_path / "spoilt.root", npho=spoil)
+    def spoil_time(times: np.ndarray) -> np.ndarray:
+        times = times.copy()
+        times[6, 44], times[:, 9], times[2, 33] = -np.inf, np.nan, np.nan  # the last two are of dead sensors
+        return times
+
+    def spoil_truth(truth: np.ndarray) -> np.ndarray:
+        return np.where(np.arange(len(truth)) == 4, np.inf, np.where(np.arange(len(truth)) == 5, np.nan, truth))
+
+    changes = {"npho": spoil, "relative_time": spoil_time, "energyTruth": spoil_truth}
+    path = rewritten(tiny_data / "train_000.root", tmp_path / "spoilt.root", **changes)
     listener = Listener()
     data = {"train_path": str(path), "log_invalid_npho": log_invalid}
     result = engine.train(tiny_config(data=data), observer=listener)
-    named = [text for text in listener.messages if text.startswith("invalid photon number")]
-    assert sum("sensor 17" in text for text in named) == sum("sensor 4000" in text for text in named) == log_invalid
-    assert len(named) == 2 * log_invalid
+    named = sorted(text for text in listener.messages if text.startswith("invalid "))
+    told = [(text.split(":")[0], text.rpartition("sensor ")[2]) for text in named]
+    expected = [("invalid photon number -inf", "4000"), ("invalid photon number 1e+30", "33"),
+                ("invalid photon number nan", "17"), ("invalid time -inf", "44")]  # fmt: skip
+    assert told[:4] == expected * log_invalid
+    assert [text.split(":")[0] for text in named[4:]] == ["invalid truth of energy inf"] * log_invalid
     assert math.isfinite(result.metrics["val/loss"])
     assert result.nonfinite_batches == 0
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence import Evidence
@@ -18,7 +19,7 @@ from xectool.diagnosis.spike_case import spike_cases
 from xectool.findings import Severity
 
 _MOST_FILES: Final = 8  # in a line to paste
-_NO_NUMBER: Final = re.compile(r"invalid photon number -?(nan|inf)\b")
+_INVALID: Final = re.compile(r"invalid [\w ]+ (?P<value>-?(?:nan|inf|\d+(?:\.\d+)?(?:e[+-]\d+)?)):")
 
 
 class DuplicateEvents(DiagnosisRule):
@@ -138,21 +139,21 @@ class Quarantine(DiagnosisRule):
 
 
 class InvalidReadings(DiagnosisRule):
-    """Readings in the files that are no numbers."""
+    """Readings in the files that are no numbers, or beyond all numbers an event can have."""
 
     code = "XT-NAN-DATA"
-    title = "readings in the files are NaN or infinite"
+    title = "readings in the files are NaN, infinite or beyond 1e10"
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
-        """Report NaN and infinities; numbers below the domain of a scheme are noise of the baseline."""
-        found = [event for event in evidence.of("invalid_npho") if _NO_NUMBER.search(event.message)]
+        """Report them; other photon numbers below the domain of a scheme are noise of the baseline."""
+        found = [event for event in evidence.of("invalid_npho") if _is_no_reading(event.message)]
         if not found:
             return
         yield Cause(
             code=self.code,
             confidence=0.85,
-            problem=f"readings in the training files are NaN or infinite; the network takes them for dead sensors: "
-            f"{found[0].message}",
+            problem="numbers in the training files are NaN, infinite or beyond 1e10; the network takes them for dead "
+            f"sensors or unknown truth: {found[0].message}",
             evidence=tuple(event.message for event in found[:5]),
             fix=fixes.nan_batch(evidence),
             severity=Severity.WARNING,
@@ -183,6 +184,11 @@ class ImplausibleEvents(DiagnosisRule):
             step=max(1, found[0].step),
             symptom="implausible",
         )
+
+
+def _is_no_reading(message: str) -> bool:
+    found = _INVALID.match(message)
+    return found is not None and not abs(float(found["value"])) <= UNKNOWN_ABOVE  # NaN compares false
 
 
 def _with_one_reader(evidence: Evidence) -> str:

@@ -11,6 +11,7 @@ from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.crash_rules import first_line
 from xectool.diagnosis.evidence import Evidence
 from xectool.diagnosis.incidents import number
+from xectool.diagnosis.learning_rules import HEADS, silent_blocks
 from xectool.findings import Severity
 
 WARN_AFTER_S: Final = 10.0  # shorter waits are normal where runs share a database
@@ -193,6 +194,22 @@ class ZeroGradient(Noted):
     kind = "zero_gradient"
     severity = Severity.INFO
     problem = "some parameters get no gradient"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Report whole parts that no step of the run has trained; single parameters are a note."""
+        parts = [name for name in silent_blocks(evidence) if not name.startswith(HEADS)]
+        if not parts:
+            yield from super().look(evidence)
+            return
+        yield Cause(
+            code=self.code,
+            confidence=0.87,  # an encoder that gives a constant is named as that, 0.88
+            problem=f"{', '.join(parts)}: not trained, while the rest of the network is",
+            evidence=(f"no gradient in any of {evidence.steps.good_rows.size} steps: {', '.join(parts)}",),
+            fix=f"xectool diagnose gradients {fixes.config_path(evidence)}",
+            step=1,
+            symptom="part",
+        )
 
 
 class MemoryNearLimit(Noted):

@@ -27,7 +27,7 @@ from xectool.findings import Severity
 DEAD_STEPS: Final = 20  # steps in a row with exactly no gradient; dropout of a whole block so often is no chance
 CONSTANT: Final = 1e-4  # spread of predictions over that of the truth, far below what a young network gives
 CLIPPED_MOST: Final = 0.5  # E.7
-_HEADS: Final = "heads."
+HEADS: Final = "heads."
 
 
 class NoLearning(DiagnosisRule):
@@ -142,7 +142,7 @@ class UntrainedHead(DiagnosisRule):
             str(name)
             for event in evidence.of("zero_gradient")
             for name in event.data.get("parameters") or ()
-            if _HEADS in str(name)
+            if HEADS in str(name)
         ]
         dead = dead_blocks(evidence)
         if named or dead:
@@ -152,7 +152,7 @@ class UntrainedHead(DiagnosisRule):
             yield self._cause(evidence, heads, [f"no gradient: {', '.join(lost[:5])}", *flat])
 
     def _cause(self, evidence: Evidence, heads: list[str], lines: list[str]) -> Cause:
-        weights = {head: f"tasks.{head.removeprefix(_HEADS)}.weight" for head in heads}
+        weights = {head: f"tasks.{head.removeprefix(HEADS)}.weight" for head in heads}
         without = [key for key in weights.values() if evidence.setting(key) == 0]
         # With a weight, steps of the configuration as it is now tell a loss of gradients from an older program's.
         look = f"xectool diagnose gradients {fixes.config_path(evidence)}"
@@ -199,21 +199,34 @@ class ClippingMostSteps(DiagnosisRule):
 
 def dead_blocks(evidence: Evidence) -> list[str]:
     """Return the heads whose gradient is exactly zero in all of at least 20 steps while others have one."""
-    blocks = evidence.steps.blocks
-    rows = evidence.steps.good_rows
+    started = evidence.last("run_start")
+    named = [str(name) for name in (started.data.get("blocks") if started else None) or ()]
+    found = [name for name in silent_blocks(evidence) if name.startswith(HEADS)]
+    if evidence.steps.good_rows.size >= DEAD_STEPS and _some_learn(evidence):
+        found += _frozen_heads(named, (started.data.get("tasks") if started else None) or ())
+    return found
+
+
+def silent_blocks(evidence: Evidence) -> list[str]:
+    """Return the blocks without any gradient in all of at least 20 steps while others have one."""
+    blocks, rows = evidence.steps.blocks, evidence.steps.good_rows
+    if not _some_learn(evidence):
+        return []
     found = []
     for name, norms in blocks.items():
         known = norms[rows][np.isfinite(norms[rows])]
-        if name.startswith(_HEADS) and known.size >= DEAD_STEPS and not known.any():
+        if known.size >= DEAD_STEPS and not known.any():
             found.append(name)
     if rows.size >= DEAD_STEPS:
-        # A head that nothing reaches has no gradient at all, so only the list of trained blocks knows of it.
+        # What nothing reaches has no gradient at all, so only the list of trained blocks knows of it.
         started = evidence.last("run_start")
         named = (started.data.get("blocks") if started else None) or ()
-        found += [str(name) for name in named if str(name).startswith(_HEADS) and str(name) not in blocks]
-        found += _frozen_heads([str(name) for name in named], (started.data.get("tasks") if started else None) or ())
-    alive = any(np.nansum(norms) > 0 for norms in blocks.values())
-    return found if alive else []
+        found += [str(name) for name in named if str(name) not in blocks]
+    return found
+
+
+def _some_learn(evidence: Evidence) -> bool:
+    return any(np.nansum(norms) > 0 for norms in evidence.steps.blocks.values())
 
 
 def other_lr(evidence: Evidence) -> str:
@@ -228,7 +241,7 @@ def other_lr(evidence: Evidence) -> str:
 
 def _frozen_heads(blocks: list[str], tasks: Sequence[object]) -> list[str]:
     """Return the heads of enabled tasks that are not among the trained blocks, where other heads are."""
-    heads = [f"{_HEADS}{task}" for task in tasks]
+    heads = [f"{HEADS}{task}" for task in tasks]
     trained = [head for head in heads if any(block == head or block.startswith(head + ".") for block in blocks)]
     return [head for head in heads if head not in trained] if trained else []
 

@@ -52,9 +52,10 @@ def incident_window(history: RunHistory, path: Path, facts: dict[str, Any]) -> t
     (whole,) = load_batch(path).window
     start, stop = int(facts["batch_start"]), int(facts["batch_stop"])
     size, count = history.config.data.batch_size, stop - start
-    # The folder keeps the events of a step in a row; full batches tell where one ended.
-    sizes = [size] * (count - 1) if (count - 1) * size < whole.num_events <= count * size else []
-    edges = [*np.cumsum([0, *sizes]), whole.num_events]
+    # The folder keeps the events of a step in a row; of older runs full batches tell where one ended.
+    full = [size] * (count - 1) if (count - 1) * size < whole.num_events <= count * size else []
+    sizes = [int(events) for events in facts.get("batch_events") or [*full, whole.num_events - sum(full)]]
+    edges = np.cumsum([0, *sizes])
     rows = [np.arange(low, high) for low, high in pairwise(edges)]
     return tuple(
         replace(whole.take(row), epoch=int(facts["epoch"]), step=start + number) for number, row in enumerate(rows)

@@ -16,10 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from xectool.data.batch import EventBatch
-from xectool.detector.constants import DEAD_VALUE, UNKNOWN_ABOVE
-
-MARK_ROUNDING = 0.1  # share by which a mark may differ from 1e10: UNKNOWN_ABOVE leaves the same room below it
-LARGEST_LEGAL = DEAD_VALUE * (1 + MARK_ROUNDING)
+from xectool.detector.constants import LARGEST_LEGAL, UNKNOWN_ABOVE
 
 
 @dataclass(frozen=True)

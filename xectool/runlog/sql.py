@@ -6,6 +6,8 @@ import datetime
 import decimal
 import re
 import shlex
+import threading
+import time
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +18,8 @@ from xectool.runlog.reader import RunReader
 from xectool.runlog.tables import TABLES, load_table
 
 _MEMORY: Final = "4GB"
+_LONGEST_S: Final = 60.0
+_ROWS_AT_ONCE: Final = 10_000
 _LOCKED: Final = ("SET enable_external_access = false", "SET lock_configuration = true")
 _EXAMPLE: Final = "SELECT step, loss FROM steps ORDER BY step DESC LIMIT 10"
 _NAMED: Final = (
@@ -44,7 +48,7 @@ def query(reader: RunReader, text: str) -> QueryRows:
         text: One SQL statement.
 
     Raises:
-        UsageError: The statement is empty or wrong; names the nearest table or column.
+        UsageError: The statement is empty or wrong, which names the nearest table or column, or takes over a minute.
     """
     named = [name for name in TABLES if re.search(rf"\b{name}\b", text, re.IGNORECASE)]
     tables = {name: load_table(reader, name) for name in named or TABLES}
@@ -58,12 +62,39 @@ def query(reader: RunReader, text: str) -> QueryRows:
                 fix = f'xectool diagnose query {shlex.quote(str(reader.run_dir))} "{_EXAMPLE}"'
                 problem = "the query is empty" if not count else f"the query holds {count} statements, not one"
                 raise UsageError(problem, where=f"'{text}'", fix=fix, code="XT-QUERY")
-            found = connection.execute(text)
-            columns = tuple(item[0] for item in found.description or ())
-            return QueryRows(columns, tuple(tuple(map(_plain, row)) for row in found.fetchall()))
+            return _answer(connection, text)
+        except duckdb.InterruptException:
+            raise _too_long(text, reader) from None
         except duckdb.Error as error:
             known = [name for table in tables.values() for name in table.column_names]
             raise _explained(str(error), text, known) from None
+
+
+def _answer(connection: duckdb.DuckDBPyConnection, text: str) -> QueryRows:
+    """Return what a statement gives; raises DuckDB's InterruptException once it has taken too long."""
+    until = time.monotonic() + _LONGEST_S
+    alarm = threading.Timer(_LONGEST_S, connection.interrupt)
+    alarm.start()
+    try:
+        found = connection.execute(text)
+        rows: list[tuple[Any, ...]] = []
+        while some := found.fetchmany(_ROWS_AT_ONCE):  # the alarm does not reach what is already being fetched
+            rows += (tuple(map(_plain, row)) for row in some)
+            if time.monotonic() > until:
+                raise duckdb.InterruptException
+        return QueryRows(tuple(item[0] for item in found.description or ()), tuple(rows))
+    finally:
+        alarm.cancel()
+
+
+def _too_long(text: str, reader: RunReader) -> UsageError:
+    return UsageError(
+        f"the query was stopped: it took more than {_LONGEST_S:g} s",
+        where=text,
+        fix=f"ask for less, with LIMIT or GROUP BY: xectool diagnose query "
+        f'{shlex.quote(str(reader.run_dir))} "{_EXAMPLE}"',
+        code="XT-QUERY",
+    )
 
 
 def _plain(value: Any) -> Any:

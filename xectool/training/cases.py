@@ -128,6 +128,7 @@ class CaseBook:
                 "epoch": progress.epoch,
                 "batch_start": progress.batch,
                 "batch_stop": progress.batch + len(case.window),
+                "batch_events": [batch.num_events for batch in case.window],
                 "seed": config.training.seed,
                 "rank": self.parts.ranks.rank,
                 "lr": case.lr,

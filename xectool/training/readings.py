@@ -1,22 +1,26 @@
-"""Report photon numbers that no sensor can give; the network sees such a sensor as dead."""
+"""Report numbers of the files that no event can hold; the network sees a dead sensor or an unknown truth."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from xectool.config.root import RunConfig
 from xectool.data.batch import EventBatch
+from xectool.detector.constants import LARGEST_LEGAL, UNKNOWN_ABOVE
 from xectool.models.normalize import NphoScheme
 
 MAX_NAMED = 10  # readings named one by one; the rest is counted
 
 
 class ReadingWatch:
-    """Looks at the photon numbers of one epoch, in which every event occurs once.
+    """Looks at the numbers of one epoch, in which every event occurs once.
 
-    NaN, infinities and numbers below the domain of the scheme are reported; 1e10, the mark of a dead sensor, is not.
+    Photons that are NaN, infinite, beyond 1e10 or below the domain of the scheme are reported, times of living sensors
+    that are NaN, infinite or beyond 1e10, and truth that is infinite or beyond. 1e10, the mark of what is not known, is
+    not, nor is NaN as such a mark in a truth.
 
     Args:
         config: Gives the scheme, and whether anything is looked at (``data.log_invalid_npho``).
@@ -25,42 +29,54 @@ class ReadingWatch:
     def __init__(self, config: RunConfig) -> None:
         norm = config.normalization
         self._lowest = NphoScheme(norm.npho_scheme, norm.npho_scale, norm.npho_scale2).lowest
+        self._threshold = norm.npho_threshold
         self._active = config.data.log_invalid_npho
         self._epoch: int | None = None
         self.num_invalid = 0
 
     def look(self, batch: EventBatch) -> list[str]:
-        """Return a line for each invalid reading of a batch, as far as there is still room for names.
+        """Return a line for each invalid number of a batch, as far as there is still room for names.
 
         Args:
             batch: On the CPU; of another epoch than the first one looked at, it is passed over.
         """
         self._epoch = batch.epoch if self._epoch is None else self._epoch
-        if not self._active or batch.epoch != self._epoch:
+        if not self._active or batch.epoch != self._epoch or not batch.num_events:
             return []
-        if not batch.num_events or self._all_valid(batch.npho):
-            return []
-        invalid = ~torch.isfinite(batch.npho) | (batch.npho < self._lowest)
-        room = MAX_NAMED - self.num_invalid
-        places = invalid.nonzero()
-        self.num_invalid += len(places)
-        return [self._line(batch, row, sensor) for row, sensor in places[: max(0, room)].tolist()]
+        lines = []
+        for name, values, invalid in self._invalid(batch):
+            room = MAX_NAMED - self.num_invalid
+            places = invalid.nonzero()
+            self.num_invalid += len(places)
+            lines += [_line(batch, name, values, row, place) for row, place in places[: max(0, room)].tolist()]
+        return lines
 
     def summary(self) -> str:
-        """Return one line on all invalid readings, or an empty string where there were none."""
+        """Return one line on all invalid numbers, or an empty string where there were none."""
         if not self.num_invalid:
             return ""
         return (
-            f"{self.num_invalid} invalid photon numbers in epoch {self._epoch}; those sensors are treated as dead "
-            "(data.log_invalid_npho: false to say nothing)"
+            f"{self.num_invalid} invalid numbers in epoch {self._epoch}; those sensors are treated as dead, such truth "
+            "as unknown (data.log_invalid_npho: false to say nothing)"
         )
 
-    def _all_valid(self, npho: torch.Tensor) -> bool:
-        low, high = torch.aminmax(npho)  # both are NaN where one number is
-        return float(low) >= self._lowest and float(high) < math.inf
+    def _invalid(self, batch: EventBatch) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Yield name, values and which of them are invalid, of what holds any; shape (B, S), or (B, D) of a truth."""
+        if not _within(batch.npho, self._lowest):
+            yield "photon number", batch.npho, ~((batch.npho >= self._lowest) & (batch.npho <= LARGEST_LEGAL))
+        if not _within(batch.time, -LARGEST_LEGAL):
+            alive = (batch.npho >= self._threshold) & (batch.npho <= UNKNOWN_ABOVE)
+            yield "time", batch.time, alive & ~(batch.time.abs() <= LARGEST_LEGAL)
+        for task, truth in batch.targets.items():
+            yield f"truth of {task}", truth, truth.abs() > LARGEST_LEGAL
 
-    def _line(self, batch: EventBatch, row: int, sensor: int) -> str:
-        place = (
-            f"run {batch.run[row]} event {batch.event[row]}, entry {batch.entry[row]} of file {batch.file_index[row]}"
-        )
-        return f"invalid photon number {float(batch.npho[row, sensor]):g}: {place}, sensor {sensor}"
+
+def _within(values: Tensor, lowest: float) -> bool:
+    low, high = torch.aminmax(values)  # both are NaN where one number is
+    return float(low) >= lowest and float(high) <= LARGEST_LEGAL
+
+
+def _line(batch: EventBatch, name: str, values: Tensor, row: int, place: int) -> str:
+    event = f"run {batch.run[row]} event {batch.event[row]}, entry {batch.entry[row]} of file {batch.file_index[row]}"
+    sensor = "" if name.startswith("truth") else f", sensor {place}"
+    return f"invalid {name} {float(values[row, place]):g}: {event}{sensor}"
