@@ -16,12 +16,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 from xectool.config.load import load_config
+from xectool.errors import DiskError
 from xectool.models.encoder import Encoder
 from xectool.probes.compile_findings import LARGEST_DIFFERENCE, CompileFacts, Toolchain, findings_of, usable_modes
 from xectool.probes.compile_graphs import GraphReport, inspect_graphs
 from xectool.probes.compile_mode import ModeTime, measure_mode
 from xectool.probes.compile_race import measure_modes, modes_of, recommend
 from xectool.probes.subject import Subject, of_config
+from xectool.training.device import Execution, compile_faults
 
 Write = Callable[..., Path]
 SOUND = Toolchain(cxx="/usr/bin/g++", triton="", missing="", suppressed=False)
@@ -190,6 +192,20 @@ def test_process_that_dies_is_told_with_its_last_words(
     (found,) = measure_modes(load_config(write_config()).config, ["none"], "cpu", 1, 60)
     assert found.code == "XT-COMPILE-FAILED"
     assert "boom" in found.error
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # what the compiler itself imports
+@pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="needs a directory in which nobody may write")
+def test_compiler_that_may_not_write_is_given_another_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/sys")
+    execution = Execution(torch.device("cpu"), None, False, "default")
+    with pytest.raises(DiskError) as raised, compile_faults(execution):
+        torch.compile(lambda x: x.cosh() + 1)(torch.ones(4))
+    error = raised.value
+    time = ModeTime("default", error=error.problem, code=error.code, fix=error.fix)
+    (said,) = findings_of(CompileFacts(SOUND, blank(), (time,), "default", False))
+    assert "not permitted" in said.problem
+    assert said.fix.startswith("export TORCHINDUCTOR_CACHE_DIR=")
 
 
 def test_compile_processes_are_limited_before_the_compiler_is_loaded() -> None:

@@ -16,6 +16,7 @@ from typer.exceptions import Abort, TyperException
 
 from xectool.cli import render, signals
 from xectool.errors import EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_OK, EXIT_USER, DiskError, UsageError, XecError
+from xectool.errors.compiler_place import no_compiler_place
 
 
 def _is_later_rank() -> bool:
@@ -88,15 +89,7 @@ def _no_compiler_cache(error: Exception) -> DiskError | None:
     modules = {frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)}
     if not isinstance(error, OSError) or "torch._inductor.runtime.cache_dir_utils" not in modules:
         return None
-    problem = f"torch cannot make the directory where its compiler keeps files: {error.strerror or error}"
-    # torch sets the variable to its default before it makes the directory
-    where = f"TORCHINDUCTOR_CACHE_DIR: {os.environ.get('TORCHINDUCTOR_CACHE_DIR', 'not set')}"
-    try:
-        usable = tempfile.gettempdir()
-    except FileNotFoundError:
-        usable = os.curdir
-    fix = f'export TORCHINDUCTOR_CACHE_DIR="$(mktemp -d -p {shlex.quote(usable)})"'
-    return DiskError(problem, where=where, fix=fix)
+    return no_compiler_place(error)
 
 
 def _take_verbosity(argv: Sequence[str]) -> list[str]:

@@ -80,6 +80,8 @@ def _modes(facts: CompileFacts) -> Iterator[Finding]:
         where = f"training.compile: {found.mode}"
         if found.error:
             fix = "--set training.compile=none" if found.mode != "none" else "xectool diagnose environment"
+            if found.code == "XT-DISK":  # of the compiler's files
+                fix = found.fix
             if found.code == "XT-COMPILE-TIMEOUT":  # which says nothing against the mode
                 fix = f"--modes {found.mode} --timeout 3600"
             yield Finding(found.code or "XT-COMPILE-FAILED", severity, f"{found.mode}: {found.error}", where, (), fix)

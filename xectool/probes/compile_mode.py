@@ -42,6 +42,7 @@ class ModeTime:
         mode: ``none`` or a mode of ``torch.compile``.
         error: Why it could not be measured; empty where it was.
         code: Code of that error.
+        fix: Line that helps, where the error brought one.
         compile_s: Seconds of the first steps beyond those of later ones.
         step_ms: Milliseconds forward and backward, median.
         spread: Half the distance of the quartiles over the median.
@@ -60,6 +61,7 @@ class ModeTime:
     mode: str
     error: str = ""
     code: str = ""
+    fix: str = ""
     compile_s: float = 0.0
     step_ms: float = 0.0
     spread: float = 0.0
@@ -211,7 +213,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
         config = config_from_dict(request["config"], "request")
         result = measure_mode(config, mode, request["device"], int(request["steps"]), float(request["seconds"]))
     except XecError as error:
-        result = ModeTime(mode, error=error.problem, code=error.code)
+        result = ModeTime(mode, error=error.problem, code=error.code, fix=error.fix)
     except (torch.OutOfMemoryError, MemoryError) as error:
         result = ModeTime(mode, error=f"out of memory: {str(error).splitlines()[0]}", code="XT-OOM-GPU")
     return asdict(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import shutil
@@ -15,9 +16,11 @@ import torch
 from xectool.config.platform import available_memory
 from xectool.config.training import TrainingConfig
 from xectool.errors import DeviceError
+from xectool.errors.compiler_place import no_compiler_place
 from xectool.training.guards.torch_signs import compile_threads
 
 COMPILERS = ("torch._dynamo", "torch._inductor", "triton")
+_NO_PLACE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR}
 
 
 @dataclass(frozen=True)
@@ -156,16 +159,20 @@ def keep_counts_in_graph() -> None:
 
 @contextmanager
 def compile_faults(execution: Execution) -> Iterator[None]:
-    """Raise `DeviceError` in place of what ``torch.compile`` raises when the model cannot be compiled.
+    """Raise an error of ours in place of what ``torch.compile`` raises when the model cannot be compiled.
 
     Raises:
         DeviceError: Compilation failed inside the block.
+        DiskError: The compiler has no place for its files.
     """
     try:
         yield
     except RuntimeError as error:
         if execution.compile_mode is None or not type(error).__module__.startswith(COMPILERS):
             raise
+        refused = _refused_file(error)
+        if refused is not None:
+            raise no_compiler_place(refused) from error
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise DeviceError(
             f"the model could not be compiled: {reason}",
@@ -173,6 +180,13 @@ def compile_faults(execution: Execution) -> Iterator[None]:
             fix="training.compile: none",
             code="XT-COMPILE-FAILED",
         ) from error
+
+
+def _refused_file(error: BaseException | None) -> OSError | None:
+    """Return what the system refused the compiler, None where it did not fail of that."""
+    while error is not None and not (isinstance(error, OSError) and error.errno in _NO_PLACE):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def apply_determinism(deterministic: bool) -> None:
