@@ -4,7 +4,8 @@
 seeds that the rule was not chosen on, and compares the rate with the lowest loss (mean of the last 40 steps) with the
 recommendation of a sweep with the defaults. Rates whose loss is within 5 % of the lowest are told apart by nothing but
 the draw of the weights; both counts are shown. ``refuse`` gives it inputs out of scale, rates too low and rates too
-high. ``cost`` clocks the steps of a sweep and the whole of it, reading included.
+high. ``cost`` clocks the steps of a sweep and the whole of it, reading included, which a training has as well; the
+second ratio counts it with the steps.
 Results are appended to ``--out`` as they come, and what is there already is not done again.
 """
 
@@ -14,9 +15,9 @@ import argparse
 import json
 import os
 import platform
-import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -30,6 +31,7 @@ from xectool.engine.lr_sweeping import DEFAULT_RATES, GRID_STEPS, RAMP_STEPS, _s
 from xectool.training.lr_sweep.runner import Sweeper
 from xectool.training.lr_sweep.setup import sweep_parts
 from xectool.training.lr_sweep.sweep import sweep_grid, sweep_ramp
+from xectool.training.lr_sweep.windows import SharedWindows
 from xectool.training.parts import RunParts
 from xectool.training.progress import NullObserver
 
@@ -129,7 +131,7 @@ def _say(what: str, result: Any) -> None:
     print(f"- {what}: recommended {result.recommended_lr}; {told}", flush=True)
 
 
-def cost(directory: Path, rounds: int, steps: int) -> None:
+def cost(directory: Path, rounds: int, steps: int, rates: int) -> None:
     """Clock a grid, a ramp, and a grid from a checkpoint, and the steps in each."""
     config = write_config(directory, "multi", FIRST_SEED)
     ckpt = engine.train(config, overrides=[f"checkpoint.save_dir={directory}"], max_steps=1, device="cpu")
@@ -137,36 +139,40 @@ def cost(directory: Path, rounds: int, steps: int) -> None:
     for kind, length in lengths.items():
         start = [f"checkpoint.init_from={ckpt.checkpoint_last}"] if kind == "checkpoint" else []
         with sweep_parts(load_config(config, start).config, "cpu") as parts:
-            ratios = [_cost_of(parts, kind, length) for _ in range(rounds)]
+            ratios = np.array([_cost_of(parts, kind, length, rates) for _ in range(rounds)])
         machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+        bare, reading = np.median(ratios, axis=0)
         print(
-            f"{time.strftime('%Y-%m-%d')}, {machine}, {kind}: sweep / bare steps = {statistics.median(ratios):.3f} "
-            f"({np.min(ratios):.3f} to {np.max(ratios):.3f}), {SEEDS} seeds, {length} steps"
+            f"{time.strftime('%Y-%m-%d')}, {machine}, {kind}: sweep / bare steps = {bare:.3f} "
+            f"({ratios[:, 0].min():.3f} to {ratios[:, 0].max():.3f}), / steps with reading {reading:.3f}, "
+            f"{SEEDS} seeds, {length} steps, {rates} rates"
         )
 
 
-def _cost_of(parts: RunParts, kind: str, steps: int) -> float:
-    """Return the CPU of a sweep over that of its steps alone, both clocked in one run: the load is then the same."""
-    stepper, spent = parts.stepper, 0.0
-    run = stepper.run
+def _cost_of(parts: RunParts, kind: str, steps: int, rates: int) -> tuple[float, float]:
+    """Return the CPU of a sweep over that of its steps, and over steps and reading, all clocked in one run."""
+    spent = {"steps": 0.0, "reading": 0.0}
 
-    def clocked(*given: Any) -> Any:
-        nonlocal spent
-        began = time.process_time()
-        found = run(*given)
-        spent += time.process_time() - began
-        return found
+    def clocked(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*given: Any) -> Any:
+            began = time.process_time()
+            found = work(*given)
+            spent[name] += time.process_time() - began
+            return found
 
-    sweeper = _sweeper(parts, steps, NullObserver())
-    with patch.object(stepper, "run", clocked):
+        return run
+
+    sweeper, stepper = _sweeper(parts, steps, NullObserver()), parts.stepper
+    run, read = clocked("steps", stepper.run), clocked("reading", SharedWindows.first)
+    with patch.object(stepper, "run", run), patch.object(SharedWindows, "first", read):
         began = time.process_time()
         if kind == "ramp":
             sweep_ramp(sweeper, 1e-6, 1e-2, SEEDS)
         else:
-            sweep_grid(sweeper, DEFAULT_RATES, SEEDS, extend=False)
+            sweep_grid(sweeper, DEFAULT_RATES[-rates:], SEEDS, extend=False)
         whole = time.process_time() - began
-    print(f"# {kind}: steps {spent:.2f} s, sweep {whole:.2f} s of CPU", flush=True)
-    return whole / spent
+    print(f"# {kind}: {spent}, sweep {whole:.2f} s of CPU", flush=True)
+    return whole / spent["steps"], whole / sum(spent.values())
 
 
 def main() -> None:
@@ -177,6 +183,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--rates", type=int, default=len(DEFAULT_RATES))
     parser.add_argument("--out", type=Path, default=Path("lr_sweep_judged.jsonl"))
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -186,7 +193,7 @@ def main() -> None:
         elif options.what == "refuse":
             refuse(Path(directory))
         else:
-            cost(Path(directory), options.rounds, options.steps)
+            cost(Path(directory), options.rounds, options.steps, options.rates)
 
 
 if __name__ == "__main__":

@@ -77,12 +77,12 @@ def window_length(steps: int) -> int:
 def compared_length(steps: int, num_rates: int) -> int:
     """Return over how many of the last batches the first weights are compared; a sweep of one rate takes fewer.
 
-    Each costs a third of a step; so many are below 4 % of the steps of a sweep.
+    Each costs a third of a step or somewhat more; so many are about 3 % of the steps of a usual sweep.
 
     >>> compared_length(40, 5), compared_length(40, 1), compared_length(5, 1)
-    (8, 4, 3)
+    (8, 3, 3)
     """
-    return min(window_length(steps), max(3, steps * num_rates // 10))
+    return min(window_length(steps), max(3, steps * num_rates // 12))
 
 
 def mean_and_error(groups: list[Numbers]) -> tuple[float, float]:
