@@ -375,6 +375,15 @@ def test_a_part_that_no_step_trains_is_named_and_one_that_rests_now_and_then_is_
     assert found == ([] if gradient == "now and then" else ["XT-ZERO-GRADIENT"])
 
 
+@pytest.mark.parametrize("num_repeated", [0, 35])
+def test_events_that_stand_in_the_files_twice_are_duplicates(record: Record, course: Any, num_repeated: int) -> None:
+    run = course(steps=40)
+    run.event(1, "run_start", num_train=140, num_repeated=num_repeated)
+    causes = record(run).causes
+    assert [cause.code for cause in causes] == ["XT-DUPLICATE-EVENTS"] * (num_repeated > 0)
+    assert not causes or "35 of 140 training events" in causes[0].problem
+
+
 @pytest.mark.parametrize(("line", "named"), [
     ("invalid photon number -420.5: run 1 event 2, entry 3 of file 0, sensor 9", False),
     ("invalid photon number -inf: run 1 event 2, entry 3 of file 0, sensor 9", True),
@@ -604,6 +613,9 @@ def test_a_failure_without_other_records_is_named_by_its_words(
     record: Record, course: Any, message: str, code: str
 ) -> None:
     assert roots(record(course(end="failed", end_data={"message": message}))) == [code]
+    seen = course(end="failed", end_data={"message": message})
+    seen.event(200, "hang", phase="data_wait", age_s=4.0)  # the watchdog saw it stand before it failed
+    assert roots(record(seen)) == ["XT-HANG" if code == "XT-DATA-DAMAGED" else code]
 
 
 def slow(run: Any) -> None:

@@ -56,10 +56,12 @@ class Overlap:
     Attributes:
         num_events: Count of events of the second that are also in the first.
         where: The first of them: file, or run and event number.
+        num_repeated: Count of events of the first that have the run and event number of another one of it.
     """
 
     num_events: int
     where: str = ""
+    num_repeated: int = 0
 
 
 def find_overlap(train: EventSource, val: EventSource) -> Overlap:
@@ -69,7 +71,7 @@ def find_overlap(train: EventSource, val: EventSource) -> Overlap:
     without a run number (-1) are compared by file alone. Reads two integer branches a file.
     """
     train_files = {_real_path(file.path) for file in train.files}
-    known = _sorted_pairs([train.run_event_numbers(index) for index in range(len(train.files))])
+    known, num_repeated = _sorted_pairs([train.run_event_numbers(index) for index in range(len(train.files))])
     count, where = 0, ""
     for index, file in enumerate(val.files):
         if _real_path(file.path) in train_files:
@@ -80,16 +82,19 @@ def find_overlap(train: EventSource, val: EventSource) -> Overlap:
             shared, first = len(rows), f"{file.path} " + "".join(f"run {r} event {e}" for r, e in pairs[rows[:1]])
         where = where or (first if shared else "")
         count += shared
-    return Overlap(count, where)
+    return Overlap(count, where, num_repeated)
 
 
 def _real_path(path: str) -> str:
     return path if is_remote(path) else os.path.realpath(path)
 
 
-def _sorted_pairs(parts: Sequence[IntArray]) -> npt.NDArray[np.void]:
+def _sorted_pairs(parts: Sequence[IntArray]) -> tuple[npt.NDArray[np.void], int]:
+    """Return each pair of numbers once, ascending, and how often one came again."""
     pairs = np.concatenate(parts) if parts else np.empty((0, 2), np.int64)
-    return np.unique(_as_records(pairs[pairs[:, 0] >= 0]))
+    numbered = _as_records(pairs[pairs[:, 0] >= 0])
+    known = np.unique(numbered)
+    return known, len(numbered) - len(known)
 
 
 def _contains(known: npt.NDArray[np.void], pairs: IntArray) -> npt.NDArray[np.bool_]:

@@ -168,6 +168,8 @@ class Hang(DiagnosisRule):
             return
         later = int(evidence.steps["step"][-1]) if len(evidence.steps) else 0
         passed = later > event.step + 1 or evidence.status.state == "finished"
+        # What then ended the run with an error of its own is why it stood: a reader that gave no answer in time.
+        told = evidence.failure is not None and _has_own_rule(failure_text(evidence.failure))
         slow = Severity.INFO if evidence.gone_on_after(event) else Severity.WARNING
         age, phase = number(event.data.get("age_s")), event.data.get("phase", "unknown")
         attempt, standing = standing_at(evidence, event)
@@ -176,7 +178,7 @@ class Hang(DiagnosisRule):
         )
         yield Cause(
             code=self.code,
-            confidence=0.7 if passed else 0.95,
+            confidence=0.7 if passed or told else 0.95,
             problem=f"no progress for {age:.0f} s after step {event.step}, in phase {phase}",
             evidence=(event.message or "the watchdog saw it", stack),
             fix=_hang_fix(evidence, attempt if standing else 0),
@@ -198,9 +200,8 @@ class Failed(DiagnosisRule):
         if failure is None:
             return
         text = failure_text(failure)
-        # A worker, a disk and memory have rules of their own; of anything else the code of the error is the cause,
-        # which the ranking joins with what led to it.
-        if any(pattern.search(text) for pattern in (_WORKER, _DISK, _MEMORY)):
+        # Of anything else the code of the error is the cause, which the ranking joins with what led to it.
+        if _has_own_rule(text):
             return
         found = _OWN_CODE.search(text) or ("XT-NAN",) if _NUMERIC.search(text) else _OWN_CODE.search(text)
         yield Cause(
@@ -212,6 +213,11 @@ class Failed(DiagnosisRule):
             step=failure.step,
             symptom="end",
         )
+
+
+def _has_own_rule(text: str) -> bool:
+    """Return whether a failure is one of a worker, a disk or memory, of which another rule speaks."""
+    return any(pattern.search(text) for pattern in (_WORKER, _DISK, _MEMORY))
 
 
 def _failure_fix(evidence: Evidence, code: str, following: str) -> str:

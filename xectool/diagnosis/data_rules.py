@@ -29,11 +29,12 @@ class DuplicateEvents(DiagnosisRule):
     title = "events were served more than once in an epoch"
 
     def unseen(self, evidence: Evidence) -> str:
-        """Return that no epoch was counted."""
-        return "" if audits(evidence) else "no epoch has been counted"
+        """Return that no epoch was counted, nor the events of the files."""
+        return "" if audits(evidence) or evidence.of("run_start") else "no epoch has been counted"
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
-        """Compare the events served with the events planned."""
+        """Compare the events served with the events planned, and look for events that stand in the files twice."""
+        yield from self._in_files(evidence)
         found = [row for row in audits(evidence) if row[3] > 0 or row[2] > row[1]]
         if not found:
             return
@@ -47,6 +48,22 @@ class DuplicateEvents(DiagnosisRule):
             fix=_with_one_reader(evidence),
             step=1,
             symptom="audit",
+        )
+
+    def _in_files(self, evidence: Evidence) -> Iterator[Cause]:
+        started = evidence.last("run_start")
+        if started is None or not number(started.data.get("num_repeated")) > 0:
+            return
+        files = evidence.setting("data.train_path")
+        yield Cause(
+            code=self.code,
+            confidence=0.9,
+            problem=f"{started.data['num_repeated']} of {started.data.get('num_train')} training events have the run "
+            "and event number of another: they count twice in every epoch",
+            fix=check_files(evidence.run_dir, [files] if isinstance(files, str) else files or ["DATA"]),
+            severity=Severity.WARNING,
+            step=1,
+            symptom="repeated",
         )
 
 

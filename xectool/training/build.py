@@ -47,6 +47,7 @@ class RunData:
         cache: Whether and where the events are cached, and why, in one line.
         tables: Results about the files that are kept.
         findings: What was noticed about the files and their truth.
+        num_repeated: Training events with the run and event number of another; not counted where overlap is allowed.
     """
 
     train: EventSource
@@ -55,6 +56,7 @@ class RunData:
     cache: str = ""
     tables: PreparedTables = field(default_factory=PreparedTables)
     findings: tuple[Finding, ...] = ()
+    num_repeated: int = 0
 
 
 def open_data(config: RunConfig, prepares: bool = False) -> RunData:
@@ -77,13 +79,13 @@ def open_data(config: RunConfig, prepares: bool = False) -> RunData:
         val = val.first(config.validation.max_events)
     choice = choose_cache(config, [train, val], wanted=prepares)
     train, val = with_cache(train, config, choice), with_cache(val, config, choice)
-    if not config.data.allow_overlap:
-        _refuse_overlap(overlap(train, val, tables))
+    shared = Overlap(0) if config.data.allow_overlap else overlap(train, val, tables)
+    _refuse_overlap(shared)
     if isinstance(config, RegressorConfig):
         config = resolve_target_scaling(config, train)
     config = resolve_mask_patterns(config, train)
     findings = (*train.findings, *val.findings, *odd_truth(train), *odd_truth(val))
-    return RunData(train, val, config, choice.note, tables, findings)
+    return RunData(train, val, config, choice.note, tables, findings, shared.num_repeated)
 
 
 def build_parts(data: RunData, execution: Execution, ranks: Ranks) -> RunParts:

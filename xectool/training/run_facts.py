@@ -29,6 +29,7 @@ def run_start_facts(parts: RunParts, data: RunData) -> dict[str, Any]:
         "world_size": parts.ranks.world_size,
         "num_train": data.train.num_events,
         "num_val": data.val.num_events,
+        "num_repeated": data.num_repeated,
         "steps_per_epoch": parts.schedule.steps_per_epoch,
         "batch_size": config.data.batch_size,
         "grad_accum_steps": training.grad_accum_steps,
