@@ -54,13 +54,12 @@ class DuplicateEvents(DiagnosisRule):
         started = evidence.last("run_start")
         if started is None or not number(started.data.get("num_repeated")) > 0:
             return
-        files = evidence.setting("data.train_path")
         yield Cause(
             code=self.code,
             confidence=0.9,
             problem=f"{started.data['num_repeated']} of {started.data.get('num_train')} training events have the run "
             "and event number of another: they count twice in every epoch",
-            fix=check_files(evidence.run_dir, [files] if isinstance(files, str) else files or ["DATA"]),
+            fix=check_training_files(evidence),
             severity=Severity.WARNING,
             step=1,
             symptom="repeated",
@@ -222,6 +221,12 @@ def check_files(run_dir: Path, files: Iterable[str]) -> str:
     """Return the command that reads all events of some files and judges them for a run."""
     named = " ".join(shlex.quote(path) for path in sorted(set(files))[:_MOST_FILES])
     return f"xectool check-data {named} --config {shlex.quote(str(run_dir / CONFIG_FILE))} --deep"
+
+
+def check_training_files(evidence: Evidence) -> str:
+    """Return the command that judges the training files, each beside the others."""
+    files = evidence.setting("data.train_path")
+    return check_files(evidence.run_dir, [files] if isinstance(files, str) else files or ["DATA"])
 
 
 def _look_at(evidence: Evidence, code: str, files: list[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from xectool.config.input_limits import LARGEST_ABS, LARGEST_MEAN, LARGEST_STD, SMALLEST_STD
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
-from xectool.diagnosis.data_rules import check_files
+from xectool.diagnosis.data_rules import check_training_files
 from xectool.diagnosis.evidence import Evidence
 from xectool.diagnosis.incidents import number
 
@@ -83,5 +83,4 @@ def _fix(evidence: Evidence, channels: Mapping[str, Any]) -> str:
     settings = [f"{key}={value}" for key, value in wanted.items() if evidence.setting(key) != value]
     if settings:
         return fixes.train_again(evidence, *settings, name="normalised")
-    files = evidence.setting("data.train_path")
-    return check_files(evidence.run_dir, [files] if isinstance(files, str) else files or ["DATA"])
+    return check_training_files(evidence)

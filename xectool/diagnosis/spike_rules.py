@@ -7,6 +7,7 @@ from typing import Final
 
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Opinion
+from xectool.diagnosis.data_rules import check_training_files
 from xectool.diagnosis.evidence import Evidence
 from xectool.diagnosis.growth import HIGH_LR, LARGEST_INPUT, LOOK_BACK, LR_JUMP
 from xectool.diagnosis.incidents import number
@@ -21,6 +22,7 @@ _NARROW: Final = 3  # steps; a batch is one, the moments carry it on into a few
 _SURE_LOOK: Final = 0.8
 _LASTING: Final = 10  # steps far above the level that one event cannot make
 _AFTER_RISE: Final = 10  # steps after a rise of the rate in which it is to blame before any event
+MANY: Final = "many events are far from the others, as a file in another unit makes them"
 _ONCE_AN_EPOCH: Final = 3  # epochs with one spike each, as an event that comes back gives
 
 
@@ -84,8 +86,14 @@ class SpikeFromEvent(SpikeRule):
         """Return the joint weight; what is high for long is no single event, whatever the look at one batch said."""
         return own if case.duration > _LASTING else super().with_triage(case, own)
 
+    def describe(self, case: SpikeCase) -> str:
+        """Return the problem; a loss that stays high for long does so by many events, such as those of one file."""
+        return super().describe(case).replace(self.problem, MANY) if _stays(case) else super().describe(case)
+
     def fix(self, case: SpikeCase) -> str:
-        """Return the replay that names the events."""
+        """Return the replay that names the events, or where they are many the look at the files they are in."""
+        if _stays(case):
+            return check_training_files(case.evidence)
         return f"xectool diagnose replay {fixes.quoted(case.evidence)} --step {case.step} --counterfactuals"
 
 
@@ -200,6 +208,10 @@ class SpikeFromResume(SpikeRule):
     def fix(self, case: SpikeCase) -> str:
         """Return the continuation from the best checkpoint, another file than the one that was resumed."""
         return fixes.continue_from_best(case.evidence, step=max(1, case.resume.step if case.resume else case.step))
+
+
+def _stays(case: SpikeCase) -> bool:
+    return case.width > _LASTING and not case.recovered
 
 
 def _rise(event: EventRecord) -> str:
