@@ -5,6 +5,7 @@ Axes: N events of the window, S sensors (4760), D numbers of a task.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -63,7 +64,7 @@ class WindowArrays:
 
 def buffer_bytes(num_events: int, widths: Mapping[str, int]) -> int:
     """Return the bytes of the arrays of a window."""
-    return sum(_aligned(int(np.prod(shape)) * np.dtype(dtype).itemsize) for shape, dtype in _layout(num_events, widths))
+    return sum(_aligned(math.prod(shape) * np.dtype(dtype).itemsize) for shape, dtype in _layout(num_events, widths))
 
 
 def event_bytes(widths: Mapping[str, int]) -> int:

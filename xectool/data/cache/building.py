@@ -153,6 +153,6 @@ class BackgroundBuilder:
         build_missing(self._cache, self._first, self._stop.is_set)
 
 
-def builder_bytes(event_bytes: int) -> int:
+def builder_bytes(event_bytes: int, num_events: int) -> int:
     """Return the memory a builder takes: its block of events, their codes, and what reading them needs."""
-    return 2 * BLOCK_EVENTS * event_bytes * 2
+    return 2 * min(BLOCK_EVENTS, num_events) * event_bytes * 2

@@ -18,7 +18,18 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from xectool.data.cache.codec import BLOCK_ROWS, CHANNELS, NPHO, TIME, Codec, Compact, Lossless, fill_in
+from xectool.data.cache.codec import (
+    BLOCK_ROWS,
+    CHANNELS,
+    NPHO,
+    TIME,
+    Codec,
+    Compact,
+    Lossless,
+    block_scratch,
+    decode_block,
+    fill_in,
+)
 from xectool.data.cache.layout import (
     CHECKSUMS,
     HEADER_BYTES,
@@ -77,6 +88,7 @@ class CachedFile:
         self._descriptor, self._maps_readings = descriptor, maps_readings
         self._arrays = self._layout.arrays(self._map)
         self._exceptions = self._tables()
+        self._exception_rows = {name: table[:, 0].copy() for name, table in self._exceptions.items()}
         self._rest_is_sound: bool | None = None
         self.verified = np.zeros(self.num_events, np.bool_)
         edges = np.cumsum([0, *widths.values()])
@@ -125,7 +137,8 @@ class CachedFile:
             EOFError: The file was cut short after it was opened.
         """
         for name, target in ((NPHO, out.npho), (TIME, out.time)):
-            if self._decode(name, rows, target, places):
+            self._decode(name, rows, target, places)
+            if len(self._exceptions[name]):
                 exceptions = self._exceptions_of(name, rows)
                 exceptions[:, 0] = exceptions[:, 0] if places is None else places[exceptions[:, 0]]
                 fill_in(target, exceptions)
@@ -150,26 +163,25 @@ class CachedFile:
         """Return run and event number of all events, shape (N, 2)."""
         return np.array(self._arrays[NUMBERS])
 
-    def _decode(self, name: str, rows: IntArray, out: npt.NDArray[np.float32], places: IntArray | None) -> bool:
+    def _decode(self, name: str, rows: IntArray, out: npt.NDArray[np.float32], places: IntArray | None) -> None:
         if isinstance(self._codec, Lossless):
             self._fetch(name, rows, out, places)
-            return False
-        codes, left = np.empty((BLOCK_ROWS, NUM_SENSORS), self._codec.dtype), False
-        scratch = np.empty(codes.shape, np.float32)
+            return
+        codes = np.empty((BLOCK_ROWS, NUM_SENSORS), self._codec.dtype)
+        scratch, decoded = block_scratch(NUM_SENSORS), np.empty(codes.shape, np.float32)
         for start in range(0, len(rows), BLOCK_ROWS):
             block = rows[start : start + BLOCK_ROWS]
             self._fetch(name, block, codes[: len(block)])
-            target = scratch[: len(block)] if places is not None else out[start : start + len(block)]
-            left |= self._codec.decode(name, codes[: len(block)], target)
+            target = decoded[: len(block)] if places is not None else out[start : start + len(block)]
+            decode_block(name, codes[: len(block)], scratch, target)
             if places is not None:
                 out[places[start : start + len(block)]] = target
-        return left
 
     def _fetch(self, name: str, rows: IntArray, out: Array, places: IntArray | None = None) -> None:
         """Copy stored rows into all rows of ``out``, or into those at ``places``."""
         if self._maps_readings and places is None:
             # numpy's "raise" mode would copy everything once more to be able to undo it
-            np.take(self._arrays[name], rows, axis=0, out=out, mode="clip")
+            self._arrays[name].take(rows, axis=0, out=out, mode="clip")
             return
         into = range(len(rows)) if places is None else places.tolist()
         if self._maps_readings:
@@ -186,8 +198,8 @@ class CachedFile:
     def _exceptions_of(self, name: str, rows: IntArray) -> IntArray:
         """Return the exceptions of the rows with their places in ``rows`` instead, shape (m, 3)."""
         table = self._exceptions[name]
-        first = np.searchsorted(table[:, 0], rows, side="left")
-        counts = np.searchsorted(table[:, 0], rows, side="right") - first
+        first, last = np.searchsorted(self._exception_rows[name], (rows, rows + 1))
+        counts = last - first
         place = np.repeat(np.arange(len(rows)), counts)
         inside = np.arange(len(place)) - np.repeat(np.cumsum(counts) - counts, counts)
         found: IntArray = table[first[place] + inside]

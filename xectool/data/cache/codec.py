@@ -29,6 +29,8 @@ _CODES_PER_ROOT: Final = 145.05
 _TIME_STEP_S: Final = 5e-12
 # Events of a block while codes are turned into numbers: what is made on the way stays in the processor's cache.
 BLOCK_ROWS: Final = 8
+_PHOTONS_PER_SQUARE, _STEP_S = np.float32(_CODES_PER_ROOT**-2), np.float32(_TIME_STEP_S)
+_FIRST_VALUE, _DEAD = np.float32(_EXCEPTION), np.float32(DEAD_VALUE)
 _NO_EXCEPTIONS: Final = np.empty((0, 3), np.int64)
 
 
@@ -61,8 +63,8 @@ class Codec(ABC):
         """Return readings of a channel, shape (N, S), as they are stored."""
 
     @abstractmethod
-    def decode(self, channel: str, stored: Array, out: npt.NDArray[np.float32]) -> bool:
-        """Fill ``out``, shape (N, S), with what ``stored`` means; True if exceptions remain to be filled in."""
+    def decode(self, channel: str, stored: Array, out: npt.NDArray[np.float32]) -> None:
+        """Fill ``out``, shape (N, S), with what ``stored`` means; exceptions remain to be filled in."""
 
     def round_trip(self, channel: str, values: npt.NDArray[np.float32]) -> None:
         """Replace readings, shape (N, S), by what they are after they were stored."""
@@ -81,10 +83,9 @@ class Lossless(Codec):
         """Return the readings themselves."""
         return Encoded(values, _NO_EXCEPTIONS)
 
-    def decode(self, channel: str, stored: Array, out: npt.NDArray[np.float32]) -> bool:
+    def decode(self, channel: str, stored: Array, out: npt.NDArray[np.float32]) -> None:
         """Copy the readings."""
         np.copyto(out, stored)
-        return False
 
     def round_trip(self, channel: str, values: npt.NDArray[np.float32]) -> None:
         """Leave the readings as they are."""
@@ -133,16 +134,11 @@ class Compact(Codec):
         bits = values[row, sensor].view(np.uint32).astype(np.int64)
         return np.stack([row, sensor, bits], axis=1).astype(np.int64)
 
-    def decode(self, channel: str, stored: Array, out: npt.NDArray[np.float32]) -> bool:
+    def decode(self, channel: str, stored: Array, out: npt.NDArray[np.float32]) -> None:
         """Turn codes into readings, some events at a time."""
-        scratch = np.empty((BLOCK_ROWS, stored.shape[1]), np.float32)
-        special = np.empty(scratch.shape, np.bool_)
-        left = False
+        scratch = block_scratch(stored.shape[1])
         for start in range(0, len(stored), BLOCK_ROWS):
-            codes = stored[start : start + BLOCK_ROWS]
-            block = (codes, scratch[: len(codes)], special[: len(codes)])
-            left |= _numbers(channel, block, out[start : start + BLOCK_ROWS])
-        return left
+            decode_block(channel, stored[start : start + BLOCK_ROWS], scratch, out[start : start + BLOCK_ROWS])
 
     def _on_the_same_side(self, values: Array, stored: Array) -> npt.NDArray[np.bool_]:
         """Return where a reading and its code are on the same side of every threshold."""
@@ -161,18 +157,25 @@ def fill_in(out: npt.NDArray[np.float32], exceptions: npt.NDArray[np.int64]) -> 
         out[exceptions[:, 0], exceptions[:, 1]] = exceptions[:, 2].astype(np.uint32).view(np.float32)
 
 
-def _numbers(channel: str, block: tuple[Array, Array, Array], out: npt.NDArray[np.float32]) -> bool:
-    codes, scratch, special = block
-    np.copyto(out, codes)
-    np.less_equal(codes, _EXCEPTION, out=special)
+def block_scratch(num_sensors: int) -> Array:
+    """Return the memory that `decode_block` needs; touching it afresh for each block would cost a tenth."""
+    return np.empty((2, BLOCK_ROWS, num_sensors), np.float32)
+
+
+def decode_block(channel: str, codes: Array, scratch: Array, out: npt.NDArray[np.float32]) -> None:
+    """Turn compact codes of up to `BLOCK_ROWS` events, shape (N, S), into readings; exceptions remain to be filled in.
+
+    All are passes that the processor makes several numbers at a time: none of them chooses.
+    """
+    numbers, values = scratch[:, : len(codes)]
+    np.copyto(numbers, codes)
     if channel == NPHO:
-        np.abs(out, out=scratch)
-        scratch *= np.float32(_CODES_PER_ROOT**-2)
-        out *= scratch
-        np.copyto(out, np.float32(DEAD_VALUE), where=special)
+        np.abs(numbers, out=values)
+        np.multiply(values, _PHOTONS_PER_SQUARE, out=values)
+        np.multiply(values, numbers, out=values)
     else:
-        # Most times are 1e10; beside it the time is nothing in float32, so a sum does what a choice would, faster.
-        out *= np.float32(_TIME_STEP_S)
-        np.multiply(special, np.float32(DEAD_VALUE), out=scratch)
-        out += scratch
-    return bool((codes == _EXCEPTION).any())
+        np.multiply(numbers, _STEP_S, out=values)
+    # 1e10 for "no reading", 0 for an exception, and beyond -1e10 for every value, which is larger.
+    np.subtract(_FIRST_VALUE, numbers, out=numbers)
+    np.multiply(numbers, _DEAD, out=numbers)
+    np.maximum(values, numbers, out=out)
