@@ -131,10 +131,10 @@ def _own_engine(loaded: LoadedModel, asked: str) -> Engine:
 
 
 def choose_engine(loaded: LoadedModel, request: Request, source: EventSource) -> Engine:
-    """Return what predicts: what is asked for, or what is fastest here for so many events, eager where that is unclear.
+    """Return what predicts: what is asked for; under ``auto`` eager, unless the device has a rival (:data:`RIVALS`).
 
-    Another engine is only tried where getting it ready takes less than :data:`LARGEST_SHARE` of the eager prediction,
-    as timed on the first batch. It is taken if it is faster on that batch.
+    A rival is only tried where getting it ready takes less than :data:`LARGEST_SHARE` of the eager prediction, as timed
+    on the first batch. It is taken if it is faster on that batch.
 
     Args:
         loaded: A checkpoint, eager, or an exported file in its own runtime.
