@@ -36,6 +36,7 @@ TOPICS = [
     "mae-helped", "artifacts", "saliency", "mlflow-ui", "stale-advice", "exit-codes", "guards",
 ]  # fmt: skip
 CODE = re.compile(r"(CFG|XT|DAT)-[A-Z0-9]+(-[A-Z0-9]+)*|[KXG]-?\d{1,2}")
+COMMANDS = typer.main.get_command(app)
 ENTRIES = list(library())
 PASTED = [(entry, line) for entry in ENTRIES for line in entry.paste]
 
@@ -152,7 +153,7 @@ def test_related_names_answer(entry: Entry) -> None:
 
 
 def assert_known_command(words: list[str]) -> None:
-    command, rest = typer.main.get_command(app), list(words[1:])
+    command, rest = COMMANDS, list(words[1:])
     while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
         assert rest[0] in command.commands, f"no command {' '.join(words)}"
         command = command.commands[rest.pop(0)]
