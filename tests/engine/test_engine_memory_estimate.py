@@ -99,7 +99,10 @@ def test_default_is_the_quickstarts_network() -> None:
     assert set(ours.tasks.enabled()) == set(theirs.tasks.enabled())  # type: ignore[union-attr]
 
 
-CARDS = [("40GB", 40.0), ("512MiB", 0.537), ("a100-40gb", 42.3), ("GH200-96GB", 101.5)]
+CARDS = [
+    ("40GB", 40.0), ("512MiB", 0.537), ("a100-40gb", 42.3), ("GH200-96GB", 101.5), ("NVIDIA A100-SXM4-40GB", 42.3),
+    ("NVIDIA A100 80GB PCIe", 85.0), ("NVIDIA GH200 480GB", 101.5), ("NVIDIA GeForce RTX 4090", 25.4), ("h200", 150.1),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "gigabytes"), CARDS)
@@ -107,7 +110,7 @@ def test_cards_by_name_and_by_size(text: str, gigabytes: float) -> None:
     assert find_gpu(text).total_bytes / 1e9 == pytest.approx(gigabytes, rel=0.01)
 
 
-@pytest.mark.parametrize("text", ["a100", "gh200 480", "0GB", "-3GB", "nan", ""])
+@pytest.mark.parametrize("text", ["a100", "NVIDIA A100", "RTX A3000", "gh2000", "0GB", "-3GB", "nan", ""])
 def test_an_unknown_card_is_refused_with_a_known_one(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         find_gpu(text)

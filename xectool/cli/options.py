@@ -10,17 +10,17 @@ import typer
 from xectool.errors import UsageError
 
 COUNT_SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
-COUNT_PATTERN = re.compile(r"^(\d[\d_]*(?:\.\d+)?)\s*([kmg]?)$", re.IGNORECASE)
+COUNT_PATTERN = re.compile(r"^(\d[\d_]*(?:\.\d+)?(?:e\+?\d{1,2})?)\s*([kmg]?)$", re.IGNORECASE)
 
 
 def parse_count(text: str) -> int:
-    """Return a number of things: ``2000``, ``20k``, ``1M`` or ``1_000_000``.
+    """Return a number of things: ``2000``, ``20k``, ``1M``, ``1e6`` or ``1_000_000``.
 
     Raises:
         UsageError: The text is not a whole number of things.
 
-    >>> parse_count("20k"), parse_count("1_000_000"), parse_count("1.5M")
-    (20000, 1000000, 1500000)
+    >>> parse_count("20k"), parse_count("1_000_000"), parse_count("1.5M"), parse_count("1e12")
+    (20000, 1000000, 1500000, 1000000000000)
     """
     match = COUNT_PATTERN.match(str(text).strip())
     value = float(match[1].replace("_", "")) * COUNT_SUFFIXES[match[2].lower()] if match else -1.0

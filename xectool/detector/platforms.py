@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from xectool.errors import UsageError, did_you_mean, nearest
@@ -62,7 +63,8 @@ def find_gpu(text: str) -> Gpu:
     """Return a card by its name, or one of a given size.
 
     Args:
-        text: ``a100-40gb``, or a size such as ``40GB`` or ``36GiB``.
+        text: ``a100-40gb``, the name its driver gives (``NVIDIA A100-SXM4-40GB``), or a size such as ``40GB`` or
+            ``36GiB``.
 
     Raises:
         UsageError: It is neither.
@@ -73,9 +75,21 @@ def find_gpu(text: str) -> Gpu:
     size = _SIZE.match(wanted)
     if size and float(size[1]) > 0:
         return Gpu(text.strip(), round(float(size[1]) * _UNITS[size[2].lower()]))
+    if card := _of_driver_name(wanted):
+        return card
     close = nearest(wanted, GPUS, count=1)
     raise UsageError(
         f"unknown GPU '{text}'; {did_you_mean(wanted, GPUS)}".rstrip("; "),
         where="--gpu",
         fix=f"--gpu {close[0] if close else 'a100-40gb'}   # one of {', '.join(GPUS)}, or a size such as 40GB",
     )
+
+
+def _of_driver_name(text: str) -> Gpu | None:
+    """Return the card that a name such as ``nvidia geforce rtx 4090`` means; None where it means none or several."""
+    words = re.findall(r"[a-z0-9.]+", text)
+    known = {*words, *map("".join, pairwise(words))}
+    model = [card for name, card in GPUS.items() if name.split("-")[0] in known]
+    sized = [card for card in model if card.name.split("-")[1] in known]
+    found = sized if len(model) > 1 else model  # of a model with one size, a number may be the host's memory
+    return found[0] if len(found) == 1 else None
