@@ -6,6 +6,7 @@ import hashlib
 import pickle
 import string
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,19 +20,9 @@ from xectool.config.serialize import to_yaml
 from xectool.errors import ConfigError
 from xectool.findings import Severity
 
+Write = Callable[..., Path]
+Refused = Callable[..., InvalidConfigError]
 GOOD = "kind: regressor\ntasks:\n  energy: {enabled: true, scale: auto}\n"
-
-
-def write(tmp_path: Path, text: str, name: str = "run.yaml") -> Path:
-    path = tmp_path / name
-    path.write_text(text)
-    return path
-
-
-def refused(path: Path, overrides: tuple[str, ...] = ()) -> InvalidConfigError:
-    with pytest.raises(InvalidConfigError) as caught:
-        load_config(path, overrides)
-    return caught.value
 
 
 @pytest.mark.parametrize(
@@ -59,42 +50,42 @@ def test_a_file_that_is_no_configuration_is_named(content: bytes, message: str, 
     assert caught.value.fix
 
 
-def test_a_missing_file_names_the_nearest_one(tmp_path: Path) -> None:
-    write(tmp_path, GOOD, "regressor.yaml")
+def test_a_missing_file_names_the_nearest_one(tmp_path: Path, write: Write) -> None:
+    write(GOOD, "regressor.yaml")
     with pytest.raises(ConfigError, match=r"did you mean 'regressor.yaml'"):
         load_config(tmp_path / "regresor.yaml")
 
 
-def test_a_directory_names_the_files_in_it(tmp_path: Path) -> None:
-    write(tmp_path, GOOD)
+def test_a_directory_names_the_files_in_it(tmp_path: Path, write: Write) -> None:
+    write(GOOD)
     with pytest.raises(ConfigError, match=r"choose one of run.yaml"):
         load_config(tmp_path)
 
 
-def test_the_file_is_never_modified(tmp_path: Path) -> None:
-    path = write(tmp_path, GOOD + "training: {lr: 1e-4, unknown_key: 3}\n")
+def test_the_file_is_never_modified(write: Write, refused: Refused) -> None:
+    path = write(GOOD + "training: {lr: 1e-4, unknown_key: 3}\n")
     before = (hashlib.sha256(path.read_bytes()).digest(), path.stat().st_mtime_ns)
     refused(path)
-    load_config(write(tmp_path, GOOD, "other.yaml"))
+    load_config(write(GOOD, "other.yaml"))
     assert (hashlib.sha256(path.read_bytes()).digest(), path.stat().st_mtime_ns) == before
 
 
-def test_anchors_and_merge_keys_are_read(tmp_path: Path) -> None:
+def test_anchors_and_merge_keys_are_read(write: Write) -> None:
     text = "kind: regressor\ntasks:\n  energy: &t {enabled: true, scale: auto}\n  uvwFI: {<<: *t, loss_fn: l1}\n"
-    config = load_config(write(tmp_path, text)).config
+    config = load_config(write(text)).config
     assert isinstance(config, RegressorConfig)
     assert (config.tasks.uvwFI.enabled, config.tasks.uvwFI.loss_fn) == (True, "l1")
 
 
-def test_loading_is_fast(tmp_path: Path) -> None:
-    path = write(tmp_path, to_yaml(load_config(write(tmp_path, GOOD)).config), "full.yaml")
+def test_loading_is_fast(write: Write) -> None:
+    path = write(to_yaml(load_config(write(GOOD)).config), "full.yaml")
     start = time.process_time()
     load_config(path)
     assert time.process_time() - start < 0.5  # 0.02 s on an idle core
 
 
-def test_unknown_key_names_the_nearest_key(tmp_path: Path) -> None:
-    error = refused(write(tmp_path, GOOD + "training:\n  batch_size: 512\n"))
+def test_unknown_key_names_the_nearest_key(write: Write, refused: Refused) -> None:
+    error = refused(write(GOOD + "training:\n  batch_size: 512\n"))
     assert "unknown key training.batch_size" in str(error)
     assert "did you mean data.batch_size" in str(error)
     assert error.where.endswith("run.yaml:5 (training.batch_size)")
@@ -117,18 +108,18 @@ def test_unknown_key_names_the_nearest_key(tmp_path: Path) -> None:
         ("data: {quantum_foam: 1}", "delete data.quantum_foam; data knows train_path"),
     ],
 )
-def test_a_misplaced_key_is_sent_home(section: str, token: str, tmp_path: Path) -> None:
-    error = refused(write(tmp_path, GOOD + section + "\n"))
+def test_a_misplaced_key_is_sent_home(section: str, token: str, write: Write, refused: Refused) -> None:
+    error = refused(write(GOOD + section + "\n"))
     assert token in str(error)
     assert "run.yaml:4" in error.where
 
 
-def test_all_errors_of_a_file_are_reported_together(tmp_path: Path) -> None:
+def test_all_errors_of_a_file_are_reported_together(write: Write, refused: Refused) -> None:
     text = GOOD + (
         "data:\n  batch_size: 0\n  shufle: true\ntraining:\n  lr: fast\n  epochs: 3\n  warmup_epochs: 3\n"
         "trainingg:\n  seed: 1\ncheckpoint: {resume_from: a.onnx}\n"
     )
-    error = refused(write(tmp_path, text))
+    error = refused(write(text))
     assert {found.where.rpartition("(")[2].rstrip(")") for found in error.findings} == {
         "data.batch_size", "data.shufle", "training.lr", "trainingg", "training.warmup_epochs",
         "checkpoint.resume_from",
@@ -137,20 +128,20 @@ def test_all_errors_of_a_file_are_reported_together(tmp_path: Path) -> None:
     assert str(error).startswith("6 errors in ")
 
 
-def test_errors_inside_a_misspelt_section_are_found_too(tmp_path: Path) -> None:
-    error = refused(write(tmp_path, GOOD + "trainning: {lr: -1, epohcs: 3}\n"))
+def test_errors_inside_a_misspelt_section_are_found_too(write: Write, refused: Refused) -> None:
+    error = refused(write(GOOD + "trainning: {lr: -1, epohcs: 3}\n"))
     assert "unknown key trainning" in str(error)
     assert "training.lr must be > 0" in str(error)
     assert "did you mean training.epochs" in str(error)
 
 
-def test_a_misspelt_task_is_not_reported_as_no_task(tmp_path: Path) -> None:
-    error = refused(write(tmp_path, "kind: regressor\ntasks: {enrgy: {enabled: true}}\n"))
+def test_a_misspelt_task_is_not_reported_as_no_task(write: Write, refused: Refused) -> None:
+    error = refused(write("kind: regressor\ntasks: {enrgy: {enabled: true}}\n"))
     assert [found.code for found in error.findings] == ["CFG-01"]
 
 
-def test_the_error_survives_pickling(tmp_path: Path) -> None:
-    error = refused(write(tmp_path, GOOD + "data: {batch_size: 0, chunksize: 0}\n"))
+def test_the_error_survives_pickling(write: Write, refused: Refused) -> None:
+    error = refused(write(GOOD + "data: {batch_size: 0, chunksize: 0}\n"))
     copied = pickle.loads(pickle.dumps(error))
     assert copied.findings == error.findings
     assert str(copied) == str(error)
@@ -189,10 +180,10 @@ def test_a_typo_of_any_key_names_that_key_or_one_as_near(data: st.DataObject) ->
         ("optimizer.weight_decay=0.1", "training.weight_decay: 0.1"),
     ],
 )
-def test_a_setting_in_a_section_that_is_none_is_named_whole(tmp_path: Path, setting: str, meant: str) -> None:
+def test_a_setting_in_a_section_that_is_none_is_named_whole(setting: str, meant: str, write: Write) -> None:
     with pytest.raises(ConfigError) as caught:
-        load_config(write(tmp_path, GOOD), [setting])
+        load_config(write(GOOD), [setting])
     (found,) = caught.value.findings
     assert (found.code, found.fix) == ("CFG-01", meant)
     assert found.where.startswith("--set")
-    load_config(write(tmp_path, GOOD), [meant.replace(": ", "=")])
+    load_config(write(GOOD), [meant.replace(": ", "=")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import string
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +20,15 @@ from xectool.config.serialize import to_yaml
 from xectool.errors import ConfigError
 from xectool.findings import Finding
 
+Write = Callable[..., Path]
+Refused = Callable[..., InvalidConfigError]
 GOOD = "kind: regressor\ntasks:\n  energy: {enabled: true, scale: auto}\n"
 
 
-def write(tmp_path: Path, text: str, name: str = "run.yaml") -> Path:
-    path = tmp_path / name
-    path.write_text(text)
-    return path
-
-
-def refused(path: Path, overrides: tuple[str, ...] = ()) -> InvalidConfigError:
-    with pytest.raises(InvalidConfigError) as caught:
-        load_config(path, overrides)
-    return caught.value
-
-
-def test_overrides_are_typed_as_yaml(tmp_path: Path) -> None:
+def test_overrides_are_typed_as_yaml(write: Write) -> None:
     overrides = ["training.lr=1e-3", "data.shuffle=false", "model.outer_fine_pool=[3, 3]", "mlflow.run_name=a=b",
                  "tasks.timing={enabled: true, scale: 1e-9}", "training.grad_clip=.5", "export.onnx="]  # fmt: skip
-    config = load_config(write(tmp_path, GOOD), overrides).config
+    config = load_config(write(GOOD), overrides).config
     assert isinstance(config, RegressorConfig)
     assert config.training.lr == 1e-3
     assert config.data.shuffle is False
@@ -47,8 +38,8 @@ def test_overrides_are_typed_as_yaml(tmp_path: Path) -> None:
     assert config.export.onnx is None
 
 
-def test_overriding_a_section_keeps_its_other_keys(tmp_path: Path) -> None:
-    config = load_config(write(tmp_path, GOOD), ["tasks.energy={loss_fn: l1}"]).config
+def test_overriding_a_section_keeps_its_other_keys(write: Write) -> None:
+    config = load_config(write(GOOD), ["tasks.energy={loss_fn: l1}"]).config
     assert isinstance(config, RegressorConfig)
     assert (config.tasks.energy.enabled, config.tasks.energy.loss_fn) == (True, "l1")
 
@@ -63,16 +54,16 @@ def test_overriding_a_section_keeps_its_other_keys(tmp_path: Path) -> None:
         ("kind.name=3", "kind is a value, not a section"),
     ],
 )
-def test_a_malformed_override_is_named(override: str, message: str, tmp_path: Path) -> None:
+def test_a_malformed_override_is_named(override: str, message: str, write: Write) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        load_config(write(tmp_path, GOOD), [override])
+        load_config(write(GOOD), [override])
     assert "--set" in caught.value.where
 
 
-def test_an_unknown_override_names_the_nearest_key(tmp_path: Path) -> None:
-    error = refused(write(tmp_path, GOOD), ("training.learning_rat=1e-3",))
+def test_an_unknown_override_names_the_nearest_key(write: Write, refused: Refused) -> None:
+    error = refused(write(GOOD), ("training.learning_rat=1e-3",))
     assert error.where == "--set (training.learning_rat)"
-    error = refused(write(tmp_path, GOOD), ("data.batchsize=3",))
+    error = refused(write(GOOD), ("data.batchsize=3",))
     assert "did you mean data.batch_size" in str(error)
 
 
@@ -81,10 +72,10 @@ _NUMBERS = st.floats(allow_nan=False, allow_infinity=False, min_value=1e-300, ma
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lr=_NUMBERS, seed=st.integers(0, 2**62), name=st.text(string.ascii_letters + string.digits + "._-:", min_size=1))
-def test_overrides_of_any_value_arrive(lr: float, seed: int, name: str, tmp_path: Path) -> None:
+def test_overrides_of_any_value_arrive(lr: float, seed: int, name: str, write: Write) -> None:
     quoted = "'" + name + "'"
     overrides = [f"training.lr={lr!r}", f"training.seed={seed}", f"mlflow.run_name={quoted}"]
-    config = load_config(write(tmp_path, GOOD), overrides).config
+    config = load_config(write(GOOD), overrides).config
     assert (config.training.lr, config.training.seed, config.mlflow.run_name) == (lr, seed, name)
 
 

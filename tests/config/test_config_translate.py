@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +11,9 @@ from xectool.config.invalid import InvalidConfigError
 from xectool.config.load import load_config
 from xectool.config.root import InpainterConfig, MaeConfig, RegressorConfig, RunConfig
 
+Write = Callable[..., Path]
+Refused = Callable[..., InvalidConfigError]
 GOOD = "kind: regressor\ntasks:\n  energy: {enabled: true, scale: auto}\n"
-
-
-def write(tmp_path: Path, text: str, name: str = "run.yaml") -> Path:
-    path = tmp_path / name
-    path.write_text(text)
-    return path
-
-
-def refused(path: Path, overrides: tuple[str, ...] = ()) -> InvalidConfigError:
-    with pytest.raises(InvalidConfigError) as caught:
-        load_config(path, overrides)
-    return caught.value
 
 
 @pytest.mark.parametrize("name", ["reg_small", "mae_small", "inp_small_perface", "inp_small_xattn"])
@@ -42,14 +33,14 @@ def test_a_file_of_the_older_system_loads_as_it_is(name: str, reference_dir: Pat
         ("training: {mae_checkpoint: x.pth}", InpainterConfig),
     ],
 )
-def test_the_kind_is_inferred_with_a_note(text: str, kind: type[RunConfig], tmp_path: Path) -> None:
-    loaded = load_config(write(tmp_path, text))
+def test_the_kind_is_inferred_with_a_note(text: str, kind: type[RunConfig], write: Write) -> None:
+    loaded = load_config(write(text))
     assert isinstance(loaded.config, kind)
     assert any("kind is not written" in found.problem for found in loaded.findings)
 
 
-def test_a_misspelt_kind_is_refused(tmp_path: Path) -> None:
-    error = refused(write(tmp_path, "kind: regresor\ntasks: {energy: {enabled: true}}\n"))
+def test_a_misspelt_kind_is_refused(write: Write, refused: Refused) -> None:
+    error = refused(write("kind: regresor\ntasks: {energy: {enabled: true}}\n"))
     assert error.fix == "kind: regressor"
 
 
@@ -64,30 +55,30 @@ def test_a_misspelt_kind_is_refused(tmp_path: Path) -> None:
         ("training: {mae_checkpoint: null}", lambda c: c.checkpoint.init_from is None),
     ],
 )
-def test_a_moved_key_is_translated_with_a_note(old: str, read: Any, tmp_path: Path) -> None:
-    loaded = load_config(write(tmp_path, f"kind: inpainter\n{old}\n"))
+def test_a_moved_key_is_translated_with_a_note(old: str, read: Any, write: Write) -> None:
+    loaded = load_config(write(f"kind: inpainter\n{old}\n"))
     assert read(loaded.config)
     (note,) = [found for found in loaded.findings if found.code == "CFG-NOTE"]
     assert "is read as" in note.problem
     assert "run.yaml:2" in note.where
 
 
-def test_old_and_new_key_with_different_values_are_refused(tmp_path: Path) -> None:
+def test_old_and_new_key_with_different_values_are_refused(write: Write, refused: Refused) -> None:
     text = "kind: mae\ntraining: {time_weight: 0.5, time: {weight: 2.0}}\n"
-    assert "are the same option" in str(refused(write(tmp_path, text)))
+    assert "are the same option" in str(refused(write(text)))
 
 
-def test_an_override_wins_over_an_older_key(tmp_path: Path) -> None:
-    path = write(tmp_path, "kind: mae\ntraining: {time_weight: 0.5}\n")
+def test_an_override_wins_over_an_older_key(write: Write) -> None:
+    path = write("kind: mae\ntraining: {time_weight: 0.5}\n")
     loaded = load_config(path, ["training.time.weight=2.0"])
     assert isinstance(loaded.config, MaeConfig)
     assert loaded.config.training.time.weight == 2.0
     assert any("is ignored" in found.problem for found in loaded.findings)
 
 
-def test_empty_sections_mean_their_defaults(tmp_path: Path) -> None:
+def test_empty_sections_mean_their_defaults(write: Write) -> None:
     text = "kind: regressor\ndata:\ntraining:\nexport:\nreweighting:\n  angle:\ntasks:\n  energy: {enabled: true}\n"
-    config = load_config(write(tmp_path, text)).config
+    config = load_config(write(text)).config
     assert config.data == RegressorConfig().data
 
 
@@ -107,20 +98,20 @@ tasks: {energy: {enabled: true, scale: auto}}
 """
 
 
-def test_prefetch_of_a_complete_older_file_is_left_out_with_a_note(tmp_path: Path) -> None:
-    loaded = load_config(write(tmp_path, _OLDER_DATA))
+def test_prefetch_of_a_complete_older_file_is_left_out_with_a_note(write: Write) -> None:
+    loaded = load_config(write(_OLDER_DATA))
     assert loaded.config.data.prefetch_factor is None
     assert any("prefetch_factor 2, which the older system" in found.problem for found in loaded.findings)
 
 
-def test_prefetch_without_workers_is_refused_in_any_other_file(tmp_path: Path) -> None:
-    error = refused(write(tmp_path, GOOD + "data: {num_workers: 0, prefetch_factor: 2}\n"))
+def test_prefetch_without_workers_is_refused_in_any_other_file(write: Write, refused: Refused) -> None:
+    error = refused(write(GOOD + "data: {num_workers: 0, prefetch_factor: 2}\n"))
     assert error.code == "CFG-15"
-    error = refused(write(tmp_path, _OLDER_DATA.replace("factor: 2", "factor: 4")))
+    error = refused(write(_OLDER_DATA.replace("factor: 2", "factor: 4")))
     assert error.code == "CFG-15"
 
 
-def test_the_shipped_defaults_of_the_older_system_are_no_errors(tmp_path: Path) -> None:
+def test_the_shipped_defaults_of_the_older_system_are_no_errors(write: Write) -> None:
     text = (
         "data: {num_workers: 1, prefetch_factor: 2, chunksize: 256000, batch_size: 4096}\n"
         "training: {amp: true, compile: max-autotune, lr_scheduler: null, ema_decay: 0, max_lr: null, epochs: 5}\n"
@@ -128,16 +119,16 @@ def test_the_shipped_defaults_of_the_older_system_are_no_errors(tmp_path: Path) 
         "tasks: {timing: {enabled: true, loss_fn: smooth_l1, loss_beta: 1.0}}\ncheckpoint: {save_interval: 10}\n"
         "export: {onnx: null}\n"
     )
-    loaded = load_config(write(tmp_path, text))
+    loaded = load_config(write(text))
     assert {found.code for found in loaded.findings.warnings} == {"CFG-09", "CFG-24", "CFG-30"}
 
 
-def test_null_compile_is_noted_because_the_older_system_read_it_differently(tmp_path: Path) -> None:
-    loaded = load_config(write(tmp_path, GOOD + "training: {compile: null}\n"))
+def test_null_compile_is_noted_because_the_older_system_read_it_differently(write: Write) -> None:
+    loaded = load_config(write(GOOD + "training: {compile: null}\n"))
     assert loaded.config.training.compile == "none"
     assert any("max-autotune" in found.problem for found in loaded.findings)
 
 
-def test_a_warning_tells_the_line_of_its_key(tmp_path: Path) -> None:
-    loaded = load_config(write(tmp_path, GOOD + "training:\n  grad_clip: 0\n"))
+def test_a_warning_tells_the_line_of_its_key(tmp_path: Path, write: Write) -> None:
+    loaded = load_config(write(GOOD + "training:\n  grad_clip: 0\n"))
     assert [found.where for found in loaded.findings] == [f"{tmp_path}/run.yaml:5 (training.grad_clip)"]
