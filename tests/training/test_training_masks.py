@@ -124,6 +124,21 @@ def test_patterns_of_dead_channels_are_hidden_from_any_origin(
     assert saved["sensors"] == [PATTERN]
 
 
+@pytest.mark.parametrize("kind", ["mae", "inpainter"])
+@pytest.mark.parametrize("dead", ["train", "val", "ratio"])
+def test_events_that_hide_nothing_are_refused(sensor_config: Write, tmp_path: Path, kind: str, dead: str) -> None:
+    npho = np.full((40, 4760), 1e10, np.float32)
+    npho[:, 5] = 100.0  # a share of one sensor is none
+    rows = {"npho": npho, "relative_time": npho, "run": np.ones(40, np.int32), "event": np.arange(40, dtype=np.int32)}
+    with TreeWriter(tmp_path / "dim.root", {name: (v.dtype, v.shape[1:]) for name, v in rows.items()}) as writer:
+        writer.extend(rows)
+    changes = {"model.mask_ratio": 1e-5} if dead == "ratio" else {f"data.{dead}_path": str(tmp_path / "dim.root")}
+    overrides = [f"{key}={value}" for key, value in changes.items()]
+    with pytest.raises(DataUnusable, match="there is nothing to learn") as refused:
+        engine.train(sensor_config(kind), run_name="nothing", overrides=overrides)
+    assert refused.value.where == ("data.val_path" if dead == "val" else "data.train_path")
+
+
 def test_an_empty_pattern_is_refused_with_its_name(sensor_config: Write, tmp_path: Path) -> None:
     (tmp_path / "full.txt").write_text("7 8")
     (tmp_path / "none.txt").write_text("# all alive\n")

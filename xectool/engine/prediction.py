@@ -102,7 +102,8 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
         dead: Dead channels to hide instead of random sensors, where the model predicts sensors; as
             `xectool.data.dead_channel_maps.find_dead_channels` takes them.
         run_number: Run that a database of dead channels is asked for.
-        engine: ``auto`` (the fastest here for so many events), ``eager``, ``compiled`` or ``onnx``.
+        engine: ``eager``, ``compiled``, ``onnx``, or ``auto``: eager on a CPU, on a GPU the compiled network where its
+            gain on the first batch pays for getting it ready.
         hops: Reach of the conventional estimates beside an inpainter; None takes ``training.baseline_hops``.
         observer: Receives progress.
 
@@ -152,16 +153,16 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
 
 
 def _nothing_hidden(dead: str | None, metrics: Mapping[str, float]) -> tuple[Finding, ...]:
-    """Say where dead channels hid no reading, so that there was nothing to predict and compare."""
-    if dead is None or metrics["masked_of_all"] > 0 or math.isfinite(metrics.get("val/loss", math.nan)):
+    """Say where no reading was hidden, so that there was nothing to predict and compare; never of a regressor."""
+    if metrics.get("masked_of_all", 1.0) > 0 or math.isfinite(metrics.get("val/loss", math.nan)):
         return ()
     return (
         Finding(
             "XT-REPAIR-NOTHING",
             Severity.WARNING,
             "no sensor with a reading is hidden: there is nothing to compare predictions with",
-            where=f"--dead {dead}",
-            fix="--dead dead_channels.txt names sensors to hide that have readings",
+            where="the events" if dead is None else f"--dead {dead}",
+            fix="--dead dead_channels.txt names sensors with readings to hide; xectool check-data DATA counts them",
         ),
     )
 

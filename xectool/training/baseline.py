@@ -88,9 +88,13 @@ class Baseline:
 
 def first_events(config: RunConfig, source: EventSource) -> Iterator[EventBatch]:
     """Yield the first training events in small batches, as many as a mean reading needs."""
-    first = source.first(SENSOR_EVENTS)
-    plan = DataPlan(first.files, batch_size=SENSOR_BATCH, seed=config.training.seed, shuffle=False, num_shards=1)
-    with EventLoader(first, plan) as loader:
+    yield from events_in_order(config, source.first(SENSOR_EVENTS))
+
+
+def events_in_order(config: RunConfig, source: EventSource) -> Iterator[EventBatch]:
+    """Yield all events in small batches."""
+    plan = DataPlan(source.files, batch_size=SENSOR_BATCH, seed=config.training.seed, shuffle=False, num_shards=1)
+    with EventLoader(source, plan) as loader:
         yield from loader.epoch(0)
 
 

@@ -27,6 +27,7 @@ from xectool.training.distributed import Ranks
 from xectool.training.ema import WeightAverage
 from xectool.training.guards.nonfinite import NonFiniteGuard, Refusal
 from xectool.training.guards.spike import SpikeDetector
+from xectool.training.hidden_readings import require_hidden_readings
 from xectool.training.mask_patterns import resolve_mask_patterns
 from xectool.training.optim import build_optimizer
 from xectool.training.parts import RunParts
@@ -92,7 +93,7 @@ def build_parts(data: RunData, execution: Execution, ranks: Ranks) -> RunParts:
     """Put a run together; weights are drawn from ``training.seed``.
 
     Raises:
-        DataUnusable: There are fewer training events than one batch needs.
+        DataUnusable: There are fewer training events than one batch needs, or nothing to learn in them.
     """
     config, training = data.config, data.config.training
     seed_everything(training.seed)
@@ -105,6 +106,8 @@ def build_parts(data: RunData, execution: Execution, ranks: Ranks) -> RunParts:
     steps_per_epoch = -(-train_loader.plan.num_steps // training.grad_accum_steps)
     stepper = Stepper(model, task, optimizer, average, execution, training, ranks)
     stepper.refusal = Refusal.of(config.guards)
+    require_hidden_readings(config, task, data.train, "data.train_path")
+    require_hidden_readings(config, task, data.val, "data.val_path")
     baseline = Baseline.of(config, task, data.train)
     return RunParts(
         config=config,
