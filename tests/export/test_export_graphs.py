@@ -11,14 +11,15 @@ import pytest
 import torch
 from xectool.checkpoint import store
 from xectool.config.load import config_from_dict
-from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS
+from xectool.config.normalization import NormalizationConfig
+from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS, UNKNOWN_ABOVE
 from xectool.errors import UsageError
 from xectool.export.description import Description
 from xectool.export.edge_events import edge_events
 from xectool.export.exporter import RawEvents
 from xectool.export.graphs import RegressorGraph, make_graph
 from xectool.export.reference import expected, feed
-from xectool.models.normalize import Normalizer
+from xectool.models.normalize import SCHEMES, Normalizer
 from xectool.training.sensor_predictions import SensorPredictionRun, sensor_rows
 
 KINDS: list[tuple[str, dict[str, Any]]] = [
@@ -121,6 +122,14 @@ def test_edge_events_aim_at_the_sentinels_of_the_network(networks: Any) -> None:
     x, valid = normalizer.normalize(npho, time)
     touched = valid[..., 1] & ((x[..., 1] - normalizer.sentinel_time).abs() < 1e-5)
     assert bool(touched.any())
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_edge_events_hold_no_valid_reading_beyond_what_a_sensor_can_say(scheme: str) -> None:
+    normalizer = Normalizer(NormalizationConfig(npho_scheme=scheme))
+    for name, (npho, time) in edge_events(normalizer, torch.full((NUM_SENSORS,), 500.0)).items():
+        # at -1e30 photons, which are valid where the scheme is linear, networks overflow and runtimes differ
+        assert bool((npho[normalizer.valid(npho, time)[..., 0]].abs() <= UNKNOWN_ABOVE).all()), name
 
 
 def test_metadata_brings_the_normalisation_back_exactly(onnx_regressor: Any) -> None:

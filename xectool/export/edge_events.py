@@ -44,14 +44,16 @@ def _single_values(normalizer: Normalizer) -> Iterator[tuple[str, tuple[float, f
     """Yield npho and time that some sensors of an otherwise ordinary event read."""
     bright = max(normalizer.npho_threshold, 0.0) + 1e4
     sentinel_time_s = (normalizer.sentinel_time + normalizer.time_shift) * normalizer.time_scale
+    lowest = max(normalizer.scheme.lowest, -UNKNOWN_ABOVE)
     sentinel_npho = float(normalizer.inverse_npho(torch.tensor(normalizer.sentinel_npho)))
     yield "largest photon number", (UNKNOWN_ABOVE, _TYPICAL_TIME_S)
     yield "largest float32", (_LARGEST, _LARGEST)
     yield "a valid time equal to its sentinel", (bright, sentinel_time_s)
     yield "photons equal to their sentinel", (sentinel_npho, _TYPICAL_TIME_S)
     yield "photons at the threshold of the time", (normalizer.npho_threshold, _TYPICAL_TIME_S)
-    yield "photons at the end of the domain", (max(normalizer.scheme.lowest, -1e30), _TYPICAL_TIME_S)
-    yield "photons below the domain", (max(1.5 * normalizer.scheme.lowest - 1.0, -_LARGEST), _TYPICAL_TIME_S)
+    yield "photons at the end of the domain", (lowest, _TYPICAL_TIME_S)
+    if lowest > -UNKNOWN_ABOVE:  # a linear scheme has no end
+        yield "photons below the domain", (1.5 * lowest - 1.0, _TYPICAL_TIME_S)
     yield "negative photons", (-3.0, _TYPICAL_TIME_S)
     yield "NaN", (math.nan, math.nan)
     yield "infinity", (math.inf, math.inf)
