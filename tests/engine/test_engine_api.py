@@ -9,6 +9,8 @@ import sys
 
 import pytest
 from xectool import engine
+from xectool.engine.checking import CheckOptions
+from xectool.errors import XecError
 
 FUNCTIONS = ["predict", "simulate", "train"]
 
@@ -29,3 +31,17 @@ def test_importing_the_api_loads_nothing_heavy() -> None:
     code = "import sys; from xectool import engine; print(sorted({'torch', 'uproot', 'pydantic'} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", [300 * "y", f"{300 * 'y'}/a.root", "~nobody-of-that-name/a.root", ""])
+def test_a_name_that_no_file_can_have_is_a_mistake_of_the_caller(name: str) -> None:
+    for call in (
+        lambda: engine.check_data([name]),
+        lambda: engine.check_data(["@" + name]),
+        lambda: engine.check_data([__file__], CheckOptions(config=name)),
+        lambda: engine.inspect_ckpt(name),
+        lambda: engine.export(name),
+        lambda: engine.predict(name, [__file__]),
+    ):
+        with pytest.raises(XecError):
+            call()

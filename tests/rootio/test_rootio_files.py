@@ -89,11 +89,16 @@ def test_a_home_directory_is_expanded(directory, monkeypatch):
         ("{d}/empty", r"holds no \*\.root file \(it holds nothing\)"),
         ("@{d}/list.txt", "list file .* does not exist"),
         ("@{d}/blank.txt", "names no file"),
+        ("{d}/" + 300 * "y" + "/a.root", "there is no directory"),
+        ("@" + 300 * "y", "list file .* does not exist"),
+        ("~nobody-of-that-name/a.root", "there is no directory"),
+        ("{d}/link.root", "does not exist: it links to '/nowhere'"),
         ("", "no input file is given"),
     ],
 )
 def test_what_is_not_there_is_named_with_what_is_near(directory, spec, message):
     (directory / "empty").mkdir()
+    (directory / "link.root").symlink_to("/nowhere")
     (directory / "blank.txt").write_text("# nothing\n")
     with pytest.raises(DataFileError, match=message) as caught:
         expand_inputs(spec.format(d=directory))

@@ -371,6 +371,7 @@ ROOT.tree["float"](f"{d}/tree_flush.root", 101, 13, "F", 60)
 ROOT.tree["double"](f"{d}/tree_double.root", 505, 20, "D", 60)
 ROOT.ntuple["double", "std::array<double,4760>"](f"{d}/ntuple_double.root", 505, 7, 60)
 ROOT.ntuple["float", "std::vector<float>"](f"{d}/ntuple_vector.root", 404, 17, 60)
+ROOT.tree["float"](f"{d}/float16.tree", 101, 20, "f", 20)
 """
 
 
@@ -401,6 +402,14 @@ def test_files_of_real_root_are_read(root_files):
             np.testing.assert_array_equal(file.read_column("event"), event)
             np.testing.assert_array_equal(file.read_column("energyTruth"), event * 0.5)
             assert set(file.read_column("run")) == {7}
+
+
+@needs_root
+def test_a_type_that_uproot_stumbles_over_is_a_wrong_type_and_no_damage(root_files):
+    with EventFile(root_files / "float16.tree") as file:
+        with pytest.raises(DataFileError, match="holds TLeafF16, not plain numbers"):
+            file.column("npho")
+        np.testing.assert_array_equal(file.read_column("event"), np.arange(20))
 
 
 _ROOT_READS = r"""

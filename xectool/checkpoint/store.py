@@ -155,7 +155,7 @@ def _translated(payload: dict[str, Any], path: Path, needs_config: bool) -> Chec
 
 def is_safetensors(path: Path) -> bool:
     """Return whether a file begins like safetensors: the length of a header, then the header's brace."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         return False
     with path.open("rb") as stream:
         head = stream.read(9)

@@ -28,7 +28,7 @@ def tree_branches(tree: Any, file: EventFile) -> dict[str, BranchFacts]:
         units = Units(offsets[:-1], offsets[1:], seeks, sizes, np.full(count, -1, np.int64))
         value_bytes = np.dtype(dtype).itemsize * (width or 0) if dtype and _is_plain(branch) else 0
         found[name] = BranchFacts(
-            name, str(branch.typename), dtype, width, units,
+            name, file.type_name(name), dtype, width, units,
             int(branch.compressed_bytes), int(branch.uncompressed_bytes), value_bytes,
         )  # fmt: skip
     return found

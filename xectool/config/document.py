@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -158,12 +159,12 @@ def plain_scalar(text: str) -> Any:
 
 def _read_text(path: Path) -> str:
     where = str(path)
-    if path.is_dir():
+    if os.path.isdir(path):
         raise ConfigError("expected a YAML file, this is a directory", where=where, fix=_siblings(path), code="CFG-00")
     try:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        names = [item.name for item in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+        names = [item.name for item in path.parent.glob("*.y*ml")] if os.path.isdir(path.parent) else []
         hint = did_you_mean(path.name, names) or "xectool config init > " + where
         raise ConfigError("no such config file", where=where, fix=hint, code="CFG-00") from None
     except UnicodeDecodeError as error:
@@ -173,8 +174,8 @@ def _read_text(path: Path) -> str:
             fix="give a YAML file, such as: xectool config init > config.yaml",
             code="CFG-00",
         ) from None
-    except OSError as error:
-        problem = f"cannot read the file: {error.strerror or error}"
+    except (OSError, ValueError) as error:  # a name with a zero byte
+        problem = f"cannot read the file: {getattr(error, 'strerror', None) or error}"
         raise ConfigError(problem, where=where, fix=f"ls -l {where}", code="CFG-00") from None
 
 

@@ -16,7 +16,7 @@ _OF_TRAINING: Final = ("K10", "K11", "K12", "K14")
 
 def source_of(path: Path, weights: str) -> Path:
     """Return the file whose weights are exported: ``best`` is the best checkpoint of the run, where there is one."""
-    best = path.with_name(store.BEST_NAME)
+    best = path.parent / store.BEST_NAME
     return best if weights == "best" and path.name.startswith("checkpoint_") and best.is_file() else path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -109,7 +110,7 @@ def export(  # noqa: PLR0913 - the function is the command: one argument an opti
     """
     watching = observer or NullObserver()
     check_options(weights, 1, max_events)
-    source = source_of(Path(checkpoint).expanduser(), weights)
+    source = source_of(Path(os.path.expanduser(checkpoint)), weights)
     format_name, named = _target(source, to, output)
     reads = files_read([checkpoint, source], verify_on, weights)
     target = require_file_place(named, "--output", f"{source.stem}{SUFFIXES[format_name]}", reads)
@@ -167,8 +168,8 @@ def _target(source: Path, to: str | None, output: str | Path | None) -> tuple[st
         raise unknown_choice("format", to, FORMATS.names(), "--to")
     told = by_suffix.get(Path(output).suffix.lower()) if output is not None else None
     name = to or told or "onnx"
-    target = Path(output).expanduser() if output is not None else Path(source.stem + SUFFIXES[name])
-    if output is not None and told is None and to is None and not target.is_dir():
+    target = Path(os.path.expanduser(output)) if output is not None else Path(source.stem + SUFFIXES[name])
+    if output is not None and told is None and to is None and not os.path.isdir(target):
         raise _no_format(target, output, by_suffix)
     if told is not None and told != name:
         raise UsageError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,15 +34,16 @@ def target_of(path: Path, extract: str | None, output: Path | str | None) -> Pat
     if extract is None or output is None:
         named = output or "encoder.pt"
         raise UsageError("--extract and --output go together", where="command line", fix=_line(path, named))
-    target = Path(output).expanduser()
+    target = Path(os.path.expanduser(output))
     if extract != ENCODER:
         near = did_you_mean(extract, [ENCODER])
         problem = f"there is no part '{extract}' to extract" + (f"; {near}" if near else "")
         raise UsageError(problem, where="--extract", fix=_line(path, target))
     if target.suffix not in _SUFFIXES:
         problem = f"unknown suffix '{target.suffix}'"
-        raise UsageError(problem, where="--output", fix=_line(path, target.with_suffix(".safetensors")))
-    if target.exists():
+        named = target.parent / f"{target.stem or ENCODER}.safetensors"
+        raise UsageError(problem, where="--output", fix=_line(path, named))
+    if os.path.exists(target):
         another = target.with_name(f"another_{target.name}")
         raise UsageError(f"{target} exists already", where="--output", fix=_line(path, another))
     return require_file_place(target, "--output", target.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from pathlib import Path
 from typing import Final
@@ -17,7 +18,7 @@ _ONNX_STARTS: Final = (b"\x08", b"\x12", b":")
 
 def exported_format(path: Path) -> str | None:
     """Return the format of a file with a graph, found by its content; None of anything else."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         return None
     if zipfile.is_zipfile(path):
         try:

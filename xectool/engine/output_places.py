@@ -34,9 +34,9 @@ def files_read(
     Raises:
         DataFileError: A path names nothing.
     """
-    found = [Path(model).expanduser() for model in models]
-    beside = [path.with_name(f"{path.name}.data") for path in found]
-    best = [path.with_name(store.BEST_NAME) for path in found if weights == "best"]
+    found = [Path(os.path.expanduser(model)) for model in models]
+    beside = [path.parent / f"{path.name}.data" for path in found]
+    best = [path.parent / store.BEST_NAME for path in found if weights == "best"]
     listed = file_of_origin(dead)
     return [*found, *beside, *best, *input_paths(data), *([] if listed is None else [listed])]
 
@@ -55,7 +55,7 @@ def require_file_place(place: str | Path, option: str, name: str, inputs: Iterab
             should be.
         DiskError: Its folder cannot be written.
     """
-    target = Path(place).expanduser()
+    target = Path(os.path.expanduser(place))
     _require_short(target, option, name)
     if target.is_dir():
         raise UsageError(
@@ -81,7 +81,7 @@ def require_folder(place: str | Path, option: str, name: str = "plots") -> Path:
         UsageError: It is a file, or lies below one.
         DiskError: It cannot be written.
     """
-    folder = Path(place).expanduser()
+    folder = Path(os.path.expanduser(place))
     _require_short(folder / name, option, name)
     absolute = folder.absolute()
     standing = next(path for path in (absolute, *absolute.parents) if os.path.exists(path))
@@ -100,7 +100,13 @@ def require_folder(place: str | Path, option: str, name: str = "plots") -> Path:
 
 
 def _require_short(path: Path, option: str, instead: str) -> None:
-    """Refuse a name beyond what file systems take, with that of the unfinished file beside it."""
+    """Refuse a name that no file system takes, with that of the unfinished file beside it."""
+    if "\0" in str(path):
+        raise UsageError(
+            "no file can have a zero byte in its name",
+            where=option,
+            fix=_option(option, Path(instead.replace("\0", ""))),
+        )
     beside = (path.parent / f".{path.name}.{os.getpid()}.part").absolute()
     long = next((part for part in beside.parts if len(os.fsencode(part)) > _LONGEST_NAME), "")
     if long or len(os.fsencode(beside)) > _LONGEST_PATH:
@@ -113,7 +119,7 @@ def _require_short(path: Path, option: str, instead: str) -> None:
 def _own_inputs(target: Path, inputs: Iterable[Path]) -> Iterator[Path]:
     """Yield the inputs that the target is, under whatever name; it is written as ``.part`` first."""
     written = [path for path in (target, target.with_name(f"{target.name}.part")) if path.exists()]
-    return (read for read in inputs if any(read.exists() and path.samefile(read) for path in written))
+    return (read for read in inputs if any(os.path.exists(read) and path.samefile(read) for path in written))
 
 
 def _option(option: str, path: Path) -> str:

@@ -97,7 +97,7 @@ def expand_inputs(spec: str | os.PathLike[str] | Sequence[str]) -> list[str]:
 
 def _expand_one(part: str, lists: tuple[Path, ...] = ()) -> list[str]:
     if part.startswith("@"):
-        return _expand_list(Path(part[1:]).expanduser(), lists)
+        return _expand_list(Path(os.path.expanduser(part[1:])), lists)
     if is_remote(part):
         return [part]
     path, tree = split_tree(part, "")
@@ -123,7 +123,7 @@ def input_paths(spec: str | Iterable[str], lists: tuple[Path, ...] = ()) -> Iter
     """
     for part in [spec] if isinstance(spec, str) else spec:
         if part.startswith("@"):
-            list_path = Path(part[1:]).expanduser()
+            list_path = Path(os.path.expanduser(part[1:]))
             yield list_path
             yield from input_paths(_entries(list_path, lists), (*lists, list_path.resolve()))
         elif urlsplit(part).scheme == "file":
@@ -142,7 +142,7 @@ def _expand_list(list_path: Path, lists: tuple[Path, ...]) -> list[str]:
 
 def _entries(list_path: Path, lists: tuple[Path, ...]) -> list[str]:
     """Return what the lines of a list file name; relative paths are relative to it."""
-    if not list_path.is_file():
+    if not os.path.isfile(list_path):  # Path.is_file raises for a name that is too long
         raise missing_file(str(list_path), kind="list file")
     entries = read_list(list_path, lists)
     return [str(list_path.parent / entry) if _is_relative(entry) else entry for entry in entries]
@@ -166,14 +166,14 @@ def _directory_files(directory: Path) -> list[Path]:
 
 def missing_file(path: str, kind: str = "file") -> DataFileError:
     """Return the error for a path that is not there, with the nearest names beside it."""
-    parent = Path(path).parent
-    if not parent.is_dir():
-        return DataFileError(
-            f"{kind} '{path}' does not exist: there is no directory '{parent}'", where=path, fix=f"ls {parent.parent}"
-        )
+    parent, problem = Path(path).parent, f"{kind} '{path}' does not exist"
+    if os.path.islink(path):
+        return DataFileError(f"{problem}: it links to '{os.readlink(path)}'", where=path, fix=f"ls -l '{path}'")
+    if not os.path.isdir(parent):
+        return DataFileError(f"{problem}: there is no directory '{parent}'", where=path, fix=f"ls {parent.parent}")
     close = nearest(Path(path).name, sorted(entry.name for entry in parent.iterdir()))
     fix = f"did you mean {', '.join(repr(str(parent / name)) for name in close)}?" if close else f"ls {parent}"
-    return DataFileError(f"{kind} '{path}' does not exist", where=path, fix=fix)
+    return DataFileError(problem, where=path, fix=fix)
 
 
 def open_tree(path: str, tree_name: str = "tree") -> Any:
@@ -249,7 +249,7 @@ def _recorded_end(head: bytes) -> int:
 
 def _what_it_is(head: bytes) -> str:
     if head.lstrip().lower().startswith((b"<!doc", b"<htm", b"<?xml")):
-        return "it is a web page (a download that needs a login?)"
+        return "it is a web page (a download that needs a login?) or XML"
     if head.startswith(b"version https://git-lfs"):
         return "it is a Git LFS pointer; the data were never fetched (git lfs pull)"
     if head.startswith(b"\x89HDF"):

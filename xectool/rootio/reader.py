@@ -101,6 +101,14 @@ class EventFile:
             code="XT-DATA-BRANCH",
         )
 
+    def type_name(self, branch: str) -> str:
+        """Return the type of a branch in C++ terms; the class of its leaf where uproot stumbles over the type."""
+        item = self._tree[branch]
+        try:
+            return str(item.typename)
+        except NameError:  # a variable that uproot forgets to set, at arrays of Float16_t without a range
+            return str(item.member("fLeaves")[0].classname)
+
     def cluster_starts(self, branch: str) -> tuple[int, ...]:
         """Return the entries at which reading ``branch`` starts without waste, at least 64 entries apart."""
         column = self.column(branch)
@@ -222,10 +230,13 @@ class EventFile:
         return column.dtype, tuple(item.interpretation.to_dtype.shape)
 
     def _make_column(self, branch: str) -> tuple[Column | None, str]:
-        kind = str(self._tree[branch].typename)
+        kind = self.type_name(branch)
         if self.is_ntuple:
             return ntuple_column(self._tree, self._source, branch, self._fields), kind
-        return tree_column(self._tree[branch], self._source), kind
+        try:
+            return tree_column(self._tree[branch], self._source), kind
+        except NameError:  # as in `type_name`
+            return None, kind
 
     def _wrong_width(self, branch: str, found: int, expected: int, place: str) -> DataFileError:
         return DataFileError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +33,7 @@ def read(path: Path) -> Contents:
     Raises:
         CheckpointError: It is missing, or holds no model: the message names what it is instead.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):  # Path.is_file raises for a name that is too long
         raise _missing(path)
     content = open_content(path)
     head = bytes(content.data[:_HEAD])
@@ -69,7 +70,7 @@ def _is_text_pickle(data: memoryview) -> bool:
 
 
 def _missing(path: Path) -> CheckpointError:
-    if path.is_dir():
+    if os.path.isdir(path):
         inside = next((name for name in _NAMES if (path / name).is_file()), None)
         if inside is None and (path / ".metadata").is_file():
             what = "this is a directory of torch.distributed.checkpoint; its shards are no single file"
@@ -78,9 +79,9 @@ def _missing(path: Path) -> CheckpointError:
             )
         fix = f"xectool inspect-ckpt {path / inside}" if inside else "name a checkpoint file"
         return unreadable(path, "this is a directory, not a checkpoint", fix, "XT-CKPT-MISSING")
-    if path.exists():
+    if os.path.exists(path):
         return unreadable(path, "this is no regular file (a pipe, socket or device)", "name a file", "XT-CKPT-MISSING")
-    here = [item.name for item in path.parent.iterdir()] if path.parent.is_dir() else []
+    here = [item.name for item in path.parent.iterdir()] if os.path.isdir(path.parent) else []
     similar = nearest(path.name, here)
     fix = f"did you mean {path.parent / similar[0]}?" if similar else "check the path"
     return unreadable(path, "no such checkpoint", fix, "XT-CKPT-MISSING")
