@@ -95,7 +95,7 @@ class MaeModelConfig(EncoderConfig):
     mask_npho_flat: Bool = knob(False, "Choose hidden sensors evenly in ln(npho)")
     mask_patterns: MaskPatternsConfig = section(MaskPatternsConfig, "Hide patterns of dead channels instead")
     predict_channels: Channels = knob(("npho", "time"), "Channels that are reconstructed", code="CFG-14")
-    decoder_dim: Int = knob(128, "Width of the decoders", "1", gt=0, le=4096)
+    decoder_dim: Int = knob(128, "Width of the decoders", "1", ge=2, le=4096)
 
 
 class InpainterModelConfig(EncoderConfig):
