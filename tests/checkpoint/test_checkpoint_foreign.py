@@ -120,6 +120,20 @@ def test_pretraining_checkpoints_give_a_valid_configuration(kind: str, load: Loa
     assert config.model.predict_channels == ("npho", "time")
 
 
+@pytest.mark.parametrize(("kind", "key", "wrong"), [
+    ("mae", "decoder_dim", 32),
+    ("inpainter", "head_type", "cross_attention"),
+    ("inpainter", "use_masked_attention", True),
+])  # fmt: skip
+def test_weights_are_believed_where_the_stored_configuration_tells_of_another_network(
+    kind: str, key: str, wrong: object, load: Load
+) -> None:
+    payload = load(kind)
+    told = foreign.to_config(payload | {"config": payload["config"] | {key: wrong}})
+    assert told == foreign.to_config(payload)
+    assert told["model"][key] != wrong
+
+
 @pytest.mark.parametrize("pool", [(3, 3), [3, 3], 3])
 def test_pooling_is_read_in_all_its_older_spellings(pool: object, load: Load) -> None:
     payload = load("regressor")

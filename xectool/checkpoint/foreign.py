@@ -42,6 +42,7 @@ ENCODER_PREFIX: Mapping[Kind, str] = {
 EMA_COUNTER = "n_averaged"
 _CHANNEL_WEIGHTS = "channel_log_vars"
 _ENCODER_MARK = "fusion_transformer.layers.0.linear1.weight"
+_DECODER_MARK = "dec_inner.decoder.0.bias"
 _SPLIT_TOKENS = 7
 _BARE = {True: "these are the bare weights of an encoder", False: "these are weights"}
 _NORMALIZATION_KEYS = (
@@ -52,8 +53,8 @@ _MODEL_KEYS: Mapping[Kind, tuple[str, ...]] = {
     "regressor": ("drop_path_rate",),
     "mae": ("mask_ratio", "predict_channels", "decoder_dim"),
     "inpainter": (
-        "mask_ratio", "mask_npho_flat", "predict_channels", "freeze_encoder", "use_masked_attention", "head_type",
-        "sensor_positions_file", "cross_attn_k", "cross_attn_hidden", "cross_attn_latent_dim", "cross_attn_pos_dim",
+        "mask_ratio", "mask_npho_flat", "predict_channels", "freeze_encoder",
+        "cross_attn_k", "cross_attn_hidden", "cross_attn_latent_dim", "cross_attn_pos_dim",
     ),
 }  # fmt: skip
 
@@ -203,9 +204,13 @@ def _model_section(kind: Kind, stored: Mapping[str, Any], weights: StateDict) ->
     if kind == "regressor":
         section["hidden_dim"] = int(weights["heads.energy.0.weight"].shape[0])
     if kind == "inpainter":
-        # The weights carry positions and neighbours; the file they were read from is not needed again.
-        section.pop("sensor_positions_file", None)
+        # No sensor_positions_file: the weights carry positions and neighbours.
         section["use_local_context"] = not any(".global_decoder." in name for name in weights)
+        section["use_masked_attention"] = any(".masked_pred_head." in name for name in weights)
+        is_one_head = any(name.startswith("cross_attn_head.") for name in weights)
+        section["head_type"] = "cross_attention" if is_one_head else "per_face"
+    if kind == "mae" and _DECODER_MARK in weights:
+        section["decoder_dim"] = int(weights[_DECODER_MARK].shape[0])
     return section
 
 

@@ -138,7 +138,8 @@ def ready_model(checkpoint: Checkpoint, name: str | Path, weights: str, device: 
     network = build_model(config)
     chosen = checkpoint.weights(weights)
     require_finite(chosen, name)
-    load_weights(network, chosen)
+    fix = f"xectool inspect-ckpt {shlex.quote(str(name))}   # what it holds; then give a sound one"
+    load_weights(network, chosen, fix)
     network = network.to(execution.device)
     task = build_task(config, network).to(execution.device)
     load_task(task, checkpoint)
