@@ -12,32 +12,14 @@ import random
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import yaml
-from xectool import engine
 from xectool.config.load import config_from_dict
 from xectool.training.memory_estimate.child import ask
 from xectool.training.memory_estimate.request import StepRequest
 
 KINDS = ("regressor", "mae", "inpainter")
-WHOLE = (
-    ("regressor", 16, 256),
-    ("regressor", 64, 128),
-    ("regressor", 16, 1024),
-    ("mae", 16, 512),
-    ("inpainter", 16, 256),
-)
-_TRAIN = """
-import sys
-from xectool import engine
-from xectool.training.memory import peak_resident_bytes
-engine.train(sys.argv[1], run_name="measured", max_steps=4)
-print(peak_resident_bytes())
-"""
 
 
 def drawn(kind: str, chance: random.Random) -> dict[str, Any]:
@@ -88,30 +70,6 @@ def allocator_peaks(configs: Sequence[Mapping[str, Any]]) -> list[int]:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def resident_peaks(kind: str, batch: int, width: int) -> tuple[int, int]:
-    """Return predicted and measured resident memory of a whole ``xectool train`` of four steps on the CPU."""
-    with tempfile.TemporaryDirectory() as directory:
-        place = Path(directory)
-        for name, events in (("train", 4 * batch), ("val", 64)):
-            engine.simulate(str(place / f"{name}.root"), events=events, seed=len(name))
-        names = ("energy", "uvwFI") if kind == "regressor" else ()
-        config = {
-            "kind": kind,
-            "data": {"train_path": str(place / "train.root"), "val_path": str(place / "val.root"), "batch_size": batch},
-            "model": {"encoder_dim": width},
-            "training": {"epochs": 1, "warmup_epochs": 0, "device": "cpu"},
-            "checkpoint": {"save_dir": directory, "save_minutes": None, "save_artifacts": False},
-            "mlflow": {"enabled": False},
-        }
-        config |= {"tasks": {name: {"enabled": True, "scale": 1.0, "shift": 0.0} for name in names}} if names else {}
-        path = place / "config.yaml"
-        path.write_text(yaml.safe_dump(config))
-        predicted = engine.estimate_memory(path, events=4 * batch).estimate.host_bytes
-        command = [sys.executable, "-W", "ignore", "-c", _TRAIN, str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return predicted, int(done.stdout.strip().splitlines()[-1])
-
-
 def allocator_peak(config: Mapping[str, Any]) -> int:
     """Return the allocator's peak over two steps, by the profiler's memory events."""
     import torch
@@ -149,13 +107,10 @@ def main() -> None:
     parser.add_argument("--configs", type=int, default=12, help="configurations of each kind")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kinds", default=",".join(KINDS))
-    parser.add_argument("--resident", action="store_true", help="whole trainings against the estimate of the host")
     parser.add_argument("--allocator", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.allocator:
         print(json.dumps([allocator_peak(config) for config in json.loads(options.allocator)]))
-    elif options.resident:
-        _resident()
     else:
         _allocated(options.kinds.split(","), options.configs, options.seed)
 
@@ -175,14 +130,6 @@ def _allocated(kinds: Sequence[str], count: int, seed: int) -> None:
     for (kind, amp), offs in errors.items():
         worst, middle = 100 * max(map(abs, offs)), 100 * statistics.median(offs)
         print(f"{kind}, {amp}: {len(offs)} configurations, worst {worst:.2f} %, median {middle:+.2f} %")
-
-
-def _resident() -> None:
-    print("| kind | batch | width | predicted MB | measured MB | off |\n|---|---|---|---|---|---|")
-    for kind, batch, width in WHOLE:
-        predicted, real = resident_peaks(kind, batch, width)
-        off = 100 * (predicted / real - 1)
-        print(f"| {kind} | {batch} | {width} | {predicted / 1e6:.0f} | {real / 1e6:.0f} | {off:+.1f} % |", flush=True)
 
 
 def _row(kind: str, config: Mapping[str, Any], predicted: int, real: int) -> str:

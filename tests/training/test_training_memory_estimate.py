@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xectool.config.load import config_from_dict
 from xectool.errors import XecError
+from xectool.training.memory_estimate.__main__ import _loader_bytes
 from xectool.training.memory_estimate.child import ask
 from xectool.training.memory_estimate.device import Device, Tries, largest_batch
 from xectool.training.memory_estimate.plan import BASE, FAR, LARGER, line, plan
@@ -215,6 +216,11 @@ def test_predictions_of_an_event_are_whole_and_never_more_than_its_sensors(event
     found = SensorPredictions(events, ratio)
     assert 0 <= found.per_event <= 4760
     assert found.count == events * found.per_event
+
+
+def test_any_number_of_events_is_estimated_at_once() -> None:
+    config = config_from_dict(CASES["mae"], "test")
+    assert _loader_bytes(config, 10**12) == _loader_bytes(config, 10**6) > _loader_bytes(config, 100)
 
 
 def test_a_child_that_fails_is_an_error_of_one_sentence() -> None:

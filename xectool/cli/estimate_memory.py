@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -52,25 +53,29 @@ def estimate_memory(
     """Say what a training needs of device, host and disk, before anything is allocated."""
     from xectool import engine
 
-    named = {"data.chunksize": chunksize, "data.num_workers": num_workers}
+    named = {"data.batch_size": batch_size, "data.chunksize": chunksize, "data.num_workers": num_workers}
+    settings = [*(set_ or ()), *(f"{key}={value}" for key, value in named.items() if value is not None)]
     result = engine.estimate_memory(
         config,
-        overrides=[*(set_ or ()), *(f"{key}={value}" for key, value in named.items() if value is not None)],
+        overrides=settings,
         events=events,
-        batch_size=batch_size,
         gpu=gpu,
         max_batch=max_batch,
         mask_ratio=mask_ratio,
         calibrate=calibrate,
     )
+    train = shlex.join(["xectool", "train", config or "CONFIG", *(f"--set={setting}" for setting in settings)])
     Output("estimate-memory", json).result(
-        result.as_dict(), findings=result.findings, bad=not result.fits, human=lambda screen: _show(screen, result)
+        result.as_dict(),
+        findings=result.findings,
+        bad=not result.fits,
+        human=lambda screen: _show(screen, result, train),
     )
     if not result.fits:
         raise AlreadyShown(EXIT_BAD_RESULT)
 
 
-def _show(screen: Console, result: MemoryEstimate) -> None:
+def _show(screen: Console, result: MemoryEstimate, train: str) -> None:
     found, step = result.estimate, result.estimate.step
     at = step.split(step.peak_at())
     rows = [[name if name != "other" else "activations and temporaries", at[name] / 1e9] for name in PARTS]
@@ -94,10 +99,10 @@ def _show(screen: Console, result: MemoryEstimate) -> None:
     for column in (ladder.columns[0], ladder.columns[2]):
         column.overflow = "fold"
     screen.print(ladder)
-    screen.print(_box(result, beside))
+    screen.print(_box(result, beside, train))
 
 
-def _box(result: MemoryEstimate, beside: int) -> object:
+def _box(result: MemoryEstimate, beside: int, train: str) -> object:
     found, step = result.estimate, result.estimate.step
     errors = [finding for finding in result.findings if finding.severity.value == "error"]
     total = f"{found.device.total_bytes / 1e9:.4g} GB of {found.device.name}"
@@ -114,5 +119,5 @@ def _box(result: MemoryEstimate, beside: int) -> object:
     ]
     verdict = "it fits" if result.fits else "; ".join(error.problem for error in errors)
     fix = "" if result.fits else errors[0].fix
-    following = f"xectool train CONFIG {fix}" if fix.startswith("--set") else fix
+    following = f"{train} {fix}" if fix.startswith("--set") else fix
     return verdict_box(verdict, why, following, good=result.fits)

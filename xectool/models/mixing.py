@@ -91,6 +91,7 @@ class _MixChannels(torch.autograd.Function):
             pull = _response_gradient(g_scale[part] * gamma, here) / here.size
             g_active.addcmul_(active, pull.to(h.dtype))
             torch.ops.aten.gelu_backward.grad_input(g_active, h[part], grad_input=g_h[part])
+            del here, active, g_active, g_part, pull  # else the next part lies beside them
         g_bias = g_out.sum((0, 1), dtype=weight.dtype)
         g_gamma = (g_scale * response.relative).sum((0, 1))
         return g_h, g_gamma, torch.mv(weight.t(), g_bias), g_weight.addr_(g_bias, beta), g_bias

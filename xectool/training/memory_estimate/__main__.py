@@ -33,6 +33,7 @@ from xectool.training.memory_estimate.search import Search
 from xectool.training.memory_estimate.step import VALIDATION, record
 
 _SOURCE = "memory estimate"
+_MOST_PLANNED = 1_000_000
 _MAX_PROCESSES = 2  # each takes 0.2 GB beside what it shares
 
 
@@ -116,8 +117,10 @@ def _config(request: StepRequest) -> RunConfig:
 def _loader_bytes(config: RunConfig, events: int) -> int:
     """Return the bound on what the loader holds for so many events, in a file of unknown clusters."""
     data = config.data
+    # A plan of 1e12 events would itself be too large, and beyond some windows the bound does not grow.
+    counted = min(max(events, 1), max(_MOST_PLANNED, 2 * data.chunksize, 2 * data.batch_size))
     plan = DataPlan(
-        (SourceFile("events.root", data.tree_name, max(events, 1)),),
+        (SourceFile("events.root", data.tree_name, counted),),
         batch_size=data.batch_size,
         seed=config.training.seed,
         shuffle=data.shuffle,
