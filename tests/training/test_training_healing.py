@@ -32,6 +32,7 @@ from xectool.training.state import Progress
 from xectool.training.step import Stepper
 from xectool.training.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("shallow")
 Config = Callable[..., Path]
 POISONED = (2, 5, 11, 12, 17)  # entries of train_000.root
 

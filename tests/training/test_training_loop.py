@@ -25,6 +25,7 @@ from xectool.training.device import Execution, compile_faults
 from xectool.training.memory_faults import memory_faults
 from xectool.training.progress import NullObserver
 
+pytestmark = pytest.mark.usefixtures("shallow")
 Config = Callable[..., Path]
 
 
