@@ -375,6 +375,45 @@ def test_a_part_that_no_step_trains_is_named_and_one_that_rests_now_and_then_is_
     assert found == ([] if gradient == "now and then" else ["XT-ZERO-GRADIENT"])
 
 
+@pytest.mark.parametrize(("scale", "log_transform", "named"), [
+    (1e-12, False, True), (1e6, False, True), (0.02, False, False), (None, False, False), (1e-12, True, False),
+])  # fmt: skip
+def test_a_target_far_from_the_scale_of_its_loss_is_named_before_what_follows_from_it(
+    record: Record, course: Any, scale: float | None, log_transform: bool, named: bool
+) -> None:
+    task = {"enabled": True, "scale": scale, "log_transform": log_transform}
+    run = course(steps=60, config={"tasks": {"energy": task}})
+    run.event(1, "baseline", terms={}, target_std={"energy": 0.013})
+    run.scale(40, np.array([500.0]), np.array([500.0]))
+    causes = record(run).causes
+    assert [cause.code for cause in causes] == ["XT-TARGET-SCALE"] * named + ["XT-SPIKE-EVENT"]
+    assert causes[-1].follows == ("XT-TARGET-SCALE" if named else "")
+    assert not named or causes[0].fix.endswith("--set tasks.energy.scale=auto --set tasks.energy.shift=auto")
+
+
+@pytest.mark.parametrize(("kind", "named"), [("nonfinite", "XT-SPIKE-LR"), ("spike", "XT-SPIKE-EVENT")])
+def test_events_that_are_no_numbers_do_not_explain_the_jump_they_lie_in(
+    course: Any, write_run: Callable[[Any], Path], kind: str, named: str
+) -> None:
+    run = course(steps=60, lr=5.0, start=1.0)
+    run.scale(2, np.geomspace(100.0, 1.0, 40), np.geomspace(100.0, 1.0, 40))
+    poison(run, 11, suspects=EVENTS[:1])
+    path = write_run(run)
+    keep(path, {"kind": kind, "step": 11 if kind == "nonfinite" else 10, "attempt": 1, "suspects": EVENTS[:1]})
+    assert [code for code in roots(diagnose(gather(path))) if "SPIKE" in code] == [named]
+
+
+@pytest.mark.parametrize("won_back", [True, False])
+def test_a_rate_that_was_too_high_for_a_while_is_named_where_the_loss_does_not_come_back(
+    record: Record, course: Any, won_back: bool
+) -> None:
+    run = course(steps=90, start=0.6, floor=0.6, noise=0.05)
+    for number, row in enumerate(run.rows[45:], start=1):
+        row["lr"] = 0.07 * 0.93**number
+    run.scale(46, np.concatenate([np.full(8, 2.5), np.full(37, 1.0 if won_back else 1.4)]), np.ones(45))
+    assert [cause.code for cause in record(run).causes] == ([] if won_back else ["XT-CONFIG-LR"])
+
+
 @pytest.mark.parametrize("num_repeated", [0, 35])
 def test_events_that_stand_in_the_files_twice_are_duplicates(record: Record, course: Any, num_repeated: int) -> None:
     run = course(steps=40)

@@ -1,4 +1,4 @@
-"""The first suspect of all: inputs whose scale the network was not made for."""
+"""The first suspects of all: inputs and targets whose scale the network was not made for."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.data_rules import check_training_files
 from xectool.diagnosis.evidence import Evidence
 from xectool.diagnosis.incidents import number
+from xectool.findings import Severity
 
 _NPHO: Final[Mapping[str, Any]] = {
     "normalization.npho_scheme": "log1p",
     "normalization.npho_scale": 1000,
     "normalization.npho_scale2": 4.08,
 }
+TARGET_RANGE: Final = 1e3
+"""Largest spread of a target inside the network, and one over the smallest: it should be 1. Energy in GeV has 0.013,
+positions in cm have 24; seconds have 2e-9, which no loss tells from 0, and photons 1e5, which no weight reaches."""
 _TIME: Final[Mapping[str, Any]] = {"normalization.time_scale": 1.14e-7, "normalization.time_shift": -0.46}
 
 
@@ -57,6 +61,51 @@ class InputScale(DiagnosisRule):
                 symptom="input scale",
             )
             return
+
+
+class TargetScale(DiagnosisRule):
+    """Targets spread about 1 inside the network."""
+
+    code = "XT-TARGET-SCALE"
+    title = "targets are not on the scale of the loss"
+
+    def unseen(self, evidence: Evidence) -> str:
+        """Return that the truth was not measured where it was not."""
+        return "" if evidence.of("baseline") else "the spread of the truth was not recorded"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Compare the spread of each truth with the scale it was given."""
+        baseline = evidence.last("baseline")
+        found = {
+            task: number(std) / scale
+            for task, std in ((baseline.data.get("target_std") if baseline else None) or {}).items()
+            if (scale := _scale(evidence, task)) > 0
+        }
+        off = {task: spread for task, spread in found.items() if not 1 / TARGET_RANGE <= spread <= TARGET_RANGE}
+        if not off:
+            return
+        settings = [f"tasks.{task}.{key}=auto" for task in off for key in ("scale", "shift")]
+        yield Cause(
+            code=self.code,
+            confidence=0.93,
+            problem="; ".join(
+                f"{task}: the truth spreads {spread:.3g} inside the network, not about 1"
+                for task, spread in off.items()
+            ),
+            evidence=tuple(f"tasks.{task}.scale {evidence.setting(f'tasks.{task}.scale')}" for task in off),
+            fix=fixes.train_again(evidence, *settings, name="scaled"),
+            severity=Severity.WARNING,
+            step=1,
+            symptom="target scale",
+        )
+
+
+def _scale(evidence: Evidence, task: str) -> float:
+    """Return the scale of a task, 1 without one; NaN for what is learned as a logarithm."""
+    known = {key: evidence.setting(f"tasks.{task}.{key}") for key in ("enabled", "scale", "log_transform")}
+    if not known["enabled"] or known["log_transform"]:
+        return math.nan
+    return 1.0 if known["scale"] is None else number(known["scale"])
 
 
 def channel_problems(name: str, values: Mapping[str, Any]) -> list[str]:

@@ -29,7 +29,7 @@ from xectool.diagnosis.environment_rules import (
     ZeroGradient,
 )
 from xectool.diagnosis.evidence import Evidence
-from xectool.diagnosis.input_rules import InputScale
+from xectool.diagnosis.input_rules import InputScale, TargetScale
 from xectool.diagnosis.learning_rules import (
     ClippingMostSteps,
     Collapsed,
@@ -48,8 +48,9 @@ from xectool.findings import Severity
 
 RULES: Final[tuple[DiagnosisRule, ...]] = (
     NanFromData(), Quarantine(), InvalidReadings(), ImplausibleEvents(), ValidationNotFinite(), SpikeFromEvent(),
-    DuplicateEvents(), EventsMissing(), DuplicateSteps(), InputScale(), NanFromLossDomain(), NanFromOverflow(),
-    NanFromGradient(), NanFromResume(), SpikeFromResume(), SilentRestart(), NanFromWeights(), SpikeFromRestart(),
+    DuplicateEvents(), EventsMissing(), DuplicateSteps(), InputScale(), TargetScale(), NanFromLossDomain(),
+    NanFromOverflow(), NanFromGradient(), NanFromResume(), SpikeFromResume(), SilentRestart(), NanFromWeights(),
+    SpikeFromRestart(),
     NanFromLearningRate(), SpikeFromLearningRate(), RateBeyondReason(), Collapsed(), UntrainedHead(), NoLearning(),
     OutOfMemory(), MetricKeepsGraph(), MemoryGrowth(), MemoryNearLimit(), CompileKilled(), WorkerDead(), DiskFull(),
     Hang(), Killed(), RankDied(), RecordDamaged(), RanksDiffer(), UnevenRanks(), LoaderSlow(), CheckpointSlow(),
@@ -74,6 +75,7 @@ _COSTS_TIME: Final = frozenset({"XT-LOADER-SLOW", "XT-CKPT-SLOW", "XT-RECOMPILE"
 
 LEADS_TO: Final[dict[str, frozenset[str]]] = {
     "XT-INPUT-SCALE": _NAN | _SPIKES | _FLAT | {"XT-UNTRAINED-HEAD", "XT-DIVERGED", "XT-DATA-UNUSABLE"} | _STOPS,
+    "XT-TARGET-SCALE": _SPIKES | _FLAT | _STOPS | {"XT-NAN-LR", "XT-NAN-GRAD", "XT-NAN-LOSS", "XT-AMP-OVERFLOW"},
     "XT-NAN-RESUME": _SPIKES | _STOPS | (_NAN - {"XT-NAN-RESUME"}) | {"XT-RESTART"} | _FLAT,
     "XT-NAN-LR": _SPIKES | _STOPS | {"XT-NAN-GRAD", "XT-NAN-WEIGHTS", "XT-AMP-OVERFLOW"} | _FLAT,
     "XT-SPIKE-LR": _STOPS | frozenset({"XT-NAN-GRAD", "XT-NAN-WEIGHTS", "XT-AMP-OVERFLOW", "XT-SPIKE-EVENT"}) | _FLAT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -15,7 +16,7 @@ from xectool.diagnosis.growth import HIGH_LR
 from xectool.diagnosis.incidents import number
 from xectool.diagnosis.learning_rules import other_lr
 from xectool.diagnosis.plateau import still_falling, term_levels
-from xectool.diagnosis.statistics import finite
+from xectool.diagnosis.statistics import finite, median, spread
 from xectool.runlog.records import EventRecord
 
 START_STEPS: Final = 5
@@ -48,13 +49,15 @@ class RateBeyondReason(DiagnosisRule):
         late = high[high.size // 2 :]
         level, first = (float(np.mean(steps["loss"][some])) for some in (late, rows[:START_STEPS]))
         idle = _share_of_trivial(evidence, late, level / first if first > 0 else 1.0) >= LEARNED_SHARE
-        if not (idle or _lost(evidence, calm, level)):
+        lost = _lost(evidence, calm, rows[rows >= high[0]])
+        if not (idle or lost):
             return
         restart = _restart(evidence, calm, int(high[0]))
         before = f"of the last {calm.size} before it" if restart else f"of the first {START_STEPS} steps"
         told = float(np.mean(steps["loss"][calm])) if restart else first
         lines = (
             f"mean loss {before} {told:.4g}, of the later ones at that rate {level:.4g}",
+            *([lost] if lost else []),
             *(term.text() for term in term_levels(evidence)),
         )
         largest = float(np.nanmax(steps["lr"][high]))
@@ -93,13 +96,20 @@ def _restart(evidence: Evidence, calm: _Rows, row: int) -> EventRecord | None:
     return found[-1] if found and calm.size >= START_STEPS else None
 
 
-def _lost(evidence: Evidence, calm: _Rows, level: float) -> bool:
-    """Return whether a loss lies clearly above that of the calm steps before the rate rose."""
+def _lost(evidence: Evidence, calm: _Rows, since: _Rows) -> str:
+    """Return how the loss since the rate rose stays clearly above that of the calm steps before it, or nothing.
+
+    The rate may have come down again by then: what is not won back is lost.
+    """
     if calm.size < START_STEPS:
-        return False
-    before = evidence.steps["loss"][calm]
-    mean = float(np.mean(before))
-    return level - mean > max(LOST_SHARE * abs(mean), LOST_SIGMA * float(np.std(before)))
+        return ""
+    losses = evidence.steps["loss"]
+    before, after = losses[calm], losses[since[since.size // 2 :]]
+    # 1.25 is the error of a median over that of a mean; single batches may hold an event far from all others
+    error = 1.25 * math.hypot(spread(before) / math.sqrt(before.size), spread(after) / math.sqrt(after.size))
+    usual, now = median(before), median(after)
+    lost = now - usual > max(LOST_SHARE * abs(usual), LOST_SIGMA * error)
+    return f"median loss of the {calm.size} steps before the rate rose {usual:.4g}, later {now:.4g}" if lost else ""
 
 
 def _share_of_trivial(evidence: Evidence, rows: _Rows, default: float) -> float:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,7 @@ _RISEN_ROWS: Final = 3
 class SpikeCase(StepCase):
     """A group of neighbouring steps whose loss is far above the steps before."""
 
+    other_kind: ClassVar[str] = "nonfinite"
     level: float
     at_start: bool
     epochs_with_one: int

@@ -30,8 +30,10 @@ class StepCase:
     Attributes:
         evidence: The run.
         rows: Its steps.
+        other_kind: Kind of incident that may lie among its steps and be about something else.
     """
 
+    other_kind: ClassVar[str] = ""
     evidence: Evidence
     rows: NDArray[np.intp]
 
@@ -67,7 +69,8 @@ class StepCase:
     @cached_property
     def incident(self) -> Incident | None:
         """The first incident folder of one of its steps; of the ranks' folders one that names events at fault."""
-        found = [item for item in self.evidence.incidents if item.step in self.step_numbers]
+        kept = (item for item in self.evidence.incidents if item.kind != self.other_kind)
+        found = [item for item in kept if item.step in self.step_numbers]
         same = [item for item in found if item.step == found[0].step]
         return next((item for item in same if item.suspects), next(iter(same), None))
 
