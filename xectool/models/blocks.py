@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from xectool.models import event_parts
 from xectool.models.channel_norm import ChannelNorm
 from xectool.models.depthwise import DepthwiseConv
 from xectool.models.mixing import mix_channels
@@ -23,6 +24,7 @@ from xectool.models.products import PositionLinear, wants_plain_operations
 
 NORM_EPS = 1e-6
 HEX_EDGE_TYPES = 7
+CACHED_BYTES = 2**18
 
 
 class ResponseNorm(nn.Module):
@@ -119,7 +121,11 @@ class _NeighbourSum(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, senders: Tensor, receivers: Tensor) -> Tensor:
-        return _weighted_gather(x, weight, senders)
+        padded, total = F.pad(x, (0, 0, 0, 1)), torch.zeros_like(x)
+        for part in event_parts.of(x, CACHED_BYTES):
+            for k in range(HEX_EDGE_TYPES):
+                total[part].addcmul_(padded[part].index_select(1, senders[k]), weight[k])
+        return total
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -129,9 +135,13 @@ class _NeighbourSum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, receivers = ctx.saved_tensors
-        padded = F.pad(gradients[0], (0, 0, 0, 1))
-        of_weight = [(padded.index_select(1, receivers[k]) * x).sum((0, 1)) for k in range(HEX_EDGE_TYPES)]
-        return _weighted_gather(gradients[0], weight, receivers), torch.stack(of_weight), None, None
+        padded, g_x, g_weight = F.pad(gradients[0], (0, 0, 0, 1)), torch.zeros_like(x), torch.zeros_like(weight)
+        for part in event_parts.of(x, CACHED_BYTES):
+            for k in range(HEX_EDGE_TYPES):
+                received = padded[part].index_select(1, receivers[k])
+                g_x[part].addcmul_(received, weight[k])
+                g_weight[k] += received.mul_(x[part]).sum((0, 1))
+        return g_x, g_weight, None, None
 
 
 def _weighted_gather(x: Tensor, weight: Tensor, table: Tensor) -> Tensor:

@@ -1,10 +1,11 @@
-"""Depthwise convolution whose weight gradient is a depthwise convolution, too.
+"""Depthwise convolution whose gradients are depthwise convolutions, too.
 
 Axes: B events, H, W image, C channels.
 
 The gradient of the weight at an offset is the sum over positions of image times output gradient: a correlation of each
 channel's image with its own output gradient as the kernel. oneDNN computes it as such 3 to 5 times faster than as a
-weight gradient (32 channels of 92 x 43, 16 events, one core: 5 against 26 ms), and with smaller rounding errors.
+weight gradient (32 channels of 92 x 43, 16 events, one core: 5 against 26 ms), and with smaller rounding errors. The
+gradient of the image, a convolution with the mirrored kernel, is twice as fast when it is asked for as one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from xectool.models import event_parts
 from xectool.models.products import wants_plain_operations
 
-CACHED_BYTES = 2**19
+CACHED_BYTES = 2**20
 
 
 class DepthwiseConv(nn.Conv2d):
@@ -56,9 +57,7 @@ class _Depthwise(torch.autograd.Function):
         g_out, padding = gradients[0], [weight.shape[-1] // 2] * 2
         g_x = None
         if ctx.needs_input_grad[0]:
-            g_x = torch.ops.aten.convolution_backward(
-                g_out, x, weight, None, [1, 1], padding, [1, 1], False, [0, 0], len(weight), [True, False, False]
-            )[0]
+            g_x = F.conv2d(g_out, weight.flip(2, 3), padding=padding, groups=len(weight))
         g_weight = torch.zeros_like(weight)
         for part in event_parts.of(x, CACHED_BYTES):
             g_weight += _weight_gradient(g_out[part], x[part], padding)
