@@ -89,7 +89,11 @@ class CheckpointSlow(DiagnosisRule):
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Compare the time with what a slow network file system takes for so many bytes, and with the run."""
         saves = [
-            (number(event.data.get("seconds")), number(event.data.get("bytes", event.data.get("size_bytes"))))
+            # A machine with too few cores for what runs on it lengthens all a run does; that is not the file system.
+            (
+                number(event.data.get("seconds")) - number(event.data.get("core_wait_s", 0.0)),
+                number(event.data.get("bytes", event.data.get("size_bytes"))),
+            )
             for event in evidence.of("checkpoint")
         ]
         known = [(seconds, size) for seconds, size in saves if seconds == seconds and size == size]

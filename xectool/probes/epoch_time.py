@@ -6,7 +6,6 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -15,6 +14,7 @@ from xectool.data.batch import EventBatch
 from xectool.probes.loader_stages import StageReport
 from xectool.probes.loading import LoadingSubject, Setting, spread
 from xectool.training.build import build_parts, open_data
+from xectool.training.core_wait import core_wait_s
 from xectool.training.device import Execution
 from xectool.training.distributed import Ranks
 from xectool.training.evaluate import evaluate, run_model
@@ -24,7 +24,6 @@ _MAX_STEPS = 10
 _MAX_VALIDATED = 3
 _MAX_MICRO_BATCHES = 4
 _LEAST_WINDOW = 1024
-_SCHEDULER = Path("/proc/thread-self/schedstat")
 
 
 @dataclass(frozen=True)
@@ -99,10 +98,10 @@ def _measured(parts: RunParts, seconds: float) -> StepTime:
     batches = _full_batches(parts, min(accumulated, _MAX_MICRO_BATCHES))
     first = _step(parts, batches)
     spent: list[float] = []
-    waited_s = _waited_for_core_s()
+    waited_s = core_wait_s()
     while len(spent) < _MAX_STEPS and (not spent or sum(spent) + spent[-1] < seconds):
         spent.append(_step(parts, batches))
-    core_share = 1.0 - min(1.0, (_waited_for_core_s() - waited_s) / sum(spent))
+    core_share = 1.0 - min(1.0, (core_wait_s() - waited_s) / sum(spent))
     batch_s = statistics.median(spent) / len(batches)
     if accumulated > len(batches):  # the optimizer's part of a step is shared by more batches than were measured
         alone = _step(parts, batches[:1])
@@ -112,11 +111,6 @@ def _measured(parts: RunParts, seconds: float) -> StepTime:
     on_host = parts.execution.device.type == "cpu"
     events = parts.val_loader.plan.num_events
     return StepTime(batch_s, spread(spent), len(spent), first, validated, events, on_host, core_share)
-
-
-def _waited_for_core_s() -> float:
-    """Return how long this thread could have run and had no core; 0 where the system does not say."""
-    return 1e-9 * int(_SCHEDULER.read_text().split()[1]) if _SCHEDULER.is_file() else 0.0
 
 
 def _full_batches(parts: RunParts, count: int) -> list[EventBatch]:

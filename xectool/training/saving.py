@@ -16,6 +16,7 @@ from xectool.errors import CheckpointError, DiskError, RunDiverged
 from xectool.models.fingerprint import outputs_of
 from xectool.runlog.writer import RunWriter
 from xectool.training import incidents, quarantine, ring
+from xectool.training.core_wait import core_wait_s
 from xectool.training.guards import nonfinite_weights
 from xectool.training.parts import RunParts
 from xectool.training.ring import GoodStates
@@ -73,7 +74,7 @@ class Saver:
             DiskError: The disk refuses; the previous checkpoint is intact.
         """
         self._look_at_disk(progress)
-        began = time.perf_counter()
+        began, waited_s = time.perf_counter(), core_wait_s()
         facts = self._facts()
         try:
             store.save(self.last, capture(self.parts, progress, facts))
@@ -89,6 +90,7 @@ class Saver:
             size_bytes=self.last.stat().st_size,
             bytes=self.last.stat().st_size,
             seconds=time.perf_counter() - began,
+            core_wait_s=core_wait_s() - waited_s,
         )
 
     def is_due(self, progress: Progress) -> bool:
