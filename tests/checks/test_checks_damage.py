@@ -140,6 +140,9 @@ DAMAGES: dict[str, tuple[Damage, str, str]] = {
     "nan_cell": (cell("npho", 7, 11, np.nan), "DAT-07", "entry 7 run 5000 event 7 sensor 11 face inner"),
     "inf_cell": (cell("npho", 8, 4200, np.inf), "DAT-07", "entry 8 run 5000 event 8 sensor 4200 face outer"),
     "neginf_cell": (cell("npho", 9, 4310, -np.inf), "DAT-07", "entry 9 run 5000 event 9 sensor 4310 face us"),
+    "blank_sector": (
+        cell("relative_time", 5, slice(700, 1100), 0.0), "DAT-02", "entry 5 run 5000 event 5 sensor 700"
+    ),
     "nan_time": (cell("relative_time", 3, 4600, np.nan), "DAT-07", "sensor 4600 face top"),
     "huge_npho": (cell("npho", 5, 6, 3e8), "DAT-02", "entry 5 run 5000 event 5 sensor 6 face inner"),
     "tiny_npho": (cell("npho", 5, 6, 1e-30), "DAT-02", "entry 5 run 5000 event 5 sensor 6 face inner"),
@@ -221,7 +224,18 @@ def test_without_recorded_hashes_a_plausible_flip_of_a_plain_basket_stays_unseen
     path = write(tmp_path / "a.root", {name: values[:20] for name, values in good_rows.items()}, compression="none")
     offset, size = unit_of(probe(str(path)), "npho")
     flip(path, offset + size // 2 + 3, 0x01)
-    assert not check(path, deep=True).is_bad
+    found = check(path, deep=True)
+    assert not found.is_bad
+    assert any("no recorded hashes" in reason for reason in found.why)
+    assert check(path, write_digest=True, deep=True).next == ""
+
+
+def test_zeros_in_every_event_are_no_damage(
+    tmp_path: Path, good_rows: Rows, write: Callable[..., Path], check: Callable[..., DataChecked]
+) -> None:
+    rows = {name: values[:20].copy() for name, values in good_rows.items()}
+    rows["npho"][:, 300:900] = 0.0
+    assert "DAT-02" not in {found.code for found in check(write(tmp_path / "a.root", rows)).findings}
 
 
 @pytest.mark.parametrize(

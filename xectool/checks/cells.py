@@ -16,6 +16,8 @@ from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS, UNKNOWN_ABOVE
 Array = npt.NDArray[Any]
 
 KEPT_CELLS: Final = 10
+BLANK_RUN: Final = 128
+"""Successive zeros of one event that look like a sector (512 bytes) of a disk that was never written."""
 # What no sensor can deliver, so a damaged byte or another unit: a 60 MeV photon makes about 1e6 photo-electrons in all
 # sensors together, and an event lasts microseconds. Below the smallest number only the exponent of a float was hit.
 LARGEST_NPHO: Final = 2e6
@@ -49,6 +51,7 @@ class CellCounts:
         neginf: Readings that are -infinity.
         unknown: Readings that carry the marker 1e10.
         impossible: Finite readings no sensor delivers, markers left out.
+        blank: Events with a run of zeros, though not of zeros alone.
         first: The first few of each kind, by kind.
     """
 
@@ -59,12 +62,24 @@ class CellCounts:
     neginf: int = 0
     unknown: int = 0
     impossible: int = 0
+    blank: int = 0
     first: dict[str, list[Cell]] = field(default_factory=dict)
 
     @property
     def nonfinite(self) -> int:
         """NaN and infinities together."""
         return self.nan + self.posinf + self.neginf
+
+    def add_zeros(self, zero: npt.NDArray[np.bool_], place: Place) -> None:
+        """Count the events with a long run of zeros, of which readings are zero, shape (B, S)."""
+        zeros = np.count_nonzero(zero, axis=1)
+        for row in np.flatnonzero((zeros >= BLANK_RUN) & (zeros < NUM_SENSORS)):
+            edges = np.flatnonzero(np.diff(zero[row], prepend=False, append=False)).reshape(-1, 2)
+            start, stop = (int(edge) for edge in edges[int((edges[:, 1] - edges[:, 0]).argmax())])
+            if stop - start >= BLANK_RUN:
+                self.blank += 1
+                kept = self.first.setdefault("blank", [])
+                kept += [place.cell(int(row), start, stop - start)] if len(kept) < KEPT_CELLS else []
 
     def add(self, values: Array, usual: npt.NDArray[np.bool_], place: Place) -> None:
         """Count the readings of a block.
@@ -193,8 +208,10 @@ class CellScan:
         """Add a block of raw readings, both of shape (B, S)."""
         measured = np.abs(npho) <= np.float32(UNKNOWN_ABOVE)
         size = np.abs(npho)
-        sound = (size <= np.float32(LARGEST_NPHO)) & ((size >= np.float32(SMALLEST_ABS["npho"])) | (npho == 0))
+        zero = npho == 0
+        sound = (size <= np.float32(LARGEST_NPHO)) & ((size >= np.float32(SMALLEST_ABS["npho"])) | zero)
         counts[0].add(npho, sound, place)
+        counts[0].add_zeros(zero, place)
         in_domain = measured & (npho >= self._lowest)
         below = int(np.count_nonzero(measured)) - int(np.count_nonzero(in_domain))
         self.below_domain += below
@@ -207,8 +224,10 @@ class CellScan:
         self._locate(0, self._file_npho.add(npho, in_domain & sound), npho, place)
         self.least_valid = min(self.least_valid, int(np.count_nonzero(in_domain, axis=1).min(initial=NUM_SENSORS)))
         size = np.abs(time)
-        sound_time = (size <= np.float32(LARGEST_TIME_S)) & ((size >= np.float32(SMALLEST_ABS["time"])) | (time == 0))
+        zero = time == 0
+        sound_time = (size <= np.float32(LARGEST_TIME_S)) & ((size >= np.float32(SMALLEST_ABS["time"])) | zero)
         counts[1].add(time, sound_time, place)
+        counts[1].add_zeros(zero, place)
         timed = in_domain & (npho >= self._threshold) & (size <= np.float32(UNKNOWN_ABOVE))
         self.timed_sensors += int(np.count_nonzero(in_domain & (npho >= self._threshold)))
         self.timed_readings += int(np.count_nonzero(timed))

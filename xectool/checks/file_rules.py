@@ -9,12 +9,16 @@ from xectool.checks.cells import CellCounts
 from xectool.checks.data_facts import DataFacts, sensor_place
 from xectool.checks.facts import FileFacts, Trouble
 from xectool.config.count_rules import Counts, EpochFillsABatch, EpochHasBatches
+from xectool.detector.constants import NUM_SENSORS
 from xectool.findings import Finding, Severity
 from xectool.rootio.files import is_remote
 from xectool.rules import Rule
 
 # More impossible readings than this are no flipped bit: a part is damaged, or the whole branch is in another unit.
 DAMAGE_SHARE: Final = 1e-3
+# Stretches of zeros in more events than this are no damage: sensors without light read zero in such files.
+BLANK_SHARE: Final = 0.01
+FEW_EVENTS: Final = 3
 
 
 class TroubleRule(Rule[DataFacts]):
@@ -102,6 +106,8 @@ class FilesAreWhole(TroubleRule):
         for npho, time in facts.sample.counts.values():
             yield from self._impossible(npho, data.npho_branch)
             yield from self._impossible(time, data.time_branch)
+            yield from self._blank(npho, data.npho_branch)
+            yield from self._blank(time, data.time_branch)
         far = [file for file in facts.sample.files if file.opened and is_remote(file.path)]
         if far:
             yield self._not_done(far, facts.is_complete)
@@ -134,6 +140,20 @@ class FilesAreWhole(TroubleRule):
             (*shown, "xectool explain XT-DATA-DAMAGED"),
             "copy the file again and compare its checksum; leave these events out otherwise",
         )
+
+    def _blank(self, counts: CellCounts, branch: str) -> Iterator[Finding]:
+        """Yield a warning where a few events hold a stretch of zeros; in many, that is how the file is written."""
+        if not 0 < counts.blank <= max(FEW_EVENTS, BLANK_SHARE * counts.total / NUM_SENSORS):
+            return
+        first = counts.first["blank"]
+        shown = tuple(f"{sensor_place(cell, branch)}: {cell.value:g} zeros" for cell in first)
+        many = "one event" if counts.blank == 1 else f"{counts.blank} events"
+        problem = (
+            f"a stretch of zeros in {many} of branch '{branch}' of '{first[0].path}' ({first[0].value:g} sensors on "
+            "end): a part of the file that was never written is the usual reason"
+        )
+        fix = "copy the file again and compare its checksum; leave these events out otherwise"
+        yield Finding(self.code, Severity.WARNING, problem, sensor_place(first[0], branch), shown, fix)
 
 
 class EnoughEvents(Rule[DataFacts]):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from xectool.checks.data_facts import DataFacts, settings_line
+from xectool.checks.digest import sidecar
 from xectool.checks.facts import FileFacts, arguments
 from xectool.checks.sharing import Sharing
 from xectool.checks.similarity import Likeness
@@ -17,6 +18,7 @@ from xectool.checks.spread import NormalizedRow, RawRow, fits
 from xectool.checks.target_rules import enabled_tasks, scaled_error, typical_error
 from xectool.config.capacity_rules import host_memory_bytes
 from xectool.findings import Finding, Severity
+from xectool.rootio.files import is_remote
 from xectool.rules import RuleRun
 
 _SHOWN = 3
@@ -204,18 +206,33 @@ def _verdict(facts: DataFacts, findings: Sequence[Finding], deep: bool) -> tuple
     num_files, sample = len(facts.sample.files), facts.sample
     looked = f"{_count(num_files, 'file')}, {_count(sample.num_events, 'event')}, values of {sample.scanned} read"
     why = tuple(f"{found.code}: {found.problem}" for found in (*errors, *warnings)[:_SHOWN])
+    reach = _reach(sample.files)
     if errors:
         more = (f"and {_count(len(errors) - _SHOWN, 'further error')}",) if len(errors) > _SHOWN else ()
         return f"do not train on this: {_count(len(errors), 'error')} in {looked}", why + more, errors[0].fix
     if warnings:
-        return f"usable with care: {_count(len(warnings), 'warning')} in {looked}", why, warnings[0].fix
+        return f"usable with care: {_count(len(warnings), 'warning')} in {looked}", why + reach, warnings[0].fix
     first = sample.files[0]
     name = arguments(first.path, first.tree) if num_files == 1 else "DATA"
+    again = f"xectool check-data {name}"
+    following = f"{again} --deep" if not deep else f"{again} --write-digest" if reach else ""
     every = "every basket was read" if deep else "the baskets that were not sampled are unread"
     return (
         f"good: {looked}",
-        (f"no check found more than notes; {every}",),
-        ("" if deep else f"xectool check-data {name} --deep"),
+        (f"no check found more than notes; {every}", *reach),
+        following,
+    )
+
+
+def _reach(files: Sequence[FileFacts]) -> tuple[str, ...]:
+    """Say what no reading can find, where there are no hashes to compare with."""
+    bare = [file for file in files if file.opened and not is_remote(file.path) and not sidecar(file.path).is_file()]
+    if not bare:
+        return ()
+    which = "the file has" if len(files) == 1 else f"{len(bare)} of {len(files)} files have"
+    return (
+        f"{which} no recorded hashes (--write-digest): without them a flipped bit in a plain or ZSTD basket is found "
+        "only where it leaves a number that no sensor delivers",
     )
 
 
