@@ -90,6 +90,12 @@ def test_defect_keeps_its_traceback_in_a_file(capfd: pytest.CaptureFixture[str],
     Path(kept).unlink()
 
 
+@pytest.mark.parametrize("command", ["report", "runs", "inspect-ckpt"])
+def test_the_home_of_nobody_is_a_mistake_of_the_caller(command: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert boundary.run(app, [command, "~nobody-of-that-name/run"]) == 2
+    assert "XT-DEFECT" not in capfd.readouterr().err
+
+
 def test_byte_code_cut_short_by_a_full_disk_is_named_and_the_line_cures_it(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,7 +76,12 @@ def _damaged_byte_code(error: Exception) -> DiskError | None:
 
 
 def _long_name(error: Exception) -> UsageError | None:
-    """Return what to say of a name that no file can have, wherever it was given."""
+    """Return what to say of a name that no file can have, or that begins with nobody's home, wherever it was given."""
+    if isinstance(error, RuntimeError) and "determine home directory" in str(error):
+        problem = "a path begins with ~ and the name of a user who has no home directory here"
+        return UsageError(
+            problem, where="command line or configuration", fix="ls -d ~   # yours; or give the whole path"
+        )
     if not isinstance(error, OSError) or error.errno != errno.ENAMETOOLONG:
         return None
     size = len(os.fsencode(os.path.basename(str(error.filename or ""))))
