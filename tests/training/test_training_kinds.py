@@ -15,6 +15,7 @@ from xectool.checkpoint import store
 from xectool.errors import CheckpointError
 from xectool.training.progress import NullObserver
 
+pytestmark = pytest.mark.usefixtures("shallow")
 Write = Callable[..., Path]
 SIZES = {"encoder_dim": 64, "num_fusion_layers": 1, "outer_fine_pool": [5, 3]}  # as sensor_config has them
 
@@ -35,7 +36,7 @@ def test_stopped_and_resumed_is_bit_identical(sensor_config: Write, kind: str) -
 
 
 def test_validation_masks_are_the_same_every_epoch(sensor_config: Write) -> None:
-    config = sensor_config("inpainter")
+    config = sensor_config("inpainter", use_local_context=False)
     settings = ["training.lr=1e-12"]
     runs = [engine.train(config, run_name=f"of{n}", overrides=[*settings, f"training.epochs={n}"]) for n in (2, 1)]
     history = store.load(Path(runs[0].run_dir) / store.LAST_NAME).meta["progress"]["history"]

@@ -22,6 +22,7 @@ from xectool.training.lr_sweep.rows import grid_rows
 from xectool.training.lr_sweep.runner import Sweeper
 from xectool.training.lr_sweep.setup import sweep_parts
 
+pytestmark = pytest.mark.usefixtures("shallow")
 STEPS = 4
 RATES = (1e-4, 1e-3)
 

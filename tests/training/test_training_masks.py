@@ -17,6 +17,7 @@ from xectool.errors import DataUnusable
 from xectool.rootio.writer import TreeWriter
 from xectool.training.trainer import StoppedInValidation, Trainer
 
+pytestmark = pytest.mark.usefixtures("shallow")
 Write = Callable[..., Path]
 
 
@@ -100,10 +101,12 @@ PATTERN = [6, 100, 2000, 4200, 4300, 4500, 4600, 4700]
 CHEAP: dict[str, dict[str, Any]] = {"mae": {}, "inpainter": {"use_local_context": False}}
 
 
-@pytest.mark.parametrize("kind", ["mae", "inpainter"])
-@pytest.mark.parametrize("origin", ["text", "branch:dead", "data", "database"])
+@pytest.mark.parametrize(
+    ("origin", "kind"),
+    [("text", "mae"), ("branch:dead", "mae"), ("data", "mae"), ("database", "mae"), ("branch:dead", "inpainter")],
+)
 def test_patterns_of_dead_channels_are_hidden_from_any_origin(
-    sensor_config: Write, tmp_path: Path, kind: str, origin: str
+    sensor_config: Write, tmp_path: Path, origin: str, kind: str
 ) -> None:
     patterns: dict[str, object] = {"origins": [origin]}
     if origin == "text":
