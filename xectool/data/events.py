@@ -70,6 +70,9 @@ class EventSource:
         branches: What is read.
         findings: What was noticed while the files were opened, e.g. empty ones.
         cache: Serves what it holds in place of the files.
+
+    Attributes:
+        kept_files: Files that stay open at once.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class EventSource:
         cache: EventCache | None = None,
     ) -> None:
         self.files, self.branches, self.findings, self.cache = files, branches, findings, cache
+        self.kept_files = KEPT_FILES
         self.widths = {task: TASK_WIDTHS[task] for task in branches.truth}
         self._open: OrderedDict[int, EventFile] = OrderedDict()
         self._lock = threading.Lock()
@@ -115,7 +119,7 @@ class EventSource:
                 file = self.files[file_index]
                 found = timed(OPEN, EventFile, file.path, file.tree)
             self._open[file_index] = found
-            while len(self._open) > KEPT_FILES:
+            while len(self._open) > self.kept_files:
                 # Only forgotten, not closed: another thread may still read from it.
                 self._open.popitem(last=False)
             return found

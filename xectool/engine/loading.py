@@ -33,6 +33,7 @@ from xectool.training.distributed import Ranks
 from xectool.training.state import load_task, load_weights
 
 _WINDOW_EVENTS = 512
+_KEPT_FILES = 4
 _EVENTS_AT_ONCE = 256
 _FEWEST_ON_CPU, _MOST_ON_CPU, _WIDTHS_ON_CPU = 16, 64, 16_384
 WEIGHTS = ("auto", "ema", "model", "best")
@@ -192,4 +193,6 @@ def open_events(config: RunConfig, data: Sequence[str], max_events: int | None) 
     tasks = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
     section = config.data.model_copy(update={"num_workers": 0})
     source = open_source(section, list(data), tasks=tasks, require_truth=False)
-    return source if max_events is None else source.first(max_events)
+    source = source if max_events is None else source.first(max_events)
+    source.kept_files = _KEPT_FILES  # read once, one after the other: 64 open ones would be 9 MB
+    return source
