@@ -13,13 +13,14 @@ from xectool.checkpoint import store
 from xectool.config.load import config_from_dict
 from xectool.config.normalization import NormalizationConfig
 from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS, UNKNOWN_ABOVE
+from xectool.engine.exported import folded
 from xectool.errors import UsageError
 from xectool.export.description import Description
 from xectool.export.edge_events import edge_events
 from xectool.export.exporter import RawEvents
 from xectool.export.graphs import RegressorGraph, make_graph
 from xectool.export.reference import expected, feed
-from xectool.models.normalize import SCHEMES, Normalizer
+from xectool.models.normalize import SCHEMES, Normalizer, NphoScheme
 from xectool.training.sensor_predictions import SensorPredictionRun, sensor_rows
 
 KINDS: list[tuple[str, dict[str, Any]]] = [
@@ -145,3 +146,15 @@ def test_metadata_brings_the_normalisation_back_exactly(onnx_regressor: Any) -> 
     x, valid = theirs.normalize(events.npho, events.time)
     seconds = theirs.inverse_time(x[..., 1])[valid[..., 1]]
     torch.testing.assert_close(seconds, events.time[valid[..., 1]], rtol=1e-5, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "mode", "kept"), [("sqrt", "raw", 1), ("log1p", "raw", 0), ("sqrt", "normalized", 0)]
+)
+def test_the_sign_that_photons_lose_is_said(scheme: str, mode: str, kept: int) -> None:
+    found = {"kind": "mae", "data": {"train_path": "a.root", "val_path": "b.root"}}
+    config = config_from_dict(found | {"normalization": {"npho_scheme": scheme}}, "test")
+    assert len(folded(config, mode, "model.onnx")) == kept
+    y = torch.tensor([-0.3])
+    again = NphoScheme(scheme, 1000.0, 4.08)(NphoScheme(scheme, 1000.0, 4.08).inverse(y))
+    assert bool(torch.allclose(again, y)) is (scheme == "log1p")

@@ -8,10 +8,13 @@ import torch
 
 from xectool.checkpoint.format import Checkpoint
 from xectool.config.load import config_from_dict
+from xectool.config.root import RegressorConfig, RunConfig
 from xectool.engine.loading import LoadedModel
 from xectool.errors import CheckpointError, UsageError
 from xectool.export.formats import FORMATS
+from xectool.export.graphs import RAW
 from xectool.export.network import network_of
+from xectool.findings import Finding, Severity
 from xectool.tasks import build_task
 from xectool.training.device import plan_execution
 
@@ -58,7 +61,27 @@ def load_exported(path: Path, format_name: str, weights: str, device: str | None
         "conventional": description.state.get("conventional", {}),
     }
     origin = Checkpoint(meta, {}, origin=f"exported {format_name}")
-    return LoadedModel(config, network, task, execution, origin, runtime.notes, format_name)
+    notes = (*runtime.notes, *folded(config, description.inputs_mode, str(path)))
+    return LoadedModel(config, network, task, execution, origin, notes, format_name)
+
+
+def folded(config: RunConfig, inputs_mode: str, where: str) -> tuple[Finding, ...]:
+    """Say where photons do not tell what the network predicted: of a square, the sign is lost."""
+    scheme = config.normalization.npho_scheme
+    if isinstance(config, RegressorConfig) or inputs_mode != RAW or scheme not in ("sqrt", "anscombe"):
+        return ()
+    if "npho" not in config.model.predict_channels:
+        return ()
+    return (
+        Finding(
+            "XT-EXPORT-FOLDED",
+            Severity.INFO,
+            f"predictions are those of the checkpoint, val/loss may differ: it is of photons, which {scheme} makes the "
+            "same of y and -y",
+            where,
+            fix="xectool export CKPT --inputs normalized --output FILE   # keeps the network's own numbers",
+        ),
+    )
 
 
 def _device(device: str | None, format_name: str) -> str:
