@@ -209,13 +209,14 @@ def test_torchscript_is_called_deprecated_and_leaves_no_setting_changed(script_r
     ],
     ids=lambda value: str(value)[:30],
 )
+@pytest.mark.usefixtures("shallow")
 def test_every_kind_and_head_exports_and_predicts(
-    format_name: str, kind: str, model: dict[str, Any], make_checkpoint: Any, events: Path, tmp_path: Path
+    format_name: str, kind: str, model: dict[str, Any], make_checkpoint: Any, few: Any, events: Path, tmp_path: Path
 ) -> None:
     """The regressor is in fixtures; heads a face are there with attention, which holds all that they are without."""
     source = make_checkpoint(kind, **model)
     path = tmp_path / f"{format_name}.{format_name}"
-    result = engine.export(source, to=format_name, output=path)
+    result = engine.export(source, to=format_name, output=path, **few)
     assert result.edge_cases >= 27  # edge events, and edge masks of one event and of two
     assert FORMATS[format_name].open(path).description.kind == kind
     ours = engine.predict(source, [str(events)], output=tmp_path / "a.root", max_events=4)
@@ -224,9 +225,10 @@ def test_every_kind_and_head_exports_and_predicts(
 
 
 @pytest.mark.slow
-def test_masked_attention_exports_for_pytorch_alone(make_checkpoint: Any, tmp_path: Path) -> None:
-    source = make_checkpoint("inpainter", use_masked_attention=True)
-    result = engine.export(source, to="pt2", output=tmp_path / "m.pt2")
+@pytest.mark.usefixtures("shallow")
+def test_masked_attention_exports_for_pytorch_alone(make_checkpoint: Any, few: Any, tmp_path: Path) -> None:
+    source = make_checkpoint("inpainter", use_masked_attention=True, prior="none")  # a prior goes into the ONNX files
+    result = engine.export(source, to="pt2", output=tmp_path / "m.pt2", **few)
     assert result.edge_cases >= 27
     path = Path(result.path)
     assert described(pt2._extra(path), path).kind == "inpainter"  # to open it takes as long again
@@ -300,11 +302,7 @@ def test_checkpoints_of_the_older_system_export(
     source = tmp_path / "source.pth"
     file = reference_dir / "checkpoints" / file_name
     source.write_bytes(lzma.decompress(file.read_bytes()) if file.suffix == ".xz" else file.read_bytes())
-    result = engine.export(
-        source, to=to, output=tmp_path / output, verify_on=[str(reference_dir / "data/synth_tiny.root")]
-    )
-    assert result.verified_events == 48
-    assert (
-        engine.predict(result.path, [str(reference_dir / "data/synth_tiny.root")], output=tmp_path / "p.root").events
-        == 48
-    )
+    data = [str(reference_dir / "data/synth_tiny.root")]
+    result = engine.export(source, to=to, output=tmp_path / output, verify_on=data, max_events=8)
+    assert result.verified_events == 8
+    assert engine.predict(result.path, data, output=tmp_path / "p.root", max_events=8).events == 8
