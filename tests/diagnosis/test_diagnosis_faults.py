@@ -414,6 +414,15 @@ def test_a_rate_that_was_too_high_for_a_while_is_named_where_the_loss_does_not_c
     assert [cause.code for cause in record(run).causes] == ([] if won_back else ["XT-CONFIG-LR"])
 
 
+@pytest.mark.parametrize("left", [1e-12, 1e-3])
+def test_a_gradient_that_is_clipped_away_names_the_clip(record: Record, course: Any, left: float) -> None:
+    run = course(steps=60, start=1.0, floor=1.0, noise=0.02, config={"training": {"grad_clip": left}})
+    for row in run.rows:
+        row["clip_coef"] = left / row["grad_norm"]
+    causes = record(run).causes
+    assert [cause.fix.endswith("--set training.grad_clip=1.0") for cause in causes] == [True] * (left < 1e-8)
+
+
 @pytest.mark.parametrize("num_repeated", [0, 35])
 def test_events_that_stand_in_the_files_twice_are_duplicates(record: Record, course: Any, num_repeated: int) -> None:
     run = course(steps=40)

@@ -25,6 +25,7 @@ from xectool.diagnosis.statistics import median
 from xectool.findings import Severity
 
 DEAD_STEPS: Final = 20  # steps in a row with exactly no gradient; dropout of a whole block so often is no chance
+ADAM_EPS: Final = 1e-8
 CONSTANT: Final = 1e-4  # spread of predictions over that of the truth, far below what a young network gives
 CLIPPED_MOST: Final = 0.5  # E.7
 HEADS: Final = "heads."
@@ -45,6 +46,14 @@ class NoLearning(DiagnosisRule):
         stuck, levels = self._frozen(evidence), term_levels(evidence)
         lines = [level.text() for level in levels]
         told = evidence.last("no_learning")
+        if clipped_away(evidence):
+            clip = evidence.setting("training.grad_clip")
+            text = (
+                f"training.grad_clip {clip} leaves less of the gradient than AdamW adds to it (1e-8): no weight moves"
+            )
+            fix = fixes.train_again(evidence, "training.grad_clip=1.0", name="clip")
+            yield replace(self._cause(evidence, 0.95, text, lines), fix=fix)
+            return
         if stuck:
             yield self._cause(evidence, 0.95, stuck, lines)
             return
@@ -227,6 +236,14 @@ def silent_blocks(evidence: Evidence) -> list[str]:
 
 def _some_learn(evidence: Evidence) -> bool:
     return any(np.nansum(norms) > 0 for norms in evidence.steps.blocks.values())
+
+
+def clipped_away(evidence: Evidence) -> bool:
+    """Return whether clipping leaves no step enough of a gradient for AdamW, which adds 1e-8 to its size."""
+    rows = evidence.steps.good_rows
+    norms = evidence.steps["grad_norm"][rows]
+    left = norms * evidence.steps["clip_coef"][rows]
+    return bool(rows.size >= DEAD_STEPS and np.all(norms > 0) and np.all(left < ADAM_EPS))
 
 
 def other_lr(evidence: Evidence) -> str:
