@@ -234,7 +234,7 @@ def test_a_bad_position_table_names_the_key_and_the_way_out(tmp_path: Path, cont
     table = tmp_path / "positions.txt"
     if content is not None:
         table.write_text(content)
-    with pytest.raises(DataFileError, match="--set model.sensor_positions_file=null"):
+    with pytest.raises(DataFileError, match=r"--set model\.sensor_positions_file=null"):
         _build(sensor_positions_file=str(table), **SMALL_ATTENTION)
 
 
