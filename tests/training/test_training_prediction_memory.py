@@ -21,7 +21,8 @@ from xectool.rootio.copying import CarriedBranches
 from xectool.rootio.writer import TreeWriter
 
 BATCH = 7  # no other axis of any network is as long
-FEW, MANY = 1024, 4096  # two windows of the loader, and many
+FEW, MANY = 1024, 2560  # two windows of the loader, and more
+GROWTH = 1.05  # 27 kB an event; 0.6 % from 1024 to 4096 events was seen
 FILE_EVENTS = 512
 _MEASURED = """
 import sys
@@ -100,9 +101,10 @@ def test_nothing_of_a_batch_is_left_when_the_next_is_read(
 
 
 @pytest.mark.slow
-def test_four_times_the_events_need_the_same_memory(sensor_config: Callable[..., Path], tmp_path: Path) -> None:
-    small = {"encoder_dim": 32, "outer_fine_pool": [15, 9], "dim_feedforward": 32}
-    config = sensor_config("inpainter", head_type="cross_attention", **small)
+def test_more_events_need_the_same_memory(sensor_config: Callable[..., Path], tmp_path: Path) -> None:
+    small = {"encoder_dim": 32, "outer_fine_pool": [15, 9], "dim_feedforward": 32, "cross_attn_k": 4}
+    narrow = {"cross_attn_hidden": 16, "cross_attn_latent_dim": 16, "cross_attn_pos_dim": 12}
+    config = sensor_config("inpainter", head_type="cross_attention", **small, **narrow)
     model = str(engine.train(config, run_name="small", max_steps=1).checkpoint_last)
     files = tmp_path / "files"
     files.mkdir()
@@ -112,4 +114,4 @@ def test_four_times_the_events_need_the_same_memory(sensor_config: Callable[...,
         (files / f"f_{number:03d}.root").hardlink_to(files / "f_000.root")
     argv = ["predict", model, str(files), "--output", str(tmp_path / "out.root"), "--batch-size", "64", "--max-events"]
     few, many = (peak_bytes(*argv, str(events)) for events in (FEW, MANY))
-    assert many < 1.1 * few, f"{few} bytes for {FEW} events, {many} for {MANY}"
+    assert many < GROWTH * few, f"{few} bytes for {FEW} events, {many} for {MANY}"
