@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from xectool.config.load import config_from_dict
 from xectool.errors import XecError
 from xectool.training.memory_estimate.__main__ import _loader_bytes
+from xectool.training.memory_estimate.calibration import Calibration
 from xectool.training.memory_estimate.child import ask
 from xectool.training.memory_estimate.device import Device, Tries, largest_batch
+from xectool.training.memory_estimate.host import READ_TERM, STEP_TERM, HostSide
 from xectool.training.memory_estimate.plan import BASE, FAR, LARGER, line, plan
 from xectool.training.memory_estimate.predictions import SensorPredictions
 from xectool.training.memory_estimate.recording import ALIVE, CATEGORIES, SAVED, BatchLine, Recording
@@ -221,6 +223,16 @@ def test_predictions_of_an_event_are_whole_and_never_more_than_its_sensors(event
 def test_any_number_of_events_is_estimated_at_once() -> None:
     config = config_from_dict(CASES["mae"], "test")
     assert _loader_bytes(config, 10**12) == _loader_bytes(config, 10**6) > _loader_bytes(config, 100)
+
+
+def test_the_best_checkpoint_is_counted_where_reading_it_takes_more_than_a_step() -> None:
+    config = config_from_dict(CASES["mae"], "test")
+    step, state = 10**8, 10**9
+    assert READ_TERM not in HostSide(config, 0, state, False, checkpoint_bytes=step).terms(Calibration())
+    beside = HostSide(config, 0, step, False, checkpoint_bytes=state).terms(Calibration())
+    assert beside[STEP_TERM] + beside[READ_TERM] > 2 * state
+    on_gpu = HostSide(config, 0, step, True, checkpoint_bytes=state).terms(Calibration())
+    assert state < on_gpu[READ_TERM] < 2 * state
 
 
 def test_a_child_that_fails_is_an_error_of_one_sentence() -> None:

@@ -80,6 +80,7 @@ def write_outputs(
         best = store.load(directory / store.BEST_NAME)
         load_weights(model, best.weights("auto" if config.validation.use_ema else "model"))
         load_task(parts.task, best)
+        del best  # as large as all that was trained
     path = directory / PREDICTIONS_NAME if config.checkpoint.save_predictions else None
     sensors = HealthScan()
     with parts.val_loader.for_all_ranks() as loader:

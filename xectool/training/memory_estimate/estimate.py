@@ -116,8 +116,16 @@ def estimate(config: RunConfig, device: Device, wanted: Wanted, calibration: Cal
     answer = ask(asked.requests, wanted.events, search, config.training.grad_accum_steps)
     tapes = {name: asked.whole(name, tape) for name, tape in zip(asked.requests, answer.recordings, strict=True)}
     step = tapes[BASE]
-    side = HostSide(config, answer.loader_bytes, step.peak(), device.is_gpu, wanted.compile_threads, predictions)
     checkpoint_bytes = checkpoint_file_bytes(step)
+    side = HostSide(
+        config,
+        answer.loader_bytes,
+        step.peak(),
+        device.is_gpu,
+        wanted.compile_threads,
+        predictions,
+        checkpoint_bytes,
+    )
     validation = config.validation.batch_size or config.data.batch_size
     return Estimate(
         step=step,

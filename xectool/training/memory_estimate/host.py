@@ -16,6 +16,8 @@ READER_BYTES: Final = 80_000_000
 """One reader process; it loads no torch. 63 MB are its own, 110 resident with what it shares (measured)."""
 PLOTS_BYTES: Final = 60_000_000
 """Libraries and figures of the plots at the end (measured)."""
+READ_SLACK: Final = 1.15
+"""Resident memory over weights, average and optimizer, those trained and those of the best checkpoint (measured)."""
 COMPILE_THREAD_BYTES: Final = 1_000_000_000
 """One compile process (chosen; older advice)."""
 GPU_HOST_BYTES: Final = 1_500_000_000
@@ -25,6 +27,8 @@ OLDER_FACTORS: Final = {"float32": 6.5, "float64": 8.4}
 INCIDENT_CAP_BYTES: Final = 1_000_000_000
 CACHE_TERM: Final = "event cache"
 STEP_TERM: Final = "tensors of the step"
+READ_TERM: Final = "best checkpoint, read at the end"
+"""Beyond what the step took before."""
 _EXTRA_CHECKPOINTS: Final = 3  # last, best, and the one being written
 _REGRESSOR_ROW_BYTES: Final = 24
 _FLOATS_PER_TASK: Final = 3 * 3
@@ -42,6 +46,7 @@ class HostSide:
         on_gpu: Whether these lie on a GPU.
         compile_threads: Compile processes at once.
         predictions: Of single sensors, None for a regressor.
+        checkpoint_bytes: Of one checkpoint; the best one is read at the end, beside what is trained.
     """
 
     config: RunConfig
@@ -50,6 +55,7 @@ class HostSide:
     on_gpu: bool
     compile_threads: int = 0
     predictions: SensorPredictions | None = None
+    checkpoint_bytes: int = 0
 
     def predictions_bytes(self) -> int:
         """Return the peak of writing predictions: one batch."""
@@ -71,6 +77,10 @@ class HostSide:
             found["driver of the GPU"] = GPU_HOST_BYTES
         else:
             found[STEP_TERM] = round(calibration.slack * self.tensors_bytes)
+        beside = 1 if self.on_gpu else 2  # what is trained lies on the GPU
+        read = round(READ_SLACK * beside * self.checkpoint_bytes) - found.get(STEP_TERM, 0)
+        if read > 0:
+            found[READ_TERM] = read
         if self.compile_threads:
             found["compile processes"] = self.compile_threads * COMPILE_THREAD_BYTES
         return found
