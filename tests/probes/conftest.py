@@ -72,7 +72,7 @@ def tiny(kind: str, train: Path, val: Path, directory: Path) -> dict[str, Any]:
             "train_path": str(train / "train_*.root"), "val_path": str(val / "val.root"), "batch_size": 4,
             "chunksize": 16,
         },
-        "model": {"encoder_dim": 32, "num_fusion_layers": 1},
+        "model": {"encoder_dim": 32, "num_fusion_layers": 1, "outer_fine_pool": [5, 3]},
         "training": {"epochs": 2, "warmup_epochs": 0, "lr": 1e-3, "ema_decay": None},
         "checkpoint": {
             "save_dir": str(directory / "runs"), "save_minutes": None, "save_artifacts": False,
@@ -83,9 +83,9 @@ def tiny(kind: str, train: Path, val: Path, directory: Path) -> dict[str, Any]:
     if kind == "regressor":
         task = {"enabled": True, "scale": "auto", "shift": "auto"}
         config["tasks"] = {"energy": dict(task), "uvwFI": dict(task)}
-        config["model"] |= {"hidden_dim": 8, "outer_fine_pool": [5, 3]}
+        config["model"] |= {"hidden_dim": 8}
     if kind == "mae":
-        config["model"] |= {"decoder_dim": 16, "outer_fine_pool": [5, 3]}
+        config["model"] |= {"decoder_dim": 16}
     return config
 
 
