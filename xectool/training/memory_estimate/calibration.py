@@ -17,6 +17,10 @@ BASE_BYTES: Final = 465_000_000
 SLACK: Final = 1.4
 """Resident memory over the peak of tensors on the CPU: what malloc and oneDNN keep in whole trainings (measured)."""
 
+MOST_KEPT_BYTES: Final = 150_000_000
+"""More than this is not kept: large tensors are given back whole (measured, steps of 0.4 to 1.9 GB)."""
+_BUILT_IN: Final = "built in"
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -32,7 +36,12 @@ class Calibration:
     base_bytes: int = BASE_BYTES
     slack: float = SLACK
     device_factor: float = 1.0
-    where: str = "built in"
+    where: str = _BUILT_IN
+
+    def resident(self, tensors_bytes: int) -> int:
+        """Return the resident memory of tensors on the host."""
+        kept = (self.slack - 1.0) * tensors_bytes
+        return tensors_bytes + round(min(kept, MOST_KEPT_BYTES) if self.where == _BUILT_IN else kept)
 
     def factor(self, on_gpu: bool) -> float:
         """Return what a predicted peak is multiplied with: what the allocator of the device holds on to."""

@@ -76,7 +76,7 @@ class HostSide:
         if self.on_gpu:
             found["driver of the GPU"] = GPU_HOST_BYTES
         else:
-            found[STEP_TERM] = round(calibration.slack * self.tensors_bytes)
+            found[STEP_TERM] = calibration.resident(self.tensors_bytes)
         beside = 1 if self.on_gpu else 2  # what is trained lies on the GPU
         read = round(READ_SLACK * beside * self.checkpoint_bytes) - found.get(STEP_TERM, 0)
         if read > 0:
