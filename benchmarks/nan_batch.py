@@ -18,7 +18,7 @@ import torch
 import yaml
 from xectool import engine
 from xectool.config.load import load_config
-from xectool.probes.subject import of_config
+from xectool.probes.nonfinite.subject import of_config
 
 BATCH = 256
 

@@ -23,7 +23,7 @@ from xectool import engine
 from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
 from xectool.config.load import config_from_dict
-from xectool.engine.exported import load_exported
+from xectool.engine.exports.loading import load_exported
 from xectool.models.build import build_model
 from xectool.training.memory_estimate.measure import random_batch
 

@@ -27,10 +27,10 @@ from xectool.data.batch import EventBatch
 from xectool.runlog.writer import RunWriter
 from xectool.training.build import build_parts, open_data
 from xectool.training.device import plan_execution
-from xectool.training.distributed import Ranks
-from xectool.training.heartbeat import Heartbeat
 from xectool.training.parts import RunParts
-from xectool.training.recording import FlightRecorder, StepTiming
+from xectool.training.ranks.base import Ranks
+from xectool.training.record.heartbeat import Heartbeat
+from xectool.training.record.recorder import FlightRecorder, StepTiming
 from xectool.training.state import Progress
 
 from benchmarks.small_run import SMALL_MODEL

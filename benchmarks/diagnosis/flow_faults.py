@@ -9,7 +9,7 @@ from typing import Any
 
 from xectool.checkpoint import store
 from xectool.data.loader import EventLoader
-from xectool.training.distributed import Ranks
+from xectool.training.ranks.base import Ranks
 
 from benchmarks.diagnosis.catalogue import fault
 from benchmarks.diagnosis.lab import Lab

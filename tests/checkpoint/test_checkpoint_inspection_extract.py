@@ -15,7 +15,7 @@ from xectool.checkpoint.format import Checkpoint
 from xectool.checkpoint.inspection.facts import inspect
 from xectool.checkpoint.transfer import transfer_encoder
 from xectool.config.root import KINDS, RunConfig
-from xectool.engine.resume_contract import resume_contract
+from xectool.engine.checkpoints.resume_contract import resume_contract
 from xectool.errors import CheckpointError, UsageError
 from xectool.models import build_model
 from xectool.training.resume import adopt_resolved, meaning_differences, objective_changes

@@ -12,7 +12,7 @@ from xectool.checkpoint import store
 from xectool.checkpoint.soundness import require_finite
 from xectool.config.root import KINDS
 from xectool.engine.loading import ready_model
-from xectool.engine.run_start import start_from
+from xectool.engine.training_run.start import start_from
 from xectool.errors import CheckpointError
 from xectool.models import build_model
 

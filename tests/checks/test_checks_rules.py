@@ -20,10 +20,10 @@ from xectool.checks.running import Inspection, repeated_events, shared_events
 from xectool.checks.sample import SampleScan, ScanSettings
 from xectool.checks.sharing import Sharing, WorkerShare, plan_sharing
 from xectool.checks.truth_ranges import other_unit
-from xectool.config.count_rules import count_rules
 from xectool.config.data import DataConfig
 from xectool.config.load import load_config
 from xectool.config.normalization import NormalizationConfig
+from xectool.config.rules.count import count_rules
 from xectool.data.blocks import SourceFile
 from xectool.data.plan import DataPlan
 from xectool.detector import faces

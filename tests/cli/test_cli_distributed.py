@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from xectool.engine.diagnose import ranks_together
-from xectool.probes.rank_selftest import CHECKS
+from xectool.probes.ranks.selftest import CHECKS
 
 Run = Callable[..., Any]
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
@@ -84,7 +84,7 @@ def test_master_that_does_not_resolve_is_named(xectool: Run) -> None:
 
 
 def test_master_that_does_not_answer_is_named(xectool: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xectool.probes.rank_network.CONNECT_S", 0.5)
+    monkeypatch.setattr("xectool.probes.ranks.network.CONNECT_S", 0.5)
     # 192.0.2.0/24 is reserved for documentation: no machine has such an address
     found = finding(xectool("diagnose", "distributed", "--master", "192.0.2.1", "--port", "29500", "--json"))
     assert found["code"] == "XT-RANK-MASTER"

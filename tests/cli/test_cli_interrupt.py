@@ -81,7 +81,7 @@ def test_a_signal_kills_a_command_line_that_does_not_hear_it() -> None:
 
 def test_a_signal_in_the_set_up_of_a_training_interrupts_it(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "xectool.engine.run_attempt.calibrate_conventional", lambda parts: os.kill(os.getpid(), signal.SIGUSR1)
+        "xectool.engine.training_run.attempt.calibrate_conventional", lambda parts: os.kill(os.getpid(), signal.SIGUSR1)
     )
     with pytest.raises(KeyboardInterrupt):
         engine.train(files / "config.yaml", run_name="set_up")

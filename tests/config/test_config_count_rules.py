@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from xectool.config.count_rules import COUNT_RULES, count_rules, prediction_bytes
 from xectool.config.load import config_from_dict
 from xectool.config.root import RunConfig
+from xectool.config.rules.count import COUNT_RULES, count_rules, prediction_bytes
 from xectool.data.blocks import SourceFile
 from xectool.data.plan import DataPlan
 from xectool.findings import Severity

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from xectool.config.disk_rules import disk_rules
 from xectool.config.load import config_from_dict
-from xectool.config.path_rules import PATH_RULES, local_files, overlap_rules, path_rules
 from xectool.config.root import RunConfig
+from xectool.config.rules.disk import disk_rules
+from xectool.config.rules.path import PATH_RULES, local_files, overlap_rules, path_rules
 from xectool.findings import Report, Severity
 
 

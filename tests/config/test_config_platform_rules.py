@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from xectool.config.capacity_rules import CAPACITY_RULES, host_memory_bytes
 from xectool.config.document import Document
 from xectool.config.load import load_config
 from xectool.config.platform import Platform
-from xectool.config.platform_rules import PLATFORM_RULES, Situation
 from xectool.config.root import RegressorConfig
+from xectool.config.rules.capacity import CAPACITY_RULES, host_memory_bytes
+from xectool.config.rules.platform import PLATFORM_RULES, Situation
 from xectool.errors import ConfigError
 from xectool.findings import Severity
 

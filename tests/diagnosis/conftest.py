@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import yaml
 from xectool.diagnosis.cause import Diagnosis
-from xectool.diagnosis.evidence import gather
+from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.ranking import diagnose
 from xectool.runlog.manifest import AttemptFacts, write_manifest
 from xectool.runlog.records import EpochRecord, StepRecord

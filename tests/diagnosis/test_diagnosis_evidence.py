@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from xectool.diagnosis import evidence
-from xectool.diagnosis.evidence import gather
-from xectool.diagnosis.history import SCALARS, HistoryBuilder
+from xectool.diagnosis.evidence import evidence
+from xectool.diagnosis.evidence.evidence import gather
+from xectool.diagnosis.evidence.history import SCALARS, HistoryBuilder
+from xectool.diagnosis.evidence.statistics import trailing_median
 from xectool.diagnosis.ranking import diagnose
-from xectool.diagnosis.statistics import trailing_median
 from xectool.runlog.records import StepRecord
 from xectool.runlog.writer import RunWriter
 

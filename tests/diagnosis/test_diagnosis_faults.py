@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from xectool.diagnosis.cases.nan import nan_cases
+from xectool.diagnosis.cases.spike import spike_cases
 from xectool.diagnosis.cause import Diagnosis
-from xectool.diagnosis.evidence import gather
-from xectool.diagnosis.nan_case import nan_cases
-from xectool.diagnosis.nan_state_rules import moment_limit, state_damage
+from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.ranking import diagnose
-from xectool.diagnosis.spike_case import spike_cases
+from xectool.diagnosis.rules.nan_state import moment_limit, state_damage
 from xectool.runlog.json_lines import DISK, LIMIT
 
 Record = Callable[[Any], Diagnosis]

@@ -26,12 +26,12 @@ from xectool.config.load import load_config
 from xectool.config.order_keys import ORDER_KEYS
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Diagnosis
-from xectool.diagnosis.evidence import Evidence, gather
-from xectool.diagnosis.files import CheckpointFile
-from xectool.diagnosis.loss_report import loss_causes, loss_report
+from xectool.diagnosis.evidence.evidence import Evidence, gather
+from xectool.diagnosis.evidence.files import CheckpointFile
 from xectool.diagnosis.memory_ladder import ladder
-from xectool.diagnosis.memory_report import KINDS, of_run
 from xectool.diagnosis.ranking import RULES, diagnose
+from xectool.diagnosis.reports.loss import loss_causes, loss_report
+from xectool.diagnosis.reports.memory import KINDS, of_run
 
 Write = Callable[[Any], Path]
 BASE: dict[str, Any] = {

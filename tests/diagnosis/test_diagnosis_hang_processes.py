@@ -109,8 +109,8 @@ import torch
 from xectool.config.distributed import DistributedConfig
 from xectool.runlog.status_page import Word
 from xectool.runlog.writer import RunWriter
-from xectool.training.heartbeat import Heartbeat
-from xectool.training.rank_group import joined
+from xectool.training.record.heartbeat import Heartbeat
+from xectool.training.ranks.group import joined
 
 run = Path(sys.argv[1])
 with joined(DistributedConfig(timeout_s=120), torch.device("cpu")) as ranks:

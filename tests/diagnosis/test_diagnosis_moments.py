@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from xectool.diagnosis.cases.nan import nan_cases
 from xectool.diagnosis.cause import Diagnosis
-from xectool.diagnosis.evidence import gather
-from xectool.diagnosis.nan_case import nan_cases
+from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.ranking import diagnose
 
 Record = Callable[[Any], Diagnosis]

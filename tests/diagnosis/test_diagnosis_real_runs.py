@@ -18,7 +18,7 @@ from xectool import engine
 from xectool.checkpoint import store
 from xectool.data.loader import EventLoader
 from xectool.diagnosis.cause import Diagnosis
-from xectool.diagnosis.evidence import gather
+from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.ranking import diagnose
 from xectool.errors import XecError
 from xectool.training.step import Stepper

@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xectool.config.load import config_from_overrides
 from xectool.diagnosis.gradient_bands import band, suggested_clip
-from xectool.diagnosis.gradient_report import gradient_report
-from xectool.diagnosis.memory_report import of_log
-from xectool.diagnosis.status_report import status_report
+from xectool.diagnosis.reports.gradients import gradient_report
+from xectool.diagnosis.reports.memory import of_log
+from xectool.diagnosis.reports.status import status_report
 from xectool.diagnosis.tracking_store import file_system, look_at
 from xectool.engine.diagnose.gradient_norms import _cure
 from xectool.engine.diagnose.tracking_database import _judged

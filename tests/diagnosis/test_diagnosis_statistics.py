@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.stats import theilslopes
-from xectool.diagnosis.statistics import MAX_SLOPE_POINTS, slope
+from xectool.diagnosis.evidence.statistics import MAX_SLOPE_POINTS, slope
 
 
 @pytest.mark.parametrize("count", [2, 3, 50, MAX_SLOPE_POINTS])

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 from xectool.engine.launching import command_again
-from xectool.engine.rank_outcome import DIRECTORY, run_as_rank
-from xectool.engine.rank_verdict import Ending, verdict_of
-from xectool.engine.train_result import TrainResult
+from xectool.engine.ranks.outcome import DIRECTORY, run_as_rank
+from xectool.engine.ranks.verdict import Ending, verdict_of
+from xectool.engine.training_run.result import TrainResult
 from xectool.errors import WorldError
 
 GIVEN = ["--run-name", "it's", "--set", "training.epochs=200"]
@@ -40,7 +40,7 @@ def test_a_rank_leaves_the_word_of_an_interrupt_to_its_launcher(
     def interrupted() -> TrainResult:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("xectool.engine.rank_outcome._end_with_launcher", lambda: None)
+    monkeypatch.setattr("xectool.engine.ranks.outcome._end_with_launcher", lambda: None)
     monkeypatch.setenv(DIRECTORY, str(tmp_path))
     monkeypatch.setenv("RANK", "0")
     assert run_as_rank(interrupted) == 130

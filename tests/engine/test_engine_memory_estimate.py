@@ -13,7 +13,7 @@ from xectool.config.load import config_from_dict
 from xectool.config.platform import memory_limits
 from xectool.detector.platforms import find_gpu
 from xectool.engine import memory_estimate as estimating
-from xectool.engine import preflight
+from xectool.engine.training_run import preflight
 from xectool.errors import ConfigError, UsageError
 from xectool.training.memory_estimate import calibration
 

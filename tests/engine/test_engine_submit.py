@@ -21,7 +21,7 @@ import pytest
 from submitit.local.local import LocalExecutor
 from xectool import engine
 from xectool.engine import JobRequest
-from xectool.engine.slurm_job import NODE_DIRECTORIES, TrainingJob
+from xectool.engine.slurm.job import NODE_DIRECTORIES, TrainingJob
 from xectool.engine.submitting import training_job
 from xectool.errors import ConfigError, UsageError, WorldError, XecError
 
@@ -70,7 +70,7 @@ def test_the_script_is_the_one_that_is_written_down(name: str, config: Path) -> 
 
 def test_the_script_keeps_caches_on_the_node(tmp_path: Path) -> None:
     start = (
-        'import os; from xectool.engine.slurm_job import make_node_directories as make; make(); os.execlp("env", "env")'
+        'import os; from xectool.engine.slurm.job import make_node_directories as make; make(); os.execlp("env", "env")'
     )
     task = f"{sys.executable} -c '{start}'"
     show = "\n".join([*ONE.setup(8), "ulimit -c", task])
@@ -213,8 +213,8 @@ def _signal_all(submitted: Any, run: Path, attempts: int) -> None:
 ENDED = """
 import os, signal, sys
 from pathlib import Path
-import xectool.engine.slurm_job as module
-from xectool.engine.slurm_job import TrainingJob
+import xectool.engine.slurm.job as module
+from xectool.engine.slurm.job import TrainingJob
 
 class Scripted(TrainingJob):
     def command(self):

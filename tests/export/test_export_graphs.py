@@ -13,7 +13,7 @@ from xectool.checkpoint import store
 from xectool.config.load import config_from_dict
 from xectool.config.normalization import NormalizationConfig
 from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS, UNKNOWN_ABOVE
-from xectool.engine.exported import folded
+from xectool.engine.exports.loading import folded
 from xectool.errors import UsageError
 from xectool.export.description import Description
 from xectool.export.edge_events import edge_events
@@ -21,7 +21,7 @@ from xectool.export.exporter import RawEvents
 from xectool.export.graphs import RegressorGraph, make_graph
 from xectool.export.reference import expected, feed
 from xectool.models.normalize import SCHEMES, Normalizer, NphoScheme
-from xectool.training.sensor_predictions import SensorPredictionRun, sensor_rows
+from xectool.training.predicting.sensors import SensorPredictionRun, sensor_rows
 
 KINDS: list[tuple[str, dict[str, Any]]] = [
     ("regressor", {}),

@@ -13,7 +13,7 @@ from xectool import engine
 from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
 from xectool.config.tasks import TaskConfig
-from xectool.engine.export_events import yardsticks
+from xectool.engine.exports.events import yardsticks
 from xectool.engine.loading import load_checkpoint, ready_model
 from xectool.errors import CheckpointError, OutputsDiffer, UsageError
 from xectool.export import exporter

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from xectool.config.load import load_config
 from xectool.errors import DiskError
 from xectool.models.encoder import Encoder
-from xectool.probes.compile_findings import LARGEST_DIFFERENCE, CompileFacts, Toolchain, findings_of, usable_modes
-from xectool.probes.compile_graphs import GraphReport, inspect_graphs
-from xectool.probes.compile_mode import ModeTime, measure_mode
-from xectool.probes.compile_race import measure_modes, modes_of, recommend
-from xectool.probes.subject import Subject, of_config
+from xectool.probes.compilation.findings import LARGEST_DIFFERENCE, CompileFacts, Toolchain, findings_of, usable_modes
+from xectool.probes.compilation.graphs import GraphReport, inspect_graphs
+from xectool.probes.compilation.mode import ModeTime, measure_mode
+from xectool.probes.compilation.race import measure_modes, modes_of, recommend
+from xectool.probes.nonfinite.subject import Subject, of_config
 from xectool.training.device import Execution, compile_faults
 
 Write = Callable[..., Path]

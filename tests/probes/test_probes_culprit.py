@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from xectool.config.load import load_config
 from xectool.data.batch import EventBatch
-from xectool.probes.bench import Bench, build_bench
-from xectool.probes.culprit import find_culprit
-from xectool.probes.locate import locate
-from xectool.probes.minimal import SavedBatch, load_batch, save_batch
-from xectool.probes.subject import Subject, of_config
-from xectool.probes.trial import try_step
+from xectool.probes.instruments.bench import Bench, build_bench
+from xectool.probes.instruments.minimal import SavedBatch, load_batch, save_batch
+from xectool.probes.instruments.trial import try_step
+from xectool.probes.nonfinite.culprit import find_culprit
+from xectool.probes.nonfinite.locate import locate
+from xectool.probes.nonfinite.subject import Subject, of_config
 
 Write = Callable[..., Path]
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 from xectool.data.batch import EventBatch
-from xectool.probes.incidents import incident_window
-from xectool.training.incidents import IncidentFolders
+from xectool.probes.repetition.incidents import incident_window
+from xectool.training.record.incidents import IncidentFolders
 
 SIZES = [3, 1, 4]  # as the ranks of a run get them: neither full nor alike
 

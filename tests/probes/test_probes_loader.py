@@ -18,11 +18,11 @@ import uproot
 from xectool import engine
 from xectool.config.load import load_config
 from xectool.engine.diagnose import loading_speed
-from xectool.probes.epoch_time import StepTime, measure_step, predict_epoch
-from xectool.probes.loader_findings import LoaderFacts, findings_of
-from xectool.probes.loader_race import grid, race, reading_rate
-from xectool.probes.loader_stages import StageReport, measure_stages
-from xectool.probes.loading import LoadingSubject, Setting, events_per_basket, whole_basket_chunk
+from xectool.probes.loading.epoch_time import StepTime, measure_step, predict_epoch
+from xectool.probes.loading.events import LoadingSubject, Setting, events_per_basket, whole_basket_chunk
+from xectool.probes.loading.findings import LoaderFacts, findings_of
+from xectool.probes.loading.race import grid, race, reading_rate
+from xectool.probes.loading.stages import StageReport, measure_stages
 from xectool.rootio.inflate import inflate_range, inflated_bytes
 from xectool.rootio.source import LocalSource
 from xectool.rootio.stages import DECOMPRESS, READ, StageClock, clocked, timed

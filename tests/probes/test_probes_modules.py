@@ -16,7 +16,7 @@ from xectool.cli import app
 from xectool.cli.boundary import run as run_cli
 from xectool.config.load import load_config
 from xectool.probes.module_costs import measure
-from xectool.probes.subject import Subject, of_config
+from xectool.probes.nonfinite.subject import Subject, of_config
 
 Write = Callable[..., Path]
 LONG_S = 1000.0

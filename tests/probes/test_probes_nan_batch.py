@@ -21,10 +21,10 @@ from xectool.cli import app
 from xectool.cli.boundary import run as run_cli
 from xectool.config.load import load_config
 from xectool.engine.diagnose.nonfinite import NanBatchResult
-from xectool.probes import raw
-from xectool.probes.scan import MAX_ANOMALIES, MAX_SUSPECTS, scan
-from xectool.probes.subject import of_config
-from xectool.probes.verdicts import Training
+from xectool.probes.nonfinite import raw
+from xectool.probes.nonfinite.scan import MAX_ANOMALIES, MAX_SUSPECTS, scan
+from xectool.probes.nonfinite.subject import of_config
+from xectool.probes.nonfinite.verdicts import Training
 from xectool.rootio.reader import EventFile
 
 NUM_FILES, EVENTS_PER_FILE = 2, 8  # of the fixtures

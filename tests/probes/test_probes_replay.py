@@ -20,11 +20,11 @@ from xectool.cli.boundary import run as run_cli
 from xectool.config.load import load_config
 from xectool.engine.diagnose.replaying import _Session
 from xectool.errors import RunDiverged, UsageError
-from xectool.probes.circumstances import differences
-from xectool.probes.counterfactuals import Counterfactual
-from xectool.probes.history import RunHistory
-from xectool.probes.replay import Replay
-from xectool.probes.subject import of_batch, of_run
+from xectool.probes.nonfinite.subject import of_batch, of_run
+from xectool.probes.repetition.circumstances import differences
+from xectool.probes.repetition.counterfactuals import Counterfactual
+from xectool.probes.repetition.history import RunHistory
+from xectool.probes.repetition.replay import Replay
 from xectool.runlog.control import Request
 from xectool.runlog.manifest import config_digest
 from xectool.runlog.reader import RunReader
@@ -379,7 +379,7 @@ def test_batch_of_a_run_brings_the_weights_it_failed_with(
     kept = of_batch(run / "incidents" / "0001" / "batch.npz", None, None, "cpu")
     (note,) = kept.notes
     assert f"fresh weights of seed 42, not those of step {step.step}: {step.step - 1} steps lie between" in note
-    monkeypatch.setattr("xectool.probes.subject._weights_of", lambda *_: None)  # without: those of the seed
+    monkeypatch.setattr("xectool.probes.nonfinite.subject._weights_of", lambda *_: None)  # without: those of the seed
     assert not engine.diagnose.nan_batch(batch=moved / "m.npz").found
 
 

@@ -15,10 +15,10 @@ from xectool import engine
 from xectool.config.load import load_config
 from xectool.data.loader import EventLoader
 from xectool.errors import WorldError
-from xectool.probes import reproducibility
-from xectool.probes.op_digests import Entry
-from xectool.probes.reproducibility import WITHIN, Difference, first_difference
-from xectool.probes.short_run import Request, Steps, short_run
+from xectool.probes.instruments.op_digests import Entry
+from xectool.probes.repetition import reproducibility
+from xectool.probes.repetition.reproducibility import WITHIN, Difference, first_difference
+from xectool.probes.repetition.short_run import Request, Steps, short_run
 from xectool.training import build
 
 STEPS = 2

@@ -15,7 +15,7 @@ from torch.distributed.rendezvous import rendezvous
 from xectool.config.distributed import DistributedConfig
 from xectool.data.plan import DataPlan, SourceFile
 from xectool.errors import WorldError
-from xectool.training.rank_group import joined
+from xectool.training.ranks.group import joined
 
 Config = Callable[..., Path]
 PROGRAM = Path(__file__).parent / "programs" / "steps.py"

@@ -21,8 +21,6 @@ from xectool.config.load import load_config
 from xectool.errors import DataUnusable, OutOfMemory, RunDiverged, UsageError, XecError
 from xectool.training.build import build_parts, open_data
 from xectool.training.device import plan_execution
-from xectool.training.distributed import Ranks
-from xectool.training.event_audit import EventAudit
 from xectool.training.guards.base import StepFacts
 from xectool.training.guards.nonfinite import weights_are_finite
 from xectool.training.guards.report import Reporter
@@ -31,6 +29,8 @@ from xectool.training.guards.set import GuardSet
 from xectool.training.memory_faults import memory_faults
 from xectool.training.parts import RunParts
 from xectool.training.progress import NullObserver
+from xectool.training.ranks.base import Ranks
+from xectool.training.record.event_audit import EventAudit
 from xectool.training.state import Progress
 from xectool.training.step import StepResult
 

@@ -42,7 +42,6 @@ from xectool.runlog.reader import RunReader
 from xectool.runlog.status_page import StatusPage, Word
 from xectool.training.build import build_parts, open_data
 from xectool.training.device import plan_execution
-from xectool.training.distributed import Ranks
 from xectool.training.guards.base import StepFacts
 from xectool.training.guards.inputs import InputScale
 from xectool.training.guards.learning import Collapsed, NoLearning, ZeroGradient
@@ -58,7 +57,8 @@ from xectool.training.guards.watchdog import Watchdog, Witness
 from xectool.training.memory_faults import classify, device_facts, memory_faults, oom_event
 from xectool.training.parts import RunParts
 from xectool.training.progress import NullObserver
-from xectool.training.rank_group import CollectiveNotes
+from xectool.training.ranks.base import Ranks
+from xectool.training.ranks.group import CollectiveNotes
 from xectool.training.state import Progress
 from xectool.training.step import StepResult
 

@@ -22,11 +22,11 @@ from xectool.runlog.reader import RunReader
 from xectool.runlog.writer import RunWriter
 from xectool.training.build import build_parts, open_data
 from xectool.training.device import plan_execution
-from xectool.training.distributed import Ranks
 from xectool.training.guards.report import Reporter
-from xectool.training.healing import Healer
+from xectool.training.healing.healer import Healer
+from xectool.training.healing.quarantine import PoisonedEvent
 from xectool.training.progress import NullObserver
-from xectool.training.quarantine import PoisonedEvent
+from xectool.training.ranks.base import Ranks
 from xectool.training.saving import Saver
 from xectool.training.state import Progress
 from xectool.training.step import Stepper
@@ -157,7 +157,7 @@ def test_a_step_that_is_given_up_is_not_said_to_be_taken_again(
     tiny_config: Config, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poison_weight(monkeypatch, (4,), float("nan"))
-    monkeypatch.setattr("xectool.training.healing.MAX_TRIES", 1)
+    monkeypatch.setattr("xectool.training.healing.healer.MAX_TRIES", 1)
     result = engine.train(tiny_config(**settings(tiny_data / "train_000.root")))
     (skip,) = events(result.run_dir, "nonfinite_skip")  # the second epoch goes without the event
     assert skip.data["redone"] is False
@@ -173,7 +173,7 @@ def test_a_disk_that_refuses_the_list_costs_no_training(
     def full(path: Path, *_: Any) -> None:
         raise DiskError(f"{path.name} cannot be written: No space left on device", where=str(path), fix="df -h")
 
-    monkeypatch.setattr("xectool.training.quarantine.write_text", full)
+    monkeypatch.setattr("xectool.training.healing.quarantine.write_text", full)
     result = engine.train(tiny_config(**settings(poisoned, on_spike="rewind")))
     assert result.status == "finished"
     assert not (Path(result.run_dir) / "quarantine.json").exists()

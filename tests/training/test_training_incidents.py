@@ -6,7 +6,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from xectool.training.incidents import IncidentFolders
+from xectool.training.record.incidents import IncidentFolders
 
 
 def test_ranks_that_write_at_once_get_folders_of_their_own(tmp_path: Path) -> None:

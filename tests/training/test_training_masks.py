@@ -77,7 +77,7 @@ def test_predictions_of_an_epoch_are_those_of_its_validation(sensor_config: Writ
 def test_predictions_of_an_epoch_hold_so_many_events_at_most(
     sensor_config: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xectool.training.epoch_predictions.MAX_EVENTS", 11)
+    monkeypatch.setattr("xectool.training.predicting.epochs.MAX_EVENTS", 11)
     settings = ["checkpoint.root_save_interval=1", "training.epochs=1"]
     run = Path(engine.train(sensor_config("mae"), run_name="few", overrides=settings).run_dir)
     assert np.unique(uproot.open(run / "predictions_epoch_1.root")["tree"]["entry"].array()).tolist() == [*range(11)]

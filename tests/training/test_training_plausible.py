@@ -21,9 +21,9 @@ from xectool.rootio.writer import TreeWriter
 from xectool.runlog.reader import RunReader
 from xectool.training.build import build_parts, open_data
 from xectool.training.device import plan_execution
-from xectool.training.distributed import Ranks
-from xectool.training.plausible import implausible
+from xectool.training.healing.plausible import implausible
 from xectool.training.progress import NullObserver
+from xectool.training.ranks.base import Ranks
 
 Config = Callable[..., Path]
 BRIGHT, DEAD, SENTINEL, LATE = 3, 8, 11, 15

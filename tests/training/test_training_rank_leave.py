@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch.distributed import HashStore
 from xectool.data.batch import EventBatch
-from xectool.training import rank_group
 from xectool.training.guards.base import Notice
 from xectool.training.guards.inputs import InputScale, Opinion
 from xectool.training.parts import RunParts
-from xectool.training.rank_group import RankGroup
+from xectool.training.ranks import group as rank_group
+from xectool.training.ranks.group import RankGroup
 from xectool.training.state import Progress
 
 

@@ -24,7 +24,7 @@ from xectool.checkpoint import store
 from xectool.data.loader import EventLoader
 from xectool.data.plan import DataPlan
 from xectool.data.source import open_source
-from xectool.engine.rank_verdict import Ending, verdict_of
+from xectool.engine.ranks.verdict import Ending, verdict_of
 from xectool.errors import WorldError
 from xectool.runlog.reader import RunReader
 

@@ -20,18 +20,18 @@ from xectool.data.loader import EventLoader, LoaderOptions
 from xectool.data.plan import DataPlan
 from xectool.data.source import open_source
 from xectool.data.watched import WatchedReads
-from xectool.diagnosis.evidence import gather
+from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.ranking import diagnose
 from xectool.runlog.process import boot_id, tree_memory
 from xectool.runlog.reader import RunReader
 from xectool.runlog.status_page import PHASES, StatusPage, Word, read_page
 from xectool.runlog.worker_slots import SlotRange, create_slots, read_slots
-from xectool.training.distributed import Ranks
 from xectool.training.epoch_stats import EpochStats
-from xectool.training.event_audit import EventAudit
-from xectool.training.heartbeat import Heartbeat
 from xectool.training.parameter_blocks import MAX_BLOCKS, ParameterBlocks, cut_blocks, weight_norm
-from xectool.training.recording import FlightRecorder
+from xectool.training.ranks.base import Ranks
+from xectool.training.record.event_audit import EventAudit
+from xectool.training.record.heartbeat import Heartbeat
+from xectool.training.record.recorder import FlightRecorder
 from xectool.training.step import StepResult, stream_seed
 
 
@@ -293,7 +293,7 @@ def test_heartbeat_goes_on_where_no_descriptor_is_free(tmp_path, monkeypatch):
     def refuse(pid):
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr("xectool.training.heartbeat.tree_memory", refuse)
+    monkeypatch.setattr("xectool.training.record.heartbeat.tree_memory", refuse)
     page = StatusPage(tmp_path / "page")
     with Heartbeat(page, torch.device("cpu"), interval_s=0.02):
         first = page[Word.HEARTBEAT_NS]

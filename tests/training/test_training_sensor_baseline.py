@@ -14,9 +14,9 @@ from xectool.config.load import load_config
 from xectool.training.baseline import TOTAL, first_events
 from xectool.training.build import build_parts, open_data
 from xectool.training.device import plan_execution
-from xectool.training.distributed import Ranks
 from xectool.training.guards.learning import NoLearning
 from xectool.training.parts import RunParts
+from xectool.training.ranks.base import Ranks
 from xectool.training.state import Progress
 
 Write = Callable[..., Path]

@@ -15,8 +15,8 @@ from xectool.models.normalize import Normalizer
 from xectool.rootio.reader import EventFile
 from xectool.tasks.base import Outputs
 from xectool.tasks.masked_batch import MaskedBatch
-from xectool.training import sensor_predictions
-from xectool.training.sensor_predictions import (
+from xectool.training.predicting import sensors as sensor_predictions
+from xectool.training.predicting.sensors import (
     BRANCHES,
     MaskType,
     SensorPredictionResult,

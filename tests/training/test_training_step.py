@@ -16,9 +16,9 @@ from xectool.errors import RunDiverged
 from xectool.training.batch_loss import seed_batch
 from xectool.training.build import build_parts, open_data
 from xectool.training.device import plan_execution
-from xectool.training.distributed import Ranks
 from xectool.training.guards import nonfinite_gradients, nonfinite_weights
 from xectool.training.parts import RunParts
+from xectool.training.ranks.base import Ranks
 
 Build = Callable[..., RunParts]
 

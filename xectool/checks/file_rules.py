@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 from xectool.checks.cells import CellCounts
 from xectool.checks.data_facts import DataFacts, sensor_place
 from xectool.checks.facts import FileFacts, Trouble
-from xectool.config.count_rules import Counts, EpochFillsABatch, EpochHasBatches
+from xectool.config.rules.count import Counts, EpochFillsABatch, EpochHasBatches
 from xectool.detector.constants import NUM_SENSORS
 from xectool.findings import Finding, Severity
 from xectool.rootio.files import is_remote

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from xectool.checks.data_facts import DataFacts
-from xectool.config.capacity_rules import BYTES_PER_EVENT, WINDOW_COPIES, host_memory_bytes
 from xectool.config.root import InpainterConfig, MaeConfig
+from xectool.config.rules.capacity import BYTES_PER_EVENT, WINDOW_COPIES, host_memory_bytes
 from xectool.detector import faces
 from xectool.detector.constants import NUM_SENSORS
 from xectool.findings import Finding

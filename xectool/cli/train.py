@@ -16,7 +16,7 @@ from xectool.errors import EXIT_INTERRUPTED, EXIT_OK
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from xectool.engine.train_result import TrainResult
+    from xectool.engine.training_run.result import TrainResult
 
 _DONE = {
     "max_steps": "stopped after the steps asked for",

@@ -11,20 +11,20 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from xectool.config.data_rules import DATA_RULES
 from xectool.config.document import SET, Document, read_document
 from xectool.config.explain import dotted_key, explain
-from xectool.config.guard_rules import GUARD_RULES
 from xectool.config.invalid import InvalidConfigError, place
 from xectool.config.keys import keys_of, nearest_key
-from xectool.config.model_rules import MODEL_RULES
 from xectool.config.overrides import apply_overrides, expand_dotted_keys
 from xectool.config.platform import Platform
-from xectool.config.platform_rules import PLATFORM_RULES, Situation
 from xectool.config.root import KINDS, RunConfig
-from xectool.config.run_rules import RUN_RULES
-from xectool.config.task_rules import TASK_RULES
-from xectool.config.training_rules import TRAINING_RULES
+from xectool.config.rules.data import DATA_RULES
+from xectool.config.rules.guard import GUARD_RULES
+from xectool.config.rules.model import MODEL_RULES
+from xectool.config.rules.platform import PLATFORM_RULES, Situation
+from xectool.config.rules.run import RUN_RULES
+from xectool.config.rules.task import TASK_RULES
+from xectool.config.rules.training import TRAINING_RULES
 from xectool.config.translate import find_kind, translate
 from xectool.findings import Finding, Report, Severity
 from xectool.rules import Rule, run_rules

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from xectool.config.capacity_rules import HostMemorySuffices
 from xectool.config.keys import Key, keys_of
 from xectool.config.load import config_from_dict
 from xectool.config.platform import Platform
-from xectool.config.platform_rules import Situation
 from xectool.config.presets import PRESETS, Preset
 from xectool.config.root import KINDS, RunConfig
+from xectool.config.rules.capacity import HostMemorySuffices
+from xectool.config.rules.platform import Situation
 from xectool.config.serialize import inline_yaml
 from xectool.config.tasks import TASK_NAMES
 from xectool.errors import UsageError, did_you_mean

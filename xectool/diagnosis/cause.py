@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from xectool.findings import Finding, Severity
 
 if TYPE_CHECKING:
-    from xectool.diagnosis.evidence import Evidence
+    from xectool.diagnosis.evidence.evidence import Evidence
 
 
 @dataclass(frozen=True)

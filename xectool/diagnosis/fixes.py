@@ -10,10 +10,10 @@ from typing import Final
 from xectool.config.data import DataConfig
 from xectool.config.order_keys import ORDER_KEYS
 from xectool.config.serialize import inline_yaml
-from xectool.diagnosis.evidence import MAX_EVENTS_PER_KIND, Evidence
-from xectool.diagnosis.files import CONFIG_FILE
-from xectool.diagnosis.incidents import number
-from xectool.diagnosis.run_place import beside, inside, plain_name
+from xectool.diagnosis.evidence.evidence import MAX_EVENTS_PER_KIND, Evidence
+from xectool.diagnosis.evidence.files import CONFIG_FILE
+from xectool.diagnosis.evidence.incidents import number
+from xectool.diagnosis.evidence.run_place import beside, inside, plain_name
 
 LR_DIVISOR: Final = 10.0  # F033: training.lr: OLD/10
 RECOVERY_CLIP: Final = 0.5  # F042

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from xectool.diagnosis.statistics import Series, finite, median, quantile
+from xectool.diagnosis.evidence.statistics import Series, finite, median, quantile
 
 CLIP_OVER_P95: Final = 3.0  # F041: three times the 95 % quantile, the middle of the 2-5 x rule
 OCCASIONAL: Final = 0.05  # E.7, shares of clipped steps

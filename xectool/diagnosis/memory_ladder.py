@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from xectool.diagnosis.files import setting
+from xectool.diagnosis.evidence.files import setting
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Final
 
 from xectool.diagnosis.cause import Cause, Diagnosis, DiagnosisRule, Opinion, RuledOut
-from xectool.diagnosis.crash_rules import CompileKilled, DiskFull, Failed, Hang, Killed, RecordDamaged, WorkerDead
-from xectool.diagnosis.data_rules import (
+from xectool.diagnosis.evidence.evidence import Evidence
+from xectool.diagnosis.rules.crash import CompileKilled, DiskFull, Failed, Hang, Killed, RecordDamaged, WorkerDead
+from xectool.diagnosis.rules.data import (
     DuplicateEvents,
     DuplicateSteps,
     EventsMissing,
@@ -16,7 +17,21 @@ from xectool.diagnosis.data_rules import (
     InvalidReadings,
     Quarantine,
 )
-from xectool.diagnosis.environment_rules import (
+from xectool.diagnosis.rules.inputs import InputScale, TargetScale
+from xectool.diagnosis.rules.learning import (
+    ClippingMostSteps,
+    Collapsed,
+    NoLearning,
+    UntrainedHead,
+)
+from xectool.diagnosis.rules.memory import MemoryGrowth, OutOfMemory
+from xectool.diagnosis.rules.nan import NanFromData, NanFromLearningRate, NanFromLossDomain, NanFromOverflow
+from xectool.diagnosis.rules.nan_state import NanFromGradient, NanFromResume, NanFromWeights
+from xectool.diagnosis.rules.ranks import RankDied
+from xectool.diagnosis.rules.rate import RateBeyondReason
+from xectool.diagnosis.rules.restart import SilentRestart
+from xectool.diagnosis.rules.spike import SpikeFromEvent, SpikeFromLearningRate, SpikeFromRestart, SpikeFromResume
+from xectool.diagnosis.rules.surroundings import (
     CompileSuppressed,
     CudagraphSkipped,
     LazyState,
@@ -28,22 +43,7 @@ from xectool.diagnosis.environment_rules import (
     ValidationNotFinite,
     ZeroGradient,
 )
-from xectool.diagnosis.evidence import Evidence
-from xectool.diagnosis.input_rules import InputScale, TargetScale
-from xectool.diagnosis.learning_rules import (
-    ClippingMostSteps,
-    Collapsed,
-    NoLearning,
-    UntrainedHead,
-)
-from xectool.diagnosis.memory_rules import MemoryGrowth, OutOfMemory
-from xectool.diagnosis.nan_rules import NanFromData, NanFromLearningRate, NanFromLossDomain, NanFromOverflow
-from xectool.diagnosis.nan_state_rules import NanFromGradient, NanFromResume, NanFromWeights
-from xectool.diagnosis.rank_rules import RankDied
-from xectool.diagnosis.rate_rules import RateBeyondReason
-from xectool.diagnosis.restart_rules import SilentRestart
-from xectool.diagnosis.spike_rules import SpikeFromEvent, SpikeFromLearningRate, SpikeFromRestart, SpikeFromResume
-from xectool.diagnosis.throughput_rules import CheckpointSlow, LoaderSlow, Recompiling, UnevenRanks
+from xectool.diagnosis.rules.throughput import CheckpointSlow, LoaderSlow, Recompiling, UnevenRanks
 from xectool.findings import Severity
 
 RULES: Final[tuple[DiagnosisRule, ...]] = (

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from xectool.engine.memory_estimate import estimate_memory
     from xectool.engine.prediction import predict
     from xectool.engine.preparing import prepare
-    from xectool.engine.rank_outcome import is_launched, run_as_rank
+    from xectool.engine.ranks.outcome import is_launched, run_as_rank
     from xectool.engine.repairing import repair
     from xectool.engine.reporting import report
     from xectool.engine.simulation import simulate
-    from xectool.engine.slurm_script import JobRequest
+    from xectool.engine.slurm.script import JobRequest
     from xectool.engine.submitting import submit
     from xectool.engine.training import train
 
@@ -61,7 +61,7 @@ __all__ = [
 
 # A function lives in a module of another name: importing a module binds its name here, and would hide the function.
 _FUNCTIONS = {
-    "JobRequest": "slurm_script",
+    "JobRequest": "slurm.script",
     "check_data": "checking",
     "command_again": "launching",
     "compare": "comparison",
@@ -70,14 +70,14 @@ _FUNCTIONS = {
     "explain": "explanation",
     "export": "exporting",
     "inspect_ckpt": "inspection",
-    "is_launched": "rank_outcome",
+    "is_launched": "ranks.outcome",
     "lr_sweep": "lr_sweeping",
     "predict": "prediction",
     "prepare": "preparing",
     "ranks_wanted": "launching",
     "repair": "repairing",
     "report": "reporting",
-    "run_as_rank": "rank_outcome",
+    "run_as_rank": "ranks.outcome",
     "simulate": "simulation",
     "submit": "submitting",
     "train": "training",

@@ -14,10 +14,10 @@ from xectool.checks.running import Inspection, Progress, Silent, inspect_sample,
 from xectool.checks.sample import EVENTS_A_FILE, Sample, ScanSettings
 from xectool.checks.sandbox import TIME_LIMIT_S
 from xectool.checks.sharing import Sharing, plan_sharing
-from xectool.config.count_rules import prediction_bytes
 from xectool.config.load import config_from_overrides, load_config
 from xectool.config.platform import available_memory
 from xectool.config.root import RegressorConfig, RunConfig
+from xectool.config.rules.count import prediction_bytes
 from xectool.engine.data_report import DataChecked, summarised
 from xectool.engine.output_places import require_folder
 from xectool.engine.sensor_map import draw_sensor_map

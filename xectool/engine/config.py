@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xectool.config.capacity_rules import CAPACITY_RULES
 from xectool.config.json_schema import json_schema
 from xectool.config.load import LoadedConfig, load_config
-from xectool.config.path_rules import overlap_rules, path_rules
 from xectool.config.platform import Platform
-from xectool.config.platform_rules import Situation
 from xectool.config.presets import PRESETS
+from xectool.config.rules.capacity import CAPACITY_RULES
+from xectool.config.rules.path import overlap_rules, path_rules
+from xectool.config.rules.platform import Situation
 from xectool.config.serialize import dotted_values, to_yaml
 from xectool.config.template import template
 from xectool.findings import Report

@@ -16,7 +16,7 @@ from xectool.checks.sharing import Sharing
 from xectool.checks.similarity import Likeness
 from xectool.checks.spread import NormalizedRow, RawRow, fits
 from xectool.checks.target_rules import enabled_tasks, scaled_error, typical_error
-from xectool.config.capacity_rules import host_memory_bytes
+from xectool.config.rules.capacity import host_memory_bytes
 from xectool.findings import Finding, Severity
 from xectool.rootio.files import is_remote
 from xectool.rules import RuleRun

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from xectool.config.platform import Platform
-from xectool.config.platform_rules import CompileOnArm, Situation
+from xectool.config.rules.platform import CompileOnArm, Situation
 from xectool.data.events import EventSource
-from xectool.engine.exported import load_exported
 from xectool.engine.exporting import export
+from xectool.engine.exports.loading import load_exported
 from xectool.engine.loading import LoadedModel, served_in_order
 from xectool.errors import DeviceError, DiskError, OutputsDiffer, UsageError, XecError, unknown_choice
 from xectool.findings import Finding, Severity

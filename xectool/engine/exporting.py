@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from xectool.checkpoint.format import Checkpoint
-from xectool.engine.export_events import VerifyEvents, yardsticks
-from xectool.engine.export_sources import require_sound, source_of
+from xectool.engine.exports.events import VerifyEvents, yardsticks
+from xectool.engine.exports.sources import require_sound, source_of
 from xectool.engine.loading import LoadedModel, check_options, load_checkpoint, ready_model
 from xectool.engine.output_places import files_read, require_file_place
 from xectool.errors import UsageError, nearest, unknown_choice

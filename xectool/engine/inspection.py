@@ -19,11 +19,11 @@ from xectool.checkpoint.inspection.state_rules import STATE_RULES
 from xectool.checkpoint.inspection.trust import UnsafeGlobal
 from xectool.config.load import load_config
 from xectool.config.root import RunConfig
-from xectool.engine.checkpoint_facts import Section, TensorRow, lineage_of, parameters_of, sections_of, tensor_rows
-from xectool.engine.extraction import target_of, write_part
+from xectool.engine.checkpoints.extraction import target_of, write_part
+from xectool.engine.checkpoints.facts import Section, TensorRow, lineage_of, parameters_of, sections_of, tensor_rows
+from xectool.engine.checkpoints.rebuilding import outlook, rebuilt
+from xectool.engine.checkpoints.resume_contract import KeyEffect, resume_contract
 from xectool.engine.loading import assumptions
-from xectool.engine.rebuilding import outlook, rebuilt
-from xectool.engine.resume_contract import KeyEffect, resume_contract
 from xectool.findings import Finding, Severity
 from xectool.rules import run_rules
 

@@ -21,14 +21,14 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from xectool.config.load import load_config
-from xectool.engine.launched_ranks import ForwardedSignals, SurvivorsEnded
-from xectool.engine.rank_outcome import DIRECTORY, LAUNCHER
-from xectool.engine.rank_verdict import Ending, verdict_of
-from xectool.engine.rank_watch import RankWatch
-from xectool.engine.train_result import TrainResult
+from xectool.engine.ranks.outcome import DIRECTORY, LAUNCHER
+from xectool.engine.ranks.processes import ForwardedSignals, SurvivorsEnded
+from xectool.engine.ranks.verdict import Ending, verdict_of
+from xectool.engine.ranks.watch import RankWatch
+from xectool.engine.training_run.result import TrainResult
 from xectool.errors import UsageError, XecError
 from xectool.runlog.process import oom_kills
-from xectool.training.run_dir import AUTO
+from xectool.training.record.run_dir import AUTO
 
 GRACE_S: Final = 12  # of ranks that are left after one has died; gloo tells them at once, NCCL may not
 

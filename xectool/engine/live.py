@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from xectool.checkpoint import store
-from xectool.diagnosis.status_report import StatusReport, status_report
+from xectool.diagnosis.reports.status import StatusReport, status_report
 from xectool.errors import UsageError, XecError
 from xectool.runlog.control import SILENT, Request, ask
 from xectool.runlog.reader import RunReader, RunStatus

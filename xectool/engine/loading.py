@@ -29,7 +29,7 @@ from xectool.tasks import build_task
 from xectool.tasks.base import TrainingTask
 from xectool.training.build import sequential_loader
 from xectool.training.device import Execution, plan_execution
-from xectool.training.distributed import Ranks
+from xectool.training.ranks.base import Ranks
 from xectool.training.state import load_task, load_weights
 
 _WINDOW_EVENTS = 512

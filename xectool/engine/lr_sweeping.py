@@ -17,7 +17,7 @@ from xectool.config.load import load_config
 from xectool.config.root import RunConfig
 from xectool.engine.explanation import explain
 from xectool.engine.output_places import require_folder
-from xectool.engine.run_start import start_from
+from xectool.engine.training_run.start import start_from
 from xectool.errors import ConfigError, UsageError
 from xectool.findings import Finding, Severity
 from xectool.report.lr_sweep import SweepPoints, plot_lr_sweep

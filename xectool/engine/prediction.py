@@ -12,9 +12,8 @@ from typing import Any
 from xectool.checkpoint.format import Checkpoint
 from xectool.data.batch import EventBatch
 from xectool.data.dead_masks import open_dead_sensors
-from xectool.engine.artifacts import draw_predictions, predict_scored, watched
 from xectool.engine.engines import AUTO, Request, check_engine, choose_engine
-from xectool.engine.exported import load_exported
+from xectool.engine.exports.loading import load_exported
 from xectool.engine.loading import (
     LoadedModel,
     check_hops,
@@ -27,15 +26,16 @@ from xectool.engine.loading import (
 )
 from xectool.engine.model_files import exported_format
 from xectool.engine.output_places import files_read, require_file_place, require_folder
+from xectool.engine.training_run.artifacts import draw_predictions, predict_scored, watched
 from xectool.errors import UsageError
 from xectool.findings import Finding, Severity
 from xectool.report.written import Written
 from xectool.tasks.metric_units import with_unit
 from xectool.tasks.sensor_task import SensorTask
-from xectool.training.compare_variants import masked_by_dead
 from xectool.training.evaluate import run_model
 from xectool.training.heap import trimmed
 from xectool.training.memory_faults import memory_faults
+from xectool.training.predicting.variants import masked_by_dead
 from xectool.training.progress import NullObserver, Observer
 
 

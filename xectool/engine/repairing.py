@@ -26,8 +26,8 @@ from xectool.findings import Finding, Severity
 from xectool.models.inpainter import Inpainter
 from xectool.tasks.event_variants import Fill
 from xectool.training.memory_faults import memory_faults
+from xectool.training.predicting.repair import FLAG_BRANCH, Repaired, RepairRun, write_repaired
 from xectool.training.progress import NullObserver, Observer
-from xectool.training.repair import FLAG_BRANCH, Repaired, RepairRun, write_repaired
 
 
 @dataclass(frozen=True)

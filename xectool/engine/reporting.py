@@ -15,8 +15,8 @@ import numpy as np
 from xectool.config.load import config_from_dict
 from xectool.config.serialize import dotted_values
 from xectool.diagnosis.cause import Cause
-from xectool.diagnosis.files import CONFIG_FILE, tolerant_json, tolerant_yaml
-from xectool.diagnosis.incidents import Incident, read_incidents
+from xectool.diagnosis.evidence.files import CONFIG_FILE, tolerant_json, tolerant_yaml
+from xectool.diagnosis.evidence.incidents import Incident, read_incidents
 from xectool.engine.diagnose.run_health import RunHealth
 from xectool.engine.diagnose.run_health import run as diagnose_run
 from xectool.engine.output_places import require_file_place

@@ -12,18 +12,18 @@ from pathlib import Path
 
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-from xectool.config.capacity_rules import CAPACITY_RULES
 from xectool.config.load import LoadedConfig, load_config
-from xectool.config.path_rules import path_rules
 from xectool.config.platform import Platform
-from xectool.config.platform_rules import NETWORK_FILE_SYSTEMS, Situation
 from xectool.config.root import RunConfig
-from xectool.engine.slurm_job import TrainingJob
-from xectool.engine.slurm_script import JobRequest, executor
+from xectool.config.rules.capacity import CAPACITY_RULES
+from xectool.config.rules.path import path_rules
+from xectool.config.rules.platform import NETWORK_FILE_SYSTEMS, Situation
+from xectool.engine.slurm.job import TrainingJob
+from xectool.engine.slurm.script import JobRequest, executor
 from xectool.errors import UsageError, WorldError
 from xectool.findings import Finding, Report, Severity
 from xectool.rules import run_rules
-from xectool.training.run_dir import choose_place, plain_name
+from xectool.training.record.run_dir import choose_place, plain_name
 
 _UNLIMITED = 1 << 60
 

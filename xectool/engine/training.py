@@ -7,27 +7,27 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from xectool.config.capacity_rules import CAPACITY_RULES
-from xectool.config.count_rules import count_rules
-from xectool.config.disk_rules import disk_rules
 from xectool.config.load import LoadedConfig, load_config
-from xectool.config.path_rules import path_rules
 from xectool.config.platform import Platform
-from xectool.config.platform_rules import Situation
-from xectool.engine.run_attempt import RunAttempt
-from xectool.engine.run_start import assemble, begin, shared_place
-from xectool.engine.train_result import TrainResult
+from xectool.config.rules.capacity import CAPACITY_RULES
+from xectool.config.rules.count import count_rules
+from xectool.config.rules.disk import disk_rules
+from xectool.config.rules.path import path_rules
+from xectool.config.rules.platform import Situation
+from xectool.engine.training_run.attempt import RunAttempt
+from xectool.engine.training_run.result import TrainResult
+from xectool.engine.training_run.start import assemble, begin, shared_place
 from xectool.errors import XecError
 from xectool.rules import run_rules
-from xectool.training.description import start_facts
 from xectool.training.device import Execution, plan_execution
-from xectool.training.distributed import Ranks
 from xectool.training.heap import keep_freed_memory
 from xectool.training.parts import RunParts
 from xectool.training.progress import NullObserver, Observer
-from xectool.training.rank_agreement import program_facts, require_agreement
-from xectool.training.rank_environment import device_of_rank
-from xectool.training.rank_group import joined
+from xectool.training.ranks.agreement import program_facts, require_agreement
+from xectool.training.ranks.base import Ranks
+from xectool.training.ranks.environment import device_of_rank
+from xectool.training.ranks.group import joined
+from xectool.training.record.description import start_facts
 
 
 def train(  # noqa: PLR0913  the function is the command: one argument an option

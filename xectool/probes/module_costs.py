@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from xectool.data.batch import EventBatch
-from xectool.probes.backward import NodeOwners
-from xectool.probes.bench import Bench
-from xectool.probes.trace import LOSS_OWNER
+from xectool.probes.instruments.backward import NodeOwners
+from xectool.probes.instruments.bench import Bench
+from xectool.probes.instruments.trace import LOSS_OWNER
 
 
 @dataclass(frozen=True)

@@ -23,15 +23,15 @@ from xectool.models.build import build_model
 from xectool.tasks import build_task
 from xectool.training.baseline import Baseline
 from xectool.training.device import Execution
-from xectool.training.distributed import Ranks
 from xectool.training.ema import WeightAverage
 from xectool.training.guards.nonfinite import NonFiniteGuard, Refusal
 from xectool.training.guards.spike import SpikeDetector
+from xectool.training.healing.quarantine import Quarantine
 from xectool.training.hidden_readings import require_hidden_readings
 from xectool.training.mask_patterns import resolve_mask_patterns
 from xectool.training.optim import build_optimizer
 from xectool.training.parts import RunParts
-from xectool.training.quarantine import Quarantine
+from xectool.training.ranks.base import Ranks
 from xectool.training.schedule import LearningRate
 from xectool.training.step import Stepper
 from xectool.training.targets import odd_truth, resolve_target_scaling

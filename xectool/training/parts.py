@@ -11,11 +11,11 @@ from xectool.data.loader import EventLoader
 from xectool.tasks.base import TrainingTask
 from xectool.training.baseline import Baseline
 from xectool.training.device import Execution
-from xectool.training.distributed import Ranks
 from xectool.training.ema import WeightAverage
 from xectool.training.guards.nonfinite import NonFiniteGuard
 from xectool.training.guards.spike import SpikeDetector
-from xectool.training.quarantine import Quarantine
+from xectool.training.healing.quarantine import Quarantine
+from xectool.training.ranks.base import Ranks
 from xectool.training.schedule import LearningRate
 from xectool.training.step import Stepper
 

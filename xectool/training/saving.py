@@ -15,11 +15,12 @@ from xectool.checkpoint.format import Checkpoint
 from xectool.errors import CheckpointError, DiskError, RunDiverged
 from xectool.models.fingerprint import outputs_of
 from xectool.runlog.writer import RunWriter
-from xectool.training import incidents, quarantine, ring
 from xectool.training.core_wait import core_wait_s
 from xectool.training.guards import nonfinite_weights
+from xectool.training.healing import quarantine, ring
+from xectool.training.healing.ring import GoodStates
 from xectool.training.parts import RunParts
-from xectool.training.ring import GoodStates
+from xectool.training.record import incidents
 from xectool.training.state import Progress, capture
 
 

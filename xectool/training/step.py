@@ -19,11 +19,11 @@ from xectool.data.batch import EventBatch
 from xectool.tasks.base import TrainingTask
 from xectool.training.batch_loss import BatchLoss, stream_seed
 from xectool.training.device import Execution
-from xectool.training.distributed import Ranks
 from xectool.training.ema import WeightAverage
 from xectool.training.guards.nonfinite import Refusal, nonfinite_gradients
 from xectool.training.optim import set_lr
 from xectool.training.parameter_blocks import ParameterBlocks
+from xectool.training.ranks.base import Ranks
 
 MIN_SCALE = 1.0  # gradients that overflow float16 even unscaled are broken, not scaled too far
 Veto = Callable[[float], bool]

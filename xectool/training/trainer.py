@@ -11,7 +11,6 @@ from xectool.data.batch import EventBatch
 from xectool.errors import OutOfMemory, RunDiverged
 from xectool.tasks.base import WorstEvent
 from xectool.training.control import LiveControl
-from xectool.training.epoch_predictions import is_due, kept, predictions_name
 from xectool.training.epoch_stats import EpochStats
 from xectool.training.evaluate import evaluate, merged, run_model
 from xectool.training.guards.base import StepFacts
@@ -19,12 +18,13 @@ from xectool.training.guards.nonfinite import nonfinite_weights, weights_are_fin
 from xectool.training.guards.process import SaveRequest
 from xectool.training.guards.report import Reporter
 from xectool.training.guards.set import GuardSet
-from xectool.training.healing import Healer
+from xectool.training.healing.healer import Healer
 from xectool.training.memory import memory_metrics
 from xectool.training.parts import RunParts
+from xectool.training.predicting.epochs import is_due, kept, predictions_name
 from xectool.training.progress import Observer
-from xectool.training.readings import ReadingWatch
-from xectool.training.recording import FlightRecorder, StepTiming
+from xectool.training.record.readings import ReadingWatch
+from xectool.training.record.recorder import FlightRecorder, StepTiming
 from xectool.training.saving import Saver, refuse_weights
 from xectool.training.signals import StopRequest
 from xectool.training.state import Progress

@@ -13,7 +13,7 @@ import torch
 from xectool.config.load import load_config
 from xectool.training.build import build_parts, open_data
 from xectool.training.device import apply_determinism, plan_execution
-from xectool.training.rank_group import joined
+from xectool.training.ranks.group import joined
 
 out, configs = Path(sys.argv[1]), sys.argv[2:]
 for number, config in enumerate(configs):

@@ -13,7 +13,7 @@ from xectool.errors import EXIT_BAD_RESULT
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from xectool.diagnosis.memory_report import MemoryReport
+    from xectool.diagnosis.reports.memory import MemoryReport
 
 
 def memory(

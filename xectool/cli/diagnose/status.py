@@ -13,7 +13,7 @@ from xectool.errors import EXIT_BAD_RESULT
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from xectool.diagnosis.status_report import StatusReport
+    from xectool.diagnosis.reports.status import StatusReport
 
 
 def status(

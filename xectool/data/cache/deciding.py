@@ -12,8 +12,8 @@ from typing import Final
 
 from xectool.config.normalization import NormalizationConfig
 from xectool.config.platform import Platform
-from xectool.config.platform_rules import NETWORK_FILE_SYSTEMS
 from xectool.config.root import RegressorConfig, RunConfig
+from xectool.config.rules.platform import NETWORK_FILE_SYSTEMS
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.data.cache.cached_events import CachedEvents
 from xectool.data.cache.codec import Codec, Compact, Lossless

@@ -10,12 +10,12 @@ from typing import Final
 
 import numpy as np
 
-from xectool.diagnosis.files import CONFIG_FILE, setting, tolerant_yaml
+from xectool.diagnosis.evidence.files import CONFIG_FILE, setting, tolerant_yaml
 from xectool.diagnosis.hang import kernel
 from xectool.diagnosis.hang.kernel import HELD, ProcessView
 from xectool.diagnosis.hang.stacks import ProcessStacks, Target, stacks_of
 from xectool.diagnosis.hang.tracker import TrackerFacts, TrackerLook
-from xectool.diagnosis.status_report import file_names, last_steps
+from xectool.diagnosis.reports.status import file_names, last_steps
 from xectool.runlog.process import boot_id, oom_kills
 from xectool.runlog.reader import RunReader
 from xectool.runlog.status_page import PageView, read_page

@@ -9,7 +9,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Final
 
-from xectool.diagnosis.files import TRACKER_SETTINGS, TRACKER_STATE, tolerant_json
+from xectool.diagnosis.evidence.files import TRACKER_SETTINGS, TRACKER_STATE, tolerant_json
 from xectool.diagnosis.hang.hang import Hang
 from xectool.diagnosis.hang.kernel import HELD, ProcessView
 from xectool.runlog.file_locks import command_of, lock_holders

@@ -15,13 +15,13 @@ from xectool.config.platform import available_memory
 from xectool.config.root import RunConfig
 from xectool.errors import DeviceError, UsageError
 from xectool.findings import Finding, Severity
-from xectool.probes.compile_findings import CompileFacts, Toolchain, findings_of, usable_modes
-from xectool.probes.compile_graphs import GraphReport, epoch_batches, inspect_graphs
-from xectool.probes.compile_mode import ModeTime
-from xectool.probes.compile_race import Recommendation, measure_modes, modes_of, recommend
-from xectool.probes.history import CONFIG_FILE
-from xectool.probes.loading import LoadingSubject
-from xectool.probes.subject import Subject, of_config
+from xectool.probes.compilation.findings import CompileFacts, Toolchain, findings_of, usable_modes
+from xectool.probes.compilation.graphs import GraphReport, epoch_batches, inspect_graphs
+from xectool.probes.compilation.mode import ModeTime
+from xectool.probes.compilation.race import Recommendation, measure_modes, modes_of, recommend
+from xectool.probes.loading.events import LoadingSubject
+from xectool.probes.nonfinite.subject import Subject, of_config
+from xectool.probes.repetition.history import CONFIG_FILE
 from xectool.training.device import cxx_compiler, missing_toolchain, plan_execution, resolve_device
 from xectool.training.guards.torch_signs import compile_is_suppressed, compile_threads
 

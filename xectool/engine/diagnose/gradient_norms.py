@@ -12,10 +12,10 @@ import numpy as np
 
 from xectool.config.load import load_config
 from xectool.config.root import RegressorConfig, RunConfig
-from xectool.diagnosis.evidence import gather
+from xectool.diagnosis.cases.nan import settled_overflows
+from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.fixes import DEFAULT_LR, DEFAULT_LR_SENSORS, LARGEST_LR, LR_DIVISOR
-from xectool.diagnosis.gradient_report import GradientReport, gradient_report
-from xectool.diagnosis.nan_case import settled_overflows
+from xectool.diagnosis.reports.gradients import GradientReport, gradient_report
 from xectool.errors import UsageError
 
 LIVE_STEPS = 20  # enough for a 95 % quantile that is not the largest value
@@ -112,7 +112,7 @@ def _taken(
     # Imported here: the recorded form must not wait for torch.
     from xectool.training.build import build_parts, open_data
     from xectool.training.device import apply_determinism, plan_execution
-    from xectool.training.distributed import Ranks
+    from xectool.training.ranks.base import Ranks
 
     if count < 1:
         raise UsageError("at least one step has to be taken", where="--steps", fix=f"--steps {LIVE_STEPS}")

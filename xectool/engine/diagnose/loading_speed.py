@@ -14,12 +14,12 @@ from xectool.config.platform import available_memory
 from xectool.config.root import RunConfig
 from xectool.errors import UsageError
 from xectool.findings import Finding
-from xectool.probes.epoch_time import EpochTime, StepTime, measure_step, predict_epoch
-from xectool.probes.history import CONFIG_FILE
-from xectool.probes.loader_findings import LoaderFacts, findings_of
-from xectool.probes.loader_race import Timing, Verdict, grid, race, reading_rate
-from xectool.probes.loader_stages import StageReport, StageTime, measure_stages
-from xectool.probes.loading import LoadingSubject, Setting, cached_share, events_per_basket, whole_basket_chunk
+from xectool.probes.loading.epoch_time import EpochTime, StepTime, measure_step, predict_epoch
+from xectool.probes.loading.events import LoadingSubject, Setting, cached_share, events_per_basket, whole_basket_chunk
+from xectool.probes.loading.findings import LoaderFacts, findings_of
+from xectool.probes.loading.race import Timing, Verdict, grid, race, reading_rate
+from xectool.probes.loading.stages import StageReport, StageTime, measure_stages
+from xectool.probes.repetition.history import CONFIG_FILE
 from xectool.training.device import Execution, plan_execution
 
 DEFAULT_EVENTS = 4096

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from xectool.diagnosis.evidence import gather
-from xectool.diagnosis.memory_report import MemoryReport, of_log, of_run
+from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.ranking import diagnose
+from xectool.diagnosis.reports.memory import MemoryReport, of_log, of_run
 from xectool.errors import UsageError
 
 

@@ -10,9 +10,9 @@ from typing import Any
 from xectool.config.load import load_config
 from xectool.errors import UsageError
 from xectool.findings import Finding
-from xectool.probes.history import CONFIG_FILE
 from xectool.probes.module_costs import CostReport, ModuleCost, measure
-from xectool.probes.subject import of_config
+from xectool.probes.nonfinite.subject import of_config
+from xectool.probes.repetition.history import CONFIG_FILE
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from xectool.config.load import load_config
 from xectool.config.root import RunConfig
 from xectool.errors import UsageError
 from xectool.findings import Finding
-from xectool.probes.history import CONFIG_FILE, RunHistory
-from xectool.probes.minimal import SavedBatch, plain_window, save_batch
-from xectool.probes.nan_facts import NanFacts
-from xectool.probes.nan_search import NanSearch, search_data, search_window
-from xectool.probes.subject import Subject, of_batch, of_config, of_run
-from xectool.probes.verdicts import Training, Verdict, judge
+from xectool.probes.instruments.minimal import SavedBatch, plain_window, save_batch
+from xectool.probes.nonfinite.facts import NanFacts
+from xectool.probes.nonfinite.search import NanSearch, search_data, search_window
+from xectool.probes.nonfinite.subject import Subject, of_batch, of_config, of_run
+from xectool.probes.nonfinite.verdicts import Training, Verdict, judge
+from xectool.probes.repetition.history import CONFIG_FILE, RunHistory
 
 DEFAULT_OUTPUT = "nan_batch.npz"
 

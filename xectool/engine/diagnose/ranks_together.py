@@ -17,7 +17,7 @@ import torch
 
 from xectool.errors import UsageError
 from xectool.findings import Finding, Severity
-from xectool.probes.rank_network import (
+from xectool.probes.ranks.network import (
     backend_findings,
     environment_findings,
     free_port,
@@ -26,7 +26,7 @@ from xectool.probes.rank_network import (
     master_findings,
     port_findings,
 )
-from xectool.probes.rank_selftest import CHECKS
+from xectool.probes.ranks.selftest import CHECKS
 from xectool.runlog.atomic import read_json
 
 BACKENDS: Final = ("auto", "gloo", "nccl")
@@ -117,7 +117,7 @@ def _tested(nproc: int, backend: str, port: int, timeout_s: float) -> list[dict[
         started = []
         try:
             for rank, path in enumerate(paths):
-                command = [sys.executable, "-m", "xectool.probes.rank_selftest", str(path), backend, str(timeout_s)]
+                command = [sys.executable, "-m", "xectool.probes.ranks.selftest", str(path), backend, str(timeout_s)]
                 own = {**inherited, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
                 started.append(_start(command, own, logs[rank]))
             _wait_for(started, _START_S + 2 * timeout_s)

@@ -11,8 +11,8 @@ from typing import Any
 from xectool.config.load import load_config
 from xectool.errors import UsageError
 from xectool.findings import Finding, Severity
-from xectool.probes.history import CONFIG_FILE
-from xectool.probes.reproducibility import Cure, Difference, Reproducibility, probe
+from xectool.probes.repetition.history import CONFIG_FILE
+from xectool.probes.repetition.reproducibility import Cure, Difference, Reproducibility, probe
 
 PROCESSES = 2
 

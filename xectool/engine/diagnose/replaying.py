@@ -12,11 +12,12 @@ import torch
 
 from xectool.data.batch import EventBatch
 from xectool.diagnosis import fixes
-from xectool.diagnosis.data_rules import check_files
-from xectool.diagnosis.evidence import gather
+from xectool.diagnosis.evidence.evidence import gather
+from xectool.diagnosis.rules.data import check_files
 from xectool.findings import Finding, Severity
-from xectool.probes.circumstances import differences, recorded_threads
-from xectool.probes.counterfactuals import (
+from xectool.probes.instruments.module_stats import ModuleStats, step_stats
+from xectool.probes.repetition.circumstances import differences, recorded_threads
+from xectool.probes.repetition.counterfactuals import (
     LOWER_RATE,
     LOWER_RATE_STEPS,
     NO_AMP,
@@ -26,9 +27,8 @@ from xectool.probes.counterfactuals import (
     Situation,
     counterfactuals,
 )
-from xectool.probes.history import RunHistory, loss_median
-from xectool.probes.module_stats import ModuleStats, step_stats
-from xectool.probes.replay import Moment, Replay, is_reproduced
+from xectool.probes.repetition.history import RunHistory, loss_median
+from xectool.probes.repetition.replay import Moment, Replay, is_reproduced
 from xectool.runlog.records import StepRecord
 from xectool.training.progress import NullObserver, Observer
 from xectool.training.step import StepResult

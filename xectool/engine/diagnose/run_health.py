@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from xectool.diagnosis.cause import Cause, Diagnosis
-from xectool.diagnosis.evidence import Evidence, gather
-from xectool.diagnosis.loss_report import LossReport, loss_causes, loss_report
+from xectool.diagnosis.evidence.evidence import Evidence, gather
 from xectool.diagnosis.ranking import diagnose, verdict
+from xectool.diagnosis.reports.loss import LossReport, loss_causes, loss_report
 from xectool.findings import Finding
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from xectool.diagnosis.status_report import StatusReport, status_report
+from xectool.diagnosis.reports.status import StatusReport, status_report
 
 
 def status(run_dir: Path | str) -> StatusReport:

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from xectool.diagnosis.files import TRACKER_SETTINGS, TRACKER_STATE, tolerant_json
+from xectool.diagnosis.evidence.files import TRACKER_SETTINGS, TRACKER_STATE, tolerant_json
 from xectool.diagnosis.tracking_store import Holder, StoreState, look_at
 from xectool.training.tracking.settings import resolve_uri, sqlite_path, without_password
 

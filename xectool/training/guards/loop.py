@@ -12,7 +12,7 @@ from torch import nn
 from xectool.errors import RunDiverged, UsageError
 from xectool.training.guards.base import Guard, Notice, StepFacts
 from xectool.training.parts import RunParts
-from xectool.training.rank_agreement import data_facts, digest, leaves
+from xectool.training.ranks.agreement import data_facts, digest, leaves
 from xectool.training.state import Progress
 
 WAIT_STEPS: Final = 50

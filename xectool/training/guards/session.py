@@ -14,7 +14,6 @@ from xectool.runlog.status_page import PHASES, Word
 from xectool.runlog.storage import attempt_dir, slots_path
 from xectool.runlog.worker_slots import stacks_path
 from xectool.runlog.writer import RunWriter
-from xectool.training.description import CONFIG_NAME
 from xectool.training.guards.failure_folders import FailureFolders
 from xectool.training.guards.phase_limits import Deadlines
 from xectool.training.guards.process import CrashStacks
@@ -23,6 +22,7 @@ from xectool.training.guards.watchdog import Watchdog, Witness
 from xectool.training.memory_faults import oom_event
 from xectool.training.parts import RunParts
 from xectool.training.progress import Observer
+from xectool.training.record.description import CONFIG_NAME
 
 
 class GuardSession:

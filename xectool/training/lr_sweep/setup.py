@@ -11,10 +11,10 @@ from xectool.config.root import RegressorConfig, RunConfig
 from xectool.data.source import open_source
 from xectool.training.build import RunData, build_parts
 from xectool.training.device import apply_determinism, compile_faults, plan_execution
-from xectool.training.distributed import Ranks
 from xectool.training.mask_patterns import resolve_mask_patterns
 from xectool.training.memory_faults import memory_faults
 from xectool.training.parts import RunParts
+from xectool.training.ranks.base import Ranks
 from xectool.training.state import random_state_kept
 from xectool.training.targets import resolve_target_scaling
 

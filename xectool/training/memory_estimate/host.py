@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from xectool.config.capacity_rules import BYTES_PER_EVENT
 from xectool.config.root import RegressorConfig, RunConfig
+from xectool.config.rules.capacity import BYTES_PER_EVENT
 from xectool.training.memory_estimate.calibration import Calibration
 from xectool.training.memory_estimate.predictions import COLUMN_BYTES, SensorPredictions
 from xectool.training.memory_estimate.recording import Recording

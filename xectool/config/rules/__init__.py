@@ -1,0 +1,1 @@
+"""What the schema alone cannot refuse: rules on combinations of keys, files and machine."""

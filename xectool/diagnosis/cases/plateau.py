@@ -1,0 +1,158 @@
+"""Losses beside what the best constant prediction gives."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from xectool.diagnosis.evidence.evidence import Evidence
+from xectool.diagnosis.evidence.incidents import number
+from xectool.diagnosis.evidence.statistics import Series, finite, median, spread
+
+TRIVIAL_SHARE: Final = 0.98  # F045
+MAX_STEPS: Final = 500  # F045: after two epochs or 500 steps
+MAX_EPOCHS: Final = 2
+TINY_LR: Final = 1e-8  # float32 holds 24 bits: a weight of 0.1 does not move by less than 6e-9
+LEAST_TRAVEL: Final = 0.03
+"""Sum of the learning rates before anything can be expected. AdamW moves no weight by more than about the rate in a
+step, and weights start at about 1 / sqrt(fan-in), 0.03 for the widest layers here (1024)."""
+FEWEST_STEPS: Final = 100  # after the warm-up; a sound run of fewer steps may not have learned anything yet
+FALLING_SHARE: Final = 0.03  # of the loss, between the second and the last quarter of the run
+OBJECTIVE: Final = "total"
+"""Term of the whole objective; the only one of the sensor kinds. A young network is far above its trivial loss."""
+_LAST_STEPS: Final = 50
+_WILD_SIGMA: Final = 5.0
+_FEWEST_STEPS: Final = 20
+
+
+@dataclass(frozen=True)
+class TermLevel:
+    """One loss term beside its trivial value.
+
+    Attributes:
+        term: Name of the term.
+        loss: Mean of the last steps of training, without the excess of single wild ones.
+        validation: Last validation loss of the term, NaN without any.
+        trivial: Loss of the best constant prediction.
+        loss_error: Standard error of ``loss``.
+        validation_error: Standard error of ``validation``, as of a loss that spreads as wide as it is large.
+    """
+
+    term: str
+    loss: float
+    validation: float
+    trivial: float
+    loss_error: float = 0.0
+    validation_error: float = 0.0
+
+    @property
+    def trivial_reached(self) -> bool:
+        """Whether neither training nor validation beats the constant by two per cent.
+
+        A network that overfits beats it in training, one with strong dropout in validation; either has learned.
+        """
+        limit = self.trivial - (1 - TRIVIAL_SHARE) * abs(self.trivial)
+        known = [
+            value + error
+            for value, error in ((self.loss, self.loss_error), (self.validation, self.validation_error))
+            if math.isfinite(value)
+        ]
+        return bool(known) and all(value >= limit for value in known)
+
+    @property
+    def tells_alone(self) -> bool:
+        """Whether the level says by itself that nothing is learned; of the objective only the guard can."""
+        return self.term != OBJECTIVE
+
+    @property
+    def ratio(self) -> float:
+        """Loss over trivial loss."""
+        return self.loss / self.trivial if self.trivial else math.nan
+
+    def text(self) -> str:
+        """Return the comparison as a line of evidence."""
+        validated = f", validation {self.validation:.4g}" if math.isfinite(self.validation) else ""
+        return f"{self.term}: loss {self.loss:.4g}{validated}; best constant prediction {self.trivial:.4g}"
+
+
+def term_levels(evidence: Evidence) -> list[TermLevel]:
+    """Return the terms whose trivial loss was recorded, each with its present loss."""
+    baseline = evidence.last("baseline")
+    terms = (baseline.data.get("terms") if baseline else None) or {}
+    rows = evidence.steps.good_rows[-_LAST_STEPS:]
+    started = evidence.last("run_start")
+    num_val = number(started.data.get("num_val")) if started else math.nan
+    found = []
+    for term, trivial in terms.items():
+        value = number(trivial)
+        if not math.isfinite(value):
+            continue
+        losses = evidence.steps["loss"] if term == OBJECTIVE else evidence.steps.terms.get(term)
+        now, error = _mean(losses[rows]) if losses is not None and rows.size else (math.nan, 0.0)
+        val_error = abs(value) / math.sqrt(num_val) if num_val > 0 else 0.0
+        found.append(TermLevel(str(term), now, _validation(evidence, str(term)), value, error, val_error))
+    return found
+
+
+def _mean(losses: Series) -> tuple[float, float]:
+    """Return mean and standard error of losses; not the median, which lies below where batches hold few events."""
+    known = finite(losses)
+    if not known.size:
+        return math.nan, 0.0
+    bounded = np.minimum(known, median(known) + _WILD_SIGMA * spread(known))
+    return float(bounded.mean()), float(bounded.std() / math.sqrt(bounded.size))
+
+
+def enough_to_learn(evidence: Evidence) -> bool:
+    """Return whether the run is past the point where F045 expects a loss below the trivial one."""
+    started = evidence.last("run_start")
+    per_epoch = number(started.data.get("steps_per_epoch")) if started else math.nan
+    warmup = number(evidence.setting("training.warmup_epochs", 0)) * (0.0 if math.isnan(per_epoch) else per_epoch)
+    learned = evidence.steps.good_rows.size - warmup
+    if learned < FEWEST_STEPS or travel(evidence) < LEAST_TRAVEL:
+        return False
+    return len(evidence.epochs) >= MAX_EPOCHS or learned >= MAX_STEPS
+
+
+def still_falling(evidence: Evidence) -> bool:
+    """Return whether the loss of the last quarter is below that of the second by more than noise: no plateau yet.
+
+    The first quarter is left out: there a network forgets its random start, whatever it learns.
+    """
+    losses = evidence.steps["loss"][evidence.steps.good_rows]
+    quarter = losses.size // 4
+    if quarter < _FEWEST_STEPS // 4:
+        return False
+    early, late = losses[quarter : 2 * quarter], losses[-quarter:]
+    # 1.25 is the error of a median over that of a mean
+    noise = 1.25 * math.hypot(spread(early), spread(late)) / math.sqrt(quarter)
+    return median(early) - median(late) > max(FALLING_SHARE * abs(median(early)), 3.0 * noise)
+
+
+def travel(evidence: Evidence) -> float:
+    """Return the sum of the learning rates of the steps taken: the farthest any weight can have moved."""
+    rates = evidence.steps["lr"][evidence.steps.good_rows]
+    return float(np.nansum(rates)) * evidence.steps.seen / max(len(evidence.steps), 1)
+
+
+def no_step_size(evidence: Evidence) -> str:
+    """Return why no weight can have moved, or an empty string."""
+    rates = evidence.steps["lr"][evidence.steps.good_rows]
+    rates = rates[np.isfinite(rates)]
+    if rates.size < _FEWEST_STEPS or float(rates.max()) > TINY_LR:
+        return ""
+    return (
+        f"the learning rate is at most {rates.max():.3g} in all {rates.size} steps: float32 weights do not move by it"
+    )
+
+
+def _validation(evidence: Evidence, term: str) -> float:
+    names = ("val/loss",) if term == OBJECTIVE else (f"val/{term}/loss", f"val/loss_{term}")
+    for epoch in reversed(evidence.epochs):
+        for name in names:
+            if name in epoch.metrics:
+                return float(epoch.metrics[name])
+    return math.nan

@@ -1,0 +1,258 @@
+"""The jumps of the loss of a run, each with all that is known about it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xectool.diagnosis.cases.growth import HIGH_LR, LOOK_BACK, LR_JUMP
+from xectool.diagnosis.cases.step import StepCase
+from xectool.diagnosis.evidence.evidence import Evidence
+from xectool.diagnosis.evidence.history import StepHistory
+from xectool.diagnosis.evidence.incidents import identities, number
+from xectool.diagnosis.evidence.statistics import finite, groups, median, quantile
+from xectool.runlog.records import EventRecord
+
+SPIKE_FACTOR: Final = 10.0  # F040: loss above 10 x the running median
+LEAST_BEFORE: Final = 20  # finite steps before; a median of fewer says little
+START_STEPS: Final = 20
+WIDE_SIGMA: Final = 3.0  # a loss near zero (a likelihood) is measured by its own spread instead
+RECOVERY_STEPS: Final = 100  # F040
+MAX_CASES: Final = 60
+_GAP: Final = 20
+_CLIMB_STEPS: Final = 4  # before the loss is ten times too high, a growth of up to 1.7 a step shows in so many
+_CLIMBED: Final = 2.0
+_HIGH_START: Final = 3.0  # rise of the first losses that counts where the rate is beyond all reason as well
+TAIL_EVENTS: Final = 3  # events that stand out one by one; fewer are damage, more are how the data are distributed
+TAIL_FACTOR: Final = 100.0  # and none of them by more than this
+_RISEN: Final = (
+    3.0  # times the level, in several of the steps after the rate jumped: the jump makes the rest of the case
+)
+_RISEN_STEPS: Final = 20
+_RISEN_ROWS: Final = 3
+
+
+@dataclass(frozen=True)
+class SpikeCase(StepCase):
+    """A group of neighbouring steps whose loss is far above the steps before."""
+
+    other_kind: ClassVar[str] = "nonfinite"
+    level: float
+    at_start: bool
+    epochs_with_one: int
+    num_cases: int
+
+    @property
+    def symptom(self) -> str:
+        """Name under which the rules speak about it."""
+        return f"spike@{self.step}"
+
+    @cached_property
+    def peak(self) -> float:
+        """Largest loss."""
+        values = finite(self.evidence.steps["loss"][self.rows])
+        # A step that was taken again, or held back, is recorded as it ended; the guard says what it was.
+        said = [
+            number(event.data.get("loss")) for event in self.evidence.of("spike") if event.step in self.step_numbers
+        ]
+        return max([*values.tolist(), *(value for value in said if math.isfinite(value))], default=math.nan)
+
+    @cached_property
+    def width(self) -> int:
+        """Steps from the first to the last that is high."""
+        return int(self.rows[-1] - self.rows[0]) + 1
+
+    @cached_property
+    def duration(self) -> int:
+        """Steps until the loss was normal again, by the guard where it says so, else by the steps that are high.
+
+        Steps that are as high for long become the level of the record, and are no longer seen to be.
+        """
+        later = [event for event in self.evidence.of("spike_recovered") if event.step > self.step]
+        following = [event.step for event in self.evidence.of("spike") if event.step > self.step]
+        if later and not (following and following[0] <= later[0].step):
+            return max(int(later[0].step - self.step), 1)
+        return self.width
+
+    @cached_property
+    def weight_norm_before(self) -> float:
+        """Last norm of all weights on record before the resume of its attempt; NaN where none was taken."""
+        steps = self.evidence.steps
+        known = finite(steps["weight_norm"][steps.attempt < steps.attempt[self.row]])
+        return float(known[-1]) if known.size else math.nan
+
+    @cached_property
+    def grew(self) -> bool:
+        """Whether loss and gradient had been rising before, over decades or just now over several steps."""
+        near = self.evidence.steps.before(self.row, _CLIMB_STEPS)
+        if self.before.grew or near.size < _CLIMB_STEPS:
+            return self.before.grew
+        norms = self.evidence.steps["grad_norm"]
+        usual = median(norms[self.evidence.steps.before(self.row, LOOK_BACK)])
+        losses = median(self.evidence.steps["loss"][near]) - self.level
+        return bool(losses >= (_CLIMBED - 1) * abs(self.level) and median(norms[near]) >= _CLIMBED * usual)
+
+    @cached_property
+    def recovered(self) -> bool:
+        """Whether the loss came back within 100 steps to less than twice its level (or thrice its spread)."""
+        later = self.evidence.steps.after(int(self.rows[-1]), RECOVERY_STEPS)
+        if not later.size:
+            return False
+        losses = self.evidence.steps["loss"][later]
+        return bool(median(losses[-max(1, later.size // 2) :]) <= self.level + abs(self.level) + 1e-12)
+
+    @cached_property
+    def resume(self) -> EventRecord | None:
+        """The resume of the attempt it lies in."""
+        earlier = [event for event in self.evidence.of("resume") if event.step < self.step]
+        return earlier[-1] if earlier and self.steps_since_resume is not None else None
+
+    @cached_property
+    def suspects(self) -> tuple[tuple[int, ...], ...]:
+        """Events that are bad by themselves, if they are few."""
+        event = self.told("spike")
+        named = identities(event.data.get("suspects")) if event else ()
+        named = named or (self.incident.suspects if self.incident else ())
+        return named if len(named) <= max(1, self.num_events // 2) else ()
+
+    @cached_property
+    def raised(self) -> EventRecord | None:
+        """A deliberate rise of the learning rate just before."""
+        return next(
+            (
+                event
+                for event in reversed(self.evidence.of("lr_change"))
+                if self.step - LOOK_BACK <= event.step <= self.step
+                and (event.data.get("reason") != "schedule" or not self.had_rate(event))
+                and number(event.data.get("lr_after")) > number(event.data.get("lr_before"))
+            ),
+            None,
+        )
+
+    def had_rate(self, event: EventRecord) -> bool:
+        """Return whether the rate to which an event raised it had been used before: else it is no restart."""
+        steps = self.evidence.steps
+        rates = finite(steps["lr"][steps["step"] < event.step])
+        return bool(rates.size and number(event.data.get("lr_after")) <= 1.5 * rates.max())
+
+    @cached_property
+    def rate_known_before(self) -> bool:
+        """Whether the run had been at this rate before, well ahead of the jump."""
+        rates = finite(self.evidence.steps["lr"][: max(0, self.row - LOOK_BACK)])
+        return bool(rates.size and self.before.lr <= 1.5 * rates.max())
+
+    def text(self) -> str:
+        """Return the jump as a line of evidence."""
+        end = "came back" if self.recovered else "did not come back"
+        return (
+            f"running median {self.level:.4g}, peak {self.peak:.4g} over {self.width} step(s), {end}; "
+            f"gradient norm {self.evidence.steps['grad_norm'][self.row]:.4g}, lr {self.before.lr:.3g}"
+        )
+
+
+def spike_cases(evidence: Evidence) -> list[SpikeCase]:
+    """Return the jumps of the loss, oldest first."""
+    steps = evidence.steps
+    high = spike_rows(evidence)
+    found = [(rows, False) for rows in groups(high, _GAP)]
+    start = exploding_start(steps)
+    if start is not None:
+        found = [(rows, False) for rows, _ in found if rows[0] > start[-1] + _GAP]
+        found.insert(0, (start, True))
+    one_each = _epochs_with_one(steps, high)
+    return [
+        SpikeCase(evidence, rows, _level(evidence, rows, at_start), at_start, one_each, len(found))
+        for rows, at_start in found[:MAX_CASES]
+    ]
+
+
+def from_a_tail(cases: Sequence[SpikeCase]) -> bool:
+    """Return whether a run only meets the tail of a distribution: several events, none by much, each over at once."""
+    if not cases:
+        return False
+    said = cases[0].evidence.of("spike")
+    events = {event for record in said for event in identities(record.data.get("suspects"))}
+    small = all(case.peak <= TAIL_FACTOR * abs(case.level) for case in cases)
+    return len(events) >= TAIL_EVENTS and small and all(case.recovered or case.duration <= 1 for case in cases)
+
+
+def spike_rows(evidence: Evidence) -> NDArray[np.intp]:
+    """Return the rows whose loss exceeds ten times the running median, or ten times three spreads above it."""
+    steps = evidence.steps
+    level = steps.loss_level
+    with np.errstate(invalid="ignore"):
+        high = (steps["loss"] - level > (SPIKE_FACTOR - 1) * np.abs(level)) & ~steps.bad
+    high[steps.good_rows[:LEAST_BEFORE]] = False
+    for row in np.flatnonzero(high):
+        scale = max(abs(float(level[row])), WIDE_SIGMA * steps.loss_spread(int(row)))
+        high[row] = steps["loss"][row] - level[row] > (SPIKE_FACTOR - 1) * scale > 0
+    high |= _after_a_rise(steps)
+    recorded = {event.step for event in evidence.of("spike")}
+    if recorded:
+        high |= np.isin(steps["step"], list(recorded)) & np.isfinite(steps["loss"])
+    return np.flatnonzero(high)
+
+
+def _after_a_rise(steps: StepHistory) -> NDArray[np.bool_]:
+    """Return the rows soon after a jump of the learning rate whose loss is above all before it and twice the level."""
+    found = np.zeros(len(steps), dtype=bool)
+    rates = steps["lr"]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        jumps = np.flatnonzero(rates[1:] >= LR_JUMP * rates[:-1]) + 1
+    for row in jumps[jumps > LEAST_BEFORE]:
+        before, level = steps["loss"][steps.before(int(row), LOOK_BACK)], float(steps.loss_level[row])
+        if before.size < LEAST_BEFORE or not math.isfinite(level):
+            continue
+        limit = level + (_RISEN - 1) * max(abs(level), WIDE_SIGMA * steps.loss_spread(int(row)))
+        soon = steps.after(int(row) - 1, _RISEN_STEPS)
+        above = soon[steps["loss"][soon] > max(limit, float(before.max()))]
+        if above.size >= _RISEN_ROWS:
+            found[above] = True
+    return found
+
+
+def exploding_start(steps: StepHistory) -> NDArray[np.intp] | None:
+    """Return the rows among the first 20 that lie far above the first loss, if the run explodes there.
+
+    A sound start may rise threefold before the optimiser has its moments (MAE: 7.0 -> 22.9 -> 12.6), so ten times is
+    asked for, or three times for most steps at a rate beyond all reason; and a gradient that rises with it.
+    """
+    rows = steps.good_rows[:START_STEPS]
+    if rows.size < 3 or steps["step"][rows[0]] > 1:
+        return None
+    losses, norms = steps["loss"][rows], steps["grad_norm"][rows]
+    first = max(abs(float(losses[0])), 1e-12)
+    rise = (losses - losses[0]) / first + 1
+    high_rate = bool(np.nanmax(steps["lr"][rows]) > HIGH_LR) if np.isfinite(steps["lr"][rows]).any() else False
+    rising_norm = quantile(norms[1:], 0.8) > 2 * norms[0] or not np.isfinite(norms).any()
+    far = bool(np.nanmax(rise) >= SPIKE_FACTOR) and (high_rate or bool(np.nanmax(norms) >= SPIKE_FACTOR * norms[0]))
+    lasting = high_rate and quantile(rise[1:], 0.5) >= _HIGH_START and rising_norm
+    if not (far or lasting):
+        return None
+    above = rows[rise >= (SPIKE_FACTOR if far else _HIGH_START)]
+    # A single high step that is over at once is a batch, not an explosion.
+    return above if above.size > 1 or rows.size < 5 or high_rate else None
+
+
+def _level(evidence: Evidence, rows: NDArray[np.intp], at_start: bool) -> float:
+    """Return what was normal before: the first loss, or the running median, else what the guard took for normal."""
+    steps = evidence.steps
+    if at_start:
+        return float(steps["loss"][steps.good_rows[0]])
+    level = float(steps.loss_level[rows[0]])
+    said = next((event for event in evidence.of("spike") if event.step == int(steps["step"][rows[0]])), None)
+    return number(said.data.get("median")) if math.isnan(level) and said is not None else level
+
+
+def _epochs_with_one(steps: StepHistory, high: NDArray[np.intp]) -> int:
+    """Return the number of epochs with one spike each, where none has more and none between them has none."""
+    counts = Counter(steps["epoch"][high].tolist())
+    one_each = bool(counts) and max(counts.values()) == 1
+    return len(counts) if one_each and max(counts) - min(counts) == len(counts) - 1 else 0

@@ -1,0 +1,1 @@
+"""What a run left on disk, read in one pass and in bounded memory."""

@@ -1,0 +1,1 @@
+"""Numbers of a run for one question: loss, gradients, memory, status."""

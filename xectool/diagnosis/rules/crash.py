@@ -1,0 +1,283 @@
+"""Runs that ended before their end: killed, hung, failed, a worker gone, a disk full."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from xectool.diagnosis import fixes
+from xectool.diagnosis.cause import Cause, DiagnosisRule
+from xectool.diagnosis.evidence.evidence import Evidence
+from xectool.diagnosis.evidence.incidents import number
+from xectool.diagnosis.hang.stacks import parse_dump
+from xectool.findings import Severity
+from xectool.runlog.json_lines import LIMIT
+from xectool.runlog.records import EventRecord
+from xectool.runlog.storage import attempt_dir
+
+_WORKER: Final = re.compile(r"XT-LOADER-(DIED|KILLED|TIMEOUT)|DataLoader worker|[Ww]orker .*(killed|died|exited)")
+_DISK: Final = re.compile(r"XT-DISK|No space left|ENOSPC|Disk quota|disk is full")
+_NUMERIC: Final = re.compile(r"XT-NAN|XT-SPIKE|XT-DIVERGED|RunDiverged|non-finite")
+_MEMORY: Final = re.compile(r"XT-OOM|OutOfMemory|MemoryError|out of memory")
+_LIBRARY: Final = re.compile(r"(?:site|dist)-packages/|/lib/python3[^/]*/")
+_OWN_CODE: Final = re.compile(r"XT-[A-Z0-9-]+")
+UNSAVED_KINDS: Final = ("checkpoint_failed", "disk", "disk_low", "recorder_gap")
+
+
+class WorkerDead(DiagnosisRule):
+    """A process that reads data died."""
+
+    code = "XT-WORKER-DEAD"
+    title = "a loader process died or hung"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Read how the run failed."""
+        failure = evidence.failure
+        if failure is None or not _WORKER.search(failure_text(failure)):
+            return
+        yield Cause(
+            code=self.code,
+            confidence=0.94,
+            problem=f"a process that reads data is gone: {first_line(failure)}",
+            evidence=(first_line(failure), f"data.num_workers {evidence.setting('data.num_workers', 0)}"),
+            fix=fixes.resume(evidence, *fixes.workers(evidence, 0)),
+            step=failure.step,
+            symptom="end",
+        )
+
+
+class DiskFull(DiagnosisRule):
+    """The disk takes no more."""
+
+    code = "XT-DISK-FULL"
+    title = "the disk is full or refuses"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Look for refused checkpoints, lost records and too little space."""
+        # A record that has taken its share of the disk leaves events out as well; that is no refusal.
+        events = [event for event in evidence.of(*UNSAVED_KINDS) if event.data.get("reason") != LIMIT]
+        failure = evidence.failure
+        if failure is not None and _DISK.search(failure_text(failure)):
+            events = [*events, failure]
+        if not events:
+            return
+        first = events[0]
+        lost = first.kind != "disk_low"
+        yield Cause(
+            code=self.code,
+            confidence=0.95 if lost else 0.85,
+            problem=_disk_problem(first),
+            evidence=tuple(dict.fromkeys(first_line(event) or event.kind for event in events))[:4],
+            fix=f"df -h {fixes.quoted(evidence)}; {fixes.resume(evidence)}",
+            severity=Severity.ERROR if failure is not None else Severity.WARNING,
+            step=first.step,
+            symptom="disk",
+        )
+
+
+class CompileKilled(DiagnosisRule):
+    """The process was killed while the model was being compiled."""
+
+    code = "XT-COMPILE-KILLED"
+    title = "killed while compiling"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Look for a compilation without an end in a run that was killed."""
+        begun, ended = evidence.last("compile_begin"), evidence.last("compile_end")
+        if evidence.status.state != "killed" or begun is None:
+            return
+        if ended is not None and ended.mono >= begun.mono and ended.time >= begun.time:
+            return
+        if any(event.time > begun.time for event in evidence.of("validation", "checkpoint")):
+            return
+        yield Cause(
+            code=self.code,
+            confidence=0.94,
+            problem="the process was killed while compiling the model, most likely for the memory of the compilers",
+            evidence=("compile_begin is recorded and compile_end is not",),
+            fix=f"export TORCHINDUCTOR_COMPILE_THREADS=1; {fixes.resume(evidence)}",
+            step=begun.step,
+            symptom="end",
+        )
+
+
+class Killed(DiagnosisRule):
+    """The process ended without a word."""
+
+    code = "XT-KILLED"
+    title = "the process was killed"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Report an end without a last record."""
+        status = evidence.status
+        if status.state != "killed":
+            return
+        signal = evidence.last("signal")
+        lines = [f"the last record is of step {status.step}; process {status.pid} on {status.host} is gone"]
+        if signal is not None:
+            lines.append(f"signal {signal.data.get('name') or signal.message} was received at step {signal.step}")
+        yield Cause(
+            code=self.code,
+            confidence=0.8,
+            problem=f"the process was killed {_when(status.step)} (SIGKILL, out of memory or power)",
+            evidence=tuple(lines),
+            fix=fixes.resume(evidence),
+            step=status.step,
+            symptom="end",
+        )
+
+
+def _when(step: int) -> str:
+    return f"after step {step}" if step > 0 else "before its first step"
+
+
+class RecordDamaged(DiagnosisRule):
+    """Steps were taken and none can be read, so that no rule has seen them."""
+
+    code = "XT-RECORD-DAMAGED"
+    title = "the record of the steps cannot be read"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Report a record without its steps."""
+        reached = max((evidence.status.step, *(event.step for event in evidence.events)))
+        if evidence.steps.seen or reached <= 1:  # what happens on the way to the first step is of step 1
+            return
+        yield Cause(
+            code=self.code,
+            confidence=0.9,
+            problem=f"the run reached step {reached}, and no step of its record can be read",
+            evidence=("the other rules judge by events, epochs and incidents alone",),
+            fix=f'xectool diagnose query {fixes.quoted(evidence)} "select kind, step, message from events"',
+            severity=Severity.WARNING,
+            symptom="record",
+        )
+
+
+class Hang(DiagnosisRule):
+    """The run stands still."""
+
+    code = "XT-HANG"
+    title = "the run hangs"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Report a hang that the watchdog saw and that did not pass."""
+        event = evidence.last("hang")
+        if event is None:
+            return
+        later = int(evidence.steps["step"][-1]) if len(evidence.steps) else 0
+        passed = later > event.step + 1 or evidence.status.state == "finished"
+        # What then ended the run with an error of its own is why it stood: a reader that gave no answer in time.
+        told = evidence.failure is not None and _has_own_rule(failure_text(evidence.failure))
+        slow = Severity.INFO if evidence.gone_on_after(event) else Severity.WARNING
+        age, phase = number(event.data.get("age_s")), event.data.get("phase", "unknown")
+        attempt, standing = standing_at(evidence, event)
+        stack = (
+            f"the training thread stood in {standing}" if standing else "no stack of the training thread was written"
+        )
+        yield Cause(
+            code=self.code,
+            confidence=0.7 if passed or told else 0.95,
+            problem=f"no progress for {age:.0f} s after step {event.step}, in phase {phase}",
+            evidence=(event.message or "the watchdog saw it", stack),
+            fix=_hang_fix(evidence, attempt if standing else 0),
+            severity=slow if passed else Severity.ERROR,
+            step=event.step,
+            symptom="end",
+        )
+
+
+class Failed(DiagnosisRule):
+    """The run failed for a reason of its own."""
+
+    code = "XT-FAILED"
+    title = "the run ended with an error"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Report an error that no other rule speaks about."""
+        failure = evidence.failure
+        if failure is None:
+            return
+        text = failure_text(failure)
+        # Of anything else the code of the error is the cause, which the ranking joins with what led to it.
+        if _has_own_rule(text):
+            return
+        found = _OWN_CODE.search(text) or ("XT-NAN",) if _NUMERIC.search(text) else _OWN_CODE.search(text)
+        yield Cause(
+            code=found[0] if found else self.code,
+            confidence=0.75,
+            problem=f"the run ended with an error: {first_line(failure)}",
+            evidence=(first_line(failure),),
+            fix=_failure_fix(evidence, found[0] if found else "", str(failure.data.get("next") or "")),
+            step=failure.step,
+            symptom="end",
+        )
+
+
+def _has_own_rule(text: str) -> bool:
+    """Return whether a failure is one of a worker, a disk or memory, of which another rule speaks."""
+    return any(pattern.search(text) for pattern in (_WORKER, _DISK, _MEMORY))
+
+
+def _failure_fix(evidence: Evidence, code: str, following: str) -> str:
+    """Return what the run said to do next, unless that leads back here, or to a batch where a state is at fault."""
+    resumed = evidence.last("resume")
+    if code == "XT-NAN-RESUME" and resumed is not None:
+        return fixes.continue_from_best(evidence, step=max(1, resumed.step))
+    return following if following and "diagnose run" not in following else fixes.resume(evidence)
+
+
+def standing_at(evidence: Evidence, hang: EventRecord) -> tuple[int, str]:
+    """Return the attempt of a hang, and the innermost call of its training thread that is not a library's.
+
+    By the stacks the watchdog has recorded; empty where there are none.
+    """
+    attempt = max((item.number for item in evidence.attempts if item.started <= hang.time), default=0)
+    file = attempt_dir(evidence.run_dir, attempt) / Path(str(hang.data.get("stacks") or "none")).name
+    try:
+        last = file.read_text(errors="replace").rpartition("\n== ")[2]
+    except OSError:
+        return attempt, ""
+    threads = parse_dump(last.partition("\nchild ")[0].splitlines())
+    frames = threads[0].frames if threads else ()
+    own = next((frame for frame in frames if not _is_of_library(frame.file)), None)
+    return attempt, f"{own.function}, {own.file}:{own.line}" if own else ""
+
+
+def _is_of_library(file: str) -> bool:
+    """Return whether a file is Python's or of an installed package, but for our own."""
+    if file.startswith("<"):
+        return True
+    parts = _LIBRARY.split(file)
+    return len(parts) > 1 and not parts[-1].startswith("xectool/")
+
+
+def _hang_fix(evidence: Evidence, attempt: int) -> str:
+    """Return a look at the processes while they live, then at the stacks of an attempt; 0 where none were recorded."""
+    if evidence.status.state == "running":
+        return f"xectool diagnose hang {fixes.quoted(evidence)}"
+    if attempt:
+        return f'xectool diagnose query {fixes.quoted(evidence)} "select text from stacks where attempt = {attempt}"'
+    ended = evidence.status.state != "unknown"  # on another host it may live on
+    return fixes.resume(evidence) if ended else f"xectool diagnose status {fixes.quoted(evidence)}"
+
+
+def failure_text(failure: EventRecord) -> str:
+    """Return all words of how a run failed."""
+    words = (failure.message, *(str(failure.data.get(key) or "") for key in ("code", "error", "class", "where")))
+    return " ".join(words)
+
+
+def first_line(event: EventRecord) -> str:
+    """Return the first line of what an event says."""
+    return next(iter(event.message.splitlines()), "")[:300]
+
+
+def _disk_problem(event: EventRecord) -> str:
+    if event.kind == "disk_low":
+        free, needed = number(event.data.get("free_bytes")) / 1e9, number(event.data.get("needed_bytes")) / 1e9
+        return f"the disk has {free:.3g} GB left, {needed:.3g} GB are needed"
+    if event.kind == "recorder_gap":
+        return f"{event.data.get('lost', 'some')} records were refused by the disk"
+    return f"a checkpoint could not be written: {event.data.get('reason') or first_line(event)}"

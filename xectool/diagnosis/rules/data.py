@@ -1,0 +1,277 @@
+"""Events that came twice or not at all, steps that were taken twice, and what was put in quarantine."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.diagnosis import fixes
+from xectool.diagnosis.cases.nan import nan_cases
+from xectool.diagnosis.cases.spike import spike_cases
+from xectool.diagnosis.cause import Cause, DiagnosisRule
+from xectool.diagnosis.evidence.evidence import Evidence
+from xectool.diagnosis.evidence.files import CONFIG_FILE
+from xectool.diagnosis.evidence.incidents import identities, number, whole
+from xectool.findings import Severity
+
+_MOST_FILES: Final = 8  # in a line to paste
+_INVALID: Final = re.compile(r"invalid [\w ]+ (?P<value>-?(?:nan|inf|\d+(?:\.\d+)?(?:e[+-]\d+)?)):")
+
+
+class DuplicateEvents(DiagnosisRule):
+    """Each event is trained on once an epoch."""
+
+    code = "XT-DUPLICATE-EVENTS"
+    title = "events were served more than once in an epoch"
+
+    def unseen(self, evidence: Evidence) -> str:
+        """Return that no epoch was counted, nor the events of the files."""
+        return "" if audits(evidence) or evidence.of("run_start") else "no epoch has been counted"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Compare the events served with the events planned, and look for events that stand in the files twice."""
+        yield from self._in_files(evidence)
+        found = [row for row in audits(evidence) if row[3] > 0 or row[2] > row[1]]
+        if not found:
+            return
+        epoch, expected, seen, duplicates = found[0]
+        many = max(duplicates, seen - expected)
+        yield Cause(
+            code=self.code,
+            confidence=0.96,
+            problem=f"epoch {epoch}: {many} events were served more than once (seen {seen}, expected {expected})",
+            evidence=tuple(f"epoch {e}: seen {s}, expected {x}, duplicates {max(d, 0)}" for e, x, s, d in found[:3]),
+            fix=_with_one_reader(evidence),
+            step=1,
+            symptom="audit",
+        )
+
+    def _in_files(self, evidence: Evidence) -> Iterator[Cause]:
+        started = evidence.last("run_start")
+        if started is None or not number(started.data.get("num_repeated")) > 0:
+            return
+        yield Cause(
+            code=self.code,
+            confidence=0.9,
+            problem=f"{started.data['num_repeated']} of {started.data.get('num_train')} training events have the run "
+            "and event number of another: they count twice in every epoch",
+            fix=check_training_files(evidence),
+            severity=Severity.WARNING,
+            step=1,
+            symptom="repeated",
+        )
+
+
+class EventsMissing(DiagnosisRule):
+    """No event is left out unsaid."""
+
+    code = "XT-EVENTS-MISSING"
+    title = "events of an epoch were never served"
+
+    def unseen(self, evidence: Evidence) -> str:
+        """Return that no epoch was counted."""
+        return "" if audits(evidence) else "no epoch has been counted"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Compare the events served and those in quarantine with the events planned."""
+        left_out = _left_out(evidence)
+        named = _named_by_guards(evidence)
+        found = [row for row in audits(evidence) if row[2] + left_out.get(row[0], named) < row[1]]
+        if not found:
+            return
+        epoch, expected, seen, _ = found[0]
+        yield Cause(
+            code=self.code,
+            confidence=0.95,
+            problem=f"epoch {epoch}: {expected - seen} of {expected} events were never served",
+            evidence=tuple(f"epoch {e}: seen {s}, expected {x}" for e, x, s, _ in found[:3]),
+            fix=_with_one_reader(evidence),
+            step=1,
+            symptom="audit",
+        )
+
+
+class DuplicateSteps(DiagnosisRule):
+    """A step is taken once, a batch is used once an epoch."""
+
+    code = "XT-DUPLICATE-STEPS"
+    title = "steps or batches were repeated"
+
+    def unseen(self, evidence: Evidence) -> str:
+        """Return that the steps are missing where they are."""
+        return "" if len(evidence.steps) else "no step was recorded"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Look for step numbers and batches that come again without a rewind."""
+        if not evidence.repeated and not evidence.repeated_batches:
+            return
+        lines = []
+        if evidence.repeated:
+            lines.append(f"step numbers recorded again: {', '.join(map(str, evidence.repeated[:5]))}")
+        if evidence.repeated_batches:
+            named = ", ".join(f"{batch} of epoch {epoch}" for epoch, batch in evidence.repeated_batches[:5])
+            lines.append(f"batches trained on again: {named}")
+        yield Cause(
+            code=self.code,
+            confidence=0.95,
+            problem=f"{max(len(evidence.repeated), len(evidence.repeated_batches))} steps were taken twice",
+            evidence=tuple(lines),
+            fix=fixes.train_again(evidence, name="once"),
+            step=min([*evidence.repeated, *([1] if evidence.repeated_batches else [])]),
+            symptom="steps",
+        )
+
+
+class Quarantine(DiagnosisRule):
+    """Events that a guard left out of the run."""
+
+    code = "XT-NAN-DATA"
+    title = "events were put in quarantine"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Report events in quarantine whose step no other rule speaks about."""
+        explained = {step for case in (*nan_cases(evidence), *spike_cases(evidence)) for step in case.step_numbers}
+        events = [event for event in evidence.of("quarantine") if event.step not in explained]
+        if not events:
+            return
+        reason = str(events[0].data.get("reason") or events[0].message)
+        named = identities(events[0].data.get("events"))
+        code = _code_of(reason, self.code)
+        files = [str(path) for event in events for path in event.data.get("files") or ()]
+        yield Cause(
+            code=code,
+            confidence=0.9,
+            problem=f"step {events[0].step}: {len(named)} events were left out of the run: {reason}",
+            evidence=(fixes.events_named(named), f"{len(events)} such steps in the record"),
+            fix=_look_at(evidence, code, files),
+            severity=Severity.WARNING,
+            step=events[0].step,
+            symptom=f"quarantine@{events[0].step}",
+        )
+
+
+class InvalidReadings(DiagnosisRule):
+    """Readings in the files that are no numbers, or beyond all numbers an event can have."""
+
+    code = "XT-NAN-DATA"
+    title = "readings in the files are NaN, infinite or beyond 1e10"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Report them; other photon numbers below the domain of a scheme are noise of the baseline."""
+        found = [event for event in evidence.of("invalid_npho") if _is_no_reading(event.message)]
+        if not found:
+            return
+        yield Cause(
+            code=self.code,
+            confidence=0.85,
+            problem="numbers in the training files are NaN, infinite or beyond 1e10; the network takes them for dead "
+            f"sensors or unknown truth: {found[0].message}",
+            evidence=tuple(event.message for event in found[:5]),
+            fix=fixes.nan_batch(evidence),
+            severity=Severity.WARNING,
+            step=max(1, found[0].step),
+            symptom="readings",
+        )
+
+
+class ImplausibleEvents(DiagnosisRule):
+    """Events that cannot be, where they were not left out; those in quarantine have a rule of their own."""
+
+    code = "XT-SPIKE-EVENT"
+    title = "events have readings that no event can have"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Report what a guard named and let pass."""
+        found = [event for event in evidence.of("implausible_event") if event.data.get("action") == "record"]
+        if not found:
+            return
+        named = [identity for event in found for identity in identities(event.data.get("events"))]
+        yield Cause(
+            code=self.code,
+            confidence=0.85,
+            problem=f"{len(named)} events cannot be: {found[0].message}",
+            evidence=(fixes.events_named(named), *(event.message for event in found[:3])),
+            fix=fixes.train_again(evidence, "guards.on_input_scale=stop", name="without-them"),
+            severity=Severity.WARNING,
+            step=max(1, found[0].step),
+            symptom="implausible",
+        )
+
+
+def _is_no_reading(message: str) -> bool:
+    found = _INVALID.match(message)
+    return found is not None and not abs(float(found["value"])) <= UNKNOWN_ABOVE  # NaN compares false
+
+
+def _with_one_reader(evidence: Evidence) -> str:
+    """Return the command that trains with one reader, or shows the counts of a run that had no more."""
+    processes, threads = (evidence.setting(f"data.num_{kind}") for kind in ("workers", "threads"))
+    fewer = [*(() if processes == 0 else fixes.workers(evidence, 0)), *(["data.num_threads=1"] if threads != 1 else [])]
+    if fewer:
+        return fixes.train_again(evidence, *fewer, name="one-reader")
+    statement = "SELECT epoch, events_expected, events_seen, duplicates FROM epochs"
+    return f'xectool diagnose query {fixes.quoted(evidence)} "{statement}"'
+
+
+def check_files(run_dir: Path, files: Iterable[str]) -> str:
+    """Return the command that reads all events of some files and judges them for a run."""
+    named = " ".join(shlex.quote(path) for path in sorted(set(files))[:_MOST_FILES])
+    return f"xectool check-data {named} --config {shlex.quote(str(run_dir / CONFIG_FILE))} --deep"
+
+
+def check_training_files(evidence: Evidence) -> str:
+    """Return the command that judges the training files, each beside the others."""
+    files = evidence.setting("data.train_path")
+    return check_files(evidence.run_dir, [files] if isinstance(files, str) else files or ["DATA"])
+
+
+def _look_at(evidence: Evidence, code: str, files: list[str]) -> str:
+    """Return the command that says what is wrong with events that were left out: only some are not finite."""
+    if code.startswith("XT-NAN"):
+        return fixes.nan_batch(evidence)
+    if files:
+        return check_files(evidence.run_dir, files)
+    statement = "SELECT step, message FROM events WHERE kind = 'quarantine'"
+    return f'xectool diagnose query {fixes.quoted(evidence)} "{statement}"'
+
+
+def _code_of(reason: str, default: str) -> str:
+    """Return the cause a quarantine gives as its reason."""
+    if reason.startswith("XT-"):
+        return reason.split()[0]
+    return "XT-SPIKE-EVENT" if "spike" in reason.lower() else default
+
+
+def audits(evidence: Evidence) -> list[tuple[int, int, int, int]]:
+    """Return ``(epoch, expected, seen, duplicates)`` of each epoch that was counted; -1 where not counted."""
+    counted = {
+        epoch.epoch: (epoch.epoch, epoch.events_expected, epoch.events_seen, epoch.duplicates)
+        for epoch in evidence.epochs
+        if epoch.events_seen >= 0 and epoch.events_expected >= 0
+    }
+    for event in evidence.of("audit"):
+        expected, seen = number(event.data.get("expected")), number(event.data.get("seen"))
+        if expected == expected and seen == seen:
+            epoch = whole(event.data.get("epoch"), event.epoch)
+            counted[epoch] = (epoch, int(expected), int(seen), whole(event.data.get("duplicates"), -1))
+    return [counted[epoch] for epoch in sorted(counted)]
+
+
+def _left_out(evidence: Evidence) -> dict[int, int]:
+    """Return how many quarantined events were left out of each epoch that was audited, which is said: not missing."""
+    return {
+        whole(event.data.get("epoch"), event.epoch): whole(event.data.get("quarantined"), 0)
+        for event in evidence.of("audit")
+    }
+
+
+def _named_by_guards(evidence: Evidence) -> int:
+    """Return how many events the guards left out of the run; an attempt that was given up handed its list on."""
+    found = [event for event in (*evidence.events, *evidence.given_up) if event.kind == "quarantine"]
+    totals = [number(event.data.get("total")) for event in found]
+    listed = sum(len(identities(event.data.get("events"))) for event in found)
+    return int(max([listed, *(value for value in totals if value == value)]))

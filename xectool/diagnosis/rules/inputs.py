@@ -1,0 +1,135 @@
+"""The first suspects of all: inputs and targets whose scale the network was not made for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from xectool.config.input_limits import LARGEST_ABS, LARGEST_MEAN, LARGEST_STD, SMALLEST_STD
+from xectool.diagnosis import fixes
+from xectool.diagnosis.cause import Cause, DiagnosisRule
+from xectool.diagnosis.evidence.evidence import Evidence
+from xectool.diagnosis.evidence.incidents import number
+from xectool.diagnosis.rules.data import check_training_files
+from xectool.findings import Severity
+
+_NPHO: Final[Mapping[str, Any]] = {
+    "normalization.npho_scheme": "log1p",
+    "normalization.npho_scale": 1000,
+    "normalization.npho_scale2": 4.08,
+}
+TARGET_RANGE: Final = 1e3
+"""Largest spread of a target inside the network, and one over the smallest: it should be 1. Energy in GeV has 0.013,
+positions in cm have 24; seconds have 2e-9, which no loss tells from 0, and photons 1e5, which no weight reaches."""
+_TIME: Final[Mapping[str, Any]] = {"normalization.time_scale": 1.14e-7, "normalization.time_shift": -0.46}
+
+
+class InputScale(DiagnosisRule):
+    """Normalised inputs of the first batch lie within what a network can take."""
+
+    code = "XT-INPUT-SCALE"
+    title = "inputs are not normalised"
+
+    def unseen(self, evidence: Evidence) -> str:
+        """Return that the first batch was not measured where it was not."""
+        return "" if evidence.of("input_scale") else "the scale of the first batch was not recorded"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Compare each channel with its limits."""
+        for event in evidence.of("input_scale"):  # one of each attempt
+            channels = event.data.get("channels") or {}
+            level = str(event.data.get("level") or "")
+            broken = [
+                line
+                for name, values in channels.items()
+                if isinstance(values, Mapping)
+                for line in channel_problems(name, values)
+            ]
+            # The guard takes the median over events, which one corrupted event cannot move; these numbers are of the
+            # whole batch, so they decide alone only where no guard judged.
+            if level in ("ok", "warning") or (not broken and level != "error"):
+                continue
+            reason = str(event.data.get("reason") or event.message or "")
+            yield Cause(
+                code=self.code,
+                confidence=0.95 if broken else 0.85,
+                problem=f"the inputs of the first batch are not normalised: {(broken or [reason])[0]}",
+                evidence=tuple([*broken, reason] if reason and broken else broken or [reason]),
+                fix=_fix(evidence, channels),
+                step=max(1, event.step),
+                symptom="input scale",
+            )
+            return
+
+
+class TargetScale(DiagnosisRule):
+    """Targets spread about 1 inside the network."""
+
+    code = "XT-TARGET-SCALE"
+    title = "targets are not on the scale of the loss"
+
+    def unseen(self, evidence: Evidence) -> str:
+        """Return that the truth was not measured where it was not."""
+        return "" if evidence.of("baseline") else "the spread of the truth was not recorded"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Compare the spread of each truth with the scale it was given."""
+        baseline = evidence.last("baseline")
+        found = {
+            task: number(std) / scale
+            for task, std in ((baseline.data.get("target_std") if baseline else None) or {}).items()
+            if (scale := _scale(evidence, task)) > 0
+        }
+        off = {task: spread for task, spread in found.items() if not 1 / TARGET_RANGE <= spread <= TARGET_RANGE}
+        if not off:
+            return
+        settings = [f"tasks.{task}.{key}=auto" for task in off for key in ("scale", "shift")]
+        yield Cause(
+            code=self.code,
+            confidence=0.93,
+            problem="; ".join(
+                f"{task}: the truth spreads {spread:.3g} inside the network, not about 1"
+                for task, spread in off.items()
+            ),
+            evidence=tuple(f"tasks.{task}.scale {evidence.setting(f'tasks.{task}.scale')}" for task in off),
+            fix=fixes.train_again(evidence, *settings, name="scaled"),
+            severity=Severity.WARNING,
+            step=1,
+            symptom="target scale",
+        )
+
+
+def _scale(evidence: Evidence, task: str) -> float:
+    """Return the scale of a task, 1 without one; NaN for what is learned as a logarithm."""
+    known = {key: evidence.setting(f"tasks.{task}.{key}") for key in ("enabled", "scale", "log_transform")}
+    if not known["enabled"] or known["log_transform"]:
+        return math.nan
+    return 1.0 if known["scale"] is None else number(known["scale"])
+
+
+def channel_problems(name: str, values: Mapping[str, Any]) -> list[str]:
+    """Return in which ways a channel exceeds the limits of F048a."""
+    mean, std, largest = (number(values.get(key)) for key in ("mean", "std", "absmax"))
+    found = []
+    # Infinite ones come from single readings that are, which the guard against them names.
+    if math.isfinite(mean) and abs(mean) > LARGEST_MEAN:
+        found.append(f"{name}: mean {mean:.4g} (limit {LARGEST_MEAN:g})")
+    if not math.isnan(std) and not SMALLEST_STD <= std <= LARGEST_STD:
+        found.append(f"{name}: standard deviation {std:.4g} (limits {SMALLEST_STD:g} to {LARGEST_STD:g})")
+    if math.isfinite(largest) and largest > LARGEST_ABS:
+        found.append(f"{name}: largest |z| {largest:.4g} (limit {LARGEST_ABS:g})")
+    return found
+
+
+def _fix(evidence: Evidence, channels: Mapping[str, Any]) -> str:
+    """Return the constants the data were made for, of the channel that is off; where they are set, a look at the files.
+
+    With the right constants it is the files that are in another unit.
+    """
+    off = [name for name, values in channels.items() if isinstance(values, Mapping) and channel_problems(name, values)]
+    wanted = _TIME if off == ["time"] else _NPHO if off == ["npho"] else {**_NPHO, **_TIME}
+    settings = [f"{key}={value}" for key, value in wanted.items() if evidence.setting(key) != value]
+    if settings:
+        return fixes.train_again(evidence, *settings, name="normalised")
+    return check_training_files(evidence)

@@ -1,0 +1,150 @@
+"""Non-finite steps that come from the state of the model: its gradient, its weights, what a resume brought back."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from xectool.diagnosis import fixes
+from xectool.diagnosis.cases.nan import NanCase
+from xectool.diagnosis.cases.step import Weight
+from xectool.diagnosis.evidence.evidence import Evidence
+from xectool.diagnosis.evidence.incidents import number
+from xectool.diagnosis.evidence.statistics import finite
+from xectool.diagnosis.rules.nan import NanRule
+from xectool.runlog.records import EventRecord
+
+LARGEST_MOMENT: Final = 1e6  # AdamW moments are means of gradients and of their squares
+OTHER_WEIGHTS: Final = 5.0  # times the norm of all weights, which a run changes by per cents
+OVER_LARGEST: Final = 10.0  # gradients of norm g, clipped, leave none above g and g^2; not every step is on record
+
+
+class NanFromGradient(NanRule):
+    """The loss is finite and its gradient is not."""
+
+    code = "XT-NAN-GRAD"
+    title = "a finite loss has a non-finite gradient: the root of 0, a masked infinity"
+    problem = "the loss is finite and its gradient is not"
+
+    def trusts_triage(self, case: NanCase) -> bool:
+        """Return whether the loss itself was finite, which is what this cause means."""
+        return case.loss_finite
+
+    def weigh(self, case: NanCase) -> Weight:
+        """Look for a finite loss without growth before it."""
+        if not case.loss_finite:
+            return 0.05, ["the loss itself is not finite"]
+        named = case.skip.data.get("parameters") if case.skip else None
+        lines = [f"parameters: {', '.join(str(name) for name in list(named)[:3])}"] if named else []
+        if case.before.grew:
+            return 0.4, [*lines, "the gradient norm grew before, so it may be plain size"]
+        return 0.72, [*lines, "the loss of the same step is finite"]
+
+
+class NanFromWeights(NanRule):
+    """The weights themselves are not finite."""
+
+    code = "XT-NAN-WEIGHTS"
+    title = "weights are not finite"
+    problem = "weights of the model are not finite"
+
+    def trusts_triage(self, case: NanCase) -> bool:
+        """Return False where something else is known to have ruined the weights."""
+        return not (case.before.ran_away or case.after_resume)
+
+    def weigh(self, case: NanCase) -> Weight:
+        """Look at the weights of the moment, or for a run in which nothing is finite from one step on."""
+        failure = case.evidence.failure
+        named = failure is not None and failure.data.get("code") == self.code
+        ran_away = case.before.grew or case.after_resume
+        if case.triage.weights_finite:
+            return 0.05, ["the weights were looked at and are finite"]
+        if case.triage.weights_finite is False or named or case.stage == "weights":
+            why = case.before.ran_away or case.after_resume
+            return (0.5 if why else 0.93), ["the weights were looked at and are not finite"]
+        if case.triage.finite_with_saved_weights and not case.before.grew:
+            return 0.7, ["the same batch is finite with the weights of the last checkpoint, and nothing grew before"]
+        if case.lasting and not case.first_of_run and not ran_away:
+            return 0.62, [f"nothing is finite from here on ({case.rows.size} steps), and nothing grew before"]
+        return 0.1, ["other steps are finite with the same weights"]
+
+    def fix(self, case: NanCase) -> str:
+        """Return the continuation from the last sound checkpoint; one with such weights is never written."""
+        return fixes.resume(case.evidence)
+
+
+class NanFromResume(NanRule):
+    """What a resume loaded is damaged."""
+
+    code = "XT-NAN-RESUME"
+    title = "a resume brought back a damaged state"
+    problem = "the state that the resume brought back is damaged"
+
+    def weigh(self, case: NanCase) -> Weight:
+        """Look for a beginning right after a resume, and at the state that was loaded."""
+        if not case.after_resume:
+            return 0.0, ["no resume came just before"]
+        resume = _last_resume(case)
+        damage = state_damage(resume.data, moment_limit(case.evidence, resume.step)) if resume else ""
+        if resume and damage:
+            return 0.97, [f"the resume at step {resume.step} loaded {damage}"]
+        if case.few_suspects:
+            return 0.2, ["events of the batch are bad by themselves"]
+        if case.recovered and case.rows.size <= 2:
+            return 0.3, ["it began right after a resume, but later steps are finite"]
+        lines = [f"it began {case.steps_since_resume} steps after the resume, and lasts"]
+        if case.triage.finite_with_saved_weights:
+            lines.append("the same batch is finite with the weights of a few steps earlier")
+        return 0.9, lines
+
+    def with_triage(self, case: NanCase, own: float) -> float:
+        """Return the own weight: the look at the batch knows nothing of resumes, and sees what the state has done."""
+        return own
+
+    def fix(self, case: NanCase) -> str:
+        """Return the continuation from the best checkpoint, another file than the one that was resumed."""
+        resume = _last_resume(case)
+        return fixes.continue_from_best(case.evidence, step=max(1, resume.step) if resume else case.step)
+
+
+def _last_resume(case: NanCase) -> EventRecord | None:
+    resumes = [event for event in case.evidence.of("resume") if event.step < case.step]
+    return resumes[-1] if resumes else None
+
+
+def moment_limit(evidence: Evidence, step: int) -> float:
+    """Return how large the moments of AdamW can be after a step, by the gradients on record, else by the clip.
+
+    The clip of the configuration may be another than that of the steps before: it is often set for the resume.
+    """
+    steps = evidence.steps
+    rows = steps.good_rows
+    rows = rows[(steps["step"][rows] <= step) & (steps["skipped"][rows] == 0)]
+    taken = finite(steps["grad_norm"][rows] * steps["clip_coef"][rows])
+    largest = float(taken.max()) if taken.size else float(evidence.setting("training.grad_clip", 0.0) or 0.0)
+    return OVER_LARGEST * max(1.0, largest, largest**2) if largest > 0 else LARGEST_MOMENT
+
+
+def state_damage(data: object, largest_moment: float, weight_norm_before: float = math.nan) -> str:
+    """Return what is wrong with the state that a ``resume`` event describes, or an empty string.
+
+    Args:
+        data: What the event says.
+        largest_moment: What no moment of the optimizer can exceed.
+        weight_norm_before: Norm of all weights some steps earlier, or NaN.
+    """
+    if not isinstance(data, dict):
+        return ""
+    if data.get("weights_finite") is False:
+        return "weights that are not finite"
+    if data.get("optimizer_finite") is False:
+        return "optimizer moments that are not finite"
+    if data.get("digest_ok") is False:
+        return "a file whose digest does not match"
+    norm = number(data.get("weight_norm"))
+    if norm > OTHER_WEIGHTS * weight_norm_before:
+        return f"weights of norm {norm:.4g}, {norm / weight_norm_before:.3g} times that of the steps before"
+    largest = number(data.get("optimizer_absmax"))
+    if largest > largest_moment:
+        return f"optimizer moments up to {largest:.3g}"
+    return ""

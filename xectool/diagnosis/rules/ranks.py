@@ -1,0 +1,50 @@
+"""Runs that ended because one of their ranks did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from xectool.diagnosis import fixes
+from xectool.diagnosis.cause import Cause, DiagnosisRule
+from xectool.diagnosis.evidence.evidence import Evidence
+from xectool.diagnosis.rules.crash import first_line
+from xectool.runlog.process import start_ticks
+from xectool.runlog.reader import RunReader
+from xectool.runlog.status_page import PageView
+
+_LOST: Final = "XT-RANK-LOST"
+
+
+class RankDied(DiagnosisRule):
+    """A rank ended without a word, and the others say only that they lost one."""
+
+    code = "XT-RANK-DIED"
+    title = "a rank was killed"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Look for the rank that has left its page in the middle of a phase."""
+        failure = evidence.failure
+        if failure is None or failure.data.get("code") != _LOST:
+            return
+        silent = [page for page in RunReader(evidence.run_dir).live() if page.phase != "done" and not _lives(page)]
+        if not silent:
+            return
+        # others may have been ended for it afterwards
+        first = min(silent, key=lambda page: (page.step, page.heartbeat_time))
+        yield Cause(
+            code=self.code,
+            confidence=0.9,
+            problem=f"rank {first.rank} (process {first.pid}) was killed in {first.phase} after step {first.step}",
+            evidence=(
+                f"it has left no word, and held {max(first.rss_bytes, 0) / 1e9:.1f} GB",
+                f"of another rank: {first_line(failure)}",
+            ),
+            fix=fixes.resume(evidence),
+            step=first.step,
+            symptom="end",
+        )
+
+
+def _lives(page: PageView) -> bool:
+    return page.same_boot and start_ticks(page.pid) == page.pid_start

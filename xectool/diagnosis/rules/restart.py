@@ -1,0 +1,92 @@
+"""Runs that went back to the beginning without saying so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from xectool.diagnosis import fixes
+from xectool.diagnosis.cause import Cause, DiagnosisRule
+from xectool.diagnosis.evidence.evidence import Attempt, Evidence
+from xectool.diagnosis.evidence.incidents import number
+from xectool.diagnosis.evidence.statistics import median, spread
+
+_AROUND: Final = 10  # steps before and after a resume that are compared
+_WORTH_STEPS: Final = 1  # a checkpoint that was left behind holds at least so many
+_BACK_SHARE: Final = 0.5  # of the way back to where the run began
+_MEANT: Final = ("finished", "interrupted")
+_CLEAR: Final = 5.0  # robust deviations by which the jump must exceed the noise of single batches
+
+
+class SilentRestart(DiagnosisRule):
+    """An attempt begins again, or with another state than the one before left."""
+
+    code = "XT-RESTART"
+    title = "the run began again from nothing without being told to"
+
+    def unseen(self, evidence: Evidence) -> str:
+        """Return that there is one attempt only."""
+        return "" if len(evidence.attempts) > 1 else "there is one attempt only"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Look for attempts without a resume after saved progress, and for losses back at where they began."""
+        for attempt in evidence.attempts[1:]:
+            forgotten = self._forgotten(evidence, attempt)
+            lines = forgotten or self._untrained(evidence, attempt)
+            if lines:
+                # What was saved after the weights were lost holds the loss.
+                before = (attempt.resumed_after or 0) + 1
+                yield Cause(
+                    code=self.code,
+                    confidence=0.94,
+                    problem=f"attempt {attempt.number} began again: {lines[0]}",
+                    evidence=tuple(lines),
+                    fix=fixes.resume(evidence) if forgotten else fixes.continue_from_best(evidence, step=before),
+                    step=max(1, attempt.first_step),
+                    symptom=f"restart@{attempt.number}",
+                )
+                return
+
+    def _forgotten(self, evidence: Evidence, attempt: Attempt) -> list[str]:
+        """Return how an attempt began at step 1 though one that was killed or failed had saved its progress.
+
+        After a last word that is no failure, a start from nothing is meant: it has to be asked for.
+        """
+        earlier = [item for item in evidence.attempts if item.number < attempt.number and item.reached]
+        if not earlier or earlier[-1].end in _MEANT or attempt.resumed_after is not None or attempt.first_step != 1:
+            return []
+        begun = max((item.started for item in earlier if item.resumed_after is None), default=0.0)
+        ever = (event for event in (*evidence.events, *evidence.given_up) if event.kind == "checkpoint")
+        saved = [event.step for event in ever if begun <= event.time <= attempt.started]
+        reached = max(saved, default=0)
+        if reached < _WORTH_STEPS:
+            return []
+        text = f"it starts at step 1 although attempt {earlier[-1].number} had saved step {reached}"
+        return [text, "no resume is recorded between them"]
+
+    def _untrained(self, evidence: Evidence, attempt: Attempt) -> list[str]:
+        """Return how the losses after a resume are back at those of the first steps, though the rate did not rise."""
+        if attempt.resumed_after is None or attempt.resumed_after < 2 * _AROUND:
+            return []
+        steps = evidence.steps
+        rows = steps.good_rows
+        numbers = steps["step"][rows]
+        after = rows[numbers > attempt.resumed_after][:_AROUND]
+        before = rows[numbers <= attempt.resumed_after][-_AROUND:]
+        begin = rows[numbers <= attempt.resumed_after][: after.size]  # what falls fast falls as fast again
+        if min(after.size, before.size, begin.size) < 3:
+            return []
+        losses = steps["loss"]
+        was, now, first = median(losses[before]), median(losses[after]), median(losses[begin])
+        told = [event for event in evidence.of("resume") if event.step == attempt.resumed_after]
+        recorded = number(told[-1].data.get("loss_before")) if told else math.nan
+        noise = max(spread(losses[before]), 0.02 * abs(was))
+        back = now - was > _CLEAR * noise and now - was > _BACK_SHARE * (first - was) > 0 and now <= 3 * abs(first)
+        if not back or float(np.nanmax(steps["lr"][after])) > 3 * float(np.nanmax(steps["lr"][before])):
+            return []
+        text = f"after the resume at step {attempt.resumed_after} the loss is {now:.4g}, before it {was:.4g}"
+        lines = [text, f"the first steps of the run had {first:.4g}"]
+        return [*lines, f"loss before, as the resume recorded it: {recorded:.4g}"] if recorded == recorded else lines

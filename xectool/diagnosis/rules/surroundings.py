@@ -1,0 +1,225 @@
+"""Around the run: the tracking database, ranks that differ, and what the guards noted."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import Any, ClassVar, Final
+
+from xectool.diagnosis import fixes
+from xectool.diagnosis.cause import Cause, DiagnosisRule
+from xectool.diagnosis.evidence.evidence import Evidence
+from xectool.diagnosis.evidence.incidents import number
+from xectool.diagnosis.rules.crash import first_line
+from xectool.diagnosis.rules.learning import HEADS, silent_blocks
+from xectool.findings import Severity
+
+WARN_AFTER_S: Final = 10.0  # shorter waits are normal where runs share a database
+_LOCKED: Final = "locked"
+
+
+class TrackerStalled(DiagnosisRule):
+    """The mirror of the run cannot write."""
+
+    code = "XT-TRACKER-DOWN"
+    title = "tracking stands still: the database is locked or gone"
+
+    def unseen(self, evidence: Evidence) -> str:
+        """Return that the run is not tracked."""
+        return "" if evidence.tracker or evidence.of("tracker") else "the run is not tracked"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Read what the mirror said last, and what the training was told."""
+        state: dict[str, Any] = dict(evidence.tracker)
+        event = evidence.last("tracker")
+        since = number(state.get("failing_since"))
+        # The mirror of a finished run ends as done or behind; while it pauses it still tries.
+        failing = state.get("status") == "behind" or (
+            state.get("status") == "paused" and since > 0 and evidence.now - since > WARN_AFTER_S
+        )
+        if not failing and event is None:
+            return
+        said = str(state.get("error") or "") if failing else ""
+        text = said or (first_line(event) if event else "")
+        holder = event.data.get("holder") if event else None
+        locked = _LOCKED in f"{text} {event.message if event else ''}".lower()
+        uri = str(state.get("uri") or "")  # the mirror wrote it without the password that its settings may hold
+        lines = [text or "the mirror is behind", *([f"database {uri}"] if uri else [])]
+        if holder:
+            lines.append(f"held by {holder}")
+        if not failing:
+            lines.append("it has caught up since")
+        yield Cause(
+            code="XT-DB-LOCKED" if locked else self.code,
+            confidence=0.93,
+            problem=f"tracking {'stands' if failing else 'stood'} still: {text}; the training itself is not affected",
+            evidence=tuple(lines),
+            fix=_look(uri) if failing else f"xectool runs sync {fixes.quoted(evidence)}",
+            severity=Severity.WARNING,
+            step=event.step if event else 0,
+            symptom="tracking",
+        )
+
+
+def _look(uri: str) -> str:
+    return f"xectool diagnose mlflow {shlex.quote(uri)}" if uri else "xectool diagnose mlflow"
+
+
+class ValidationNotFinite(DiagnosisRule):
+    """Validation is finite where training is."""
+
+    code = "XT-NAN-DATA"
+    title = "only the validation is not finite"
+
+    def unseen(self, evidence: Evidence) -> str:
+        """Return that nothing was validated."""
+        return "" if evidence.epochs else "no epoch has ended"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Look for a validation loss that is not finite in an epoch whose steps are."""
+        found = [
+            epoch
+            for epoch in evidence.epochs
+            if "val/loss" in epoch.metrics and not abs(epoch.metrics["val/loss"]) < float("inf")
+        ]
+        bad = evidence.steps.bad
+        if not found or bool(bad.any()):
+            return
+        first = found[0]
+        always = len(found) == sum("val/loss" in epoch.metrics for epoch in evidence.epochs)
+        yield Cause(
+            code=self.code,
+            confidence=0.75 if always else 0.55,
+            problem=f"the validation loss of epoch {first.epoch} is {first.metrics['val/loss']}, all steps are finite",
+            evidence=(f"{len(found)} of {len(evidence.epochs)} epochs",),
+            fix=fixes.search_data(evidence, "val"),
+            step=first.step,
+            symptom="validation",
+        )
+
+
+class Noted(DiagnosisRule):
+    """Abstract: what a guard noted and a rule passes on."""
+
+    kind: ClassVar[str]
+    severity: ClassVar[Severity] = Severity.WARNING
+    problem: ClassVar[str]
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Pass on the first note."""
+        events = evidence.of(self.kind)
+        if not events:
+            return
+        first = events[0]
+        facts = [f"{key}: {value}" for key, value in first.data.items()][:4]
+        yield Cause(
+            code=self.code,
+            confidence=0.85,
+            problem=self.problem,
+            evidence=tuple(line[:300] for line in [first_line(first), *facts] if line),
+            fix=self.fix(evidence),
+            severity=self.severity,
+            step=first.step,
+            symptom=self.kind,
+        )
+
+    def fix(self, evidence: Evidence) -> str:
+        """Return the explanation of the code."""
+        return f"xectool explain {self.code}"
+
+
+class RanksDiffer(Noted):
+    """Ranks were started with different configuration, code or data."""
+
+    code = "XT-RANK-MISMATCH"
+    title = "ranks were started with different configuration, code or data"
+    kind = "hash_mismatch"
+    severity = Severity.ERROR
+    problem = "a rank was started with another configuration, code or data"
+
+
+class LazyState(Noted):
+    """A module creates state in its forward pass."""
+
+    code = "XT-LAZY-STATE"
+    title = "a module creates state in its forward pass"
+    kind = "lazy_state"
+    problem = "modules create state in their first forward pass, which several ranks cannot do safely"
+
+
+class MetricKeepsGraph(Noted):
+    """A metric keeps the graph alive."""
+
+    code = "XT-METRIC-GRAPH"
+    title = "a metric keeps the graph of its step alive"
+    kind = "metric_graph"
+    problem = "a metric keeps the graph of its step alive, and with it all activations"
+
+
+class CompileSuppressed(Noted):
+    """Failures of the compiler are hidden."""
+
+    code = "XT-COMPILE-SUPPRESSED"
+    title = "failures of torch.compile are hidden"
+    kind = "compile_suppressed"
+    severity = Severity.INFO
+    problem = "failures of torch.compile are hidden, so parts may run uncompiled"
+
+
+class CudagraphSkipped(Noted):
+    """Parts run without CUDA graphs."""
+
+    code = "XT-CUDAGRAPH-SKIP"
+    title = "compiled graphs run without CUDA graphs"
+    kind = "cudagraph_skip"
+    severity = Severity.INFO
+    problem = "compiled graphs run without CUDA graphs"
+
+
+class Nondeterministic(Noted):
+    """An operation is not deterministic though that was asked for."""
+
+    code = "XT-DETERMINISM"
+    title = "an operation is not deterministic"
+    kind = "determinism"
+    severity = Severity.INFO
+    problem = "an operation has no deterministic form, so runs may differ in the last digits"
+
+
+class ZeroGradient(Noted):
+    """Parameters without gradient outside the heads."""
+
+    code = "XT-ZERO-GRADIENT"
+    title = "parameters never get a gradient"
+    kind = "zero_gradient"
+    severity = Severity.INFO
+    problem = "some parameters get no gradient"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Report whole parts that no step of the run has trained; single parameters are a note."""
+        parts = [name for name in silent_blocks(evidence) if not name.startswith(HEADS)]
+        if not parts:
+            yield from super().look(evidence)
+            return
+        yield Cause(
+            code=self.code,
+            confidence=0.87,  # an encoder that gives a constant is named as that, 0.88
+            problem=f"{', '.join(parts)}: not trained, while the rest of the network is",
+            evidence=(f"no gradient in any of {evidence.steps.good_rows.size} steps: {', '.join(parts)}",),
+            fix=f"xectool diagnose gradients {fixes.config_path(evidence)}",
+            step=1,
+            symptom="part",
+        )
+
+
+class MemoryNearLimit(Noted):
+    """The host memory was nearly used up."""
+
+    code = "XT-MEM-HIGH"
+    title = "host memory was nearly used up"
+    kind = "memory_warning"
+    problem = "host memory was nearly used up"
+
+    def fix(self, evidence: Evidence) -> str:
+        """Return the command that shows where the memory goes."""
+        return f"xectool diagnose memory {fixes.quoted(evidence)}"

@@ -1,0 +1,199 @@
+"""Where the time goes: waiting for data, saving, compiling again and again, unequal ranks."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median_low
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xectool.diagnosis import fixes
+from xectool.diagnosis.cause import Cause, DiagnosisRule
+from xectool.diagnosis.environment.facts import IN_MEMORY, is_network
+from xectool.diagnosis.evidence.evidence import Evidence
+from xectool.diagnosis.evidence.incidents import number
+from xectool.diagnosis.evidence.statistics import Series, finite, median
+from xectool.diagnosis.tracking_store import file_system
+from xectool.findings import Severity
+
+WAIT_SHARE: Final = 0.2  # F052: of the time, over at least 50 steps
+LEAST_STEPS: Final = 50
+TYPICAL_SHARE: Final = 0.1  # and half of the steps wait this much; a few long waits are the start of an epoch
+SOUND_BYTES_PER_S: Final = 12.5e6  # a hundred-megabit network; a busy local disk stays above it
+SYNC_S: Final = 1.0  # a flush to a busy disk, however small the file
+LEAST_SAVES: Final = 2  # one slow save is an accident of the moment
+SAVING_SHARE: Final = 0.05  # of the wall time, below which slow saving costs nothing worth a change
+_MIN_WALL_S: Final = 1e-3
+
+
+class LoaderSlow(DiagnosisRule):
+    """The network waits for its data."""
+
+    code = "XT-LOADER-SLOW"
+    title = "training waits for data"
+
+    def unseen(self, evidence: Evidence) -> str:
+        """Return that fewer than 50 steps say nothing about a share."""
+        if evidence.of("data_wait") or len(evidence.steps) >= LEAST_STEPS:
+            return ""
+        return f"fewer than {LEAST_STEPS} steps"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Compare waiting with the whole step, in the steady part of each epoch."""
+        rows = steady_rows(evidence)
+        waits, steps = evidence.steps["data_wait_s"][rows], evidence.steps["step_s"][rows]
+        told = evidence.last("data_wait")
+        if len(evidence.steps) < LEAST_STEPS or rows.size < LEAST_STEPS // 2:
+            shares = (number(told.data.get("share")), 1.0) if told else (0.0, 0.0)
+        else:
+            shares = wait_shares(waits, steps)
+        if not (shares[0] > WAIT_SHARE and shares[1] > TYPICAL_SHARE):
+            return
+        lines = [
+            f"waiting is {shares[0]:.0%} of {rows.size} steps (limit {WAIT_SHARE:.0%}); median step {shares[1]:.0%}"
+        ]
+        if told is not None and told.message:
+            lines.append(told.message)
+        workers = int(evidence.setting("data.num_workers", 0) or 0)
+        lines.append(f"data.num_workers {workers}, data.num_threads {evidence.setting('data.num_threads', 2)}")
+        yield Cause(
+            code=self.code,
+            confidence=0.93,
+            problem=f"input-bound: {shares[0]:.0%} of the time is spent waiting for data",
+            evidence=tuple(lines),
+            fix=fixes.resume(evidence, *fixes.workers(evidence, max(2, 2 * workers))),
+            severity=Severity.WARNING,
+            step=told.step if told else int(evidence.steps["step"][rows[0]]),
+            symptom="data wait",
+        )
+
+
+class CheckpointSlow(DiagnosisRule):
+    """The file system that takes the checkpoints is slow."""
+
+    code = "XT-CKPT-SLOW"
+    title = "saving a checkpoint takes long for its size"
+
+    def unseen(self, evidence: Evidence) -> str:
+        """Return that too little was saved."""
+        return (
+            "" if len(evidence.of("checkpoint")) >= LEAST_SAVES else f"fewer than {LEAST_SAVES} checkpoints were saved"
+        )
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Compare the time with what a slow network file system takes for so many bytes, and with the run."""
+        saves = [
+            # A machine with too few cores for what runs on it lengthens all a run does; that is not the file system.
+            (
+                number(event.data.get("seconds")) - number(event.data.get("core_wait_s", 0.0)),
+                number(event.data.get("bytes", event.data.get("size_bytes"))),
+            )
+            for event in evidence.of("checkpoint")
+        ]
+        known = [(seconds, size) for seconds, size in saves if seconds == seconds and size == size]
+        if len(known) < LEAST_SAVES:
+            return
+        seconds = median_low([item[0] for item in known])
+        size = median_low([item[1] for item in known])
+        total = sum(item[0] for item in known)
+        share = total / max(evidence.status.seconds, total, _MIN_WALL_S)
+        if seconds <= SYNC_S + size / SOUND_BYTES_PER_S or share < SAVING_SHARE:
+            return
+        yield Cause(
+            code=self.code,
+            confidence=0.92,
+            problem=f"a checkpoint of {size / 1e6:.0f} MB takes {seconds:.3g} s, {share:.0%} of the run",
+            evidence=(
+                f"{len(known)} checkpoints, {size / max(seconds, 1e-9) / 1e6:.3g} MB/s; "
+                f"a hundred-megabit network takes {SOUND_BYTES_PER_S / 1e6:g} MB/s",
+                "a local directory may end with the job: copy the run back from it",
+            ),
+            fix=fixes.train_again(evidence, f"checkpoint.save_dir={_local_place(evidence.run_dir)}", name="local"),
+            severity=Severity.WARNING,
+            step=evidence.of("checkpoint")[0].step,
+            symptom="saving",
+        )
+
+
+class Recompiling(DiagnosisRule):
+    """The compiled graph is made anew for ever new shapes."""
+
+    code = "XT-RECOMPILE"
+    title = "torch.compile gave up after too many recompilations"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Report the limit of recompilations."""
+        events = evidence.of("recompile_limit")
+        if not events:
+            return
+        reason = str(events[0].data.get("reason") or events[0].message)
+        yield Cause(
+            code=self.code,
+            confidence=0.95,
+            problem="torch.compile reached its recompilation limit; what follows runs uncompiled",
+            evidence=(reason, f"{len(events)} times"),
+            fix=fixes.resume(evidence, "data.drop_last=true"),
+            severity=Severity.WARNING,
+            step=events[0].step,
+            symptom="compile",
+        )
+
+
+class UnevenRanks(DiagnosisRule):
+    """All ranks take the same number of steps."""
+
+    code = "XT-UNEVEN-RANKS"
+    title = "ranks took different numbers of steps"
+
+    def unseen(self, evidence: Evidence) -> str:
+        """Return that there was only one rank."""
+        return "" if evidence.of("ranks") else "steps of several ranks were not recorded"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Compare the steps of the ranks."""
+        for event in evidence.of("ranks"):
+            steps = {str(rank): number(count) for rank, count in (event.data.get("steps") or {}).items()}
+            if len(set(steps.values())) < 2:
+                continue
+            least, most = min(steps, key=lambda rank: steps[rank]), max(steps, key=lambda rank: steps[rank])
+            yield Cause(
+                code=self.code,
+                confidence=0.96,
+                problem=f"rank {least} took {steps[least]:.0f} steps, rank {most} {steps[most]:.0f}",
+                evidence=tuple(f"rank {rank}: {count:.0f} steps" for rank, count in sorted(steps.items())[:16]),
+                fix=f"xectool diagnose distributed --nproc {len(steps)}",
+                step=event.step,
+                symptom="ranks",
+            )
+            return
+
+
+def _local_place(run_dir: Path) -> str:
+    """Return a directory for runs on a local disk of this machine, another disk than the run's where there is one."""
+    known = [Path(base) for base in (os.environ.get("SLURM_TMPDIR"), tempfile.gettempdir(), "/var/tmp") if base]
+    kinds = {base: file_system(base) for base in known if os.access(base, os.W_OK)}
+    local = [base for base, kind in kinds.items() if not is_network(kind) and kind not in IN_MEMORY] or known
+    others = [base for base in local if base.exists() and base.stat().st_dev != run_dir.stat().st_dev]
+    return shlex.quote(str((others or local)[0] / "xectool-runs"))
+
+
+def steady_rows(evidence: Evidence) -> NDArray[np.intp]:
+    """Return the rows but the first two of each epoch and attempt, where read-ahead has to fill first."""
+    steps = evidence.steps
+    place = steps["epoch"] + 1e9 * steps.attempt
+    begins = np.flatnonzero(np.diff(place, prepend=-1.0))
+    steady = np.ones(len(steps), dtype=bool)
+    steady[np.concatenate([begins, begins + 1]).clip(max=max(0, len(steps) - 1))] = False
+    return np.flatnonzero(steady & (steps["step_s"] > 0))
+
+
+def wait_shares(waits: Series, steps: Series) -> tuple[float, float]:
+    """Return the share of waiting in the whole time, and in the median step."""
+    total = float(finite(steps).sum())
+    return (float(finite(waits).sum()) / total, median(waits / steps)) if total else (0.0, 0.0)

@@ -1,0 +1,1 @@
+"""What the commands say about a checkpoint: tables, parts, fitness, contract."""

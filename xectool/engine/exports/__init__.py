@@ -1,0 +1,1 @@
+"""Exported files: what they start from, what they are compared on, how they are loaded."""

@@ -1,0 +1,1 @@
+"""The ranks of a launched job, seen from their launcher."""

@@ -1,0 +1,75 @@
+"""What a rank leaves behind for the launcher that started it: its result or its error, as a file."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from xectool.engine.training_run.result import TrainResult
+from xectool.errors import EXIT_INTERRUPTED, EXIT_OK, XecError
+from xectool.findings import Finding, Severity
+from xectool.runlog.atomic import read_json, write_json
+from xectool.training.ranks.faults import as_facts
+
+DIRECTORY: Final = "XECTOOL_RANK_OUTCOMES"
+"""Variable that names the directory of the files."""
+LAUNCHER: Final = "XECTOOL_LAUNCHER_PID"
+_PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
+
+
+def is_launched() -> bool:
+    """Return whether ``xectool train --nproc`` started this process as one of its ranks."""
+    return DIRECTORY in os.environ and "RANK" in os.environ
+
+
+def outcome_path(directory: Path, rank: int) -> Path:
+    """Return the file of a rank."""
+    return directory / f"outcome.rank{rank:04d}.json"
+
+
+def run_as_rank(train: Callable[[], TrainResult]) -> int:
+    """Train as a rank of a launched job and return the exit code; the launcher tells the user how it ended."""
+    _end_with_launcher()
+    path = outcome_path(Path(os.environ[DIRECTORY]), int(os.environ["RANK"]))
+    try:
+        result = train()
+    except XecError as error:
+        write_json(path, {"error": as_facts(error), "exit_code": error.exit_code})
+        return error.exit_code
+    except KeyboardInterrupt:  # the launcher says so once, for all of them
+        return EXIT_INTERRUPTED
+    findings = [found.as_dict() for found in result.findings]
+    write_json(path, {"result": result.as_dict(), "findings": findings})
+    return EXIT_INTERRUPTED if result.status == "interrupted" else EXIT_OK
+
+
+def read_outcome(directory: Path, rank: int) -> dict[str, Any]:
+    """Return what a rank has left, empty where it came to no end of its own."""
+    return read_json(outcome_path(directory, rank))
+
+
+def result_of(outcome: dict[str, Any]) -> TrainResult:
+    """Return the result that an outcome holds."""
+    values = dict(outcome["result"])
+    values["artifacts"] = tuple(values["artifacts"])
+    findings = tuple(_finding(values) for values in outcome["findings"])
+    return TrainResult(**values, findings=findings)
+
+
+def _finding(values: dict[str, Any]) -> Finding:
+    kept = {**values, "severity": Severity(values["severity"]), "evidence": tuple(values["evidence"])}
+    return Finding(**kept)
+
+
+def _end_with_launcher() -> None:
+    """Have the kernel end this process when its launcher is gone, so that none is left behind on the machine."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != int(os.environ[LAUNCHER]):  # it went before the kernel knew
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,130 @@
+"""The processes of a launched job, seen from their launcher: they hear its signals, and none is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import psutil
+
+from xectool.engine.ranks.outcome import outcome_path
+
+_LOOK_EVERY_S: Final = 1.0  # a look goes through all processes of the machine
+# SIGUSR1 is what SLURM is usually asked to send before the time is up; a rank saves and ends on SIGTERM.
+PASSED_ON: Final = {
+    signal.SIGTERM: signal.SIGTERM,
+    signal.SIGHUP: signal.SIGTERM,
+    signal.SIGUSR1: signal.SIGTERM,
+    signal.SIGINT: signal.SIGINT,
+    signal.SIGUSR2: signal.SIGUSR2,
+}
+
+
+def rank_processes() -> list[psutil.Process]:
+    """Return the live processes that this one has started as ranks."""
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if "xectool" in child.cmdline() and child.status() != psutil.STATUS_ZOMBIE:
+                found.append(child)
+    return found
+
+
+def is_stopped(process: psutil.Process) -> bool:
+    """Return whether a signal or a debugger holds a process."""
+    with contextlib.suppress(psutil.Error):
+        return process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+    return False
+
+
+class ForwardedSignals:
+    """While entered, signals that ask for an end or a checkpoint go to all ranks, which agree on the step.
+
+    Attributes:
+        interrupted: Whether one asked for an end.
+    """
+
+    def __init__(self) -> None:
+        self.interrupted = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> ForwardedSignals:
+        if threading.current_thread() is threading.main_thread():
+            # what is ignored stays so: nohup does that with SIGHUP
+            heard = [number for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]
+            self._previous = {number: signal.signal(number, self._pass_on) for number in heard}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        self.interrupted = self.interrupted or number != signal.SIGUSR2
+        processes = rank_processes()
+        if self.interrupted and not processes:  # there is nobody yet, or no longer, to end by itself
+            before = self._previous[number]
+            if not callable(before):
+                raise KeyboardInterrupt
+            before(number, frame)
+        for process in processes:
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(PASSED_ON[signal.Signals(number)])
+
+
+class SurvivorsEnded:
+    """While entered, a thread ends the ranks that are left some time after one of them has died.
+
+    A rank that waits in a collective may not notice for as long as the collective's time limit.
+
+    Args:
+        directory: Where ranks leave their outcome.
+        nproc: Number of ranks.
+        grace_s: Time they are given to end by themselves.
+
+    Attributes:
+        ended: Processes that had to be ended.
+    """
+
+    def __init__(self, directory: Path, nproc: int, grace_s: float) -> None:
+        self.ended: set[int] = set()
+        self._directory, self._nproc, self._grace_s = directory, nproc, grace_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="xectool-survivors", daemon=True)
+
+    def __enter__(self) -> SurvivorsEnded:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._end(rank_processes())  # also when the launcher itself fails
+
+    def _run(self) -> None:
+        started, since = False, 0.0
+        while not self._stop.wait(_LOOK_EVERY_S):
+            left = rank_processes()
+            started = started or len(left) == self._nproc
+            if not started or not self._lost(len(left)):
+                continue
+            since = since or time.monotonic()
+            if time.monotonic() - since > self._grace_s:
+                self._end(left)
+
+    def _lost(self, num_left: int) -> bool:
+        """Return whether more ranks are gone than have left an outcome."""
+        said = sum(outcome_path(self._directory, rank).exists() for rank in range(self._nproc))
+        return num_left < self._nproc - said
+
+    def _end(self, processes: list[psutil.Process]) -> None:
+        for process in processes:
+            self.ended.add(process.pid)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)

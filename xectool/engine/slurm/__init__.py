@@ -1,0 +1,1 @@
+"""What is asked of SLURM, and what its job runs."""

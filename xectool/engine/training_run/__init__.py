@@ -1,0 +1,1 @@
+"""One training from its checked configuration to what it leaves behind."""

@@ -1,0 +1,112 @@
+"""From a checked configuration to the parts of a run and the place it starts from; the same on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from xectool.checkpoint import store
+from xectool.checkpoint.format import Checkpoint
+from xectool.checkpoint.soundness import require_finite
+from xectool.checkpoint.transfer import transfer_encoder
+from xectool.config.load import LoadedConfig
+from xectool.config.root import RunConfig
+from xectool.engine.training_run.preflight import require_memory
+from xectool.training.build import RunData, build_parts, open_data
+from xectool.training.device import Execution, apply_determinism
+from xectool.training.memory_faults import memory_faults
+from xectool.training.parts import RunParts
+from xectool.training.progress import Observer
+from xectool.training.ranks.agreement import data_facts, require_agreement
+from xectool.training.ranks.base import Ranks
+from xectool.training.record.run_dir import RunPlace, choose_place
+from xectool.training.resume import (
+    adopt_resolved,
+    meaning_differences,
+    objective_changes,
+    require_resumable,
+    start_options,
+)
+from xectool.training.state import Progress, load_weights, restore
+
+
+def shared_place(config: RunConfig, resume: str | None, ranks: Ranks) -> RunPlace:
+    """Return the run directory and checkpoint that the first rank chooses.
+
+    Raises:
+        UsageError, CheckpointError: As `choose_place`, on every rank.
+    """
+    place = ranks.on_first(lambda: choose_place(config, resume))
+    facts = ranks.share((str(place.directory), str(place.checkpoint_path or "")) if place else ("", ""))
+    if place is not None:
+        return place
+    directory, path = Path(facts[0]), Path(facts[1])
+    return RunPlace(directory, store.load(path), path) if facts[1] else RunPlace(directory)
+
+
+def assemble(loaded: LoadedConfig, place: RunPlace, execution: Execution, ranks: Ranks) -> tuple[RunParts, RunData]:
+    """Open the data and put the run together.
+
+    Raises:
+        XecError: Configuration, memory or data do not allow it.
+    """
+    settings = loaded.config if place.checkpoint is None else adopt_resolved(loaded.config, place.checkpoint)
+    require_memory(loaded, settings, execution)
+    apply_determinism(settings.training.deterministic)
+    data = open_data(settings)
+    require_agreement(ranks, data_facts([*data.train.files, *data.val.files]))
+    with memory_faults(settings, "building the model"):
+        return build_parts(data, execution, ranks), data
+
+
+def start_from(parts: RunParts, path: Path, observer: Observer) -> dict[str, Any]:
+    """Load all weights of a model of the same kind, or the encoder of one of another kind; return what was loaded."""
+    source = store.load_start(path)
+    require_finite(source.weights("best"), path)
+    if source.kind == parts.config.kind:
+        fitting = start_options(parts.config, source, path)
+        load_weights(parts.model, source.weights("best"), fix=f"describe the network as the checkpoint does: {fitting}")
+        observer.message(f"all weights loaded from {path}")
+        differing = [key for key, _, _ in meaning_differences(parts.config, source)] if source.config else []
+        if differing:
+            observer.message(f"they were trained with another {', '.join(differing[:5])}; as they were: {fitting}")
+        loaded = sorted(parts.model.state_dict())
+        return {"checkpoint": str(path), "source": source.kind, "target": source.kind, "loaded": loaded}
+    report = transfer_encoder(source, parts.config, parts.model)
+    for line in (*report.lines(), *_other_branches(parts.config, source)):
+        observer.message(line)
+    return {"checkpoint": str(path), **report.as_dict()}
+
+
+def _other_branches(config: RunConfig, source: Checkpoint) -> Iterator[str]:
+    """Yield what is said where an encoder has learnt from branches of other names: the same readings, or others."""
+    saved = source.config.get("data", {})
+    for key in ("npho_branch", "time_branch"):
+        before, now = saved.get(key), getattr(config.data, key)
+        if before is not None and before != now:
+            yield f"the encoder was trained on data.{key} {before}, this run reads {now}: are they the same quantity?"
+
+
+def begin(parts: RunParts, data: RunData, place: RunPlace, observer: Observer) -> tuple[Progress, dict[str, Any]]:
+    """Return where the run starts, and for a new run from other weights what became of each of them."""
+    checkpoint = parts.config.checkpoint
+    if place.checkpoint is None or place.checkpoint_path is None:
+        if not checkpoint.init_from:
+            return Progress(), {}
+        started = start_from(parts, Path(checkpoint.init_from).expanduser(), observer)
+        parts.average.load({}, 0)
+        return Progress(), started
+    require_resumable(parts.config, place.checkpoint, data.train, place.checkpoint_path, parts.ranks.world_size)
+    if checkpoint.reset_epoch:
+        load_weights(parts.model, place.checkpoint.weights())
+        parts.average.load({}, 0)
+        return Progress(), {}
+    progress = restore(parts, place.checkpoint)
+    changed = objective_changes(parts.config, place.checkpoint)
+    if changed and progress.best_epoch:
+        observer.message(f"another {', '.join(changed[:5])}: its losses do not compare; the best is found anew")
+        progress.forget_best()
+    if checkpoint.refresh_lr:
+        parts.schedule.restart(parts.schedule.place(progress.epoch, progress.batch))
+    return progress, {}

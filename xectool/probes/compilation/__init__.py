@@ -1,0 +1,1 @@
+"""Experiments with ``torch.compile``: graphs, breaks, time and memory of each mode."""

@@ -1,0 +1,174 @@
+"""All modes of ``torch.compile`` on this device, each in a process of its own, and the one that pays for a run."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import IO, Any
+
+import psutil
+
+from xectool.config.root import RunConfig
+from xectool.probes.compilation.mode import ModeTime
+
+_WATCH_S = 0.2
+_LEAST_GAIN = 0.02  # of the time of the whole run
+_LAST_LINES = 3
+
+
+def modes_of(device_type: str) -> tuple[str, ...]:
+    """Return the modes that differ on a device: without a GPU there are no CUDA graphs to use or to leave out."""
+    if device_type == "cuda":
+        return "none", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"
+    return "none", "default", "max-autotune-no-cudagraphs"
+
+
+def measure_modes(
+    config: RunConfig, modes: Sequence[str], device: str, steps: int, timeout_s: float
+) -> Iterator[ModeTime]:
+    """Yield the time of each mode, one process after the other.
+
+    Args:
+        config: The configuration.
+        modes: What is measured.
+        device: Where it computes.
+        steps: Measured steps of each.
+        timeout_s: Longest time of one mode; compilers that take longer are ended with all their processes.
+    """
+    for mode in modes:
+        request = {"config": config.to_dict(), "mode": mode, "device": device, "steps": steps, "seconds": timeout_s / 4}
+        yield _in_process(request, timeout_s)
+
+
+def _in_process(request: dict[str, Any], timeout_s: float) -> ModeTime:
+    mode = str(request["mode"])
+    with tempfile.TemporaryFile("w+") as question, tempfile.TemporaryFile("w+") as answer, _errors() as errors:
+        json.dump(request, question)
+        question.seek(0)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "xectool.probes.compilation.mode"],
+            stdin=question,
+            stdout=answer,
+            stderr=errors,
+            start_new_session=True,
+        )
+        host_peak, in_time = _watch(process, timeout_s)
+        answer.seek(0)
+        errors.seek(0)
+        text, told = answer.read(), errors.read()
+    if not in_time:
+        return ModeTime(
+            mode, error=f"not done after {timeout_s:g} s", code="XT-COMPILE-TIMEOUT", host_peak_bytes=host_peak
+        )
+    if process.returncode != 0 or not text.strip():
+        return replace(_failed(mode, process.returncode, told), host_peak_bytes=host_peak)
+    found = json.loads(text.strip().splitlines()[-1])
+    known = {item.name for item in fields(ModeTime)}
+    result = ModeTime(**{name: value for name, value in found.items() if name in known})
+    return replace(result, cudagraph_skips=tuple(result.cudagraph_skips), host_peak_bytes=host_peak)
+
+
+def _errors() -> IO[str]:
+    return tempfile.TemporaryFile("w+", errors="replace")
+
+
+def _watch(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[int, bool]:
+    """Wait for a process; return the largest resident memory of it and its children, and whether it ended in time."""
+    deadline, peak = time.monotonic() + timeout_s, 0
+    try:
+        while process.poll() is None and time.monotonic() < deadline:
+            peak = max(peak, _resident_bytes(process.pid))
+            time.sleep(_WATCH_S)
+        return peak, process.poll() is not None
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _resident_bytes(pid: int) -> int:
+    total = 0
+    try:
+        parent = psutil.Process(pid)
+        for one in (parent, *parent.children(recursive=True)):
+            total += int(one.memory_info().rss)
+    except psutil.Error:  # it ended while we looked
+        return total
+    return total
+
+
+def _failed(mode: str, status: int, told: str) -> ModeTime:
+    if status == -signal.SIGKILL:
+        error = "killed while compiling, most likely because the machine's memory ran out"
+        return ModeTime(mode, error=error, code="XT-COMPILE-KILLED")
+    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    last = "; ".join(lines[-_LAST_LINES:]) or f"exit status {status}"
+    return ModeTime(mode, error=last, code="XT-COMPILE-FAILED")
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The mode for a planned run.
+
+    Attributes:
+        mode: The mode.
+        steps: Batches of the planned run.
+        total_s: Seconds of forward and backward passes and compiling with each measured mode.
+        break_even: Batches after which a mode has paid for its compilation, None where it never does.
+        reason: Why this one.
+    """
+
+    mode: str
+    steps: int
+    total_s: dict[str, float]
+    break_even: dict[str, int | None]
+    reason: str
+
+
+def recommend(times: Sequence[ModeTime], steps: int, usable: Sequence[str]) -> Recommendation | None:
+    """Return the mode with which a run of ``steps`` batches ends first; eager where the gain is within the noise.
+
+    Args:
+        times: All measured modes.
+        steps: Batches of the run.
+        usable: Modes whose outputs are those of eager.
+
+    Returns:
+        None where eager itself could not be measured.
+    """
+    eager = next((found for found in times if found.mode == "none" and not found.error), None)
+    if eager is None:
+        return None
+    done = [found for found in times if not found.error]
+    totals = {found.mode: found.compile_s + 1e-3 * found.step_ms * steps for found in done}
+    even = {found.mode: _break_even(found, eager) for found in done if found is not eager}
+    faster = [found for found in done if found.mode in usable and _is_faster(found, eager)]
+    best = min(faster, key=lambda found: totals[found.mode], default=eager)
+    if best is not eager and totals[best.mode] < (1 - _LEAST_GAIN) * totals["none"]:
+        saved = totals["none"] - totals[best.mode]
+        reason = (
+            f"saves {saved:.3g} s of {totals['none']:.4g} s in {steps} batches; pays after {even[best.mode]} batches"
+        )
+        return Recommendation(best.mode, steps, totals, even, reason)
+    if best is not eager:
+        reason = f"{best.mode} pays only after {even[best.mode]} batches, and the run has {steps}"
+    else:
+        reason = "no mode has a faster step beyond the noise" if len(done) > 1 else "no other mode could be measured"
+    return Recommendation("none", steps, totals, even, reason)
+
+
+def _break_even(found: ModeTime, eager: ModeTime) -> int | None:
+    gain_s = 1e-3 * (eager.step_ms - found.step_ms)
+    return math.ceil(found.compile_s / gain_s - 1e-6) if gain_s > 0 else None
+
+
+def _is_faster(found: ModeTime, eager: ModeTime) -> bool:
+    return found.step_ms * (1 + found.spread) < eager.step_ms * (1 - eager.spread)

@@ -1,0 +1,127 @@
+"""One step tried on a scratch copy: does it stay finite, and if not, at which stage does it stop being so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from xectool.data.batch import EventBatch
+from xectool.errors import XecError
+from xectool.probes.instruments.bench import Bench
+from xectool.training.guards import nonfinite_weights
+from xectool.training.optim import set_lr
+
+LOSS, GRADIENT, UPDATE = "loss", "gradient", "parameter"
+STAGES = (LOSS, GRADIENT, UPDATE)
+
+
+@dataclass(frozen=True)
+class StepTrial:
+    """What happened when a step was tried.
+
+    Attributes:
+        stage: ``loss``, ``gradient`` or ``parameter``, the first that was not finite; empty where all was.
+        loss: The objective; NaN where the step did not get so far.
+        grad_norm: L2 norm of all gradients before clipping; NaN where the step did not get so far.
+        refused: Why the loss refuses the truth, e.g. a logarithm of a negative number.
+        parameters: Parameters whose value, gradient or moment is not finite.
+    """
+
+    stage: str
+    loss: float = math.nan
+    grad_norm: float = math.nan
+    refused: XecError | None = None
+    parameters: tuple[str, ...] = ()
+
+    @property
+    def bad(self) -> bool:
+        """Whether the step did not stay finite."""
+        return bool(self.stage)
+
+
+def try_step(bench: Bench, window: Sequence[EventBatch], until: str = UPDATE) -> StepTrial:
+    """Try a step up to a stage; weights, moments and gradients are afterwards as before.
+
+    Gradients are taken without the scaling of float16: a scaled gradient that overflows is no fault.
+
+    Args:
+        bench: What is tried.
+        window: Batches of one optimizer step, prepared or not.
+        until: The last stage that is looked at.
+    """
+    bench.model.train()
+    bench.task.train()
+    bench.optimizer.zero_grad(set_to_none=True)
+    try:
+        return _try(bench, window, until)
+    finally:
+        bench.optimizer.zero_grad(set_to_none=True)
+
+
+def _try(bench: Bench, window: Sequence[EventBatch], until: str) -> StepTrial:
+    batches = bench.prepared(window)
+    try:
+        counts = bench.counts(batches)
+    except XecError as error:
+        return StepTrial(LOSS, refused=error)
+    loss = 0.0
+    for batch in batches:
+        with torch.set_grad_enabled(until != LOSS):
+            total = bench.loss(bench.forward(batch), batch, counts).total
+        loss += float(total.detach())
+        if not math.isfinite(loss):
+            return StepTrial(LOSS, loss)
+        if until != LOSS and total.requires_grad:
+            torch.autograd.backward(total)
+    if until == LOSS:
+        return StepTrial("", loss)
+    norm, bad = _gradients(bench)
+    if bad or not math.isfinite(norm):
+        return StepTrial(GRADIENT, loss, norm, parameters=bad)
+    broken = _updated(bench, norm) if until == UPDATE else ()
+    return StepTrial(UPDATE if broken else "", loss, norm, parameters=broken)
+
+
+def _gradients(bench: Bench) -> tuple[float, tuple[str, ...]]:
+    """Return the total norm and the parameters whose gradient is not finite."""
+    named = [(name, p.grad) for name, p in named_parameters(bench) if p.grad is not None]
+    if not named:
+        return 0.0, ()
+    norm = float(nn.utils.get_total_norm([grad for _, grad in named]))
+    if math.isfinite(norm):
+        return norm, ()
+    return norm, tuple(name for name, grad in named if not bool(torch.isfinite(grad).all()))
+
+
+def _updated(bench: Bench, norm: float) -> tuple[str, ...]:
+    """Take the step as training would and undo it; return what it made non-finite."""
+    before = bench.state()
+    parameters = [p for _, p in named_parameters(bench) if p.grad is not None]
+    clip = bench.config.training.grad_clip
+    if clip > 0 and parameters:
+        nn.utils.clip_grads_with_norm_(parameters, clip, torch.tensor(norm))
+    set_lr(bench.optimizer, bench.lr)
+    bench.optimizer.step()
+    broken = (*nonfinite_weights(bench.model), *nonfinite_weights(bench.task), *nonfinite_moments(bench))
+    bench.restore(before)
+    return broken
+
+
+def nonfinite_moments(bench: Bench) -> list[str]:
+    """Return ``<parameter>: <moment>`` for each state of the optimizer that holds NaN or infinity."""
+    names = {id(p): name for name, p in named_parameters(bench)}
+    return [
+        f"{names.get(id(parameter), 'parameter')}: {moment}"
+        for parameter, state in bench.optimizer.state.items()
+        for moment, value in state.items()
+        if isinstance(value, Tensor) and not bool(torch.isfinite(value).all())
+    ]
+
+
+def named_parameters(bench: Bench) -> list[tuple[str, nn.Parameter]]:
+    """Return the parameters of network and loss; those of the loss carry ``loss.`` before their name."""
+    return [*bench.model.named_parameters(), *((f"loss.{name}", p) for name, p in bench.task.named_parameters())]

@@ -1,0 +1,1 @@
+"""Experiments with the loader: its stages, and races of its settings."""

@@ -1,0 +1,1 @@
+"""The search for what is not finite: events, sensors, numbers, weights, modules."""

@@ -1,0 +1,120 @@
+"""Search a data set for what makes a training non-finite: weights, then all numbers, then the network on suspects."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
+
+from xectool.data.batch import EventBatch
+from xectool.probes.instruments.bench import Bench
+from xectool.probes.instruments.trial import GRADIENT, try_step
+from xectool.probes.nonfinite.culprit import Culprit, find_culprit
+from xectool.probes.nonfinite.locate import Place, broken_weights
+from xectool.probes.nonfinite.scan import ScanReport, as_steps, scan
+
+Batches = Callable[[], Iterable[EventBatch]]
+TRIED_TOGETHER = 4  # extreme events in one try
+NUM_ORDINARY = 2  # events of the first batch that are tried in any case
+BUDGET_SHARE = 0.05  # of the time of the pass, for trying extreme events on the network
+LEAST_BUDGET_S = 0.5  # the same for a small data set
+
+
+@dataclass(frozen=True)
+class NanSearch:
+    """What a search found.
+
+    Attributes:
+        weights: Weights and moments that are not finite before any event is looked at.
+        culprit: Why a step is not finite, or None.
+        source: The batch the culprit was found in; its epoch and step say which.
+        report: What the pass over the numbers found; None where no data were read.
+        tried: Events tried on the network.
+        notes: What was looked at and what was not, one sentence each.
+    """
+
+    weights: tuple[Place, ...] = ()
+    culprit: Culprit | None = None
+    source: EventBatch | None = None
+    report: ScanReport | None = None
+    tried: int = 0
+    notes: tuple[str, ...] = field(default=())
+
+
+def search_window(bench: Bench, window: Sequence[EventBatch]) -> NanSearch:
+    """Search the events of one step."""
+    tried = sum(batch.num_events for batch in window)
+    notes = (f"one step of {tried} events was tried, forward, loss, gradient and update",)
+    weights = tuple(broken_weights(bench))
+    report = scan(window, bench.config, bench.model, bench.task)
+    if weights:
+        return NanSearch(weights, report=report, notes=notes)
+    return NanSearch((), find_culprit(bench, window), next(iter(window), None), report, tried, notes)
+
+
+def search_data(bench: Bench, batches: Batches, *, full: bool = False, accumulate: int = 1) -> NanSearch:
+    """Search a data set.
+
+    Args:
+        bench: What is trained.
+        batches: Starts a pass over the training batches.
+        full: Whether every batch is tried on the network, not only suspicious and extreme events.
+        accumulate: Batches of one optimizer step.
+    """
+    weights = tuple(broken_weights(bench))
+    report = scan(batches(), bench.config, bench.model, bench.task)
+    notes = [f"all numbers of {report.events} events were looked at"]
+    if weights:
+        return NanSearch(weights, report=report, notes=(*notes, "the network was not tried: its weights are broken"))
+    windows = _every(batches, accumulate) if full else _chosen(report)
+    culprit, source, tried = _first_culprit(bench, windows, report, full)
+    tried_on = "every batch" if full else "the most extreme events and those with illegal numbers"
+    notes.append(f"{tried} events were tried on the network: {tried_on}")
+    if not full and culprit is None:
+        notes.append("other events were not tried on the network; --full tries every batch")
+    return NanSearch((), culprit, source, report, tried, tuple(notes))
+
+
+def _first_culprit(
+    bench: Bench, windows: Iterable[list[EventBatch]], report: ScanReport, full: bool
+) -> tuple[Culprit | None, EventBatch | None, int]:
+    tried, began = 0, time.perf_counter()
+    budget_s = max(LEAST_BUDGET_S, BUDGET_SHARE * report.seconds)
+    # The number of suspects is bounded; extreme events are tried for as long as the budget lasts, some in any case.
+    promised = len(report.suspects) + 2
+    for number, window in enumerate(windows):
+        if not full and number >= promised and time.perf_counter() - began > budget_s:
+            break
+        tried += sum(batch.num_events for batch in window)
+        if full and number and not try_step(bench, window, GRADIENT).bad:
+            continue
+        culprit = find_culprit(bench, window, report.first)
+        if culprit is not None:
+            return culprit, _served(culprit, report) or window[0], tried
+    return None, None, tried
+
+
+def _served(culprit: Culprit, report: ScanReport) -> EventBatch | None:
+    """Return the first event at fault as it was served, where it was tried beside events of other batches."""
+    file_index, entry = int(culprit.window[0].file_index[0]), int(culprit.window[0].entry[0])
+    for event in report.extremes:
+        if (int(event.file_index[0]), int(event.entry[0])) == (file_index, entry):
+            return event
+    return None
+
+
+def _chosen(report: ScanReport) -> Iterator[list[EventBatch]]:
+    """Yield batches with illegal numbers, some ordinary events, and extreme events, the most extreme first."""
+    yield from ([batch] for batch in report.suspects)
+    if report.first is not None:
+        yield [report.first.take(np.arange(min(NUM_ORDINARY, report.first.num_events)))]
+    yield from ([batch] for batch in as_steps(report.extremes, TRIED_TOGETHER))
+
+
+def _every(batches: Batches, size: int) -> Iterator[list[EventBatch]]:
+    stream = iter(batches())
+    while window := list(islice(stream, size)):
+        yield window

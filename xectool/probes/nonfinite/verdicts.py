@@ -1,0 +1,194 @@
+"""What a search for non-finite numbers means, in words: verdict, reasons, and the line to go on with."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xectool.data.batch import EventBatch
+from xectool.diagnosis.evidence.files import CONFIG_FILE, tolerant_yaml
+from xectool.diagnosis.evidence.files import setting as value_of
+from xectool.diagnosis.evidence.run_place import beside, inside, plain_name
+from xectool.probes.nonfinite.culprit import INPUT, WEIGHTS, Culprit
+from xectool.probes.nonfinite.locate import Place
+from xectool.probes.nonfinite.raw import Anomaly
+from xectool.probes.nonfinite.readings import TARGET, Reading
+from xectool.probes.nonfinite.search import NanSearch
+from xectool.probes.nonfinite.subject import Subject
+
+CODES = {"loss": "XT-NAN-LOSS", "gradient": "XT-NAN-GRAD", "parameter": "XT-NAN-WEIGHTS"}
+MAX_SHOWN = 3
+RUN_NAME = "mlflow.run_name"
+
+
+@dataclass(frozen=True)
+class Training:
+    """The training that a search is about, for the lines that start it again.
+
+    Attributes:
+        config: Its configuration; None where only a saved batch is at hand.
+        overrides: ``key=value`` settings that go before the file's.
+        run: Its run directory; None where it has none.
+    """
+
+    config: Path | None = None
+    overrides: Sequence[str] = ()
+    run: Path | None = None
+
+    def resumed(self) -> str:
+        """Return the line that goes on from the newest sound checkpoint."""
+        return self._line(["--resume", "auto" if self.run is None else str(self.run)], self._place(inside))
+
+    def again(self, name: str, setting: str) -> str:
+        """Return the line that starts anew with another setting, a run under another name."""
+        own = self._name()
+        named = ["--run-name", f"{own}-{name}"] if own else []
+        return self._line([*named, "--set", setting], self._place(beside))
+
+    def checked(self, file: str) -> str:
+        """Return the line that names all readings of a file that cannot be."""
+        config = [] if self.config is None else ["--config", str(self.config)]
+        return shlex.join(["xectool", "check-data", file, *config, "--deep"])
+
+    def _name(self) -> str:
+        """Return the name of the run, or the one that the configuration gives its runs; empty where it gives none."""
+        if self.run is not None:
+            return plain_name(self.run)
+        given = [value for key, _, value in (item.partition("=") for item in self.overrides) if key == RUN_NAME]
+        written = {} if self.config is None else tolerant_yaml(self.config)
+        return given[-1] if given else str(value_of(written, RUN_NAME) or "")
+
+    def _place(self, settings: Callable[[Path, Mapping[str, Any]], tuple[str, ...]]) -> str:
+        """Return the options that bring a line to where the run lies."""
+        found = () if self.run is None else settings(self.run, tolerant_yaml(self.run / CONFIG_FILE))
+        return "".join(f" --set {item}" for item in found)
+
+    def _line(self, options: list[str], place: str) -> str:
+        if self.config is None:  # to be added to the command that only the user knows
+            return shlex.join(options)
+        before = [word for setting in self.overrides for word in ("--set", setting)]
+        return shlex.join(["xectool", "train", str(self.config), *before, *options]) + place
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer.
+
+    Attributes:
+        code: Finding code; empty where nothing was found.
+        verdict: One sentence.
+        why: What it rests on.
+        fix: A line to paste, or what to do in words; empty where nothing is to be done.
+    """
+
+    code: str
+    verdict: str
+    why: tuple[str, ...]
+    fix: str
+
+
+def judge(search: NanSearch, subject: Subject, training: Training) -> Verdict:
+    """Return the verdict of a search."""
+    if search.weights:
+        return _of_weights(search.weights, subject, training)
+    if search.culprit is not None:
+        return _of_culprit(search.culprit, subject, training)
+    anomalies = search.report.anomalies if search.report else []
+    if anomalies:
+        return _of_input(anomalies, search, subject, training)
+    return Verdict("", "nothing is non-finite", search.notes, "")
+
+
+def _of_weights(places: tuple[Place, ...], subject: Subject, training: Training) -> Verdict:
+    first = places[0]
+    names = ", ".join(f"{place.parameter} ({place.op}: {place.kind})" for place in places[:MAX_SHOWN])
+    more = f" and {len(places) - MAX_SHOWN} more" if len(places) > MAX_SHOWN else ""
+    return Verdict(
+        "XT-NAN-WEIGHTS",
+        f"the weights are broken before any event is looked at: {first.parameter}",
+        (f"not finite: {names}{more}", *subject.notes),
+        f"{training.resumed()}   # goes on from the newest sound checkpoint",
+    )
+
+
+def _of_culprit(culprit: Culprit, subject: Subject, training: Training) -> Verdict:
+    place = culprit.place
+    event = _event(culprit.window[0], 0, subject.files)
+    number = _number(culprit.readings)
+    why = [f"first not finite: {_where(place)}"]
+    if culprit.trial.refused is not None:
+        why.append(culprit.trial.refused.problem)
+    why += [fact.replace("_", " ") + (": yes" if is_so else ": no") for fact, is_so in culprit.facts.items()]
+    why += subject.notes
+    if culprit.cause == WEIGHTS:
+        fix = f"{training.resumed()}   # an earlier checkpoint; these weights fail on every event tried"
+        return Verdict("XT-NAN-WEIGHTS", f"the weights overflow in {place.module or 'the network'}", tuple(why), fix)
+    if culprit.trial.refused is not None:
+        fix = culprit.trial.refused.fix
+        return Verdict("XT-NAN-LOSS", f"the loss has no value for {number} of {event}", tuple(why), fix)
+    together = "" if culprit.alone else f" together with {_others(culprit)} more"
+    if culprit.facts.get("finite_in_float32"):
+        verdict = f"{number} of {event}{together} overflows {place.dtype or 'reduced precision'}"
+        fix = f"{training.again('amp', 'training.amp=off')}   # or bf16, which has its range"
+        return Verdict("XT-AMP-OVERFLOW", verdict, tuple(why), fix)
+    code = "XT-NAN-DATA" if culprit.cause == INPUT or place.stage == "module" else CODES.get(place.stage, "XT-NAN-DATA")
+    verdict = f"{number} of {event}{together} makes {place.module or 'the network'} non-finite"
+    return Verdict(code, verdict, tuple(why), _fix(culprit, subject, training))
+
+
+def _of_input(anomalies: list[Anomaly], search: NanSearch, subject: Subject, training: Training) -> Verdict:
+    first = anomalies[0]
+    file = subject.files[first.file_index] if subject.files else f"file {first.file_index}"
+    sensor = f" sensor {first.sensor}" if first.sensor >= 0 else ""
+    assert search.report is not None
+    count = search.report.num_anomalies
+    place = f"run {first.run} event {first.event}, entry {first.entry} of {file}"
+    return Verdict(
+        "XT-NAN-DATA",
+        f"{first.branch}{sensor} is {first.value:g} in {place}",
+        (
+            f"{first.reason}; {count} such number{'' if count == 1 else 's'} in {search.report.events} events",
+            "the network takes it for a dead channel or unknown truth: loss, gradient and update stay finite",
+            *search.notes,
+        ),
+        f"{training.checked(file) if subject.files else 'xectool explain XT-NAN-DATA'}   # training goes on unharmed",
+    )
+
+
+def _fix(culprit: Culprit, subject: Subject, training: Training) -> str:
+    norm = subject.bench.config.normalization
+    if culprit.readings and norm.npho_scheme == "linear":
+        return f"{training.again('log1p', 'normalization.npho_scheme=log1p')}   # or take the event out of the file"
+    if culprit.place.stage == "gradient":
+        where = culprit.place.module or "the network"
+        return f"xectool explain numerics   # the derivative of {culprit.place.op} in {where} is not finite there"
+    return f"{training.again('quarantine', 'guards.quarantine=true')}   # training then leaves the event out by itself"
+
+
+def _where(place: Place) -> str:
+    size = f", largest input {place.input_absmax:.4g}" if place.input_absmax else ""
+    dtype = f" ({place.dtype})" if place.dtype else ""
+    return f"{place.op} in {place.module or 'the network'}{dtype}, stage {place.stage}: {place.kind}{size}"
+
+
+def _number(readings: tuple[Reading, ...]) -> str:
+    if not readings:
+        return "any reading"
+    first = readings[0]
+    what = first.name if first.channel == TARGET else first.channel
+    sensor = f" of sensor {first.sensor}" if first.sensor >= 0 else ""
+    more = f" and {len(readings) - 1} more" if len(readings) > 1 else ""
+    return f"{what}{sensor} = {first.value:g}{more}"
+
+
+def _event(batch: EventBatch, row: int, files: tuple[str, ...]) -> str:
+    index = int(batch.file_index[row])
+    file = files[index] if index < len(files) else f"file {index}"
+    return f"run {int(batch.run[row])} event {int(batch.event[row])} (entry {int(batch.entry[row])} of {file})"
+
+
+def _others(culprit: Culprit) -> int:
+    return sum(batch.num_events for batch in culprit.window) - 1

@@ -1,0 +1,1 @@
+"""A step that goes wrong: find out why, keep the evidence, leave out what is bad, go back to a good state."""

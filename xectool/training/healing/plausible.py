@@ -1,0 +1,152 @@
+"""Events whose readings no event can have: named when they first come, and left out while there are few of them.
+
+They need not show in the loss. With the logarithmic scheme a thousandfold photon number is only a bright event, and one
+without a single reading is what dead channels look like; both teach the network something that is not so.
+
+Axes: B events, S sensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+import torch
+from torch import Tensor
+
+from xectool.data.batch import EventBatch
+from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.models.normalize import Normalizer
+from xectool.training.guards.report import Reporter
+from xectool.training.healing.quarantine import PoisonedEvent
+from xectool.training.parts import RunParts
+from xectool.training.record.incidents import IDENTITY_COLUMNS
+from xectool.training.triage.window import without_rows
+
+# 52.8 MeV make about 2e6 photons: twenty times that is 1 GeV, which nothing in the detector's beam leaves there.
+MOST_PHOTONS: Final = 4e7
+OF_MEDIAN: Final = 20.0  # and times the events it came with: in another unit all are beyond the bound
+FEWEST_EVENTS: Final = 4  # whose median says what is usual
+ALONE_PHOTONS: Final = 2e8  # the bound where there are fewer
+LARGEST_TIME: Final = 50.0  # network units, mean over the sensors of an event; 0 to 3 is usual
+SHARE_OF_BUDGET: Final = 2  # half of the places are kept for events that do harm
+MOST_OF_BATCH: Final = 0.5  # where more are beyond the bounds it is a matter of units, not of events
+NO_READING: Final = "no sensor has a reading"
+ABSENT, ABSURD = "XT-NAN-DATA", "XT-SPIKE-EVENT"
+
+
+@dataclass(frozen=True)
+class Implausible:
+    """One event that cannot be: its row in the window, and why."""
+
+    row: int
+    reason: str
+
+    @property
+    def code(self) -> str:
+        """Code of the cause."""
+        return ABSENT if self.reason == NO_READING else ABSURD
+
+
+class PlausibleEvents:
+    """Looks at each event once, in the first epoch of an attempt.
+
+    Args:
+        parts: What is trained.
+        reporter: Hears of every event that is found.
+    """
+
+    def __init__(self, parts: RunParts, reporter: Reporter) -> None:
+        self.parts = parts
+        self.reporter = reporter
+        self._normalizer = cast(Normalizer, parts.model.normalizer)
+        self._epoch: int | None = None
+        guards = parts.config.guards
+        self._active = guards.active("G01")
+        self._leaves_out = guards.quarantine and guards.on_input_scale == "stop"
+
+    def look(self, window: Sequence[EventBatch]) -> list[Implausible]:
+        """Return the implausible events of a window; nothing after the first epoch."""
+        epoch = window[0].epoch
+        self._epoch = epoch if self._epoch is None else self._epoch
+        if not self._active or epoch != self._epoch:
+            return []
+        found, start = [], 0
+        for batch in window:
+            found += [Implausible(start + row, reason) for row, reason in implausible(batch, self._normalizer)]
+            start += batch.num_events
+        return found
+
+    def report(self, window: Sequence[EventBatch], found: Sequence[Implausible]) -> list[PoisonedEvent]:
+        """Record what was found; return the events to leave out, none where too many are."""
+        if not found:
+            return []
+        events = [self._event(window, item) for item in found]
+        quarantine = self.parts.quarantine
+        room = quarantine.budget // SHARE_OF_BUDGET - len(quarantine)
+        leaves_out = self._leaves_out and len(events) <= room
+        first = events[0]
+        self.reporter.event(
+            "implausible_event",
+            f"entry {first.entry} of {first.file} (run {first.run} event {first.event}): {found[0].reason}"
+            + (f", and {len(events) - 1} more" if len(events) > 1 else ""),
+            columns=list(IDENTITY_COLUMNS),
+            events=[event.identity for event in events],
+            files=sorted({event.file for event in events}),
+            reasons=[item.reason for item in found],
+            action="leave out" if leaves_out else "record",
+        )
+        return events if leaves_out else []
+
+    def _event(self, window: Sequence[EventBatch], item: Implausible) -> PoisonedEvent:
+        row = item.row
+        for batch in window:
+            if row < batch.num_events:
+                break
+            row -= batch.num_events
+        index = int(batch.file_index[row])
+        path = str(self.parts.train_loader.source.files[index].path)
+        place = (int(batch.entry[row]), int(batch.run[row]), int(batch.event[row]))
+        return PoisonedEvent(path, index, *place, item.code, self.reporter.step)
+
+
+def implausible(batch: EventBatch, normalizer: Normalizer) -> list[tuple[int, str]]:
+    """Return row and reason of each event of a batch that cannot be, by a few passes over the raw readings."""
+    if not batch.num_events:
+        return []
+    known = batch.npho.abs() <= UNKNOWN_ABOVE
+    photons = torch.where(known, batch.npho, 0.0).sum(dim=1, dtype=torch.float64)
+    many = batch.num_events >= FEWEST_EVENTS
+    bound = max(MOST_PHOTONS, OF_MEDIAN * float(photons.median())) if many else ALONE_PHOTONS
+    absent, bright = ~known.any(dim=1), photons > bound
+    times = _mean_times(batch, known, normalizer)
+    late = times > LARGEST_TIME
+    if not bool((absent | bright | late).any()):
+        return []
+    reasons: dict[int, str] = {}
+    for row in absent.nonzero().flatten().tolist():
+        reasons[row] = NO_READING
+    for row in bright.nonzero().flatten().tolist():
+        reasons[row] = f"{float(photons[row]):.2g} photons (52.8 MeV make about 2e6)"
+    for row in late.nonzero().flatten().tolist():
+        reasons.setdefault(row, f"its times are {float(times[row]):.2g} in network units (0 to 3 is usual)")
+    return sorted(reasons.items()) if not many or len(reasons) <= MOST_OF_BATCH * batch.num_events else []
+
+
+def _mean_times(batch: EventBatch, known: Tensor, normalizer: Normalizer) -> Tensor:
+    """Return the mean distance of the times of each event from the shift, in network units, shape (B,)."""
+    shift = normalizer.time_shift * normalizer.time_scale
+    far = torch.where(batch.time.abs() <= UNKNOWN_ABOVE, batch.time, shift)
+    low, high = torch.aminmax(far)
+    largest = max(float(high) - shift, shift - float(low)) / normalizer.time_scale
+    if largest <= LARGEST_TIME:  # so is every mean; this one pass is all that usual events need
+        return torch.full((batch.num_events,), largest, device=far.device)
+    timed = known & (batch.npho >= normalizer.npho_threshold) & (batch.time.abs() <= UNKNOWN_ABOVE)
+    spread = torch.where(timed, (batch.time - shift).abs(), 0.0).sum(dim=1, dtype=torch.float64)
+    return spread / (normalizer.time_scale * timed.sum(dim=1).clamp_min(1))
+
+
+def without(window: Sequence[EventBatch], found: Sequence[Implausible]) -> list[EventBatch]:
+    """Return a window without implausible events."""
+    return without_rows(window, [item.row for item in found])

@@ -1,0 +1,1 @@
+"""Passes over events that write files: predictions, filled sensors, comparisons; memory does not grow with them."""

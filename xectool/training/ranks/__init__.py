@@ -1,0 +1,1 @@
+"""Several processes on one run: what the loop asks of the other ranks, and `torch.distributed` behind it."""

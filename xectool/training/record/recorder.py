@@ -1,0 +1,209 @@
+"""Turn what a step did into the lines of the run's record."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from xectool.data.batch import EventBatch
+from xectool.data.loader import LoaderOptions
+from xectool.runlog.records import EpochRecord, StepRecord
+from xectool.runlog.status_page import Word
+from xectool.runlog.writer import RunWriter
+from xectool.training.parameter_blocks import weight_norm
+from xectool.training.parts import RunParts
+from xectool.training.record.event_audit import EventAudit
+from xectool.training.state import Progress
+from xectool.training.step import StepResult
+
+WEIGHT_NORM_STEPS: Final = 50  # one pass over the weights costs as much as one over the gradients
+
+
+@dataclass(frozen=True)
+class StepTiming:
+    """Rate and wall seconds of one step.
+
+    Attributes:
+        lr: Learning rate of the step.
+        data_wait_s: Seconds the loop waited for the window.
+        step_s: Seconds of the whole step, waiting included.
+    """
+
+    lr: float
+    data_wait_s: float
+    step_s: float
+
+
+class FlightRecorder:
+    """Writes what the loop does into the run's record, and what it is doing into the status page.
+
+    Args:
+        parts: What is trained.
+        writer: The run's record.
+    """
+
+    def __init__(self, parts: RunParts, writer: RunWriter) -> None:
+        self.parts = parts
+        self.writer = writer
+        self.page = writer.status
+        self.audit = EventAudit(parts.train_loader)
+        self._checkpoint_s = 0.0
+        self._log_s = 0.0
+        parts.stepper.on_phase = self.page.phase
+
+    def phase(self, name: str) -> None:
+        """Say what the training thread does from now on."""
+        self.page.phase(name)
+
+    @contextmanager
+    def during(self, name: str) -> Iterator[None]:
+        """Say what the training thread does inside the block; the time of a checkpoint goes to the next step."""
+        began = time.perf_counter()
+        self.page.phase(name)
+        try:
+            yield
+        finally:
+            if name == "checkpoint":
+                self._checkpoint_s += time.perf_counter() - began
+
+    def windows(self, batches: Iterator[EventBatch], size: int) -> Iterator[tuple[list[EventBatch], float]]:
+        """Yield accumulation windows, the last one as short as it comes, with the seconds waited for each."""
+        while True:
+            began = time.perf_counter()
+            self.page.phase("data_wait")
+            window = list(islice(batches, size))
+            if not window:
+                return
+            yield window, time.perf_counter() - began
+
+    def begin(self, progress: Progress, window: Sequence[EventBatch]) -> None:
+        """Write down which batch comes next, before anything is done with it."""
+        began = time.perf_counter()
+        page, first = self.page, _first_with_events(window)
+        page[Word.EPOCH] = progress.epoch
+        page[Word.BATCH_SEED] = self.parts.config.training.seed
+        page[Word.BATCH_EPOCH] = first.epoch
+        page[Word.BATCH_START], page[Word.BATCH_STOP] = progress.batch, progress.batch + len(window)
+        page[Word.NUM_EVENTS] = sum(batch.num_events for batch in window)
+        if first.num_events:
+            # Lists: four array operations on a batch cost more with cold caches than a loop over its numbers.
+            files = first.file_index.tolist()
+            entries = [entry for file, entry in zip(files, first.entry.tolist(), strict=True) if file == files[0]]
+            page[Word.FILE_INDEX] = files[0]
+            page[Word.ENTRY_MIN], page[Word.ENTRY_MAX] = min(entries), max(entries)
+        self._log_s += time.perf_counter() - began
+
+    def step(
+        self, progress: Progress, window: Sequence[EventBatch], result: StepResult, timing: StepTiming
+    ) -> StepRecord:
+        """Record a step that ``progress`` already counts."""
+        began = time.perf_counter()
+        self.page.phase("log")
+        self.audit.add(window)
+        record = self._step_record(progress, window, result, timing)
+        self.writer.step(record)
+        self.page[Word.STEP] = progress.step
+        self._checkpoint_s, self._log_s = 0.0, time.perf_counter() - began
+        self.page[Word.OWN_NS] += int(1e9 * record.log_s)
+        self.page[Word.STEPS_NS] += int(1e9 * timing.step_s)
+        return record
+
+    def epoch(self, progress: Progress, metrics: dict[str, float]) -> EpochRecord:
+        """Record the epoch that ``progress`` has just finished, and the audit of its events."""
+        plan, stats = self.parts.train_loader.plan, progress.stats
+        ranks = self.parts.ranks
+        expected = sum(plan.events_of_rank(rank) for rank in range(ranks.world_size))
+        left_out = self.audit.left_out_of(progress.epoch, ranks)
+        duplicates = self.audit.duplicates_of(ranks)
+        record = EpochRecord(
+            epoch=progress.epoch,
+            step=progress.step,
+            time=time.time(),
+            mono=time.monotonic(),
+            metrics=metrics,
+            lr=metrics["lr"],
+            seconds=stats.seconds,
+            events_seen=stats.events,
+            events_expected=expected,
+            duplicates=duplicates,
+            grad_norm_median=stats.grad_norm_quantile(0.5),
+            grad_norm_p95=stats.grad_norm_quantile(0.95),
+            grad_norm_max=stats.grad_norm_max,
+            clipped_fraction=stats.clipped / stats.steps if stats.steps else math.nan,
+        )
+        self.writer.epoch(record)
+        self.writer.event(
+            "audit",
+            step=progress.step,
+            epoch=progress.epoch,
+            expected=expected,
+            seen=stats.events,
+            duplicates=duplicates,
+            quarantined=left_out,
+        )
+        return record
+
+    def _step_record(
+        self, progress: Progress, window: Sequence[EventBatch], result: StepResult, timing: StepTiming
+    ) -> StepRecord:
+        parts, page, first = self.parts, self.page, _first_with_events(window)
+        counted = zip(parts.task.terms, result.sums.tolist(), result.counts.tolist(), strict=True)
+        due = progress.step % WEIGHT_NORM_STEPS == 0
+        return StepRecord(
+            epoch=progress.epoch,
+            step=progress.step,
+            time=time.time(),
+            mono=time.monotonic(),
+            loss=result.loss,
+            losses={term: total / max(count, 1.0) for term, total, count in counted},
+            lr=timing.lr,
+            grad_norm=result.grad_norm,
+            clip_coef=result.clip_coef,
+            data_wait_s=timing.data_wait_s,
+            transfer_s=result.seconds.get("transfer", 0.0),
+            forward_s=result.seconds.get("forward", 0.0),
+            backward_s=result.seconds.get("backward", 0.0),
+            optimizer_s=result.seconds.get("optimizer", 0.0),
+            step_s=timing.step_s,
+            num_events=result.num_events,
+            seed=parts.config.training.seed,
+            batch_start=progress.batch - len(window),
+            batch_stop=progress.batch,
+            file_index=int(first.file_index[0]) if first.num_events else -1,
+            entry=int(first.entry[0]) if first.num_events else -1,
+            nonfinite=not result.finite,
+            skipped=not result.taken,
+            amp_scale=float(parts.stepper.scaler.get_scale()),
+            rank=parts.ranks.rank,
+            block_norms=result.block_norms,
+            weight_norm=weight_norm(parts.stepper.parameters()) if due else math.nan,
+            rss_bytes=page[Word.RSS_BYTES],
+            device_bytes=page[Word.DEVICE_BYTES],
+            device_reserved_bytes=page[Word.DEVICE_RESERVED_BYTES],
+            dropped=self.audit.left_out,
+            rng=result.rng,
+            checkpoint_s=self._checkpoint_s,
+            log_s=self._log_s,
+            queue_depth=parts.train_loader.queue_depth,
+        )
+
+
+def watch_readers(parts: RunParts, writer: RunWriter) -> None:
+    """Have the reading threads of both loaders note what they read; to be called before the first of them reads."""
+    loaders = (parts.train_loader, parts.val_loader)
+    slots = writer.worker_slots([_reading_threads(loader.options) for loader in loaders])
+    for loader, part in zip(loaders, slots, strict=True):
+        loader.slots = part
+
+
+def _reading_threads(options: LoaderOptions) -> int:
+    return options.num_threads * max(1, options.num_workers)
+
+
+def _first_with_events(window: Sequence[EventBatch]) -> EventBatch:
+    return next((batch for batch in window if batch.num_events), window[0])

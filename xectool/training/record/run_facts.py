@@ -1,0 +1,89 @@
+"""What the record says at the start of a run and where one is resumed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from xectool.config.root import RegressorConfig
+from xectool.errors import CheckpointError
+from xectool.training.build import RunData
+from xectool.training.guards.nonfinite import nonfinite_weights
+from xectool.training.parameter_blocks import weight_norm
+from xectool.training.parts import RunParts
+from xectool.training.record.run_dir import RunPlace
+
+
+def run_start_facts(parts: RunParts, data: RunData) -> dict[str, Any]:
+    """Return the fields of the ``run_start`` event."""
+    config, training = parts.config, parts.config.training
+    accumulated = config.data.batch_size * training.grad_accum_steps
+    return {
+        "kind": config.kind,
+        "tasks": list(config.tasks.enabled()) if isinstance(config, RegressorConfig) else [],
+        "terms": list(parts.task.terms),
+        "world_size": parts.ranks.world_size,
+        "num_train": data.train.num_events,
+        "num_val": data.val.num_events,
+        "num_repeated": data.num_repeated,
+        "steps_per_epoch": parts.schedule.steps_per_epoch,
+        "batch_size": config.data.batch_size,
+        "grad_accum_steps": training.grad_accum_steps,
+        "effective_batch": accumulated * parts.ranks.world_size,
+        "lr": training.lr,
+        "amp": training.amp,
+        "compile": parts.execution.compile_mode or "none",
+        "device": str(parts.execution.device),
+        "blocks": list(parts.stepper.blocks.names),
+        "parameters": sum(p.numel() for p in parts.model.parameters() if p.requires_grad),
+    }
+
+
+def resume_facts(parts: RunParts, place: RunPlace, ring: int) -> dict[str, Any]:
+    """Return the fields of the ``resume`` event; the checkpoint's digest was verified when it was read.
+
+    Args:
+        parts: The run as it was restored.
+        place: Where it was restored from.
+        ring: Good states at hand to go back to.
+    """
+    absmax, finite = 0.0, True
+    for moment in _moments(parts):
+        finite = finite and bool(torch.isfinite(moment).all())
+        absmax = max(absmax, float(torch.nan_to_num(moment.abs(), nan=math.inf).max()))
+    return {
+        "path": str(place.checkpoint_path),
+        "weights_finite": not nonfinite_weights(parts.model),
+        "optimizer_finite": finite,
+        "optimizer_absmax": absmax,
+        "weight_norm": weight_norm(parts.stepper.parameters()),
+        "loss_before": parts.spikes.last_loss,
+        "digest_ok": True,
+        "ring": ring,
+    }
+
+
+def require_sound_resume(facts: dict[str, Any]) -> None:
+    """Refuse to go on from numbers that are not finite.
+
+    Raises:
+        CheckpointError: Weights or moments of the optimizer are NaN or infinite.
+    """
+    if facts["weights_finite"] and facts["optimizer_finite"]:
+        return
+    what = "weights" if not facts["weights_finite"] else "moments of the optimizer"
+    raise CheckpointError(
+        f"the {what} in the checkpoint are not finite, so every step after it would be lost",
+        where=facts["path"],
+        fix="resume from an earlier one of the run: --resume <run>/checkpoint_best.pt",
+        code="XT-NAN-RESUME",
+    )
+
+
+def _moments(parts: RunParts) -> Iterator[Tensor]:
+    for entry in parts.stepper.optimizer.state.values():
+        yield from (value for value in entry.values() if isinstance(value, Tensor) and value.ndim and value.numel())
