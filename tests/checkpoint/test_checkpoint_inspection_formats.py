@@ -66,7 +66,9 @@ OLDER = {
 def test_checkpoints_of_the_older_system_are_sound(name: str, reference_dir: Path) -> None:
     result = engine.inspect_ckpt(reference_dir / "checkpoints" / name)
     assert (result.kind, result.epoch, result.has_optimizer, result.has_ema, result.parameters) == OLDER[name]
-    assert (result.format, result.findings) == ("older system", ())
+    assert result.format == "older system"
+    # An autoencoder of the older system does not store its threshold.
+    assert [found.code for found in result.findings] == ["XT-CKPT-ASSUMED"] * (result.kind == "mae")
     fit = {item.action: item.possible for item in result.fit_for}
     assert fit == {"resume": False, "fine-tune": True, "predict": True, "export": True}
 

@@ -244,7 +244,7 @@ class _Killer:
 
 @pytest.mark.parametrize(
     ("signal_number", "kind", "code"),
-    [(signal.SIGKILL, OutOfMemory, "XT-LOADER-KILLED"), (signal.SIGHUP, WorldError, "XT-LOADER-DIED")],
+    [(signal.SIGKILL, OutOfMemory, "XT-LOADER-KILLED"), (signal.SIGALRM, WorldError, "XT-LOADER-DIED")],
 )
 def test_a_killed_worker_is_reported_with_what_it_was_reading(dataset, signal_number, kind, code):
     source, plan = open_plan(dataset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -24,6 +25,7 @@ _OPTIMIZER_KEYS = ("optimizer_state_dict", "optimizer_states", "optimizer")
 _SCHEDULER_KEYS = ("scheduler_state_dict", "lr_schedulers", "lr_scheduler", "scheduler")
 _SCALER_KEYS = ("scaler_state_dict", "scaler", "amp_scaler", "MixedPrecision", "MixedPrecisionPlugin")
 _STEP_KEYS = ("step", "global_step", "iteration")
+_MANGLED: Final = re.compile(r"\.___torch_mangle_\d+")  # counts classes of one name in the process that wrote the file
 _FAMILIES: Final = (
     ("timm vision transformer", ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight")),
     ("timm Swin transformer", ("patch_embed.proj.weight", "layers.0.blocks.0.attn.relative_position_bias_table")),
@@ -88,7 +90,8 @@ def recognise(contents: Contents) -> Layout:
         return Layout(f"ONNX, by {producer}", "graph", {"model": _tensors(payload)}, meta=contents.facts["metadata"])
     if isinstance(payload, Opaque):
         script = contents.format == "torchscript"
-        return Layout("TorchScript" if script else "pickled object", payload.name, {"model": _tensors(payload.weights)})
+        name = _MANGLED.sub("", payload.name)
+        return Layout("TorchScript" if script else "pickled object", name, {"model": _tensors(payload.weights)})
     if isinstance(payload, Tensor):
         return Layout("PyTorch", "one tensor", {"model": {"tensor": payload}})
     if isinstance(payload, Mapping):
