@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from xectool.checkpoint import format, store
 from xectool.checkpoint.format import Checkpoint
 from xectool.errors import CheckpointError, DiskError
+from xectool.runlog.atomic import write_json
 
 
 def example(value: float = 1.0, size: int = 64) -> Checkpoint:
@@ -265,3 +267,24 @@ def test_bytes_that_a_file_system_loses_are_noticed_before_the_previous_checkpoi
         store.save(path, example(2.0))
     assert torch.equal(store.load(path).model["layer.weight"], example(1.0).model["layer.weight"])
     assert [file.name for file in tmp_path.iterdir()] == ["a.pt"]
+
+
+@pytest.mark.parametrize(
+    "write", [lambda path: store.save(path, example(2.0)), lambda path: write_json(path, {"a": 1})]
+)
+def test_an_interrupt_leaves_the_previous_file_and_no_part_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], None]
+) -> None:
+    path, seen = tmp_path / "a.pt", list[Path]()
+    path.write_bytes(b"before")
+
+    def interrupt(handle: int) -> None:
+        seen.extend(tmp_path.iterdir())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write(path)
+    assert len(seen) == 2
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == b"before"

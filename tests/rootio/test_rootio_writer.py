@@ -171,6 +171,20 @@ def test_an_interrupt_waits_for_the_cluster_and_leaves_no_thread(tmp_path, held)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_interrupt_while_it_is_opened_leaves_no_file(tmp_path, monkeypatch):
+    seen = []
+
+    def interrupt(*args, **options):
+        seen.extend(path.name for path in tmp_path.iterdir())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(uproot, "recreate", interrupt)
+    with pytest.raises(KeyboardInterrupt), TreeWriter(tmp_path / "a.root", {"run": ("i4", ())}):
+        pass
+    assert seen == ["a.root.part"]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_place_that_cannot_be_written_names_the_path(tmp_path):
     (tmp_path / "file").write_text("x")
     with (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from xectool.runlog.reader import RunReader
 from xectool.training.control import LiveControl
 from xectool.training.progress import NullObserver
 from xectool.training.saving import Saver
+from xectool.training.signals import StopRequest
 
 
 class Asking(NullObserver):
@@ -86,3 +88,13 @@ def test_without_that_the_emergency_checkpoint_would_end_the_training(
         train("save")
     answer = asking.answers[0]  # the end may answer the next question too, or come before it is put
     assert (answer.done, answer.message) == (False, "the training ends before it could be done")
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_asks_for_an_end_and_ctrl_c_after_it_interrupts_at_once(first: signal.Signals) -> None:
+    with StopRequest() as stop:
+        assert not stop.requested
+        signal.raise_signal(first)
+        assert (stop.requested, stop.name) == (True, first.name)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)

@@ -183,6 +183,25 @@ def test_signal_during_the_last_validation_interrupts_and_the_resume_is_identica
     assert all(torch.equal(a.model[name], b.model[name]) for name in a.model)
 
 
+def test_signal_while_the_last_files_are_written_leaves_no_part_and_the_resume_writes_them(tiny_config: Config) -> None:
+    config = tiny_config(training={"epochs": 1})
+    run = config.parent / "runs" / "r"
+    with pytest.raises(KeyboardInterrupt):
+        engine.train(config, observer=Listener("predict", lambda: os.kill(os.getpid(), signal.SIGUSR1)))
+    assert RunReader(run).status().state == "interrupted"
+    assert not [path for path in run.rglob("*") if "predictions" in path.name or path.suffix == ".part"]
+    assert engine.train(config, resume="auto").status == "finished"
+    assert (run / "predictions.root").exists()
+
+
+def test_signal_leaves_the_report_out_and_says_how_to_write_it(tiny_config: Config) -> None:
+    listener = Listener("train 1/2", lambda: os.kill(os.getpid(), signal.SIGTERM))
+    cut = engine.train(tiny_config(checkpoint={"save_artifacts": True}), observer=listener)
+    assert cut.status == "interrupted"
+    assert listener.messages[-1] == f"no report was written: xectool report {cut.run_dir}"
+    assert not list(Path(cut.run_dir).glob("*.html"))
+
+
 def test_run_that_is_given_up_leaves_the_weights_before_the_fault(
     tiny_config: Config, tiny_data: Path, tmp_path: Path
 ) -> None:

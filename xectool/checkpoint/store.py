@@ -39,8 +39,8 @@ def epoch_name(epoch: int) -> str:
 def save(path: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint under its final name in one step: whole or not at all.
 
-    The bytes go to ``<name>.part``, are flushed to the disk, and the file is renamed. A kill leaves the
-    previous checkpoint of that name untouched. A name that ends in ``.safetensors`` gets raw weights and facts only.
+    The bytes go to ``<name>.part`` and to the disk, then the file is renamed: a kill leaves the previous one untouched.
+    A name that ends in ``.safetensors`` gets raw weights and facts only.
 
     Raises:
         DiskError: The disk is full or refuses to write; the previous file is intact.
@@ -59,11 +59,11 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
             _require_whole(part)
         part.replace(path)
         sync_directory(path.parent)
-    except (OSError, RuntimeError) as error:
-        # torch reports a failed write as RuntimeError; both mean that the disk did not take the bytes
+    except (OSError, RuntimeError) as error:  # torch reports a failed write as RuntimeError
+        raise _disk_error(path, error) from error
+    finally:  # also where Ctrl-C came
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
-        raise _disk_error(path, error) from error
 
 
 def _require_whole(part: Path) -> None:
@@ -99,9 +99,10 @@ def publish(source: Path, target: Path) -> None:
         part.replace(target)
         sync_directory(target.parent)
     except OSError as error:
+        raise _disk_error(target, error) from error
+    finally:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
-        raise _disk_error(target, error) from error
 
 
 def load(path: Path) -> Checkpoint:

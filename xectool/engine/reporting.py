@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -248,6 +249,8 @@ def _write(target: Path, text: str) -> None:
         part.write_text(text, encoding="utf-8")
         part.replace(target)
     except OSError as error:
-        part.unlink(missing_ok=True)
         fix = "--output /another/place/report.html"
         raise DiskError(f"cannot write the report: {error.strerror}", where=str(target), fix=fix) from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -93,7 +94,10 @@ def _train(
 
 
 def _reported(result: TrainResult, watching: Observer) -> TrainResult:
-    """Write the page of the run; a training never fails for it."""
+    """Write the page of a run that came to its end; a training never fails for it."""
+    if result.status == "interrupted":  # a batch system gives it seconds
+        watching.message(f"no report was written: xectool report {shlex.quote(result.run_dir)}")
+        return result
     from xectool.engine.reporting import report  # the diagnosis and matplotlib
 
     watching.phase("write the report", 0)

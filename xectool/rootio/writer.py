@@ -113,11 +113,15 @@ class TreeWriter:
         self._tree: Any = None
 
     def __enter__(self) -> Self:
-        with _disk_errors(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._stream = open(self.part_path, "w+b")
-            self._file = uproot.recreate(self._stream, compression=self._compression)
-            self._tree = self._make_tree()
+        try:
+            with _disk_errors(self.path):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._stream = open(self.part_path, "w+b")
+                self._file = uproot.recreate(self._stream, compression=self._compression)
+                self._tree = self._make_tree()
+        except BaseException:
+            self._abort()
+            raise
         self._buffers, self._spare = self._new_buffers(), self._new_buffers() if self._thread else {}
         return self
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -46,9 +47,11 @@ def write_text(path: Path, text: str, *, mode: int = 0o644, durable: bool = True
                 os.fsync(stream.fileno())
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         fix = f"free space on the disk that holds it: df -h {path.parent}"
         raise DiskError(f"{path.name} cannot be written: {error.strerror}", where=str(path), fix=fix) from error
+    finally:  # also where Ctrl-C came
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def sync_directory(directory: Path) -> None:
