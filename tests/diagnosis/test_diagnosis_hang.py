@@ -38,6 +38,7 @@ def page(rank: int = 0, phase: str = "forward", age_s: float = 60.0, **more: Any
         "heartbeat_age_s": 0.5, "heartbeat_time": 1.0, "step": 40, "epoch": 1, "batch": (0, 1, 0, 1), "file_index": 0,
         "entries": (0, 8), "num_events": 8, "collective_seq": 0, "collective": "", "rss_bytes": 10**9,
         "device_bytes": -1, "device_reserved_bytes": -1, "children": 0, "dropped": 0, "own_share": 0.0,
+        "oom_kills": 3, "oom_kills_seen": 3,
     }  # fmt: skip
     return PageView(**(known | more))
 
@@ -58,7 +59,7 @@ def rank(said: PageView, seen: ProcessView | None = None, *readers: Reader) -> R
 
 
 def verdict(*ranks: RankFacts, state: str = "running", **more: Any) -> Any:
-    return judge(RunFacts(Path("run"), state, "", ranks, (), **({"oom_kills": 0} | more)))
+    return judge(RunFacts(Path("run"), state, "", ranks, (), **({"oom_kills": 3} | more)))
 
 
 NFS = "nfs_wait_bit_killable"
@@ -157,11 +158,11 @@ NAMED: dict[str, tuple[str, Any, tuple[str, ...], str]] = {
         ("900", "mc_003.root entries 224:256", NFS), "timeout 10 head -c 1000000 mc_003.root | wc -c",
     ),
     "rank killed by the OOM killer": (
-        "XT-HANG-OOM", verdict(rank(page(), view(state="gone")), oom_kills=1),
-        ("100", "since the run began: 1", "1.0 GB"), "xectool diagnose memory run",
+        "XT-HANG-OOM", verdict(rank(page(), view(state="gone")), oom_kills=4),
+        ("100", "since its last heartbeat: 1", "1.0 GB"), "xectool diagnose memory run",
     ),
     "worker killed by the OOM killer": (
-        "XT-HANG-OOM", verdict(WRITES, oom_kills=2), ("900", "mc_003.root", "since the run began: 2"),
+        "XT-HANG-OOM", verdict(WRITES, oom_kills=5), ("900", "mc_003.root", "since the run began: 2"),
         "xectool diagnose memory run",
     ),
     "one rank outside a collective": (
@@ -225,6 +226,16 @@ def test_each_kind_of_hang_has_a_verdict_with_its_evidence_and_a_line_to_paste(w
     assert all(part in text for part in said), text
     assert engine.explain(code).text
     assert_pastes(line)
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [({}, "XT-HANG-OOM"), ({"oom_kills_seen": 5}, "XT-HANG-DEAD"), ({"heartbeat_age_s": 7200.0}, "XT-HANG-DEAD")],
+)
+def test_what_the_kernel_killed_while_a_rank_lived_or_long_after_is_not_blamed(said: dict[str, Any], code: str) -> None:
+    found = verdict(rank(page(**said), view(state="gone")), oom_kills=5)
+    assert found.code == code
+    assert any("120 minutes ago" in line for line in found.why) == ("heartbeat_age_s" in said)
 
 
 @pytest.mark.parametrize("tracker", [mirror(), mirror("gone", "done")])

@@ -22,7 +22,7 @@ from xectool.data.source import open_source
 from xectool.data.watched import WatchedReads
 from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.ranking import diagnose
-from xectool.runlog.process import boot_id, tree_memory
+from xectool.runlog.process import boot_id, oom_kills, tree_memory
 from xectool.runlog.reader import RunReader
 from xectool.runlog.status_page import PHASES, StatusPage, Word, read_page
 from xectool.runlog.worker_slots import SlotRange, create_slots, read_slots
@@ -274,6 +274,7 @@ def test_page_is_read_while_it_is_written_and_heartbeats_go_on_beside_a_blocked_
     assert view.phase_age_s >= 0.3
     assert view.heartbeat_age_s <= view.phase_age_s - 0.2
     assert view.rss_bytes > 10_000_000
+    assert view.oom_kills <= view.oom_kills_seen <= oom_kills()
     page.close()
     page.phase("done")
     assert read_page(path, boot_id()).phase == "forward"

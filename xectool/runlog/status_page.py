@@ -84,6 +84,7 @@ class Word(IntEnum):
     CONTROL_SEQ = 31
     CONTROL_STEP = 32
     OOM_KILLS = 33  # at the start, plus 1; 0 where it is not known
+    OOM_KILLS_SEEN = 34  # at the last heartbeat, in the same way
 
 
 _UNKNOWN: Final = (
@@ -127,6 +128,7 @@ class PageView:
         dropped: Records the disk refused.
         own_share: Part of the time of the steps that went into the record itself.
         oom_kills: Processes the kernel had killed for lack of memory when this one began, -1 where unknown.
+        oom_kills_seen: The same at its last heartbeat.
     """
 
     rank: int
@@ -152,6 +154,7 @@ class PageView:
     dropped: int
     own_share: float
     oom_kills: int = -1
+    oom_kills_seen: int = -1
 
 
 class StatusPage:
@@ -179,7 +182,7 @@ class StatusPage:
         self._words[Word.PID_START] = me.start
         self._words[Word.BOOT] = boot_word(me.boot_id)
         self._words[Word.RANK] = rank
-        self._words[Word.OOM_KILLS] = oom_kills() + 1
+        self._words[Word.OOM_KILLS] = self._words[Word.OOM_KILLS_SEEN] = oom_kills() + 1
         self._words[Word.STARTED_NS] = self._words[Word.PHASE_SINCE_NS] = time.monotonic_ns()
         self._words[Word.MAGIC] = _MAGIC  # last: a page without it is not read
 
@@ -250,4 +253,5 @@ def _view(words: tuple[int, ...], now_ns: int, same_boot: bool) -> PageView:
         dropped=words[Word.DROPPED],
         own_share=words[Word.OWN_NS] / words[Word.STEPS_NS] if words[Word.STEPS_NS] else 0.0,
         oom_kills=words[Word.OOM_KILLS] - 1,
+        oom_kills_seen=words[Word.OOM_KILLS_SEEN] - 1,
     )

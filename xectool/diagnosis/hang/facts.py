@@ -74,7 +74,7 @@ class RunFacts:
         message: How it ended, or empty.
         ranks: Its ranks in order.
         workers: Stacks of the loader processes.
-        oom_kills: Processes the kernel killed for lack of memory since the run began, -1 where unknown.
+        oom_kills: Processes the kernel has killed for lack of memory so far, -1 where unknown.
         elsewhere: Ranks on other machines, of which nothing but their pages can be seen from here.
         tracker: The process that mirrors it; None where there is none.
         files: Its training files.
@@ -140,10 +140,10 @@ def gather(run_dir: Path, native: bool = False) -> RunFacts:
     stacks = {found.pid: found for found in stacks_of(targets, native)}
     known = tuple(RankFacts(page, view, readers, stacks[page.pid], usual_s, limit_s) for page, view, readers in ranks)
     workers = tuple(found for pid, found in stacks.items() if all(page.pid != pid for page in pages))
-    here = {page.rank for page in pages}
+    here, kills = {page.rank for page in pages}, oom_kills() if all(page.same_boot for page in pages) else -1
     elsewhere = tuple(page.rank for page in everywhere if page.rank not in here)
     return RunFacts(
-        run_dir, status.state, status.message, known, workers, _oom_kills(pages), elsewhere,
+        run_dir, status.state, status.message, known, workers, kills, elsewhere,
         tracker.facts(views), files,
     )  # fmt: skip
 
@@ -162,12 +162,6 @@ def _heard_of(page: PageView, directory: Path, view: ProcessView | None, until: 
             break
         time.sleep(_BEAT_EVERY_S)
     return found
-
-
-def _oom_kills(pages: list[PageView]) -> int:
-    """Return how many processes the kernel has killed for lack of memory since the first rank began."""
-    known = [page.oom_kills for page in pages if page.same_boot and page.oom_kills >= 0]
-    return oom_kills() - min(known) if known else -1
 
 
 def _usual_s(reader: RunReader) -> float:

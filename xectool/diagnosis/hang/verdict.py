@@ -18,6 +18,7 @@ from xectool.diagnosis.hang.kernel import HELD
 from xectool.diagnosis.hang.tracker import tracker_trouble
 from xectool.diagnosis.hang.wording import in_file_system, kernel_line, quoted, stack_line
 
+RECENT_S: Final = 600.0  # what the kernel kills later may be something else
 STARVED: Final = 0.8  # part of the time in which a process is ready to run and has no processor
 READS_BYTES_PER_S: Final = 1e5  # the heartbeat's look at /proc is far below
 STARTING: Final = ("start", "data_open", "build")
@@ -62,17 +63,25 @@ def _gone(facts: RunFacts) -> Hang | None:
     living = sum(rank.view.is_alive for rank in facts.ranks)
     left = f"{living} of {len(facts.ranks)} ranks still live and wait"
     why = (words, *([left] if living else []), *([facts.message] if facts.message else []))
-    if facts.oom_kills > 0:
-        return _out_of_memory(facts, f"rank {page.rank}, process {page.pid},", why, (page.rank, page.pid))
+    kills = _oom_kills(facts, page.oom_kills_seen)
+    if kills:
+        why = (f"processes of this machine killed for lack of memory since its last heartbeat: {kills}", *why)
+        if page.heartbeat_age_s < RECENT_S:
+            return _out_of_memory(facts, f"rank {page.rank}, process {page.pid},", why, (page.rank, page.pid))
+        why = (*why, f"that was {page.heartbeat_age_s / 60:.0f} minutes ago: they may have been killed after its end")
     verdict = f"rank {page.rank}, process {page.pid}, is gone and has not said why"
     return Hang("XT-HANG-DEAD", verdict, why, f"xectool diagnose run {quoted(facts)}", rank=page.rank, pid=page.pid)
 
 
 def _out_of_memory(facts: RunFacts, who: str, why: tuple[str, ...], of: tuple[int, int]) -> Hang:
-    kills = f"processes of this machine killed for lack of memory since the run began: {facts.oom_kills}"
     verdict = f"{who} is gone, most likely killed for lack of memory"
     memory = f"xectool diagnose memory {quoted(facts)}"
-    return Hang("XT-HANG-OOM", verdict, (kills, *why), memory, rank=of[0], pid=of[1])
+    return Hang("XT-HANG-OOM", verdict, why, memory, rank=of[0], pid=of[1])
+
+
+def _oom_kills(facts: RunFacts, before: int) -> int:
+    """Return how many processes the kernel has killed for lack of memory since it had killed so many; 0: not known."""
+    return max(0, facts.oom_kills - before) if before >= 0 else 0
 
 
 def _stopped(facts: RunFacts) -> Hang | None:
@@ -150,8 +159,11 @@ def _reader_gone(facts: RunFacts, rank: RankFacts, reader: Reader) -> Hang:
     doing = f" while it read {reader.reading}" if reader.slot.state == "read" else ""
     number, pid = rank.page.rank, reader.slot.pid
     who, memory = f"loader process {pid} of rank {number}", f"it last held {max(reader.slot.rss_bytes, 0) / 1e9:.2f} GB"
-    if facts.oom_kills > 0:
-        return _out_of_memory(facts, who, (f"it was lost{doing}" if doing else "it was idle", memory), (number, pid))
+    kills = _oom_kills(facts, rank.page.oom_kills)
+    if kills:
+        killed = f"processes of this machine killed for lack of memory since the run began: {kills}"
+        why = (killed, f"it was lost{doing}" if doing else "it was idle", memory)
+        return _out_of_memory(facts, who, why, (number, pid))
     fix = f"xectool diagnose run {quoted(facts)}"
     return Hang("XT-HANG-READER-DEAD", f"{who} is gone{doing}", (memory,), fix, rank=number, pid=pid)
 

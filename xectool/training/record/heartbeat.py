@@ -9,7 +9,7 @@ from typing import Final
 
 import torch
 
-from xectool.runlog.process import TreeMemory, tree_memory
+from xectool.runlog.process import TreeMemory, oom_kills, tree_memory
 from xectool.runlog.status_page import StatusPage, Word
 
 INTERVAL_S: Final = 1.0
@@ -56,6 +56,7 @@ class Heartbeat:
             # Both only read counters of the allocator; neither waits for the device.
             page[Word.DEVICE_BYTES] = torch.cuda.memory_allocated(self._device)
             page[Word.DEVICE_RESERVED_BYTES] = torch.cuda.memory_reserved(self._device)
+        page[Word.OOM_KILLS_SEEN] = oom_kills() + 1
         page[Word.HEARTBEAT_TIME_NS] = time.time_ns()
         page[Word.HEARTBEAT_NS] = time.monotonic_ns()
 
