@@ -71,12 +71,15 @@ def test_a_rank_of_another_machine_is_waited_for_and_not_called_dead(launched: t
     assert found.next.startswith(f"xectool diagnose hang {run}")
     # by what is here alone, this machine's rank would be the culprit
     assert judge(gather(run)).rank == 0
-    status = engine.diagnose.status(run)
+    status = engine.diagnose.status(pid=launcher)
+    assert status.run == str(run)
     assert [rank.state for rank in status.ranks] == ["live", "unknown"]
     assert not status.bad
     assert engine.diagnose.hang(pid=launcher).run == str(run)
     with subprocess.Popen(["sleep", "60"]) as other:
         assert engine.diagnose.hang(pid=other.pid).run == ""
+        with pytest.raises(UsageError, match="belongs to no run"):
+            engine.diagnose.status(pid=other.pid)
         other.kill()
 
 

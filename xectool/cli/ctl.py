@@ -31,7 +31,7 @@ def ctl(
     output, number = Output("ctl", json), _number(action, value, scale, tag)
     if action == "status":
         report = engine.diagnose.status(run)
-        output.result(report, bad=report.bad, human=lambda screen: show_status(screen, run, report))
+        output.result(report, bad=report.bad, human=lambda screen: show_status(screen, report))
         return
     if action == "stacks":
         found = engine.diagnose.stacks(run)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import shlex
+from typing import TYPE_CHECKING
 
-import typer
-
+from xectool.cli.diagnose.hang import PidOption, RunArgument
 from xectool.cli.options import JsonOption
 from xectool.cli.render import AlreadyShown, Output, table, verdict_box
 from xectool.errors import EXIT_BAD_RESULT
@@ -16,20 +16,17 @@ if TYPE_CHECKING:
     from xectool.diagnosis.reports.status import StatusReport
 
 
-def status(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory; live, hung or dead.")],
-    json: JsonOption = False,
-) -> None:
+def status(run: RunArgument = None, pid: PidOption = None, json: JsonOption = False) -> None:
     """Show one line a rank and a reading thread: phase, age, pace, waiting, last batch, cost of the record."""
     from xectool import engine
 
-    result = engine.diagnose.status(run)
-    Output("diagnose status", json).result(result, bad=result.bad, human=lambda s: show_status(s, run, result))
+    result = engine.diagnose.status(run, pid=pid)
+    Output("diagnose status", json).result(result, bad=result.bad, human=lambda screen: show_status(screen, result))
     if result.bad:
         raise AlreadyShown(EXIT_BAD_RESULT)
 
 
-def show_status(screen: Console, run: str, result: StatusReport) -> None:
+def show_status(screen: Console, result: StatusReport) -> None:
     """Print one line a rank and a reading thread."""
     ranks = [
         [
@@ -48,4 +45,5 @@ def show_status(screen: Console, run: str, result: StatusReport) -> None:
         workers = [[w.loader, w.pid, w.state, f"{w.age_s:.3g} s", w.file, w.entries, w.reads] for w in result.workers]
         screen.print(table("readers", ["loader", "pid", "state", "for", "file", "entries", "reads"], workers))
     why = [f"run is {result.state}"]
-    screen.print(verdict_box(result.verdict, why, f"xectool diagnose run {run}" if result.bad else "", not result.bad))
+    look = f"xectool diagnose run {shlex.quote(result.run)}" if result.bad else ""
+    screen.print(verdict_box(result.verdict, why, look, not result.bad))

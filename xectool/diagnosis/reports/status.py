@@ -69,6 +69,7 @@ class StatusReport:
     """A run at this moment.
 
     Attributes:
+        run: Directory of the run.
         verdict: One line.
         state: State of the run.
         bad: Whether a rank is stuck, slow or dead without having finished.
@@ -76,6 +77,7 @@ class StatusReport:
         workers: One line a reading thread.
     """
 
+    run: str
     verdict: str
     state: str
     bad: bool
@@ -110,7 +112,7 @@ def status_report(run_dir: Path, reader: RunReader | None = None) -> StatusRepor
         )  # fmt: skip
     bad = any(rank.state in ("stuck", "slow", "killed", "failed") for rank in ranks)
     workers = tuple(_worker(slot, files) for slot in reader.workers())
-    return StatusReport(_verdict(ranks, status.state), status.state, bad, ranks, workers)
+    return StatusReport(str(run_dir), _verdict(ranks, status.state), status.state, bad, ranks, workers)
 
 
 def _live(state: str) -> str:

@@ -106,12 +106,21 @@ def hang(run_dir: Path | str | None = None, *, pid: int | None = None) -> HangRe
     return HangReport(run, found.verdict, found.bad, found.next, processes, (finding,))
 
 
+def run_named(run_dir: Path | str | None, pid: int | None) -> Path | None:
+    """Return the directory of a run that is named, or that of a process; None where a process belongs to none.
+
+    Raises:
+        UsageError: Not exactly one is named.
+    """
+    if (run_dir is None) == (pid is None):
+        raise UsageError("name a run or a process", where="command line", fix="xectool diagnose hang artifacts/first")
+    return Path(run_dir).expanduser() if run_dir is not None else run_of(pid or 0)
+
+
 def _processes(
     run_dir: Path | str | None, pid: int | None, native: bool
 ) -> tuple[RunFacts | None, tuple[ProcessLine, ...]]:
-    if (run_dir is None) == (pid is None):
-        raise UsageError("name a run or a process", where="command line", fix="xectool diagnose hang artifacts/first")
-    directory = Path(run_dir).expanduser() if run_dir is not None else run_of(pid or 0)
+    directory = run_named(run_dir, pid)
     if directory is None:
         return None, _tree(pid or 0, native)
     require_here(RunReader(directory).status(), directory, "diagnose hang {run}")
