@@ -168,13 +168,16 @@ def test_auto_caches_where_it_saves_time_and_has_a_local_disk(files, home, monke
     assert choose_cache(settings(files, "data.cache_limit_gb=0.0001"), sources).directory is None
 
 
-def test_auto_uses_what_was_prepared_however_little_it_saves(files, home, xectool):
+def test_auto_uses_what_was_prepared_however_little_it_saves(files, home, xectool, monkeypatch):
     xectool("prepare", files / "config.yaml")
     data = open_data(load_config(files / "config.yaml").config)
     assert "prepared" in data.cache
     assert isinstance(data.train.cache, CachedEvents)
     assert data.train.cache.is_complete
     assert not data.train.cache.builds
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))
+    assert open_data(load_config(files / "config.yaml").config).cache == data.cache  # in a place to read from
 
 
 def test_thresholds_of_the_configuration_reach_the_codes(files):

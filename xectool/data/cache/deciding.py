@@ -132,15 +132,17 @@ def choose_cache(
     size = f"{needed / 1e9:.3g} GB"
     if any(is_remote(file.path) for source in sources for file in source.files):
         return CacheChoice(None, False, "off, inputs are urls, whose changes are not seen")
-    place = _place(needed, data.cache_limit_gb, platform or Platform.detect())
-    if place is None:
+    machine = platform or Platform.detect()
+    for place in _local_places(machine):
+        if _is_prepared(config, sources, place):
+            return CacheChoice(place, False, f"{place}, prepared, {size}")
+    chosen = _place(needed, data.cache_limit_gb, machine)
+    if chosen is None:
         return CacheChoice(None, False, f"off, no local disk has room for {size} twice over (data.cache: DIR)")
-    if _is_prepared(config, sources, place):
-        return CacheChoice(place, False, f"{place}, prepared, {size}")
     saved = _SAVED_S * (config.training.epochs - 1) * sum(source.num_events for source in sources)
     if saved < _WORTH_S and not wanted:
         return CacheChoice(None, False, f"off, it would save {saved:.0f} s of CPU in {config.training.epochs} epochs")
-    return CacheChoice(place, True, f"{place}, {size}, saves {saved:.0f} s of CPU")
+    return CacheChoice(chosen, True, f"{chosen}, {size}, saves {saved:.0f} s of CPU")
 
 
 def tables_of(config: RunConfig, writes: bool = False) -> PreparedTables:
@@ -154,28 +156,35 @@ def tables_of(config: RunConfig, writes: bool = False) -> PreparedTables:
         return PreparedTables()
     if config.data.cache != "auto":
         return PreparedTables(Path(config.data.cache).expanduser(), True)
-    return PreparedTables(next(_local_places(Platform.detect()), None), writes)
+    return PreparedTables(next(_writable_places(Platform.detect()), None), writes)
 
 
 def _place(needed: int, limit_gb: float | None, platform: Platform) -> Path | None:
     """Return where ``auto`` keeps files of so many bytes together, None where nothing fits."""
     if limit_gb is not None and needed > 1e9 * limit_gb:
         return None
-    for directory in _local_places(platform):
+    for directory in _writable_places(platform):
         taken = CacheStore(directory).used_bytes() if directory.is_dir() else 0
-        existing = next(path for path in (directory, *directory.parents) if path.exists())
-        if needed <= max(_MOST_OF_FREE * shutil.disk_usage(existing).free, taken):
+        if needed <= max(_MOST_OF_FREE * shutil.disk_usage(_existing(directory)).free, taken):
             return directory
     return None
 
 
-def _local_places(platform: Platform) -> Iterator[Path]:
+def _writable_places(platform: Platform) -> Iterator[Path]:
     """Yield the candidates that can be written and lie on a disk of this machine."""
+    yield from (place for place in _local_places(platform) if os.access(_existing(place), os.W_OK))
+
+
+def _local_places(platform: Platform) -> Iterator[Path]:
+    """Yield the candidates that lie on a disk of this machine."""
     for directory in _candidates():
-        existing = next(path for path in (directory, *directory.parents) if path.exists())
-        kind = platform.file_system(str(existing))
-        if kind not in (*NETWORK_FILE_SYSTEMS, *_MEMORY_FILE_SYSTEMS) and os.access(existing, os.W_OK):
+        if platform.file_system(str(_existing(directory))) not in (*NETWORK_FILE_SYSTEMS, *_MEMORY_FILE_SYSTEMS):
             yield directory
+
+
+def _existing(directory: Path) -> Path:
+    """Return the directory, or the nearest one above it that is there."""
+    return next(path for path in (directory, *directory.parents) if path.exists())
 
 
 def _candidates() -> Iterator[Path]:
