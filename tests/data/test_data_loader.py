@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -181,6 +182,9 @@ def test_memory_grows_with_the_window_not_with_the_file(dataset):
     small = DataPlan(source.files, 16, seed=0, num_shards=4, chunksize=64)
     options = LoaderOptions()
     bound = loader_memory_bytes(small, options, source.widths)
+    one = replace(source.files[2], selected=np.array([0]))  # whose block is whole all the same
+    block = 4 * 4760 * one.num_entries
+    assert loader_memory_bytes(DataPlan([one], 16, seed=0), options, source.widths) > options.num_threads * block
     large, huge = (DataPlan([source.files[2]] * n, 16, seed=0, num_shards=4, chunksize=64) for n in (40, 4000))
     assert loader_memory_bytes(huge, options, source.widths) <= 1.5 * loader_memory_bytes(large, options, source.widths)
     tracemalloc.start()

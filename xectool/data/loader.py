@@ -276,8 +276,8 @@ def loader_memory_bytes(plan: DataPlan, options: LoaderOptions, widths: Mapping[
     """Return an upper bound on the memory a rank's loader takes, without the interpreters of its processes.
 
     (windows in use and ahead) x (events of the largest window) x (bytes of an event)
-    + 3 batches (being filled, in use, and freed late) + one decompressed block a reading thread, never more than there
-    are events for, + with a cache directory the blocks being copied.
+    + 3 batches (being filled, in use, and freed late) + one decompressed block a reading thread, never more than a
+    file's events take, + with a cache directory the blocks being copied.
 
     Args:
         plan: The data plan.
@@ -289,5 +289,5 @@ def loader_memory_bytes(plan: DataPlan, options: LoaderOptions, widths: Mapping[
     batches = 3 * min(plan.batch_size, plan.num_events)
     threads = options.num_threads * max(options.num_workers, 1)
     cache = builder_bytes(one_event, plan.num_events) if options.builds_cache else 0
-    block = min(_BLOCK_BYTES, plan.num_events * one_event)
+    block = min(_BLOCK_BYTES, max(file.num_entries for file in plan.files) * one_event)
     return (windows + batches) * one_event + threads * block + cache
