@@ -9,7 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from xectool.detector import hexgrid
 from xectool.models import event_parts
+from xectool.models.blocks import HexDepthwiseConv, neighbour_tables
 from xectool.models.channel_norm import ChannelNorm
 from xectool.models.depthwise import DepthwiseConv
 from xectool.models.fusion import FusionLayer, FusionTransformer
@@ -89,10 +91,13 @@ def test_events_in_parts_give_what_they_give_together(monkeypatch: pytest.Monkey
     inputs = [_random(*shape, dtype=torch.float64) for shape in shapes]
     conv, norm = DepthwiseConv(3, 7).double(), ChannelNorm(3, 1e-6).double()
     image = _random(5, 3, 8, 5, dtype=torch.float64)
+    hexagon, tables = HexDepthwiseConv(3).double(), neighbour_tables(hexgrid.edge_index(), hexgrid.NUM_NODES)
+    nodes = _random(5, hexgrid.NUM_NODES, 3, dtype=torch.float64).requires_grad_()
 
     def everything() -> list[Tensor]:
         found = [*_gradients(mix_channels, inputs), *_gradients(lambda x: norm(conv(x).permute(0, 2, 3, 1)), [image])]
         found += torch.autograd.grad(norm(conv(image).permute(0, 2, 3, 1)).square().sum(), list(conv.parameters()))
+        found += torch.autograd.grad(hexagon(nodes, tables).square().sum(), [nodes, *hexagon.parameters()])
         return found
 
     used = []
