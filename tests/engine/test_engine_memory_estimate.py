@@ -16,6 +16,7 @@ from xectool.engine import memory_estimate as estimating
 from xectool.engine.training_run import preflight
 from xectool.errors import ConfigError, UsageError
 from xectool.training.memory_estimate import calibration
+from xectool.training.memory_estimate.host import READ_TERM
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart.yaml"
 GPU_KEYS = {
@@ -161,6 +162,8 @@ def test_a_host_too_small_is_cured_by_what_takes_it(largest: str, limit: str, cu
     result: Any = SimpleNamespace(config=config, estimate=found, limits={limit: 1_000_000_000})
     assert estimating._host_cure(result, largest, limit).startswith(cure)
     assert bool(cure) == bool(estimating._host_cure(result, largest, limit))
+    found.host[READ_TERM] = 1  # smaller batches would not help
+    assert estimating._host_cure(result, largest, limit)
 
 
 def test_ranks_share_the_memory_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,6 +187,9 @@ def test_calibration_takes_the_slack_from_what_a_larger_batch_adds() -> None:
     measured = {"base_bytes": 600_000_000, "peak_bytes": 1_100_000_000, "allocator_bytes": 0}
     found = calibration.numbers_of(measured, 50_000_000, 450_000_000)
     assert found.slack == pytest.approx(1.25)
+    assert found.resident(10**10) < 1.02 * 10**10  # however large the step is
+    larger = calibration.numbers_of({**measured, "peak_bytes": 1_300_000_000}, 50_000_000, 450_000_000)
+    assert larger.resident(400_000_000) == 700_000_000
     on_gpu = calibration.numbers_of({**measured, "allocator_bytes": 495_000_000}, 50_000_000, 450_000_000)
     assert on_gpu.device_factor == pytest.approx(1.1)
     with pytest.raises(UsageError, match="too small"):

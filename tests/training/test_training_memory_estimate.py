@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from xectool.config.load import config_from_dict
 from xectool.errors import XecError
 from xectool.training.memory_estimate.__main__ import _loader_bytes
-from xectool.training.memory_estimate.calibration import Calibration
+from xectool.training.memory_estimate.calibration import MOST_KEPT_BYTES, Calibration
 from xectool.training.memory_estimate.child import ask
 from xectool.training.memory_estimate.device import Device, Tries, largest_batch
+from xectool.training.memory_estimate.estimate import _fitting
 from xectool.training.memory_estimate.host import READ_TERM, STEP_TERM, HostSide
 from xectool.training.memory_estimate.plan import BASE, FAR, LARGER, line, plan
 from xectool.training.memory_estimate.predictions import SensorPredictions
@@ -233,6 +234,16 @@ def test_the_best_checkpoint_is_counted_where_reading_it_takes_more_than_a_step(
     assert beside[STEP_TERM] + beside[READ_TERM] > 2 * state
     on_gpu = HostSide(config, 0, step, True, checkpoint_bytes=state).terms(Calibration())
     assert state < on_gpu[READ_TERM] < 2 * state
+
+
+def test_the_batch_that_fits_counts_what_malloc_keeps_and_the_best_checkpoint() -> None:
+    whole, part = (replace(tape((10**8 * n, 0, 5, "other")), batch_size=n) for n in (10, 5))
+    side = HostSide(config_from_dict(CASES["mae"], "test"), 0, 10**9, False)
+    others = sum(side.terms(Calibration()).values()) - Calibration().resident(10**9)
+    device = Calibration().on(Device("cpu", round((others + 12.5 * 10**8 + MOST_KEPT_BYTES) / 0.9), is_gpu=False))
+    assert _fitting(device, {BASE: whole, "batch": part}, side, Calibration()) == 12
+    large = replace(side, checkpoint_bytes=10**9)
+    assert _fitting(device, {BASE: whole, "batch": part}, large, Calibration()) == 0
 
 
 def test_a_child_that_fails_is_an_error_of_one_sentence() -> None:

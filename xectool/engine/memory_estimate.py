@@ -28,7 +28,7 @@ from xectool.training.memory_estimate.calibration import (
 from xectool.training.memory_estimate.child import ask, measure
 from xectool.training.memory_estimate.device import GRAPH_MODES, USABLE, Device
 from xectool.training.memory_estimate.estimate import Estimate, Wanted, compile_threads, estimate
-from xectool.training.memory_estimate.host import CACHE_TERM, STEP_TERM
+from xectool.training.memory_estimate.host import CACHE_TERM, READ_TERM, STEP_TERM
 from xectool.training.memory_estimate.plan import plan, smaller
 
 QUICKSTART: Final[Mapping[str, Any]] = {
@@ -170,7 +170,7 @@ def estimate_memory(  # noqa: PLR0913  the function is the command: one argument
     if calibrate:
         _calibrate(loaded, device, amp)
     calibration = load_calibration()
-    device = replace(device, factor=calibration.factor(device.is_gpu))
+    device = calibration.on(device)
     threads = compile_threads(loaded, device.is_gpu)
     wanted = Wanted(events, amp, max_batch, mask_ratio=mask_ratio, compile_threads=threads)
     found = estimate(loaded, device, wanted, calibration)
@@ -219,7 +219,9 @@ def _host_cure(result: MemoryEstimate, largest: str, limit: str) -> str:
         return f"--set data.chunksize={chunk}"
     if largest in _HOST_CURES:
         return _HOST_CURES[largest]
-    if found.host_bytes - found.host.get(STEP_TERM, 0) <= HOST_SHARE * result.limits[limit]:
+    # Reading a checkpoint that takes more than the step does not get smaller with the batch.
+    shrinks = 0 if READ_TERM in found.host else found.host.get(STEP_TERM, 0)
+    if found.host_bytes - shrinks <= HOST_SHARE * result.limits[limit]:
         return ""
     needed = found.host_bytes / HOST_SHARE
     if limit == "ulimit -v":

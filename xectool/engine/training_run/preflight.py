@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import Final
 
 import torch
@@ -47,7 +46,7 @@ def require_memory(loaded: LoadedConfig, config: RunConfig, execution: Execution
         return
     amp = {None: "off", torch.bfloat16: "bf16", torch.float16: "fp16"}[execution.autocast_dtype]
     calibration = load_calibration()
-    device = replace(device, factor=calibration.factor(device.is_gpu))
+    device = calibration.on(device)
     for closer in (False, True):
         threads = compile_threads(config, device.is_gpu)
         wanted = Wanted(_EVENTS, amp, max_batch=closer and device.is_gpu, remedies=closer, compile_threads=threads)

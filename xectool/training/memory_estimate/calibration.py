@@ -6,11 +6,12 @@ import json
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from xectool.errors import DiskError, UsageError
+from xectool.training.memory_estimate.device import Device, held_bytes
 
 BASE_BYTES: Final = 465_000_000
 """Resident memory of a training process without tensors and loader (x86-64, torch 2.13 CPU, measured)."""
@@ -19,7 +20,6 @@ SLACK: Final = 1.4
 
 MOST_KEPT_BYTES: Final = 150_000_000
 """More than this is not kept: large tensors are given back whole (measured, steps of 0.4 to 1.9 GB)."""
-_BUILT_IN: Final = "built in"
 
 
 @dataclass(frozen=True)
@@ -31,21 +31,24 @@ class Calibration:
         slack: Resident memory that the tensors of a step take, over their peak.
         device_factor: Peak of the CUDA allocator over the predicted peak; 1 where none was measured.
         where: The machine, or ``built in``.
+        most_kept_bytes: More than this is not kept beside the tensors of a step.
     """
 
     base_bytes: int = BASE_BYTES
     slack: float = SLACK
     device_factor: float = 1.0
-    where: str = _BUILT_IN
+    where: str = "built in"
+    most_kept_bytes: int = MOST_KEPT_BYTES
 
     def resident(self, tensors_bytes: int) -> int:
         """Return the resident memory of tensors on the host."""
-        kept = (self.slack - 1.0) * tensors_bytes
-        return tensors_bytes + round(min(kept, MOST_KEPT_BYTES) if self.where == _BUILT_IN else kept)
+        return held_bytes(tensors_bytes, self.slack, self.most_kept_bytes)
 
-    def factor(self, on_gpu: bool) -> float:
-        """Return what a predicted peak is multiplied with: what the allocator of the device holds on to."""
-        return self.device_factor if on_gpu else self.slack
+    def on(self, device: Device) -> Device:
+        """Return the device with what its allocator holds on to beyond a predicted peak."""
+        if device.is_gpu:
+            return replace(device, factor=self.device_factor)
+        return replace(device, factor=self.slack, most_kept_bytes=self.most_kept_bytes)
 
 
 _ENOUGH_BYTES: Final = 100_000_000
@@ -73,7 +76,8 @@ def numbers_of(measured: Mapping[str, int], one_event: int, whole: int) -> Calib
             fix="--batch-size 64",
         )
     slack = max(1.0, (measured["peak_bytes"] - measured["base_bytes"]) / (whole - one_event))
-    return Calibration(slack=slack, where=where)
+    kept = round((slack - 1.0) * (whole - one_event))
+    return Calibration(slack=slack, where=where, most_kept_bytes=max(kept, MOST_KEPT_BYTES))
 
 
 def calibration_path() -> Path:
@@ -90,7 +94,11 @@ def load_calibration() -> Calibration:
     try:
         content = json.loads(path.read_text())
         return Calibration(
-            int(content["base_bytes"]), float(content["slack"]), float(content["device_factor"]), str(content["where"])
+            int(content["base_bytes"]),
+            float(content["slack"]),
+            float(content["device_factor"]),
+            str(content["where"]),
+            int(content.get("most_kept_bytes", MOST_KEPT_BYTES)),
         )
     except (ValueError, KeyError, TypeError, OSError):
         # A damaged cache must not stop an estimate; where the numbers come from is shown with it.

@@ -24,6 +24,12 @@ _FIRST_TRY: Final = 64
 _LARGEST_BATCH: Final = 1_000_000
 
 
+def held_bytes(tensors_bytes: int, factor: float, most_kept_bytes: int | None) -> int:
+    """Return what an allocator holds for tensors: a share more, as far as it keeps so much."""
+    kept = (factor - 1.0) * tensors_bytes
+    return tensors_bytes + round(kept if most_kept_bytes is None else min(kept, most_kept_bytes))
+
+
 @dataclass(frozen=True)
 class Device:
     """Where the step would run.
@@ -34,6 +40,7 @@ class Device:
         is_gpu: Whether blocks are rounded, and a context is there.
         graphs: Whether CUDA graphs keep pools of their own.
         factor: Measured peak of the allocator over the predicted one.
+        most_kept_bytes: More than this is never held beside tensors; None where no such end is known.
     """
 
     name: str
@@ -41,6 +48,7 @@ class Device:
     is_gpu: bool
     graphs: bool = False
     factor: float = 1.0
+    most_kept_bytes: int | None = None
 
     def overhead(self, recording: Recording) -> int:
         """Return what is there beside tensors: context, workspaces, graph pools."""
@@ -55,7 +63,7 @@ class Device:
 
     def needed(self, recording: Recording) -> int:
         """Return tensors and what is there beside them."""
-        return round(self.factor * self.tensors(recording)) + self.overhead(recording)
+        return held_bytes(self.tensors(recording), self.factor, self.most_kept_bytes) + self.overhead(recording)
 
     def fits(self, recording: Recording) -> bool:
         """Return whether a step fits into the share of the device that is planned with."""

@@ -12,7 +12,14 @@ from xectool.config.root import InpainterConfig, MaeConfig, RunConfig
 from xectool.training.memory_estimate.calibration import Calibration
 from xectool.training.memory_estimate.child import ask
 from xectool.training.memory_estimate.device import USABLE, Device
-from xectool.training.memory_estimate.host import STEP_TERM, HostSide, checkpoint_file_bytes, disk_terms, loader_lines
+from xectool.training.memory_estimate.host import (
+    READ_TERM,
+    STEP_TERM,
+    HostSide,
+    checkpoint_file_bytes,
+    disk_terms,
+    loader_lines,
+)
 from xectool.training.memory_estimate.plan import BASE, Remedy, plan
 from xectool.training.memory_estimate.predictions import SensorPredictions
 from xectool.training.memory_estimate.recording import Recording
@@ -174,8 +181,13 @@ def _fitting(device: Device, tapes: Mapping[str, Recording], side: HostSide, cal
     if part is None:
         return None
     terms = side.terms(calibration)
-    beside = 0 if device.is_gpu else sum(terms.values()) - terms[STEP_TERM]
+    beside = read = 0
+    if not device.is_gpu:
+        read = terms[STEP_TERM] + terms[READ_TERM] if READ_TERM in terms else 0
+        beside = sum(terms.values()) - (read or terms[STEP_TERM])
     room = USABLE * device.total_bytes - beside
+    if read > room:  # whatever the batch is
+        return 0
     slope = (device.needed(whole) - device.needed(part)) / (whole.batch_size - part.batch_size)
     return max(0, whole.batch_size - math.ceil((device.needed(whole) - room) / max(slope, 1.0)))
 
