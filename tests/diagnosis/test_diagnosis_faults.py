@@ -375,15 +375,30 @@ def test_a_part_that_no_step_trains_is_named_and_one_that_rests_now_and_then_is_
     assert found == ([] if gradient == "now and then" else ["XT-ZERO-GRADIENT"])
 
 
-@pytest.mark.parametrize(("scale", "log_transform", "named"), [
-    (1e-12, False, True), (1e6, False, True), (0.02, False, False), (None, False, False), (1e-12, True, False),
+@pytest.mark.parametrize(("model", "named"), [
+    ({"mask_ratio": 0.05}, True),
+    ({"mask_ratio": {"inner": 0.05}}, False),
+    ({"mask_ratio": 0.05, "mask_patterns": {"origins": ["dead.txt"]}}, False),
+])  # fmt: skip
+def test_the_head_of_a_face_in_which_nothing_is_hidden_on_purpose_is_no_fault(
+    record: Record, course: Any, model: dict[str, Any], named: bool
+) -> None:
+    run = course(steps=60, config={"kind": "inpainter", "model": model})
+    for row in run.rows:
+        row["block_norms"] |= {"head_inner": 0.5, "head_top": 0.0}
+    assert [cause.code for cause in record(run).causes] == ["XT-ZERO-GRADIENT"] * named
+
+
+@pytest.mark.parametrize(("scale", "std", "log_transform", "named"), [
+    (1e-12, 0.013, False, True), (1e6, 0.013, False, True), (0.02, 0.013, False, False), (None, 0.013, False, False),
+    (1e-12, 0.013, True, False), (None, 2e-9, False, True), (None, 0.0, False, False), (1.0, 7e-18, False, False),
 ])  # fmt: skip
 def test_a_target_far_from_the_scale_of_its_loss_is_named_before_what_follows_from_it(
-    record: Record, course: Any, scale: float | None, log_transform: bool, named: bool
+    record: Record, course: Any, scale: float | None, std: float, log_transform: bool, named: bool
 ) -> None:
     task = {"enabled": True, "scale": scale, "log_transform": log_transform}
     run = course(steps=60, config={"tasks": {"energy": task}})
-    run.event(1, "baseline", terms={}, target_std={"energy": 0.013})
+    run.event(1, "baseline", terms={}, target_std={"energy": std})
     run.scale(40, np.array([500.0]), np.array([500.0]))
     causes = record(run).causes
     assert [cause.code for cause in causes] == ["XT-TARGET-SCALE"] * named + ["XT-SPIKE-EVENT"]
@@ -414,13 +429,16 @@ def test_a_rate_that_was_too_high_for_a_while_is_named_where_the_loss_does_not_c
     assert [cause.code for cause in record(run).causes] == ([] if won_back else ["XT-CONFIG-LR"])
 
 
-@pytest.mark.parametrize("left", [1e-12, 1e-3])
-def test_a_gradient_that_is_clipped_away_names_the_clip(record: Record, course: Any, left: float) -> None:
-    run = course(steps=60, start=1.0, floor=1.0, noise=0.02, config={"training": {"grad_clip": left}})
+@pytest.mark.parametrize(("clip", "norm", "named"), [(1e-12, 1.0, True), (1e-3, 1.0, False), (1.0, 1e-10, False)])
+def test_a_gradient_that_is_clipped_away_names_the_clip(
+    record: Record, course: Any, clip: float, norm: float, named: bool
+) -> None:
+    run = course(steps=60, start=1.0, floor=1.0, noise=0.02, config={"training": {"grad_clip": clip}})
     for row in run.rows:
-        row["clip_coef"] = left / row["grad_norm"]
+        row["grad_norm"] *= norm
+        row["clip_coef"] = min(1.0, clip / row["grad_norm"])
     causes = record(run).causes
-    assert [cause.fix.endswith("--set training.grad_clip=1.0") for cause in causes] == [True] * (left < 1e-8)
+    assert [cause.fix.endswith("--set training.grad_clip=1.0") for cause in causes] == [True] * named
 
 
 @pytest.mark.parametrize("num_repeated", [0, 35])

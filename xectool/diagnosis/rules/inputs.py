@@ -22,6 +22,7 @@ _NPHO: Final[Mapping[str, Any]] = {
 TARGET_RANGE: Final = 1e3
 """Largest spread of a target inside the network, and one over the smallest: it should be 1. Energy in GeV has 0.013,
 positions in cm have 24; seconds have 2e-9, which no loss tells from 0, and photons 1e5, which no weight reaches."""
+CONSTANT_STD: Final = 1e-12  # less than this is the rounding of a truth that is the same in all events
 _TIME: Final[Mapping[str, Any]] = {"normalization.time_scale": 1.14e-7, "normalization.time_shift": -0.46}
 
 
@@ -77,9 +78,9 @@ class TargetScale(DiagnosisRule):
         """Compare the spread of each truth with the scale it was given."""
         baseline = evidence.last("baseline")
         found = {
-            task: number(std) / scale
-            for task, std in ((baseline.data.get("target_std") if baseline else None) or {}).items()
-            if (scale := _scale(evidence, task)) > 0
+            task: std / scale
+            for task, recorded in ((baseline.data.get("target_std") if baseline else None) or {}).items()
+            if (std := number(recorded)) > CONSTANT_STD and (scale := _scale(evidence, task)) > 0
         }
         off = {task: spread for task, spread in found.items() if not 1 / TARGET_RANGE <= spread <= TARGET_RANGE}
         if not off:

@@ -242,8 +242,9 @@ def clipped_away(evidence: Evidence) -> bool:
     """Return whether clipping leaves no step enough of a gradient for AdamW, which adds 1e-8 to its size."""
     rows = evidence.steps.good_rows
     norms = evidence.steps["grad_norm"][rows]
-    left = norms * evidence.steps["clip_coef"][rows]
-    return bool(rows.size >= DEAD_STEPS and np.all(norms > 0) and np.all(left < ADAM_EPS))
+    factors = evidence.steps["clip_coef"][rows]
+    tiny = (norms > 0) & (factors < 1) & (norms * factors < ADAM_EPS)
+    return bool(rows.size >= DEAD_STEPS and tiny.all())
 
 
 def other_lr(evidence: Evidence) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 from xectool.diagnosis import fixes
@@ -16,6 +16,7 @@ from xectool.findings import Severity
 
 WARN_AFTER_S: Final = 10.0  # shorter waits are normal where runs share a database
 _LOCKED: Final = "locked"
+_FACES: Final = ("head_", "dec_")  # parts of one face each
 
 
 class TrackerStalled(DiagnosisRule):
@@ -197,7 +198,8 @@ class ZeroGradient(Noted):
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Report whole parts that no step of the run has trained; single parameters are a note."""
-        parts = [name for name in silent_blocks(evidence) if not name.startswith(HEADS)]
+        others = (*_FACES, HEADS) if _hides_by_face(evidence) else HEADS
+        parts = [name for name in silent_blocks(evidence) if not name.startswith(others)]
         if not parts:
             yield from super().look(evidence)
             return
@@ -210,6 +212,12 @@ class ZeroGradient(Noted):
             step=1,
             symptom="part",
         )
+
+
+def _hides_by_face(evidence: Evidence) -> bool:
+    """Return whether sensors are hidden where the configuration says, which may leave whole faces out."""
+    patterns = ("model.mask_patterns.origins", "model.mask_patterns.sensors")
+    return isinstance(evidence.setting("model.mask_ratio"), Mapping) or any(map(evidence.setting, patterns))
 
 
 class MemoryNearLimit(Noted):
