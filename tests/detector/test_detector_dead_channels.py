@@ -47,11 +47,11 @@ def test_a_word_that_is_no_sensor_is_named_with_its_line(tmp_path: Path, word: s
 
 def test_a_sensor_listed_twice_is_refused_and_the_fix_makes_a_list_that_is_read(tmp_path: Path) -> None:
     path = tmp_path / "two runs.txt"
-    path.write_text("# dead\n5 4000 # twice\n  6\n\n5\n")
+    path.write_text("# dead\n0 5 4000 # twice\n  6\n\n5\n")
     with pytest.raises(DataFileError, match="sensor 5 is listed twice, first on line 2") as refused:
         read_dead_channels(path)
     subprocess.run(refused.value.fix, shell=True, check=True)
-    assert read_dead_channels(tmp_path / "two runs_once.txt").tolist() == [5, 6, 4000]
+    assert read_dead_channels(tmp_path / "two runs_once.txt").tolist() == [0, 5, 6, 4000]
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def _words(path: Path) -> Iterator[tuple[int, str]]:
 def _each_once(path: Path) -> str:
     """Return the command that writes the list with every sensor once."""
     source, target = (shlex.quote(str(p)) for p in (path, path.with_name(f"{path.stem}_once{path.suffix}")))
-    return f"sed 's/#.*//' {source} | tr -s '[:space:]' '\\n' | sort -nu > {target}   # then give {target}"
+    return f"sed 's/#.*//' {source} | tr -s '[:space:]' '\\n' | grep . | sort -nu > {target}   # then give {target}"
 
 
 def _sensor_id(word: str, where: str) -> int:
