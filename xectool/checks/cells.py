@@ -52,6 +52,7 @@ class CellCounts:
         unknown: Readings that carry the marker 1e10.
         impossible: Finite readings no sensor delivers, markers left out.
         blank: Events with a run of zeros, though not of zeros alone.
+        zero: Readings of the other events that are zero.
         first: The first few of each kind, by kind.
     """
 
@@ -63,6 +64,7 @@ class CellCounts:
     unknown: int = 0
     impossible: int = 0
     blank: int = 0
+    zero: int = 0
     first: dict[str, list[Cell]] = field(default_factory=dict)
 
     @property
@@ -73,11 +75,13 @@ class CellCounts:
     def add_zeros(self, zero: npt.NDArray[np.bool_], place: Place) -> None:
         """Count the events with a long run of zeros, of which readings are zero, shape (B, S)."""
         zeros = np.count_nonzero(zero, axis=1)
+        self.zero += int(zeros[zeros < NUM_SENSORS].sum())
         for row in np.flatnonzero((zeros >= BLANK_RUN) & (zeros < NUM_SENSORS)):
             edges = np.flatnonzero(np.diff(zero[row], prepend=False, append=False)).reshape(-1, 2)
             start, stop = (int(edge) for edge in edges[int((edges[:, 1] - edges[:, 0]).argmax())])
             if stop - start >= BLANK_RUN:
                 self.blank += 1
+                self.zero -= int(zeros[row])
                 kept = self.first.setdefault("blank", [])
                 kept += [place.cell(int(row), start, stop - start)] if len(kept) < KEPT_CELLS else []
 

@@ -16,8 +16,10 @@ from xectool.rules import Rule
 
 # More impossible readings than this are no flipped bit: a part is damaged, or the whole branch is in another unit.
 DAMAGE_SHARE: Final = 1e-3
-# Stretches of zeros in more events than this are no damage: sensors without light read zero in such files.
+# Stretches of zeros in more events than this, or beside more single zeros, are no damage: sensors without light read
+# zero in such files.
 BLANK_SHARE: Final = 0.01
+ZERO_SHARE: Final = 0.01
 FEW_EVENTS: Final = 3
 
 
@@ -143,7 +145,8 @@ class FilesAreWhole(TroubleRule):
 
     def _blank(self, counts: CellCounts, branch: str) -> Iterator[Finding]:
         """Yield a warning where a few events hold a stretch of zeros; in many, that is how the file is written."""
-        if not 0 < counts.blank <= max(FEW_EVENTS, BLANK_SHARE * counts.total / NUM_SENSORS):
+        few = counts.blank <= max(FEW_EVENTS, BLANK_SHARE * counts.total / NUM_SENSORS)
+        if not counts.blank or not few or counts.zero > ZERO_SHARE * counts.total:
             return
         first = counts.first["blank"]
         shown = tuple(f"{sensor_place(cell, branch)}: {cell.value:g} zeros" for cell in first)
