@@ -111,7 +111,9 @@ def test_cards_by_name_and_by_size(text: str, gigabytes: float) -> None:
     assert find_gpu(text).total_bytes / 1e9 == pytest.approx(gigabytes, rel=0.01)
 
 
-@pytest.mark.parametrize("text", ["a100", "NVIDIA A100", "RTX A3000", "gh2000", "0GB", "-3GB", "nan", ""])
+@pytest.mark.parametrize(
+    "text", ["a100", "NVIDIA A100", "RTX 4090 Laptop", "RTX A3000", "gh2000", "0GB", "-3GB", "nan", ""]
+)
 def test_an_unknown_card_is_refused_with_a_known_one(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         find_gpu(text)

@@ -88,6 +88,8 @@ def find_gpu(text: str) -> Gpu:
 def _of_driver_name(text: str) -> Gpu | None:
     """Return the card that a name such as ``nvidia geforce rtx 4090`` means; None where it means none or several."""
     words = re.findall(r"[a-z0-9.]+", text)
+    if "laptop" in words:  # the same name with less memory
+        return None
     known = {*words, *map("".join, pairwise(words))}
     model = [card for name, card in GPUS.items() if name.split("-")[0] in known]
     sized = [card for card in model if card.name.split("-")[1] in known]

@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 _CHECK: Final = "checksum"
-_SCHEMA: Final = 1
+_SCHEMA: Final = 2
 
 
 @dataclass(frozen=True)

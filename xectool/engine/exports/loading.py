@@ -79,7 +79,7 @@ def folded(config: RunConfig, inputs_mode: str, where: str) -> tuple[Finding, ..
             f"predictions are those of the checkpoint, val/loss may differ: it is of photons, which {scheme} makes the "
             "same of y and -y",
             where,
-            fix="xectool export CKPT --inputs normalized --output FILE   # keeps the network's own numbers",
+            fix=f"xectool export CKPT --inputs normalized --output FILE{Path(where).suffix}   # keeps what it says",
         ),
     )
 
