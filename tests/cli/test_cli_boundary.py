@@ -141,7 +141,8 @@ def test_usage_mistake_is_exit_2_and_names_the_cure(xectool: Run, argv: list[str
 
 
 @pytest.mark.parametrize(
-    ("text", "count"), [("2000", 2000), ("20k", 20_000), ("1M", 10**6), ("1_000_000", 10**6), ("1.5k", 1500), ("1e6", 10**6)]
+    ("text", "count"),
+    [("2000", 2000), ("20k", 20_000), ("1M", 10**6), ("1_000_000", 10**6), ("1.5k", 1500), ("1e6", 10**6)],
 )
 def test_counts_carry_units(text: str, count: int) -> None:
     assert parse_count(text) == count
