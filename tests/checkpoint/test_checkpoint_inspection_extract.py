@@ -316,3 +316,17 @@ def test_a_safetensors_store_keeps_every_value(tmp_path: Path) -> None:
     loaded = store.load(tmp_path / "a.safetensors")
     assert all(torch.equal(loaded.model[name], value) for name, value in weights.items())
     assert loaded.meta == {"kind": "encoder", "config": {"x": 1}}
+
+
+@pytest.mark.parametrize("text", ["xectool-checkpoint", "xectool-digest", '"format":"pt"', '"a":{"dtype":"F32"'])
+def test_a_flipped_letter_in_the_header_of_a_safetensors_store_is_found(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    store.save(path, Checkpoint({"kind": "encoder", "config": {"x": 1}}, {"a": torch.randn(3, 4)}))
+    assert not engine.inspect_ckpt(path).is_bad
+    content, at = path.read_bytes(), path.read_bytes().index(text.encode())
+    for place in range(at + 1, at + len(text)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        try:
+            assert engine.inspect_ckpt(path).is_bad, content[place - 9 : place + 9]
+        except CheckpointError:
+            continue

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -70,7 +71,8 @@ def verify_digest(path: str, advanced: Callable[[int], None] = lambda _: None) -
     recorded = _read(place)
     if recorded is None:
         problem = f"the recorded hashes in '{place}' cannot be read"
-        return [Trouble("DAT-02", "XT-DATA-DIGEST", problem, str(place), "xectool check-data FILE --write-digest")]
+        again = f"xectool check-data {shlex.quote(path)} --write-digest"
+        return [Trouble("DAT-02", "XT-DATA-DIGEST", problem, str(place), again)]
     size = os.path.getsize(path)
     if size == recorded["size_bytes"] and _file_hash(path, advanced) == recorded["xxh3_128"]:
         return []

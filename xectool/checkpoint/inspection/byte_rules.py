@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -35,7 +36,7 @@ class DigestHolds(Rule[Inspected]):
 
     def check(self, facts: Inspected) -> Iterator[Finding]:
         """Yield an error for each digest that does not hold, a note where nothing protects the bytes."""
-        contents = facts.contents
+        contents, name = facts.contents, shlex.quote(str(facts.contents.path))
         if facts.digest_holds is False:
             sealed = contents.checksums and not contents.problems
             cause = "; every CRC is right, so it was changed before the file was written" if sealed else ""
@@ -48,7 +49,7 @@ class DigestHolds(Rule[Inspected]):
             yield self.info(
                 contents.format,
                 "nothing in the file protects its bytes: a flipped bit shows only where it makes a value absurd",
-                f"sha256sum {contents.path.name} > {contents.path.name}.sha256",
+                f"sha256sum {name} > {name}.sha256",
             )
 
 
@@ -76,7 +77,8 @@ class RunsNoCode(Rule[Inspected]):
             finding = self.warning(
                 inert[0].place,
                 f"it holds values of other libraries ({shown}), which torch refuses with weights_only=True",
-                "its weights can be taken out without them: xectool inspect-ckpt FILE --extract encoder --output F.pt",
+                "its weights can be taken out without them: xectool inspect-ckpt "
+                f"{shlex.quote(str(facts.contents.path))} --extract encoder --output encoder.pt",
             )
             yield replace(finding, evidence=tuple(f"{item.name} at {item.place}" for item in inert[:20]))
 

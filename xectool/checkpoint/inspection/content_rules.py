@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -90,7 +91,8 @@ class ValuesArePlausible(Rule[Inspected]):
             if outlier.impossible:
                 yield self.error(_place(facts, name), f"{problem}: a damaged value, not a trained one", ANOTHER)
             elif not facts.contents.checksums:
-                fix = "compare with another checkpoint of the run: xectool inspect-ckpt FILE --compare OTHER"
+                again = f"xectool inspect-ckpt {shlex.quote(str(facts.contents.path))}"
+                fix = f"compare with another checkpoint of the run: {again} --compare OTHER"
                 yield self.warning(_place(facts, name), f"{problem}: a flipped bit, or a step that went wrong", fix)
 
 

@@ -20,6 +20,7 @@ _SECTIONS: Final = ("meta", "model", "ema", "training")
 _BOOKKEEPING: Final = ("callbacks.", "loops.")
 _HEX_DIGEST = re.compile(r"\b[0-9a-fA-F]{64}\b")
 _MAX_SIDECAR_BYTES: Final = 1 << 16
+_SEALED: Final = ("onnx", "safetensors")
 _ONNX_DIGEST: Final = {"holds": True, "does not hold": False, "none": None}
 
 
@@ -95,7 +96,7 @@ def inspect(path: Path) -> Inspected:
         optimizer=optimizer_state(
             layout.training.get("optimizer"), layout.main, task if isinstance(task, Mapping) else {}
         ),
-        digest_holds=_digest_holds(contents) if layout.origin == XECTOOL or contents.format == "onnx" else None,
+        digest_holds=_digest_holds(contents) if layout.origin == XECTOOL or contents.format in _SEALED else None,
         sidecar=_sidecar(path),
     )
 
@@ -106,7 +107,10 @@ def _digest_holds(contents: Contents) -> bool | None:
         return _ONNX_DIGEST[contents.facts["digest"]]
     if contents.format == "safetensors":
         metadata = contents.facts["metadata"]
-        return bool(content_digest(str(metadata.get(FORMAT_NAME)), payload) == metadata.get(DIGEST_KEY))
+        if not {FORMAT_NAME, DIGEST_KEY} & metadata.keys():
+            return None
+        as_written = content_digest(str(metadata.get(FORMAT_NAME)), payload) == metadata.get(DIGEST_KEY)
+        return bool(as_written and metadata.get("format") == "pt")
     if not isinstance(payload, Mapping) or "digest" not in payload:
         return None
     content = {name: payload.get(name) for name in _SECTIONS}

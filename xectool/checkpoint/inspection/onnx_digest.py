@@ -51,7 +51,9 @@ def digest_holds(path: Path, data: memoryview) -> bool | None:
     """
     try:
         place = _place(data)
-        return None if place is None else bytes(data[place.start : place.end]) == _digest(path, data, place).encode()
+        if place is None:
+            return False if _is_misspelt(data) else None
+        return bytes(data[place.start : place.end]) == _digest(path, data, place).encode()
     except (OSError, LookupError, ValueError):  # cut short, or without its weights: for its readers to word
         return None
 
@@ -102,6 +104,12 @@ def _place(data: memoryview) -> Field | None:
             if value is not None and value.end - value.start == len(BLANK):
                 return value._replace(start=item.start + value.start, end=item.start + value.end)
     return None
+
+
+def _is_misspelt(data: memoryview) -> bool:
+    """Return whether a key is that of the digest but for one letter: a flipped bit there must not pass for none."""
+    keys = [_pair(data[item.start : item.end])[0] for item in fields(data) if item.number == _METADATA]
+    return any(len(key) == len(KEY) and sum(map(str.__ne__, key, KEY)) == 1 for key in keys)
 
 
 def _pair(entry: memoryview) -> tuple[str, str]:
