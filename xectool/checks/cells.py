@@ -72,7 +72,7 @@ class CellCounts:
         """NaN and infinities together."""
         return self.nan + self.posinf + self.neginf
 
-    def add_zeros(self, zero: npt.NDArray[np.bool_], place: Place) -> None:
+    def _add_zeros(self, zero: npt.NDArray[np.bool_], place: Place) -> None:
         """Count the events with a long run of zeros, of which readings are zero, shape (B, S)."""
         zeros = np.count_nonzero(zero, axis=1)
         self.zero += int(zeros[zeros < NUM_SENSORS].sum())
@@ -80,8 +80,7 @@ class CellCounts:
             edges = np.flatnonzero(np.diff(zero[row], prepend=False, append=False)).reshape(-1, 2)
             start, stop = (int(edge) for edge in edges[int((edges[:, 1] - edges[:, 0]).argmax())])
             if stop - start >= BLANK_RUN:
-                self.blank += 1
-                self.zero -= int(zeros[row])
+                self.blank, self.zero = self.blank + 1, self.zero - int(zeros[row])
                 kept = self.first.setdefault("blank", [])
                 kept += [place.cell(int(row), start, stop - start)] if len(kept) < KEPT_CELLS else []
 
@@ -94,6 +93,7 @@ class CellCounts:
             place: Where the block lies.
         """
         self.total += values.size
+        self._add_zeros(values == 0, place)
         marker = (values >= _MARKER_LOW) & (values <= _MARKER_HIGH)
         self.unknown += int(np.count_nonzero(marker))
         strange = ~(usual | marker)
@@ -212,10 +212,8 @@ class CellScan:
         """Add a block of raw readings, both of shape (B, S)."""
         measured = np.abs(npho) <= np.float32(UNKNOWN_ABOVE)
         size = np.abs(npho)
-        zero = npho == 0
-        sound = (size <= np.float32(LARGEST_NPHO)) & ((size >= np.float32(SMALLEST_ABS["npho"])) | zero)
+        sound = (size <= np.float32(LARGEST_NPHO)) & ((size >= np.float32(SMALLEST_ABS["npho"])) | (npho == 0))
         counts[0].add(npho, sound, place)
-        counts[0].add_zeros(zero, place)
         in_domain = measured & (npho >= self._lowest)
         below = int(np.count_nonzero(measured)) - int(np.count_nonzero(in_domain))
         self.below_domain += below
@@ -228,10 +226,8 @@ class CellScan:
         self._locate(0, self._file_npho.add(npho, in_domain & sound), npho, place)
         self.least_valid = min(self.least_valid, int(np.count_nonzero(in_domain, axis=1).min(initial=NUM_SENSORS)))
         size = np.abs(time)
-        zero = time == 0
-        sound_time = (size <= np.float32(LARGEST_TIME_S)) & ((size >= np.float32(SMALLEST_ABS["time"])) | zero)
+        sound_time = (size <= np.float32(LARGEST_TIME_S)) & ((size >= np.float32(SMALLEST_ABS["time"])) | (time == 0))
         counts[1].add(time, sound_time, place)
-        counts[1].add_zeros(zero, place)
         timed = in_domain & (npho >= self._threshold) & (size <= np.float32(UNKNOWN_ABOVE))
         self.timed_sensors += int(np.count_nonzero(in_domain & (npho >= self._threshold)))
         self.timed_readings += int(np.count_nonzero(timed))

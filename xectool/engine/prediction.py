@@ -162,7 +162,7 @@ def _nothing_hidden(dead: str | None, metrics: Mapping[str, float]) -> tuple[Fin
             Severity.WARNING,
             "no sensor with a reading is hidden: there is nothing to compare predictions with",
             where="the events" if dead is None else f"--dead {dead}",
-            fix="--dead dead_channels.txt names sensors with readings to hide; xectool check-data DATA counts them",
+            fix="--dead dead_channels.txt   # sensors that have readings: xectool check-data DATA shows which",
         ),
     )
 
