@@ -223,7 +223,9 @@ def test_09_a_scale_that_does_not_fit(look: Any, rows: Rows) -> None:
 def test_10_times_in_nanoseconds(look: Any, rows: Rows) -> None:
     valid = rows["relative_time"] < 9e9
     rows["relative_time"] = np.where(valid, rows["relative_time"] * 1e9, rows["relative_time"]).astype("f4")
-    one("DAT-10", look(rows), "error", "another unit than seconds", "sensor")
+    facts = look(rows)
+    one("DAT-10", facts, "error", "another unit than seconds", "sensor")
+    one("DAT-02", facts, "error", "another unit is the usual reason", "make the file again with relative_time in s")
 
 
 def test_10_a_time_scale_that_does_not_fit(look: Any, rows: Rows) -> None:

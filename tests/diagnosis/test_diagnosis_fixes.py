@@ -243,6 +243,22 @@ def test_a_checkpoint_newer_than_the_fault_is_not_gone_back_to(course: Any, writ
     assert "--resume" not in diagnose(gather(place)).causes[0].fix
 
 
+@pytest.mark.parametrize(("since", "resumes"), [(2, False), (110, True)])
+def test_a_checkpoint_of_weights_that_had_run_away_is_not_gone_back_to(
+    course: Any, write_run: Write, since: int, resumes: bool
+) -> None:
+    """Epochs end finite long before the step that does not; a lower rate does not bring their weights back."""
+    run = course()
+    growth = 1e7 * 1.1 ** np.arange(150 - since)
+    run.scale(since, growth, growth)
+    for step in range(150, 156):
+        run.nan(step)
+    place = write_run(run)
+    (place / "checkpoint_epoch_2.pt").write_bytes(b"x")
+    (cause,) = [cause for cause in diagnose(gather(place)).causes if cause.code == "XT-NAN-LR"]
+    assert ("--resume" in cause.fix) == resumes
+
+
 @pytest.mark.parametrize(("own", "advised"), [(1.0, "0.5"), (0.1, "0.1"), (0, "0.5")])
 def test_advice_never_raises_the_limit_of_the_gradient_norm(
     course: Any, write_run: Write, own: float, advised: str

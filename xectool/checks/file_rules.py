@@ -131,6 +131,10 @@ class FilesAreWhole(TroubleRule):
             return
         few = counts.impossible <= DAMAGE_SHARE * counts.total
         reason = "a flipped bit is the usual reason" if few else "a part is damaged, or all is in another unit"
+        fix = "copy the file again and compare its checksum; leave these events out otherwise"
+        if 2 * counts.impossible > counts.total - counts.nonfinite - counts.unknown:  # most that is read: no damage
+            reason = "another unit is the usual reason where most of a branch is"
+            fix = f"make the file again with {branch} in {'s' if counts.channel == 'time' else 'photons'}"
         shown = tuple(f"{sensor_place(cell, branch)}: {cell.value:g}" for cell in first)
         many = f"{counts.impossible} readings" if counts.impossible > 1 else "one reading"
         yield Finding(
@@ -140,7 +144,7 @@ class FilesAreWhole(TroubleRule):
             + reason,
             sensor_place(first[0], branch),
             (*shown, "xectool explain XT-DATA-DAMAGED"),
-            "copy the file again and compare its checksum; leave these events out otherwise",
+            fix,
         )
 
     def _blank(self, counts: CellCounts, branch: str) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ HIGH_LR: Final = 1e-2  # CFG-29: no plausible rate for AdamW above it
 LARGEST_INPUT: Final = 10.0  # F033 (a): |z| below which the inputs are not to blame
 LR_JUMP: Final = 3.0  # a linear warm-up at most doubles the rate from its second step on
 _FEW: Final = 8
+_RUINED: Final = 100.0  # times the lowest loss before it: weights that give such losses are not gone back to
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,17 @@ def before(evidence: Evidence, row: int) -> Before:
             norm_growth, loss_growth = max(norm_growth, calm_norm), max(loss_growth, calm_loss)
     lr = steps["lr"][row] if row >= 0 else math.nan
     return Before(near.size, all_before.size, norm_growth, loss_growth, float(lr), lr_jump(evidence, row))
+
+
+def ruined_since(evidence: Evidence, row: int) -> int:
+    """Return the step from which the loss stayed far above its lowest value up to ``row``, else that of ``row``."""
+    steps = evidence.steps
+    rows = steps.before(row, len(steps))
+    losses = steps["loss"][rows]
+    if losses.size and losses.min() > 0:  # a likelihood passes through zero
+        calm = int(np.flatnonzero(losses <= _RUINED * losses.min())[-1])
+        row = int(rows[calm + 1]) if calm + 1 < rows.size else row
+    return int(steps["step"][row])
 
 
 def lr_jump(evidence: Evidence, row: int) -> float:

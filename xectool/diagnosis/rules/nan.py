@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from xectool.diagnosis import fixes
-from xectool.diagnosis.cases.growth import HIGH_LR, LARGEST_INPUT
+from xectool.diagnosis.cases.growth import HIGH_LR, LARGEST_INPUT, ruined_since
 from xectool.diagnosis.cases.nan import NanCase, nan_cases, unsettled_overflows
 from xectool.diagnosis.cases.step import CaseRule, Weight
 from xectool.diagnosis.cause import Cause, Opinion
@@ -234,7 +234,8 @@ class NanFromLearningRate(NanRule):
         """Return the run with a tenth of the rate and half the clip, as after a jump for the same cause."""
         lr = fixes.lower_lr(case.evidence, case.before.lr)
         clip = f"training.grad_clip={fixes.lower_clip(case.evidence):g}"
-        return fixes.continue_from_best(case.evidence, lr, clip, step=case.step, name="lower-lr")
+        since = ruined_since(case.evidence, case.row)
+        return fixes.continue_from_best(case.evidence, lr, clip, step=since, name="lower-lr")
 
 
 def _logarithm(case: NanCase) -> str:
