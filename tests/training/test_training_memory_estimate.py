@@ -26,6 +26,7 @@ from xectool.training.memory_estimate.plan import BASE, FAR, LARGER, line, plan
 from xectool.training.memory_estimate.predictions import SensorPredictions
 from xectool.training.memory_estimate.recording import ALIVE, CATEGORIES, SAVED, BatchLine, Recording
 from xectool.training.memory_estimate.request import StepRequest
+from xectool.training.memory_estimate.search import Search
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = {"energy": {"enabled": True}, "uvwFI": {"enabled": True}}
@@ -244,6 +245,11 @@ def test_the_batch_that_fits_counts_what_malloc_keeps_and_the_best_checkpoint() 
     assert _fitting(device, {BASE: whole, "batch": part}, side, Calibration()) == 12
     large = replace(side, checkpoint_bytes=10**9)
     assert _fitting(device, {BASE: whole, "batch": part}, large, Calibration()) == 0
+    for category, fitting in (("other", 12), ("optimizer", 0)):  # the same bytes, which a checkpoint holds or not
+        rows = {BASE: 10, LARGER: 20, FAR: 40}
+        tapes = {name: replace(tape((10**8 * n, 0, 5, category)), batch_size=n) for name, n in rows.items()}
+        search = Search(device, Calibration(), 0, None)
+        assert search.find(side.config, tapes, lambda _: whole, lambda _: 0) == fitting
 
 
 def test_a_child_that_fails_is_an_error_of_one_sentence() -> None:

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from xectool.config.root import RunConfig
 from xectool.training.memory_estimate.calibration import Calibration
-from xectool.training.memory_estimate.device import Device, Tries, largest_batch
-from xectool.training.memory_estimate.host import HostSide
+from xectool.training.memory_estimate.device import USABLE, Device, Tries, largest_batch
+from xectool.training.memory_estimate.host import HostSide, checkpoint_file_bytes
 from xectool.training.memory_estimate.plan import BASE, FAR, LARGER, line
 from xectool.training.memory_estimate.predictions import SensorPredictions
 from xectool.training.memory_estimate.recording import Recording
@@ -64,14 +64,17 @@ class Search:
             loader_bytes: Bound on the loader of a configuration.
         """
 
-        def beside(batch_size: int) -> int:
+        def beside(batch_size: int, checkpoint_bytes: int = 0) -> int:
             if self.device.is_gpu:
                 return 0
             data = config.data.model_copy(update={"batch_size": batch_size})
             changed = config.model_copy(update={"data": data})
-            side = HostSide(changed, loader_bytes(changed), 0, False, self.compile_threads, self.predictions)
+            around = (self.compile_threads, self.predictions, checkpoint_bytes)
+            side = HostSide(changed, loader_bytes(changed), 0, False, *around)
             return sum(side.terms(self.calibration).values())
 
+        if beside(1, checkpoint_file_bytes(tapes[BASE])) > USABLE * self.device.total_bytes:
+            return 0  # the best checkpoint is read at the end, whatever the batch was
         at = line(tapes)
         if at is not None:
             return largest_batch(self.device, at, beside)
