@@ -153,6 +153,12 @@ def test_04_the_branch_that_may_be_meant_comes_as_a_command(look: Any, rows: Row
     assert shlex.split(item.fix) == ["xectool", "check-data", file, "--set", "data.npho_branch=charge"]
 
 
+def test_04_what_is_near_one_name_is_not_proposed_for_another(look: Any, rows: Rows) -> None:
+    rows["nph"], rows["tns"] = rows.pop("npho"), rows.pop("relative_time")
+    told = [item.fix.rpartition(" ")[2] for item in BY_CODE["DAT-04"].check(look(rows)) if "sensor" in item.problem]
+    assert told == ["data.npho_branch=nph", "data.time_branch=tns"]
+
+
 def test_04_a_task_without_its_truth(look: Any, load: Any, rows: Rows) -> None:
     del rows["energyTruth"]
     one("DAT-04", look(rows, config=load()), "error", "energyTruth", "task energy")

@@ -74,6 +74,7 @@ def check_branches(file: EventFile, facts: FileFacts, wanted: Iterable[Wanted]) 
     notes: list[Trouble] = []
     wanted = list(wanted)
     known = {branch.name for branch in wanted}
+    known |= {name for branch in wanted for name in nearest(branch.name, file.branch_names, count=1)}
     others = {name: branch for name, branch in facts.branches.items() if name not in known}
     for branch in wanted:
         trouble = _trouble(file, others, branch)
