@@ -134,8 +134,9 @@ def test_any_bit_that_changes_after_the_export_is_found(tiny: Path, tmp_path: Pa
     """ONNX Runtime takes a flipped bit of a weight for a weight (control: a file without the digest)."""
     content, given = tiny.read_bytes(), readings(2)
     weight = content.index(TinyGraph().narrow.weight.detach().numpy()[3].tobytes())
-    places = (weight + 2, content.index(b"MatMul") + 200, content.index(KEY.encode()) + len(KEY) + 20)
-    for name, place in zip(("weight", "graph", "digits"), places, strict=True):
+    key = content.index(KEY.encode())
+    places = (weight + 2, content.index(b"MatMul") + 200, key + len(KEY) + 20, key + 3)
+    for name, place in zip(("weight", "graph", "digits", "key"), places, strict=True):
         path = tmp_path / f"{name}.onnx"
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         with pytest.raises(CheckpointError, match="does not match the digest"):
