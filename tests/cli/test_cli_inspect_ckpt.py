@@ -97,6 +97,7 @@ def test_comparison_says_by_how_much(plain: Path, tmp_path: Path, xectool: Calla
     difference = run.document["result"]["differences"][0]
     assert (difference["tensor"], difference["status"]) == ("model: bias", "values")
     assert difference["max_abs"] == pytest.approx(0.5)
+    assert run.document["result"]["verdict"].endswith(f"differ from {tmp_path / 'other.pt'}: 1")
     assert xectool("inspect-ckpt", plain, "--compare", plain).code == 0
 
 
@@ -106,9 +107,10 @@ def test_an_extracted_encoder_starts_a_training(
     target = tmp_path / "encoder.safetensors"
     run = xectool("inspect-ckpt", trained / "checkpoint_best.pt", "--extract", "encoder", "--output", target)
     assert run.code == 0
-    started = xectool(
-        "train", files / "config.yaml", "--run-name", "tuned", "--dry-run", "--set", f"checkpoint.init_from={target}"
-    )
+    assert f"written: {target}" in " ".join(run.err.split())
+    line = f"checkpoint.init_from={target}"
+    assert line in "".join(run.err.split())
+    started = xectool("train", files / "config.yaml", "--run-name", "tuned", "--dry-run", "--set", line)
     assert started.code == 0, started.err
 
 

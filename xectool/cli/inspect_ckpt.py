@@ -66,6 +66,8 @@ def _show(screen: Console, result: CheckpointInspected) -> None:
     for number, reason in enumerate(result.why):
         screen.print(f"[bold]{'Why' if not number else '   '}[/]      {escape(reason)}")
     screen.print(f"[bold]Next[/]     [green]{escape(result.next)}[/]")
+    if result.extracted is not None:
+        screen.print(f"written: {result.extracted}", markup=False)
     screen.print(table(result.path, ["what", "value"], _facts(result)))
     sections = [[part.name, part.tensors, part.numbers, part.bytes / MEBI] for part in result.sections[:SHOWN]]
     screen.print(table("sections", ["section", "tensors", "numbers", "MiB"], sections))

@@ -145,14 +145,8 @@ def inspect_ckpt(  # noqa: PLR0913 - the function is the command: one argument a
     run = load_config(config, overrides).config if config is not None else None
     facts, findings = _judged(place)
     contract: tuple[KeyEffect, ...] = ()
-    again = [
-        "xectool",
-        "inspect-ckpt",
-        str(path),
-        "--config",
-        str(config),
-        *(w for o in overrides for w in ("--set", o)),
-    ]
+    again = ["xectool", "inspect-ckpt", str(path), "--config", str(config)]
+    again += [word for override in overrides for word in ("--set", override)]
     if run is not None and extract is None:
         contract, notes = _contract(facts, run, shlex.join(again))
         findings += notes
@@ -167,6 +161,11 @@ def inspect_ckpt(  # noqa: PLR0913 - the function is the command: one argument a
     fixes = [item.paste() for item in contract if item.is_bad]
     if fixes and result.next.startswith(shlex.join(again)):  # nothing is wrong with the file itself
         result = replace(result, next=" ".join((shlex.join(again), *fixes)))
+    number = sum(isinstance(item, TensorDifference) for item in differences)
+    if number:
+        result = replace(result, verdict=f"{result.verdict}; tensors that differ from {compare_with}: {number}")
+    if extracted is not None:
+        result = replace(result, next=f"xectool train CONFIG --set {shlex.quote(f'checkpoint.init_from={extracted}')}")
     lineage = {**result.lineage, **outlook(facts, run)}
     return replace(
         result,
