@@ -67,7 +67,6 @@ def _section_lines(section: str) -> Iterator[str]:
 
 
 def _key_lines(first: Key, keys: Mapping[str, Key]) -> Iterator[str]:
-    yield f"{first.field.description}."
     unit = first.extra.get("unit")
     if unit and unit != "1":
         yield f"Unit: {unit}"
