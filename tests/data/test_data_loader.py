@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -248,13 +249,20 @@ class _Killer:
 
 @pytest.mark.parametrize(
     ("signal_number", "kind", "code"),
-    [(signal.SIGKILL, OutOfMemory, "XT-LOADER-KILLED"), (signal.SIGALRM, WorldError, "XT-LOADER-DIED")],
+    [
+        (signal.SIGKILL, OutOfMemory, "XT-LOADER-KILLED"),
+        (signal.SIGKILL, WorldError, "XT-LOADER-KILLED"),
+        (signal.SIGALRM, WorldError, "XT-LOADER-DIED"),
+    ],
 )
-def test_a_killed_worker_is_reported_with_what_it_was_reading(dataset, signal_number, kind, code):
+def test_a_killed_worker_is_reported_with_what_it_was_reading(dataset, monkeypatch, signal_number, kind, code):
     source, plan = open_plan(dataset)
+    counts = itertools.count(7) if kind is OutOfMemory else itertools.repeat(7)  # what the kernel kills meanwhile
+    monkeypatch.setattr("xectool.runlog.process.oom_kills", lambda: next(counts))
+    monkeypatch.setattr("xectool.data.processes.oom_kills", lambda: next(counts))
     with pytest.raises(kind, match=r"data\.num_workers=0") as caught:
         serve(_Killer(source, signal_number), plan, num_workers=1, num_threads=1, mp_context="fork", timeout_s=60)
-    assert caught.value.code == code
+    assert (type(caught.value), caught.value.code) == (kind, code)
     assert "part" in caught.value.where
     assert "entries [" in caught.value.where
 

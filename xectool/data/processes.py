@@ -27,6 +27,7 @@ from xectool.data.watched import WatchedReads
 from xectool.data.window import WindowArrays, buffer_bytes
 from xectool.data.worker_process import become_loader, start_deaf
 from xectool.errors import OutOfMemory, WorldError, XecError
+from xectool.runlog.process import oom_kills, oom_kills_since, who_killed
 from xectool.runlog.worker_slots import SlotRange
 
 # How often an idle worker looks whether its parent still lives.
@@ -76,6 +77,7 @@ class ProcessReader:
         self._used: set[WindowKey] = set()
         self._epoch = 0
         self._failed = False
+        self._oom_kills = oom_kills()
         context = multiprocessing.get_context(start[0])
         parts = [slots.part(number, num_threads) if slots else None for number in range(num_workers)]
         self._answers = select.poll()
@@ -94,8 +96,8 @@ class ProcessReader:
 
         Raises:
             DataFileError: A file of the window is damaged.
-            OutOfMemory: The worker was killed.
-            WorldError: The worker died or does not answer.
+            OutOfMemory: The worker was killed, and the kernel has killed for lack of memory meanwhile.
+            WorldError: The worker was killed, died or does not answer.
         """
         while self._held[key][0] >= 0:
             self._failed = True  # until the answer is there
@@ -193,8 +195,9 @@ class ProcessReader:
         process.join(_STOP_S)
         code, where = process.exitcode, self._reading(worker)
         if code == -signal.SIGKILL:
-            return OutOfMemory(
-                f"loader process {process.pid} was killed, most likely because the machine's memory ran out",
+            kills = oom_kills_since(self._oom_kills)
+            return (OutOfMemory if kills else WorldError)(
+                f"loader process {process.pid} was killed{who_killed(kills)}",
                 where=where,
                 fix="--set data.num_workers=0 --set data.chunksize=4096",
                 code="XT-LOADER-KILLED",

@@ -27,7 +27,7 @@ from xectool.engine.ranks.verdict import Ending, verdict_of
 from xectool.engine.ranks.watch import RankWatch
 from xectool.engine.training_run.result import TrainResult
 from xectool.errors import UsageError, XecError
-from xectool.runlog.process import oom_kills
+from xectool.runlog.process import oom_kills, oom_kills_since
 from xectool.training.record.run_dir import AUTO
 
 GRACE_S: Final = 12  # of ranks that are left after one has died; gloo tells them at once, NCCL may not
@@ -82,7 +82,7 @@ def train_ranks(config: str | Path, nproc: int, arguments: Sequence[str] = ()) -
         watch = stack.enter_context(RankWatch(loaded.config.guards.hang_s))
         failures = _launch(_settings(nproc, directory), command)
         places = {rank: watch.place(rank) for rank in range(nproc)}
-        ended, killed = frozenset(survivors.ended), oom_kills() - oom_before if oom_before >= 0 else -1
+        ended, killed = frozenset(survivors.ended), oom_kills_since(oom_before)
         ending = Ending(nproc, directory, failures, ended, signals.interrupted, places, watch.verdict, killed)
     try:
         result = verdict_of(ending, command_again(config, nproc, arguments, watch.run))

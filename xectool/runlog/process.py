@@ -60,6 +60,19 @@ def oom_kills() -> int:
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), -1)
 
 
+def oom_kills_since(before: int) -> int:
+    """Return how many it has killed since it had killed so many; -1 where that is not known."""
+    return oom_kills() - before if before >= 0 else -1
+
+
+def who_killed(kills: int) -> str:
+    """Return who has most likely sent a SIGKILL, as the end of a sentence, by what `oom_kills_since` says."""
+    if not kills:
+        return ", by somebody: the kernel has killed no process of this machine for lack of memory"
+    seen = ": the kernel has killed processes for lack of it meanwhile" if kills > 0 else ""
+    return f"; most likely the machine's memory ran out{seen}"
+
+
 @dataclass(frozen=True)
 class TreeMemory:
     """Memory of a process and all its descendants; ``children`` is -1 where the kernel does not list them."""

@@ -14,16 +14,11 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from xectool.engine.ranks.outcome import read_outcome, result_of
 from xectool.engine.training_run.result import TrainResult
 from xectool.errors import EXIT_INTERRUPTED, WorldError, XecError
+from xectool.runlog.process import who_killed
 from xectool.training.ranks.faults import VICTIM, raised_elsewhere
 
 VICTIMS: Final = (VICTIM, "XT-RANK-TIMEOUT")
 _TAIL_BYTES: Final = 2000
-# Of a rank that was killed, by how many processes the kernel has killed for lack of memory: not known, none, some.
-_HINTS: Final = {
-    -1: "; most likely the machine's memory ran out",
-    0: ", by somebody: the kernel has killed no process of this machine for lack of memory",
-    1: "; most likely the machine's memory ran out: the kernel has killed processes for lack of it meanwhile",
-}
 
 
 @dataclass(frozen=True)
@@ -106,7 +101,7 @@ def _is_cause(outcome: Mapping[str, Any]) -> bool:
 def _death(rank: int, failure: ProcessFailure, ending: Ending, again: str) -> XecError:
     number = -failure.exitcode
     name = signal.Signals(number).name if number in {item.value for item in signal.Signals} else f"signal {number}"
-    hint = _HINTS[min(ending.oom_kills, 1)] if number == signal.SIGKILL else ""
+    hint = who_killed(ending.oom_kills) if number == signal.SIGKILL else ""
     return WorldError(
         f"rank {rank} (pid {failure.pid}) was killed by signal {number} ({name}){hint}; the other ranks were ended",
         where=f"rank {rank} of {ending.nproc}{ending.places.get(rank, '')}{_log(ending, rank)}",
