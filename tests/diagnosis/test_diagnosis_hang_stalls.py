@@ -77,6 +77,31 @@ def test_a_process_that_gets_no_processor_is_told_from_one_that_sleeps() -> None
     assert shares[1] == 0
 
 
+TRACES = """
+import ctypes, os, subprocess, sys
+libc = ctypes.CDLL(None)
+libc.prctl(15, sys.argv[1].encode(), 0, 0, 0)  # its name
+with subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL) as held:
+    assert libc.ptrace(16, held.pid, 0, 0) == 0  # attached, and stopped
+    print(held.pid, flush=True)
+    sys.stdin.read()
+    os.kill(held.pid, 9)  # kill() would ask first, and take the stop for an end
+"""
+
+
+@pytest.mark.parametrize(("name", "state"), [("gdb", "traced"), ("py-spy", "sleeping")])
+def test_a_look_at_stacks_from_elsewhere_is_no_debugger(name: str, state: str) -> None:
+    command = [sys.executable, "-S", "-c", TRACES, name]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as tracer:
+        assert tracer.stdout is not None
+        pid = int(tracer.stdout.readline())
+        until = time.monotonic() + 60
+        while psutil.Process(pid).status() != psutil.STATUS_TRACING_STOP and time.monotonic() < until:
+            time.sleep(0.01)
+        assert kernel.look({pid: 0}, over_s=0.01)[pid].state == state
+        tracer.communicate()
+
+
 @pytest.mark.parametrize(("pid", "says"), [(-1, "there is no process -1"), (0, "has ended, and its parent")])
 def test_a_number_of_no_process_is_refused(pid: int, says: str) -> None:
     with subprocess.Popen(["true"]) as ended:

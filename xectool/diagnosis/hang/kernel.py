@@ -17,6 +17,7 @@ from xectool.runlog.process import start_ticks
 
 COMPILERS: Final = ("cc1plus", "cc1", "g++", "gcc", "clang", "ld", "nvcc", "cicc", "ptxas", "triton")
 BUSY: Final = 0.2  # processor seconds a second
+SPY: Final = "py-spy"
 HELD: Final = ("stopped", "traced")  # by a signal or a debugger
 GONE: Final = ("gone", "zombie")
 _STATES: Final = {
@@ -115,7 +116,18 @@ def _view(pid: int, start: int, before: _Counters, began: float) -> ProcessView:
 def _state(pid: int) -> str:
     """Return the state of the process's main thread; empty where there is none."""
     text = _first_line(f"/proc/{pid}/stat")
-    return _STATES.get(text.rpartition(")")[2].split()[0], "sleeping") if text else ""
+    state = _STATES.get(text.rpartition(")")[2].split()[0], "sleeping") if text else ""
+    return "sleeping" if state == "traced" and _is_looked_at(pid) else state
+
+
+def _is_looked_at(pid: int) -> bool:
+    """Return whether no debugger holds a process, only somebody else's look at its stacks, which takes a moment."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return True
+    tracer = next((line.split()[1] for line in lines if line.startswith("TracerPid:")), "0")
+    return tracer == "0" or _first_line(f"/proc/{tracer}/comm") in ("", SPY)
 
 
 def _counters(pid: int) -> _Counters:
