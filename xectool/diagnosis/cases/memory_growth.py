@@ -66,9 +66,10 @@ class Growth:
         """Return the growth in one line."""
         if not self.samples:
             return "too few samples of memory"
+        verb, remark = ("grew", "") if self.steady else ("went", ", not steadily")
         return (
-            f"{self.source} memory grew {self.first / 1e6:.0f} -> {self.last / 1e6:.0f} MB in {self.units} "
-            f"{self.unit}s ({self.slope / 1e6:.3g} MB a {self.unit})"
+            f"{self.source} memory {verb} {self.first / 1e6:.0f} -> {self.last / 1e6:.0f} MB in {self.units} "
+            f"{self.unit}s ({self.slope / 1e6:.3g} MB a {self.unit}{remark})"
         )
 
 

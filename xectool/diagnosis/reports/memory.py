@@ -90,7 +90,7 @@ def of_run(evidence: Evidence, causes: Sequence[Cause]) -> MemoryReport:
     """
     growth = memory_growth(evidence)
     report = MemoryReport(
-        "memory is sufficient and does not grow",
+        f"memory is sufficient and {'grows little' if growth.steady and growth.slope > 0 else 'does not grow'}",
         table=_samples(evidence),
         growth=growth.text(),
         where=str(evidence.run_dir),
