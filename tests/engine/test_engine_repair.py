@@ -36,3 +36,13 @@ def test_photons_without_end_leave_a_sensor_dead() -> None:
         assert torch.equal(found[~mask], npho[~mask]), "what is not hidden stays what it was"
     endless = Boundless(25.0).inpaint(npho, npho, mask)["npho"][0, 1]
     assert float(endless) <= UNKNOWN_ABOVE, "the control: by itself it would count as a reading"
+
+
+def test_an_event_without_a_reading_is_not_guessed() -> None:
+    npho = torch.tensor([[1e10, 1e10, float("nan")], [5.0, 1e10, 3.0]])
+    mask = torch.tensor([[True, True, True], [False, True, False]])
+    found = filler(cast(Any, SimpleNamespace(network=Boundless(0.17))))(npho, npho, mask)["npho"]
+    assert (found[0] == 1e10).all()
+    assert float(found[1, 1]) < 2000, "the other event is filled"
+    guess = Boundless(0.17).inpaint(npho, npho, mask)["npho"]
+    assert float(guess[0, 0]) < 2000, "the control: the network by itself says what it says of any event"

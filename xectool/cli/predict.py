@@ -154,8 +154,5 @@ def _compare(model: str, data: list[str], options: dict[str, Any], json: bool) -
 
     with watcher(quiet=json) as observer:
         result = engine.compare(model, data, **options, observer=observer)
-    title = f"{result.events} events, {result.dead_per_event:.1f} dead sensors an event ({result.dead})"
-    columns, rows = result.table()
-    Output("predict", json).result(
-        result.as_dict(), findings=result.findings, human=lambda screen: screen.print(table(title, columns, rows))
-    )
+    shown = table(result.title(), *result.table())
+    Output("predict", json).result(result.as_dict(), findings=result.findings, human=lambda screen: screen.print(shown))

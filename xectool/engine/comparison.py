@@ -45,6 +45,7 @@ class CompareResult:
         variants: In the order they were asked for; the first is the one the others are compared with.
         dead: Where the dead sensors are known from.
         dead_per_event: Mean number of dead sensors in an event.
+        hops: Reach of the neighbours of the variant ``neighbour``; None where it is not compared.
         rows: Every metric of every task: ``task, metric, events, values, differences, errors``, the last three by
             variant; ``events`` is how many of the events have a truth of the task.
         findings: What was noticed about the files.
@@ -54,12 +55,18 @@ class CompareResult:
     variants: tuple[str, ...]
     dead: str
     dead_per_event: float
+    hops: int | None
     rows: tuple[PairedMetric, ...]
     findings: tuple[Finding, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result keys of the command-line contract."""
         return {name: value for name, value in vars(self).items() if name != "findings"}
+
+    def title(self) -> str:
+        """Return the line above the table."""
+        reach = "" if self.hops is None else f", neighbours within {self.hops} hop{'s' * (self.hops > 1)}"
+        return f"{self.events} events, {self.dead_per_event:.1f} dead sensors an event ({self.dead}){reach}"
 
     def table(self) -> tuple[list[str], list[list[object]]]:
         """Return the columns and rows of the table that is shown, a row a metric and variant."""
@@ -120,6 +127,7 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
             where="--hops",
             fix=f"--compare {','.join([*variants, 'neighbour'])}",
         )
+    reach = (hops or DEFAULT_HOPS) if "neighbour" in variants else None
     loaded = _load_regressor(model, weights, device)
     filling = None if inpainter is None else load_inpainter(inpainter, "auto", device, "--inpainter")
     source = open_events(loaded.config, data, max_events)
@@ -131,7 +139,7 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
         loaded.task,
         loaded.execution,
         sensors,
-        {name: _variant(name, filling, hops or DEFAULT_HOPS) for name in variants},
+        {name: _variant(name, filling, reach or DEFAULT_HOPS) for name in variants},
         lambda: watching.advanced(1, {}),
     )
     with (
@@ -146,7 +154,7 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
     per_event = found.num_dead / found.num_events
     taken = (*loaded.notes, *(() if filling is None else filling.notes))
     findings = (*taken, *source.findings, *notes, *_nothing_dead(per_event))
-    return CompareResult(found.num_events, tuple(variants), sensors.origin, per_event, found.metrics, findings)
+    return CompareResult(found.num_events, tuple(variants), sensors.origin, per_event, reach, found.metrics, findings)
 
 
 def _no_truth(loaded: LoadedModel, source: EventSource) -> DataUnusable:

@@ -140,8 +140,9 @@ def filler(loaded: LoadedModel) -> Fill:
     @torch.inference_mode()
     def fill(npho: Tensor, time: Tensor, mask: Tensor) -> dict[str, Tensor]:
         answer = network.inpaint(npho, time, mask)
-        endless = mask & (answer["npho"] >= UNKNOWN_ABOVE)  # predictions end there: no sensor reads as much
-        return answer | {"npho": answer["npho"].masked_fill(endless, DEAD_VALUE)}
+        endless = answer["npho"] >= UNKNOWN_ABOVE  # predictions end there: no sensor reads as much
+        blind = ~((npho.abs() <= UNKNOWN_ABOVE) & ~mask).any(dim=1, keepdim=True)  # no reading to infer from
+        return answer | {"npho": answer["npho"].masked_fill(mask & (endless | blind), DEAD_VALUE)}
 
     return fill
 
@@ -165,7 +166,8 @@ def _findings(written: Repaired, output: str) -> list[Finding]:
                 Severity.WARNING,
                 f"the inpainter has no answer for {unfilled} of {written.num_dead} dead readings: they stay dead",
                 where=output,
-                fix=f"they are dead in npho with {FLAG_BRANCH} 0; an inpainter of model.geometry: physical covers all",
+                fix=f"they are dead in npho with {FLAG_BRANCH} 0; an event without one reading cannot be filled, and "
+                "an inpainter of model.geometry: physical covers every sensor",
             )
         )
     if not written.num_dead:
