@@ -78,10 +78,13 @@ def test_the_older_systems_own_checkpoints_start_training_as_they_are(reference_
 
 def test_an_older_checkpoint_tells_how_a_run_starts_from_it(tmp_path: Path) -> None:
     """It cannot be resumed; the options in the message make a network that its weights fit."""
-    older = config()
+    older = config(dim_feedforward=4 * SIZES["encoder_dim"])
     meta = {"kind": "regressor", "config": older.to_dict()}
+    meta["config"]["tasks"] = {"energy": {"enabled": True}}  # nothing but the enabled tasks is stored
     checkpoint = Checkpoint(meta, build_model(older).state_dict(), origin="older regressor")
-    ours = config(geometry="physical", num_fusion_layers=2)
+    alike = KINDS["regressor"](model=SIZES | {"dim_feedforward": None}, tasks=meta["config"]["tasks"])
+    assert meaning_differences(alike, checkpoint) == []
+    ours = config(geometry="physical", num_fusion_layers=2, dim_feedforward=None)
     with pytest.raises(CheckpointError, match="of the older system") as refused:
         require_resumable(ours, checkpoint, None, tmp_path / "old.pth")  # type: ignore[arg-type]  # no data is read
     assert "without --resume: --set checkpoint.init_from=" in refused.value.fix

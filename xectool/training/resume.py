@@ -112,7 +112,17 @@ def meaning_differences(config: RunConfig, checkpoint: Checkpoint) -> list[tuple
     current, saved = config.to_dict(), checkpoint.config
     stored = [key for key in OUTPUT_KEYS if _at(saved, key) is not None]
     found = [d for key in stored for d in differences(_at(saved, key), _at(current, key), key)]
-    return [d for d in found if not (is_free(*d) or is_idle(d[0], saved, current))]
+    found = [d for d in found if not (is_free(*d) or is_idle(d[0], saved, current))]
+    return [d for d in found if not _says_the_same(d[0], checkpoint, current)]
+
+
+def _says_the_same(key: str, checkpoint: Checkpoint, current: Mapping[str, Any]) -> bool:
+    """Return whether a key only seems to differ: files of the older system leave it out, or null stands for 4 D."""
+    saved, (section, _, name) = checkpoint.config, key.rpartition(".")
+    if key == "model.dim_feedforward":
+        one, other = (model.get(name) or 4 * model["encoder_dim"] for model in (saved[section], current[section]))
+        return bool(one == other)
+    return checkpoint.origin != FORMAT_NAME and name not in (_at(saved, section) or saved)
 
 
 def objective_changes(config: RunConfig, checkpoint: Checkpoint) -> list[str]:
