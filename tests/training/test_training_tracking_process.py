@@ -14,12 +14,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from xectool import engine
 from xectool.errors import TrackerError, UsageError
+from xectool.runlog.process import start_ticks
 from xectool.runlog.reader import RunReader
 from xectool.runlog.records import EpochRecord, StepRecord
-from xectool.runlog.status_page import Word
 from xectool.runlog.writer import RunWriter
+from xectool.training.record.heartbeat import Heartbeat
 from xectool.training.tracking import Tracker, TrackerSettings, sync_run
 from xectool.training.tracking.settings import load_state
 
@@ -114,9 +116,9 @@ def locked(database: Path, seconds: float = 1000.0):
 
 def judged(writer: RunWriter) -> tuple[str, str, str]:
     """What `diagnose hang` says of a run that goes on."""
-    writer.status[Word.HEARTBEAT_NS] = time.monotonic_ns()
-    writer.status.phase("forward")
-    found = engine.diagnose.hang(writer.run_dir)
+    with Heartbeat(writer.status, torch.device("cpu")):
+        writer.status.phase("forward")
+        found = engine.diagnose.hang(writer.run_dir)
     return found.findings[0].code, found.verdict, found.next
 
 
@@ -179,10 +181,13 @@ def test_database_locked_for_good_costs_the_training_nothing_and_is_filled_by_a_
         code, verdict, line = judged(writer)
         assert (code, line) == ("XT-HANG-TRACKER", f"xectool diagnose mlflow sqlite:///{database}")
         assert f"{database}, held by process {holder[1]} (" in verdict
-        writer.event("finished")
+        writer.event("interrupted")
         start = time.perf_counter()
-        assert tracker.finish(timeout_s=1.0).status == "behind"
-        assert time.perf_counter() - start < 30.0  # half of what it takes unless told
+        assert tracker.finish().status == "behind"
+        assert time.perf_counter() - start < 30.0  # a batch system kills then; half of what a finished run takes
+        state = load_state(run_dir)  # the mirror did not live to say so itself
+        assert state.status == "behind"
+        assert "database is locked; steps after 0 are not in it" in state.error
         with pytest.raises(TrackerError, match=r"database is locked[\s\S]*fuser -v .*do not delete"):
             sync_run(run_dir)
     assert sync_run(run_dir).points == 7 * 200
@@ -226,14 +231,14 @@ def test_killed_trainer_leaves_no_mirror_and_its_resumed_run_has_each_step_once(
     trainer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     mirror = int(trainer.stdout.readline())
     wait_until(lambda: len(curve(database, name="run")) > 20)
-    trainer.kill()
-    trainer.wait()
     try:
-        with pytest.raises(UsageError, match=f"process {mirror}"):
-            sync_run(run_dir)
-        wait_until(
-            lambda: not Path(f"/proc/{mirror}/stat").exists() or " Z " in Path(f"/proc/{mirror}/stat").read_text()
-        )
+        with locked(database):
+            with pytest.raises(UsageError, match=f"process {mirror}"):
+                sync_run(run_dir)
+            trainer.kill()
+            trainer.wait()
+            wait_until(lambda: start_ticks(mirror) == 0, 20.0)  # it would try for a minute; a second is measured
+        sync_run(run_dir)
         assert RunReader(run_dir).status().state == "killed"
         assert curve(database, name="run") == recorded(run_dir)
         assert ("run", "KILLED") in rows(database, "select name, status from runs")

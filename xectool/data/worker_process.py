@@ -13,6 +13,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Final
 
+from xectool.runlog.process import end_with_parent
 from xectool.runlog.worker_slots import SlotRange, stacks_path
 
 COMM: Final = "xectool-read"
@@ -20,7 +21,7 @@ COMM: Final = "xectool-read"
 STACKS_SIGNAL: Final = signal.SIGQUIT
 """As of Java and Go: writes the stacks of all threads; SIGUSR1 and SIGUSR2 are what batch systems send."""
 BATCH_SIGNALS: Final = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # linux/prctl.h
+_PR_SET_NAME: Final = 15  # linux/prctl.h
 
 
 def become_loader(slots: SlotRange | None) -> None:
@@ -39,9 +40,8 @@ def become_loader(slots: SlotRange | None) -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, BATCH_SIGNALS)
     if sys.platform == "linux":
-        prctl = ctypes.CDLL(None, use_errno=True).prctl
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        prctl(_PR_SET_NAME, COMM.encode(), 0, 0, 0)
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NAME, COMM.encode(), 0, 0, 0)
+    end_with_parent()
     trainer = multiprocessing.parent_process()
     if trainer is not None:
         threading.Thread(target=_end_with, args=(trainer,), name="xectool-parent", daemon=True).start()

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import signal
 import socket
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+_PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,13 @@ def is_alive(process: ProcessIdentity) -> bool | None:
     if process.boot_id != boot_id():
         return False
     return process.start > 0 and start_ticks(process.pid) == process.start
+
+
+def end_with_parent(wanted: bool = True) -> None:
+    """Have the kernel kill this process when the one that started it is gone, or no longer; only on Linux."""
+    if sys.platform == "linux":
+        number = signal.SIGKILL if wanted else 0
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def oom_kills() -> int:

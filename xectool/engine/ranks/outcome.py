@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -14,12 +12,12 @@ from xectool.engine.training_run.result import TrainResult
 from xectool.errors import EXIT_INTERRUPTED, EXIT_OK, XecError
 from xectool.findings import Finding, Severity
 from xectool.runlog.atomic import read_json, write_json
+from xectool.runlog.process import end_with_parent
 from xectool.training.ranks.faults import as_facts
 
 DIRECTORY: Final = "XECTOOL_RANK_OUTCOMES"
 """Variable that names the directory of the files."""
 LAUNCHER: Final = "XECTOOL_LAUNCHER_PID"
-_PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
 def is_launched() -> bool:
@@ -68,8 +66,6 @@ def _finding(values: dict[str, Any]) -> Finding:
 
 def _end_with_launcher() -> None:
     """Have the kernel end this process when its launcher is gone, so that none is left behind on the machine."""
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    end_with_parent()
     if os.getppid() != int(os.environ[LAUNCHER]):  # it went before the kernel knew
         os.kill(os.getpid(), signal.SIGKILL)

@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from xectool.config.distributed import DistributedConfig
 from xectool.errors import WorldError
+from xectool.runlog.process import end_with_parent
 from xectool.runlog.status_page import COLLECTIVES, PHASES, StatusPage, Word
 from xectool.training.ranks.base import Ranks, Value
 from xectool.training.ranks.environment import backend_of, started_by_launcher
@@ -32,6 +33,7 @@ from xectool.training.ranks.faults import error_facts, known_fault, raised_elsew
 _POLL_S: Final = 0.05
 _FAILED_WAIT_S: Final = 2.0
 _KEY: Final = "xectool"
+_AGENT: Final = "TORCHELASTIC_RUN_ID"  # in the environment of all that torchrun starts
 _LAST_WORK: Final = f"{_KEY}/last_work"
 
 
@@ -236,6 +238,8 @@ def joined(config: DistributedConfig, device: torch.device) -> Iterator[Ranks]:
     if not started_by_launcher():
         yield Ranks()
         return
+    if _AGENT in os.environ:  # without it nobody would end the others when one of them is lost
+        end_with_parent()
     with known_fault(f"rank {os.environ['RANK']}, waiting for the others"):
         group = _join(config, device)
     failed = True

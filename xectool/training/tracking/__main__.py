@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Final
 
 from xectool.errors import EXIT_OK, EXIT_WORLD
 from xectool.runlog.lock import ProcessLock
+from xectool.runlog.process import end_with_parent
 from xectool.runlog.reader import RunReader
 from xectool.training.tracking.mirror import Mirror
 from xectool.training.tracking.settings import TrackerSettings, load_settings, tracking_dir
@@ -29,6 +31,8 @@ _NO_PARENT: Final = -1  # a replay has nobody to wait for
 _NICENESS: Final = 5
 _PARENT_EXIT_S: Final = 5.0
 _REPLAY_PATIENCE_S: Final = 5.0
+_LOOK_EVERY_S: Final = 0.25
+_LAST_WORDS_S: Final = 1.0
 
 
 class TrainerWatch:
@@ -42,6 +46,10 @@ class TrainerWatch:
         self._pipe = pipe
         self._ended = False
 
+    def is_parent(self) -> bool:
+        """Return whether the trainer is there, be it training or not."""
+        return os.getppid() == self._parent
+
     def wait(self, seconds: float) -> bool:
         """Wait up to ``seconds`` and return whether the training has ended."""
         deadline = time.monotonic() + seconds
@@ -52,7 +60,7 @@ class TrainerWatch:
             ready = select.select([self._pipe], [], [], max(0.0, min(left, 1.0)))[0]
             if ready and not os.read(self._pipe, 1):
                 self._await_death()
-            self._ended = bool(ready) or os.getppid() != self._parent
+            self._ended = bool(ready) or not self.is_parent()
             if left <= 0:
                 break
         return self._ended
@@ -60,7 +68,7 @@ class TrainerWatch:
     def _await_death(self) -> None:
         """Wait until a dying trainer is dead: its files are closed before the process table shows its end."""
         deadline = time.monotonic() + _PARENT_EXIT_S
-        while os.getppid() == self._parent and time.monotonic() < deadline:
+        while self.is_parent() and time.monotonic() < deadline:
             time.sleep(0.01)
 
 
@@ -84,6 +92,7 @@ def main() -> int:
     # A job told to stop tells all its processes; this one has to log how the trainer then ends, and ends with it.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
+    end_with_parent()
     watch = TrainerWatch(options.parent, sys.stdin.fileno())
     # The mirror of a killed attempt may still be logging what that attempt left.
     if not lock.acquire(settings.drain_s + 30.0):
@@ -92,10 +101,21 @@ def main() -> int:
     return _mirror(options.run_dir, settings, watch, replay=False)
 
 
+def _end_after(trainer: TrainerWatch) -> None:
+    """End this process soon after the trainer was killed: what it had no time to log is there for a replay."""
+    while trainer.is_parent():
+        time.sleep(_LOOK_EVERY_S)
+    time.sleep(_LAST_WORDS_S)
+    os._exit(EXIT_WORLD)
+
+
 def _mirror(run_dir: Path, settings: TrackerSettings, watch: TrainerWatch, *, replay: bool) -> int:
     # Imported late: it takes seconds, and the lock and the pipe must be watched from the start.
     from xectool.training.tracking.store import MlflowStore
 
+    if not replay:  # from here on there may be something to say of a killed trainer
+        threading.Thread(target=_end_after, args=(watch,), name="xectool-parent", daemon=True).start()
+        end_with_parent(False)
     started = RunReader(run_dir).status().started
     store = MlflowStore(settings, run_dir, started)
     state = Mirror(run_dir, settings, store, replay=replay).run(watch.wait)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import subprocess
@@ -12,20 +13,24 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import xectool
-from xectool.errors import EXIT_OK, EXIT_WORLD, TrackerError, UsageError
+from xectool.errors import EXIT_OK, EXIT_WORLD, DiskError, TrackerError, UsageError
 from xectool.runlog.file_locks import command_of, lock_holders
+from xectool.runlog.reader import RunReader
 from xectool.training.tracking.settings import (
     TrackerSettings,
     TrackerState,
     load_settings,
     load_state,
     save_settings,
+    save_state,
     sqlite_path,
     tracking_dir,
     without_password,
 )
 
 _WARN_EVERY_S: Final = 300.0
+_FINISHED_S: Final = 60.0
+_STOPPED_S: Final = 5.0  # batch systems kill within half a minute of their signal
 _EXIT_BUSY: Final = 4
 _QUIET: Final = {
     "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "false",
@@ -47,7 +52,7 @@ class TrackerHandle(Protocol):
     def holder(self) -> str:
         """Return process and command that hold the database's lock, or an empty string."""
 
-    def finish(self, timeout_s: float = 60.0) -> TrackerState:
+    def finish(self, timeout_s: float | None = None) -> TrackerState:
         """Let the mirror catch up and end; returns after ``timeout_s`` at the latest, whatever the database does."""
 
 
@@ -62,7 +67,7 @@ class NullTracker:
         """Return an empty string."""
         return ""
 
-    def finish(self, timeout_s: float = 60.0) -> TrackerState:
+    def finish(self, timeout_s: float | None = None) -> TrackerState:
         """Return at once."""
         return TrackerState(status="done")
 
@@ -118,18 +123,30 @@ class Tracker:
             return f"tracking is paused: {state.error}; {replay}"
         return ""
 
-    def finish(self, timeout_s: float = 60.0) -> TrackerState:
+    def finish(self, timeout_s: float | None = None) -> TrackerState:
         """Let the mirror catch up and end; returns after ``timeout_s`` at the latest, whatever the database does.
 
         A mirror that died during the training is started once more. The state's ``status`` is ``done``, or ``behind``
-        where a replay is needed.
+        where a replay is needed; the run keeps it.
+
+        Args:
+            timeout_s: None gives a minute to a training that is finished, and seconds to one that was told to stop.
         """
+        if timeout_s is None:
+            finished = RunReader(self._run_dir).status().state == "finished"
+            timeout_s = _FINISHED_S if finished else _STOPPED_S
         deadline = time.monotonic() + timeout_s
         code = _stop(self._process, timeout_s)
         if code not in (EXIT_OK, EXIT_WORLD) and time.monotonic() < deadline:
             code = _replay(self._run_dir, "", deadline - time.monotonic())
         state = load_state(self._run_dir)
-        return state if code == EXIT_OK else replace(state, status="behind")
+        if code == EXIT_OK:
+            return state
+        error = state.error or "the mirror had no time to catch up"
+        state = replace(state, status="behind", error=f"{error}; steps after {state.step} are not in it")
+        with contextlib.suppress(DiskError):  # the disk is full: that has been said
+            save_state(self._run_dir, state)
+        return state
 
 
 def start_tracker(run_dir: Path, settings: TrackerSettings | None, *, new_run: bool = False) -> TrackerHandle:
