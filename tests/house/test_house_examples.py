@@ -15,13 +15,15 @@ from xectool import engine
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
-BLOCKS = {page: blocks for page in PAGES if (blocks := BLOCK.findall(page.read_text()))}
+# Commands, Python, and files by their title; all in the order of the page.
+BLOCK = re.compile(r'^```(sh|python|yaml title="(.+)")\n(.*?)^```', re.MULTILINE | re.DOTALL)
+BLOCKS = {page: BLOCK.findall(text) for page in PAGES if "```sh" in (text := page.read_text())}
 # Trainings have a small network and batch and draw nothing: the commands around them are what is tried.
 SMALL = [
     *("data.batch_size=16", "model.encoder_dim=64", "model.num_fusion_layers=1", "model.outer_fine_pool=[5,3]"),
     "checkpoint.save_artifacts=false",
 ]
+pytestmark = pytest.mark.usefixtures("shallow_module")
 SMALL_TRAININGS = """
 settings=("${@/#/--set=}")
 xectool() {
@@ -81,11 +83,15 @@ def test_commands_of_a_page_run_in_their_order(workspace: Path, warm: Any, page:
     environment = {**os.environ, "PATH": f"{warm.directory}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
     # The mirror to MLflow imports it for four seconds of CPU a training: one page has it.
     small = SMALL if page == PAGES[0] else [*SMALL, "mlflow.enabled=false"]
-    for block in BLOCKS[page]:
+    for language, name, block in BLOCKS[page]:
+        if name:
+            (workspace / name).write_text(block)
+            continue
+        shell = ["bash", "-euo", "pipefail", "-c", SMALL_TRAININGS + block, "page", *small]
+        words = shell if language == "sh" else [sys.executable, "-c", block]
         result = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", SMALL_TRAININGS + block, "page", *small], cwd=workspace,
-            env=environment, capture_output=True, text=True, check=False, timeout=900,
-        )  # fmt: skip
+            words, cwd=workspace, env=environment, capture_output=True, text=True, check=False, timeout=900
+        )
         assert result.returncode == 0, f"{block}\n{result.stderr}"
 
 
