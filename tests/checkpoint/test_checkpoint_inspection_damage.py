@@ -265,6 +265,7 @@ def test_a_newer_version_asks_for_an_upgrade(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["optimizer", "rng", "scaler", "task"])
 def test_what_a_bit_exact_resume_lacks_is_named(key: str, families: dict[str, Path], tmp_path: Path) -> None:
+    """K21, completeness: what is missing for a resume."""
     whole = store.load(families["regressor"])
     training = {name: value for name, value in whole.training.items() if name != key}
     store.save(tmp_path / "a.pt", Checkpoint(whole.meta, whole.model, whole.ema, training))
@@ -301,6 +302,23 @@ def test_a_digest_file_beside_the_checkpoint_is_held_against_it(families: dict[s
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     found = engine.inspect_ckpt(path).findings[0]
     assert (found.code, found.where) == ("K02", "a.safetensors.sha256")
+    side.write_text(f"{'0' * 64}  xa.safetensors\n{hashlib.sha256(path.read_bytes()).hexdigest()} *out/a.safetensors\n")
+    assert "SHA-256" not in str(engine.inspect_ckpt(path).findings), "of a list the line that names the file counts"
+
+
+@pytest.mark.parametrize("text", ["", "not a hash\n", f"{'0' * 64}  b.pt\n{'1' * 64}  c.pt\n", None])
+def test_a_digest_file_that_holds_no_digest_is_told(
+    text: str | None, families: dict[str, Path], tmp_path: Path
+) -> None:
+    path, side = tmp_path / "a.pt", tmp_path / "a.pt.sha256"
+    path.write_bytes(families["regressor"].read_bytes())
+    assert engine.inspect_ckpt(path).findings == ()
+    side.mkdir() if text is None else side.write_text(text)
+    result = engine.inspect_ckpt(path)
+    assert [(found.code, found.severity.value, found.where) for found in result.findings] == [
+        ("K02", "warning", "a.pt.sha256")
+    ]
+    assert not result.is_bad
 
 
 def _safetensors(content: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:

@@ -32,6 +32,7 @@ def _inpainter(**model: Any) -> RunConfig:
 def test_an_extracted_encoder_goes_into_another_network(
     family: str, suffix: str, families: dict[str, Path], tmp_path: Path
 ) -> None:
+    """K20: the part says which file its weights are from."""
     target = tmp_path / f"encoder{suffix}"
     result = engine.inspect_ckpt(families[family], extract="encoder", output=target)
     assert result.extracted == str(target)

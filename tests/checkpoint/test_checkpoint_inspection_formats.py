@@ -325,7 +325,9 @@ def test_all_that_torch_calls_safe_is_safe_here() -> None:
 
 
 def test_facts_of_the_run_are_told(families: dict[str, Path]) -> None:
+    """K19, K20 and K21: versions, where the weights come from, and what the file is complete for."""
     result = engine.inspect_ckpt(families["regressor"])
+    assert result.lineage["versions"] == {"torch": str(torch.__version__)}
     assert (result.epoch, result.step, result.has_optimizer, result.has_ema) == (2, 1, True, True)
     assert result.tasks == {"energy": "gaussian_nll", "uvwFI": "smooth_l1"}
     assert result.bit_exact_resume

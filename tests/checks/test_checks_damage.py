@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import uproot
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from xectool.checks.digest import sidecar
 from xectool.checks.facts import FileFacts
 from xectool.checks.probing import probe
 from xectool.engine.data_report import DataChecked, FileChecked
+from xectool.errors import DataFileError
+from xectool.rootio.reader import EventFile
 
 Rows = dict[str, np.ndarray]
 Damage = Callable[[Path, Rows, Callable[..., Path]], None]
@@ -116,6 +119,31 @@ def entry_count(path: Path, rows: Rows, write: Callable[..., Path]) -> None:
     path.write_bytes(data[:at] + struct.pack(">i", 7) + data[at + 4 :])
 
 
+def swapped(path: Path, rows: Rows, write: Callable[..., Path]) -> None:
+    """Two whole baskets that change places: every number is sound, and every event has the light of another."""
+    with uproot.recreate(path, compression=None) as file:
+        tree = file.mktree("tree", {name: (values.dtype, values.shape[1:]) for name, values in rows.items()})
+        for start in (0, 40, 80):
+            tree.extend({name: values[start : start + 40] for name, values in rows.items()})
+    (first, size), (second, _) = unit_of(probe(str(path)), "npho", 0), unit_of(probe(str(path)), "npho", 1)
+    data = bytearray(path.read_bytes())
+    data[first : first + size], data[second : second + size] = data[second : second + size], data[first : first + size]
+    path.write_bytes(data)
+
+
+def misplaced(field: int) -> Damage:
+    """Flip a bit of a place that the header names: 19 ends that of the free list, 40 that of the class descriptions."""
+
+    def damage(path: Path, rows: Rows, write: Callable[..., Path]) -> None:
+        flip(write(path, rows), field, 1)
+
+    return damage
+
+
+def put_together(path: Path, rows: Rows, write: Callable[..., Path]) -> None:
+    path.write_bytes(2 * write(path, rows).read_bytes())
+
+
 DAMAGES: dict[str, tuple[Damage, str, str]] = {
     # name: how, code, what its place has to name
     "zero_bytes": (content(b""), "DAT-01", ""),
@@ -128,6 +156,10 @@ DAMAGES: dict[str, tuple[Damage, str, str]] = {
     "cut_200_bytes": (truncated(0.9999), "DAT-01", ""),
     "cut_half": (truncated(0.5), "DAT-01", ""),
     "cut_ntuple": (truncated(0.7, format="rntuple"), "DAT-01", ""),
+    "swapped_baskets": (swapped, "DAT-02", "branch npho entries [0, 40)"),
+    "free_list": (misplaced(19), "DAT-02", ":tree"),
+    "class_descriptions": (misplaced(40), "DAT-02", ":tree"),
+    "put_together": (put_together, "DAT-02", ":tree"),
     "other_tree": (other_tree, "DAT-03", ":tree"),
     "no_npho": (without("npho"), "DAT-04", "branch npho"),
     "no_time": (without("relative_time"), "DAT-04", "branch relative_time"),
@@ -200,6 +232,29 @@ def test_every_damage_is_found_and_located(damaged: dict[str, FileChecked], name
     assert found, f"{name}: {damaged[name].problems}"
     assert any(place in problem["where"] for problem in found), [problem["where"] for problem in found]
     assert all(damaged[name].path in problem["where"] for problem in found)
+
+
+def test_baskets_of_other_entries_are_not_read_as_events(
+    tmp_path: Path, rows: Rows, write: Callable[..., Path]
+) -> None:
+    """A training reads no basket that says it lies elsewhere; uproot takes the numbers as they come (control)."""
+    path = tmp_path / "swapped.root"
+    swapped(path, rows, write)
+    assert np.array_equal(uproot.open(path)["tree"]["npho"].array(entry_stop=40, library="np"), rows["npho"][40:80])
+    with EventFile(str(path)) as file, pytest.raises(DataFileError, match="entries 0 to 40") as caught:
+        file.read_into("npho", 0, 40, np.empty((40, 4760), np.float32))
+    assert caught.value.code == "XT-DATA-DAMAGED"
+
+
+def test_what_a_deletion_leaves_behind_the_end_is_no_fault(
+    good: Path, tmp_path: Path, check: Callable[..., DataChecked]
+) -> None:
+    """ROOT leaves the bytes of a tree that was deleted where it was the last one: seen with TFile::Delete, 256 kB."""
+    path = tmp_path / "longer.root"
+    path.write_bytes(good.read_bytes() + b"x" * 1000)
+    result = check(path)
+    assert not result.is_bad
+    assert [item.severity.value for item in result.findings if "goes on for 1000 bytes" in item.problem] == ["info"]
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)

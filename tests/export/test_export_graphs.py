@@ -46,6 +46,7 @@ def some_events(count: int = 3) -> RawEvents:
 @pytest.mark.parametrize("mode", ["raw", "normalized"])
 @pytest.mark.parametrize(("kind", "model"), KINDS, ids=lambda value: str(value)[:40])
 def test_graph_gives_what_the_network_gives(kind: str, model: dict[str, Any], mode: str, networks: Any) -> None:
+    """X02: pool, geometry, outer mode and heads are those of the stored configuration, none is assumed."""
     network = networks(kind, **model)
     graph, events = make_graph(network, (), mode), some_events()
     mask = torch.rand(events.npho.shape, generator=torch.Generator().manual_seed(1)) < 0.1

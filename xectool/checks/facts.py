@@ -104,6 +104,7 @@ class FileFacts:
         branches: Its branches by name.
         troubles: What is wrong with its structure.
         names: The branches as a reader calls them.
+        notes: What is unusual in its structure, and no fault.
     """
 
     path: str
@@ -114,6 +115,7 @@ class FileFacts:
     branches: Mapping[str, BranchFacts] = field(default_factory=dict)
     troubles: tuple[Trouble, ...] = ()
     names: tuple[str, ...] = ()
+    notes: tuple[Trouble, ...] = ()
 
     @property
     def opened(self) -> bool:

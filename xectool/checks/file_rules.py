@@ -104,6 +104,7 @@ class FilesAreWhole(TroubleRule):
         """Yield an error for each damaged range, and for readings that no sensor delivers."""
         yield from self.found(facts)
         yield from self.notes(facts)
+        yield from (self.finding(note, Severity.INFO) for file in facts.sample.files for note in file.notes)
         data = facts.settings.data
         for npho, time in facts.sample.counts.values():
             yield from self._impossible(npho, data.npho_branch)

@@ -94,6 +94,9 @@ def check_basket(raw: bytes, branch: BranchFacts, row: int, inflate: bool) -> st
     stored, version, object_bytes, _date, key_bytes, _cycle = _KEY.unpack_from(raw, 0)
     if stored != len(raw) or not _KEY.size < key_bytes <= len(raw) or object_bytes < 0:
         return "the header of the basket does not agree with the tree"
+    (own_place,) = struct.unpack_from(">q" if version > _BIG_KEY else ">i", raw, _KEY.size)
+    if own_place != branch.units.offset[row]:
+        return f"the basket belongs at byte {own_place} of the file, not at {branch.units.offset[row]}: it is of others"
     place = _KEY.size + (16 if version > _BIG_KEY else 8)
     for _ in range(3):  # class, name, title
         length = raw[place]

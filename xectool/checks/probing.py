@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from xectool.checks.facts import BranchFacts, FileFacts, Trouble
+from xectool.checks.header import header_troubles
 from xectool.checks.layout import layout_troubles, ntuple_columns, tree_branches
 from xectool.errors import DataFileError
 from xectool.rootio.files import OPEN_ERRORS, cannot_open, is_remote, open_tree, split_tree
@@ -29,17 +30,21 @@ def probe(path: str, default_tree: str = "tree") -> FileFacts:
 
 def _structure(file: EventFile, size: int) -> FileFacts:
     tree = open_tree(file.path, file.tree)
+    wrong: list[Trouble] = []
+    odd: list[Trouble] = []
     try:
+        if size:
+            wrong, odd = header_troubles(file.path, file.where, size, tree.file)
         branches = ntuple_columns(tree, file) if file.is_ntuple else tree_branches(tree, file)
     except OPEN_ERRORS as error:
         raise cannot_open(file.path, file.tree, error) from error
     finally:
         tree.file.close()
     kind = "RNTuple" if file.is_ntuple else "TTree"
-    troubles = layout_troubles(file.where, branches, file.num_entries, size)
+    troubles = wrong + layout_troubles(file.where, branches, file.num_entries, size)
     troubles += _missing_entries(file, branches)
     names = tuple(file.branch_names)
-    return FileFacts(file.path, file.tree, kind, size, file.num_entries, branches, tuple(troubles), names)
+    return FileFacts(file.path, file.tree, kind, size, file.num_entries, branches, tuple(troubles), names, tuple(odd))
 
 
 def _missing_entries(file: EventFile, branches: dict[str, BranchFacts]) -> list[Trouble]:

@@ -10,21 +10,15 @@ from typing import Any, Protocol
 import numpy as np
 import uproot
 
-from xectool.rootio.inflate import (
-    BLOCK_BYTES,
-    HEADER_BYTES,
-    INFLATE_ERRORS,
-    MOST_GROWTH,
-    inflate_range,
-    packed_bytes,
-)
+from xectool.rootio.inflate import BLOCK_BYTES, HEADER_BYTES, INFLATE_ERRORS, MOST_GROWTH, inflate_range, packed_bytes
 from xectool.rootio.source import ByteSource
 from xectool.rootio.stages import DECOMPRESS, READ, timed
 
 Array = np.ndarray[Any, Any]
 
-# What of a basket's header is read: lengths of the basket, its content and the header itself.
-_KEY_BYTES = 18
+# What of a basket's header is read: lengths of the basket, its content and the header itself, and its own place.
+_KEY_BYTES = 26
+_BIG_KEY = 1000  # a key of a higher version has places of 64 bits
 
 # A broken byte in a basket, its key or a page reaches one of these.
 READ_ERRORS = (
@@ -160,7 +154,7 @@ class BasketColumn:
                 self._large[basket] = timed(READ, _LargeBasket, self._source, seek, size, num_bytes)
             return self._large[basket].read(begin, end)
         raw = timed(READ, self._source.read, seek, size)
-        key_bytes, object_bytes = _basket_key(raw, size, num_bytes)
+        key_bytes, object_bytes = _basket_key(raw, seek, size, num_bytes)
         body = memoryview(raw)[key_bytes:]
         if size - key_bytes == object_bytes:
             return body[begin:end]
@@ -182,7 +176,7 @@ class _LargeBasket:
 
     def __init__(self, source: ByteSource, seek: int, size: int, num_bytes: int) -> None:
         self._source = source
-        key_bytes, object_bytes = _basket_key(source.read(seek, _KEY_BYTES), size, num_bytes)
+        key_bytes, object_bytes = _basket_key(source.read(seek, _KEY_BYTES), seek, size, num_bytes)
         self._body = seek + key_bytes
         self._is_packed = size - key_bytes != object_bytes
         offsets, positions = [0], [0]
@@ -204,13 +198,15 @@ class _LargeBasket:
         return timed(DECOMPRESS, inflate_range, data, begin - skipped, end - skipped)
 
 
-def _basket_key(raw: bytes, size: int, num_bytes: int) -> tuple[int, int]:
+def _basket_key(raw: bytes, seek: int, size: int, num_bytes: int) -> tuple[int, int]:
     """Return the bytes of a basket's header and those of its content, uncompressed.
 
     Raises:
-        ValueError: The header does not agree with ``size`` bytes in the file and ``num_bytes`` of entries.
+        ValueError: The header does not agree with ``size`` bytes at ``seek`` and ``num_bytes`` of entries.
     """
-    stored_bytes, _version, object_bytes, _date, key_bytes = struct.unpack_from(">iHiIH", raw, 0)
+    stored_bytes, version, object_bytes, _date, key_bytes, _cycle = struct.unpack_from(">iHiIHH", raw, 0)
+    if (place := struct.unpack_from(">q" if version > _BIG_KEY else ">i", raw, 18)[0]) != seek:
+        raise ValueError(f"the basket belongs at byte {place} of the file, not at {seek}: it is of other entries")
     if stored_bytes != size or not 18 <= key_bytes <= size or object_bytes < num_bytes:
         raise ValueError("the basket's header does not agree with its branch")
     return int(key_bytes), int(object_bytes)

@@ -42,10 +42,14 @@ class DigestHolds(Rule[Inspected]):
             cause = "; every CRC is right, so it was changed before the file was written" if sealed else ""
             problem = f"the content does not match the digest stored with it (SHA-256){cause}"
             yield self.error("digest", problem, _again(facts))
+        if facts.sidecar == "":
+            problem = "the .sha256 file beside it holds no SHA-256 of it, so nothing could be compared with that"
+            again = f"sha256sum {name} > {name}.sha256   # where the file is known to be whole"
+            yield self.warning(f"{contents.path.name}.sha256", problem, again)
         if facts.sidecar and facts.sidecar != contents.sha256:
             problem = f"the file's SHA-256 is {contents.sha256[:16]}…, the .sha256 file beside it says "
             yield self.error(f"{contents.path.name}.sha256", f"{problem}{facts.sidecar[:16]}…", ANOTHER)
-        if not (contents.checksums or facts.sidecar or facts.digest_holds):
+        if not (contents.checksums or facts.sidecar or facts.digest_holds is not None):
             yield self.info(
                 contents.format,
                 "nothing in the file protects its bytes: a flipped bit shows only where it makes a value absurd",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ class Inspected:
         stats: Numbers of every tensor by its place in the file.
         optimizer: State of the optimizer.
         digest_holds: Whether our stored digest is that of the content; None where the layout has none.
-        sidecar: Digest in a ``.sha256`` file beside it; empty without one.
+        sidecar: Its digest in a ``.sha256`` file beside it; empty where that holds none, None without such a file.
         misfits: How the weights contradict the stored configuration; None where nobody could tell.
         foreign_tables: Index tables of another geometry than that of this xectool.
         outputs_differ: How outputs for fixed events differ from those stored; empty where they do not.
@@ -45,7 +46,7 @@ class Inspected:
     stats: Mapping[str, TensorStats]
     optimizer: OptimizerState | None = None
     digest_holds: bool | None = None
-    sidecar: str = ""
+    sidecar: str | None = None
     misfits: tuple[str, ...] | None = None
     foreign_tables: tuple[str, ...] = ()
     outputs_differ: str = ""
@@ -59,7 +60,7 @@ class Inspected:
     @property
     def is_intact(self) -> bool:
         """Whether all bytes are as they were written, as far as anything tells."""
-        sidecar_holds = self.sidecar in ("", self.contents.sha256)
+        sidecar_holds = not self.sidecar or self.sidecar == self.contents.sha256
         return not self.contents.problems and self.digest_holds is not False and sidecar_holds
 
     @property
@@ -117,10 +118,17 @@ def _digest_holds(contents: Contents) -> bool | None:
     return bool(digest(content) == payload["digest"])
 
 
-def _sidecar(path: Path) -> str:
-    """Return the digest that ``sha256sum FILE > FILE.sha256`` left."""
+def _sidecar(path: Path) -> str | None:
+    """Return the digest that ``sha256sum FILE > FILE.sha256`` left; of a list of files that of the line naming it."""
     place = path.with_name(path.name + ".sha256")
-    if not place.is_file() or place.stat().st_size > _MAX_SIDECAR_BYTES:
+    if not os.path.lexists(place):
+        return None
+    try:
+        with place.open("rb") as stream:
+            lines = stream.read(_MAX_SIDECAR_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
         return ""
-    found = _HEX_DIGEST.search(place.read_text(encoding="utf-8", errors="replace"))
-    return found[0].lower() if found else ""
+    found = [(match[0].lower(), line) for line in lines if (match := _HEX_DIGEST.search(line))]
+    own = re.compile(rf"[\s*(/]{re.escape(path.name)}(\)|\s*$)")
+    named = [value for value, line in found if own.search(line)]
+    return named[0] if named else found[0][0] if len(found) == 1 else ""

@@ -1,0 +1,103 @@
+"""The header of a ROOT file, held against what lies at the places in the file that it names."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final, NamedTuple
+
+from xectool.checks.facts import Trouble
+from xectool.rootio.files import OPEN_ERRORS
+from xectool.rootio.source import LocalSource
+
+_COPY: Final = "copy the file again and compare its checksum, or take it out of the list"
+_APART: Final = "hadd -f WHOLE.root FIRST.root SECOND.root   # from the files it was made of"
+_HEAD_BYTES: Final = 75
+_BIG_FILE, _BIG_KEY = 1_000_000, 1000
+
+
+class Header(NamedTuple):
+    """Places of a ROOT file, in bytes from its start.
+
+    Attributes:
+        end: One past the last byte in use.
+        free: The list of free places.
+        free_bytes: Its length with its key.
+        info: The descriptions of the classes; 0 where there are none.
+        info_bytes: Their length with their key.
+    """
+
+    end: int
+    free: int
+    free_bytes: int
+    info: int
+    info_bytes: int
+
+
+def read_header(head: bytes) -> Header:
+    """Return the places that the first bytes of a file name."""
+    (version,) = struct.unpack_from(">i", head, 4)
+    wide = ">qqi8xBiqi" if version >= _BIG_FILE else ">iii8xBiii"
+    end, free, free_bytes, _units, _compression, info, info_bytes = struct.unpack_from(wide, head, 12)
+    return Header(end, free, free_bytes, info, info_bytes)
+
+
+def header_troubles(path: str, where: str, size: int, opened: Any) -> tuple[list[Trouble], list[Trouble]]:
+    """Return what is wrong with the header of a local file, and what is only unusual.
+
+    Args:
+        path: The file.
+        where: File and tree, as messages name them.
+        size: Bytes of the file.
+        opened: uproot's file, which reads the descriptions of the classes.
+    """
+    source = LocalSource(path)
+    try:
+        header = read_header(source.read(0, min(size, _HEAD_BYTES)).ljust(_HEAD_BYTES, b"\0"))
+        reasons = [
+            f"byte {place} does not begin the {what} that the header names there"
+            for what, place, num_bytes in (
+                ("list of free places", header.free, header.free_bytes),
+                ("descriptions of the classes (streamer info)", header.info, header.info_bytes),
+            )
+            if place and not _is_key(source, place, num_bytes, header.end)
+        ]
+        behind = source.read(header.end, min(4, size - header.end)) if 0 < header.end < size else b""
+    finally:
+        source.close()
+    if not reasons and header.info:
+        reasons += _unreadable(opened, header.info)
+    troubles = [_damaged(path, where, reason, _COPY) for reason in reasons]
+    if behind == b"root":
+        reason = f"a second ROOT file begins at byte {header.end}; of files put together by cat only the first is read"
+        return [*troubles, _damaged(path, where, reason, _APART)], []
+    problem = (
+        f"'{path}' goes on for {size - header.end} bytes after the end that its header names: ROOT leaves such where "
+        "something was deleted; otherwise something was added to the file"
+    )
+    return troubles, [Trouble("DAT-02", "XT-DATA-DAMAGED", problem, where, _COPY)] if behind else []
+
+
+def _is_key(source: LocalSource, place: int, num_bytes: int, end: int) -> bool:
+    """Say whether a key of this length lies there, says so itself, and ends inside of the file."""
+    if place + num_bytes > end or num_bytes < 26:
+        return False
+    key = source.read(place, 26)
+    stored, version = struct.unpack_from(">ih", key)
+    (own_place,) = struct.unpack_from(">q" if version > _BIG_KEY else ">i", key, 18)
+    return bool(stored == num_bytes and own_place == place)
+
+
+def _unreadable(opened: Any, place: int) -> list[str]:
+    try:
+        len(opened.streamers)
+    except OPEN_ERRORS as error:
+        return [f"the descriptions of the classes (streamer info) at byte {place} cannot be read ({_short(error)})"]
+    return []
+
+
+def _short(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0][:120]
+
+
+def _damaged(path: str, where: str, reason: str, fix: str) -> Trouble:
+    return Trouble("DAT-02", "XT-DATA-DAMAGED", f"'{path}' is damaged: {reason}", where, fix)
