@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -746,3 +747,88 @@ def test_what_comes_once_an_epoch_comes_in_every_epoch(
     for epoch in epochs:
         run.scale(40 * (epoch - 1) + 20, np.array([60.0]))
     assert [case.epochs_with_one for case in spike_cases(gather(write_run(run)))] == [in_a_row] * 3
+
+
+@pytest.mark.parametrize(("weight", "norm", "named"), [(1e-12, 1e-12, True), (1e9, 1e-9, True), (1e-2, 1e-2, False)])
+def test_a_head_with_less_gradient_than_adamw_adds_to_it_names_the_weight(
+    record: Record, course: Any, weight: float, norm: float, named: bool
+) -> None:
+    other = "energy" if weight < 1 else "uvwFI"
+    run = course(steps=60, config={"tasks": {other: {"enabled": True, "weight": weight}}})
+    run.event(1, "run_start", tasks=["energy", "uvwFI"], blocks=["heads.energy", "heads.uvwFI"])
+    for row in run.rows:
+        row["block_norms"] = {"heads.energy": norm, "heads.uvwFI": 1.0}
+    causes = record(run).causes
+    assert [cause.code for cause in causes] == ["XT-UNTRAINED-HEAD"] * named
+    assert not named or causes[0].fix.endswith(f"--set tasks.{other}.weight=1.0")
+
+
+@pytest.mark.parametrize(("decay", "fix"), [(None, "lr-sweep"), (0.9999999, "--set training.ema_decay=null")])
+def test_validations_that_all_give_the_same_say_that_no_weight_moves(
+    record: Record, course: Any, decay: float | None, fix: str
+) -> None:
+    def codes(noise: float) -> list[Any]:
+        training = {"ema_decay": decay, "lr": 3e-4}
+        run = course(steps=90, start=0.5, floor=0.5, noise=noise, lr=3e-4, config={"training": training})
+        return list(record(run).causes)
+
+    (found,) = codes(0.0)
+    assert found.code == "XT-NO-LEARNING"
+    assert fix in found.fix
+    assert not codes(0.05)
+
+
+def test_a_validation_out_of_scale_leads_to_its_files(record: Record, course: Any) -> None:
+    run = course(steps=60, config={"data": {"val_path": "other.root"}})
+    wrong = {"npho": {"mean": 2.5, "std": 0.7, "absmax": 4.0}}
+    run.event(
+        30, "input_scale", channels=wrong, level="error", reason="an event has 2e+09 photons", sample="validation"
+    )
+    (found,) = record(run).causes
+    assert (found.code, "first validation batch" in found.problem) == ("XT-INPUT-SCALE", True)
+    assert found.fix.startswith("xectool check-data other.root")
+
+
+@pytest.mark.parametrize(("task", "std", "named"), [
+    ("energy", 13.0, True), ("energy", 0.013, False), ("timing", 2.0, True),
+    ("uvwFI", 240.0, True), ("uvwFI", 24.0, False),
+])  # fmt: skip
+def test_a_truth_that_spreads_as_none_can_is_in_another_unit(
+    record: Record, course: Any, task: str, std: float, named: bool
+) -> None:
+    run = course(steps=40, config={"tasks": {task: {"enabled": True, "scale": std}}, "data": {"train_path": "t.root"}})
+    run.event(1, "baseline", terms={}, target_std={task: std})
+    causes = record(run).causes
+    assert [cause.code for cause in causes] == ["XT-TARGET-SCALE"] * named
+    assert not named or causes[0].fix.startswith("xectool check-data t.root")
+
+
+@pytest.mark.parametrize(("decay", "named"), [(9.0, True), (0.5, False)])
+def test_a_decay_that_takes_the_weights_is_named_where_nothing_is_learned(
+    record: Record, course: Any, decay: float, named: bool
+) -> None:
+    training = {"weight_decay": decay, "lr": 3e-3}
+    run = course(steps=60, start=1.0, floor=1.0, noise=0.02, lr=3e-3, baseline=1.0, config={"training": training})
+    causes = record(run).causes
+    assert [cause.fix.endswith("--set training.weight_decay=0.0001") for cause in causes] == [True] * named
+
+
+@pytest.mark.parametrize(("mean", "named"), [(0.15, False), (0.01, True)])
+def test_events_of_a_truth_with_a_tail_are_no_damage(record: Record, course: Any, mean: float, named: bool) -> None:
+    run = course(steps=90, start=0.01, floor=0.01, noise=0.2, baseline=None)
+    run.event(1, "baseline", terms={"energy": mean})
+    for number, step in enumerate((30, 50, 70)):
+        run.scale(step, np.array([160.0]), np.array([10.0]))
+        run.event(step, "spike", suspects=EVENTS[number : number + 1])
+    assert [cause.code for cause in record(run).causes] == ["XT-SPIKE-EVENT"] * named
+
+
+@pytest.mark.parametrize("silent", [1.0, 60.0])
+def test_a_process_that_is_held_is_told_once_it_has_been_silent(
+    course: Any, write_run: Callable[[Any], Path], silent: float
+) -> None:
+    evidence = gather(write_run(course(steps=40, end="killed")))
+    running = replace(evidence, status=replace(evidence.status, state="running"), held="stopped")
+    causes = diagnose(replace(running, now=evidence.status.updated + silent)).causes
+    assert [cause.code for cause in causes] == ["XT-HANG-STOPPED"] * (silent > 5)
+    assert not causes or causes[0].fix == f"kill -CONT {evidence.status.pid}"

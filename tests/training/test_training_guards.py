@@ -160,6 +160,17 @@ def test_one_corrupted_event_is_no_matter_of_scale(parts: RunParts) -> None:
     assert notice.data["level"] == "ok"
 
 
+@pytest.mark.parametrize(("factor", "told"), [(1.0, 0), (1e5, 1), (-1.0, 1)])
+def test_a_validation_out_of_scale_is_told_once(parts: RunParts, factor: float, told: int) -> None:
+    batch, guard = facts(parts).window[0], InputScale(parts)
+    batch = replace(batch, npho=torch.where(batch.npho < 9e9, batch.npho * factor, batch.npho))
+    found = []
+    for _ in range(2):
+        assert len(list(guard.watch([(batch, {}), (batch, {})]))) == 2
+        found += list(guard.after_validation(Progress(), {}))
+    assert [notice.data["sample"] for notice in found] == ["validation"] * told
+
+
 def test_readings_that_are_not_finite_are_no_matter_of_scale(parts: RunParts) -> None:
     """Nor are they where a network is given them: with `normalize` of the network made to call all of them valid."""
     batch, normalizer = facts(parts).window[0], parts.model.normalizer

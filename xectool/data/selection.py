@@ -11,10 +11,12 @@ import numpy.typing as npt
 
 from xectool.config.data import DataConfig, FiducialConfig
 from xectool.data.events import EventSource
+from xectool.detector.constants import NUM_SENSORS
 from xectool.rootio.files import is_remote
 from xectool.rootio.reader import EventFile
 
 IntArray = npt.NDArray[np.int64]
+MOST_COMPARED = 16  # events whose readings are compared with those of the one of the same numbers
 
 
 def inside_fiducial(uvw: npt.NDArray[np.floating], cut: FiducialConfig) -> npt.NDArray[np.bool_]:
@@ -56,7 +58,8 @@ class Overlap:
     Attributes:
         num_events: Count of events of the second that are also in the first.
         where: The first of them: file, or run and event number.
-        num_repeated: Count of events of the first that have the run and event number of another one of it.
+        num_repeated: Count of events of the first that stand in it before: with the same run and event number, and,
+            by a sample of them, with the same readings. Files that count their events anew hold others.
     """
 
     num_events: int
@@ -71,8 +74,8 @@ def find_overlap(train: EventSource, val: EventSource) -> Overlap:
     without a run number (-1) are compared by file alone. Reads two integer branches a file.
     """
     train_files = {_real_path(file.path) for file in train.files}
-    known, num_repeated = _sorted_pairs([train.run_event_numbers(index) for index in range(len(train.files))])
-    count, where = 0, ""
+    numbers = [train.run_event_numbers(index) for index in range(len(train.files))]
+    known, count, where = _sorted_pairs(numbers), 0, ""
     for index, file in enumerate(val.files):
         if _real_path(file.path) in train_files:
             shared, first = file.num_selected, file.path
@@ -82,19 +85,48 @@ def find_overlap(train: EventSource, val: EventSource) -> Overlap:
             shared, first = len(rows), f"{file.path} " + "".join(f"run {r} event {e}" for r, e in pairs[rows[:1]])
         where = where or (first if shared else "")
         count += shared
-    return Overlap(count, where, num_repeated)
+    return Overlap(count, where, _num_repeated(train, numbers))
 
 
 def _real_path(path: str) -> str:
     return path if is_remote(path) else os.path.realpath(path)
 
 
-def _sorted_pairs(parts: Sequence[IntArray]) -> tuple[npt.NDArray[np.void], int]:
-    """Return each pair of numbers once, ascending, and how often one came again."""
+def _sorted_pairs(parts: Sequence[IntArray]) -> npt.NDArray[np.void]:
+    """Return each pair of numbers once, ascending."""
     pairs = np.concatenate(parts) if parts else np.empty((0, 2), np.int64)
-    numbered = _as_records(pairs[pairs[:, 0] >= 0])
-    known = np.unique(numbered)
-    return known, len(numbered) - len(known)
+    return np.unique(_as_records(pairs[pairs[:, 0] >= 0]))
+
+
+def _num_repeated(source: EventSource, parts: Sequence[IntArray]) -> int:
+    """Return how many events stand before, as far as a sample of those with the numbers of another tells."""
+    sizes = [len(part) for part in parts]
+    pairs = np.concatenate(parts) if parts else np.empty((0, 2), np.int64)
+    order = np.lexsort((pairs[:, 1], pairs[:, 0]))
+    order = order[pairs[order, 0] >= 0]
+    again = np.flatnonzero((pairs[order[1:]] == pairs[order[:-1]]).all(axis=1))
+    if not len(again):
+        return 0
+    sample = again[:: -(-len(again) // MOST_COMPARED)]
+    places = [(_place(sizes, order[row]), _place(sizes, order[row + 1])) for row in sample]
+    same = sum(np.array_equal(_readings(source, *one), _readings(source, *other)) for one, other in places)
+    return -(-len(again) * same // len(sample))
+
+
+def _place(sizes: Sequence[int], row: np.int64) -> tuple[int, int]:
+    """Return file and place among its served entries of a row of all files."""
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    file = int(np.searchsorted(starts, row, side="right")) - 1
+    return file, int(row - starts[file])
+
+
+def _readings(source: EventSource, index: int, row: int) -> npt.NDArray[np.int32]:
+    """Return the photons of one served event as their bits, so that equal NaNs are equal."""
+    served = source.files[index]
+    entry = row if served.selected is None else int(served.selected[row])
+    values = np.empty((1, NUM_SENSORS), np.float32)
+    source.event_file(index).read_into(source.branches.npho, entry, entry + 1, values)
+    return values.view(np.int32)
 
 
 def _contains(known: npt.NDArray[np.void], pairs: IntArray) -> npt.NDArray[np.bool_]:

@@ -17,12 +17,12 @@ from xectool.diagnosis.rules.data import (
     InvalidReadings,
     Quarantine,
 )
+from xectool.diagnosis.rules.heads import UntrainedHead
 from xectool.diagnosis.rules.inputs import InputScale, TargetScale
 from xectool.diagnosis.rules.learning import (
     ClippingMostSteps,
     Collapsed,
     NoLearning,
-    UntrainedHead,
 )
 from xectool.diagnosis.rules.memory import MemoryGrowth, OutOfMemory
 from xectool.diagnosis.rules.nan import NanFromData, NanFromLearningRate, NanFromLossDomain, NanFromOverflow
@@ -31,6 +31,7 @@ from xectool.diagnosis.rules.ranks import RankDied
 from xectool.diagnosis.rules.rate import RateBeyondReason
 from xectool.diagnosis.rules.restart import SilentRestart
 from xectool.diagnosis.rules.spike import SpikeFromEvent, SpikeFromLearningRate, SpikeFromRestart, SpikeFromResume
+from xectool.diagnosis.rules.stopped import Stopped
 from xectool.diagnosis.rules.surroundings import (
     CompileSuppressed,
     CudagraphSkipped,
@@ -53,8 +54,8 @@ RULES: Final[tuple[DiagnosisRule, ...]] = (
     SpikeFromRestart(),
     NanFromLearningRate(), SpikeFromLearningRate(), RateBeyondReason(), Collapsed(), UntrainedHead(), NoLearning(),
     OutOfMemory(), MetricKeepsGraph(), MemoryGrowth(), MemoryNearLimit(), CompileKilled(), WorkerDead(), DiskFull(),
-    Hang(), Killed(), RankDied(), RecordDamaged(), RanksDiffer(), UnevenRanks(), LoaderSlow(), CheckpointSlow(),
-    Recompiling(), TrackerStalled(), LazyState(), Failed(), ClippingMostSteps(), CompileSuppressed(),
+    Stopped(), Hang(), Killed(), RankDied(), RecordDamaged(), RanksDiffer(), UnevenRanks(), LoaderSlow(),
+    CheckpointSlow(), Recompiling(), TrackerStalled(), LazyState(), Failed(), ClippingMostSteps(), CompileSuppressed(),
     CudagraphSkipped(), Nondeterministic(), ZeroGradient(),
 )  # fmt: skip
 """All rules in the order of suspicion: data, input scale, loss domain, precision, then learning rate; the rest by

@@ -48,7 +48,7 @@ class RunData:
         cache: Whether and where the events are cached, and why, in one line.
         tables: Results about the files that are kept.
         findings: What was noticed about the files and their truth.
-        num_repeated: Training events with the run and event number of another; not counted where overlap is allowed.
+        num_repeated: Training events that stand before, numbers and readings; not counted where overlap is allowed.
     """
 
     train: EventSource

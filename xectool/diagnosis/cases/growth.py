@@ -106,6 +106,7 @@ def input_absmax(evidence: Evidence) -> float:
     found = [
         number(channel.get("p99", channel.get("absmax")))
         for event in evidence.of("input_scale")
+        if event.data.get("sample") != "validation"
         for channel in (event.data.get("channels") or {}).values()
         if isinstance(channel, dict)
     ]

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xectool.diagnosis.cases.growth import HIGH_LR, LOOK_BACK, LR_JUMP
+from xectool.diagnosis.cases.plateau import term_levels
 from xectool.diagnosis.cases.step import StepCase
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.history import StepHistory
@@ -123,6 +124,13 @@ class SpikeCase(StepCase):
         return named if len(named) <= max(1, self.num_events // 2) else ()
 
     @cached_property
+    def wanders(self) -> bool:
+        """Whether other events stand out each time at a rate beyond what AdamW takes: it is the network that is off."""
+        said = self.evidence.of("spike")
+        events = {event for record in said for event in identities(record.data.get("suspects"))}
+        return self.before.lr > HIGH_LR and len(events) >= TAIL_EVENTS
+
+    @cached_property
     def raised(self) -> EventRecord | None:
         """A deliberate rise of the learning rate just before."""
         return next(
@@ -179,8 +187,21 @@ def from_a_tail(cases: Sequence[SpikeCase]) -> bool:
         return False
     said = cases[0].evidence.of("spike")
     events = {event for record in said for event in identities(record.data.get("suspects"))}
-    small = all(case.peak <= TAIL_FACTOR * abs(case.level) for case in cases)
+    usual = TAIL_FACTOR * _mean_over_median(cases[0].evidence)
+    small = all(case.peak <= usual * abs(case.level) for case in cases)
     return len(events) >= TAIL_EVENTS and small and all(case.recovered or case.duration <= 1 for case in cases)
+
+
+def _mean_over_median(evidence: Evidence) -> float:
+    """Return how far the mean loss of a constant lies above the median of the first batches, 1 at least.
+
+    A distribution with a tail has a mean far above its median, before anything is learned.
+    """
+    levels = [level for level in term_levels(evidence) if level.trivial > 0]
+    weights = (number(evidence.setting(f"tasks.{level.term}.weight", 1.0)) for level in levels)
+    mean = sum(level.trivial * weight for level, weight in zip(levels, weights, strict=True))
+    first = median(evidence.steps["loss"][evidence.steps.good_rows[:START_STEPS]])
+    return max(1.0, mean / first) if first > 0 and mean > 0 else 1.0
 
 
 def spike_rows(evidence: Evidence) -> NDArray[np.intp]:

@@ -23,6 +23,7 @@ from xectool.diagnosis.evidence.files import (
 )
 from xectool.diagnosis.evidence.history import MAX_ROWS, HistoryBuilder, StepHistory
 from xectool.diagnosis.evidence.incidents import Incident, read_incidents
+from xectool.diagnosis.hang.kernel import HELD, process_state
 from xectool.runlog.layout import StepBlock
 from xectool.runlog.manifest import MANIFEST_FILE
 from xectool.runlog.reader import Lineage, RunReader, RunStatus
@@ -75,6 +76,7 @@ class Evidence:
         checkpoints: Names and sizes.
         tracker: Last state of the mirror.
         now: Wall time at which the evidence was gathered.
+        held: ``stopped`` or ``traced`` where a signal or a debugger holds the process of a running run.
     """
 
     run_dir: Path
@@ -92,6 +94,7 @@ class Evidence:
     checkpoints: tuple[CheckpointFile, ...] = ()
     tracker: Mapping[str, Any] = field(default_factory=dict)
     now: float = 0.0
+    held: str = ""
 
     def of(self, *kinds: str) -> list[EventRecord]:
         """Return the events of these kinds, in order."""
@@ -152,9 +155,11 @@ def gather(run_dir: Path | str, max_rows: int = MAX_ROWS) -> Evidence:
     collected = _Collector(max_rows, lineage)
     if not _by_columns(reader, collected):
         _by_records(reader, collected)
+    status = reader.status()
+    state = process_state(status.pid) if status.state == "running" else ""
     return Evidence(
         run_dir=place,
-        status=reader.status(),
+        status=status,
         steps=collected.history.build(),
         epochs=tuple(collected.epochs[number] for number in sorted(collected.epochs)),
         events=tuple(collected.events),
@@ -168,6 +173,7 @@ def gather(run_dir: Path | str, max_rows: int = MAX_ROWS) -> Evidence:
         checkpoints=checkpoint_files(place),
         tracker=tolerant_json(place / TRACKER_STATE),
         now=time.time(),
+        held=state if state in HELD else "",
     )
 
 

@@ -95,7 +95,7 @@ def descendants(pid: int) -> list[int]:
 
 def _view(pid: int, start: int, before: _Counters, began: float) -> ProcessView:
     found = start_ticks(pid)
-    state = _state(pid)
+    state = process_state(pid)
     if not found or (start and found != start) or not state:
         return ProcessView(pid, "zombie" if state == "zombie" else "gone")
     seconds = max(time.monotonic() - began, 1e-6)
@@ -113,7 +113,7 @@ def _view(pid: int, start: int, before: _Counters, began: float) -> ProcessView:
     )
 
 
-def _state(pid: int) -> str:
+def process_state(pid: int) -> str:
     """Return the state of the process's main thread; empty where there is none."""
     text = _first_line(f"/proc/{pid}/stat")
     state = _STATES.get(text.rpartition(")")[2].split()[0], "sleeping") if text else ""

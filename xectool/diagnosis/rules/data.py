@@ -58,8 +58,8 @@ class DuplicateEvents(DiagnosisRule):
             code=self.code,
             confidence=0.9,
             problem=f"{started.data['num_repeated']} of {started.data.get('num_train')} training events have the run "
-            "and event number of another: they count twice in every epoch",
-            fix=check_training_files(evidence),
+            "and event number of another, and its readings: they count twice in every epoch",
+            fix=check_named_files(evidence, "train"),
             severity=Severity.WARNING,
             step=1,
             symptom="repeated",
@@ -145,7 +145,7 @@ class Quarantine(DiagnosisRule):
         yield Cause(
             code=code,
             confidence=0.9,
-            problem=f"step {events[0].step}: {len(named)} events were left out of the run: {reason}",
+            problem=f"step {events[0].step}: {_count(len(named))} left out of the run: {reason}",
             evidence=(fixes.events_named(named), f"{len(events)} such steps in the record"),
             fix=_look_at(evidence, code, files),
             severity=Severity.WARNING,
@@ -223,9 +223,9 @@ def check_files(run_dir: Path, files: Iterable[str]) -> str:
     return f"xectool check-data {named} --config {shlex.quote(str(run_dir / CONFIG_FILE))} --deep"
 
 
-def check_training_files(evidence: Evidence) -> str:
-    """Return the command that judges the training files, each beside the others."""
-    files = evidence.setting("data.train_path")
+def check_named_files(evidence: Evidence, sample: str) -> str:
+    """Return the command that judges the files of ``train`` or ``val``, each beside the others."""
+    files = evidence.setting(f"data.{sample}_path")
     return check_files(evidence.run_dir, [files] if isinstance(files, str) else files or ["DATA"])
 
 
@@ -237,6 +237,10 @@ def _look_at(evidence: Evidence, code: str, files: list[str]) -> str:
         return check_files(evidence.run_dir, files)
     statement = "SELECT step, message FROM events WHERE kind = 'quarantine'"
     return f'xectool diagnose query {fixes.quoted(evidence)} "{statement}"'
+
+
+def _count(events: int) -> str:
+    return f"{events} event{' was' if events == 1 else 's were'}"
 
 
 def _code_of(reason: str, default: str) -> str:

@@ -11,7 +11,7 @@ from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import number
-from xectool.diagnosis.rules.data import check_training_files
+from xectool.diagnosis.rules.data import check_named_files
 from xectool.findings import Severity
 
 _NPHO: Final[Mapping[str, Any]] = {
@@ -22,6 +22,9 @@ _NPHO: Final[Mapping[str, Any]] = {
 TARGET_RANGE: Final = 1e3
 """Largest spread of a target inside the network, and one over the smallest: it should be 1. Energy in GeV has 0.013,
 positions in cm have 24; seconds have 2e-9, which no loss tells from 0, and photons 1e5, which no weight reaches."""
+WIDEST: Final[Mapping[str, float]] = {"angle": 360.0, "energy": 1.0, "timing": 1e-5, "uvwFI": 100.0, "angleVec": 1.0}
+"""Spread of a truth, in its unit, that no event has: beams of less than 1 GeV, times of a trace, the size in cm."""
+UNITS: Final[Mapping[str, str]] = {"angle": "deg", "energy": "GeV", "timing": "s", "uvwFI": "cm", "angleVec": "1"}
 CONSTANT_STD: Final = 1e-12  # less than this is the rounding of a truth that is the same in all events
 _TIME: Final[Mapping[str, Any]] = {"normalization.time_scale": 1.14e-7, "normalization.time_shift": -0.46}
 
@@ -52,12 +55,14 @@ class InputScale(DiagnosisRule):
             if level in ("ok", "warning") or (not broken and level != "error"):
                 continue
             reason = str(event.data.get("reason") or event.message or "")
+            validation = event.data.get("sample") == "validation"
             yield Cause(
                 code=self.code,
                 confidence=0.95 if broken else 0.85,
-                problem=f"the inputs of the first batch are not normalised: {(broken or [reason])[0]}",
+                problem=f"the inputs of the first {'validation ' * validation}batch are not normalised: "
+                f"{(broken or [reason])[0]}",
                 evidence=tuple([*broken, reason] if reason and broken else broken or [reason]),
-                fix=_fix(evidence, channels),
+                fix=check_named_files(evidence, "val") if validation else _fix(evidence, channels),
                 step=max(1, event.step),
                 symptom="input scale",
             )
@@ -77,9 +82,11 @@ class TargetScale(DiagnosisRule):
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Compare the spread of each truth with the scale it was given."""
         baseline = evidence.last("baseline")
+        spreads = (baseline.data.get("target_std") if baseline else None) or {}
+        yield from self._in_another_unit(evidence, spreads)
         found = {
             task: std / scale
-            for task, recorded in ((baseline.data.get("target_std") if baseline else None) or {}).items()
+            for task, recorded in spreads.items()
             if (std := number(recorded)) > CONSTANT_STD and (scale := _scale(evidence, task)) > 0
         }
         off = {task: spread for task, spread in found.items() if not 1 / TARGET_RANGE <= spread <= TARGET_RANGE}
@@ -99,6 +106,24 @@ class TargetScale(DiagnosisRule):
             step=1,
             symptom="target scale",
         )
+
+    def _in_another_unit(self, evidence: Evidence, spreads: Mapping[str, Any]) -> Iterator[Cause]:
+        """Yield the truths that spread as no event of the detector can, whatever scale makes the loss fit them."""
+        wide = [task for task, limit in WIDEST.items() if number(spreads.get(task)) > limit]
+        if wide:
+            yield Cause(
+                code=self.code,
+                confidence=0.9,
+                problem="; ".join(
+                    f"{task}: the truth spreads {number(spreads[task]):.3g} {UNITS[task]}" for task in wide
+                )
+                + ": it is in another unit, and so is what is predicted",
+                evidence=tuple(f"{task}: at most {WIDEST[task]:g} {UNITS[task]} in this detector" for task in wide),
+                fix=check_named_files(evidence, "train"),
+                severity=Severity.WARNING,
+                step=1,
+                symptom="target unit",
+            )
 
 
 def _scale(evidence: Evidence, task: str) -> float:
@@ -133,4 +158,4 @@ def _fix(evidence: Evidence, channels: Mapping[str, Any]) -> str:
     settings = [f"{key}={value}" for key, value in wanted.items() if evidence.setting(key) != value]
     if settings:
         return fixes.train_again(evidence, *settings, name="normalised")
-    return check_training_files(evidence)
+    return check_named_files(evidence, "train")

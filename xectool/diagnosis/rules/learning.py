@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -10,12 +11,14 @@ import numpy as np
 
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cases.plateau import (
+    LEAST_TRAVEL,
     TRIVIAL_SHARE,
     TermLevel,
     enough_to_learn,
     no_step_size,
     still_falling,
     term_levels,
+    travel,
 )
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
@@ -28,7 +31,10 @@ DEAD_STEPS: Final = 20  # steps in a row with exactly no gradient; dropout of a 
 ADAM_EPS: Final = 1e-8
 CONSTANT: Final = 1e-4  # spread of predictions over that of the truth, far below what a young network gives
 CLIPPED_MOST: Final = 0.5  # E.7
-HEADS: Final = "heads."
+SAME: Final = 1e-6  # of the validation loss; an epoch at a rate that trains anything changes it by per mille
+MOST_FORGOTTEN: Final = 0.01  # of a weight in a step; 1e-5 is much
+NEARLY_SAME: Final = 1e-3
+TOO_LITTLE_OF_RUN: Final = 0.01  # that enters the average of the weights; the default takes so much in ten steps
 
 
 class NoLearning(DiagnosisRule):
@@ -55,9 +61,16 @@ class NoLearning(DiagnosisRule):
             yield replace(self._cause(evidence, 0.95, text, lines), fix=fix)
             return
         if stuck:
-            yield self._cause(evidence, 0.95, stuck, lines)
+            cause = self._cause(evidence, 0.95, stuck, lines)
+            own = fixes.train_again(evidence, "training.ema_decay=null", name="own-weights")
+            yield replace(cause, fix=own) if averages_too_long(evidence) else cause
             return
         flat = [level for level in levels if level.trivial_reached]
+        forgets = _forgetting(evidence)
+        if forgets and flat and len(flat) == len(levels) and not still_falling(evidence):
+            fix = fixes.train_again(evidence, "training.weight_decay=0.0001", name="less-decay")
+            yield replace(self._cause(evidence, 0.9, forgets, lines), fix=fix)
+            return
         telling = flat if told is not None else [level for level in flat if level.tells_alone]
         # One term of several says little: a head may learn late, and the total still falls.
         if (levels and len(flat) < len(levels)) or still_falling(evidence):
@@ -74,6 +87,9 @@ class NoLearning(DiagnosisRule):
         tiny = no_step_size(evidence)
         if tiny:
             return tiny
+        same = _same_validations(evidence)
+        if same:
+            return same
         norms = evidence.steps["grad_norm"][evidence.steps.good_rows]
         if norms.size >= DEAD_STEPS and not np.any(norms[np.isfinite(norms)]) and np.isfinite(norms).any():
             return "every gradient is exactly zero: nothing that is trained reaches the loss"
@@ -96,7 +112,7 @@ class Collapsed(DiagnosisRule):
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Report tasks whose predictions spread less than a hundredth of the truth."""
         event = evidence.last("collapsed")
-        if event is None or no_step_size(evidence):
+        if event is None or no_step_size(evidence) or _same_validations(evidence):
             return
         tasks = {name: values for name, values in (event.data.get("tasks") or {}).items() if isinstance(values, dict)}
         lines = [
@@ -132,51 +148,6 @@ class Collapsed(DiagnosisRule):
         return flat and enough_to_learn(evidence) and not still_falling(evidence)
 
 
-class UntrainedHead(DiagnosisRule):
-    """One head gets no gradient while others learn."""
-
-    code = "XT-UNTRAINED-HEAD"
-    title = "a head is not trained"
-
-    def unseen(self, evidence: Evidence) -> str:
-        """Return that gradients by block are not recorded in older runs."""
-        known = evidence.steps.blocks or evidence.of("zero_gradient")
-        return "" if known else "gradients by block were not recorded"
-
-    def look(self, evidence: Evidence) -> Iterator[Cause]:
-        """Look for parameters and blocks of heads without gradient; a loss alone does not tell late from never."""
-        if no_step_size(evidence):
-            return
-        named = [
-            str(name)
-            for event in evidence.of("zero_gradient")
-            for name in event.data.get("parameters") or ()
-            if HEADS in str(name)
-        ]
-        dead = dead_blocks(evidence)
-        if named or dead:
-            flat = [level.text() for level in term_levels(evidence) if level.trivial_reached]
-            lost = list(dict.fromkeys([*named, *dead]))
-            heads = sorted({_head(name) for name in lost})
-            yield self._cause(evidence, heads, [f"no gradient: {', '.join(lost[:5])}", *flat])
-
-    def _cause(self, evidence: Evidence, heads: list[str], lines: list[str]) -> Cause:
-        weights = {head: f"tasks.{head.removeprefix(HEADS)}.weight" for head in heads}
-        without = [key for key in weights.values() if evidence.setting(key) == 0]
-        # With a weight, steps of the configuration as it is now tell a loss of gradients from an older program's.
-        look = f"xectool diagnose gradients {fixes.config_path(evidence)}"
-        again = fixes.train_again(evidence, *(f"{key}=1.0" for key in without), name="all-tasks")
-        return Cause(
-            code=self.code,
-            confidence=0.93,
-            problem=f"{', '.join(heads)} is not trained while the rest of the network is"
-            + (f": {', '.join(without)} is 0" if without else ""),
-            evidence=tuple(lines),
-            fix=again if without else look,
-            symptom="head",
-        )
-
-
 class ClippingMostSteps(DiagnosisRule):
     """Most gradients are clipped; AdamW takes no harm from it, so this is a note."""
 
@@ -206,36 +177,36 @@ class ClippingMostSteps(DiagnosisRule):
         )
 
 
-def dead_blocks(evidence: Evidence) -> list[str]:
-    """Return the heads whose gradient is exactly zero in all of at least 20 steps while others have one."""
-    started = evidence.last("run_start")
-    named = [str(name) for name in (started.data.get("blocks") if started else None) or ()]
-    found = [name for name in silent_blocks(evidence) if name.startswith(HEADS)]
-    if evidence.steps.good_rows.size >= DEAD_STEPS and _some_learn(evidence):
-        found += _frozen_heads(named, (started.data.get("tasks") if started else None) or ())
-    return found
+def _forgetting(evidence: Evidence) -> str:
+    """Return that weights decay to nothing within some tens of steps, or an empty string."""
+    decay, rates = evidence.setting("training.weight_decay"), evidence.steps["lr"][evidence.steps.good_rows]
+    if not isinstance(decay, int | float) or rates.size < DEAD_STEPS or not (steps := float(decay * median(rates))):
+        return ""
+    text = f"training.weight_decay {decay:g} at lr {median(rates):.3g} takes {steps:.1%} of every weight in each step"
+    return text if steps >= MOST_FORGOTTEN else ""
 
 
-def silent_blocks(evidence: Evidence) -> list[str]:
-    """Return the blocks without any gradient in all of at least 20 steps while others have one."""
-    blocks, rows = evidence.steps.blocks, evidence.steps.good_rows
-    if not _some_learn(evidence):
-        return []
-    found = []
-    for name, norms in blocks.items():
-        known = norms[rows][np.isfinite(norms[rows])]
-        if known.size >= DEAD_STEPS and not known.any():
-            found.append(name)
-    if rows.size >= DEAD_STEPS:
-        # What nothing reaches has no gradient at all, so only the list of trained blocks knows of it.
-        started = evidence.last("run_start")
-        named = (started.data.get("blocks") if started else None) or ()
-        found += [str(name) for name in named if str(name) not in blocks]
-    return found
+def _same_validations(evidence: Evidence) -> str:
+    """Return that all validations gave the same, which weights that move do not."""
+    known = [loss for epoch in evidence.epochs if math.isfinite(loss := epoch.metrics.get("val/loss", math.nan))]
+    if len(known) < 2 or evidence.steps.good_rows.size < DEAD_STEPS or travel(evidence) < LEAST_TRAVEL / 2:
+        return ""
+    change = (max(known) - min(known)) / max(abs(known[0]), 1e-12)
+    text = f"all {len(known)} validations gave the same loss, {known[0]:.6g}: the weights they look at do not move"
+    if averages_too_long(evidence):
+        decay = evidence.setting("training.ema_decay")
+        steps = (
+            f"training.ema_decay {decay} averages over {1 / (1 - decay):.3g} steps, the run has {evidence.steps.seen}"
+        )
+        return f"{text}: {steps}" if change <= NEARLY_SAME else ""
+    return text if change <= SAME else ""
 
 
-def _some_learn(evidence: Evidence) -> bool:
-    return any(np.nansum(norms) > 0 for norms in evidence.steps.blocks.values())
+def averages_too_long(evidence: Evidence) -> bool:
+    """Return whether what is validated is an average of weights over a hundred times the steps of the run."""
+    decay = evidence.setting("training.ema_decay")
+    averaged = isinstance(decay, int | float) and 0 < decay < 1 and evidence.setting("validation.use_ema", True)
+    return bool(averaged) and (1 - float(decay)) * evidence.steps.seen < TOO_LITTLE_OF_RUN
 
 
 def clipped_away(evidence: Evidence) -> bool:
@@ -255,19 +226,6 @@ def other_lr(evidence: Evidence) -> str:
     if near:
         return fixes.sweep_lr(evidence)
     return fixes.train_again(evidence, f"training.lr={default:.2g}", name="other-lr")
-
-
-def _frozen_heads(blocks: list[str], tasks: Sequence[object]) -> list[str]:
-    """Return the heads of enabled tasks that are not among the trained blocks, where other heads are."""
-    heads = [f"{HEADS}{task}" for task in tasks]
-    trained = [head for head in heads if any(block == head or block.startswith(head + ".") for block in blocks)]
-    return [head for head in heads if head not in trained] if trained else []
-
-
-def _head(parameter: str) -> str:
-    """Return ``heads.energy`` of ``heads.energy.6.weight``."""
-    parts = parameter.split(".")
-    return ".".join(parts[parts.index("heads") :][:2]) if "heads" in parts else parameter
 
 
 def _slow_text(flat: list[TermLevel]) -> str:

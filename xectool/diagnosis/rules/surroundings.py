@@ -11,7 +11,7 @@ from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import number
 from xectool.diagnosis.rules.crash import first_line
-from xectool.diagnosis.rules.learning import HEADS, silent_blocks
+from xectool.diagnosis.rules.heads import HEADS, silent_blocks
 from xectool.findings import Severity
 
 WARN_AFTER_S: Final = 10.0  # shorter waits are normal where runs share a database

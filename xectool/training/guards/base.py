@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from xectool.data.batch import EventBatch
+from xectool.training.evaluate import Predicted
 from xectool.training.parts import RunParts
 from xectool.training.state import Progress
 from xectool.training.step import StepResult
@@ -78,6 +79,10 @@ class Guard:
     def after_step(self, progress: Progress, step: StepFacts) -> Notices:
         """Look at a step that ``progress`` already counts."""
         return iter(())
+
+    def watch(self, predicted: Iterable[Predicted]) -> Iterable[Predicted]:
+        """Return the stream of a validation, looked at as it passes."""
+        return predicted
 
     def after_validation(self, progress: Progress, metrics: dict[str, Any]) -> Notices:
         """Look at the metrics of a validation."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -14,6 +14,7 @@ from xectool.config.input_limits import LARGEST_ABS, LARGEST_MEAN, LARGEST_STD, 
 from xectool.data.batch import EventBatch
 from xectool.errors import DataUnusable
 from xectool.models.normalize import Normalizer
+from xectool.training.evaluate import Predicted
 from xectool.training.guards.base import Guard, Notice
 from xectool.training.parts import RunParts
 from xectool.training.state import Progress
@@ -22,6 +23,7 @@ CHANNELS: Final = ("npho", "time")
 P99_WARNING: Final = 10.0
 # 52.8 MeV in liquid xenon make about 2e6 photons; a hundred times that on average means another unit.
 PHOTONS_ERROR: Final = 2e8
+FEWEST_PHOTONS: Final = -1e4  # 0.3 MeV less than nothing, in the middle of all events
 FEWEST: Final = 20  # valid readings of an event that say anything about its spread
 
 
@@ -50,6 +52,7 @@ class InputScale(Guard):
     def __init__(self, parts: RunParts) -> None:
         super().__init__(parts)
         self._done = False
+        self._validation: Opinion | None = None
 
     def before_step(self, progress: Progress, window: Sequence[EventBatch]) -> Iterator[Notice]:
         """Look at the first batch of the attempt, of all ranks together.
@@ -76,6 +79,25 @@ class InputScale(Guard):
                 fix="check normalization and the branch; to train all the same: --set guards.on_input_scale=warn",
                 code="XT-INPUT-SCALE",
             )
+
+    def watch(self, predicted: Iterable[Predicted]) -> Iterator[Predicted]:
+        """Return the stream of a validation with a look at the first batch of the attempt."""
+        stream = iter(predicted)
+        if self._validation is None:
+            for item in stream:
+                self._validation = self._look([item[0]])
+                yield item
+                del item
+                break
+        yield from stream
+
+    def after_validation(self, progress: Progress, metrics: dict[str, Any]) -> Iterator[Notice]:
+        """Tell once of a validation whose events are out of scale, which no training notices."""
+        found, self._validation = self._validation, Opinion()
+        if found is not None and found.level == "error":
+            data = {"channels": found.channels, "level": found.level, "channel": found.channel, "reason": found.reason}
+            message = f"first validation batch: {found.channel}: {found.reason}"
+            yield Notice("input_scale", data | {"sample": "validation"}, message)
 
     def _look(self, window: Sequence[EventBatch]) -> Opinion:
         """Return the numbers of each channel of the first batch with events, and what they mean."""
@@ -142,7 +164,7 @@ def judge(values: Tensor, valid: Tensor, photons: Tensor | None) -> tuple[str, s
     mean, std, absmax = (float(x.median()) for x in (means, spread, known.abs().amax(dim=1)))
     if photons is not None:
         total = float(torch.where(valid, photons.double()[telling], 0.0).sum(dim=1).median())
-        if total > PHOTONS_ERROR:
+        if total > PHOTONS_ERROR or total < FEWEST_PHOTONS:
             return "error", f"an event has {total:.2g} photons (52.8 MeV make about 2e6)"
     if abs(mean) > LARGEST_MEAN:
         return "error", f"its mean in network units is {mean:.3g}, beyond {LARGEST_MEAN:g}"

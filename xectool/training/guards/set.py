@@ -74,8 +74,7 @@ class GuardSet:
     def watch(self, predicted: Iterable[Predicted]) -> Iterable[Predicted]:
         """Return the stream of a validation, looked at as it passes."""
         for guard in self.guards:
-            if isinstance(guard, Collapsed):
-                predicted = guard.watch(predicted)
+            predicted = guard.watch(predicted)
         return predicted
 
     def after_validation(self, progress: Progress, metrics: dict[str, Any]) -> None:

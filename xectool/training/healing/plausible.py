@@ -29,6 +29,9 @@ MOST_PHOTONS: Final = 4e7
 OF_MEDIAN: Final = 20.0  # and times the events it came with: in another unit all are beyond the bound
 FEWEST_EVENTS: Final = 4  # whose median says what is usual
 ALONE_PHOTONS: Final = 2e8  # the bound where there are fewer
+# 0.3 MeV less than nothing: noise is of both signs, zero-suppressed readings are of none.
+FEWEST_PHOTONS: Final = -1e4
+OF_ONE_SIGN: Final = 0.5  # of the size of all readings, that adds up: noise of N sensors has 1 / sqrt(N)
 LARGEST_TIME: Final = 50.0  # network units, mean over the sensors of an event; 0 to 3 is usual
 SHARE_OF_BUDGET: Final = 2  # half of the places are kept for events that do harm
 MOST_OF_BATCH: Final = 0.5  # where more are beyond the bounds it is a matter of units, not of events
@@ -119,15 +122,17 @@ def implausible(batch: EventBatch, normalizer: Normalizer) -> list[tuple[int, st
     photons = torch.where(known, batch.npho, 0.0).sum(dim=1, dtype=torch.float64)
     many = batch.num_events >= FEWEST_EVENTS
     bound = max(MOST_PHOTONS, OF_MEDIAN * float(photons.median())) if many else ALONE_PHOTONS
-    absent, bright = ~known.any(dim=1), photons > bound
+    absent, bright, below = ~known.any(dim=1), photons > bound, photons < FEWEST_PHOTONS
     times = _mean_times(batch, known, normalizer)
     late = times > LARGEST_TIME
-    if not bool((absent | bright | late).any()):
+    if not bool((absent | bright | below | late).any()):
         return []
+    sizes = torch.where(known, batch.npho.abs(), 0.0).sum(dim=1, dtype=torch.float64)
+    below &= photons < -OF_ONE_SIGN * sizes
     reasons: dict[int, str] = {}
     for row in absent.nonzero().flatten().tolist():
         reasons[row] = NO_READING
-    for row in bright.nonzero().flatten().tolist():
+    for row in (bright | below).nonzero().flatten().tolist():
         reasons[row] = f"{float(photons[row]):.2g} photons (52.8 MeV make about 2e6)"
     for row in late.nonzero().flatten().tolist():
         reasons.setdefault(row, f"its times are {float(times[row]):.2g} in network units (0 to 3 is usual)")

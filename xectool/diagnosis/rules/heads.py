@@ -1,0 +1,132 @@
+"""Heads that are not trained while the rest of the network is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from xectool.diagnosis import fixes
+from xectool.diagnosis.cases.plateau import no_step_size, term_levels
+from xectool.diagnosis.cause import Cause, DiagnosisRule
+from xectool.diagnosis.evidence.evidence import Evidence
+from xectool.diagnosis.evidence.statistics import finite
+from xectool.diagnosis.rules.learning import ADAM_EPS, DEAD_STEPS
+
+HEADS: Final = "heads."
+SOUND_WEIGHT: Final = 1e3  # of a task, and one over it; with the others at 1
+_STARVED: Final = "less gradient than AdamW adds to it (1e-8)"
+
+
+class UntrainedHead(DiagnosisRule):
+    """One head gets no gradient while others learn."""
+
+    code = "XT-UNTRAINED-HEAD"
+    title = "a head is not trained"
+
+    def unseen(self, evidence: Evidence) -> str:
+        """Return that gradients by block are not recorded in older runs."""
+        known = evidence.steps.blocks or evidence.of("zero_gradient")
+        return "" if known else "gradients by block were not recorded"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Look for parameters and blocks of heads without gradient; a loss alone does not tell late from never."""
+        if no_step_size(evidence):
+            return
+        named = [
+            str(name)
+            for event in evidence.of("zero_gradient")
+            for name in event.data.get("parameters") or ()
+            if HEADS in str(name)
+        ]
+        lost = list(dict.fromkeys([*named, *dead_blocks(evidence)]))
+        starved = [name for name in starved_blocks(evidence) if name not in lost]
+        if lost or starved:
+            flat = [level.text() for level in term_levels(evidence) if level.trivial_reached]
+            why = f"no gradient: {', '.join(lost[:5])}" if lost else f"{_STARVED}: {', '.join(starved[:5])}"
+            yield self._cause(evidence, sorted({_head(name) for name in (lost or starved)}), [why, *flat])
+
+    def _cause(self, evidence: Evidence, heads: list[str], lines: list[str]) -> Cause:
+        weights = _absurd_weights(evidence, heads)
+        # With a weight, steps of the configuration as it is now tell a loss of gradients from an older program's.
+        look = f"xectool diagnose gradients {fixes.config_path(evidence)}"
+        again = fixes.train_again(evidence, *(f"{key}=1.0" for key in weights), name="all-tasks")
+        named = ", ".join(f"{key} is {value:g}" for key, value in weights.items())
+        return Cause(
+            code=self.code,
+            confidence=0.93,
+            problem=f"{', '.join(heads)} is not trained while the rest of the network is" + (named and f": {named}"),
+            evidence=tuple(lines),
+            fix=again if weights else look,
+            symptom="head",
+        )
+
+
+def dead_blocks(evidence: Evidence) -> list[str]:
+    """Return the heads whose gradient is exactly zero in all of at least 20 steps while others have one."""
+    started = evidence.last("run_start")
+    named = [str(name) for name in (started.data.get("blocks") if started else None) or ()]
+    found = [name for name in silent_blocks(evidence) if name.startswith(HEADS)]
+    if evidence.steps.good_rows.size >= DEAD_STEPS and _some_learn(evidence):
+        found += _frozen_heads(named, (started.data.get("tasks") if started else None) or ())
+    return found
+
+
+def silent_blocks(evidence: Evidence) -> list[str]:
+    """Return the blocks without any gradient in all of at least 20 steps while others have one."""
+    blocks, rows = evidence.steps.blocks, evidence.steps.good_rows
+    if not _some_learn(evidence):
+        return []
+    found = []
+    for name, norms in blocks.items():
+        known = norms[rows][np.isfinite(norms[rows])]
+        if known.size >= DEAD_STEPS and not known.any():
+            found.append(name)
+    if rows.size >= DEAD_STEPS:
+        # What nothing reaches has no gradient at all, so only the list of trained blocks knows of it.
+        started = evidence.last("run_start")
+        named = (started.data.get("blocks") if started else None) or ()
+        found += [str(name) for name in named if str(name) not in blocks]
+    return found
+
+
+def starved_blocks(evidence: Evidence) -> list[str]:
+    """Return the heads that clipping and weights leave less gradient in all of at least 20 steps than AdamW adds."""
+    rows = evidence.steps.good_rows
+    factors = evidence.steps["clip_coef"][rows]
+    left = {name: finite(norms[rows] * factors) for name, norms in evidence.steps.blocks.items()}
+    starved = [name for name, norms in left.items() if norms.size >= DEAD_STEPS and 0 < norms.max() < ADAM_EPS]
+    # Where all are, it is the clip.
+    return [name for name in starved if name.startswith(HEADS)] if len(starved) < len(left) else []
+
+
+def _absurd_weights(evidence: Evidence, heads: Sequence[str]) -> dict[str, float]:
+    """Return the task weights that leave heads without a gradient: none of its own, or far from those of the others."""
+    started = evidence.last("run_start")
+    tasks = [f"{HEADS}{task}" for task in (started.data.get("tasks") if started else None) or ()]
+    found = {}
+    for head in dict.fromkeys([*heads, *tasks]):
+        key = f"tasks.{head.removeprefix(HEADS)}.weight"
+        weight = evidence.setting(key)
+        sound = isinstance(weight, int | float) and 1 / SOUND_WEIGHT <= weight <= SOUND_WEIGHT
+        if isinstance(weight, int | float) and not sound and (head in heads or weight > 0):
+            found[key] = float(weight)
+    return found
+
+
+def _some_learn(evidence: Evidence) -> bool:
+    return any(np.nansum(norms) > 0 for norms in evidence.steps.blocks.values())
+
+
+def _frozen_heads(blocks: list[str], tasks: Sequence[object]) -> list[str]:
+    """Return the heads of enabled tasks that are not among the trained blocks, where other heads are."""
+    heads = [f"{HEADS}{task}" for task in tasks]
+    trained = [head for head in heads if any(block == head or block.startswith(head + ".") for block in blocks)]
+    return [head for head in heads if head not in trained] if trained else []
+
+
+def _head(parameter: str) -> str:
+    """Return ``heads.energy`` of ``heads.energy.6.weight``."""
+    parts = parameter.split(".")
+    return ".".join(parts[parts.index("heads") :][:2]) if "heads" in parts else parameter
