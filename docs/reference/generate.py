@@ -178,12 +178,12 @@ def exit_codes() -> Iterator[str]:
     yield from ("```json", DOCUMENT, "```", "")
     yield "`status` is `ok` (exit 0), `bad` (1) or `error` (2, 3, 70, 130). An error document carries one finding;"
     yield "that of a configuration, one a mistake. `severity` is `error`, `warning` or `info`. Numbers that are not"
-    yield "finite are null. Keys are only ever added."
+    yield "finite are null. Keys are only ever added. `command` is the first word, with `diagnose` the first two."
 
 
-DOCUMENT = """{"command": "config check", "status": "error", "result": {},
- "findings": [{"code": "CFG-01", "severity": "error", "problem": "…", "where": "run.yaml:3 training.epohcs",
-               "evidence": [], "fix": "training.epochs"}]}"""
+DOCUMENT = """{"command": "config", "status": "error", "result": {},
+ "findings": [{"code": "CFG-01", "severity": "error", "problem": "…", "where": "run.yaml:3 (training.epohcs)",
+               "evidence": [], "fix": "training.epochs: 3"}]}"""
 
 
 def _cell(text: str) -> str:

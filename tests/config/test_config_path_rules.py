@@ -74,6 +74,7 @@ def test_empty_paths_do_not_overlap(tmp_path: Path) -> None:
     [
         ("trian.root", "did you mean 'train.root'?", "data.train_path: {inputs}/train.root"),
         ("*.quantum", "no files match", "--set data.train_path=PATH"),
+        ("nodes.txt", "no files match", "--set data.train_path=PATH"),  # notes.txt is there, and no ROOT file
         ("notes.txt", "is not a .root file", "give .root files"),
         ("", "data.train_path is empty: no files match", "--set data.train_path=PATH"),
     ],
@@ -85,6 +86,11 @@ def test_an_input_that_cannot_be_read_is_named(spec: str, problem: str, fix: str
     assert (found.code, found.where) == ("CFG-38", "data.train_path")
     assert problem in found.problem
     assert fix.format(inputs=inputs) in found.fix
+
+
+def test_a_relative_input_that_is_not_there_tells_where_it_begins(inputs: Path) -> None:
+    (found,) = path_rules(config(inputs, data={"train_path": "no/such.root"}))
+    assert "working directory" in found.problem
 
 
 def test_remote_inputs_are_not_opened(inputs: Path) -> None:

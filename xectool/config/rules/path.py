@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,9 +77,11 @@ class InputsExist(Rule[Start]):
         files = local_files(spec)
         present = [path for path in files if os.path.exists(path)]
         if not present:
-            meant = _nearest_beside(Path(_without_tree(os.path.expanduser(spec)).removeprefix("@")))
-            hint = f", did you mean '{meant.name}'?" if meant else ""
             listed = "@" if spec.startswith("@") else ""
+            wanted = Path(_without_tree(os.path.expanduser(spec)).removeprefix("@"))
+            meant = _nearest_beside(wanted, _is_list if listed else _holds_root_files)
+            place = "" if wanted.is_absolute() else " (a relative path begins in the working directory)"
+            hint = f", did you mean '{meant.name}'?" if meant else place
             fix = f"{key}: {inline_yaml(f'{listed}{meant}')}" if meant else f"--set {key}=PATH"
             yield self.error(key, f"no files match {key}: {spec}{hint}", fix)
         for path in present:
@@ -170,11 +172,19 @@ def is_torchscript(path: Path) -> bool:
         return any("/code/" in name or name.endswith("/constants.pkl") for name in archive.namelist())
 
 
-def _nearest_beside(path: Path) -> Path | None:
-    """Return the file in the same directory whose name comes nearest to one that does not exist."""
+def _nearest_beside(path: Path, fits: Callable[[Path], bool] = Path.exists) -> Path | None:
+    """Return the file in the same directory that fits and whose name comes nearest to one that does not exist."""
     names = os.listdir(path.parent) if path.parent.is_dir() else []
-    found = nearest(path.name, names, count=1)
-    return path.with_name(found[0]) if found else None
+    found = [path.with_name(name) for name in nearest(path.name, names)]
+    return next(filter(fits, found), None)
+
+
+def _holds_root_files(path: Path) -> bool:
+    return path.suffix == ".root" or (path.is_dir() and next(path.glob("*.root"), None) is not None)
+
+
+def _is_list(path: Path) -> bool:
+    return path.is_file() and path.suffix != ".root"
 
 
 def _checkpoints_beside(path: Path) -> list[Path]:
