@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 PROGRAM = Path(__file__).parent / "programs" / "warm.py"
+LEAN = Path(__file__).parent / "programs" / "lean"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -54,16 +56,32 @@ def reference_dir() -> Path:
     return path
 
 
-@pytest.fixture
-def shallow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Build networks with one block a stage instead of two to four: half the CPU of a training, all its operations.
-
-    For tests that build every network in this process, and whose subject is not the network.
-    """
+@contextmanager
+def _lean() -> Iterator[None]:
     from xectool.models import backbones
 
-    monkeypatch.setattr(backbones, "STAGE_DEPTHS", (1, 1))
-    monkeypatch.setattr(backbones, "NUM_HEX_LAYERS", 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backbones, "STAGE_DEPTHS", (1, 1))
+        patch.setattr(backbones, "NUM_HEX_LAYERS", 1)
+        patch.setenv("PYTHONPATH", str(LEAN), prepend=os.pathsep)
+        yield
+
+
+@pytest.fixture
+def shallow() -> Iterator[None]:
+    """Build networks with one block a stage instead of two to four: half the CPU of a training, all its operations.
+
+    For tests whose subject is not the network; the processes that they start build such networks too.
+    """
+    with _lean():
+        yield
+
+
+@pytest.fixture(scope="module")
+def shallow_module() -> Iterator[None]:
+    """The same for all tests of a module."""
+    with _lean():
+        yield
 
 
 @dataclass(frozen=True)

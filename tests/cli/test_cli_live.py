@@ -22,6 +22,14 @@ from xectool.runlog.step_log import StepFiles
 from xectool.runlog.storage import attempt_dir, attempts
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _unhurried(shallow_module: None) -> Iterator[None]:
+    """The trainings rest before each step: without, each takes a core as long as the tests last."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEAN_PAUSE_S", "0.1")
+        yield
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("live")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import runpy
 import select
 import signal
 import socket
@@ -127,6 +128,9 @@ def _become(request: dict[str, object], streams: Sequence[int]) -> NoReturn:
     os.chdir(str(request["cwd"]))
     os.environ.clear()
     os.environ.update(request["env"])  # type: ignore[call-overload]
+    for folder in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+        if Path(folder, "sitecustomize.py").exists():  # which a process of its own would have run
+            runpy.run_path(str(Path(folder, "sitecustomize.py")))
     sys.argv = ["xectool", *request["argv"]]  # type: ignore[misc]
     sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, mode, encoding="utf-8") for n, mode in enumerate(("r", "w", "w")))
     main()

@@ -27,6 +27,7 @@ VARIANTS = {
     ),
 }
 KILLS = 3
+pytestmark = pytest.mark.usefixtures("shallow")
 
 
 def losses(run_dir: Path) -> dict[int, float]:

@@ -31,7 +31,7 @@ from xectool.runlog.reader import RunReader
 PROGRAM = Path(__file__).parent / "programs" / "faults.py"
 SIZES = (1, 7, 30)
 TRAIN = [sys.executable, "-m", "xectool", "train"]
-ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
+pytestmark = pytest.mark.usefixtures("shallow_module")
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,9 @@ def test_another_number_of_ranks_goes_on_with_the_events_that_are_left(
 
 def launched(config: Path, *argv: str, nproc: int = 2) -> subprocess.Popen[str]:
     command = [*TRAIN, str(config), "--nproc", str(nproc), "--json", *argv]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ONE_THREAD)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, dict[str, Any], str]:
