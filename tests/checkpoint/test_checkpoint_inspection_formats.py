@@ -170,6 +170,7 @@ def _tar() -> bytes:
 STRANGERS: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "empty"),
     "text": (b"epoch loss\n1 0.5\n", "a text file"),
+    "a user called root": (b"root@host: train.py\n", "a text file"),
     "json": (b'{"state_dict": []}', "a JSON file"),
     "html": (b"<!DOCTYPE html><html><body>Sign in</body></html>", "an HTML page"),
     "lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n", "git-LFS pointer"),
@@ -202,6 +203,7 @@ def test_a_stranger_is_named(name: str, suffix: str, tmp_path: Path) -> None:
         engine.inspect_ckpt(path)
     assert expected in caught.value.problem
     assert caught.value.fix
+    assert "FILE" not in caught.value.fix
 
 
 def test_a_missing_file_names_the_nearest(tmp_path: Path) -> None:

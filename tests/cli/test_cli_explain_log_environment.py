@@ -73,6 +73,9 @@ def test_sound_log_is_exit_0_and_unknown_error_exit_1(xectool: Run, tmp_path: Pa
     assert outcome.code == 1
     assert "no known signature" in outcome.err
     assert xectool("diagnose", "log", str(tmp_path / "none.log")).code == 2
+    (tmp_path / "x.root").write_bytes(b"root\x00\x00\xf2\xd0" + bytes(100))
+    refused = xectool("diagnose", "log", str(tmp_path / "x.root"))
+    assert (refused.code, "this is a ROOT file, not a log" in refused.err) == (2, True)
 
 
 def test_environment_document_has_facts_and_no_secret(xectool: Run, monkeypatch: pytest.MonkeyPatch) -> None:

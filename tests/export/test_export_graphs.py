@@ -14,6 +14,7 @@ from xectool.config.load import config_from_dict
 from xectool.config.normalization import NormalizationConfig
 from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS, UNKNOWN_ABOVE
 from xectool.engine.exports.loading import folded
+from xectool.engine.loading import ready_model
 from xectool.errors import UsageError
 from xectool.export.description import Description
 from xectool.export.edge_events import edge_events
@@ -46,7 +47,6 @@ def some_events(count: int = 3) -> RawEvents:
 @pytest.mark.parametrize("mode", ["raw", "normalized"])
 @pytest.mark.parametrize(("kind", "model"), KINDS, ids=lambda value: str(value)[:40])
 def test_graph_gives_what_the_network_gives(kind: str, model: dict[str, Any], mode: str, networks: Any) -> None:
-    """X02: pool, geometry, outer mode and heads are those of the stored configuration, none is assumed."""
     network = networks(kind, **model)
     graph, events = make_graph(network, (), mode), some_events()
     mask = torch.rand(events.npho.shape, generator=torch.Generator().manual_seed(1)) < 0.1
@@ -58,6 +58,21 @@ def test_graph_gives_what_the_network_gives(kind: str, model: dict[str, Any], mo
     for port, value in zip(graph.outputs, found, strict=True):
         assert tuple(value.shape[1:]) == port.shape
         np.testing.assert_allclose(value.numpy(), wanted[port.name], rtol=1e-5, atol=1e-6)
+
+
+def test_a_network_is_rebuilt_from_the_stored_configuration_alone(make_checkpoint: Any, networks: Any) -> None:
+    """X02: the older exporter assumed a pooling of 3 x 3, which takes the weights of any other (control)."""
+    pool = {"outer_fine_pool": [9, 8]}
+    stored = store.load(make_checkpoint("regressor", **pool))
+    rebuilt = ready_model(stored, "checkpoint", "model", "cpu").network.eval()
+    events = some_events()
+    with torch.inference_mode():
+        wanted, found = (model(events.npho, events.time) for model in (networks("regressor", **pool), rebuilt))
+        other = networks("regressor", outer_fine_pool=[3, 3])
+        other.load_state_dict(stored.model)
+        silently = other(events.npho, events.time)
+    assert all(torch.equal(wanted[name], found[name]) for name in wanted)
+    assert any(not torch.allclose(wanted[name], silently[name]) for name in wanted)
 
 
 def test_photons_beyond_all_bounds_are_the_same_in_a_graph_and_in_a_prediction(networks: Any) -> None:

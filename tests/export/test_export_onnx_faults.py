@@ -109,6 +109,7 @@ def refused(path: Path, code: str) -> OutputsDiffer:
 
 
 def test_sound_file_is_whole_in_one_file_and_gives_the_numbers_of_the_graph(tiny: Path) -> None:
+    """X16: its attention is PyTorch's own layer, of which the older exporter said that ONNX cannot take it."""
     check(tiny, (NPHO, TIME), (ENERGY, TIMING))
     assert [path.name for path in tiny.parent.iterdir()] == ["tiny.onnx"]
     runtime, graph = OnnxRuntime(tiny), TinyGraph()

@@ -264,7 +264,7 @@ def _not_a_checkpoint(path: Path, detail: str) -> CheckpointError:
         fix = f"xectool inspect-ckpt {shlex.quote(str(path))}   # names the checkpoint it was exported from"
     else:
         what, repair = stranger(head, path.stat().st_size)
-        fix = fix if repair == GIVE_ANOTHER else repair.replace("FILE", str(path))
+        fix = fix if repair == GIVE_ANOTHER else repair.replace("FILE", shlex.quote(str(path)))
     problem = f"cannot read the checkpoint: {what} ({detail})"
     return CheckpointError(problem, where=str(path), fix=fix, code="XT-CKPT-CORRUPT")
 

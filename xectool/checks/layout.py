@@ -27,6 +27,8 @@ def tree_branches(tree: Any, file: EventFile) -> dict[str, BranchFacts]:
         dtype, width = _numbers(file, name)
         units = Units(offsets[:-1], offsets[1:], seeks, sizes, np.full(count, -1, np.int64))
         value_bytes = np.dtype(dtype).itemsize * (width or 0) if dtype and _is_plain(branch) else 0
+        if name.rpartition("/")[2] == "fBits":  # of a TObject that others refer to, its process follows: 2 bytes more
+            value_bytes = 0
         found[name] = BranchFacts(
             name, file.type_name(name), dtype, width, units,
             int(branch.compressed_bytes), int(branch.uncompressed_bytes), value_bytes,

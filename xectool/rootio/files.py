@@ -276,7 +276,7 @@ def cannot_open(path: str, tree_name: str, error: BaseException) -> DataFileErro
     if is_remote(path) and isinstance(error, OSError | aiohttp.ClientError):
         return DataFileError(f"cannot open '{path}': {reason}", where=path, fix="check the url and your credentials")
     return DataFileError(
-        f"'{path}' is damaged: its directory or tree '{tree_name}' cannot be read ({type(error).__name__}: {reason})",
+        f"'{path}' is damaged or of unknown kind: tree '{tree_name}' cannot be read ({type(error).__name__}: {reason})",
         where=f"{path}:{tree_name}",
         fix=_COPY_AGAIN,
         code="XT-DATA-DAMAGED",

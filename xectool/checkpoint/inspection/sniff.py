@@ -1,8 +1,9 @@
-"""What a file is that holds no weights, named from its first bytes."""
+"""What a file is that holds no weights, named from its first bytes; ``FILE`` in a fix stands for its path."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -10,13 +11,13 @@ GIVE_ANOTHER: Final = "give a checkpoint (.pt, .pth, .safetensors, .onnx)"
 _NOT_WEIGHTS: Final = "this is {what}, not a checkpoint"
 _MAGICS: Final = (
     (b"version https://git-lfs.github.com/spec/", "a git-LFS pointer", "git lfs pull"),
-    (b"root", "a ROOT file", "xectool check-data FILE"),
+    (b"root\x00", "a ROOT file", "xectool check-data FILE"),
     (b"\x89HDF\r\n\x1a\n", "an HDF5 file (Keras or TensorFlow)", ""),
-    (b"\x1f\x8b", "a gzip file", "gunzip it first"),
-    (b"BZh", "a bzip2 file", "bunzip2 it first"),
-    (b"\x28\xb5\x2f\xfd", "a Zstandard file", "zstd -d it first"),
-    (b"7z\xbc\xaf'\x1c", "a 7-Zip archive", "unpack it first"),
-    (b"Rar!", "a RAR archive", "unpack it first"),
+    (b"\x1f\x8b", "a gzip file", "gunzip FILE"),
+    (b"BZh", "a bzip2 file", "bunzip2 FILE"),
+    (b"\x28\xb5\x2f\xfd", "a Zstandard file", "zstd -d FILE"),
+    (b"7z\xbc\xaf'\x1c", "a 7-Zip archive", "7z x FILE"),
+    (b"Rar!", "a RAR archive", "unrar x FILE"),
     (b"\x93NUMPY", "a NumPy array", ""),
     (b"GGUF", "a GGUF file of a language model", ""),
     (b"SQLite format 3\x00", "an SQLite database", ""),
@@ -50,7 +51,7 @@ def archive_of(names: Sequence[str]) -> tuple[str, str]:
     missing = any(name.rsplit("/", 1)[0].endswith("/data") and name.rsplit("/")[-1].isdigit() for name in names)
     if missing:
         return "the archive has tensors but no data.pkl, which says what they are", ""
-    fix = f"unpack it: unzip FILE '{inside}'" if inside else GIVE_ANOTHER
+    fix = f"unzip FILE {shlex.quote(inside)}" if inside else GIVE_ANOTHER
     return f"{_NOT_WEIGHTS.format(what=what)}; it holds {shown}", fix
 
 

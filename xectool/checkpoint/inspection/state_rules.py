@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -23,7 +24,7 @@ class OptimizerFits(Rule[Inspected]):
     def check(self, facts: Inspected) -> Iterator[Finding]:
         """Yield an error for each contradiction."""
         state = facts.optimizer
-        fix = "start a new run from the weights: --set checkpoint.init_from=FILE"
+        fix = "xectool train CONFIG --set " + shlex.quote(f"checkpoint.init_from={facts.contents.path}")
         for problem in (state.problems if state else ())[:_SHOWN]:
             yield self.error(problem.where, problem.what, fix)
         if state is None and "optimizer" in facts.layout.training:

@@ -123,7 +123,7 @@ def read_tar(content: Content) -> Contents:
     if not set(_TAR_PARTS) <= members.keys():
         shown = ", ".join(sorted(members)[:4]) or "nothing"
         problem = f"this is a tar archive of something else, not a checkpoint; it holds {shown}"
-        raise unreadable(content.path, problem, "unpack it first: tar xf FILE")
+        raise unreadable(content.path, problem, "tar xf FILE")
     out = Contents(content.path, "torch-tar", content.sha256, content.size_bytes)
     storages = _tar_storages(out, members["storages"])
     tensors = _tar_tensors(out, members["tensors"], storages)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import glob
+import os
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,13 @@ _NO_LOGS = {
     ".bin", ".db", ".h5", ".html", ".npy", ".npz", ".onnx", ".parquet", ".pdf", ".pickle", ".pkl", ".png", ".pt",
     ".pth", ".py", ".pyc", ".root", ".safetensors", ".so", ".svg", ".tar", ".yaml", ".yml", ".zip",
 }  # fmt: skip
+_NO_TEXT = {
+    b"root\x00": ("a ROOT file", "xectool check-data"),
+    b"PK\x03\x04": ("a checkpoint or a zip archive", "xectool inspect-ckpt"),
+    b"\x89HDF": ("an HDF5 file", "file"),
+    b"\x89PNG": ("a picture", "file"),
+    b"%PDF": ("a PDF document", "file"),
+}
 
 
 @dataclass(frozen=True)
@@ -88,12 +97,24 @@ def _expanded(given: str) -> Iterator[Path]:
             raise UsageError("no log in this directory", where=str(path), fix=f"ls -lR {path}")
         yield from found
     elif path.exists():
+        _require_text(path)
         yield path
     else:
         matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
         if not matches:
             raise _missing(path)
         yield from (inside for match in matches for inside in (_expanded(str(match)) if match.is_dir() else (match,)))
+
+
+def _require_text(path: Path) -> None:
+    """Refuse what is named and no text: in a ROOT file or a checkpoint no line is known, and all would be well."""
+    if not path.is_file() or not os.access(path, os.R_OK):
+        return
+    with path.open("rb") as stream:
+        head = stream.read(8)
+    for magic, (what, fix) in _NO_TEXT.items():
+        if head.startswith(magic):
+            raise UsageError(f"this is {what}, not a log", where=str(path), fix=f"{fix} {shlex.quote(str(path))}")
 
 
 def _may_be_log(path: Path, root: Path) -> bool:
