@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from shlex import quote
 from typing import Final
 
@@ -101,8 +102,16 @@ def _advancing(facts: RunFacts) -> Hang | None:
     slowest = max(facts.ranks, key=lambda rank: rank.page.phase_age_s)
     page = slowest.page
     why = (f"rank {page.rank}: {page.phase} for {page.phase_age_s:.1f} s, usually up to {slowest.usual_s:.1f} s",)
-    watch = f"xectool watch {quoted(facts)}"
-    return Hang("XT-HANG-NONE", f"the run goes on: step {page.step}, epoch {page.epoch}", why, watch, bad=False)
+    going, watch = f"the run goes on: step {page.step}, epoch {page.epoch}", f"xectool watch {quoted(facts)}"
+    lost = [(rank, item) for rank in facts.ranks for item in rank.readers if _is_missed(item)]
+    if lost:  # what it has read before may last for a while
+        found = _reader_gone(facts, *lost[0])
+        return replace(found, verdict=f"{going}, and ends when it wants more events: {found.verdict}")
+    return Hang("XT-HANG-NONE", going, why, watch, bad=False)
+
+
+def _is_missed(reader: Reader) -> bool:
+    return reader.slot.loader == "training" and not reader.view.is_alive
 
 
 def is_late(rank: RankFacts) -> bool:
