@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from xectool.probes.repetition.short_run import Request, Steps, short_run
 from xectool.training import build
 
 STEPS = 2
+pytestmark = pytest.mark.usefixtures("shallow_module")
 
 
 def runs(path: Path) -> Difference | None:
@@ -108,6 +110,7 @@ def test_another_order_of_events_is_a_matter_of_the_data(
 
 
 PATCH = """
+import runpy; runpy.run_path({lean!r})
 import random, torch, xectool.training.build as build
 from torch import nn
 real = build.build_model
@@ -136,7 +139,8 @@ def test_the_setting_that_is_named_was_tried_in_fresh_processes(
     write_config: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     line, threads, cure = SETTINGS[fault]
-    (tmp_path / "sitecustomize.py").write_text(PATCH.format(line=line))
+    lean = f"{os.environ['PYTHONPATH'].split(os.pathsep)[0]}/sitecustomize.py"
+    (tmp_path / "sitecustomize.py").write_text(PATCH.format(line=line, lean=lean))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     own = ["training.epochs=3"]
     result = engine.diagnose.reproducibility(write_config(), overrides=own, steps=1, threads=threads, device="cpu")
