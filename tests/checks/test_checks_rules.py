@@ -121,6 +121,16 @@ def test_02_an_impossible_reading(look: Any, rows: Rows) -> None:
     one("DAT-02", look(rows), "error", "npho", "entry 3", "sensor 4600 face top", "5e+09")
 
 
+@pytest.mark.parametrize("reading", [0.0, 1e10, np.nan])
+def test_07_events_without_any_light(look: Any, rows: Rows, reading: float) -> None:
+    rows["npho"][[4, 9]] = reading
+    facts = look(rows)
+    problems = [item for item in found("DAT-07", facts) if "no light" in item.problem]
+    assert [(item.severity.value, "entry 4 run" in item.where) for item in problems] == [("warning", True)]
+    assert "2 of" in problems[0].problem
+    assert "entry 9" in problems[0].evidence[1]
+
+
 def test_02_a_damaged_part_is_not_taken_for_another_unit(look: Any, rows: Rows) -> None:
     """4 kB of garbage in a plain basket: more readings than flipped bits explain, in photons as in times."""
     garbage = np.random.default_rng(1).integers(0, 2**32, 1024, np.uint32).view(np.float32)

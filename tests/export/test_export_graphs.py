@@ -75,6 +75,18 @@ def test_a_network_is_rebuilt_from_the_stored_configuration_alone(make_checkpoin
     assert any(not torch.allclose(wanted[name], silently[name]) for name in wanted)
 
 
+@pytest.mark.parametrize("name", ["npho", "time"])
+def test_a_sentinel_that_a_reading_of_zero_has_needs_raw_inputs(name: str, networks: Any) -> None:
+    """A dark sensor was taken for a missing one: predictions were off by 0.6 of their spread, and nothing was said."""
+    network = copy.deepcopy(networks("inpainter", head_type="cross_attention"))
+    zero = {"npho": 0.0, "time": -network.normalizer.time_shift}[name]
+    setattr(network.normalizer, f"sentinel_{name}", zero)
+    with pytest.raises(UsageError, match=f"sentinel_{name}") as caught:
+        make_graph(network, (), "normalized")
+    assert caught.value.fix == "--inputs raw"
+    assert make_graph(network, (), "raw").inputs
+
+
 def test_photons_beyond_all_bounds_are_the_same_in_a_graph_and_in_a_prediction(networks: Any) -> None:
     """Of a network that has not learnt yet, in whose older geometry sums over cells go beyond float32."""
     network = copy.deepcopy(networks("mae", geometry="compat", predict_channels=["npho", "time"]))

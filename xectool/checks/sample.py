@@ -12,7 +12,7 @@ import numpy.typing as npt
 import xxhash
 
 from xectool.checks.branches import BranchVerdict, check_branches, wanted_branches
-from xectool.checks.cells import CellCounts, CellScan, EventReservoir, Place
+from xectool.checks.cells import KEPT_CELLS, Cell, CellCounts, CellScan, EventReservoir, Place
 from xectool.checks.facts import FileFacts, Trouble
 from xectool.checks.health import MIN_CONSTANT, MIN_EVENTS, FileHealth, neighbour_likeness
 from xectool.checks.identity import IdentityBlock, hash_numbers, lonely_numbers
@@ -48,6 +48,8 @@ class Sample:
         events: Some events, kept.
         targets: Truth by task.
         contents: Hashes of the photons of the events whose values were read.
+        dark: The first events without any light: no valid photon number, or one and the same everywhere.
+        num_dark: How many there are.
         numbered: Files whose run and event numbers can be read, by path and tree.
         scanned: Events whose values were read.
         seconds: Time that took.
@@ -64,6 +66,8 @@ class Sample:
     events: EventReservoir = field(default_factory=EventReservoir)
     targets: dict[str, TargetScan] = field(default_factory=dict)
     contents: list[IdentityBlock] = field(default_factory=list)
+    dark: list[Cell] = field(default_factory=list)
+    num_dark: int = 0
     numbered: set[str] = field(default_factory=set)
     scanned: int = 0
     seconds: float = 0.0
@@ -187,7 +191,10 @@ class SampleScan:
 
     def _contents(self, npho: Array, place: Place) -> None:
         lit = (np.abs(npho) <= UNKNOWN_ABOVE).any(axis=1) & (npho != npho[:, :1]).any(axis=1)
-        rows = np.flatnonzero(lit)
+        rows, dark = np.flatnonzero(lit), np.flatnonzero(~lit)
+        self.sample.num_dark += len(dark)
+        kept = dark[: KEPT_CELLS - len(self.sample.dark)]
+        self.sample.dark += [place.cell(int(row), 0, float(npho[row, 0])) for row in kept]
         hashes = np.array([xxhash.xxh3_64_intdigest(npho[row]) for row in rows], np.uint64)
         block = IdentityBlock(place.path, place.entries[rows], place.runs[rows], place.events[rows], hashes)
         self.sample.contents.append(block)

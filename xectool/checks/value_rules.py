@@ -10,9 +10,10 @@ import numpy as np
 
 from xectool.checks.by_file import listed, odd_in_some_files, partly_loud
 from xectool.checks.cells import CellCounts
-from xectool.checks.data_facts import DataFacts, sensor_place, settings_line
+from xectool.checks.data_facts import DataFacts, event_place, sensor_place, settings_line
 from xectool.checks.file_rules import DAMAGE_SHARE
 from xectool.checks.health import SensorHealth
+from xectool.checks.sample import Sample
 from xectool.checks.spread import LARGEST_STD, SMALLEST_STD, NormalizedRow
 from xectool.config.input_limits import LARGEST_ABS
 from xectool.detector import faces
@@ -38,6 +39,18 @@ class ReadingsAreNumbers(Rule[DataFacts]):
             yield from self._kinds(npho, data.npho_branch)
             yield from self._kinds(time, data.time_branch)
         yield from self._share(facts)
+        if facts.sample.num_dark:
+            yield self._dark(facts.sample, data.npho_branch)
+
+    def _dark(self, sample: Sample, branch: str) -> Finding:
+        """Return the warning of events that show a network nothing, whatever their truth says."""
+        problem = (
+            f"{sample.num_dark} of {sample.scanned} events hold no light: branch '{branch}' has no valid number there, "
+            "or the same one in every sensor"
+        )
+        shown = tuple(event_place(cell, branch) for cell in sample.dark)
+        fix = "leave these events out when the file is made"
+        return Finding(self.code, Severity.WARNING, problem, shown[0], shown, fix)
 
     def _kinds(self, counts: CellCounts, branch: str) -> Iterator[Finding]:
         if not counts.nonfinite:

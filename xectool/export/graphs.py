@@ -168,7 +168,8 @@ def make_graph(model: nn.Module, tasks: Sequence[str], mode: str) -> ExportGraph
         mode: One of :data:`INPUT_MODES`.
 
     Raises:
-        UsageError: A task was never trained; tasks are asked of a network without; the mode is unknown.
+        UsageError: A task was never trained; tasks are asked of a network without; the mode is unknown, or cannot
+            tell a reading of zero from none.
     """
     if mode not in INPUT_MODES:
         raise unknown_choice("inputs", mode, INPUT_MODES, "--inputs")
@@ -181,7 +182,24 @@ def make_graph(model: nn.Module, tasks: Sequence[str], mode: str) -> ExportGraph
             fix="leave out --tasks",
         )
     assert isinstance(model, MaskedAutoencoder | Inpainter)
+    if mode == NORMALIZED:
+        _require_sentinels_apart(model.normalizer)
     return SensorGraph(model, mode)
+
+
+def _require_sentinels_apart(normalizer: Normalizer) -> None:
+    """Refuse sentinels that are the value of a reading of zero: network units come without the mask that tells them."""
+    zero = torch.zeros(1, 1)
+    bright = zero + max(1.0, normalizer.npho_threshold)
+    values = (("npho", normalizer(zero, zero)[..., 0]), ("time", normalizer(bright, zero)[..., 1]))
+    for name, value in values:
+        if bool((value == getattr(normalizer, f"sentinel_{name}")).all()):  # in float32, as the graph compares
+            raise UsageError(
+                f"in network units a {name} of zero is {float(value):g} as normalization.sentinel_{name} is: the graph "
+                "would take it for no reading, and give other numbers than the checkpoint",
+                where="--inputs normalized",
+                fix="--inputs raw",
+            )
 
 
 def _check_tasks(tasks: Sequence[str], trained: Sequence[str]) -> None:
