@@ -156,10 +156,6 @@ DAMAGES: dict[str, tuple[Damage, str, str]] = {
     "cut_200_bytes": (truncated(0.9999), "DAT-01", ""),
     "cut_half": (truncated(0.5), "DAT-01", ""),
     "cut_ntuple": (truncated(0.7, format="rntuple"), "DAT-01", ""),
-    "swapped_baskets": (swapped, "DAT-02", "branch npho entries [0, 40)"),
-    "free_list": (misplaced(19), "DAT-02", ":tree"),
-    "class_descriptions": (misplaced(40), "DAT-02", ":tree"),
-    "put_together": (put_together, "DAT-02", ":tree"),
     "other_tree": (other_tree, "DAT-03", ":tree"),
     "no_npho": (without("npho"), "DAT-04", "branch npho"),
     "no_time": (without("relative_time"), "DAT-04", "branch relative_time"),
@@ -202,6 +198,10 @@ DAMAGES: dict[str, tuple[Damage, str, str]] = {
         )
         for name in COMPRESSIONS[1:]
     },
+    "swapped_baskets": (swapped, "DAT-02", "branch npho entries [0, 40)"),
+    "free_list": (misplaced(19), "DAT-02", ":tree"),
+    "class_descriptions": (misplaced(40), "DAT-02", ":tree"),
+    "put_together": (put_together, "DAT-02", ":tree"),
 }  # fmt: skip
 
 
