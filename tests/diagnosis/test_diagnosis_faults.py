@@ -832,3 +832,16 @@ def test_a_process_that_is_held_is_told_once_it_has_been_silent(
     causes = diagnose(replace(running, now=evidence.status.updated + silent)).causes
     assert [cause.code for cause in causes] == ["XT-HANG-STOPPED"] * (silent > 5)
     assert not causes or causes[0].fix == f"kill -CONT {evidence.status.pid}"
+
+
+@pytest.mark.parametrize(("norm", "lr", "named"), [(1e6, 1e-3, True), (200.0, 1e-3, False), (1e5, 1.0, False)])
+def test_weights_that_no_step_can_have_made_are_named_before_the_jump_they_make(
+    record: Record, course: Any, norm: float, lr: float, named: bool
+) -> None:
+    run = course(steps=60, lr=lr)
+    run.event(1, "run_start", parameters=100_000, blocks=["backbone.inner", "heads.energy"])
+    run.at(50, weight_norm=norm)
+    run.scale(40, np.full(21, 1e8), np.full(21, 3.0))
+    causes = record(run).causes
+    assert ([cause.code for cause in causes if not cause.follows] == ["XT-NAN-WEIGHTS"]) is named
+    assert not named or "between steps 0 and 50" in causes[0].problem

@@ -78,7 +78,7 @@ def band(norm: float, clipped: float, clip: float) -> str:
     if not math.isfinite(norm):
         return "not finite"
     if clip > 0 and clipped > FREQUENT:
-        return "clipping most steps: where the loss stands still, raise training.grad_clip or lower training.lr"
+        return "clipping most steps, no harm to AdamW; if the loss stands still, raise training.grad_clip or lower lr"
     scale = clip or 1.0
     for edge, text in BANDS:
         if norm < edge * scale:

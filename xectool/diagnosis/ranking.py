@@ -10,6 +10,7 @@ from xectool.diagnosis.cause import Cause, Diagnosis, DiagnosisRule, Opinion, Ru
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.rules.crash import CompileKilled, DiskFull, Failed, Hang, Killed, RecordDamaged, WorkerDead
 from xectool.diagnosis.rules.data import (
+    LEFT_OUT,
     DuplicateEvents,
     DuplicateSteps,
     EventsMissing,
@@ -26,7 +27,12 @@ from xectool.diagnosis.rules.learning import (
 )
 from xectool.diagnosis.rules.memory import MemoryGrowth, OutOfMemory
 from xectool.diagnosis.rules.nan import NanFromData, NanFromLearningRate, NanFromLossDomain, NanFromOverflow
-from xectool.diagnosis.rules.nan_state import NanFromGradient, NanFromResume, NanFromWeights
+from xectool.diagnosis.rules.nan_state import (
+    NanFromGradient,
+    NanFromResume,
+    NanFromWeights,
+    WeightsOutOfReach,
+)
 from xectool.diagnosis.rules.ranks import RankDied
 from xectool.diagnosis.rules.rate import RateBeyondReason
 from xectool.diagnosis.rules.restart import SilentRestart
@@ -51,7 +57,7 @@ RULES: Final[tuple[DiagnosisRule, ...]] = (
     NanFromData(), Quarantine(), InvalidReadings(), ImplausibleEvents(), ValidationNotFinite(), SpikeFromEvent(),
     DuplicateEvents(), EventsMissing(), DuplicateSteps(), InputScale(), TargetScale(), NanFromLossDomain(),
     NanFromOverflow(), NanFromGradient(), NanFromResume(), SpikeFromResume(), SilentRestart(), NanFromWeights(),
-    SpikeFromRestart(),
+    WeightsOutOfReach(), SpikeFromRestart(),
     NanFromLearningRate(), SpikeFromLearningRate(), RateBeyondReason(), Collapsed(), UntrainedHead(), NoLearning(),
     OutOfMemory(), MetricKeepsGraph(), MemoryGrowth(), MemoryNearLimit(), CompileKilled(), WorkerDead(), DiskFull(),
     Stopped(), Hang(), Killed(), RankDied(), RecordDamaged(), RanksDiffer(), UnevenRanks(), LoaderSlow(),
@@ -86,7 +92,7 @@ LEADS_TO: Final[dict[str, frozenset[str]]] = {
     "XT-NAN-DATA": _STOPS,
     "XT-NAN-LOSS": _STOPS,
     "XT-NAN-GRAD": _STOPS,
-    "XT-NAN-WEIGHTS": _STOPS | {"XT-NAN-GRAD"},
+    "XT-NAN-WEIGHTS": _STOPS | _SPIKES | _FLAT | {"XT-NAN-GRAD"},
     "XT-AMP-OVERFLOW": _STOPS | {"XT-NAN-GRAD"},
     "XT-RESTART": frozenset({"XT-DUPLICATE-STEPS", "XT-NAN-RESUME"}),
     "XT-COLLAPSED": frozenset({"XT-NO-LEARNING"}),
@@ -204,6 +210,7 @@ def _root_of(cause: Cause, causes: Sequence[Cause]) -> Cause | None:
         if cause.code in LEADS_TO.get(other.code, ())
         and _not_after(other, cause)
         and other.confidence >= 0.5
+        and not (other.symptom.startswith(LEFT_OUT) and cause.code not in _STOPS)
         # Of two that may each be the root of the other it is the likelier.
         and not (other.code in LEADS_TO.get(cause.code, ()) and other.confidence <= cause.confidence)
     ]

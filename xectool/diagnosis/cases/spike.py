@@ -125,10 +125,13 @@ class SpikeCase(StepCase):
 
     @cached_property
     def wanders(self) -> bool:
-        """Whether other events stand out each time at a rate beyond what AdamW takes: it is the network that is off."""
+        """Whether the rate is beyond what AdamW takes, and other events stand out each time or the loss stays high.
+
+        Then it is the network that is off.
+        """
         said = self.evidence.of("spike")
         events = {event for record in said for event in identities(record.data.get("suspects"))}
-        return self.before.lr > HIGH_LR and len(events) >= TAIL_EVENTS
+        return self.before.lr > HIGH_LR and (len(events) >= TAIL_EVENTS or not self.recovered)
 
     @cached_property
     def raised(self) -> EventRecord | None:

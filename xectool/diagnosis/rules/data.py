@@ -18,6 +18,7 @@ from xectool.diagnosis.evidence.files import CONFIG_FILE
 from xectool.diagnosis.evidence.incidents import identities, number, whole
 from xectool.findings import Severity
 
+LEFT_OUT: Final = "quarantine@"  # symptom; what was left out did no harm
 _MOST_FILES: Final = 8  # in a line to paste
 _INVALID: Final = re.compile(r"invalid [\w ]+ (?P<value>-?(?:nan|inf|\d+(?:\.\d+)?(?:e[+-]\d+)?)):")
 
@@ -139,18 +140,19 @@ class Quarantine(DiagnosisRule):
         if not events:
             return
         reason = str(events[0].data.get("reason") or events[0].message)
+        why = _said_of(evidence, events[0].step) or reason
         named = identities(events[0].data.get("events"))
         code = _code_of(reason, self.code)
         files = [str(path) for event in events for path in event.data.get("files") or ()]
         yield Cause(
             code=code,
             confidence=0.9,
-            problem=f"step {events[0].step}: {_count(len(named))} left out of the run: {reason}",
+            problem=f"step {events[0].step}: {_count(len(named))} left out of the run: {why}",
             evidence=(fixes.events_named(named), f"{len(events)} such steps in the record"),
             fix=_look_at(evidence, code, files),
             severity=Severity.WARNING,
             step=events[0].step,
-            symptom=f"quarantine@{events[0].step}",
+            symptom=f"{LEFT_OUT}{events[0].step}",
         )
 
 
@@ -237,6 +239,11 @@ def _look_at(evidence: Evidence, code: str, files: list[str]) -> str:
         return check_files(evidence.run_dir, files)
     statement = "SELECT step, message FROM events WHERE kind = 'quarantine'"
     return f'xectool diagnose query {fixes.quoted(evidence)} "{statement}"'
+
+
+def _said_of(evidence: Evidence, step: int) -> str:
+    """Return what a guard said of the events that cannot be, of the step in which they came."""
+    return next((event.message for event in evidence.of("implausible_event") if event.step == step), "")
 
 
 def _count(events: int) -> str:

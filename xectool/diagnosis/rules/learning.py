@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -49,28 +49,13 @@ class NoLearning(DiagnosisRule):
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Compare the loss with the baseline, and look at the rate and the gradient."""
-        stuck, levels = self._frozen(evidence), term_levels(evidence)
+        levels, told = term_levels(evidence), evidence.last("no_learning")
         lines = [level.text() for level in levels]
-        told = evidence.last("no_learning")
-        if clipped_away(evidence):
-            clip = evidence.setting("training.grad_clip")
-            text = (
-                f"training.grad_clip {clip} leaves less of the gradient than AdamW adds to it (1e-8): no weight moves"
-            )
-            fix = fixes.train_again(evidence, "training.grad_clip=1.0", name="clip")
-            yield replace(self._cause(evidence, 0.95, text, lines), fix=fix)
-            return
-        if stuck:
-            cause = self._cause(evidence, 0.95, stuck, lines)
-            own = fixes.train_again(evidence, "training.ema_decay=null", name="own-weights")
-            yield replace(cause, fix=own) if averages_too_long(evidence) else cause
+        certain = self._certain(evidence, levels, lines)
+        if certain is not None:
+            yield certain
             return
         flat = [level for level in levels if level.trivial_reached]
-        forgets = _forgetting(evidence)
-        if forgets and flat and len(flat) == len(levels) and not still_falling(evidence):
-            fix = fixes.train_again(evidence, "training.weight_decay=0.0001", name="less-decay")
-            yield replace(self._cause(evidence, 0.9, forgets, lines), fix=fix)
-            return
         telling = flat if told is not None else [level for level in flat if level.tells_alone]
         # One term of several says little: a head may learn late, and the total still falls.
         if (levels and len(flat) < len(levels)) or still_falling(evidence):
@@ -82,6 +67,27 @@ class NoLearning(DiagnosisRule):
         elif telling and enough_to_learn(evidence):
             text = f"the loss is still at {TRIVIAL_SHARE:g} or more of what a constant prediction gives"
             yield self._cause(evidence, 0.8, text, lines)
+
+    def _certain(self, evidence: Evidence, levels: Sequence[TermLevel], lines: list[str]) -> Cause | None:
+        """Return what lets no weight move, or none stay."""
+        if clipped_away(evidence):
+            clip = evidence.setting("training.grad_clip")
+            text = (
+                f"training.grad_clip {clip} leaves less of the gradient than AdamW adds to it (1e-8): no weight moves"
+            )
+            fix = fixes.train_again(evidence, "training.grad_clip=1.0", name="clip")
+            return replace(self._cause(evidence, 0.95, text, lines), fix=fix)
+        stuck = self._frozen(evidence)
+        if stuck:
+            cause = self._cause(evidence, 0.95, stuck, lines)
+            own = fixes.train_again(evidence, "training.ema_decay=null", name="own-weights")
+            return replace(cause, fix=own) if averages_too_long(evidence) else cause
+        forgets = _forgetting(evidence)
+        idle = all(level.loss + level.loss_error >= TRIVIAL_SHARE * level.trivial for level in levels)
+        if forgets and levels and idle and not still_falling(evidence):
+            fix = fixes.train_again(evidence, "training.weight_decay=0.0001", name="less-decay")
+            return replace(self._cause(evidence, 0.9, forgets, lines), fix=fix)
+        return None
 
     def _frozen(self, evidence: Evidence) -> str:
         tiny = no_step_size(evidence)

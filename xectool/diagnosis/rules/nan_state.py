@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Final
+
+import numpy as np
 
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cases.nan import NanCase
 from xectool.diagnosis.cases.step import Weight
+from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import number
 from xectool.diagnosis.evidence.statistics import finite
@@ -15,6 +19,8 @@ from xectool.diagnosis.rules.nan import NanRule
 from xectool.runlog.records import EventRecord
 
 LARGEST_MOMENT: Final = 1e6  # AdamW moments are means of gradients and of their squares
+ADAM_STEP: Final = 3.2  # learning rates that AdamW moves a weight by at most: (1 - beta1) / sqrt(1 - beta2)
+OVER_REACH: Final = 10.0  # times the norm of weights of size 1 after such steps; those of a start are below 1
 OTHER_WEIGHTS: Final = 5.0  # times the norm of all weights, which a run changes by per cents
 OVER_LARGEST: Final = 10.0  # gradients of norm g, clipped, leave none above g and g^2; not every step is on record
 
@@ -71,6 +77,42 @@ class NanFromWeights(NanRule):
     def fix(self, case: NanCase) -> str:
         """Return the continuation from the last sound checkpoint; one with such weights is never written."""
         return fixes.resume(case.evidence)
+
+
+class WeightsOutOfReach(DiagnosisRule):
+    """Weights are larger than any step could have made them."""
+
+    code = "XT-NAN-WEIGHTS"
+    title = "weights are larger than the steps can have made them"
+
+    def unseen(self, evidence: Evidence) -> str:
+        """Return that the size of the weights is not on record."""
+        return "" if finite(evidence.steps["weight_norm"]).size else "the weights have not been looked at"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Compare their norm with that of a start and of all steps at full length."""
+        steps, started = evidence.steps, evidence.last("run_start")
+        count = number(started.data.get("parameters")) if started else math.nan
+        travelled = ADAM_STEP * np.nancumsum(steps["lr"]) * max(1.0, steps.seen / max(len(steps), 1))
+        reach = OVER_REACH * math.sqrt(count if count > 0 else math.nan) * (1.0 + travelled)
+        norms = steps["weight_norm"]
+        with np.errstate(invalid="ignore"):
+            beyond = np.flatnonzero(np.isfinite(norms) & (norms > reach))
+        if not beyond.size:
+            return
+        row = int(beyond[0])
+        known = np.flatnonzero(np.isfinite(norms[:row]))
+        last = int(steps["step"][known[-1]]) if known.size else 0
+        yield Cause(
+            code=self.code,
+            confidence=0.95,
+            problem=f"between steps {last} and {int(steps['step'][row])} weights became larger than any step can make "
+            f"them: norm {norms[row]:.3g}",
+            evidence=(f"{count:.0f} weights at these learning rates reach {reach[row] / OVER_REACH:.3g}",),
+            fix=fixes.continue_from_best(evidence, step=last + 1),
+            step=last + 1,
+            symptom="weights",
+        )
 
 
 class NanFromResume(NanRule):

@@ -24,8 +24,9 @@ class RankDied(DiagnosisRule):
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Look for the rank that has left its page in the middle of a phase."""
-        failure = evidence.failure
-        if failure is None or failure.data.get("code") != _LOST:
+        # the launcher interrupts the others: that may come before they notice
+        end = evidence.last("interrupted") if evidence.status.state == "interrupted" else evidence.failure
+        if end is None or (end.kind == "failed" and end.data.get("code") != _LOST):
             return
         silent = [page for page in RunReader(evidence.run_dir).live() if page.phase != "done" and not _lives(page)]
         if not silent:
@@ -38,7 +39,7 @@ class RankDied(DiagnosisRule):
             problem=f"rank {first.rank} (process {first.pid}) was killed in {first.phase} after step {first.step}",
             evidence=(
                 f"it has left no word, and held {max(first.rss_bytes, 0) / 1e9:.1f} GB",
-                f"of another rank: {first_line(failure)}",
+                f"of another rank: {first_line(end)}",
             ),
             fix=fixes.resume(evidence),
             step=first.step,

@@ -67,7 +67,7 @@ class SpikeFromEvent(SpikeRule):
             if case.raised is not None and case.step - case.raised.step <= _AFTER_RISE:
                 return 0.6, ["the rate had been raised just before, which makes any event stand out"]
             if case.wanders:
-                return 0.6, ["other events stand out each time"]
+                return 0.6, ["at this rate other events stand out each time, or the loss stays high without them"]
             if lasts:
                 return 0.6, [f"the loss stayed high for {case.duration} steps, without these events"]
             return 0.92, [f"largest losses: {fixes.events_named(case.suspects)}"]
@@ -113,7 +113,7 @@ class SpikeFromLearningRate(SpikeRule):
         before = case.before
         raised = case.raised is not None and case.step - case.raised.step <= _AFTER_RISE
         if case.wanders:
-            return 0.86, [f"other events stand out each time, at lr {before.lr:g}, beyond {HIGH_LR:g}"]
+            return 0.86, [f"no single event does it: lr {before.lr:g} is beyond {HIGH_LR:g}, the largest AdamW takes"]
         if case.suspects and not case.grew and not raised:
             return 0.15, ["events of the batch are bad by themselves"]
         if case.at_start:

@@ -15,6 +15,7 @@ from xectool.config.root import RegressorConfig, RunConfig
 from xectool.diagnosis.cases.nan import settled_overflows
 from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.fixes import DEFAULT_LR, DEFAULT_LR_SENSORS, LARGEST_LR, LR_DIVISOR
+from xectool.diagnosis.gradient_bands import FREQUENT
 from xectool.diagnosis.reports.gradients import GradientReport, gradient_report
 from xectool.errors import UsageError
 
@@ -69,7 +70,8 @@ def gradients(
     place = Path(source).expanduser()
     if place.is_dir():
         report, count = _recorded(place)
-        return GradientHealth(str(place), count, report, f"xectool diagnose run {quote(str(place))}" * report.bad)
+        look = f"xectool diagnose {'run' if report.bad else 'loss'} {quote(str(place))}"
+        return GradientHealth(str(place), count, report, look * (report.bad or report.total.clipped > FREQUENT))
     report, count, config = _taken(place, overrides, steps, device)
     return GradientHealth(str(place), count, report, _cure(report, config, place, overrides) if report.bad else "")
 
