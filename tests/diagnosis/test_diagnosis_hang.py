@@ -260,6 +260,10 @@ def test_the_next_line_is_quoted_for_the_shell(phase: str) -> None:
 def test_a_dead_rank_comes_before_those_that_wait_for_it() -> None:
     found = verdict(inside(0), rank(page(1), view(101, "gone")))
     assert (found.code, found.rank) == ("XT-HANG-DEAD", 1)
+    ended = rank(page(phase="done"), view(state="gone"))
+    found = verdict(ended, rank(page(1), view(101, "gone")), state="interrupted")  # as the launcher ends the others
+    assert (found.code, found.rank) == ("XT-HANG-DEAD", 1)
+    assert verdict(ended, rank(page(1, "done"), view(101, "gone")), state="interrupted").code == "XT-HANG-NONE"
 
 
 def test_threads_of_a_dump_come_with_the_main_one_first() -> None:

@@ -111,7 +111,14 @@ def test_a_number_of_no_process_is_refused(pid: int, says: str) -> None:
             engine.diagnose.hang(pid=pid or ended.pid)
 
 
-def test_of_a_run_that_lost_a_rank_the_one_that_was_killed_is_named(tmp_path: Path) -> None:
+LAST_WORDS = {
+    "failed": ("WorldError: another rank is gone: Connection closed by peer", {"code": "XT-RANK-LOST"}),
+    "interrupted": ("KeyboardInterrupt: ", {}),  # the launcher was faster
+}
+
+
+@pytest.mark.parametrize("end", LAST_WORDS)
+def test_of_a_run_that_lost_a_rank_the_one_that_was_killed_is_named(tmp_path: Path, end: str) -> None:
     first = RunWriter(tmp_path)
     second, third = (RunWriter(tmp_path, attempt=first.attempt, rank=rank) for rank in (1, 2))
     for rank, writer in enumerate((second, third)):
@@ -119,7 +126,7 @@ def test_of_a_run_that_lost_a_rank_the_one_that_was_killed_is_named(tmp_path: Pa
         writer.status[Word.STEP] = 20
         writer.status[Word.PID_START] += 1  # as if its process were gone
         writer.status[Word.HEARTBEAT_TIME_NS] = rank + 1  # the third was ended for it afterwards
-    first.event("failed", "WorldError: another rank is gone: Connection closed by peer", step=20, code="XT-RANK-LOST")
+    first.event(end, LAST_WORDS[end][0], step=20, **LAST_WORDS[end][1])
     first.close()
     cause = engine.diagnose.run(tmp_path).causes[0]
     assert cause.code == "XT-RANK-DIED"
