@@ -20,8 +20,8 @@ import torch
 from xectool import engine
 from xectool.runlog.reader import RunReader
 from xectool.training.guards.set import GuardSet
-from xectool.training.guards.spike import SpikeDetector
 from xectool.training.healing.plausible import PlausibleEvents
+from xectool.training.symptoms.spike import SpikeDetector
 from xectool.training.trainer import Trainer
 
 from benchmarks.small_run import write_small_run

@@ -34,7 +34,7 @@ from xectool.data.source import open_source
 from xectool.engine.simulation import simulate
 from xectool.models.normalize import Normalizer
 from xectool.rootio.inflate import inflate_range
-from xectool.training.memory import peak_resident_bytes
+from xectool.training.process.memory import peak_resident_bytes
 
 from benchmarks.baselines import chunked_uproot
 from benchmarks.pairs import Comparison, Cost, compare, measure

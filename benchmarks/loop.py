@@ -23,8 +23,8 @@ import torch
 from xectool import engine
 from xectool.data.batch_sources import CachedBatches, WindowBatches
 from xectool.engine.live import Watch
-from xectool.training.state import Progress
-from xectool.training.step import Stepper
+from xectool.training.stepping.state import Progress
+from xectool.training.stepping.step import Stepper
 from xectool.training.trainer import Trainer
 
 from benchmarks.small_run import write_small_run

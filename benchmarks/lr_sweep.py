@@ -32,8 +32,8 @@ from xectool.training.lr_sweep.runner import Sweeper
 from xectool.training.lr_sweep.setup import sweep_parts
 from xectool.training.lr_sweep.sweep import sweep_grid, sweep_ramp
 from xectool.training.lr_sweep.windows import SharedWindows
-from xectool.training.parts import RunParts
-from xectool.training.progress import NullObserver
+from xectool.training.process.progress import NullObserver
+from xectool.training.stepping.parts import RunParts
 
 # The closeness of rates (choice.CLOSE) was chosen on seeds 100 and 101 of the three; that a lower one of equal rates is
 # taken, after 200 and 201 were seen.

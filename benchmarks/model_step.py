@@ -25,9 +25,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from xectool.config.load import config_from_dict
 from xectool.config.root import RunConfig
 from xectool.data.batch import EventBatch
-from xectool.training.heap import keep_freed_memory
 from xectool.training.memory_estimate.measure import random_batch, real_stepper
-from xectool.training.step import Stepper
+from xectool.training.process.heap import keep_freed_memory
+from xectool.training.stepping.step import Stepper
 
 from benchmarks.baselines.plain_model import PlainRegressor
 from benchmarks.memory import recorded_peak

@@ -25,13 +25,13 @@ from xectool import engine
 from xectool.config.load import load_config
 from xectool.data.batch import EventBatch
 from xectool.runlog.writer import RunWriter
-from xectool.training.build import build_parts, open_data
-from xectool.training.device import plan_execution
-from xectool.training.parts import RunParts
+from xectool.training.process.device import plan_execution
 from xectool.training.ranks.base import Ranks
 from xectool.training.record.heartbeat import Heartbeat
 from xectool.training.record.recorder import FlightRecorder, StepTiming
-from xectool.training.state import Progress
+from xectool.training.stepping.build import build_parts, open_data
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress
 
 from benchmarks.small_run import SMALL_MODEL
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 from xectool import engine
-from xectool.training.device import apply_determinism
+from xectool.training.process.device import apply_determinism
 
 from benchmarks.diagnosis.catalogue import load_cases
 from benchmarks.diagnosis.files import simulated

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from xectool.data.batch import EventBatch
 from xectool.data.loader import EventLoader
-from xectool.training.step import Stepper
+from xectool.training.stepping.step import Stepper
 from xectool.training.trainer import Trainer
 
 

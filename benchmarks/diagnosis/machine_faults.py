@@ -12,8 +12,9 @@ from typing import Any
 import psutil
 import torch
 from torch import nn
-from xectool.training import batch_loss, device
 from xectool.training.guards import memory, watchdog
+from xectool.training.process import device
+from xectool.training.stepping import batch_loss
 
 from benchmarks.diagnosis import hooks
 from benchmarks.diagnosis.catalogue import fault

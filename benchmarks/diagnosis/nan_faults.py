@@ -16,7 +16,7 @@ from xectool.models.heads import TargetTransform
 from xectool.models.normalize import Normalizer
 from xectool.simulation.dataset import BRANCHES
 from xectool.tasks import regression
-from xectool.training import targets
+from xectool.training.events import targets
 
 from benchmarks.diagnosis import hooks
 from benchmarks.diagnosis.catalogue import fault

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from xectool.config.tasks import TRUTH_BRANCHES
-from xectool.training.schedule import LearningRate
+from xectool.training.optimization.schedule import LearningRate
 
 from benchmarks.diagnosis.catalogue import fault
 from benchmarks.diagnosis.files import Rows, changed

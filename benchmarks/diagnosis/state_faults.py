@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from xectool.checkpoint import store
 from xectool.runlog.writer import RunWriter
-from xectool.training import state
+from xectool.training.stepping import state
 
 from benchmarks.diagnosis import hooks
 from benchmarks.diagnosis.catalogue import fault

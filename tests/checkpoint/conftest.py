@@ -18,8 +18,8 @@ from xectool.checkpoint.format import Checkpoint
 from xectool.config.root import KINDS
 from xectool.engine.inspection import CheckpointInspected
 from xectool.models import build_model
-from xectool.training.optim import build_optimizer
-from xectool.training.state import Progress, _random_state
+from xectool.training.optimization.optim import build_optimizer
+from xectool.training.stepping.state import Progress, _random_state
 
 SMALL: dict[str, Any] = {"encoder_dim": 32, "num_fusion_layers": 1}
 OWN: dict[str, dict[str, Any]] = {"regressor": {"hidden_dim": 8}, "mae": {"decoder_dim": 8}, "inpainter": {}}

@@ -17,8 +17,8 @@ from xectool.config.root import KINDS, RunConfig
 from xectool.detector import geometry
 from xectool.errors import CheckpointError
 from xectool.models import build_model
-from xectool.training.resume import meaning_differences, require_resumable, start_options
-from xectool.training.state import load_weights
+from xectool.training.saving.resume import meaning_differences, require_resumable, start_options
+from xectool.training.stepping.state import load_weights
 
 SIZES: dict[str, Any] = {"encoder_dim": 32, "num_fusion_layers": 1, "dim_feedforward": 48, "geometry": "compat"}
 

@@ -19,7 +19,7 @@ from xectool.data.cache.tables import PreparedTables
 from xectool.data.prepared import event_weights
 from xectool.data.source import open_source
 from xectool.rootio.reader import EventFile
-from xectool.training.build import open_data
+from xectool.training.stepping.build import open_data
 
 
 @pytest.fixture

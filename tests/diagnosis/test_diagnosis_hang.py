@@ -280,7 +280,7 @@ def test_threads_of_a_dump_come_with_the_main_one_first() -> None:
 
 DRIVER = """
 import sys, threading
-import xectool.training.step as step, xectool.data.events as events, xectool.checkpoint.store as store
+import xectool.training.stepping.step as step, xectool.data.events as events, xectool.checkpoint.store as store
 after, what = 4, sys.argv.pop(1)
 count = {"run": 0}
 def hang():

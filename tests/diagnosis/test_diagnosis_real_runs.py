@@ -21,7 +21,7 @@ from xectool.diagnosis.cause import Diagnosis
 from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.ranking import diagnose
 from xectool.errors import XecError
-from xectool.training.step import Stepper
+from xectool.training.stepping.step import Stepper
 
 Train = Callable[..., Path]
 TASK = {"enabled": True, "scale": "auto", "shift": "auto"}

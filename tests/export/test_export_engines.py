@@ -27,7 +27,7 @@ from xectool.engine.loading import (
     served_in_order,
 )
 from xectool.errors import CheckpointError, DeviceError, OutputsDiffer, UsageError
-from xectool.training.evaluate import run_model
+from xectool.training.stepping.evaluate import run_model
 
 SHARE = 1e-5
 """Of a resolution, by which engines may differ."""

@@ -23,7 +23,7 @@ from xectool.probes.compilation.graphs import GraphReport, inspect_graphs
 from xectool.probes.compilation.mode import ModeTime, measure_mode
 from xectool.probes.compilation.race import measure_modes, modes_of, recommend
 from xectool.probes.nonfinite.subject import Subject, of_config
-from xectool.training.device import Execution, compile_faults
+from xectool.training.process.device import Execution, compile_faults
 
 Write = Callable[..., Path]
 SOUND = Toolchain(cxx="/usr/bin/g++", triton="", missing="", suppressed=False)
@@ -211,7 +211,7 @@ def test_compiler_that_may_not_write_is_given_another_place(monkeypatch: pytest.
 def test_compile_processes_are_limited_before_the_compiler_is_loaded() -> None:
     code = (
         "from xectool.config.training import TrainingConfig\n"
-        "from xectool.training.device import plan_execution\n"
+        "from xectool.training.process.device import plan_execution\n"
         "plan_execution(TrainingConfig(compile='default'), 'cpu')\n"
         "import os\nfrom torch._inductor import config\n"
         "assert str(config.compile_threads) == os.environ['TORCHINDUCTOR_COMPILE_THREADS'], config.compile_threads\n"

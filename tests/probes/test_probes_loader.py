@@ -26,7 +26,7 @@ from xectool.probes.loading.stages import StageReport, measure_stages
 from xectool.rootio.inflate import inflate_range, inflated_bytes
 from xectool.rootio.source import LocalSource
 from xectool.rootio.stages import DECOMPRESS, READ, StageClock, clocked, timed
-from xectool.training.device import plan_execution
+from xectool.training.process.device import plan_execution
 
 Write = Callable[..., Path]
 EVENTS = 96

@@ -31,10 +31,10 @@ from xectool.runlog.reader import RunReader
 from xectool.runlog.records import EventRecord, StepRecord
 from xectool.runlog.writer import RunWriter
 from xectool.training.control import LiveControl, _Wish
-from xectool.training.parts import RunParts
-from xectool.training.progress import NullObserver
-from xectool.training.state import Progress
-from xectool.training.step import Stepper, StepResult
+from xectool.training.process.progress import NullObserver
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress
+from xectool.training.stepping.step import Stepper, StepResult
 
 Write = Callable[..., Path]
 

@@ -20,7 +20,7 @@ from xectool.probes.instruments.op_digests import Entry
 from xectool.probes.repetition import reproducibility
 from xectool.probes.repetition.reproducibility import WITHIN, Difference, first_difference
 from xectool.probes.repetition.short_run import Request, Steps, short_run
-from xectool.training import build
+from xectool.training.stepping import build
 
 STEPS = 2
 pytestmark = pytest.mark.usefixtures("shallow_module")
@@ -111,7 +111,7 @@ def test_another_order_of_events_is_a_matter_of_the_data(
 
 PATCH = """
 import runpy; runpy.run_path({lean!r})
-import random, torch, xectool.training.build as build
+import random, torch, xectool.training.stepping.build as build
 from torch import nn
 real = build.build_model
 def hook(module, inputs, output):

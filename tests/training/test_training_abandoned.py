@@ -13,7 +13,7 @@ from torch import Tensor
 from xectool import engine
 from xectool.checkpoint import store
 from xectool.rootio.writer import TreeWriter
-from xectool.training.healing.ring import GoodState, GoodStates
+from xectool.training.saving.ring import GoodState, GoodStates
 
 Config = Callable[..., Path]
 Weights = dict[str, Tensor]

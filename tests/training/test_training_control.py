@@ -16,9 +16,9 @@ from xectool.engine.live import ControlResult
 from xectool.errors import DiskError, XecError
 from xectool.runlog.reader import RunReader
 from xectool.training.control import LiveControl
-from xectool.training.progress import NullObserver
-from xectool.training.saving import Saver
-from xectool.training.signals import StopRequest
+from xectool.training.process.progress import NullObserver
+from xectool.training.process.signals import StopRequest
+from xectool.training.saving.saver import Saver
 
 
 class Asking(NullObserver):

@@ -19,20 +19,20 @@ import torch
 from torch import nn
 from xectool.config.load import load_config
 from xectool.errors import DataUnusable, OutOfMemory, RunDiverged, UsageError, XecError
-from xectool.training.build import build_parts, open_data
-from xectool.training.device import plan_execution
 from xectool.training.guards.base import StepFacts
-from xectool.training.guards.nonfinite import weights_are_finite
 from xectool.training.guards.report import Reporter
 from xectool.training.guards.session import GuardSession
 from xectool.training.guards.set import GuardSet
-from xectool.training.memory_faults import memory_faults
-from xectool.training.parts import RunParts
-from xectool.training.progress import NullObserver
+from xectool.training.process.device import plan_execution
+from xectool.training.process.memory_faults import memory_faults
+from xectool.training.process.progress import NullObserver
 from xectool.training.ranks.base import Ranks
 from xectool.training.record.event_audit import EventAudit
-from xectool.training.state import Progress
-from xectool.training.step import StepResult
+from xectool.training.stepping.build import build_parts, open_data
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress
+from xectool.training.stepping.step import StepResult
+from xectool.training.symptoms.nonfinite import weights_are_finite
 
 Config = Callable[..., Path]
 ENERGY = {"energy": {"enabled": True, "scale": "auto", "shift": "auto"}, "uvwFI": {"enabled": False}}

@@ -18,8 +18,8 @@ import torch
 from xectool import engine
 from xectool.errors import DeviceError
 from xectool.runlog.reader import RunReader
-from xectool.training.evaluate import evaluate
-from xectool.training.guards.torch_signs import determinism_faults
+from xectool.training.stepping.evaluate import evaluate
+from xectool.training.symptoms.torch_signs import determinism_faults
 
 Config = Callable[..., Path]
 
@@ -43,7 +43,7 @@ def test_full_disk_is_on_record_only_with_its_guard(
     tiny_config: Config, monkeypatch: pytest.MonkeyPatch, disabled: list[str]
 ) -> None:
     little = SimpleNamespace(total=10**12, used=10**12 - 1000, free=1000)
-    monkeypatch.setattr("xectool.training.saving.shutil", SimpleNamespace(disk_usage=lambda path: little))
+    monkeypatch.setattr("xectool.training.saving.saver.shutil", SimpleNamespace(disk_usage=lambda path: little))
     result = engine.train(tiny_config(guards={"disable": disabled}))
     assert ("disk_low" in kinds(result.run_dir)) == (not disabled)
 

@@ -40,8 +40,6 @@ from xectool.errors import (
 from xectool.runlog.process import tree_memory
 from xectool.runlog.reader import RunReader
 from xectool.runlog.status_page import StatusPage, Word
-from xectool.training.build import build_parts, open_data
-from xectool.training.device import plan_execution
 from xectool.training.guards.base import StepFacts
 from xectool.training.guards.inputs import InputScale
 from xectool.training.guards.learning import Collapsed, NoLearning, ZeroGradient
@@ -52,15 +50,17 @@ from xectool.training.guards.phase_limits import Deadlines
 from xectool.training.guards.process import CrashStacks, SaveRequest
 from xectool.training.guards.session import next_step
 from xectool.training.guards.set import KINDS
-from xectool.training.guards.torch_signs import CompilerLog, TorchWarnings, compile_threads, determinism_faults
 from xectool.training.guards.watchdog import Watchdog, Witness
-from xectool.training.memory_faults import classify, device_facts, memory_faults, oom_event
-from xectool.training.parts import RunParts
-from xectool.training.progress import NullObserver
+from xectool.training.process.device import plan_execution
+from xectool.training.process.memory_faults import classify, device_facts, memory_faults, oom_event
+from xectool.training.process.progress import NullObserver
 from xectool.training.ranks.base import Ranks
 from xectool.training.ranks.group import CollectiveNotes
-from xectool.training.state import Progress
-from xectool.training.step import StepResult
+from xectool.training.stepping.build import build_parts, open_data
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress
+from xectool.training.stepping.step import StepResult
+from xectool.training.symptoms.torch_signs import CompilerLog, TorchWarnings, compile_threads, determinism_faults
 
 Config = Callable[..., Path]
 T = TypeVar("T")
@@ -716,7 +716,7 @@ def test_failure_ends_with_the_command_that_explains_it(tiny_config: Config, mon
 
 def test_disk_that_is_nearly_full_is_recorded(tiny_config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     little = SimpleNamespace(total=10**12, used=10**12 - 1000, free=1000)
-    monkeypatch.setattr("xectool.training.saving.shutil", SimpleNamespace(disk_usage=lambda path: little))
+    monkeypatch.setattr("xectool.training.saving.saver.shutil", SimpleNamespace(disk_usage=lambda path: little))
     result = engine.train(tiny_config())  # the second epoch knows how large a checkpoint is
     (low,) = (event for event in RunReader(Path(result.run_dir)).events() if event.kind == "disk_low")
     assert low.data["free_bytes"] == 1000

@@ -20,16 +20,16 @@ from xectool.errors import DiskError, RunDiverged
 from xectool.rootio.writer import TreeWriter
 from xectool.runlog.reader import RunReader
 from xectool.runlog.writer import RunWriter
-from xectool.training.build import build_parts, open_data
-from xectool.training.device import plan_execution
+from xectool.training.events.quarantine import PoisonedEvent
 from xectool.training.guards.report import Reporter
 from xectool.training.healing.healer import Healer
-from xectool.training.healing.quarantine import PoisonedEvent
-from xectool.training.progress import NullObserver
+from xectool.training.process.device import plan_execution
+from xectool.training.process.progress import NullObserver
 from xectool.training.ranks.base import Ranks
-from xectool.training.saving import Saver
-from xectool.training.state import Progress
-from xectool.training.step import Stepper
+from xectool.training.saving.saver import Saver
+from xectool.training.stepping.build import build_parts, open_data
+from xectool.training.stepping.state import Progress
+from xectool.training.stepping.step import Stepper
 from xectool.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("shallow")
@@ -173,7 +173,7 @@ def test_a_disk_that_refuses_the_list_costs_no_training(
     def full(path: Path, *_: Any) -> None:
         raise DiskError(f"{path.name} cannot be written: No space left on device", where=str(path), fix="df -h")
 
-    monkeypatch.setattr("xectool.training.healing.quarantine.write_text", full)
+    monkeypatch.setattr("xectool.training.events.quarantine.write_text", full)
     result = engine.train(tiny_config(**settings(poisoned, on_spike="rewind")))
     assert result.status == "finished"
     assert not (Path(result.run_dir) / "quarantine.json").exists()

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from xectool.training import heap
+from xectool.training.process import heap
 
 
 def test_batches_pass_unchanged_and_the_heap_is_trimmed_after_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,7 +27,7 @@ def test_the_c_library_here_takes_the_call() -> None:
 
 _FAULTS = """
 import ctypes, resource, sys
-from xectool.training.heap import keep_freed_memory
+from xectool.training.process.heap import keep_freed_memory
 if sys.argv[1] == "kept":
     assert keep_freed_memory({})
 library = ctypes.CDLL(None)

@@ -13,7 +13,7 @@ import uproot
 from xectool import engine
 from xectool.checkpoint import store
 from xectool.errors import CheckpointError
-from xectool.training.progress import NullObserver
+from xectool.training.process.progress import NullObserver
 
 pytestmark = pytest.mark.usefixtures("shallow")
 Write = Callable[..., Path]

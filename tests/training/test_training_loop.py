@@ -21,9 +21,9 @@ from xectool.config.load import load_config
 from xectool.errors import ConfigError, DataUnusable, DeviceError, OutOfMemory, RunDiverged, XecError
 from xectool.rootio.writer import TreeWriter
 from xectool.runlog.reader import RunReader
-from xectool.training.device import Execution, compile_faults
-from xectool.training.memory_faults import memory_faults
-from xectool.training.progress import NullObserver
+from xectool.training.process.device import Execution, compile_faults
+from xectool.training.process.memory_faults import memory_faults
+from xectool.training.process.progress import NullObserver
 
 pytestmark = pytest.mark.usefixtures("shallow")
 Config = Callable[..., Path]

@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from xectool.training.memory import memory_metrics
+from xectool.training.process.memory import memory_metrics
 
 
 def test_resident_memory_is_given_in_gigabytes() -> None:
@@ -26,7 +26,7 @@ def test_device_memory_is_added_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_peak_of_a_program_is_not_that_of_the_one_that_started_it() -> None:
     code = (
-        "import resource\nfrom xectool.training.memory import peak_resident_bytes\n"
+        "import resource\nfrom xectool.training.process.memory import peak_resident_bytes\n"
         "print(peak_resident_bytes(), 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
     held = np.ones(150_000_000)  # 1.2 GB

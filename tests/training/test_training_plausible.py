@@ -19,11 +19,11 @@ from xectool.data.batch import EventBatch
 from xectool.models.normalize import Normalizer
 from xectool.rootio.writer import TreeWriter
 from xectool.runlog.reader import RunReader
-from xectool.training.build import build_parts, open_data
-from xectool.training.device import plan_execution
 from xectool.training.healing.plausible import implausible
-from xectool.training.progress import NullObserver
+from xectool.training.process.device import plan_execution
+from xectool.training.process.progress import NullObserver
 from xectool.training.ranks.base import Ranks
+from xectool.training.stepping.build import build_parts, open_data
 
 Config = Callable[..., Path]
 BRIGHT, DEAD, SENTINEL, LATE = 3, 8, 11, 15

@@ -28,7 +28,7 @@ _MEASURED = """
 import sys
 from xectool.cli.app import app
 from xectool.cli import boundary
-from xectool.training.memory import peak_resident_bytes
+from xectool.training.process.memory import peak_resident_bytes
 code = boundary.run(app, sys.argv[1:])
 sys.stderr.write(f"PEAK {peak_resident_bytes()}\\n")
 sys.exit(code)

@@ -14,10 +14,10 @@ from torch.distributed import HashStore
 from xectool.data.batch import EventBatch
 from xectool.training.guards.base import Notice
 from xectool.training.guards.inputs import InputScale, Opinion
-from xectool.training.parts import RunParts
 from xectool.training.ranks import group as rank_group
 from xectool.training.ranks.group import RankGroup
-from xectool.training.state import Progress
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress
 
 
 @pytest.mark.parametrize("saves", [True, False])

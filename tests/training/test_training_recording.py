@@ -26,13 +26,13 @@ from xectool.runlog.process import boot_id, oom_kills, tree_memory
 from xectool.runlog.reader import RunReader
 from xectool.runlog.status_page import PHASES, StatusPage, Word, read_page
 from xectool.runlog.worker_slots import SlotRange, create_slots, read_slots
-from xectool.training.epoch_stats import EpochStats
-from xectool.training.parameter_blocks import MAX_BLOCKS, ParameterBlocks, cut_blocks, weight_norm
+from xectool.training.optimization.parameter_blocks import MAX_BLOCKS, ParameterBlocks, cut_blocks, weight_norm
 from xectool.training.ranks.base import Ranks
 from xectool.training.record.event_audit import EventAudit
 from xectool.training.record.heartbeat import Heartbeat
 from xectool.training.record.recorder import FlightRecorder
-from xectool.training.step import StepResult, stream_seed
+from xectool.training.stepping.epoch_stats import EpochStats
+from xectool.training.stepping.step import StepResult, stream_seed
 
 
 @pytest.fixture(scope="module")

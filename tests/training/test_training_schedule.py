@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from xectool.config.training import RegressorTrainingConfig
-from xectool.training.schedule import LearningRate
+from xectool.training.optimization.schedule import LearningRate
 
 
 def rate(steps_per_epoch: int = 10, **keys: object) -> LearningRate:

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 from xectool.config.load import load_config
-from xectool.training.baseline import TOTAL, first_events
-from xectool.training.build import build_parts, open_data
-from xectool.training.device import plan_execution
+from xectool.training.events.baseline import TOTAL, first_events
 from xectool.training.guards.learning import NoLearning
-from xectool.training.parts import RunParts
+from xectool.training.process.device import plan_execution
 from xectool.training.ranks.base import Ranks
-from xectool.training.state import Progress
+from xectool.training.stepping.build import build_parts, open_data
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress
 
 Write = Callable[..., Path]
 

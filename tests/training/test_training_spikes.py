@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from xectool.config.guards import GuardsConfig
-from xectool.training.guards.spike import Judgement, SpikeDetector
+from xectool.training.symptoms.spike import Judgement, SpikeDetector
 
 
 def spikes(losses: np.ndarray, total: int = 2000, trivial: float = math.nan) -> list[int]:

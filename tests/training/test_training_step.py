@@ -13,12 +13,12 @@ from torch import nn
 from xectool.config.load import load_config
 from xectool.data.batch import EventBatch
 from xectool.errors import RunDiverged
-from xectool.training.batch_loss import seed_batch
-from xectool.training.build import build_parts, open_data
-from xectool.training.device import plan_execution
-from xectool.training.guards import nonfinite_gradients, nonfinite_weights
-from xectool.training.parts import RunParts
+from xectool.training.process.device import plan_execution
 from xectool.training.ranks.base import Ranks
+from xectool.training.stepping.batch_loss import seed_batch
+from xectool.training.stepping.build import build_parts, open_data
+from xectool.training.stepping.parts import RunParts
+from xectool.training.symptoms.nonfinite import nonfinite_gradients, nonfinite_weights
 
 Build = Callable[..., RunParts]
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from torch import nn
 from xectool.config.load import load_config
 from xectool.data.batch import EventBatch
-from xectool.training.build import build_parts, open_data
-from xectool.training.device import plan_execution
-from xectool.training.parts import RunParts
+from xectool.training.process.device import plan_execution
 from xectool.training.ranks.base import Ranks
+from xectool.training.stepping.build import build_parts, open_data
+from xectool.training.stepping.parts import RunParts
 from xectool.training.triage import Reference, Trial, bisect_events, first_nonfinite_module, triage_window
 from xectool.training.triage.window import has_grown, rows_of, without_rows
 

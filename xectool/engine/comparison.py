@@ -28,10 +28,10 @@ from xectool.tasks.event_variants import Variant, with_dead, with_neighbours, wi
 from xectool.tasks.metric_units import with_unit
 from xectool.tasks.neighbour_baselines import DEFAULT_HOPS
 from xectool.tasks.paired import PairedMetric
-from xectool.training.heap import trimmed
-from xectool.training.memory_faults import memory_faults
 from xectool.training.predicting.variants import ComparisonRun, compare_variants
-from xectool.training.progress import NullObserver, Observer
+from xectool.training.process.heap import trimmed
+from xectool.training.process.memory_faults import memory_faults
+from xectool.training.process.progress import NullObserver, Observer
 
 VARIANTS = ("raw", "neighbour", "inpainted")
 

@@ -22,9 +22,9 @@ from xectool.engine.exports.loading import load_exported
 from xectool.engine.loading import LoadedModel, served_in_order
 from xectool.errors import DeviceError, DiskError, OutputsDiffer, UsageError, XecError, unknown_choice
 from xectool.findings import Finding, Severity
-from xectool.training.batch_loss import compiled
-from xectool.training.device import Execution, compile_faults, plan_execution
-from xectool.training.evaluate import Forward, in_float32
+from xectool.training.process.device import Execution, compile_faults, plan_execution
+from xectool.training.stepping.batch_loss import compiled
+from xectool.training.stepping.evaluate import Forward, in_float32
 
 AUTO, EAGER, COMPILED, ONNX = "auto", "eager", "compiled", "onnx"
 ENGINES: Final = (AUTO, EAGER, COMPILED, ONNX)

@@ -23,7 +23,7 @@ from xectool.export.graphs import NORMALIZED, RAW, ExportGraph, RegressorGraph, 
 from xectool.export.parity import Agreement
 from xectool.export.ports import Port
 from xectool.findings import Finding
-from xectool.training.progress import NullObserver, Observer
+from xectool.training.process.progress import NullObserver, Observer
 
 
 @dataclass(frozen=True)

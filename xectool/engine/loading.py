@@ -27,10 +27,10 @@ from xectool.findings import Finding, Severity
 from xectool.models.build import build_model
 from xectool.tasks import build_task
 from xectool.tasks.base import TrainingTask
-from xectool.training.build import sequential_loader
-from xectool.training.device import Execution, plan_execution
+from xectool.training.process.device import Execution, plan_execution
 from xectool.training.ranks.base import Ranks
-from xectool.training.state import load_task, load_weights
+from xectool.training.stepping.build import sequential_loader
+from xectool.training.stepping.state import load_task, load_weights
 
 _WINDOW_EVENTS = 512
 _KEPT_FILES = 4

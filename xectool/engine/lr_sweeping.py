@@ -28,8 +28,8 @@ from xectool.training.lr_sweep.rows import RateRow, with_optimal
 from xectool.training.lr_sweep.runner import Sweeper
 from xectool.training.lr_sweep.setup import sweep_parts
 from xectool.training.lr_sweep.sweep import Sweep, sweep_grid, sweep_ramp
-from xectool.training.parts import RunParts
-from xectool.training.progress import NullObserver, Observer
+from xectool.training.process.progress import NullObserver, Observer
+from xectool.training.stepping.parts import RunParts
 
 __all__ = ["LrSweepResult", "RateRow", "lr_sweep"]
 

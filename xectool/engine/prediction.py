@@ -32,11 +32,11 @@ from xectool.findings import Finding, Severity
 from xectool.report.written import Written
 from xectool.tasks.metric_units import with_unit
 from xectool.tasks.sensor_task import SensorTask
-from xectool.training.evaluate import run_model
-from xectool.training.heap import trimmed
-from xectool.training.memory_faults import memory_faults
 from xectool.training.predicting.variants import masked_by_dead
-from xectool.training.progress import NullObserver, Observer
+from xectool.training.process.heap import trimmed
+from xectool.training.process.memory_faults import memory_faults
+from xectool.training.process.progress import NullObserver, Observer
+from xectool.training.stepping.evaluate import run_model
 
 
 @dataclass(frozen=True)

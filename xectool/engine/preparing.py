@@ -16,8 +16,8 @@ from xectool.data.events import EventSource
 from xectool.data.prepared import event_weights
 from xectool.errors import DiskError, UsageError
 from xectool.findings import Finding, Severity
-from xectool.training.build import open_data
-from xectool.training.progress import NullObserver, Observer
+from xectool.training.process.progress import NullObserver, Observer
+from xectool.training.stepping.build import open_data
 
 
 @dataclass(frozen=True)

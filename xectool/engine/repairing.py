@@ -25,9 +25,9 @@ from xectool.errors import UsageError
 from xectool.findings import Finding, Severity
 from xectool.models.inpainter import Inpainter
 from xectool.tasks.event_variants import Fill
-from xectool.training.memory_faults import memory_faults
 from xectool.training.predicting.repair import FLAG_BRANCH, Repaired, RepairRun, write_repaired
-from xectool.training.progress import NullObserver, Observer
+from xectool.training.process.memory_faults import memory_faults
+from xectool.training.process.progress import NullObserver, Observer
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from xectool.checks.cells import Place
 from xectool.checks.health import HealthScan, SensorHealth
-from xectool.training.evaluate import Predicted
+from xectool.training.stepping.evaluate import Predicted
 
 
 def scanned(predicted: Iterable[Predicted], scan: HealthScan) -> Iterator[Predicted]:

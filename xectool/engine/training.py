@@ -20,15 +20,15 @@ from xectool.engine.training_run.result import TrainResult
 from xectool.engine.training_run.start import assemble, begin, shared_place
 from xectool.errors import XecError
 from xectool.rules import run_rules
-from xectool.training.device import Execution, plan_execution
-from xectool.training.heap import keep_freed_memory
-from xectool.training.parts import RunParts
-from xectool.training.progress import NullObserver, Observer
+from xectool.training.process.device import Execution, plan_execution
+from xectool.training.process.heap import keep_freed_memory
+from xectool.training.process.progress import NullObserver, Observer
 from xectool.training.ranks.agreement import program_facts, require_agreement
 from xectool.training.ranks.base import Ranks
 from xectool.training.ranks.environment import device_of_rank
 from xectool.training.ranks.group import joined
 from xectool.training.record.description import start_facts
+from xectool.training.stepping.parts import RunParts
 
 
 def train(  # noqa: PLR0913  the function is the command: one argument an option

@@ -16,10 +16,10 @@ from xectool.errors import DiskError
 from xectool.runlog.control import ControlServer, Request
 from xectool.runlog.status_page import PHASES, StatusPage, Word
 from xectool.training.guards.report import Reporter
-from xectool.training.parts import RunParts
-from xectool.training.saving import Saver
-from xectool.training.signals import StopRequest
-from xectool.training.state import Progress
+from xectool.training.process.signals import StopRequest
+from xectool.training.saving.saver import Saver
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress
 
 EVENT: Final = "control"
 SOCKET_EVENT: Final = "control_socket"

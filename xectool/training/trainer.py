@@ -11,23 +11,23 @@ from xectool.data.batch import EventBatch
 from xectool.errors import OutOfMemory, RunDiverged
 from xectool.tasks.base import WorstEvent
 from xectool.training.control import LiveControl
-from xectool.training.epoch_stats import EpochStats
-from xectool.training.evaluate import evaluate, merged, run_model
 from xectool.training.guards.base import StepFacts
-from xectool.training.guards.nonfinite import nonfinite_weights, weights_are_finite
 from xectool.training.guards.process import SaveRequest
 from xectool.training.guards.report import Reporter
 from xectool.training.guards.set import GuardSet
 from xectool.training.healing.healer import Healer
-from xectool.training.memory import memory_metrics
-from xectool.training.parts import RunParts
 from xectool.training.predicting.epochs import is_due, kept, predictions_name
-from xectool.training.progress import Observer
+from xectool.training.process.memory import memory_metrics
+from xectool.training.process.progress import Observer
+from xectool.training.process.signals import StopRequest
 from xectool.training.record.readings import ReadingWatch
 from xectool.training.record.recorder import FlightRecorder, StepTiming
-from xectool.training.saving import Saver, refuse_weights
-from xectool.training.signals import StopRequest
-from xectool.training.state import Progress
+from xectool.training.saving.saver import Saver, refuse_weights
+from xectool.training.stepping.epoch_stats import EpochStats
+from xectool.training.stepping.evaluate import evaluate, merged, run_model
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress
+from xectool.training.symptoms.nonfinite import nonfinite_weights, weights_are_finite
 from xectool.training.tracking import TrackerHandle
 
 NUM_WORST_EVENTS = 5

@@ -21,23 +21,23 @@ from xectool.errors import DiskError, XecError
 from xectool.runlog.status_page import StatusPage, read_page
 from xectool.runlog.writer import RunWriter
 from xectool.tasks.base import LossTerms
-from xectool.training.build import build_parts, open_data
-from xectool.training.device import plan_execution
 from xectool.training.guards import memory
 from xectool.training.guards.base import StepFacts
 from xectool.training.guards.inputs import InputScale
 from xectool.training.guards.memory import HostMemory
 from xectool.training.guards.report import Reporter
 from xectool.training.healing.healer import Healer
-from xectool.training.parts import RunParts
-from xectool.training.progress import NullObserver
+from xectool.training.process.device import plan_execution
+from xectool.training.process.progress import NullObserver
 from xectool.training.ranks.agreement import require_agreement
 from xectool.training.ranks.base import Ranks
 from xectool.training.ranks.group import joined
 from xectool.training.record.incidents import identities
-from xectool.training.saving import Saver
-from xectool.training.state import Progress
-from xectool.training.step import StepResult
+from xectool.training.saving.saver import Saver
+from xectool.training.stepping.build import build_parts, open_data
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress
+from xectool.training.stepping.step import StepResult
 
 PATIENCE_S = 120.0
 out, config = Path(sys.argv[1]), sys.argv[2]

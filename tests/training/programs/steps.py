@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 from xectool.config.load import load_config
-from xectool.training.build import build_parts, open_data
-from xectool.training.device import apply_determinism, plan_execution
+from xectool.training.process.device import apply_determinism, plan_execution
 from xectool.training.ranks.group import joined
+from xectool.training.stepping.build import build_parts, open_data
 
 out, configs = Path(sys.argv[1]), sys.argv[2:]
 for number, config in enumerate(configs):

@@ -21,7 +21,7 @@ from xectool.errors import ConfigError
 from xectool.findings import Finding, Severity
 from xectool.models.build import build_model
 from xectool.models.fingerprint import difference, outputs_of
-from xectool.training.schedule import LearningRate
+from xectool.training.optimization.schedule import LearningRate
 
 _OF_POSITIONS: Final = "cross_attn_head."
 """Tables of a head that may be computed from a file of positions; the weights bring their own."""

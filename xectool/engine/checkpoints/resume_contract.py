@@ -18,7 +18,7 @@ from xectool.config.root import RunConfig
 from xectool.config.serialize import dotted_values, inline_yaml
 from xectool.errors import XecError
 from xectool.models.build import build_model
-from xectool.training.resume import OUTPUT_KEYS, is_free, is_idle, is_objective
+from xectool.training.saving.resume import OUTPUT_KEYS, is_free, is_idle, is_objective
 
 SAME: Final = "same"
 HARMLESS: Final = "harmless"

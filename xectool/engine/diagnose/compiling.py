@@ -22,8 +22,8 @@ from xectool.probes.compilation.race import Recommendation, measure_modes, modes
 from xectool.probes.loading.events import LoadingSubject
 from xectool.probes.nonfinite.subject import Subject, of_config
 from xectool.probes.repetition.history import CONFIG_FILE
-from xectool.training.device import cxx_compiler, missing_toolchain, plan_execution, resolve_device
-from xectool.training.guards.torch_signs import compile_is_suppressed, compile_threads
+from xectool.training.process.device import cxx_compiler, missing_toolchain, plan_execution, resolve_device
+from xectool.training.symptoms.torch_signs import compile_is_suppressed, compile_threads
 
 DEFAULT_TIMEOUT_S = 600.0
 _INDUCTOR_THREADS = 32

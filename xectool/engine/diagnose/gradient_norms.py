@@ -112,9 +112,9 @@ def _taken(
     path: Path, overrides: Sequence[str], count: int, device: str | None
 ) -> tuple[GradientReport, int, RunConfig]:
     # Imported here: the recorded form must not wait for torch.
-    from xectool.training.build import build_parts, open_data
-    from xectool.training.device import apply_determinism, plan_execution
+    from xectool.training.process.device import apply_determinism, plan_execution
     from xectool.training.ranks.base import Ranks
+    from xectool.training.stepping.build import build_parts, open_data
 
     if count < 1:
         raise UsageError("at least one step has to be taken", where="--steps", fix=f"--steps {LIVE_STEPS}")

@@ -20,7 +20,7 @@ from xectool.probes.loading.findings import LoaderFacts, findings_of
 from xectool.probes.loading.race import Timing, Verdict, grid, race, reading_rate
 from xectool.probes.loading.stages import StageReport, StageTime, measure_stages
 from xectool.probes.repetition.history import CONFIG_FILE
-from xectool.training.device import Execution, plan_execution
+from xectool.training.process.device import Execution, plan_execution
 
 DEFAULT_EVENTS = 4096
 DEFAULT_SECONDS = 60.0

@@ -30,8 +30,8 @@ from xectool.probes.repetition.counterfactuals import (
 from xectool.probes.repetition.history import RunHistory, loss_median
 from xectool.probes.repetition.replay import Moment, Replay, is_reproduced
 from xectool.runlog.records import StepRecord
-from xectool.training.progress import NullObserver, Observer
-from xectool.training.step import StepResult
+from xectool.training.process.progress import NullObserver, Observer
+from xectool.training.stepping.step import StepResult
 from xectool.training.triage import Reference, Trial, triage_window
 from xectool.training.triage.window import without_rows
 

@@ -18,8 +18,8 @@ from xectool.findings import Finding
 from xectool.models.regressor import Regressor
 from xectool.simulation.dataset import SimulationSettings, simulate_block
 from xectool.simulation.response import DetectorResponse
-from xectool.training.evaluate import run_model
-from xectool.training.progress import Observer
+from xectool.training.process.progress import Observer
+from xectool.training.stepping.evaluate import run_model
 
 _SIMULATED_SEED = 4711
 _MAX_EVENTS = 1000

@@ -16,7 +16,7 @@ from xectool.export.graphs import RAW
 from xectool.export.network import network_of
 from xectool.findings import Finding, Severity
 from xectool.tasks import build_task
-from xectool.training.device import plan_execution
+from xectool.training.process.device import plan_execution
 
 
 def load_exported(path: Path, format_name: str, weights: str, device: str | None) -> LoadedModel:

@@ -18,13 +18,13 @@ from xectool.report.written import Written
 from xectool.tasks.base import TrainingTask
 from xectool.tasks.baselines import BaselineMetrics, ConventionalEstimator
 from xectool.tasks.sensor_task import SensorTask
-from xectool.training.build import RunData
-from xectool.training.evaluate import Predicted, run_model
-from xectool.training.parts import RunParts
 from xectool.training.predicting.events import PredictionRun, write_predictions
 from xectool.training.predicting.sensors import SensorPredictionRun, write_sensor_predictions
-from xectool.training.progress import Observer
-from xectool.training.state import load_task, load_weights
+from xectool.training.process.progress import Observer
+from xectool.training.stepping.build import RunData
+from xectool.training.stepping.evaluate import Predicted, run_model
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import load_task, load_weights
 from xectool.training.trainer import FitResult
 
 if TYPE_CHECKING:

@@ -12,22 +12,22 @@ from xectool.engine.training_run.result import TrainResult
 from xectool.findings import Finding, Severity
 from xectool.runlog.atomic import write_json
 from xectool.runlog.writer import RunWriter
-from xectool.training.build import RunData
-from xectool.training.device import compile_faults
 from xectool.training.guards.session import GuardSession
-from xectool.training.guards.torch_signs import determinism_faults
-from xectool.training.memory_faults import memory_faults
-from xectool.training.parts import RunParts
-from xectool.training.progress import Observer
+from xectool.training.process.device import compile_faults
+from xectool.training.process.memory_faults import memory_faults
+from xectool.training.process.progress import Observer
 from xectool.training.ranks.faults import known_fault
 from xectool.training.record.description import describe_run, tracker_settings
 from xectool.training.record.heartbeat import Heartbeat
 from xectool.training.record.recorder import watch_readers
 from xectool.training.record.run_dir import RunPlace
 from xectool.training.record.run_facts import require_sound_resume, resume_facts, run_start_facts
-from xectool.training.resume import data_facts
-from xectool.training.saving import Saver
-from xectool.training.state import Progress
+from xectool.training.saving.resume import data_facts
+from xectool.training.saving.saver import Saver
+from xectool.training.stepping.build import RunData
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress
+from xectool.training.symptoms.torch_signs import determinism_faults
 from xectool.training.tracking import NullTracker, TrackerHandle, start_tracker
 from xectool.training.trainer import FitResult, Trainer
 

@@ -13,10 +13,10 @@ from xectool.config.root import InpainterConfig, RunConfig
 from xectool.detector.constants import NUM_SENSORS
 from xectool.engine.memory_estimate import MemoryEstimate, verdicts
 from xectool.findings import Report, Severity
-from xectool.training.device import Execution
 from xectool.training.memory_estimate.calibration import load_calibration
 from xectool.training.memory_estimate.device import GRAPH_MODES, Device
 from xectool.training.memory_estimate.estimate import Wanted, compile_threads, estimate
+from xectool.training.process.device import Execution
 
 # Above what any kind of network was measured to take (docs/benchmarks.md); a step below these needs no closer look.
 _EVENT_BYTES: Final = 100_000_000

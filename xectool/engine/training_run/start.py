@@ -13,22 +13,22 @@ from xectool.checkpoint.transfer import transfer_encoder
 from xectool.config.load import LoadedConfig
 from xectool.config.root import RunConfig
 from xectool.engine.training_run.preflight import require_memory
-from xectool.training.build import RunData, build_parts, open_data
-from xectool.training.device import Execution, apply_determinism
-from xectool.training.memory_faults import memory_faults
-from xectool.training.parts import RunParts
-from xectool.training.progress import Observer
+from xectool.training.process.device import Execution, apply_determinism
+from xectool.training.process.memory_faults import memory_faults
+from xectool.training.process.progress import Observer
 from xectool.training.ranks.agreement import data_facts, require_agreement
 from xectool.training.ranks.base import Ranks
 from xectool.training.record.run_dir import RunPlace, choose_place
-from xectool.training.resume import (
+from xectool.training.saving.resume import (
     adopt_resolved,
     meaning_differences,
     objective_changes,
     require_resumable,
     start_options,
 )
-from xectool.training.state import Progress, load_weights, restore
+from xectool.training.stepping.build import RunData, build_parts, open_data
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress, load_weights, restore
 
 
 def shared_place(config: RunConfig, resume: str | None, ranks: Ranks) -> RunPlace:

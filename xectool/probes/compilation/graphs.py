@@ -14,8 +14,8 @@ from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metri
 from xectool.data.batch import EventBatch
 from xectool.data.plan import DataPlan
 from xectool.probes.instruments.bench import Bench
-from xectool.training.device import keep_counts_in_graph
-from xectool.training.guards.torch_signs import CompilerLog
+from xectool.training.process.device import keep_counts_in_graph
+from xectool.training.symptoms.torch_signs import CompilerLog
 
 # What the reason of a break says, and what cures it.
 _CURES = (

@@ -25,10 +25,10 @@ from xectool.errors import XecError
 from xectool.probes.instruments.bench import Bench
 from xectool.probes.loading.events import spread
 from xectool.probes.nonfinite.subject import of_config
-from xectool.training.batch_loss import compiled
-from xectool.training.device import compile_faults, plan_execution
-from xectool.training.guards.torch_signs import CompilerLog
-from xectool.training.memory import peak_resident_bytes
+from xectool.training.process.device import compile_faults, plan_execution
+from xectool.training.process.memory import peak_resident_bytes
+from xectool.training.stepping.batch_loss import compiled
+from xectool.training.symptoms.torch_signs import CompilerLog
 
 _CAPTURED_STEPS = 3  # CUDA graphs are recorded in the second and third step
 _PEAK = Path("/proc/self/clear_refs")

@@ -16,13 +16,13 @@ from xectool.data.batch import EventBatch
 from xectool.models.build import build_model
 from xectool.tasks import build_task
 from xectool.tasks.base import LossTerms, TrainingTask
-from xectool.training.augment import drop_channels
-from xectool.training.batch_loss import seed_batch
-from xectool.training.build import seed_everything
-from xectool.training.device import Execution
-from xectool.training.evaluate import in_float32
-from xectool.training.optim import build_optimizer
-from xectool.training.state import load_optimizer, load_task, load_weights
+from xectool.training.events.augment import drop_channels
+from xectool.training.optimization.optim import build_optimizer
+from xectool.training.process.device import Execution
+from xectool.training.stepping.batch_loss import seed_batch
+from xectool.training.stepping.build import seed_everything
+from xectool.training.stepping.evaluate import in_float32
+from xectool.training.stepping.state import load_optimizer, load_task, load_weights
 
 
 @dataclass(frozen=True)

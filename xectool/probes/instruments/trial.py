@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from xectool.data.batch import EventBatch
 from xectool.errors import XecError
 from xectool.probes.instruments.bench import Bench
-from xectool.training.guards import nonfinite_weights
-from xectool.training.optim import set_lr
+from xectool.training.optimization.optim import set_lr
+from xectool.training.symptoms.nonfinite import nonfinite_weights
 
 LOSS, GRADIENT, UPDATE = "loss", "gradient", "parameter"
 STAGES = (LOSS, GRADIENT, UPDATE)

@@ -13,12 +13,12 @@ from xectool.config.root import RunConfig
 from xectool.data.batch import EventBatch
 from xectool.probes.loading.events import LoadingSubject, Setting, spread
 from xectool.probes.loading.stages import StageReport
-from xectool.training.build import build_parts, open_data
-from xectool.training.core_wait import core_wait_s
-from xectool.training.device import Execution
-from xectool.training.evaluate import evaluate, run_model
-from xectool.training.parts import RunParts
+from xectool.training.process.device import Execution
 from xectool.training.ranks.base import Ranks
+from xectool.training.saving.core_wait import core_wait_s
+from xectool.training.stepping.build import build_parts, open_data
+from xectool.training.stepping.evaluate import evaluate, run_model
+from xectool.training.stepping.parts import RunParts
 
 _MAX_STEPS = 10
 _MAX_VALIDATED = 3

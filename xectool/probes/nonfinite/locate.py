@@ -13,7 +13,7 @@ from xectool.probes.instruments.backward import GradientWatch, NodeOwners
 from xectool.probes.instruments.bench import Bench
 from xectool.probes.instruments.trace import LOSS_OWNER, OpTrace, Origin
 from xectool.probes.instruments.trial import GRADIENT, LOSS, UPDATE, StepTrial, named_parameters, nonfinite_moments
-from xectool.training.guards import nonfinite_weights
+from xectool.training.symptoms.nonfinite import nonfinite_weights
 
 INPUT, MODULE = "input", "module"
 

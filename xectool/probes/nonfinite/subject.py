@@ -25,11 +25,11 @@ from xectool.probes.instruments.minimal import load_batch
 from xectool.probes.repetition.history import RunHistory
 from xectool.probes.repetition.incidents import chosen_incident, incident_files, incident_window, run_of
 from xectool.probes.repetition.replay import Replay
-from xectool.training.build import RunData, build_parts
-from xectool.training.device import Execution, apply_determinism, plan_execution
+from xectool.training.events.targets import resolve_target_scaling
+from xectool.training.process.device import Execution, apply_determinism, plan_execution
 from xectool.training.ranks.base import Ranks
-from xectool.training.resume import adopt_resolved
-from xectool.training.targets import resolve_target_scaling
+from xectool.training.saving.resume import adopt_resolved
+from xectool.training.stepping.build import RunData, build_parts
 
 MAX_REPLAYED_STEPS = 500  # steps run again to get the very weights of a bad step; beyond, the nearest state is taken
 

@@ -11,7 +11,7 @@ import torch
 
 import xectool
 from xectool.runlog.manifest import config_digest, machine
-from xectool.training.parts import RunParts
+from xectool.training.stepping.parts import RunParts
 
 PACKAGES = ("torch", "numpy")
 MACHINE_KEYS = ("cpu", "architecture")

@@ -19,8 +19,8 @@ from xectool.errors import CheckpointError, UsageError
 from xectool.runlog.manifest import config_digest, read_manifest
 from xectool.runlog.reader import Lineage, RunReader
 from xectool.runlog.records import EventRecord, StepRecord
-from xectool.training.healing.quarantine import FILE_NAME as QUARANTINE_FILE
-from xectool.training.healing.ring import DIRECTORY as RING
+from xectool.training.events.quarantine import FILE_NAME as QUARANTINE_FILE
+from xectool.training.saving.ring import DIRECTORY as RING
 
 CONFIG_FILE = "config.yaml"
 

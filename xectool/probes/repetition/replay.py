@@ -15,12 +15,12 @@ from xectool.errors import UsageError
 from xectool.probes.instruments.bench import Bench
 from xectool.probes.repetition.history import RunHistory, SavedState
 from xectool.runlog.records import StepRecord
-from xectool.training.build import build_parts, open_data
-from xectool.training.device import apply_determinism, plan_execution
-from xectool.training.parts import RunParts
+from xectool.training.process.device import apply_determinism, plan_execution
 from xectool.training.ranks.base import Ranks
-from xectool.training.state import Progress, restore
-from xectool.training.step import StepResult
+from xectool.training.stepping.build import build_parts, open_data
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress, restore
+from xectool.training.stepping.step import StepResult
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from xectool.config.root import RunConfig
 from xectool.data.batch import EventBatch
 from xectool.errors import XecError
 from xectool.probes.instruments.op_digests import Entry, OpDigests
-from xectool.training.guards.torch_signs import determinism_faults
 from xectool.training.lr_sweep.setup import sweep_parts
-from xectool.training.parts import RunParts
+from xectool.training.stepping.parts import RunParts
+from xectool.training.symptoms.torch_signs import determinism_faults
 
 Steps = list[list[Entry]]
 """What was seen, first what the run began with, then step by step."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from xectool.data.batch import EventBatch
-from xectool.training.evaluate import Predicted
-from xectool.training.parts import RunParts
-from xectool.training.state import Progress
-from xectool.training.step import StepResult
+from xectool.training.stepping.evaluate import Predicted
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress
+from xectool.training.stepping.step import StepResult
 
 
 @dataclass(frozen=True)

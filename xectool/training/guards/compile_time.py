@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 
 from xectool.training.guards.base import Guard, Notice, StepFacts
-from xectool.training.parts import RunParts
-from xectool.training.state import Progress
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress
 
 
 class CompileTime(Guard):

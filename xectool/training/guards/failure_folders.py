@@ -7,8 +7,8 @@ from typing import Any
 
 from xectool.runlog.status_page import PHASES, Word
 from xectool.runlog.writer import RunWriter
-from xectool.training.parts import RunParts
 from xectool.training.record.incidents import IncidentFolders
+from xectool.training.stepping.parts import RunParts
 
 COLUMNS = ("file_index", "entry")
 

@@ -14,10 +14,10 @@ from xectool.config.input_limits import LARGEST_ABS, LARGEST_MEAN, LARGEST_STD, 
 from xectool.data.batch import EventBatch
 from xectool.errors import DataUnusable
 from xectool.models.normalize import Normalizer
-from xectool.training.evaluate import Predicted
 from xectool.training.guards.base import Guard, Notice
-from xectool.training.parts import RunParts
-from xectool.training.state import Progress
+from xectool.training.stepping.evaluate import Predicted
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress
 
 CHANNELS: Final = ("npho", "time")
 P99_WARNING: Final = 10.0

@@ -17,11 +17,11 @@ from xectool.tasks.base import Outputs, valid_truth
 from xectool.tasks.masked_batch import MaskedBatch
 from xectool.tasks.regression import RegressionTask
 from xectool.tasks.sensor_task import SensorTask
-from xectool.training.baseline import TOTAL
-from xectool.training.evaluate import Predicted
+from xectool.training.events.baseline import TOTAL
 from xectool.training.guards.base import Guard, Notice, StepFacts
-from xectool.training.parts import RunParts
-from xectool.training.state import Progress
+from xectool.training.stepping.evaluate import Predicted
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress
 
 TRIVIAL_RATIO: Final = 0.98
 FEWEST_STEPS: Final = 100  # before that a healthy run may not have learned anything yet

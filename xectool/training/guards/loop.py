@@ -11,9 +11,9 @@ from torch import nn
 
 from xectool.errors import RunDiverged, UsageError
 from xectool.training.guards.base import Guard, Notice, StepFacts
-from xectool.training.parts import RunParts
 from xectool.training.ranks.agreement import data_facts, digest, leaves
-from xectool.training.state import Progress
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress
 
 WAIT_STEPS: Final = 50
 _OWN_STATE: Final = {"training"}

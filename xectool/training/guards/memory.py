@@ -16,9 +16,9 @@ from xectool.data.loader import loader_memory_bytes
 from xectool.errors import OutOfMemory
 from xectool.runlog.process import tree_memory
 from xectool.training.guards.base import Guard, Notice, StepFacts
-from xectool.training.memory_faults import smaller_batches
-from xectool.training.parts import RunParts
-from xectool.training.state import Progress
+from xectool.training.process.memory_faults import smaller_batches
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress
 
 LOOK_EVERY_S: Final = 5.0
 WINDOW: Final = 30  # steps a slope is taken over

@@ -11,8 +11,8 @@ import numpy as np
 
 from xectool.errors import RunDiverged
 from xectool.training.guards.base import Guard, Notice, StepFacts
-from xectool.training.parts import RunParts
-from xectool.training.state import Progress
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress
 
 AMP_WINDOW: Final = 200
 AMP_SKIP_SHARE: Final = 0.05  # a scale that has settled overflows about once in 2000 steps

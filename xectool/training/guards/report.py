@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from xectool.runlog.writer import RunWriter
-from xectool.training.progress import Observer
+from xectool.training.process.progress import Observer
 
 
 class Reporter:

@@ -17,12 +17,12 @@ from xectool.runlog.writer import RunWriter
 from xectool.training.guards.failure_folders import FailureFolders
 from xectool.training.guards.phase_limits import Deadlines
 from xectool.training.guards.process import CrashStacks
-from xectool.training.guards.torch_signs import CompilerLog, TorchWarnings, compile_is_suppressed
 from xectool.training.guards.watchdog import Watchdog, Witness
-from xectool.training.memory_faults import oom_event
-from xectool.training.parts import RunParts
-from xectool.training.progress import Observer
+from xectool.training.process.memory_faults import oom_event
+from xectool.training.process.progress import Observer
 from xectool.training.record.description import CONFIG_NAME
+from xectool.training.stepping.parts import RunParts
+from xectool.training.symptoms.torch_signs import CompilerLog, TorchWarnings, compile_is_suppressed
 
 
 class GuardSession:

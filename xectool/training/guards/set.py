@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from xectool.config.guard_catalogue import BY_NAME
 from xectool.data.batch import EventBatch
-from xectool.training.evaluate import Predicted
 from xectool.training.guards.base import Guard, Notice, StepFacts
 from xectool.training.guards.compile_time import CompileTime
 from xectool.training.guards.inputs import InputScale
@@ -16,8 +15,9 @@ from xectool.training.guards.loop import DataWait, LazyState, MetricGraph, RankH
 from xectool.training.guards.memory import HostMemory, MemoryGrowth
 from xectool.training.guards.numbers import AmpScale, GradientNorm, LearningRateSanity
 from xectool.training.guards.report import Reporter
-from xectool.training.parts import RunParts
-from xectool.training.state import Progress
+from xectool.training.stepping.evaluate import Predicted
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress
 
 KINDS: Final[tuple[type[Guard], ...]] = (
     RankHashes,

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 
 from xectool.data.batch import EventBatch
+from xectool.training.events.quarantine import PoisonedEvent
 from xectool.training.guards.report import Reporter
-from xectool.training.healing.quarantine import PoisonedEvent
-from xectool.training.parts import RunParts
 from xectool.training.record.incidents import IDENTITY_COLUMNS, IncidentFolders, identities
-from xectool.training.saving import Saver
-from xectool.training.state import Progress
-from xectool.training.step import StepResult
+from xectool.training.saving.saver import Saver
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress
+from xectool.training.stepping.step import StepResult
 from xectool.training.triage import Triage
 
 

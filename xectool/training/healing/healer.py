@@ -13,18 +13,18 @@ from typing import Final
 from xectool.checkpoint import store
 from xectool.data.batch import EventBatch
 from xectool.errors import CheckpointError, RunDiverged
-from xectool.training.guards.nonfinite import weights_are_finite
+from xectool.training.events.quarantine import PoisonedEvent
 from xectool.training.guards.report import Reporter
-from xectool.training.guards.spike import Judgement
 from xectool.training.healing.cases import Case, CaseBook
 from xectool.training.healing.plausible import PlausibleEvents, without
-from xectool.training.healing.quarantine import PoisonedEvent
-from xectool.training.healing.ring import GoodState, weights_of
-from xectool.training.parts import RunParts
 from xectool.training.record.incidents import IDENTITY_COLUMNS, identities
-from xectool.training.saving import Saver
-from xectool.training.state import Progress
-from xectool.training.step import StepResult
+from xectool.training.saving.ring import GoodState, weights_of
+from xectool.training.saving.saver import Saver
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress
+from xectool.training.stepping.step import StepResult
+from xectool.training.symptoms.nonfinite import weights_are_finite
+from xectool.training.symptoms.spike import Judgement
 from xectool.training.triage import Reference, Triage, Trial, triage_window
 from xectool.training.triage.window import has_grown, other_weights, without_rows
 

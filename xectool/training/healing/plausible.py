@@ -18,10 +18,10 @@ from torch import Tensor
 from xectool.data.batch import EventBatch
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.models.normalize import Normalizer
+from xectool.training.events.quarantine import PoisonedEvent
 from xectool.training.guards.report import Reporter
-from xectool.training.healing.quarantine import PoisonedEvent
-from xectool.training.parts import RunParts
 from xectool.training.record.incidents import IDENTITY_COLUMNS
+from xectool.training.stepping.parts import RunParts
 from xectool.training.triage.window import without_rows
 
 # 52.8 MeV make about 2e6 photons: twenty times that is 1 GeV, which nothing in the detector's beam leaves there.

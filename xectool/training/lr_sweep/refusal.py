@@ -14,8 +14,8 @@ from xectool.training.guards.inputs import InputScale
 from xectool.training.lr_sweep.curves import Curve
 from xectool.training.lr_sweep.rows import EXPLODES, RateRow
 from xectool.training.lr_sweep.windows import Window
-from xectool.training.parts import RunParts
-from xectool.training.state import Progress
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress
 
 LEARNT_SHARE = 0.98  # F045: of the loss of the best constant
 DEAD_NORM = 1e-12

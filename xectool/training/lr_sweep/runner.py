@@ -16,11 +16,11 @@ import torch
 from xectool.config.platform import available_memory
 from xectool.models.build import build_model
 from xectool.tasks import build_task
-from xectool.training.build import seed_everything
 from xectool.training.lr_sweep.curves import Curve, Numbers, compared_length
 from xectool.training.lr_sweep.windows import MEMORY_SHARE, SharedWindows
-from xectool.training.parts import RunParts
-from xectool.training.state import random_state_kept
+from xectool.training.stepping.build import seed_everything
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import random_state_kept
 
 Start = Callable[[], None]
 """Loads the weights a run starts from into the parts, over those of the seed."""

@@ -9,14 +9,14 @@ import torch
 
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.data.source import open_source
-from xectool.training.build import RunData, build_parts
-from xectool.training.device import apply_determinism, compile_faults, plan_execution
-from xectool.training.mask_patterns import resolve_mask_patterns
-from xectool.training.memory_faults import memory_faults
-from xectool.training.parts import RunParts
+from xectool.training.events.mask_patterns import resolve_mask_patterns
+from xectool.training.events.targets import resolve_target_scaling
+from xectool.training.process.device import apply_determinism, compile_faults, plan_execution
+from xectool.training.process.memory_faults import memory_faults
 from xectool.training.ranks.base import Ranks
-from xectool.training.state import random_state_kept
-from xectool.training.targets import resolve_target_scaling
+from xectool.training.stepping.build import RunData, build_parts
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import random_state_kept
 
 
 @contextmanager

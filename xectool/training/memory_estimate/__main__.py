@@ -24,13 +24,13 @@ from xectool.data.cache.deciding import planned_bytes
 from xectool.data.loader import LoaderOptions, loader_memory_bytes
 from xectool.data.plan import DataPlan
 from xectool.errors import XecError
-from xectool.training.memory import peak_resident_bytes
 from xectool.training.memory_estimate.measure import measured
 from xectool.training.memory_estimate.plan import FAR, LARGER, TAPED_WINDOW
 from xectool.training.memory_estimate.recording import Recording
 from xectool.training.memory_estimate.request import StepRequest
 from xectool.training.memory_estimate.search import Search
 from xectool.training.memory_estimate.step import VALIDATION, record
+from xectool.training.process.memory import peak_resident_bytes
 
 _SOURCE = "memory estimate"
 _MOST_PLANNED = 1_000_000

@@ -11,16 +11,16 @@ from xectool.data.batch import EventBatch
 from xectool.detector.constants import NUM_SENSORS
 from xectool.models.build import build_model
 from xectool.tasks import build_task
-from xectool.training.build import seed_everything
-from xectool.training.device import Execution
-from xectool.training.ema import WeightAverage
-from xectool.training.memory import peak_resident_bytes
 from xectool.training.memory_estimate.network import without_data_scaling
 from xectool.training.memory_estimate.request import StepRequest
 from xectool.training.memory_estimate.step import DTYPES
-from xectool.training.optim import build_optimizer
+from xectool.training.optimization.ema import WeightAverage
+from xectool.training.optimization.optim import build_optimizer
+from xectool.training.process.device import Execution
+from xectool.training.process.memory import peak_resident_bytes
 from xectool.training.ranks.base import Ranks
-from xectool.training.step import Stepper
+from xectool.training.stepping.build import seed_everything
+from xectool.training.stepping.step import Stepper
 
 STEPS = 3  # the second step is the first one with optimizer state; the third shows what the allocator keeps
 

@@ -21,7 +21,7 @@ from xectool.models.build import build_model
 from xectool.models.masking import MaskPolicy
 from xectool.tasks import build_task
 from xectool.tasks.base import TrainingTask
-from xectool.training.ema import WeightAverage
+from xectool.training.optimization.ema import WeightAverage
 
 _LARGE: Final = 1 << 14
 _FACTORIES: Final = {torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn}

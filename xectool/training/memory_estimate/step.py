@@ -19,16 +19,16 @@ from xectool.detector.constants import NUM_SENSORS
 from xectool.models import event_parts
 from xectool.tasks.base import TrainingTask
 from xectool.tasks.sensor_task import SensorTask
-from xectool.training.device import Execution
-from xectool.training.evaluate import run_model
 from xectool.training.memory_estimate.network import Emptier, EmptyNetwork, hidden_share, objective, replaced
 from xectool.training.memory_estimate.recording import Recording
 from xectool.training.memory_estimate.request import StepRequest
 from xectool.training.memory_estimate.shares import TrueShares
 from xectool.training.memory_estimate.tape import Tape, without_data
-from xectool.training.optim import build_optimizer
+from xectool.training.optimization.optim import build_optimizer
+from xectool.training.process.device import Execution
 from xectool.training.ranks.base import Ranks
-from xectool.training.step import Stepper
+from xectool.training.stepping.evaluate import run_model
+from xectool.training.stepping.step import Stepper
 
 VALIDATION: Final = "validation"
 """Name of the phase."""

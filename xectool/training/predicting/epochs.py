@@ -9,8 +9,8 @@ from xectool.config.root import RegressorConfig, RunConfig
 from xectool.rootio.writer import TreeWriter
 from xectool.tasks.base import TrainingTask
 from xectool.tasks.sensor_task import SensorTask
-from xectool.training.evaluate import Predicted
 from xectool.training.predicting.sensors import BRANCHES, SensorPredictionRun, extend_rows, sensor_rows
+from xectool.training.stepping.evaluate import Predicted
 
 MAX_EVENTS = 1000
 """Events in the file of an epoch; an event of a masked autoencoder has 2900 rows."""

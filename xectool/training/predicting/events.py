@@ -15,7 +15,7 @@ from xectool.config.tasks import TASK_WIDTHS
 from xectool.data.batch import EventBatch
 from xectool.rootio.writer import TreeWriter
 from xectool.tasks.base import MetricAccumulator
-from xectool.training.evaluate import Predicted
+from xectool.training.stepping.evaluate import Predicted
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from xectool.rootio.copying import CarriedBranches, carried_branches
 from xectool.rootio.reader import EventFile
 from xectool.rootio.writer import BranchSpec, TreeWriter
 from xectool.tasks.event_variants import Fill
-from xectool.training.heap import trimmed
+from xectool.training.process.heap import trimmed
 
 FLAG_BRANCH = "repaired"
 """One number a sensor, 1 where an inpainter has filled it."""

@@ -17,8 +17,8 @@ from xectool.tasks.event_variants import Variant
 from xectool.tasks.masked_batch import MaskedBatch
 from xectool.tasks.paired import PairedMetric, paired_metrics
 from xectool.tasks.sensor_task import SensorTask
-from xectool.training.device import Execution
-from xectool.training.evaluate import evaluate, run_model
+from xectool.training.process.device import Execution
+from xectool.training.stepping.evaluate import evaluate, run_model
 
 
 @dataclass(frozen=True)

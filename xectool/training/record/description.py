@@ -10,11 +10,11 @@ import torch
 from xectool.config.serialize import to_yaml
 from xectool.runlog.atomic import write_text
 from xectool.runlog.manifest import AttemptFacts, DataFileFacts, write_manifest
-from xectool.training.build import RunData
-from xectool.training.device import numerics
-from xectool.training.parts import RunParts
+from xectool.training.process.device import numerics
 from xectool.training.record.run_dir import RunPlace
-from xectool.training.state import Progress
+from xectool.training.stepping.build import RunData
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress
 from xectool.training.tracking import TrackerSettings, resolve_uri, run_params
 
 CONFIG_NAME = "config.yaml"

@@ -15,11 +15,11 @@ from xectool.data.loader import LoaderOptions
 from xectool.runlog.records import EpochRecord, StepRecord
 from xectool.runlog.status_page import Word
 from xectool.runlog.writer import RunWriter
-from xectool.training.parameter_blocks import weight_norm
-from xectool.training.parts import RunParts
+from xectool.training.optimization.parameter_blocks import weight_norm
 from xectool.training.record.event_audit import EventAudit
-from xectool.training.state import Progress
-from xectool.training.step import StepResult
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress
+from xectool.training.stepping.step import StepResult
 
 WEIGHT_NORM_STEPS: Final = 50  # one pass over the weights costs as much as one over the gradients
 

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from xectool.config.root import RegressorConfig
 from xectool.errors import CheckpointError
-from xectool.training.build import RunData
-from xectool.training.guards.nonfinite import nonfinite_weights
-from xectool.training.parameter_blocks import weight_norm
-from xectool.training.parts import RunParts
+from xectool.training.optimization.parameter_blocks import weight_norm
 from xectool.training.record.run_dir import RunPlace
+from xectool.training.stepping.build import RunData
+from xectool.training.stepping.parts import RunParts
+from xectool.training.symptoms.nonfinite import nonfinite_weights
 
 
 def run_start_facts(parts: RunParts, data: RunData) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from xectool.data.batch import EventBatch
 from xectool.tasks.base import TrainingTask
-from xectool.training.device import Execution
-from xectool.training.evaluate import in_float32
+from xectool.training.process.device import Execution
+from xectool.training.stepping.evaluate import in_float32
 
 LOSS = "loss"
 

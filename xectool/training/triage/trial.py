@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from xectool.config.training import TrainingConfig
 from xectool.data.batch import EventBatch
 from xectool.tasks.base import Outputs, TrainingTask
-from xectool.training.augment import drop_channels
-from xectool.training.batch_loss import seed_batch
-from xectool.training.device import Execution
-from xectool.training.evaluate import in_float32
+from xectool.training.events.augment import drop_channels
+from xectool.training.process.device import Execution
+from xectool.training.stepping.batch_loss import seed_batch
+from xectool.training.stepping.evaluate import in_float32
 
 if TYPE_CHECKING:
-    from xectool.training.parts import RunParts
+    from xectool.training.stepping.parts import RunParts
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from xectool.data.events import EventSource
 from xectool.errors import DataUnusable
 from xectool.tasks.base import TrainingTask
 from xectool.tasks.sensor_task import SensorTask
-from xectool.training.baseline import events_in_order, first_events
+from xectool.training.events.baseline import events_in_order, first_events
 
 
 def require_hidden_readings(config: RunConfig, task: TrainingTask, source: EventSource, key: str) -> None:

@@ -14,8 +14,8 @@ from torch import Tensor
 from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
 from xectool.errors import CheckpointError
-from xectool.training.parts import RunParts
-from xectool.training.state import load_optimizer, load_task, load_weights
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import load_optimizer, load_task, load_weights
 
 DIRECTORY: Final = "ring"
 

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from xectool.config.training import TrainingConfig
 from xectool.data.batch import EventBatch
 from xectool.tasks.base import TrainingTask
-from xectool.training.batch_loss import BatchLoss, stream_seed
-from xectool.training.device import Execution
-from xectool.training.ema import WeightAverage
-from xectool.training.guards.nonfinite import Refusal, nonfinite_gradients
-from xectool.training.optim import set_lr
-from xectool.training.parameter_blocks import ParameterBlocks
+from xectool.training.optimization.ema import WeightAverage
+from xectool.training.optimization.optim import set_lr
+from xectool.training.optimization.parameter_blocks import ParameterBlocks
+from xectool.training.process.device import Execution
 from xectool.training.ranks.base import Ranks
+from xectool.training.stepping.batch_loss import BatchLoss, stream_seed
+from xectool.training.symptoms.nonfinite import Refusal, nonfinite_gradients
 
 MIN_SCALE = 1.0  # gradients that overflow float16 even unscaled are broken, not scaled too far
 Veto = Callable[[float], bool]

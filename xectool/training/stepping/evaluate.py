@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from xectool.data.batch import EventBatch
 from xectool.tasks.base import MetricAccumulator, TrainingTask
-from xectool.training.device import Execution
+from xectool.training.process.device import Execution
 
 if TYPE_CHECKING:
-    from xectool.training.parts import RunParts
+    from xectool.training.stepping.parts import RunParts
 
 Forward = Callable[..., dict[str, Tensor]]
 Predicted = tuple[EventBatch, dict[str, Tensor]]

@@ -9,15 +9,15 @@ from torch import nn
 from xectool.config.root import RunConfig
 from xectool.data.loader import EventLoader
 from xectool.tasks.base import TrainingTask
-from xectool.training.baseline import Baseline
-from xectool.training.device import Execution
-from xectool.training.ema import WeightAverage
-from xectool.training.guards.nonfinite import NonFiniteGuard
-from xectool.training.guards.spike import SpikeDetector
-from xectool.training.healing.quarantine import Quarantine
+from xectool.training.events.baseline import Baseline
+from xectool.training.events.quarantine import Quarantine
+from xectool.training.optimization.ema import WeightAverage
+from xectool.training.optimization.schedule import LearningRate
+from xectool.training.process.device import Execution
 from xectool.training.ranks.base import Ranks
-from xectool.training.schedule import LearningRate
-from xectool.training.step import Stepper
+from xectool.training.stepping.step import Stepper
+from xectool.training.symptoms.nonfinite import NonFiniteGuard
+from xectool.training.symptoms.spike import SpikeDetector
 
 
 @dataclass(frozen=True)

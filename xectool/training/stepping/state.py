@@ -16,8 +16,8 @@ import torch
 import xectool
 from xectool.checkpoint.format import Checkpoint
 from xectool.errors import CheckpointError
-from xectool.training.epoch_stats import EpochStats
-from xectool.training.parts import RunParts
+from xectool.training.stepping.epoch_stats import EpochStats
+from xectool.training.stepping.parts import RunParts
 
 _SAVED_CONFIG = "use the configuration saved beside the checkpoint (config.yaml)"
 

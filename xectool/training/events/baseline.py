@@ -20,7 +20,7 @@ from xectool.data.plan import DataPlan
 from xectool.tasks.balance import ManualBalance
 from xectool.tasks.base import TrainingTask
 from xectool.tasks.sensor_task import SensorTask
-from xectool.training.targets import known_truth, plausible
+from xectool.training.events.targets import known_truth, plausible
 
 SENSOR_EVENTS = 128  # with some hundred hidden sensors each
 SENSOR_BATCH = 32

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from xectool.config.training import TrainingConfig
 from xectool.data.batch import EventBatch
 from xectool.tasks.base import TrainingTask
-from xectool.training.augment import drop_channels
-from xectool.training.device import Execution, keep_counts_in_graph
-from xectool.training.evaluate import Forward, in_float32
+from xectool.training.events.augment import drop_channels
+from xectool.training.process.device import Execution, keep_counts_in_graph
+from xectool.training.stepping.evaluate import Forward, in_float32
 
 
 class BatchLoss(nn.Module):

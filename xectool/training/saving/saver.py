@@ -15,13 +15,14 @@ from xectool.checkpoint.format import Checkpoint
 from xectool.errors import CheckpointError, DiskError, RunDiverged
 from xectool.models.fingerprint import outputs_of
 from xectool.runlog.writer import RunWriter
-from xectool.training.core_wait import core_wait_s
-from xectool.training.guards import nonfinite_weights
-from xectool.training.healing import quarantine, ring
-from xectool.training.healing.ring import GoodStates
-from xectool.training.parts import RunParts
+from xectool.training.events import quarantine
 from xectool.training.record import incidents
-from xectool.training.state import Progress, capture
+from xectool.training.saving import ring
+from xectool.training.saving.core_wait import core_wait_s
+from xectool.training.saving.ring import GoodStates
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress, capture
+from xectool.training.symptoms.nonfinite import nonfinite_weights
 
 
 class Saver:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from xectool.tasks.base import TrainingTask
-from xectool.training.step import StepResult
+from xectool.training.stepping.step import StepResult
 
 BINS_PER_OCTAVE = 16  # of the histogram of gradient norms; a quantile is right to half a bin, 2.2 %
 MAX_OVERFLOW_SHARE = 0.05  # of the steps; a scale that has settled overflows about once in 2000

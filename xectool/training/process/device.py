@@ -17,7 +17,7 @@ from xectool.config.platform import available_memory
 from xectool.config.training import TrainingConfig
 from xectool.errors import DeviceError
 from xectool.errors.compiler_place import no_compiler_place
-from xectool.training.guards.torch_signs import compile_threads
+from xectool.training.symptoms.torch_signs import compile_threads
 
 COMPILERS = ("torch._dynamo", "torch._inductor", "triton")
 _NO_PLACE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR}

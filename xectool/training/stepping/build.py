@@ -21,20 +21,20 @@ from xectool.errors import ConfigError, DataUnusable
 from xectool.findings import Finding
 from xectool.models.build import build_model
 from xectool.tasks import build_task
-from xectool.training.baseline import Baseline
-from xectool.training.device import Execution
-from xectool.training.ema import WeightAverage
-from xectool.training.guards.nonfinite import NonFiniteGuard, Refusal
-from xectool.training.guards.spike import SpikeDetector
-from xectool.training.healing.quarantine import Quarantine
-from xectool.training.hidden_readings import require_hidden_readings
-from xectool.training.mask_patterns import resolve_mask_patterns
-from xectool.training.optim import build_optimizer
-from xectool.training.parts import RunParts
+from xectool.training.events.baseline import Baseline
+from xectool.training.events.hidden_readings import require_hidden_readings
+from xectool.training.events.mask_patterns import resolve_mask_patterns
+from xectool.training.events.quarantine import Quarantine
+from xectool.training.events.targets import odd_truth, resolve_target_scaling
+from xectool.training.optimization.ema import WeightAverage
+from xectool.training.optimization.optim import build_optimizer
+from xectool.training.optimization.schedule import LearningRate
+from xectool.training.process.device import Execution
 from xectool.training.ranks.base import Ranks
-from xectool.training.schedule import LearningRate
-from xectool.training.step import Stepper
-from xectool.training.targets import odd_truth, resolve_target_scaling
+from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.step import Stepper
+from xectool.training.symptoms.nonfinite import NonFiniteGuard, Refusal
+from xectool.training.symptoms.spike import SpikeDetector
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""How a fault shows: in the numbers of a step, and in what torch says."""
