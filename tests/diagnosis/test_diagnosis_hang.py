@@ -20,8 +20,8 @@ import yaml
 from xectool import engine
 from xectool.cli.app import app
 from xectool.data.events import EventSource
+from xectool.diagnosis.evidence.kernel import ProcessView
 from xectool.diagnosis.hang.facts import RankFacts, Reader, RunFacts, gather
-from xectool.diagnosis.hang.kernel import ProcessView
 from xectool.diagnosis.hang.stacks import Frame, ProcessStacks, ThreadStack, parse_dump
 from xectool.diagnosis.hang.tracker import TrackerFacts
 from xectool.diagnosis.hang.verdict import is_late, judge

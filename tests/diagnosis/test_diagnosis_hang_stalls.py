@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 from xectool import engine
-from xectool.diagnosis.hang import facts, kernel, verdict
+from xectool.diagnosis.evidence import kernel
+from xectool.diagnosis.hang import facts, verdict
 from xectool.errors import UsageError
 from xectool.runlog.status_page import Word
 from xectool.runlog.writer import RunWriter

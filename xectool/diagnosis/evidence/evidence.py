@@ -23,7 +23,7 @@ from xectool.diagnosis.evidence.files import (
 )
 from xectool.diagnosis.evidence.history import MAX_ROWS, HistoryBuilder, StepHistory
 from xectool.diagnosis.evidence.incidents import Incident, read_incidents
-from xectool.diagnosis.hang.kernel import HELD, process_state
+from xectool.diagnosis.evidence.kernel import HELD, process_state
 from xectool.runlog.layout import StepBlock
 from xectool.runlog.manifest import MANIFEST_FILE
 from xectool.runlog.reader import Lineage, RunReader, RunStatus

@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
+from xectool.diagnosis.evidence import kernel
 from xectool.diagnosis.evidence.files import CONFIG_FILE, setting, tolerant_yaml
-from xectool.diagnosis.hang import kernel
-from xectool.diagnosis.hang.kernel import HELD, ProcessView
+from xectool.diagnosis.evidence.kernel import HELD, ProcessView
 from xectool.diagnosis.hang.stacks import ProcessStacks, Target, stacks_of
 from xectool.diagnosis.hang.tracker import TrackerFacts, TrackerLook
 from xectool.diagnosis.reports.status import file_names, last_steps

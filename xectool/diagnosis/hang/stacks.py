@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from xectool.diagnosis.hang.kernel import GONE, HELD
+from xectool.diagnosis.evidence.kernel import GONE, HELD
 
 BUILT_IN_SIGNAL: Final = signal.SIGQUIT
 SPY_S: Final = 5.0

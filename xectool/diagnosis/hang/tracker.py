@@ -10,8 +10,8 @@ from shlex import quote
 from typing import Final
 
 from xectool.diagnosis.evidence.files import TRACKER_SETTINGS, TRACKER_STATE, tolerant_json
+from xectool.diagnosis.evidence.kernel import HELD, ProcessView
 from xectool.diagnosis.hang.hang import Hang
-from xectool.diagnosis.hang.kernel import HELD, ProcessView
 from xectool.runlog.file_locks import command_of, lock_holders
 
 _PROGRAM: Final = "xectool.training.tracking"

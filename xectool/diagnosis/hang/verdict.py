@@ -12,10 +12,10 @@ from dataclasses import replace
 from shlex import quote
 from typing import Final
 
+from xectool.diagnosis.evidence.kernel import HELD
 from xectool.diagnosis.hang.collectives import all_inside, outside, waited_for
 from xectool.diagnosis.hang.facts import HEARTBEAT_LATE_S, RankFacts, Reader, RunFacts
 from xectool.diagnosis.hang.hang import Hang
-from xectool.diagnosis.hang.kernel import HELD
 from xectool.diagnosis.hang.tracker import tracker_trouble
 from xectool.diagnosis.hang.wording import in_file_system, kernel_line, quoted, stack_line
 

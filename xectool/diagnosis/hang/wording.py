@@ -6,8 +6,8 @@ import re
 from shlex import quote
 from typing import Final
 
+from xectool.diagnosis.evidence.kernel import ProcessView
 from xectool.diagnosis.hang.facts import RankFacts, RunFacts
-from xectool.diagnosis.hang.kernel import ProcessView
 
 _IO: Final = re.compile(
     r"nfs|rpc|lustre|ll_|cl_|gpfs|fuse|ceph|wait_for_partner|rwsem|io_schedule|folio|wait_on_|blk|jbd2|ext4|xfs|pipe_|fifo"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from xectool.diagnosis.hang import kernel
+from xectool.diagnosis.evidence import kernel
 from xectool.diagnosis.hang.collectives import WAITING
 from xectool.diagnosis.hang.facts import RankFacts, Reader, RunFacts, gather, run_of
 from xectool.diagnosis.hang.hang import Hang
