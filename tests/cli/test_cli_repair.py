@@ -384,3 +384,33 @@ def test_json_and_text_of_both_commands(
 def test_unknown_weights_are_refused_in_every_mode(inpainter: str, files: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown weights 'newest'"):
         engine.repair(inpainter, [str(files / "val.root")], output=tmp_path / "r.root", weights="newest")
+
+
+def test_a_file_in_another_unit_is_warned_of(inpainter: str, regressor: str, data: list[Path], tmp_path: Path) -> None:
+    columns = uproot.open(data[1])["tree"].arrays(["npho", "relative_time", "energyTruth"], library="np")
+    lit, times = columns["npho"] < 9e9, columns["relative_time"]
+    few = lit & (np.cumsum(lit, axis=1) % 100 == 0)
+    variants = {
+        "ns": columns | {"relative_time": np.where(times < 9e9, times * 1e9, times).astype("f4")},
+        "scaled": columns | {"npho": np.where(lit, columns["npho"] * 1e-3, 1e10).astype("f4")},
+        "dim": columns | {"npho": np.where(few, columns["npho"], 0).astype("f4")},
+        "sparse": columns | {"npho": np.where(few, columns["npho"], 1e10).astype("f4")},
+    }
+    for name, rows in variants.items():
+        with uproot.recreate(tmp_path / f"{name}.root") as file:
+            file["tree"] = rows
+    out = tmp_path / "out.root"
+    commands = (
+        lambda paths: engine.predict(regressor, paths, output=out),
+        lambda paths: engine.compare(regressor, paths, variants=("raw", "neighbour")),
+        lambda paths: engine.repair(inpainter, paths, output=out),
+    )
+    for command, name in zip(commands, ("ns", "scaled", "ns"), strict=True):
+        odd = tmp_path / f"{name}.root"
+        (found,) = [note for note in command([str(data[0]), str(odd)]).findings if note.code == "XT-INPUT-SCALE"]
+        branch = "npho" if name == "scaled" else "relative_time"
+        assert (found.where, "1 of 2 files" in found.problem) == (f"{odd}:tree branch {branch}", True)
+        assert found.fix.startswith(f"xectool check-data {odd} ")
+    for name in ("dim", "sparse"):  # few sensors with light are no matter of units
+        sound = commands[0]([str(data[0]), str(tmp_path / f"{name}.root")])
+        assert not any(note.code == "XT-INPUT-SCALE" for note in sound.findings)

@@ -14,6 +14,7 @@ from xectool.data.batch import EventBatch
 from xectool.data.dead_masks import open_dead_sensors
 from xectool.engine.engines import AUTO, Request, check_engine, choose_engine
 from xectool.engine.exports.loading import load_exported
+from xectool.engine.input_scale import scale_findings
 from xectool.engine.loading import (
     LoadedModel,
     check_hops,
@@ -122,6 +123,7 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
     source = open_events(loaded.config, data, max_events)
     sensors = None if dead is None else open_dead_sensors(dead, run_number, source)
     request = Request(Path(os.path.expanduser(model)), weights, engine, events_at_once(loaded, batch_size))
+    scale = scale_findings(loaded, source)
     watching.phase("choose the engine", 0)
     chosen = choose_engine(loaded, request, source)
     loaded, network, task = chosen.loaded, chosen.loaded.network, chosen.loaded.task
@@ -148,7 +150,7 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
         chosen.reason,
         scored.metrics,
         plots,
-        (*loaded.notes, *source.findings, *notes, *_nothing_hidden(dead, scored.metrics)),
+        (*loaded.notes, *source.findings, *scale, *notes, *_nothing_hidden(dead, scored.metrics)),
     )
 
 

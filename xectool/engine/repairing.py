@@ -12,6 +12,7 @@ from torch import Tensor
 
 from xectool.data.dead_masks import open_dead_sensors
 from xectool.detector.constants import DEAD_VALUE, UNKNOWN_ABOVE
+from xectool.engine.input_scale import scale_findings
 from xectool.engine.loading import (
     LoadedModel,
     check_options,
@@ -92,6 +93,7 @@ def repair(  # noqa: PLR0913 - the function is the command: one argument an opti
     target = require_file_place(output, "--repair", "repaired.root", files_read([model], data, weights, dead))
     loaded = load_inpainter(model, weights, device, "--repair")
     source = open_events(loaded.config, data, max_events)
+    scale = scale_findings(loaded, source)
     sensors = open_dead_sensors(dead, run_number, source)
     size = events_at_once(loaded, batch_size)
     run = RepairRun(filler(loaded), sensors, loaded.execution.device, size, lambda: watching.advanced(1, {}))
@@ -105,7 +107,7 @@ def repair(  # noqa: PLR0913 - the function is the command: one argument an opti
         sensors.origin,
         written.num_dead / written.num_events,
         written.num_filled / written.num_events,
-        (*loaded.notes, *source.findings, *_findings(written, str(output))),
+        (*loaded.notes, *source.findings, *scale, *_findings(written, str(output))),
     )
 
 

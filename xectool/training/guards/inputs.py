@@ -72,7 +72,7 @@ class InputScale(Guard):
         data = {"channels": worst.channels, "level": worst.level, "channel": worst.channel, "reason": worst.reason}
         yield Notice("input_scale", data | ({"rank": rank} if whose else {}), message)
         if worst.level == "error" and self.config.on_input_scale == "stop":
-            raw = _raw_line(worst.channels[worst.channel])
+            raw = raw_line(worst.channels[worst.channel])
             raise DataUnusable(
                 f"the {worst.channel} of the first batch{whose} is out of scale: {worst.reason}",
                 where=f"normalization, data.train_path; raw {worst.channel}: {raw}",
@@ -100,22 +100,24 @@ class InputScale(Guard):
             yield Notice("input_scale", data | {"sample": "validation"}, message)
 
     def _look(self, window: Sequence[EventBatch]) -> Opinion:
-        """Return the numbers of each channel of the first batch with events, and what they mean."""
+        """Return what the first batch with events looks like."""
         batch = next((batch for batch in window if batch.num_events), None)
-        if batch is None:
-            return Opinion()
-        normalizer = cast(Normalizer, self.parts.model.normalizer)
-        npho, times = batch.npho.cpu(), batch.time.cpu()
-        with torch.no_grad():
-            values, valid = normalizer.normalize(npho, times)
-        raw = {"npho": npho, "time": times}
-        valid = valid & torch.isfinite(values)
-        facts = {name: channel_facts(values[..., i], valid[..., i], raw[name]) for i, name in enumerate(CHANNELS)}
-        found = []
-        for i, name in enumerate(CHANNELS):
-            level, reason = judge(values[..., i], valid[..., i], raw[name] if name == "npho" else None)
-            found.append(Opinion(level, name if reason else "", reason, facts))
-        return max(found, key=lambda opinion: LEVELS.index(opinion.level))
+        return Opinion() if batch is None else opinion_of(batch, cast(Normalizer, self.parts.model.normalizer))
+
+
+def opinion_of(batch: EventBatch, normalizer: Normalizer) -> Opinion:
+    """Return the numbers of each channel of a batch, and what they mean for the network behind a normaliser."""
+    npho, times = batch.npho.cpu(), batch.time.cpu()
+    with torch.no_grad():
+        values, valid = normalizer.normalize(npho, times)
+    raw = {"npho": npho, "time": times}
+    valid = valid & torch.isfinite(values)
+    facts = {name: channel_facts(values[..., i], valid[..., i], raw[name]) for i, name in enumerate(CHANNELS)}
+    found = []
+    for i, name in enumerate(CHANNELS):
+        level, reason = judge(values[..., i], valid[..., i], raw[name] if name == "npho" else None)
+        found.append(Opinion(level, name if reason else "", reason, facts))
+    return max(found, key=lambda opinion: LEVELS.index(opinion.level))
 
 
 def channel_facts(values: Tensor, valid: Tensor, raw: Tensor) -> dict[str, float]:
@@ -177,5 +179,6 @@ def judge(values: Tensor, valid: Tensor, photons: Tensor | None) -> tuple[str, s
     return "ok", ""
 
 
-def _raw_line(facts: dict[str, Any]) -> str:
+def raw_line(facts: dict[str, float]) -> str:
+    """Return range and mean of a channel as the file has them."""
     return f"{facts['raw_min']:.4g} to {facts['raw_max']:.4g}, mean {facts['raw_mean']:.4g}"
