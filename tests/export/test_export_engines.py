@@ -18,11 +18,11 @@ from xectool import engine
 from xectool.config.platform import Platform
 from xectool.engine import engines
 from xectool.engine.engines import ONNX, Engine, Request, choose_engine
+from xectool.engine.input_events import open_events
 from xectool.engine.loading import (
     LoadedModel,
     events_at_once,
     load_checkpoint,
-    open_events,
     ready_model,
     served_in_order,
 )
@@ -66,7 +66,7 @@ def asked(sample: Any, events: Path, name: str = "auto", batch_size: int = 2) ->
 
 
 def source_of(loaded: LoadedModel, events: Path) -> Any:
-    return open_events(loaded.config, [str(events)], None)
+    return open_events(loaded, [str(events)], None)
 
 
 def branches(path: Path) -> dict[str, Any]:

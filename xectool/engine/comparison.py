@@ -11,14 +11,13 @@ from typing import Any
 from xectool.config.root import RunConfig
 from xectool.data.dead_masks import open_dead_sensors
 from xectool.data.events import EventSource
-from xectool.engine.input_scale import scale_findings
+from xectool.engine.input_events import open_events
 from xectool.engine.loading import (
     LoadedModel,
     check_hops,
     check_options,
     events_at_once,
     load_checkpoint,
-    open_events,
     ready_model,
     served_in_order,
 )
@@ -131,10 +130,9 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
     reach = (hops or DEFAULT_HOPS) if "neighbour" in variants else None
     loaded = _load_regressor(model, weights, device)
     filling = None if inpainter is None else load_inpainter(inpainter, "auto", device, "--inpainter")
-    source = open_events(loaded.config, data, max_events)
+    source = open_events(loaded, data, max_events)
     if not source.branches.truth:
         raise _no_truth(loaded, source)
-    scale = scale_findings(loaded, source)
     sensors = open_dead_sensors(dead, run_number, source)
     run = ComparisonRun(
         loaded.network,
@@ -155,7 +153,7 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
     notes = () if filling is None else _branch_notes(loaded.config, filling.config)
     per_event = found.num_dead / found.num_events
     taken = (*loaded.notes, *(() if filling is None else filling.notes))
-    findings = (*taken, *source.findings, *scale, *notes, *_nothing_dead(per_event))
+    findings = (*taken, *source.findings, *notes, *_nothing_dead(per_event))
     return CompareResult(found.num_events, tuple(variants), sensors.origin, per_event, reach, found.metrics, findings)
 
 

@@ -1,10 +1,10 @@
-"""What every command that predicts loads: a model with its weights, and the events."""
+"""What every command that predicts loads: a model with its weights; and in which order events are served."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,10 @@ from xectool.checkpoint.extract import ENCODER
 from xectool.checkpoint.format import Checkpoint
 from xectool.checkpoint.soundness import require_finite
 from xectool.config.load import config_from_dict
-from xectool.config.root import RegressorConfig, RunConfig
+from xectool.config.root import RunConfig
 from xectool.config.training import MAX_HOPS
 from xectool.data.events import EventSource
 from xectool.data.loader import EventLoader
-from xectool.data.source import open_source
 from xectool.engine.model_files import exported_format
 from xectool.errors import CheckpointError, UsageError, unknown_choice
 from xectool.findings import Finding, Severity
@@ -33,7 +32,6 @@ from xectool.training.stepping.build import sequential_loader
 from xectool.training.stepping.state import load_task, load_weights
 
 _WINDOW_EVENTS = 512
-_KEPT_FILES = 4
 _EVENTS_AT_ONCE = 256
 _FEWEST_ON_CPU, _MOST_ON_CPU, _WIDTHS_ON_CPU = 16, 64, 16_384
 WEIGHTS = ("auto", "ema", "model", "best")
@@ -186,13 +184,3 @@ def served_in_order(loaded: LoadedModel, source: EventSource, batch_size: int) -
     # Options of worker processes mean nothing without any, and the schema does not need to be asked again.
     config = loaded.config.model_copy(update={"data": loaded.config.data.model_copy(update=window)})
     return sequential_loader(source, config, loaded.execution, Ranks(), batch_size)
-
-
-def open_events(config: RunConfig, data: Sequence[str], max_events: int | None) -> EventSource:
-    """Open the files without the training's cuts: every event is served, whether its truth is known or not."""
-    tasks = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
-    section = config.data.model_copy(update={"num_workers": 0})
-    source = open_source(section, list(data), tasks=tasks, require_truth=False)
-    source = source if max_events is None else source.first(max_events)
-    source.kept_files = _KEPT_FILES  # read once, one after the other: 64 open ones would be 9 MB
-    return source

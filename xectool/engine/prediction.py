@@ -14,14 +14,13 @@ from xectool.data.batch import EventBatch
 from xectool.data.dead_masks import open_dead_sensors
 from xectool.engine.engines import AUTO, Request, check_engine, choose_engine
 from xectool.engine.exports.loading import load_exported
-from xectool.engine.input_scale import scale_findings
+from xectool.engine.input_events import open_events
 from xectool.engine.loading import (
     LoadedModel,
     check_hops,
     check_options,
     events_at_once,
     load_checkpoint,
-    open_events,
     ready_model,
     served_in_order,
 )
@@ -120,10 +119,9 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
     loaded = _loaded(model, weights, device)
     checkpoint = loaded.checkpoint
     _refuse_dead(checkpoint, dead, run_number)
-    source = open_events(loaded.config, data, max_events)
+    source = open_events(loaded, data, max_events)
     sensors = None if dead is None else open_dead_sensors(dead, run_number, source)
     request = Request(Path(os.path.expanduser(model)), weights, engine, events_at_once(loaded, batch_size))
-    scale = scale_findings(loaded, source)
     watching.phase("choose the engine", 0)
     chosen = choose_engine(loaded, request, source)
     loaded, network, task = chosen.loaded, chosen.loaded.network, chosen.loaded.task
@@ -150,7 +148,7 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
         chosen.reason,
         scored.metrics,
         plots,
-        (*loaded.notes, *source.findings, *scale, *notes, *_nothing_hidden(dead, scored.metrics)),
+        (*loaded.notes, *source.findings, *notes, *_nothing_hidden(dead, scored.metrics)),
     )
 
 

@@ -12,13 +12,12 @@ from torch import Tensor
 
 from xectool.data.dead_masks import open_dead_sensors
 from xectool.detector.constants import DEAD_VALUE, UNKNOWN_ABOVE
-from xectool.engine.input_scale import scale_findings
+from xectool.engine.input_events import open_events
 from xectool.engine.loading import (
     LoadedModel,
     check_options,
     events_at_once,
     load_checkpoint,
-    open_events,
     ready_model,
 )
 from xectool.engine.output_places import files_read, require_file_place
@@ -92,8 +91,7 @@ def repair(  # noqa: PLR0913 - the function is the command: one argument an opti
     check_options(weights, batch_size, max_events)
     target = require_file_place(output, "--repair", "repaired.root", files_read([model], data, weights, dead))
     loaded = load_inpainter(model, weights, device, "--repair")
-    source = open_events(loaded.config, data, max_events)
-    scale = scale_findings(loaded, source)
+    source = open_events(loaded, data, max_events)
     sensors = open_dead_sensors(dead, run_number, source)
     size = events_at_once(loaded, batch_size)
     run = RepairRun(filler(loaded), sensors, loaded.execution.device, size, lambda: watching.advanced(1, {}))
@@ -107,7 +105,7 @@ def repair(  # noqa: PLR0913 - the function is the command: one argument an opti
         sensors.origin,
         written.num_dead / written.num_events,
         written.num_filled / written.num_events,
-        (*loaded.notes, *source.findings, *scale, *_findings(written, str(output))),
+        (*loaded.notes, *source.findings, *_findings(written, str(output))),
     )
 
 

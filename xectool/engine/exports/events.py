@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import torch
 
-from xectool.engine.loading import LoadedModel, open_events, served_in_order
+from xectool.engine.input_events import open_events
+from xectool.engine.loading import LoadedModel, served_in_order
 from xectool.errors import UsageError
 from xectool.export.exporter import BATCH_SIZES, HIDDEN_SHARE, RawEvents
 from xectool.export.graphs import NORMALIZED, RAW, ExportGraph
@@ -78,7 +79,7 @@ class VerifyEvents:
                 "--max-events has no effect without --verify-on", where="--max-events", fix="--verify-on DATA.root"
             )
         self.loaded = loaded
-        self.source = open_events(loaded.config, data, max_events or _MAX_EVENTS) if data else None
+        self.source = open_events(loaded, data, max_events or _MAX_EVENTS) if data else None
         self.findings: tuple[Finding, ...] = ()
         self.title = f"{BATCH_SIZES[-1]} simulated events"
         if self.source is not None:

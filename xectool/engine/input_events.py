@@ -1,19 +1,37 @@
-"""What a model is given to predict is on the scale it was made for: the look of a training at its first batch."""
+"""The events that a model predicts: opened without the cuts of a training, and with its look at the first batch."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from xectool.checks.facts import arguments
-from xectool.config.root import RunConfig
+from xectool.config.root import RegressorConfig, RunConfig
 from xectool.data.blocks import SourceFile
 from xectool.data.events import EventSource
+from xectool.data.source import open_source
 from xectool.engine.loading import LoadedModel, served_in_order
 from xectool.findings import Finding, Severity
 from xectool.models.normalize import Normalizer
 from xectool.training.guards.inputs import Opinion, opinion_of, raw_line
 
+_KEPT_FILES = 4
 _EVENTS = 16  # of each file; the median of their means and spreads decides
+
+
+def open_events(loaded: LoadedModel, data: Sequence[str], max_events: int | None) -> EventSource:
+    """Open the files without the training's cuts: every event is served, whether its truth is known or not.
+
+    A file whose first events are out of scale is a finding of the source.
+    """
+    config = loaded.config
+    tasks = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
+    section = config.data.model_copy(update={"num_workers": 0})
+    source = open_source(section, list(data), tasks=tasks, require_truth=False)
+    source = source if max_events is None else source.first(max_events)
+    source.kept_files = _KEPT_FILES  # read once, one after the other: 64 open ones would be 9 MB
+    source.findings += scale_findings(loaded, source)
+    return source
 
 
 def scale_findings(loaded: LoadedModel, source: EventSource) -> tuple[Finding, ...]:
