@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import torch
+import uproot
 from torch import Tensor, nn
+from xectool.config.data import DataConfig
 from xectool.config.normalization import NormalizationConfig
+from xectool.data.dead_masks import ListedSensors
+from xectool.data.source import open_source
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.engine.repairing import filler
 from xectool.models.normalize import Normalizer
+from xectool.training.predicting.repair import RepairRun, write_repaired
 
 
 class Boundless(nn.Module):
@@ -46,3 +53,25 @@ def test_an_event_without_a_reading_is_not_guessed() -> None:
     assert float(found[1, 1]) < 2000, "the other event is filled"
     guess = Boundless(0.17).inpaint(npho, npho, mask)["npho"]
     assert float(guess[0, 0]) < 2000, "the control: the network by itself says what it says of any event"
+
+
+def test_a_listed_sensor_without_an_answer_is_dead_in_the_repaired_file(tmp_path: Path) -> None:
+    """A noisy channel of which the file has readings: of no event is what it said taken for light."""
+    npho = np.full((2, 4760), 1e10, "f4")
+    npho[:, 7], npho[1, 8] = 50.0, 40.0  # in the first event it is the only one that reads
+    flags = np.zeros((2, 4760), "u1")
+    flags[:, [7, 9]] = 1  # of an earlier repair
+    with uproot.recreate(tmp_path / "noisy.root") as file:
+        file["tree"] = {"npho": npho, "relative_time": np.zeros((2, 4760), "f4"), "repaired": flags}
+    source = open_source(DataConfig(), [str(tmp_path / "noisy.root")], tasks=(), require_truth=False)
+    dead = ListedSensors(np.arange(4760) == 7, "a list")
+    fill = filler(cast(Any, SimpleNamespace(network=Boundless(0.17))))
+    written = write_repaired(source, tmp_path / "r.root", RepairRun(fill, dead, torch.device("cpu"), 2))
+    found = uproot.open(tmp_path / "r.root")["tree"].arrays(["npho", "relative_time", "repaired"], library="np")
+    assert (written.num_dead, written.num_filled) == (2, 1)
+    assert found["npho"][0, 7] == found["relative_time"][0, 7] == np.float32(1e10)
+    assert 50 < found["npho"][1, 7] < 2000
+    assert found["repaired"][:, 7].tolist() == [0, 1]
+    assert found["repaired"][:, 9].tolist() == [1, 1]
+    kept = np.arange(4760) != 7
+    assert np.array_equal(found["npho"][:, kept], npho[:, kept])

@@ -72,8 +72,8 @@ class Repaired:
 def write_repaired(source: EventSource, output: Path, run: RepairRun) -> Repaired:
     """Write the events of a source with their dead sensors filled, and a flag for every sensor that was.
 
-    All branches are copied as they are; npho and time change at filled sensors only. A dead sensor without an answer
-    keeps what the file says, and no flag. The file gets its name when it is whole.
+    All branches are copied as they are; npho and time change at dead sensors only. One without an answer reads 1e10, so
+    that nobody takes what it read for light, and has no flag. The file gets its name when it is whole.
 
     Args:
         source: The events, in the order of its files.
@@ -124,16 +124,16 @@ def _block(
     npho, times = (_readings(file, name, start, stop) for name in (source.branches.npho, source.branches.time))
     dead = run.dead.mask(EventPlaces(npho, np.full(len(entries), index), np.asarray(entries)))
     filled = _fill(npho, times, dead, run)
-    changed = _repaired_rows(rows, _names(source), (npho, times), filled)
+    changed = _repaired_rows(rows, _names(source), (npho, times), dead)
     # Not of the carried branches, which are those that all files have.
     flagged = _flag_branch(file)
     earlier = _readings(file, flagged, start, stop) != 0 if flagged else False
-    flags = {FLAG_BRANCH: (filled | earlier).astype(np.uint8)}
+    flags = {FLAG_BRANCH: (filled | (earlier & ~dead)).astype(np.uint8)}
     return rows | changed | flags, [len(entries), int(dead.sum()), int(filled.sum())]
 
 
 def _fill(npho: FloatArray, times: FloatArray, dead: npt.NDArray[np.bool_], run: RepairRun) -> npt.NDArray[np.bool_]:
-    """Put the inpainter's answers into npho and times, both (B, S); return where it had one, shape (B, S)."""
+    """Put the inpainter's answers, or 1e10, into npho and times, both (B, S); return where it had one, shape (B, S)."""
     rows = np.flatnonzero(dead.any(axis=1))
     filled = np.zeros(dead.shape, bool)
     if not len(rows):
@@ -144,8 +144,9 @@ def _fill(npho: FloatArray, times: FloatArray, dead: npt.NDArray[np.bool_], run:
     seconds = answer["time"].float().cpu().numpy()
     good = dead[rows] & (np.abs(photons) <= UNKNOWN_ABOVE)
     filled[rows] = good
-    npho[rows] = np.where(good, photons, npho[rows])
-    times[rows] = np.where(good, np.where(np.abs(seconds) <= UNKNOWN_ABOVE, seconds, DEAD_VALUE), times[rows])
+    npho[rows] = np.where(dead[rows], np.where(good, photons, DEAD_VALUE), npho[rows])
+    timed = good & (np.abs(seconds) <= UNKNOWN_ABOVE)
+    times[rows] = np.where(dead[rows], np.where(timed, seconds, DEAD_VALUE), times[rows])
     return filled
 
 
@@ -153,9 +154,9 @@ def _repaired_rows(
     rows: dict[str, Any],
     names: tuple[str, str],
     readings: tuple[FloatArray, FloatArray],
-    filled: npt.NDArray[np.bool_],
+    dead: npt.NDArray[np.bool_],
 ) -> dict[str, Any]:
-    """Return npho and time; what is not filled keeps the number and precision of the file."""
+    """Return npho and time; what is not dead keeps the number and precision of the file."""
     changed: dict[str, Any] = {}
     for name, values in zip(names, readings, strict=True):
         stored = rows.get(name)
@@ -164,7 +165,7 @@ def _repaired_rows(
             changed[name] = values
             continue
         dtype = np.result_type(stored.dtype, np.float32)
-        changed[name] = np.where(filled, values.astype(dtype), stored.reshape(filled.shape).astype(dtype))
+        changed[name] = np.where(dead, values.astype(dtype), stored.reshape(dead.shape).astype(dtype))
     return changed
 
 
