@@ -242,6 +242,9 @@ def test_10_times_in_nanoseconds(look: Any, rows: Rows) -> None:
     facts = look(rows)
     one("DAT-10", facts, "error", "another unit than seconds", "sensor")
     one("DAT-02", facts, "error", "another unit is the usual reason", "make the file again with relative_time in s")
+    assert facts.suggested == {}, "no constant makes seconds of nanoseconds"
+    assert not list(BY_CODE["DAT-11"].check(facts))
+    assert [line for item in BY_CODE["DAT-02"].check(facts) for line in item.evidence][-1] == "xectool explain units"
 
 
 def test_10_a_time_scale_that_does_not_fit(look: Any, rows: Rows) -> None:

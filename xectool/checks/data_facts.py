@@ -93,6 +93,11 @@ class DataFacts:
         """Normalisation constants that fit better; empty where those in use fit."""
         return suggest(self.sample.cells, *self.readings, self.settings.normalization)
 
+    @property
+    def cure(self) -> str:
+        """The constants that suit the readings as options to paste, or where to look if none would."""
+        return settings_line(self.suggested) or "compare the units: xectool explain units"
+
     @cached_property
     def likeness(self) -> list[Likeness]:
         """Comparison with the other sample."""

@@ -23,6 +23,12 @@ ZERO_SHARE: Final = 0.01
 FEW_EVENTS: Final = 3
 
 
+def impossible_counts(facts: DataFacts, channel: int) -> list[CellCounts]:
+    """Return the counts of the files whose photons (0) or times (1) no sensor delivers: no constants cure those."""
+    counts = [pair[channel] for pair in facts.sample.counts.values()]
+    return [item for item in counts if item.impossible > DAMAGE_SHARE * max(item.total, 1)]
+
+
 class TroubleRule(Rule[DataFacts]):
     """Abstract: what one check found while the files were opened and read."""
 
@@ -133,9 +139,11 @@ class FilesAreWhole(TroubleRule):
         few = counts.impossible <= DAMAGE_SHARE * counts.total
         reason = "a flipped bit is the usual reason" if few else "a part is damaged, or all is in another unit"
         fix = "copy the file again and compare its checksum; leave these events out otherwise"
+        topic = "XT-DATA-DAMAGED"
         if 2 * counts.impossible > counts.total - counts.nonfinite - counts.unknown:  # most that is read: no damage
             reason = "another unit is the usual reason where most of a branch is"
             fix = f"make the file again with {branch} in {'s' if counts.channel == 'time' else 'photons'}"
+            topic = "units"
         shown = tuple(f"{sensor_place(cell, branch)}: {cell.value:g}" for cell in first)
         many = f"{counts.impossible} readings" if counts.impossible > 1 else "one reading"
         yield Finding(
@@ -144,7 +152,7 @@ class FilesAreWhole(TroubleRule):
             f"{many} of branch '{branch}' in '{first[0].path}' cannot come from a sensor ({first[0].value:g}): "
             + reason,
             sensor_place(first[0], branch),
-            (*shown, "xectool explain XT-DATA-DAMAGED"),
+            (*shown, f"xectool explain {topic}"),
             fix,
         )
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from xectool.checks.cells import CellScan, EventReservoir
 from xectool.checks.normalizing import NphoMap
-from xectool.config.normalization import NormalizationConfig
+from xectool.config.normalization import TIME_SCALES_S, NormalizationConfig
 from xectool.detector import faces
 from xectool.detector.constants import UNKNOWN_ABOVE
 
@@ -124,7 +124,7 @@ def fits(rows: list[NormalizedRow]) -> bool:
 
 
 def suggest(cells: CellScan, npho: Array, time: Array, settings: NormalizationConfig) -> dict[str, object]:
-    """Return constants that suit the readings: those in use where they fit, a known set, or new ones; may be empty.
+    """Return constants that suit the readings: none where those in use fit, a known set, or new ones of what is off.
 
     New ones bring the photon number to at most 1.5, and the times to 0 to 1.5, above the sentinel.
     """
@@ -134,19 +134,28 @@ def suggest(cells: CellScan, npho: Array, time: Array, settings: NormalizationCo
         trial = settings.model_copy(update=constants)
         if fits(normalized_table(cells, npho, time, trial)) and _is_wide(npho, trial):
             return constants
+    rows = normalized_table(cells, npho, time, settings)
+    off = {row.channel for row in rows if not fits([row])} | ({"npho"} if not _is_wide(npho, settings) else set())
+    known = time[np.isfinite(time)]
+    return (_npho_constants(npho) if "npho" in off else {}) | (
+        _time_constants(known) if "time" in off and len(known) else {}
+    )
+
+
+def _npho_constants(npho: Array) -> dict[str, object]:
     highest = float(np.nanmax(npho))
     scale = max(_round(float(np.nanquantile(np.abs(npho), 0.9))), 1e-6)
-    found: dict[str, object] = {
-        "npho_scheme": "log1p",
-        "npho_scale": scale,
-        "npho_scale2": max(_round(float(np.log1p(max(highest, scale) / scale)) / _WANTED_MAX), 0.1),
-    }
-    known = time[np.isfinite(time)]
-    if len(known):
-        low, high = np.quantile(known, (0.001, 0.999))
-        spread = float(np.clip(_round(float(high - low) / _WANTED_MAX), 1e-9, 1e-5))
-        found |= {"time_scale": spread, "time_shift": _round(float(low) / spread)}
-    return found
+    scale2 = max(_round(float(np.log1p(max(highest, scale) / scale)) / _WANTED_MAX), 0.1)
+    return {"npho_scheme": "log1p", "npho_scale": scale, "npho_scale2": scale2}
+
+
+def _time_constants(known: Array) -> dict[str, object]:
+    """Return none where the times spread as no seconds do: they are in another unit, which no constant cures."""
+    low, high = np.quantile(known, (0.001, 0.999))
+    scale = _round(float(high - low) / _WANTED_MAX)
+    if not TIME_SCALES_S[0] <= scale <= TIME_SCALES_S[1]:
+        return {}
+    return {"time_scale": scale, "time_shift": _round(float(low) / scale)}
 
 
 def _is_wide(npho: Array, settings: NormalizationConfig) -> bool:

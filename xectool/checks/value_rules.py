@@ -10,8 +10,8 @@ import numpy as np
 
 from xectool.checks.by_file import listed, odd_in_some_files, partly_loud
 from xectool.checks.cells import CellCounts
-from xectool.checks.data_facts import DataFacts, event_place, sensor_place, settings_line
-from xectool.checks.file_rules import DAMAGE_SHARE
+from xectool.checks.data_facts import DataFacts, event_place, sensor_place
+from xectool.checks.file_rules import impossible_counts
 from xectool.checks.health import SensorHealth
 from xectool.checks.sample import Sample
 from xectool.checks.spread import LARGEST_STD, SMALLEST_STD, NormalizedRow
@@ -131,7 +131,7 @@ class NormalizedPhotonsFit(Rule[DataFacts]):
             f"{facts.whole} branch {branch}" if cell is None else sensor_place(cell, branch),
             f"normalised photon numbers run from {row.min:.3g} to {row.max:.3g} with normalization.npho_scale="
             f"{settings.npho_scale:g}, npho_scheme={settings.npho_scheme}",
-            settings_line(facts.suggested),
+            facts.cure,
         )
 
 
@@ -145,7 +145,7 @@ class NormalizedTimesFit(Rule[DataFacts]):
         """Yield an error for another unit, a warning outside of -10 to 10, a note outside of -2 to 2."""
         data, counts = facts.settings.data, [pair[1] for pair in facts.sample.counts.values()]
         where = f"{facts.whole} branch {data.time_branch}"
-        odd = [item for item in counts if item.impossible > DAMAGE_SHARE * max(item.total, 1)]
+        odd = impossible_counts(facts, channel=1)
         if odd:
             first = [item.first["impossible"][0] for item in odd]
             impossible, total = sum(item.impossible for item in odd), sum(item.total for item in odd)
@@ -166,7 +166,7 @@ class NormalizedTimesFit(Rule[DataFacts]):
         cell = facts.sample.cells.extremes[1][abs(row.max) >= abs(row.min)]
         where = where if cell is None else sensor_place(cell, data.time_branch)
         problem = f"normalised times run from {row.min:.3g} to {row.max:.3g} with normalization.time_scale="
-        yield report(where, f"{problem}{facts.settings.normalization.time_scale:g}", settings_line(facts.suggested))
+        yield report(where, f"{problem}{facts.settings.normalization.time_scale:g}", facts.cure)
 
 
 class SpreadIsSound(Rule[DataFacts]):
@@ -179,14 +179,15 @@ class SpreadIsSound(Rule[DataFacts]):
         """Yield an error for each channel, and face, outside of the limits."""
         bad = [row for row in facts.normalized if not SMALLEST_STD <= row.std <= LARGEST_STD]
         whole = {row.channel for row in bad if row.face == "all"}
+        named = {name for i, name in enumerate(("npho", "time")) if impossible_counts(facts, i)}  # by DAT-02, DAT-10
         for row in bad:
-            if row.face != "all" and row.channel in whole:
+            if row.channel in named or (row.face != "all" and row.channel in whole):
                 continue
             yield self.error(
                 self._farthest(facts, row),
                 f"the normalised {row.channel} of face {row.face} has a spread of {row.std:.3g} about {row.mean:.3g}; "
                 f"{SMALLEST_STD:g} to {LARGEST_STD:g} is sound",
-                settings_line(facts.suggested),
+                facts.cure,
             )
 
     @staticmethod

@@ -10,12 +10,12 @@ from pydantic import BeforeValidator
 from xectool.config.section import Float, Section, knob, read_float, refuse
 
 _CODE = "CFG-40"
-_TIME_SCALE_S = (1e-9, 1e-5)
+TIME_SCALES_S = (1e-9, 1e-5)  # a scale beyond is a slip, or the times are in another unit
 
 
 def _read_time_scale(value: object) -> float:
     scale = read_float(value)
-    low, high = _TIME_SCALE_S
+    low, high = TIME_SCALES_S
     if low <= scale <= high:
         return scale
     if not scale > 0:
