@@ -147,4 +147,6 @@ def networks() -> Callable[..., Any]:
 @pytest.fixture(scope="session")
 def make_network() -> Callable[..., nn.Module]:
     """A fresh network that a test may spoil."""
-    return lambda kind, **model: random_network(configuration(kind, **model))
+    return lambda kind, settings=None, **model: random_network(
+        configuration(kind, **model) | {"normalization": settings or {}}
+    )

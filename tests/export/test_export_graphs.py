@@ -75,16 +75,27 @@ def test_a_network_is_rebuilt_from_the_stored_configuration_alone(make_checkpoin
     assert any(not torch.allclose(wanted[name], silently[name]) for name in wanted)
 
 
-@pytest.mark.parametrize("name", ["npho", "time"])
-def test_a_sentinel_that_a_reading_of_zero_has_needs_raw_inputs(name: str, networks: Any) -> None:
+WIDE = {"encoder_dim": 96}  # of one channel a norm makes a constant: the network would not see its images
+AMBIGUOUS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "npho": ("inpainter", {"sentinel_npho": 0.0}, {"head_type": "cross_attention"}),
+    "time": ("mae", {"time_shift": 0.5, "sentinel_time": -0.5}, WIDE),
+    "pooled": ("regressor", {"npho_scheme": "linear", "sentinel_npho": 0.0}, WIDE),
+    "negative": ("regressor", {"npho_scheme": "sqrt", "below_domain": "zero"}, WIDE),
+}
+
+
+@pytest.mark.parametrize("name", AMBIGUOUS)
+def test_readings_that_network_units_do_not_tell_from_none_need_raw_inputs(name: str, make_network: Any) -> None:
     """A dark sensor was taken for a missing one: predictions were off by 0.6 of their spread, and nothing was said."""
-    network = copy.deepcopy(networks("inpainter", head_type="cross_attention"))
-    zero = {"npho": 0.0, "time": -network.normalizer.time_shift}[name]
-    setattr(network.normalizer, f"sentinel_{name}", zero)
-    with pytest.raises(UsageError, match=f"sentinel_{name}") as caught:
+    kind, settings, model = AMBIGUOUS[name]
+    network = make_network(kind, settings, **model)
+    with pytest.raises(UsageError, match="sentinel_time" if name == "time" else "sentinel_npho") as caught:
         make_graph(network, (), "normalized")
     assert caught.value.fix == "--inputs raw"
     assert make_graph(network, (), "raw").inputs
+    if kind == "regressor":  # without pooling nothing asks whether a reading exists
+        whole = make_network(kind, settings, outer_fine_pool=None, **model)
+        assert make_graph(whole, (), "normalized").inputs
 
 
 def test_photons_beyond_all_bounds_are_the_same_in_a_graph_and_in_a_prediction(networks: Any) -> None:

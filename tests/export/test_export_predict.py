@@ -83,15 +83,32 @@ def test_chosen_weights_are_those_exported(make_checkpoint: Any, tmp_path: Path)
         assert torch.equal(exported, sound.weights(which)["heads.energy.6.bias"])
 
 
-def test_chosen_tasks_are_the_only_ones_predicted(make_checkpoint: Any, events: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("to", "task", "ports"),
+    [("torchscript", "energy", ["energy", "sigma_energy"]), ("safetensors", "timing", ["timing"])],
+)
+def test_chosen_tasks_are_the_only_ones_predicted(
+    make_checkpoint: Any, events: Path, tmp_path: Path, to: str, task: str, ports: list[str]
+) -> None:
+    """A task left out had a width to predict, which the file's configuration does not build: a traceback."""
     source = make_checkpoint("regressor")
-    path = tmp_path / "energy.pt"
-    result = engine.export(source, to="torchscript", output=path, tasks=["energy"])
-    assert [port.name for port in result.outputs] == ["energy", "sigma_energy"]
+    path = tmp_path / f"one.{to}"
+    result = engine.export(source, to=to, output=path, tasks=[task])
+    assert [port.name for port in result.outputs] == ports
     predicted = engine.predict(path, [str(events)], output=tmp_path / "p.root")
-    assert "energy_res_68pct" in predicted.metrics
+    assert f"{task}_res_68pct" in predicted.metrics
     with uproot.open(f"{tmp_path}/p.root:tree") as tree:
-        assert {name for name in tree.keys() if name.startswith("pred")} == {"pred_energy"}  # noqa: SIM118
+        assert {name for name in tree.keys() if name.startswith("pred")} == {f"pred_{task}"}  # noqa: SIM118
+
+
+def test_weights_of_another_shape_than_the_file_says_are_refused(make_checkpoint: Any, tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    engine.export(make_checkpoint("regressor"), to="safetensors", output=path)
+    stored = store.load(path)
+    stored.model["heads.energy.6.bias"] = torch.zeros(1)
+    store.save(path, stored)
+    with pytest.raises(CheckpointError, match=r"do not fit the configuration in the file: heads\.energy\.6\.bias"):
+        FORMATS["safetensors"].open(path)
 
 
 def test_verified_on_files_too_and_measured_in_the_resolution_of_the_run(

@@ -27,6 +27,7 @@ RAW, NORMALIZED = "raw", "normalized"
 INPUT_MODES = (RAW, NORMALIZED)
 CHANNEL_UNITS = {"npho": "photons", "time": "s"}
 NETWORK_UNITS = "network units"
+_DARK = -10.0  # photons that a sensor without light may read
 NPHO = Port("npho", FLOAT32, (NUM_SENSORS,), "photons", "Photons of each sensor as read; 1e10, NaN or infinite: none")
 TIME = Port("time", FLOAT32, (NUM_SENSORS,), "s", "Time of each sensor as read; 1e10, NaN or infinite: none")
 MASK = Port("mask", BOOL, (NUM_SENSORS,), "1", "True where a sensor is hidden or dead and is to be predicted")
@@ -87,6 +88,10 @@ class RegressorGraph(ExportGraph):
         meaning = f"{task}, then the logarithm of its variance" if with_sigma else task
         return [Port(task, FLOAT32, (2 * width if with_sigma else width,), NETWORK_UNITS, meaning)]
 
+    def answer(self, x: Tensor, valid: Tensor) -> Tensor:
+        """Return network units of all tasks, (B, sum of K), of x and the validity of its readings, each (B, S, 2)."""
+        return torch.cat(list(self.model.forward_normalized(x, valid).values()), dim=1)
+
     def forward(self, *readings: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs of npho and time, each (B, S), or of x (B, S, 2)."""
         if self.raw:
@@ -127,6 +132,10 @@ class SensorGraph(ExportGraph):
             for channel in self.channels
         )
         self.eval()
+
+    def answer(self, x: Tensor, valid: Tensor) -> Tensor:
+        """Return network units (B, S, C) of x and the validity of its readings, each (B, S, 2), with some hidden."""
+        return self._sensors(self.model.hider.apply(x, torch.arange(NUM_SENSORS).expand(x.shape[:2]) % 7 == 0, valid))
 
     def forward(self, *readings: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs of npho, time and mask, each (B, S), or of x (B, S, 2) and mask (B, S)."""
@@ -173,30 +182,42 @@ def make_graph(model: nn.Module, tasks: Sequence[str], mode: str) -> ExportGraph
     """
     if mode not in INPUT_MODES:
         raise unknown_choice("inputs", mode, INPUT_MODES, "--inputs")
+    graph: RegressorGraph | SensorGraph
     if isinstance(model, Regressor):
-        return RegressorGraph(model, tasks or model.active_tasks, mode)
-    if tasks:
+        graph = RegressorGraph(model, tasks or model.active_tasks, mode)
+    elif tasks:
         raise UsageError(
             "tasks are chosen of a regressor; this network predicts sensors",
             where=f"--tasks {','.join(tasks)}",
             fix="leave out --tasks",
         )
-    assert isinstance(model, MaskedAutoencoder | Inpainter)
+    else:
+        assert isinstance(model, MaskedAutoencoder | Inpainter)
+        graph = SensorGraph(model, mode)
     if mode == NORMALIZED:
-        _require_sentinels_apart(model.normalizer)
-    return SensorGraph(model, mode)
+        _require_readings_apart(graph)
+    return graph
 
 
-def _require_sentinels_apart(normalizer: Normalizer) -> None:
-    """Refuse sentinels that are the value of a reading of zero: network units come without the mask that tells them."""
-    zero = torch.zeros(1, 1)
-    bright = zero + max(1.0, normalizer.npho_threshold)
-    values = (("npho", normalizer(zero, zero)[..., 0]), ("time", normalizer(bright, zero)[..., 1]))
-    for name, value in values:
-        if bool((value == getattr(normalizer, f"sentinel_{name}")).all()):  # in float32, as the graph compares
+@torch.inference_mode()
+def _require_readings_apart(graph: RegressorGraph | SensorGraph) -> None:
+    """Refuse a network to which it matters whether a reading exists, where network units do not tell it of usual ones.
+
+    They come without the mask that does: a zero may have the value of the sentinel, a negative number that of a zero.
+    """
+    normalizer = graph.model.normalizer
+    sentinels = torch.tensor((normalizer.sentinel_npho, normalizer.sentinel_time))
+    bright = max(normalizer.npho_threshold, 0.0) + 1e4
+    some = torch.arange(NUM_SENSORS).unsqueeze(0) % 2 == 0
+    for place, photons, seconds in ((0, 0.0, 1e-8), (0, _DARK, 1e-8), (1, bright, 0.0)):
+        x, valid = normalizer.normalize(torch.where(some, photons, bright), torch.where(some, seconds, 1e-8))
+        told = x != sentinels  # in float32, as the graph compares
+        if not torch.equal(told, valid) and not torch.equal(graph.answer(x, told), graph.answer(x, valid)):
+            name, reading = (("npho", photons), ("time", seconds))[place]
             raise UsageError(
-                f"in network units a {name} of zero is {float(value):g} as normalization.sentinel_{name} is: the graph "
-                "would take it for no reading, and give other numbers than the checkpoint",
+                f"in network units a {name} of {reading:g} is {float(x[0, 0, place]):g}, which does not tell the graph "
+                f"whether there is a reading (normalization.sentinel_{name}, below_domain): it would give other "
+                "numbers than the checkpoint",
                 where="--inputs normalized",
                 fix="--inputs raw",
             )

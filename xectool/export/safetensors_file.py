@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
+from typing import cast
 
 import torch
+from torch import nn
 
 from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
 from xectool.config.load import config_from_dict
+from xectool.config.tasks import TASK_WIDTHS
 from xectool.errors import CheckpointError
 from xectool.export.description import PREFIX, Description
 from xectool.export.formats import Written, register
-from xectool.export.graphs import ExportGraph, make_graph
+from xectool.export.graphs import ExportGraph, RegressorGraph, make_graph
 from xectool.export.runtime import Runtime
 from xectool.export.torch_runtime import TorchRuntime
 from xectool.models.build import build_model
@@ -36,8 +40,7 @@ class SafetensorsFormat:
             "conventional": description.state.get("conventional", {}),
             EXPORTED: metadata,
         }
-        weights = dict(graph.get_submodule("model").state_dict())
-        store.save(path, Checkpoint(meta, weights))
+        store.save(path, Checkpoint(meta, _weights(graph)))
         return Written((path,))
 
     @staticmethod
@@ -50,14 +53,29 @@ class SafetensorsFormat:
         checkpoint, place = store.load(path), torch.device(device)
         description = Description.from_metadata(checkpoint.meta.get(EXPORTED, {}), str(path))
         model = build_model(config_from_dict(checkpoint.config, str(path)))
-        unlike = model.state_dict().keys() ^ checkpoint.model.keys()
+        own, held = (
+            {name: value.shape for name, value in state.items()} for state in (model.state_dict(), checkpoint.model)
+        )
+        unlike = {name for name in own.keys() | held.keys() if own.get(name) != held.get(name)}
         if unlike:
             raise CheckpointError(
                 f"the weights do not fit the configuration in the file: {', '.join(sorted(unlike)[:3])}",
                 where=f"{path}: {PREFIX}config",
-                fix=f"xectool inspect-ckpt {path}",
+                fix=f"xectool inspect-ckpt {shlex.quote(str(path))}",
                 code="X-03",
             )
         model.load_state_dict(checkpoint.model)
         graph = make_graph(model, description.tasks, description.inputs_mode).to(place)
         return TorchRuntime(path, description, graph, place)
+
+
+def _weights(graph: ExportGraph) -> dict[str, torch.Tensor]:
+    """Return the weights as the described configuration builds them: a task left out has no variance to predict."""
+    network = graph.get_submodule("model")
+    weights: dict[str, torch.Tensor] = dict(network.state_dict())
+    if isinstance(graph, RegressorGraph):
+        for task in set(graph.model.nll_tasks) - set(graph.tasks):
+            last = len(cast(nn.Sequential, graph.model.heads[task])) - 1
+            for name in (f"heads.{task}.{last}.weight", f"heads.{task}.{last}.bias"):
+                weights[name] = weights[name][: TASK_WIDTHS[task]].clone()
+    return weights
