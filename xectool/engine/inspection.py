@@ -144,38 +144,50 @@ def inspect_ckpt(  # noqa: PLR0913 - the function is the command: one argument a
     target = target_of(place, extract, output)
     run = load_config(config, overrides).config if config is not None else None
     facts, findings = _judged(place)
-    contract: tuple[KeyEffect, ...] = ()
     again = ["xectool", "inspect-ckpt", str(path), "--config", str(config)]
     again += [word for override in overrides for word in ("--set", override)]
+    contract: tuple[KeyEffect, ...] = ()
     if run is not None and extract is None:
         contract, notes = _contract(facts, run, shlex.join(again))
         findings += notes
-    differences: list[TensorDifference | KeyEffect] = [item for item in contract if item.effect != "same"]
-    compared = None
-    if compare_with is not None:
-        comparison = compare(facts.layout, inspect(Path(os.path.expanduser(compare_with))).layout)
-        differences += comparison.differences
-        compared = comparison.num_same
+    differences, compared = _compared(facts, contract, compare_with)
     extracted = None if target is None else write_part(facts, findings, run, target)
     result = _described(place, facts, findings)
-    fixes = [item.paste() for item in contract if item.is_bad]
-    if fixes and result.next.startswith(shlex.join(again)):  # nothing is wrong with the file itself
-        result = replace(result, next=" ".join((shlex.join(again), *fixes)))
-    number = sum(isinstance(item, TensorDifference) for item in differences)
-    if number:
-        result = replace(result, verdict=f"{result.verdict}; tensors that differ from {compare_with}: {number}")
-    if extracted is not None:
-        result = replace(result, next=f"xectool train CONFIG --set {shlex.quote(f'checkpoint.init_from={extracted}')}")
-    lineage = {**result.lineage, **outlook(facts, run)}
-    return replace(
+    result = replace(
         result,
-        lineage=lineage,
-        differences=tuple(differences),
+        lineage={**result.lineage, **outlook(facts, run)},
+        differences=differences,
         contract=contract,
         compared=compared,
         extracted=extracted,
         tensors=tensor_rows(facts) if tensors else (),
     )
+    return _concluded(result, shlex.join(again), compare_with)
+
+
+def _compared(
+    facts: Inspected, contract: Sequence[KeyEffect], other: Path | str | None
+) -> tuple[tuple[TensorDifference | KeyEffect, ...], int | None]:
+    """Return keys whose effect is not ``same``, tensors that differ from another file, and how many are equal."""
+    keys = [item for item in contract if item.effect != "same"]
+    if other is None:
+        return tuple(keys), None
+    comparison = compare(facts.layout, inspect(Path(os.path.expanduser(other))).layout)
+    return (*keys, *comparison.differences), comparison.num_same
+
+
+def _concluded(result: CheckpointInspected, again: str, compare_with: Path | str | None) -> CheckpointInspected:
+    """Return the result with what it says of another file, and the line to paste for what was asked."""
+    verdict, following = result.verdict, result.next
+    fixes = [item.paste() for item in result.contract if item.is_bad]
+    if fixes and following.startswith(again):  # nothing is wrong with the file itself
+        following = " ".join((again, *fixes))
+    number = sum(isinstance(item, TensorDifference) for item in result.differences)
+    if number:
+        verdict = f"{verdict}; tensors that differ from {compare_with}: {number}"
+    if result.extracted is not None:
+        following = f"xectool train CONFIG --set {shlex.quote(f'checkpoint.init_from={result.extracted}')}"
+    return replace(result, verdict=verdict, next=following)
 
 
 def _judged(path: Path) -> tuple[Inspected, tuple[Finding, ...]]:
