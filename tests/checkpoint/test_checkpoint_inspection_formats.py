@@ -207,11 +207,15 @@ def test_a_stranger_is_named(name: str, suffix: str, tmp_path: Path) -> None:
 
 
 def test_a_missing_file_names_the_nearest(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint_best.pt").write_bytes(b"x")
-    with pytest.raises(CheckpointError, match=r"did you mean .*checkpoint_best\.pt"):
-        engine.inspect_ckpt(tmp_path / "checkpoint_bst.pt")
-    with pytest.raises(CheckpointError, match=r"inspect-ckpt .*checkpoint_best\.pt"):
-        engine.inspect_ckpt(tmp_path)
+    folder = tmp_path / "FILES"  # the word stands for the path in other fixes
+    folder.mkdir()
+    (folder / "checkpoint_best.pt").write_bytes(b"x")
+    with pytest.raises(CheckpointError) as caught:
+        engine.inspect_ckpt(folder / "checkpoint_bst.pt")
+    assert caught.value.fix == f"did you mean {folder}/checkpoint_best.pt?"
+    with pytest.raises(CheckpointError) as caught:
+        engine.inspect_ckpt(folder)
+    assert caught.value.fix == f"xectool inspect-ckpt {folder}/checkpoint_best.pt"
 
 
 def test_bombs_take_neither_memory_nor_time(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import io
 import lzma
 import mmap
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,4 +138,6 @@ def _expanded(path: Path, data: memoryview) -> memoryview:
 def unreadable(path: Path, problem: str, fix: str = "", code: str = "XT-CKPT-CORRUPT") -> CheckpointError:
     """Return the error for a file that holds no readable checkpoint; ``FILE`` in the fix becomes its path."""
     fix = fix or "use another checkpoint of the run; xectool train CONFIG --resume auto picks the newest sound one"
-    return CheckpointError(problem, where=str(path), fix=fix.replace("FILE", shlex.quote(str(path))), code=code)
+    # As a word of its own: a path in the fix may hold it.
+    fix = re.sub(r"(?<!\S)FILE(?!\S)", lambda _: shlex.quote(str(path)), fix)
+    return CheckpointError(problem, where=str(path), fix=fix, code=code)
