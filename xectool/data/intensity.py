@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from xectool.config.training import IntensityReweightingConfig
 from xectool.data.events import EventSource
-from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS
+from xectool.detector.constants import NUM_SENSORS, UNKNOWN_ABOVE
 from xectool.errors import DataUnusable
 
 FloatArray = npt.NDArray[np.float64]
@@ -22,7 +22,6 @@ FloatArray = npt.NDArray[np.float64]
 MAX_FIT_EVENTS = 100_000
 """Events the bins are fitted on; more are sampled evenly over the files, since a histogram needs no more."""
 
-_UNKNOWN = 0.9 * DEAD_VALUE
 _BLOCK_EVENTS = 512
 # The outermost bins take everything beyond: a bin at the very maximum would hold one event of enormous weight.
 _RANGE_PERCENT = (1.0, 99.0)
@@ -33,7 +32,7 @@ def light_sum(npho: npt.NDArray[np.floating]) -> FloatArray:
 
     The only definition, for fit and look-up alike: dead, missing and negative readings count nothing.
     """
-    lit = (npho > 0) & (npho < _UNKNOWN)  # NaN compares false
+    lit = (npho > 0) & (npho < UNKNOWN_ABOVE)  # NaN compares false
     total: FloatArray = np.where(lit, npho, 0.0).sum(axis=1, dtype=np.float64)
     return total
 

@@ -14,13 +14,10 @@ import numpy.typing as npt
 
 from xectool.config.reweighting import ReweightingConfig, TaskReweightingConfig
 from xectool.data.events import EventSource
-from xectool.detector.constants import DEAD_VALUE
+from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.errors import ConfigError, DataUnusable
 
 FloatArray = npt.NDArray[np.float64]
-
-# Truth beyond this counts as unknown, as for sensor values: 1e10 with room for rounding.
-_UNKNOWN = 0.9 * DEAD_VALUE
 
 
 @dataclass(frozen=True)
@@ -140,7 +137,7 @@ def bin_counts(task: str, config: TaskReweightingConfig) -> tuple[int, ...]:
 def known_truth(truth: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """Say which events have a known truth, shape (N,), from values of shape (N, D)."""
     with np.errstate(invalid="ignore"):
-        known = np.isfinite(truth) & (np.abs(truth) < _UNKNOWN)
+        known = np.isfinite(truth) & (np.abs(truth) < UNKNOWN_ABOVE)
     return np.asarray(known.all(axis=1), dtype=np.bool_)
 
 

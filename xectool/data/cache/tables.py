@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 _CHECK: Final = "checksum"
-_SCHEMA: Final = 2
+_SCHEMA: Final = 3  # raised when what a table holds means something else
 
 
 @dataclass(frozen=True)
