@@ -57,7 +57,7 @@ def test_a_file_that_is_not_ours_gets_a_verdict(foreign: dict[str, Path], check:
 def test_what_is_there_instead_is_named(foreign: dict[str, Path], check: Any) -> None:
     assert "trees there: events" in check(foreign["other_tree"]).findings[0].problem
     assert "objects there: h" in check(foreign["histograms"]).findings[0].problem
-    assert "nearest there: x, y" in check(foreign["plain"]).findings[0].problem
+    assert "branches there: x, y" in check(foreign["plain"]).findings[0].problem
 
 
 @pytest.fixture(scope="module")

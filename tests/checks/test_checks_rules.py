@@ -169,6 +169,14 @@ def test_04_what_is_near_one_name_is_not_proposed_for_another(look: Any, rows: R
     assert told == ["data.npho_branch=nph", "data.time_branch=tns"]
 
 
+def test_04_a_run_number_of_a_longer_name_is_proposed(look: Any, rows: Rows) -> None:
+    rows["runNumber"] = rows["prunes"] = rows.pop("run")
+    item = one("DAT-04", look(rows), "warning", "nearest there: runNumber, prunes)")
+    assert item.fix.endswith("--set data.run_branch=runNumber")
+    del rows["runNumber"], rows["prunes"]
+    assert "nearest" not in one("DAT-04", look(rows), "warning", "branches there").problem, "none is near"
+
+
 def test_04_a_task_without_its_truth(look: Any, load: Any, rows: Rows) -> None:
     del rows["energyTruth"]
     one("DAT-04", look(rows, config=load()), "error", "energyTruth", "task energy")

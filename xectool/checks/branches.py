@@ -28,6 +28,7 @@ class Wanted:
         role: What it is for.
         option: The key that names it.
         required: Whether a job cannot do without it.
+        without: What else can be done.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Wanted:
     role: str
     option: str
     required: bool
+    without: str = _OTHER_FILE
 
 
 def wanted_branches(data: DataConfig, tasks: Iterable[str]) -> list[Wanted]:
@@ -43,8 +45,8 @@ def wanted_branches(data: DataConfig, tasks: Iterable[str]) -> list[Wanted]:
     return [
         Wanted(data.npho_branch, NUM_SENSORS, "photons of each sensor", "data.npho_branch", True),
         Wanted(data.time_branch, NUM_SENSORS, "time of each sensor", "data.time_branch", True),
-        Wanted(data.run_branch, 1, "run number", "data.run_branch", False),
-        Wanted(data.event_branch, 1, "event number", "data.event_branch", False),
+        Wanted(data.run_branch, 1, "run number", "data.run_branch", False, "leave it: each event has run -1"),
+        Wanted(data.event_branch, 1, "event number", "data.event_branch", False, "leave it: the entry counts"),
         *(
             Wanted(branch, TASK_WIDTHS[task], f"truth of task {task}", f"data.truth_branches.{task}", task in enabled)
             for task, branch in data.truth_branches.items()
@@ -94,12 +96,11 @@ def _trouble(file: EventFile, others: Mapping[str, BranchFacts], wanted: Wanted)
     """Return what is wrong with a branch; ``others`` are those that no role has, one of which may have been meant."""
     where = f"{file.where} branch {wanted.name}"
     if wanted.name not in file.branch_names:
-        near = nearest(wanted.name, file.branch_names) or list(file.branch_names[:8])
         meant = nearest(wanted.name, file.branch_names, count=1)
         if not meant and wanted.width == NUM_SENSORS:
             meant = [name for name, facts in others.items() if facts.width == wanted.width]
-        problem = f"'{file.path}' has no branch '{wanted.name}', the {wanted.role} (nearest there: {', '.join(near)})"
-        other = f"name the branch that holds it with {wanted.option}, or {_OTHER_FILE}"
+        problem = f"'{file.path}' has no branch '{wanted.name}', the {wanted.role} ({file.names_like(wanted.name)})"
+        other = f"name the branch that holds it with {wanted.option}, or {wanted.without}"
         fix = _again(file, f"{wanted.option}={meant[0]}") if meant else other
         return Trouble("DAT-04", _CODES["missing"], problem, where, fix)
     try:

@@ -158,16 +158,21 @@ class TrackerError(WorldError):
     default_code = "XT-TRACKER"
 
 
-def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """Return up to ``count`` known names closest to ``name``, best first.
+_SHORTEST_PART = 3  # two letters begin and end too many names
 
-    >>> nearest("batchsize", ["batch_size", "chunksize", "lr"])
-    ['batch_size', 'chunksize']
+
+def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """Return up to ``count`` known names closest to ``name``, best first; those that begin or end with it lead.
+
+    >>> nearest("batchsize", ["batch_size", "chunksize", "lr"]), nearest("run", ["prunes", "runNumber", "truth"])
+    (['batch_size', 'chunksize'], ['runNumber', 'prunes'])
     """
     candidates = list(known)
     by_lower = {candidate.lower(): candidate for candidate in reversed(candidates)}
     found = difflib.get_close_matches(name.lower(), by_lower, n=count, cutoff=0.55)
-    return [by_lower[match] for match in found]
+    part = name.lower() if len(name) >= _SHORTEST_PART else None
+    longer = sorted((known for known in by_lower if part and known.startswith(part) | known.endswith(part)), key=len)
+    return [by_lower[match] for match in dict.fromkeys([*longer, *found])][:count]
 
 
 def unknown_choice(what: str, name: str, known: Iterable[str], option: str) -> UsageError:

@@ -92,14 +92,18 @@ class EventFile:
 
     def missing_branch(self, branch: str, fix: str = "") -> DataFileError:
         """Return the error for a branch that is not there, with the nearest names that are."""
-        close = nearest(branch, self.branch_names) or list(self.branch_names[:8])
         hint = did_you_mean(branch, self.branch_names)
         return DataFileError(
-            f"'{self.path}' has no branch '{branch}' in tree '{self.tree}' (nearest there: {', '.join(close)})",
+            f"'{self.path}' has no branch '{branch}' in tree '{self.tree}' ({self.names_like(branch)})",
             where=f"{self.where} branch {branch}",
             fix=f"{hint} {fix}".strip() or "name a branch that is there",
             code="XT-DATA-BRANCH",
         )
+
+    def names_like(self, branch: str) -> str:
+        """Return the branches of names near to one that is not there, or, none being near, the first of all."""
+        close = nearest(branch, self.branch_names)
+        return f"nearest there: {', '.join(close)}" if close else f"branches there: {', '.join(self.branch_names[:8])}"
 
     def type_name(self, branch: str) -> str:
         """Return the type of a branch in C++ terms; the class of its leaf where uproot stumbles over the type."""
