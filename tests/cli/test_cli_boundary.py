@@ -220,3 +220,16 @@ def test_compiler_without_a_place_is_named_and_the_line_cures_it(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", place)
     assert boundary.run(start, []) == 0
     Path(place).rmdir()
+
+
+def test_a_working_directory_that_was_removed_is_named(
+    xectool: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    assert xectool("explain", "units").code == 0, "the control"
+    gone.rmdir()
+    for command in (("train", "a.yaml"), ("check-data", "a.root"), ("explain", "units"), ("--version",)):
+        outcome = xectool(*command)
+        assert (outcome.code, "working directory does not exist any more" in outcome.err) == (2, True)

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import uproot
 from xectool import engine
+from xectool.cli import train
+from xectool.engine.training_run.result import TrainResult
 from xectool.rootio.writer import TreeWriter
 
 Run = Callable[..., Any]
@@ -261,3 +263,9 @@ def test_plain_lines_where_there_is_no_terminal(files: Path) -> None:
     assert "\x1b[" not in result.stderr
     assert "epoch 1: train/loss" in result.stderr
     assert "events/s" in result.stderr
+
+
+def test_the_table_has_a_conventional_column_only_where_something_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    for metrics, named in (({"val/loss": 0.5}, False), ({"energy_res_68pct": 1e-3, "baseline_energy": 2e-3}, True)):
+        train._show(TrainResult("runs/a", "finished", metrics=metrics), "again", json=False)
+        assert ("conventional" in capsys.readouterr().err) is named

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import pytest
-from xectool.cli.render import console, verdict_box
+from xectool.cli.render import console, keep_readable, verdict_box
+from xectool.cli.watch import sparkline
 
 
 def test_the_box_reads_verdict_why_next_and_keeps_a_long_command_on_one_line(
@@ -23,3 +27,19 @@ def test_the_box_reads_verdict_why_next_and_keeps_a_long_command_on_one_line(
 def test_a_box_without_a_next_step_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     console().print(verdict_box("healthy", ["26 rules found nothing"], "", True))
     assert "nothing to do" in capsys.readouterr().err
+
+
+def test_a_stream_of_ascii_gets_plain_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(*, readable: bool) -> str:
+        kept = io.BytesIO()
+        stream = io.TextIOWrapper(kept, "ascii", errors="backslashreplace")
+        monkeypatch.setattr(sys, "stderr", stream)
+        if readable:
+            keep_readable(stream)
+        console().print(verdict_box("healthy", [f"3 ± 1 ä {sparkline((0.0, 0.5, 1.0))}"], "", True))
+        stream.flush()
+        return kept.getvalue().decode("ascii")
+
+    plain = shown(readable=True).splitlines()
+    assert (plain[0], plain[2]) == ("-" * 80, "Why      3 +- 1 \\xe4 .+@")
+    assert "\\u2500" in shown(readable=False), "the control: what such a stream does by itself"

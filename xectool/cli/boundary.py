@@ -33,9 +33,11 @@ def run(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], None] 
         argv: Arguments without the program name.
         first: Called before the application.
     """
+    render.keep_readable(sys.stdout, sys.stderr)
     argv = _take_verbosity(argv)
     output = render.Output(command=_command_of(app, argv), as_json="--json" in argv and not _is_later_rank())
     try:
+        _require_working_directory()
         first()
         code = app(args=list(argv), prog_name="xectool", standalone_mode=False)
     except XecError as error:
@@ -62,6 +64,22 @@ def run(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], None] 
     if code == EXIT_INTERRUPTED:
         return _interrupted(output)
     return int(code or EXIT_OK)
+
+
+def _require_working_directory() -> None:
+    """Refuse a working directory that was removed: libraries stumble over it far from here, each in its own words.
+
+    Raises:
+        UsageError: It does not exist any more.
+    """
+    try:
+        os.getcwd()
+    except FileNotFoundError as gone:
+        raise UsageError(
+            "the working directory does not exist any more: it was removed, or made anew, after this shell entered it",
+            where=os.environ.get("PWD", "working directory"),
+            fix='cd "$PWD"   # where it was made anew; else another one: cd ~',
+        ) from gone
 
 
 def _damaged_byte_code(error: Exception) -> DiskError | None:

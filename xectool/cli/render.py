@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import math
 import os
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from rich.console import Console, Group
     from rich.table import Table
 
+IN_ASCII = str.maketrans(
+    {"─": "-", "±": "+-", "×": "x", "…": "...", "–": "-"} | dict(zip("▁▂▃▄▅▆▇█", ".:-=+*#@", strict=True))
+)
 STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 BOX_WIDTH = 80
 FILE_WIDTH = 400
@@ -46,6 +51,20 @@ class AlreadyShown(Exception):
     def __init__(self, exit_code: int) -> None:
         super().__init__(exit_code)
         self.exit_code = exit_code
+
+
+def keep_readable(*streams: object) -> None:
+    """Let streams that cannot write lines, bars and signs (a log of ASCII) take plain characters in their place."""
+    codecs.register_error("xectool", _in_ascii)
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
+            stream.reconfigure(errors="xectool")
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)  # these streams are only written to
+    text = error.object[error.start : error.end].translate(IN_ASCII)
+    return text.encode("ascii", "backslashreplace").decode(), error.end
 
 
 def give_up(stream: IO[str]) -> None:

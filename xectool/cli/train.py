@@ -82,11 +82,14 @@ def _show(result: TrainResult, again: str, json: bool) -> None:
     done = _DONE.get(result.status, result.status)
     best = f", best epoch {result.best_epoch} of {result.epochs}" if result.best_epoch else ""
     rows, columns = result.headline_rows(), ["metric", "network", "conventional"]
+    shown = 3 if any(row[2] != "" for row in rows) else 2  # nothing conventional does what a masked autoencoder does
     title = f"{done}: {result.run_dir}{best}"
     pages = [path for path in result.artifacts if path.endswith(".html")]
 
     def human(screen: Console) -> None:
-        screen.print(table(title, columns, rows)) if rows else screen.print(title, markup=False)
+        screen.print(table(title, columns[:shown], [row[:shown] for row in rows])) if rows else screen.print(
+            title, markup=False
+        )
         for page in pages:
             screen.print(f"report: {page}", markup=False)
 
