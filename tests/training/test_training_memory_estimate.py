@@ -12,10 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 from xectool.config.load import config_from_dict
 from xectool.errors import XecError
+from xectool.training.memory_estimate import tape as tape_module
 from xectool.training.memory_estimate.__main__ import _loader_bytes
 from xectool.training.memory_estimate.calibration import MOST_KEPT_BYTES, Calibration
 from xectool.training.memory_estimate.child import ask
@@ -27,6 +30,7 @@ from xectool.training.memory_estimate.predictions import SensorPredictions
 from xectool.training.memory_estimate.recording import ALIVE, CATEGORIES, SAVED, BatchLine, Recording
 from xectool.training.memory_estimate.request import StepRequest
 from xectool.training.memory_estimate.search import Search
+from xectool.training.memory_estimate.shares import TrueShares
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = {"energy": {"enabled": True}, "uvwFI": {"enabled": True}}
@@ -203,6 +207,35 @@ def test_peaks_of_a_tape_made_by_hand() -> None:
     assert made.saved() == 10
     assert made.phase_of(made.peak_at()) == "backward"
     assert Recording.from_json(json.loads(json.dumps(made.to_json()))).peak() == 1100
+
+
+def test_an_operation_that_comes_again_makes_the_same_tensors_without_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def once(size: int) -> list[tuple[Any, ...]]:
+        given = torch.empty(size, 6)
+        left, right = given.split(3, dim=1)
+        product = left.t() @ right
+        made = [given, left, right, product, given.t()[2:], product.add_(1), torch.add(left, right, out=product[:size])]
+        made += [*torch.std_mean(product, 0), torch.zeros(2, 3).expand(4, 2, 3), given.view(-1).bool()]
+        places = [value.untyped_storage()._cdata for value in made]
+        alike = [(tuple(value.shape), value.stride(), value.storage_offset(), value.dtype) for value in made]
+        return [(*form, places.index(place)) for form, place in zip(alike, places, strict=True)]
+
+    class Counting(FakeTensorMode):
+        def dispatch(self, *given: Any, **named: Any) -> Any:
+            calls.append(given[0])
+            return super().dispatch(*given, **named)
+
+    calls: list[Any] = []
+    monkeypatch.setattr(tape_module, "FakeTensorMode", Counting)
+    tape = tape_module.Tape(TrueShares({}))
+    with tape_module.without_data(tape):
+        first, asked = once(3), len(calls)
+        rows = len(tape.recording(3).size)
+        assert once(3) == first
+        assert len(calls) == asked > 10
+        assert len(tape.recording(3).size) == 2 * rows
+        once(2)
+        assert len(calls) > asked  # the control: another shape is another operation
 
 
 @pytest.mark.parametrize(("ratio", "count", "gigabytes", "older"), [(0.05, 238, 47.6, 2.38), (0.1, 476, 95.2, 4.76)])

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
-from scipy.spatial import cKDTree
 
 from xectool.detector import constants as c
 from xectool.detector import faces, geometry, hexgrid
@@ -88,6 +87,8 @@ def near(positions_cm: npt.NDArray[np.floating], radius_cm: float) -> NeighbourT
         positions_cm: Sensor positions, shape (S, 3).
         radius_cm: The distance itself is left out.
     """
+    from scipy.spatial import cKDTree  # a fifth of a second, which a start without it need not spend
+
     pairs = cKDTree(positions_cm).query_pairs(radius_cm, output_type="ndarray")
     first, second = pairs.T
     face = faces.face_ids()

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.spatial import cKDTree
 from torch import Tensor
 
 from xectool.detector import faces, geometry, hexgrid
@@ -67,6 +66,8 @@ def nearest_sensors(positions_cm: FloatArray, k: int) -> IntArray:
         positions_cm: Shape (S, 3).
         k: K, below S.
     """
+    from scipy.spatial import cKDTree  # a fifth of a second, which a start without it need not spend
+
     num = min(k + 1 + _TIE_MARGIN, len(positions_cm))
     distances, ids = cKDTree(positions_cm).query(positions_cm, k=num)
     distances = np.where(ids == np.arange(len(ids))[:, None], -1.0, np.round(distances / _TIE_CM))

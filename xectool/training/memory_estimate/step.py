@@ -10,7 +10,6 @@ from typing import Any, Final, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.tasks import TASK_WIDTHS
@@ -62,8 +61,7 @@ def record(config: RunConfig, request: StepRequest, validation_most: int = 0) ->
     hidden = None if policy is None else hidden_share(policy, request.valid_npho)
     most = 1 if hidden is None else int(np.ceil(hidden.max() * NUM_SENSORS))
     tape = Tape(shares, most, request.on_gpu)
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with without_data(mode, tape), ExitStack() as stack:
+    with without_data(tape), ExitStack() as stack:
         setting = _set_up(network, emptier, tape, request)
         if hidden is not None:
             stack.enter_context(_knowing_masks(setting, hidden, shares))

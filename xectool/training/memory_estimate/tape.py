@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from xectool.training.memory_estimate import outputs
 from xectool.training.memory_estimate.recording import ALIVE, CATEGORIES, SAVED, Recording
 from xectool.training.memory_estimate.shares import TrueShares
 
@@ -38,6 +39,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
 
     def __init__(self, shares: TrueShares, whole_number: int = 1, on_gpu: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.mode.cache_enabled = False  # `outputs` remembers more, and sooner
         self.shares = shares
         self.whole_number = whole_number
         self.on_gpu = on_gpu
@@ -47,6 +50,11 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
         self._rows: list[list[int]] = []
         self._held: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._owners: list[int] = [0]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here: leave out what would keep a compiler away from each operation."""
+        return False
 
     def enter(self, phase: str) -> None:
         """Begin a phase; the step's own names are given to it as they come."""
@@ -102,7 +110,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
         for copy in copies:
             self.note(copy)
         if out is NotImplemented:
-            out = func(*args, **kwargs)
+            out = outputs.run(self.mode, func, args, kwargs)
             self.shares.follow(func._schema.name.partition("::")[2], args, out)
         for value in tree_leaves(out):
             if isinstance(value, Tensor):
@@ -184,9 +192,9 @@ _NUMPY: Final[dict[torch.dtype, Any]] = {
 
 
 @contextmanager
-def without_data(mode: FakeTensorMode, tape: Tape) -> Iterator[None]:
+def without_data(tape: Tape) -> Iterator[None]:
     """Run what follows on tensors without data, on the tape."""
-    with mode, tape, HostReads():
+    with tape.mode, tape, HostReads():
         yield
 
 
