@@ -82,8 +82,14 @@ def test_an_older_checkpoint_tells_how_a_run_starts_from_it(tmp_path: Path) -> N
     meta = {"kind": "regressor", "config": older.to_dict()}
     meta["config"]["tasks"] = {"energy": {"enabled": True}}  # nothing but the enabled tasks is stored
     checkpoint = Checkpoint(meta, build_model(older).state_dict(), origin="older regressor")
-    alike = KINDS["regressor"](model=SIZES | {"dim_feedforward": None}, tasks=meta["config"]["tasks"])
-    assert meaning_differences(alike, checkpoint) == []
+
+    def given(**energy: Any) -> RunConfig:
+        tasks = {"energy": {"enabled": True, **energy}}
+        return KINDS["regressor"](model=SIZES | {"dim_feedforward": None}, tasks=tasks)
+
+    assert meaning_differences(given(), checkpoint) == []
+    assert meaning_differences(given(log_transform=True), checkpoint) == [], "such a file does not tell it"
+    assert [key for key, *_ in meaning_differences(given(shift=0.05), checkpoint)] == ["tasks.energy.shift"]
     ours = config(geometry="physical", num_fusion_layers=2, dim_feedforward=None)
     with pytest.raises(CheckpointError, match="of the older system") as refused:
         require_resumable(ours, checkpoint, None, tmp_path / "old.pth")  # type: ignore[arg-type]  # no data is read

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from xectool.checkpoint.format import FORMAT_NAME, Checkpoint
+from xectool.config.load import config_from_dict
 from xectool.config.order_keys import ORDER_KEYS
 from xectool.config.root import InpainterConfig, MaeConfig, RegressorConfig, RunConfig
 from xectool.config.serialize import inline_yaml
@@ -109,20 +110,34 @@ def require_resumable(
 
 def meaning_differences(config: RunConfig, checkpoint: Checkpoint) -> list[tuple[str, Any, Any]]:
     """Return the keys on which a configuration gives the weights of a checkpoint another meaning, with both values."""
-    current, saved = config.to_dict(), checkpoint.config
-    stored = [key for key in OUTPUT_KEYS if _at(saved, key) is not None]
+    current, saved = config.to_dict(), _written_out(checkpoint)
+    stored = [key for key in OUTPUT_KEYS if _at(checkpoint.config, key) is not None]
     found = [d for key in stored for d in differences(_at(saved, key), _at(current, key), key)]
     found = [d for d in found if not (is_free(*d) or is_idle(d[0], saved, current))]
-    return [d for d in found if not _says_the_same(d[0], checkpoint, current)]
+    return [d for d in found if not (_is_untold(d[0], checkpoint) or _is_same_width(d[0], saved, current))]
 
 
-def _says_the_same(key: str, checkpoint: Checkpoint, current: Mapping[str, Any]) -> bool:
-    """Return whether a key only seems to differ: files of the older system leave it out, or null stands for 4 D."""
-    saved, (section, _, name) = checkpoint.config, key.rpartition(".")
-    if key == "model.dim_feedforward":
-        one, other = (model.get(name) or 4 * model["encoder_dim"] for model in (saved[section], current[section]))
-        return bool(one == other)
-    return checkpoint.origin != FORMAT_NAME and name not in (_at(saved, section) or saved)
+def _written_out(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the configuration of a checkpoint; what files of the older system leave out has its default there."""
+    if checkpoint.origin == FORMAT_NAME or not checkpoint.config:
+        return checkpoint.config
+    return config_from_dict(checkpoint.config, checkpoint.origin).to_dict()
+
+
+def _is_untold(key: str, checkpoint: Checkpoint) -> bool:
+    """Return whether a file of the older system does not tell what its weights were trained with."""
+    is_logarithm = key.startswith("tasks.") and key.endswith(".log_transform")
+    return checkpoint.origin != FORMAT_NAME and (is_logarithm or key in checkpoint.meta.get("assumed", ()))
+
+
+def _is_same_width(key: str, saved: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
+    """Return whether only null stands for the width 4 D that the other side writes out."""
+    if key != "model.dim_feedforward":
+        return False
+    one, other = (
+        values["model"].get("dim_feedforward") or 4 * values["model"]["encoder_dim"] for values in (saved, current)
+    )
+    return bool(one == other)
 
 
 def objective_changes(config: RunConfig, checkpoint: Checkpoint) -> list[str]:
