@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -395,3 +396,10 @@ def test_a_record_without_its_steps_is_not_called_healthy(course: Any, write_run
     (lines,) = (place / "rec").rglob("events.jsonl")
     lines.write_text("")
     assert diagnose(gather(place)).verdict.startswith(("XT-KILLED", "nothing to judge"))
+
+
+def test_events_are_named_by_their_file() -> None:
+    manifest = {"attempts": [{"data_files": [{"path": "v.root", "role": "val"}, {"path": "a.root", "role": "train"}]}]}
+    evidence = cast(Evidence, SimpleNamespace(manifest=manifest))
+    named = fixes.events_named(evidence, [(0, 37, 1, 2), (5, 1, 1, 2)])
+    assert named == "a.root entry 37 (run 1, event 2); file 5 entry 1 (run 1, event 2)"

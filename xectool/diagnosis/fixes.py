@@ -11,7 +11,7 @@ from xectool.config.data import DataConfig
 from xectool.config.order_keys import ORDER_KEYS
 from xectool.config.serialize import inline_yaml
 from xectool.diagnosis.evidence.evidence import MAX_EVENTS_PER_KIND, Evidence
-from xectool.diagnosis.evidence.files import CONFIG_FILE
+from xectool.diagnosis.evidence.files import CONFIG_FILE, train_files
 from xectool.diagnosis.evidence.incidents import number
 from xectool.diagnosis.evidence.run_place import beside, inside, plain_name
 
@@ -172,10 +172,13 @@ def run_name(evidence: Evidence, suffix: str = "") -> str:
     return f"{name}-{suffix}" if suffix else name
 
 
-def events_named(events: Sequence[tuple[int, ...]], most: int = 3) -> str:
-    """Return event identities as text, e.g. ``file 0 entry 17 (run 1, event 18)``."""
+def events_named(evidence: Evidence, events: Sequence[tuple[int, ...]], most: int = 3) -> str:
+    """Return event identities as text, e.g. ``a.root entry 17 (run 1, event 18)``."""
+    names = dict(enumerate(train_files(evidence.manifest)))
     shown = [
-        f"file {row[0]} entry {row[1]} (run {row[2]}, event {row[3]})" if len(row) >= 4 else str(row)
+        f"{names.get(row[0], f'file {row[0]}')} entry {row[1]} (run {row[2]}, event {row[3]})"
+        if len(row) >= 4
+        else str(row)
         for row in events[:most]
     ]
     more = f" and {len(events) - most} more" if len(events) > most else ""

@@ -62,3 +62,10 @@ def setting(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
             return default
         value = value[part]
     return value
+
+
+def train_files(manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the training files by their index, of the last attempt."""
+    entries = manifest.get("attempts") or []
+    files = entries[-1].get("data_files", []) if entries and isinstance(entries[-1], Mapping) else []
+    return tuple(str(item.get("path")) for item in files if item.get("role") == "train")

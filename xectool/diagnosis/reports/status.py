@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from xectool.diagnosis.evidence.files import CONFIG_FILE, setting, tolerant_json, tolerant_yaml
+from xectool.diagnosis.evidence.files import CONFIG_FILE, setting, tolerant_json, tolerant_yaml, train_files
 from xectool.runlog.manifest import MANIFEST_FILE
 from xectool.runlog.process import start_ticks
 from xectool.runlog.reader import RunReader, RunStatus
@@ -196,9 +196,7 @@ def _worker(slot: SlotView, files: tuple[str, ...]) -> WorkerLine:
 
 def file_names(run_dir: Path) -> tuple[str, ...]:
     """Return the training files by their index, of the last attempt."""
-    entries = tolerant_json(run_dir / MANIFEST_FILE).get("attempts") or []
-    files = entries[-1].get("data_files", []) if entries else []
-    return tuple(str(item.get("path")) for item in files if item.get("role") == "train")
+    return train_files(tolerant_json(run_dir / MANIFEST_FILE))
 
 
 def _verdict(ranks: tuple[RankLine, ...], state: str) -> str:

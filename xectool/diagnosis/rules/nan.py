@@ -38,7 +38,7 @@ class NanRule(CaseRule[NanCase]):
         if case.bad_terms:
             lines.append(f"terms: {', '.join(case.bad_terms)}")
         if case.few_suspects:
-            lines.append(f"bad by themselves: {fixes.events_named(case.suspects)}")
+            lines.append(f"bad by themselves: {fixes.events_named(case.evidence, case.suspects)}")
         if case.incident is not None:
             lines.append(f"incidents/{case.incident.name} holds the batch")
         return tuple(lines)
@@ -81,7 +81,7 @@ class NanFromData(NanRule):
         if case.stage == "input":
             return 0.9, ["a value of the input is not finite"]
         if case.shared_events and not case.before.grew:
-            named = fixes.events_named(case.shared_events)
+            named = fixes.events_named(case.evidence, case.shared_events)
             # The look at a batch tries its events one by one: those that only came again may have met by chance.
             looked = bool(case.triage.cause) and not case.suspects
             return (0.6 if looked else 0.88), [f"the same events were in the skipped batches of every epoch: {named}"]

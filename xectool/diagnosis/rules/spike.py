@@ -70,7 +70,7 @@ class SpikeFromEvent(SpikeRule):
                 return 0.6, ["at this rate other events stand out each time, or the loss stays high without them"]
             if lasts:
                 return 0.6, [f"the loss stayed high for {case.duration} steps, without these events"]
-            return 0.92, [f"largest losses: {fixes.events_named(case.suspects)}"]
+            return 0.92, [f"largest losses: {fixes.events_named(case.evidence, case.suspects)}"]
         if case.at_start:
             return 0.1, ["the loss was high from the first steps on"]
         if case.grew:
