@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -138,3 +139,12 @@ def test_of_a_run_that_lost_a_rank_the_one_that_was_killed_is_named(tmp_path: Pa
     assert not any("still live" in line for line in found.findings[0].evidence)
     second.close()
     third.close()
+
+
+def test_a_single_process_that_was_interrupted_lost_no_rank(tmp_path: Path) -> None:
+    with contextlib.closing(RunWriter(tmp_path)) as writer:
+        writer.status.phase("validation")
+        writer.event("interrupted", "KeyboardInterrupt: ", step=20)
+        writer.status[Word.PID_START] += 1  # killed before its page could say "done"
+        assert not any(cause.code == "XT-RANK-DIED" for cause in engine.diagnose.run(tmp_path).causes)
+        assert engine.diagnose.hang(tmp_path).verdict == "the run has ended: interrupted"

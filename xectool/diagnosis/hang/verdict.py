@@ -44,7 +44,7 @@ def judge(facts: RunFacts) -> Hang:
 
 def _ended(facts: RunFacts) -> Hang | None:
     run = f"xectool diagnose run {quoted(facts)}"
-    if facts.state == "interrupted" and (culprit := _gone(facts)) is not None:
+    if facts.state == "interrupted" and len(facts.ranks) > 1 and (culprit := _gone(facts)) is not None:
         return culprit  # its launcher then interrupts the others, which say so
     if facts.state in ("finished", "interrupted"):
         return Hang("XT-HANG-NONE", f"the run has ended: {facts.state}", (facts.message,), run, bad=False)

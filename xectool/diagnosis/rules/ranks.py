@@ -28,8 +28,9 @@ class RankDied(DiagnosisRule):
         end = evidence.last("interrupted") if evidence.status.state == "interrupted" else evidence.failure
         if end is None or (end.kind == "failed" and end.data.get("code") != _LOST):
             return
-        silent = [page for page in RunReader(evidence.run_dir).live() if page.phase != "done" and not _lives(page)]
-        if not silent:
+        pages = RunReader(evidence.run_dir).live()
+        silent = [page for page in pages if page.phase != "done" and not _lives(page)]
+        if not silent or len(pages) < 2:  # a single process that says it ended has said so
             return
         # others may have been ended for it afterwards
         first = min(silent, key=lambda page: (page.step, page.heartbeat_time))
