@@ -791,7 +791,7 @@ def test_a_validation_out_of_scale_leads_to_its_files(record: Record, course: An
 
 @pytest.mark.parametrize(("task", "std", "named"), [
     ("energy", 13.0, True), ("energy", 0.013, False), ("timing", 2.0, True),
-    ("uvwFI", 240.0, True), ("uvwFI", 24.0, False),
+    ("uvwFI", 240.0, True), ("uvwFI", 24.0, False), ("energy", 2e-10, True), ("angle", 350.0, True),
 ])  # fmt: skip
 def test_a_truth_that_spreads_as_none_can_is_in_another_unit(
     record: Record, course: Any, task: str, std: float, named: bool
@@ -801,6 +801,55 @@ def test_a_truth_that_spreads_as_none_can_is_in_another_unit(
     causes = record(run).causes
     assert [cause.code for cause in causes] == ["XT-TARGET-SCALE"] * named
     assert not named or causes[0].fix.startswith("xectool check-data t.root")
+
+
+@pytest.mark.parametrize(("far", "named"), [(0.33, True), (0.02, False)])
+def test_files_whose_truth_is_in_another_unit_come_before_the_spikes_they_make(
+    record: Record, course: Any, far: float, named: bool
+) -> None:
+    run = course(steps=90, start=1.0, floor=1.0, config={"data": {"train_path": "t.root"}})
+    run.event(1, "baseline", terms={}, target_std={"energy": 0.01}, target_far={"energy": far})
+    run.scale(5, np.full(40, 1e3), np.full(40, 10.0))
+    run.event(5, "spike", suspects=EVENTS[:1])
+    causes = record(run).causes
+    assert [cause.code for cause in causes] == ["XT-TARGET-SCALE"] * named + ["XT-SPIKE-EVENT"]
+
+
+@pytest.mark.parametrize(("count", "code"), [(32, "XT-INPUT-SCALE"), (9, "XT-SPIKE-EVENT")])
+def test_more_events_that_cannot_be_than_may_be_left_out_are_a_file(
+    record: Record, course: Any, count: int, code: str
+) -> None:
+    run = course(steps=40)
+    run.event(3, "implausible_event", events=EVENTS[:1] * count, files=["b.root"], action="record")
+    (found,) = record(run).causes
+    assert found.code == code
+    assert found.fix.startswith("xectool check-data b.root" if count > 16 else "xectool train ")
+
+
+def test_files_of_different_gains_are_named(record: Record, course: Any) -> None:
+    run = course(steps=40)
+    run.event(20, "files_differ", files=["b.root", "a.root"], ratio=61.0)
+    (found,) = record(run).causes
+    assert (found.code, found.fix.startswith("xectool check-data a.root b.root")) == ("XT-INPUT-SCALE", True)
+
+
+@pytest.mark.parametrize(("zero", "named"), [(40, True), (20, False)])
+def test_a_rate_of_0_for_most_of_the_run_is_named(record: Record, course: Any, zero: int, named: bool) -> None:
+    run = course(steps=60, lr=1e-3)
+    for row in run.rows[60 - zero :]:
+        row |= {"lr": 1e-9}
+    assert [cause.code for cause in record(run).causes] == ["XT-NO-LEARNING"] * named
+
+
+@pytest.mark.parametrize(("stall", "named"), [(4.0, True), (0.4, False)])
+def test_a_file_server_that_stalls_now_and_then_is_named(
+    record: Record, course: Any, stall: float, named: bool
+) -> None:
+    run = course(steps=60)
+    for number, row in enumerate(run.rows):
+        waits = stall if number % 9 == 8 else 0.0
+        row |= {"step_s": 0.05 + waits, "data_wait_s": waits}
+    assert [cause.code for cause in record(run).causes] == ["XT-LOADER-SLOW"] * named
 
 
 @pytest.mark.parametrize(("decay", "named"), [(9.0, True), (0.5, False)])

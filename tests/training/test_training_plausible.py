@@ -19,6 +19,7 @@ from xectool.data.batch import EventBatch
 from xectool.models.normalize import Normalizer
 from xectool.rootio.writer import TreeWriter
 from xectool.runlog.reader import RunReader
+from xectool.training.healing.file_light import LightByFile
 from xectool.training.healing.plausible import implausible
 from xectool.training.process.device import plan_execution
 from xectool.training.process.progress import NullObserver
@@ -115,6 +116,17 @@ def test_sound_events_and_another_unit_for_all_are_no_matter_of_events(tiny_conf
     for factor in (1e-3, 50.0, 1e5):
         assert implausible(replace(batch, npho=batch.npho * factor), normalizer) == []
     assert implausible(replace(batch, npho=torch.full_like(batch.npho, 1e10)), normalizer) == []
+
+
+@pytest.mark.parametrize(("gain", "named"), [(60.0, True), (1e-3, True), (8.0, False), (1.0, False)])
+def test_a_file_of_another_gain_is_told_once(tiny_config: Config, gain: float, named: bool) -> None:
+    batch = batch_of(tiny_config())
+    files = torch.arange(batch.num_events) % 2
+    npho = torch.where((files == 1)[:, None] & (batch.npho < 9e9), batch.npho * gain, batch.npho)
+    windows = [[replace(batch, npho=npho, file_index=files)]] * 12
+    light = LightByFile()
+    found = [differ for window in windows if (differ := light.look(window))]
+    assert [differ[:2] for differ in found] == [(1, 0) if gain > 1 else (0, 1)] * named
 
 
 @pytest.mark.parametrize("factor", [-1.0, 100.0, 1e3, 1e6, 1e8])

@@ -19,7 +19,7 @@ from xectool.diagnosis.rules.data import (
     Quarantine,
 )
 from xectool.diagnosis.rules.heads import UntrainedHead
-from xectool.diagnosis.rules.inputs import InputScale, TargetScale
+from xectool.diagnosis.rules.inputs import FilesDiffer, InputScale, TargetScale
 from xectool.diagnosis.rules.learning import (
     ClippingMostSteps,
     Collapsed,
@@ -55,9 +55,9 @@ from xectool.findings import Severity
 
 RULES: Final[tuple[DiagnosisRule, ...]] = (
     NanFromData(), Quarantine(), InvalidReadings(), ImplausibleEvents(), ValidationNotFinite(), SpikeFromEvent(),
-    DuplicateEvents(), EventsMissing(), DuplicateSteps(), InputScale(), TargetScale(), NanFromLossDomain(),
-    NanFromOverflow(), NanFromGradient(), NanFromResume(), SpikeFromResume(), SilentRestart(), NanFromWeights(),
-    WeightsOutOfReach(), SpikeFromRestart(),
+    DuplicateEvents(), EventsMissing(), DuplicateSteps(), InputScale(), FilesDiffer(), TargetScale(),
+    NanFromLossDomain(), NanFromOverflow(), NanFromGradient(), NanFromResume(), SpikeFromResume(), SilentRestart(),
+    NanFromWeights(), WeightsOutOfReach(), SpikeFromRestart(),
     NanFromLearningRate(), SpikeFromLearningRate(), RateBeyondReason(), Collapsed(), UntrainedHead(), NoLearning(),
     OutOfMemory(), MetricKeepsGraph(), MemoryGrowth(), MemoryNearLimit(), CompileKilled(), WorkerDead(), DiskFull(),
     Stopped(), Hang(), Killed(), RankDied(), RecordDamaged(), RanksDiffer(), UnevenRanks(), LoaderSlow(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from functools import lru_cache
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ _DIGESTED_BYTES: Final = 65_536
 
 
 def file_facts(path: str) -> dict[str, Any] | None:
-    """Return path, size, time of change and digest of both ends of a local file; None for a url.
+    """Return path, size, time of change and digest of both ends of a local file; None for a url, a pipe or a device.
 
     Raises:
         OSError: It is not there.
@@ -29,6 +30,8 @@ def file_facts(path: str) -> dict[str, Any] | None:
         return None
     real = os.path.realpath(path)
     status = os.stat(real)
+    if not stat.S_ISREG(status.st_mode):  # a pipe would wait for ever for who writes into it
+        return None
     ends = _digest_of_ends(real, status.st_size, status.st_mtime_ns)
     return {"path": real, "size": status.st_size, "mtime_ns": status.st_mtime_ns, "ends": ends}
 

@@ -19,6 +19,7 @@ TINY_LR: Final = 1e-8  # float32 holds 24 bits: a weight of 0.1 does not move by
 LEAST_TRAVEL: Final = 0.03
 """Sum of the learning rates before anything can be expected. AdamW moves no weight by more than about the rate in a
 step, and weights start at about 1 / sqrt(fan-in), 0.03 for the widest layers here (1024)."""
+MOST_OF_RUN: Final = 0.5  # of the steps; a schedule that ends at 0 is there in its last ones only
 FEWEST_STEPS: Final = 100  # after the warm-up; a sound run of fewer steps may not have learned anything yet
 FALLING_SHARE: Final = 0.03  # of the loss, between the second and the last quarter of the run
 OBJECTIVE: Final = "total"
@@ -142,10 +143,12 @@ def no_step_size(evidence: Evidence) -> str:
     """Return why no weight can have moved, or an empty string."""
     rates = evidence.steps["lr"][evidence.steps.good_rows]
     rates = rates[np.isfinite(rates)]
-    if rates.size < _FEWEST_STEPS or float(rates.max()) > TINY_LR:
+    still = rates <= TINY_LR
+    if rates.size < _FEWEST_STEPS or float(still.mean()) <= MOST_OF_RUN:
         return ""
     return (
-        f"the learning rate is at most {rates.max():.3g} in all {rates.size} steps: float32 weights do not move by it"
+        f"the learning rate is at most {rates[still].max():.3g} in {int(still.sum())} of {rates.size} steps: "
+        "float32 weights do not move by it"
     )
 
 

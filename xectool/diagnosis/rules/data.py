@@ -19,6 +19,7 @@ from xectool.diagnosis.evidence.incidents import identities, number, whole
 from xectool.findings import Severity
 
 LEFT_OUT: Final = "quarantine@"  # symptom; what was left out did no harm
+SINGLE_EVENTS: Final = 16  # events that any run may leave out; more that cannot be are no single events
 _MOST_FILES: Final = 8  # in a line to paste
 _INVALID: Final = re.compile(r"invalid [\w ]+ (?P<value>-?(?:nan|inf|\d+(?:\.\d+)?(?:e[+-]\d+)?)):")
 
@@ -191,18 +192,25 @@ class ImplausibleEvents(DiagnosisRule):
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Report what a guard named and let pass."""
-        found = [event for event in evidence.of("implausible_event") if event.data.get("action") == "record"]
+        told = evidence.of("implausible_event")
+        found = [event for event in told if event.data.get("action") == "record"]
         if not found:
             return
         named = [identity for event in found for identity in identities(event.data.get("events"))]
+        # Where it may leave them out, there were more than it may: a file in another unit, and no single events.
+        count = sum(len(identities(event.data.get("events"))) for event in told)
+        whole_files = evidence.setting("guards.on_input_scale", "stop") == "stop" and count > SINGLE_EVENTS
+        files = sorted({str(file) for event in found for file in event.data.get("files") or ()})
         yield Cause(
-            code=self.code,
+            code="XT-INPUT-SCALE" if whole_files else self.code,
             confidence=0.85,
             problem=f"{len(named)} events cannot be: {found[0].message}",
             evidence=(fixes.events_named(evidence, named), *(event.message for event in found[:3])),
-            fix=fixes.train_again(evidence, "guards.on_input_scale=stop", name="without-them"),
+            fix=check_files(evidence.run_dir, files)
+            if whole_files
+            else fixes.train_again(evidence, "guards.on_input_scale=stop", name="without-them"),
             severity=Severity.WARNING,
-            step=max(1, found[0].step),
+            step=1 if whole_files else max(1, found[0].step),
             symptom="implausible",
         )
 

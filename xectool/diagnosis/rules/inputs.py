@@ -11,7 +11,7 @@ from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import number
-from xectool.diagnosis.rules.data import check_named_files
+from xectool.diagnosis.rules.data import SINGLE_EVENTS, check_files, check_named_files
 from xectool.findings import Severity
 
 _NPHO: Final[Mapping[str, Any]] = {
@@ -22,9 +22,12 @@ _NPHO: Final[Mapping[str, Any]] = {
 TARGET_RANGE: Final = 1e3
 """Largest spread of a target inside the network, and one over the smallest: it should be 1. Energy in GeV has 0.013,
 positions in cm have 24; seconds have 2e-9, which no loss tells from 0, and photons 1e5, which no weight reaches."""
-WIDEST: Final[Mapping[str, float]] = {"angle": 360.0, "energy": 1.0, "timing": 1e-5, "uvwFI": 100.0, "angleVec": 1.0}
+WIDEST: Final[Mapping[str, float]] = {"angle": 180.0, "energy": 1.0, "timing": 1e-5, "uvwFI": 100.0, "angleVec": 1.0}
 """Spread of a truth, in its unit, that no event has: beams of less than 1 GeV, times of a trace, the size in cm."""
+NARROWEST: Final[Mapping[str, float]] = {"angle": 1e-3, "energy": 1e-6, "timing": 1e-14, "uvwFI": 1e-3}
+"""Spread of a truth, in its unit, below what a detector tells apart: keV of the energy, 0.01 mm of a position."""
 UNITS: Final[Mapping[str, str]] = {"angle": "deg", "energy": "GeV", "timing": "s", "uvwFI": "cm", "angleVec": "1"}
+MOST_FAR: Final = 0.05  # of the events: as many as a run leaves out, beside SINGLE_EVENTS
 CONSTANT_STD: Final = 1e-12  # less than this is the rounding of a truth that is the same in all events
 _TIME: Final[Mapping[str, Any]] = {"normalization.time_scale": 1.14e-7, "normalization.time_shift": -0.46}
 
@@ -69,6 +72,28 @@ class InputScale(DiagnosisRule):
             return
 
 
+class FilesDiffer(DiagnosisRule):
+    """The files were read with one gain and in one unit."""
+
+    code = "XT-INPUT-SCALE"
+    title = "files have different gains"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Report files of which one has far more light an event than another."""
+        for event in evidence.of("files_differ"):
+            yield Cause(
+                code=self.code,
+                confidence=0.9,
+                problem=f"{event.message}: their gains or units differ",
+                evidence=("calibration lines and beams lie within a factor of ten",),
+                fix=check_files(evidence.run_dir, event.data.get("files") or ()),
+                severity=Severity.WARNING,
+                step=1,
+                symptom="files",
+            )
+            return
+
+
 class TargetScale(DiagnosisRule):
     """Targets spread about 1 inside the network."""
 
@@ -84,6 +109,7 @@ class TargetScale(DiagnosisRule):
         baseline = evidence.last("baseline")
         spreads = (baseline.data.get("target_std") if baseline else None) or {}
         yield from self._in_another_unit(evidence, spreads)
+        yield from self._in_two_units(evidence, (baseline.data.get("target_far") if baseline else None) or {})
         found = {
             task: std / scale
             for task, recorded in spreads.items()
@@ -110,6 +136,7 @@ class TargetScale(DiagnosisRule):
     def _in_another_unit(self, evidence: Evidence, spreads: Mapping[str, Any]) -> Iterator[Cause]:
         """Yield the truths that spread as no event of the detector can, whatever scale makes the loss fit them."""
         wide = [task for task, limit in WIDEST.items() if number(spreads.get(task)) > limit]
+        wide += [task for task, limit in NARROWEST.items() if CONSTANT_STD < number(spreads.get(task)) < limit]
         if wide:
             yield Cause(
                 code=self.code,
@@ -118,11 +145,33 @@ class TargetScale(DiagnosisRule):
                     f"{task}: the truth spreads {number(spreads[task]):.3g} {UNITS[task]}" for task in wide
                 )
                 + ": it is in another unit, and so is what is predicted",
-                evidence=tuple(f"{task}: at most {WIDEST[task]:g} {UNITS[task]} in this detector" for task in wide),
+                evidence=tuple(
+                    f"{task}: {NARROWEST.get(task, 0.0):g} to {WIDEST[task]:g} {UNITS[task]} in this detector"
+                    for task in wide
+                ),
                 fix=check_named_files(evidence, "train"),
                 severity=Severity.WARNING,
                 step=1,
                 symptom="target unit",
+            )
+
+    def _in_two_units(self, evidence: Evidence, shares: Mapping[str, Any]) -> Iterator[Cause]:
+        """Yield the truths that are far from all others in more events than may be left out: those of whole files."""
+        started = evidence.last("run_start")
+        num_train = number(started.data.get("num_train")) if started else math.nan
+        most = max(MOST_FAR, SINGLE_EVENTS / num_train if num_train > 0 else 0.0)
+        far = {task: share for task, known in shares.items() if (share := number(known)) > most}
+        if far:
+            yield Cause(
+                code=self.code,
+                confidence=0.92,
+                problem="; ".join(f"{task}: {share:.0%} of the truths are far" for task, share in far.items())
+                + " from all others: some files are in another unit",
+                evidence=("beyond 200 robust standard deviations from the median of all training events",),
+                fix=check_named_files(evidence, "train"),
+                severity=Severity.WARNING,
+                step=1,
+                symptom="two units",
             )
 
 

@@ -25,6 +25,9 @@ from xectool.findings import Severity
 WAIT_SHARE: Final = 0.2  # F052: of the time, over at least 50 steps
 LEAST_STEPS: Final = 50
 TYPICAL_SHARE: Final = 0.1  # and half of the steps wait this much; a few long waits are the start of an epoch
+STALL_S: Final = 1.0  # and ten median steps: a file that does not answer for a while, no read-ahead that lags
+STALL_STEPS: Final = 10
+LEAST_STALLS: Final = 3
 SOUND_BYTES_PER_S: Final = 12.5e6  # a hundred-megabit network; a busy local disk stays above it
 SYNC_S: Final = 1.0  # a flush to a busy disk, however small the file
 LEAST_SAVES: Final = 2  # one slow save is an accident of the moment
@@ -53,11 +56,14 @@ class LoaderSlow(DiagnosisRule):
             shares = (number(told.data.get("share")), 1.0) if told else (0.0, 0.0)
         else:
             shares = wait_shares(waits, steps)
-        if not (shares[0] > WAIT_SHARE and shares[1] > TYPICAL_SHARE):
+        stalls = stall_waits(waits, steps)
+        if not (shares[0] > WAIT_SHARE and (shares[1] > TYPICAL_SHARE or stalls.size >= LEAST_STALLS)):
             return
         lines = [
             f"waiting is {shares[0]:.0%} of {rows.size} steps (limit {WAIT_SHARE:.0%}); median step {shares[1]:.0%}"
         ]
+        if stalls.size:
+            lines.append(f"{stalls.size} waits of {stalls.min():.3g} to {stalls.max():.3g} s")
         if told is not None and told.message:
             lines.append(told.message)
         workers = int(evidence.setting("data.num_workers", 0) or 0)
@@ -197,3 +203,9 @@ def wait_shares(waits: Series, steps: Series) -> tuple[float, float]:
     """Return the share of waiting in the whole time, and in the median step."""
     total = float(finite(steps).sum())
     return (float(finite(waits).sum()) / total, median(waits / steps)) if total else (0.0, 0.0)
+
+
+def stall_waits(waits: Series, steps: Series) -> Series:
+    """Return the waits that are far longer than a step without waiting."""
+    known = finite(waits)
+    return known[known > max(STALL_S, STALL_STEPS * median(finite(steps - waits)))]

@@ -37,11 +37,13 @@ class Baseline:
         terms: Loss of the best constant prediction, by term; a task without truth has none.
         target_std: Spread of each task's truth in physical units, root mean square over its components.
         objective: The terms as the task combines them, or NaN.
+        far: Share of the training events whose truth of a task is far from all others, by task.
     """
 
     terms: dict[str, float] = field(default_factory=dict)
     target_std: dict[str, float] = field(default_factory=dict)
     objective: float = math.nan
+    far: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, config: RunConfig, task: TrainingTask, source: EventSource) -> Baseline:
@@ -50,12 +52,15 @@ class Baseline:
             return cls.of_sensors(task, first_events(config, source))
         if not isinstance(config, RegressorConfig):
             return cls()
-        truth = {name: _sample(known_truth(name, source)) for name in task.terms}
+        known = {name: known_truth(name, source) for name in task.terms}
+        sound = {name: plausible(values) for name, values in known.items()}
+        truth = {name: _sample(values[sound[name]]) for name, values in known.items()}
         spread = {name: float(np.sqrt(values.var(axis=0).mean())) for name, values in truth.items()}
         terms = task.trivial_losses(truth)
         sums = torch.tensor([terms.get(term, 0.0) for term in task.terms], dtype=torch.float64)
         counts = torch.tensor([float(term in terms) for term in task.terms], dtype=torch.float64)
-        return cls(terms, spread, task.combine(sums, counts))
+        far = {name: 1.0 - float(rows.mean()) for name, rows in sound.items()}
+        return cls(terms, spread, task.combine(sums, counts), far)
 
     @classmethod
     def of_sensors(cls, task: SensorTask, batches: Iterable[EventBatch]) -> Baseline:
@@ -99,5 +104,4 @@ def events_in_order(config: RunConfig, source: EventSource) -> Iterator[EventBat
 
 
 def _sample(truth: np.ndarray) -> np.ndarray:
-    truth = truth[plausible(truth)]
     return truth[:: max(1, len(truth) // MAX_EVENTS)]

@@ -47,6 +47,13 @@ def _resolve(name: str, task: TaskConfig, truth: np.ndarray, source: EventSource
         truth = np.log(np.maximum(truth, LOG_FLOOR))
     # One corrupted value a thousand times too large would set the unit of all others.
     truth = truth[plausible(truth)]
+    if len(truth) == 1:
+        raise DataUnusable(
+            f"files and cuts leave one training event with a known truth for task '{name}'",
+            where="data.train_path, data.fiducial",
+            fix="give more files, or widen the cut: data.fiducial.enabled: false",
+            code="XT-DATA-NO-EVENTS",
+        )
     spread = float(np.sqrt(truth.var(axis=0).mean()))
     if not spread > 0:
         raise DataUnusable(

@@ -20,6 +20,7 @@ from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.models.normalize import Normalizer
 from xectool.training.events.quarantine import PoisonedEvent
 from xectool.training.guards.report import Reporter
+from xectool.training.healing.file_light import LightByFile
 from xectool.training.record.incidents import IDENTITY_COLUMNS
 from xectool.training.stepping.parts import RunParts
 from xectool.training.triage.window import without_rows
@@ -33,6 +34,8 @@ ALONE_PHOTONS: Final = 2e8  # the bound where there are fewer
 FEWEST_PHOTONS: Final = -1e4
 OF_ONE_SIGN: Final = 0.5  # of the size of all readings, that adds up: noise of N sensors has 1 / sqrt(N)
 LARGEST_TIME: Final = 50.0  # network units, mean over the sensors of an event; 0 to 3 is usual
+FAR_TIME: Final = 10.0  # network units, one sensor: 1.1 us, longer than a trace (DAT-10)
+FAR_SENSORS: Final = 0.2  # of those with light; pile-up and noise make single sensors late, not a fifth of them
 SHARE_OF_BUDGET: Final = 2  # half of the places are kept for events that do harm
 MOST_OF_BATCH: Final = 0.5  # where more are beyond the bounds it is a matter of units, not of events
 NO_READING: Final = "no sensor has a reading"
@@ -65,6 +68,7 @@ class PlausibleEvents:
         self.reporter = reporter
         self._normalizer = cast(Normalizer, parts.model.normalizer)
         self._epoch: int | None = None
+        self._light = LightByFile()
         guards = parts.config.guards
         self._active = guards.active("G01")
         self._leaves_out = guards.quarantine and guards.on_input_scale == "stop"
@@ -75,11 +79,25 @@ class PlausibleEvents:
         self._epoch = epoch if self._epoch is None else self._epoch
         if not self._active or epoch != self._epoch:
             return []
+        self._compare_files(window)
         found, start = [], 0
         for batch in window:
             found += [Implausible(start + row, reason) for row, reason in implausible(batch, self._normalizer)]
             start += batch.num_events
         return found
+
+    def _compare_files(self, window: Sequence[EventBatch]) -> None:
+        differ = self._light.look(window)
+        if differ is None:
+            return
+        files = self.parts.train_loader.source.files
+        bright, faint = (str(files[index].path) for index in differ[:2])
+        self.reporter.event(
+            "files_differ",
+            f"the events of {bright} have {differ[2]:.3g} times the light of those of {faint}",
+            files=[bright, faint],
+            ratio=differ[2],
+        )
 
     def report(self, window: Sequence[EventBatch], found: Sequence[Implausible]) -> list[PoisonedEvent]:
         """Record what was found; return the events to leave out, none where too many are."""
@@ -123,8 +141,8 @@ def implausible(batch: EventBatch, normalizer: Normalizer) -> list[tuple[int, st
     many = batch.num_events >= FEWEST_EVENTS
     bound = max(MOST_PHOTONS, OF_MEDIAN * float(photons.median())) if many else ALONE_PHOTONS
     absent, bright, below = ~known.any(dim=1), photons > bound, photons < FEWEST_PHOTONS
-    times = _mean_times(batch, known, normalizer)
-    late = times > LARGEST_TIME
+    times, far = _times(batch, known, normalizer)
+    late = (times > LARGEST_TIME) | (far > FAR_SENSORS)
     if not bool((absent | bright | below | late).any()):
         return []
     sizes = torch.where(known, batch.npho.abs(), 0.0).sum(dim=1, dtype=torch.float64)
@@ -135,21 +153,32 @@ def implausible(batch: EventBatch, normalizer: Normalizer) -> list[tuple[int, st
     for row in (bright | below).nonzero().flatten().tolist():
         reasons[row] = f"{float(photons[row]):.2g} photons (52.8 MeV make about 2e6)"
     for row in late.nonzero().flatten().tolist():
-        reasons.setdefault(row, f"its times are {float(times[row]):.2g} in network units (0 to 3 is usual)")
+        reasons.setdefault(row, _late(float(times[row]), float(far[row])))
     return sorted(reasons.items()) if not many or len(reasons) <= MOST_OF_BATCH * batch.num_events else []
 
 
-def _mean_times(batch: EventBatch, known: Tensor, normalizer: Normalizer) -> Tensor:
-    """Return the mean distance of the times of each event from the shift, in network units, shape (B,)."""
+def _times(batch: EventBatch, known: Tensor, normalizer: Normalizer) -> tuple[Tensor, Tensor]:
+    """Return what the times of each event are, each of shape (B,).
+
+    Returns:
+        Mean distance from the shift in network units, and share of the sensors beyond ``FAR_TIME``.
+    """
     shift = normalizer.time_shift * normalizer.time_scale
-    far = torch.where(batch.time.abs() <= UNKNOWN_ABOVE, batch.time, shift)
-    low, high = torch.aminmax(far)
-    largest = max(float(high) - shift, shift - float(low)) / normalizer.time_scale
-    if largest <= LARGEST_TIME:  # so is every mean; this one pass is all that usual events need
-        return torch.full((batch.num_events,), largest, device=far.device)
+    usual = torch.where(batch.time.abs() <= UNKNOWN_ABOVE, batch.time, shift)
+    low, high = torch.aminmax(usual)
+    if max(float(high) - shift, shift - float(low)) <= FAR_TIME * normalizer.time_scale:
+        none = torch.zeros(batch.num_events, device=usual.device)
+        return none, none  # this one pass is all that usual events need
     timed = known & (batch.npho >= normalizer.npho_threshold) & (batch.time.abs() <= UNKNOWN_ABOVE)
-    spread = torch.where(timed, (batch.time - shift).abs(), 0.0).sum(dim=1, dtype=torch.float64)
-    return spread / (normalizer.time_scale * timed.sum(dim=1).clamp_min(1))
+    distance = torch.where(timed, (batch.time - shift).abs() / normalizer.time_scale, 0.0)
+    count = timed.sum(dim=1).clamp_min(1)
+    return distance.sum(dim=1, dtype=torch.float64) / count, (distance > FAR_TIME).sum(dim=1) / count
+
+
+def _late(mean: float, share: float) -> str:
+    if mean > LARGEST_TIME:
+        return f"its times are {mean:.2g} in network units (0 to 3 is usual)"
+    return f"{share:.0%} of its times are beyond {FAR_TIME:g} in network units (0 to 3 is usual)"
 
 
 def without(window: Sequence[EventBatch], found: Sequence[Implausible]) -> list[EventBatch]:
