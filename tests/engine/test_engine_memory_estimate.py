@@ -172,6 +172,9 @@ def test_ranks_share_the_memory_of_a_job(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "4000")
     assert memory_limits()["SLURM_MEM_PER_NODE"] == 4000 * 2**20
     assert memory_limits(4)["SLURM_MEM_PER_NODE, shared by 4 ranks"] == 1000 * 2**20
+    monkeypatch.setenv("SLURM_MEM_PER_CPU", "500")
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "6")
+    assert memory_limits()["SLURM_MEM_PER_CPU"] == 3000 * 2**20
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "0")  # all of the node, as --mem=0 asks
     assert min(memory_limits().values()) > 0
 

@@ -114,15 +114,30 @@ def memory_limits(ranks: int = 1) -> dict[str, int]:
     for group in cgroup_memory():
         if group.free_bytes is not None:
             limits[f"control group {group.path}"] = group.free_bytes
-    job_mib = os.environ.get("SLURM_MEM_PER_NODE", "")
-    if job_mib.isdigit() and int(job_mib):  # 0 is all the memory of the node
-        limits["SLURM_MEM_PER_NODE"] = int(job_mib) * _MIB
+    limits |= _job_memory()
     if ranks > 1:
         limits = {f"{name}, shared by {ranks} ranks": size // ranks for name, size in limits.items()}
     address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
     if address_space != resource.RLIM_INFINITY:
         limits["ulimit -v"] = address_space
     return limits
+
+
+def _job_memory() -> dict[str, int]:
+    """Return the memory on this node of a SLURM job; as it was asked for, one of three variables is set."""
+    cores = _number("SLURM_CPUS_ON_NODE") or _number("SLURM_CPUS_PER_TASK") or 1
+    each = {
+        "SLURM_MEM_PER_NODE": 1,
+        "SLURM_MEM_PER_CPU": cores,
+        "SLURM_MEM_PER_GPU": _number("SLURM_GPUS_ON_NODE") or 1,
+    }
+    # 0 is all the memory of the node
+    return {name: _number(name) * count * _MIB for name, count in each.items() if _number(name)}
+
+
+def _number(variable: str) -> int:
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdigit() else 0
 
 
 def _num_gpus(visible: str | None) -> int:
