@@ -98,7 +98,7 @@ class Request:
             )
         if self.tag and not _TAG.fullmatch(self.tag):
             raise UsageError(
-                f"'{self.tag[:80]}' is no name for a checkpoint: letters, digits, '.', '_', '-', at most 64",
+                f"'{self.tag[:80]}' is no name for a checkpoint: letters of English, digits, '.', '_', '-', at most 64",
                 where="xectool ctl RUN checkpoint --tag",
                 fix="xectool ctl RUN checkpoint --tag before-lr-change",
                 code="XT-CTL-VALUE",
