@@ -19,7 +19,6 @@ from xectool.checks.probing import probe
 from xectool.checks.running import Inspection, repeated_events, shared_events
 from xectool.checks.sample import SampleScan, ScanSettings
 from xectool.checks.sharing import Sharing, WorkerShare, plan_sharing
-from xectool.checks.truth_ranges import other_unit
 from xectool.config.data import DataConfig
 from xectool.config.load import load_config
 from xectool.config.normalization import NormalizationConfig
@@ -27,6 +26,7 @@ from xectool.config.rules.count import count_rules
 from xectool.data.blocks import SourceFile
 from xectool.data.plan import DataPlan
 from xectool.detector import faces
+from xectool.detector.truth_ranges import other_unit
 from xectool.errors import DataUnusable
 from xectool.findings import Finding
 from xectool.rules import Rule

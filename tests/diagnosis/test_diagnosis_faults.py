@@ -791,7 +791,7 @@ def test_a_validation_out_of_scale_leads_to_its_files(record: Record, course: An
 
 @pytest.mark.parametrize(("task", "std", "named"), [
     ("energy", 13.0, True), ("energy", 0.013, False), ("timing", 2.0, True),
-    ("uvwFI", 240.0, True), ("uvwFI", 24.0, False), ("energy", 2e-10, True), ("angle", 350.0, True),
+    ("uvwFI", 240.0, True), ("uvwFI", 24.0, False), ("angle", 350.0, True),
 ])  # fmt: skip
 def test_a_truth_that_spreads_as_none_can_is_in_another_unit(
     record: Record, course: Any, task: str, std: float, named: bool
@@ -801,6 +801,13 @@ def test_a_truth_that_spreads_as_none_can_is_in_another_unit(
     causes = record(run).causes
     assert [cause.code for cause in causes] == ["XT-TARGET-SCALE"] * named
     assert not named or causes[0].fix.startswith("xectool check-data t.root")
+
+
+def test_a_truth_that_seems_to_be_in_another_unit_is_named(record: Record, course: Any) -> None:
+    run = course(steps=40, config={"data": {"train_path": "t.root"}})
+    run.event(1, "baseline", terms={}, target_std={"angle": 0.35}, target_unit={"angle": "radians"})
+    (found,) = record(run).causes
+    assert (found.code, "radians" in found.problem) == ("XT-TARGET-SCALE", True)
 
 
 @pytest.mark.parametrize(("far", "named"), [(0.33, True), (0.02, False)])

@@ -12,9 +12,9 @@ from xectool.checks.cells import Cell
 from xectool.checks.data_facts import DataFacts, event_place
 from xectool.checks.sample import ANGLE_TOLERANCE
 from xectool.checks.targets import TargetScan
-from xectool.checks.truth_ranges import RANGES, other_unit, typical_size
 from xectool.config.root import RegressorConfig
 from xectool.config.tasks import NONFINITE_TRUTH_FIX, TASK_UNITS, TaskConfig
+from xectool.detector.truth_ranges import RANGES, other_unit, typical_size
 from xectool.findings import Finding, Severity
 from xectool.rules import Rule
 

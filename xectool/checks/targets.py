@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from xectool.checks.cells import KEPT_CELLS, Cell, Place
-from xectool.checks.truth_ranges import other_unit, typical_size
 from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.detector.truth_ranges import other_unit, typical_size
 
 Array = npt.NDArray[Any]
 

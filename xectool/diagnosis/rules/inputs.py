@@ -24,8 +24,6 @@ TARGET_RANGE: Final = 1e3
 positions in cm have 24; seconds have 2e-9, which no loss tells from 0, and photons 1e5, which no weight reaches."""
 WIDEST: Final[Mapping[str, float]] = {"angle": 180.0, "energy": 1.0, "timing": 1e-5, "uvwFI": 100.0, "angleVec": 1.0}
 """Spread of a truth, in its unit, that no event has: beams of less than 1 GeV, times of a trace, the size in cm."""
-NARROWEST: Final[Mapping[str, float]] = {"angle": 1e-3, "energy": 1e-6, "timing": 1e-14, "uvwFI": 1e-3}
-"""Spread of a truth, in its unit, below what a detector tells apart: keV of the energy, 0.01 mm of a position."""
 UNITS: Final[Mapping[str, str]] = {"angle": "deg", "energy": "GeV", "timing": "s", "uvwFI": "cm", "angleVec": "1"}
 MOST_FAR: Final = 0.05  # of the events: as many as a run leaves out, beside SINGLE_EVENTS
 CONSTANT_STD: Final = 1e-12  # less than this is the rounding of a truth that is the same in all events
@@ -108,7 +106,7 @@ class TargetScale(DiagnosisRule):
         """Compare the spread of each truth with the scale it was given."""
         baseline = evidence.last("baseline")
         spreads = (baseline.data.get("target_std") if baseline else None) or {}
-        yield from self._in_another_unit(evidence, spreads)
+        yield from self._in_another_unit(evidence, baseline.data if baseline else {})
         yield from self._in_two_units(evidence, (baseline.data.get("target_far") if baseline else None) or {})
         found = {
             task: std / scale
@@ -133,22 +131,22 @@ class TargetScale(DiagnosisRule):
             symptom="target scale",
         )
 
-    def _in_another_unit(self, evidence: Evidence, spreads: Mapping[str, Any]) -> Iterator[Cause]:
-        """Yield the truths that spread as no event of the detector can, whatever scale makes the loss fit them."""
-        wide = [task for task, limit in WIDEST.items() if number(spreads.get(task)) > limit]
-        wide += [task for task, limit in NARROWEST.items() if CONSTANT_STD < number(spreads.get(task)) < limit]
-        if wide:
+    def _in_another_unit(self, evidence: Evidence, known: Mapping[str, Any]) -> Iterator[Cause]:
+        """Yield the truths that no event of the detector can have, whatever scale makes the loss fit them."""
+        spreads = {task: number(value) for task, value in (known.get("target_std") or {}).items()}
+        found = {
+            task: f"{task}: the truth spreads {spreads[task]:.3g} {UNITS[task]}, at most {limit:g} in this detector"
+            for task, limit in WIDEST.items()
+            if spreads.get(task, 0.0) > limit
+        }
+        for task, unit in (known.get("target_unit") or {}).items():
+            found.setdefault(task, f"{task}: the truth seems to be in {unit}, not in {UNITS.get(task, '1')}")
+        if found:
             yield Cause(
                 code=self.code,
                 confidence=0.9,
-                problem="; ".join(
-                    f"{task}: the truth spreads {number(spreads[task]):.3g} {UNITS[task]}" for task in wide
-                )
-                + ": it is in another unit, and so is what is predicted",
-                evidence=tuple(
-                    f"{task}: {NARROWEST.get(task, 0.0):g} to {WIDEST[task]:g} {UNITS[task]} in this detector"
-                    for task in wide
-                ),
+                problem="; ".join(found.values()) + ": what is predicted is in that other unit, too",
+                evidence=tuple(f"{task}: spread {spreads.get(task, math.nan):.3g}" for task in found),
                 fix=check_named_files(evidence, "train"),
                 severity=Severity.WARNING,
                 step=1,

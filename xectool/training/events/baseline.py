@@ -17,6 +17,7 @@ from xectool.data.batch import EventBatch
 from xectool.data.events import EventSource
 from xectool.data.loader import EventLoader
 from xectool.data.plan import DataPlan
+from xectool.detector.truth_ranges import other_unit
 from xectool.tasks.balance import ManualBalance
 from xectool.tasks.base import TrainingTask
 from xectool.tasks.sensor_task import SensorTask
@@ -37,6 +38,7 @@ class Baseline:
         terms: Loss of the best constant prediction, by term; a task without truth has none.
         target_std: Spread of each task's truth in physical units, root mean square over its components.
         objective: The terms as the task combines them, or NaN.
+        units: Unit the truth of a task seems to be in, where that is another than it should be.
         far: Share of the training events whose truth of a task is far from all others, by task.
     """
 
@@ -44,6 +46,7 @@ class Baseline:
     target_std: dict[str, float] = field(default_factory=dict)
     objective: float = math.nan
     far: dict[str, float] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, config: RunConfig, task: TrainingTask, source: EventSource) -> Baseline:
@@ -60,7 +63,8 @@ class Baseline:
         sums = torch.tensor([terms.get(term, 0.0) for term in task.terms], dtype=torch.float64)
         counts = torch.tensor([float(term in terms) for term in task.terms], dtype=torch.float64)
         far = {name: 1.0 - float(rows.mean()) for name, rows in sound.items()}
-        return cls(terms, spread, task.combine(sums, counts), far)
+        units = {name: unit for name, rows in truth.items() if (unit := other_unit(name, rows))}
+        return cls(terms, spread, task.combine(sums, counts), far, units)
 
     @classmethod
     def of_sensors(cls, task: SensorTask, batches: Iterable[EventBatch]) -> Baseline:

@@ -51,8 +51,8 @@ class NoLearning(Guard):
         """Record what the best constant reaches."""
         baseline = self.parts.baseline
         if progress.step == 0 and baseline.terms:
-            known = {"terms": baseline.terms, "target_std": baseline.target_std, "target_far": baseline.far}
-            yield Notice("baseline", known)
+            targets = {"target_std": baseline.target_std, "target_far": baseline.far, "target_unit": baseline.units}
+            yield Notice("baseline", {"terms": baseline.terms} | targets)
 
     def after_epoch(self, progress: Progress, metrics: dict[str, Any]) -> Iterator[Notice]:
         """Compare the validation loss of each term, or the training loss where there is none."""
