@@ -1,7 +1,8 @@
 """What a training spends beside its steps: recorder, guards, control, progress and tracking together.
 
 A real ``engine.train`` with everything on: CPU of the training thread in an epoch, without the step itself and
-without putting the batches together, a step. Norms of blocks inside the step are in ``benchmarks.recorder``.
+without putting the batches together, a step, and which part takes how much of it; more than ``--limit`` of 50 ms
+ends with exit code 1. Norms of blocks inside the step are in ``benchmarks.recorder``.
 With ``--attached S``: what all threads of the training spend beside the step while ``watch`` looks and ``ctl`` asks
 every two seconds from another process, against the ten seconds before each time, for S seconds.
 """
@@ -13,18 +14,24 @@ import contextlib
 import multiprocessing
 import os
 import platform
+import sys
 import tempfile
 import time
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, Final
 
 import torch
 from xectool import engine
 from xectool.data.batch_sources import CachedBatches, WindowBatches
 from xectool.engine.live import Watch
+from xectool.training.guards.set import GuardSet
+from xectool.training.healing.healer import Healer
+from xectool.training.record.recorder import FlightRecorder
+from xectool.training.stepping.epoch_stats import EpochStats
 from xectool.training.stepping.state import Progress
 from xectool.training.stepping.step import Stepper
+from xectool.training.tracking import TrackerHandle
 from xectool.training.trainer import Trainer
 
 from benchmarks.small_run import write_small_run
@@ -35,6 +42,17 @@ BATCH = 2
 SHARED = multiprocessing.get_context("spawn")
 BLOCK_S = 10.0
 LOOK_EVERY_S = 2.0
+FIRST, LATER = "first epoch", "later epochs"
+PARTS: Final[dict[str, tuple[tuple[type, str], ...]]] = {
+    "recorder": ((FlightRecorder, "begin"), (FlightRecorder, "step")),
+    "guards": ((GuardSet, "before_step"), (GuardSet, "after_step"), (Trainer, "_look_at_weights")),
+    "readings": ((Trainer, "_look_at_readings"),),
+    "healing": ((Healer, "take"),),
+    "progress": ((EpochStats, "add"), (Trainer, "_show")),
+    "control": ((Trainer, "_must_stop"), (Trainer, "_save_if_wanted")),
+    "tracker": ((TrackerHandle, "poll"),),
+}
+"""What is called between two steps, by the part that it belongs to."""
 
 
 class Meter:
@@ -42,7 +60,9 @@ class Meter:
 
     def __init__(self) -> None:
         self.work = ThreadClock()
-        self.steps: dict[str, list[float]] = {"first epoch": [], "later epochs": []}
+        self.parts = {part: ThreadClock(beside=self.work) for part in PARTS}
+        self.steps: dict[str, list[float]] = {FIRST: [], LATER: []}
+        self.shares: dict[str, list[dict[str, float]]] = {FIRST: [], LATER: []}
         self.blocks: dict[int, list[float]] = {}  # CPU of all threads a step, by the number of the block
         self.block = SHARED.Value("i", -1)
         self._began = self._all = 0.0
@@ -51,6 +71,9 @@ class Meter:
         """Time the steps, the batches and the epochs of every training from now on."""
         for kind, name in ((Stepper, "run"), (WindowBatches, "batch"), (CachedBatches, "batch")):
             self.work.watch(kind, name)
+        for part, methods in PARTS.items():
+            for kind, name in methods:
+                self.parts[part].watch(kind, name)
         step = Trainer._step
 
         def counted(trainer: Trainer, progress: Progress, *arguments: Any) -> None:
@@ -58,10 +81,13 @@ class Meter:
             step(trainer, progress, *arguments)
             now, everything = time.thread_time(), time.process_time()
             if within:
-                part = "first epoch" if progress.epoch == 1 else "later epochs"
-                self.steps[part].append(now - self._began - self.work.seconds)
+                epoch = FIRST if progress.epoch == 1 else LATER
+                self.steps[epoch].append(now - self._began - self.work.seconds)
+                self.shares[epoch].append({part: clock.seconds for part, clock in self.parts.items()})
                 self.blocks.setdefault(self.block.value, []).append(everything - self._all - self.work.seconds)
-            self._began, self._all, self.work.seconds = now, everything, 0.0
+            self._began, self._all = now, everything
+            for clock in (self.work, *self.parts.values()):
+                clock.seconds = 0.0
 
         Trainer._step = counted  # type: ignore[method-assign]
 
@@ -102,9 +128,20 @@ def print_pairs(blocks: dict[int, list[float]]) -> None:
     print(f"| {len(pairs)} | {1e6 * fmean(alone for alone, _ in pairs):.0f} us | {' | '.join(shown)} |")
 
 
+def print_shares(meter: Meter) -> None:
+    """Print what each part takes of it, on the mean of all steps of an epoch."""
+    print(f"\n| part | {FIRST}: mean CPU | of 50 ms | {LATER}: mean CPU | of 50 ms |\n{'|---' * 5}|")
+    rows = {part: [fmean(step[part] for step in meter.shares[epoch]) for epoch in (FIRST, LATER)] for part in PARTS}
+    whole = [fmean(meter.steps[epoch]) for epoch in (FIRST, LATER)]
+    rows["the loop itself"] = [cost - sum(row[n] for row in rows.values()) for n, cost in enumerate(whole)]
+    for part, costs in sorted(rows.items(), key=lambda row: -sum(row[1])):
+        print(f"| {part} | {' | '.join(f'{1e6 * cost:.0f} us | {cost / STEP_S:.2%}' for cost in costs)} |")
+
+
 def main() -> None:
-    """Train once and print a Markdown table."""
+    """Train once, print Markdown tables, and fail where the loop costs too much."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--limit", type=float, default=1.0, metavar="PERCENT", help="of a step of 50 ms, on the mean")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--attached", type=float, metavar="S", help="look and ask from outside, in turn, for S seconds")
     options = parser.parse_args()
@@ -127,8 +164,13 @@ def main() -> None:
     for part, costs in ((part, costs) for part, costs in meter.steps.items() if costs):
         shown = [(f"{1e6 * cost:.0f} us", f"{100 * cost / STEP_S:.2f} %") for cost in (median(costs), fmean(costs))]
         print(f"| {part} | {len(costs)} | {' | '.join(cell for pair in shown for cell in pair)} |")
+    print_shares(meter)
     if options.attached:
         print_pairs(meter.blocks)
+    share = fmean([cost for costs in meter.steps.values() for cost in costs]) / STEP_S
+    print(f"\nall steps: {share:.2%} of 50 ms, limit {options.limit:g} %")
+    if share > options.limit / 100:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -12,21 +12,26 @@ class ThreadClock:
 
     Attributes:
         seconds: CPU seconds of the thread since it was last set to 0.
+
+    Args:
+        beside: A clock whose time within these methods is not counted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, beside: ThreadClock | None = None) -> None:
         self.seconds = 0.0
+        self._beside = beside
 
     def watch(self, kind: type, name: str) -> None:
         """Time a method of a class from now on."""
         setattr(kind, name, self._timed(getattr(kind, name)))
 
     def _timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*arguments: Any) -> Any:
+        def timed(*arguments: Any, **named: Any) -> Any:
+            beside, within = self._beside, self._beside.seconds if self._beside else 0.0
             began = time.thread_time()
             try:
-                return function(*arguments)
+                return function(*arguments, **named)
             finally:
-                self.seconds += time.thread_time() - began
+                self.seconds += time.thread_time() - began - (beside.seconds - within if beside else 0.0)
 
         return timed
