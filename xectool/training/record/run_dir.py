@@ -50,7 +50,7 @@ def choose_place(config: RunConfig, resume: str | None) -> RunPlace:
     name = config.mlflow.run_name
     if name is not None and not RUN_NAME_PATTERN.match(name):
         raise UsageError(
-            f"'{name}' cannot be the name of a run: letters, digits, '.', '_', '+' and '-' only",
+            f"'{name}' cannot be the name of a run: letters of English, digits, '.', '_', '+' and '-' only",
             where="--run-name or mlflow.run_name",
             fix=f"--run-name {plain_name(name)}",
         )
