@@ -27,6 +27,7 @@ class LightByFile:
 
     def __init__(self) -> None:
         self._logarithms: dict[int, list[float]] = {}
+        self._usual: dict[int, float] = {}
         self._said = False
 
     def look(self, window: Sequence[EventBatch]) -> tuple[int, int, float] | None:
@@ -35,24 +36,25 @@ class LightByFile:
         Args:
             window: Batches of B events, photons of shape (B, S).
         """
-        if self._said:
+        taken = [not self._said and self._take(batch) for batch in window]
+        if not any(taken):
             return None
-        for batch in window:
-            self._take(batch)
-        usual = {index: median(known) for index, known in self._logarithms.items() if len(known) >= FEWEST_EVENTS}
-        if len(usual) < 2:
-            return None
-        bright, faint = max(usual, key=lambda index: usual[index]), min(usual, key=lambda index: usual[index])
-        ratio = math.exp(usual[bright] - usual[faint])
+        bright = max(self._usual, key=self._usual.__getitem__)
+        faint = min(self._usual, key=self._usual.__getitem__)
+        ratio = math.exp(self._usual[bright] - self._usual[faint])
         self._said = ratio > FACTOR
         return (bright, faint, ratio) if self._said else None
 
-    def _take(self, batch: EventBatch) -> None:
-        files = [int(index) for index in batch.file_index]
-        if all(len(self._logarithms.get(index, ())) >= MOST_EVENTS for index in files):
-            return
+    def _take(self, batch: EventBatch) -> bool:
+        """Take the events of files of which few are known; return whether the middle of one is known better."""
+        files = batch.file_index.tolist()
+        wanted = {index for index in files if len(self._logarithms.get(index, ())) < MOST_EVENTS}
+        if not wanted:
+            return False
         light = torch.where(batch.npho.abs() <= UNKNOWN_ABOVE, batch.npho, 0.0).sum(dim=1, dtype=torch.float64)
         for index, photons in zip(files, light.tolist(), strict=True):
-            known = self._logarithms.setdefault(index, [])
-            if photons > 0 and len(known) < MOST_EVENTS:
-                known.append(math.log(photons))
+            if photons > 0 and index in wanted:
+                self._logarithms.setdefault(index, []).append(math.log(photons))
+        known = {index: values for index in wanted if len(values := self._logarithms.get(index, [])) >= FEWEST_EVENTS}
+        self._usual |= {index: median(values) for index, values in known.items()}
+        return bool(known)
