@@ -10,7 +10,7 @@ import pytest
 import yaml
 from xectool import engine
 from xectool.config.load import config_from_dict
-from xectool.config.platform import memory_limits
+from xectool.config.platform import ADDRESS_SPACE, memory_limits
 from xectool.detector.platforms import find_gpu
 from xectool.engine import memory_estimate as estimating
 from xectool.engine.training_run import preflight
@@ -150,7 +150,7 @@ def test_train_refuses_what_the_host_cannot_hold(tiny_config: Path, monkeypatch:
     ("largest", "limit", "cure"),
     [
         ("interpreter and libraries", "SLURM_MEM_PER_NODE", "sbatch --mem=1590M JOB.sh"),
-        ("interpreter and libraries", "ulimit -v", "ulimit -v 1627605"),
+        ("interpreter and libraries", ADDRESS_SPACE, "ulimit -v 2701823"),
         ("interpreter and libraries", "MemAvailable", "a machine or job with 1.67 GB of memory"),
         ("loader", "MemAvailable", "--set data.chunksize=2048"),
         ("reader processes", "MemAvailable", "--set data.num_workers=0"),

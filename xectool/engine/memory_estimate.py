@@ -13,7 +13,7 @@ from typing import Any, Final
 import yaml
 
 from xectool.config.load import load_config
-from xectool.config.platform import Platform, memory_limits
+from xectool.config.platform import ADDRESS_SPACE, MAPPED_BYTES, Platform, memory_limits
 from xectool.config.root import RunConfig
 from xectool.detector.platforms import Gpu, find_gpu
 from xectool.diagnosis.environment.torch_facts import ask_torch
@@ -224,8 +224,8 @@ def _host_cure(result: MemoryEstimate, largest: str, limit: str) -> str:
     if found.host_bytes - shrinks <= HOST_SHARE * result.limits[limit]:
         return ""
     needed = found.host_bytes / HOST_SHARE
-    if limit == "ulimit -v":
-        return f"ulimit -v {math.ceil(needed / 1024)}"
+    if limit == ADDRESS_SPACE:
+        return f"ulimit -v {math.ceil((needed + MAPPED_BYTES) / 1024)}"
     needed *= result.config.distributed.num_gpus
     if limit.startswith("SLURM"):
         return f"sbatch --mem={math.ceil(needed / 2**20)}M JOB.sh"
