@@ -119,6 +119,26 @@ def test_invalid_numbers_are_named_once_and_never_reach_the_weights(
     assert result.nonfinite_batches == 0
 
 
+def test_numbers_of_a_validation_file_that_no_event_can_have_are_told_once(
+    tiny_config: Config, tiny_data: Path, tmp_path: Path
+) -> None:
+    def spoil(npho: np.ndarray) -> np.ndarray:
+        npho = npho.copy()
+        npho[3, 17] = np.inf
+        return npho
+
+    path = rewritten(tiny_data / "train_000.root", tmp_path / "spoilt.root", npho=spoil)
+    listener = Listener()
+    data = {"val_path": str(path), "allow_overlap": True}
+    result = engine.train(tiny_config(data=data, training={"epochs": 2}), observer=listener)
+    named = [text for text in listener.messages if "invalid " in text]
+    assert [text.split(":")[:2] for text in named] == [["validation", " invalid photon number inf"]]
+    assert "entry 3 of file 0, sensor 17" in named[0]
+    (cause,) = [cause for cause in engine.diagnose.run(result.run_dir).causes if cause.code == "XT-NAN-DATA"]
+    assert "validation files" in cause.problem
+    assert str(path) in cause.fix
+
+
 @pytest.mark.parametrize(("task", "said"), [({"log_transform": True}, "positive"), ({"loss_fn": "l1"}, "known truth")])
 def test_truth_that_cannot_be_trained_on_is_said_before_anything_is_written(
     tiny_config: Config, tiny_data: Path, tmp_path: Path, task: dict[str, Any], said: str

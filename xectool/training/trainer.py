@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from xectool.data.batch import EventBatch
 from xectool.errors import OutOfMemory, RunDiverged
@@ -76,7 +77,7 @@ class Trainer:
         self.tracker = tracker
         self.max_steps = max_steps
         self.stop = StopRequest()
-        self.readings = ReadingWatch(parts.config)
+        self.readings, self.validated_readings = ReadingWatch(parts.config), ReadingWatch(parts.config)
         self.reporter = Reporter(saver.writer, observer)
         self.healer = Healer(parts, saver, self.reporter)
         self.guards = GuardSet(parts, self.reporter)
@@ -217,8 +218,11 @@ class Trainer:
 
     def _look_at_readings(self, progress: Progress, window: list[EventBatch]) -> None:
         for line in (line for batch in window for line in self.readings.look(batch)):
-            self.writer.event("invalid_npho", line, step=progress.step, epoch=progress.epoch)
-            self.observer.message(line)
+            self._tell_of_reading(progress, "train", line)
+
+    def _tell_of_reading(self, progress: Progress, sample: str, line: str) -> None:
+        self.writer.event("invalid_npho", line, step=progress.step, epoch=progress.epoch, sample=sample)
+        self.observer.message(line if sample == "train" else f"validation: {line}")
 
     def _finish_epoch(self, progress: Progress) -> None:
         config, epoch, stats = self.parts.config, progress.epoch, progress.stats
@@ -259,9 +263,8 @@ class Trainer:
         accumulator = self.parts.task.accumulator()
         model = self.parts.average.best_model if config.validation.use_ema else self.parts.model
         self.parts.task.eval()
-        predicted = run_model(
-            model, self.parts.task, self._until_stopped(progress, loader.epoch(0)), self.parts.execution
-        )
+        looked = self.validated_readings.passing(loader.epoch(0), partial(self._tell_of_reading, progress, "val"))
+        predicted = run_model(model, self.parts.task, self._until_stopped(progress, looked), self.parts.execution)
         if is_due(config, progress.epoch) and self.parts.ranks.is_first:
             predicted = kept(predicted, self.parts.task, self.saver.run_dir / predictions_name(progress.epoch))
         rate = evaluate(self.guards.watch(predicted), accumulator, self._validated_batch)

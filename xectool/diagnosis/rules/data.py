@@ -168,20 +168,21 @@ class InvalidReadings(DiagnosisRule):
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Report them; other photon numbers below the domain of a scheme are noise of the baseline."""
-        found = [event for event in evidence.of("invalid_npho") if _is_no_reading(event.message)]
-        if not found:
-            return
-        yield Cause(
-            code=self.code,
-            confidence=0.85,
-            problem="numbers in the training files are NaN, infinite or beyond 1e10; the network takes them for dead "
-            f"sensors or unknown truth: {found[0].message}",
-            evidence=tuple(event.message for event in found[:5]),
-            fix=fixes.nan_batch(evidence),
-            severity=Severity.WARNING,
-            step=max(1, found[0].step),
-            symptom="readings",
-        )
+        for sample, name in (("train", "training"), ("val", "validation")):
+            told = (event for event in evidence.of("invalid_npho") if event.data.get("sample", "train") == sample)
+            found = [event for event in told if _is_no_reading(event.message)]
+            if found:
+                yield Cause(
+                    code=self.code,
+                    confidence=0.85,
+                    problem=f"numbers in the {name} files are NaN, infinite or beyond 1e10; the network takes them for "
+                    f"dead sensors or unknown truth: {found[0].message}",
+                    evidence=tuple(event.message for event in found[:5]),
+                    fix=fixes.nan_batch(evidence) if sample == "train" else check_named_files(evidence, "val"),
+                    severity=Severity.WARNING,
+                    step=max(1, found[0].step),
+                    symptom="readings" if sample == "train" else "validation readings",
+                )
 
 
 class ImplausibleEvents(DiagnosisRule):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ class ReadingWatch:
         self._threshold = norm.npho_threshold
         self._active = config.data.log_invalid_npho
         self._epoch: int | None = None
+        self._passed = False
         self.num_invalid = 0
 
     def look(self, batch: EventBatch) -> list[str]:
@@ -50,6 +51,14 @@ class ReadingWatch:
             self.num_invalid += len(places)
             lines += [_line(batch, name, values, row, place) for row, place in places[: max(0, room)].tolist()]
         return lines
+
+    def passing(self, batches: Iterator[EventBatch], tell: Callable[[str], None]) -> Iterator[EventBatch]:
+        """Yield the batches of a validation; in the first one ``tell`` gets the line of each invalid number."""
+        first, self._passed = not self._passed, True
+        for batch in batches:
+            for line in self.look(batch) if first else ():
+                tell(line)
+            yield batch
 
     def summary(self) -> str:
         """Return one line on all invalid numbers, or an empty string where there were none."""
