@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from xectool.config.normalization import NormalizationConfig
+from xectool.data.batch import EventBatch
 from xectool.detector import coordinates, faces, solid_angle
+from xectool.detector.constants import DEAD_VALUE
 from xectool.detector.neighbours import near
 from xectool.models.normalize import Normalizer
+from xectool.tasks.event_variants import with_neighbours
 from xectool.tasks.neighbour_baselines import (
     NeighbourAverage,
     SolidAngleWeighted,
@@ -80,3 +84,13 @@ def test_light_of_a_point_is_located_and_filled_better_with_solid_angles() -> No
         for estimator in (NeighbourAverage(default_tables()), SolidAngleWeighted(default_tables()))
     ]
     assert errors[1] < 0.85 * errors[0]
+
+
+def test_neighbours_fill_no_event_without_a_reading(make_batch: Callable[..., EventBatch]) -> None:
+    npho = torch.full((2, 4760), 100.0)
+    npho[1] = DEAD_VALUE
+    batch, mask = make_batch({"energy": torch.ones(2, 1)}, npho=npho), torch.zeros(2, 4760, dtype=torch.bool)
+    mask[0, 7], mask[1] = True, True
+    filled = with_neighbours(1)(batch, mask).npho
+    assert 10 < float(filled[0, 7]) < 1000
+    assert (filled[1] == DEAD_VALUE).all(), "it had 0 photons in every sensor"

@@ -33,7 +33,7 @@ def with_dead(batch: EventBatch, mask: Tensor) -> EventBatch:
 def with_neighbours(hops: int) -> Variant:
     """Return the variant with dead sensors at the light of neighbours within ``hops``, without a time.
 
-    In proportion to solid angles.
+    In proportion to solid angles. An event without one reading stays as it is.
     """
     estimator = SolidAngleWeighted(default_tables(hops))
 
@@ -45,7 +45,8 @@ def with_neighbours(hops: int) -> Variant:
         filled = estimator.fill(np.where(visible, photons, 0.0), visible, wanted)
         # A light yield cannot be negative; the older system clips too.
         estimates = torch.from_numpy(filled.clip(min=0.0)).to(dead.npho)
-        return replace(dead, npho=torch.where(mask, estimates, dead.npho))
+        seen = torch.from_numpy(visible.any(axis=1, keepdims=True)).to(mask.device)
+        return replace(dead, npho=torch.where(mask & seen, estimates, dead.npho))
 
     return variant
 
