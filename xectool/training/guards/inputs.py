@@ -23,7 +23,7 @@ CHANNELS: Final = ("npho", "time")
 P99_WARNING: Final = 10.0
 # 52.8 MeV in liquid xenon make about 2e6 photons; a hundred times that on average means another unit.
 PHOTONS_ERROR: Final = 2e8
-FEWEST_PHOTONS: Final = -1e4  # 0.3 MeV less than nothing, in the middle of all events
+FEWEST_PHOTONS: Final = -1e4  # of an event: 0.3 MeV less than nothing
 FEWEST: Final = 20  # valid readings of an event that say anything about its spread
 
 

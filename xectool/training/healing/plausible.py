@@ -19,6 +19,7 @@ from xectool.data.batch import EventBatch
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.models.normalize import Normalizer
 from xectool.training.events.quarantine import PoisonedEvent
+from xectool.training.guards.inputs import FEWEST_PHOTONS
 from xectool.training.guards.report import Reporter
 from xectool.training.healing.file_light import LightByFile
 from xectool.training.record.incidents import IDENTITY_COLUMNS
@@ -30,9 +31,8 @@ MOST_PHOTONS: Final = 4e7
 OF_MEDIAN: Final = 20.0  # and times the events it came with: in another unit all are beyond the bound
 FEWEST_EVENTS: Final = 4  # whose median says what is usual
 ALONE_PHOTONS: Final = 2e8  # the bound where there are fewer
-# 0.3 MeV less than nothing: noise is of both signs, zero-suppressed readings are of none.
-FEWEST_PHOTONS: Final = -1e4
-OF_ONE_SIGN: Final = 0.5  # of the size of all readings, that adds up: noise of N sensors has 1 / sqrt(N)
+# Of the size of all readings, that adds up: noise is of both signs and of N sensors leaves 1 / sqrt(N).
+OF_ONE_SIGN: Final = 0.5
 LARGEST_TIME: Final = 50.0  # network units, mean over the sensors of an event; 0 to 3 is usual
 FAR_TIME: Final = 10.0  # network units, one sensor: 1.1 us, longer than a trace (DAT-10)
 FAR_SENSORS: Final = 0.2  # of those with light; pile-up and noise make single sensors late, not a fifth of them
