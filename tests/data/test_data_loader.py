@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from xectool.config.data import DataConfig
 from xectool.data.batch import EventBatch
 from xectool.data.loader import EventLoader, LoaderOptions, loader_memory_bytes
 from xectool.data.plan import DataPlan
+from xectool.data.processes import ProcessReader
 from xectool.data.readers import ThreadReader
 from xectool.data.source import open_source
 from xectool.errors import DataFileError, OutOfMemory, WorldError, XecError
@@ -265,6 +267,22 @@ def test_a_killed_worker_is_reported_with_what_it_was_reading(dataset, monkeypat
     assert (type(caught.value), caught.value.code) == (kind, code)
     assert "part" in caught.value.where
     assert "entries [" in caught.value.where
+
+
+def test_a_worker_killed_with_all_read_ahead_ends_the_epoch_at_the_next_batch(dataset):
+    source, plan = open_plan(dataset)
+    resident = 1 + len(plan.windows(0, 0, 0))
+    reader = ProcessReader(source, plan, 1, resident, num_workers=1, start=("fork", 60.0))
+    (worker,) = multiprocessing.active_children()
+    with EventLoader(source, plan, reader=reader) as loader:
+        batches = loader.epoch(0)
+        next(batches)
+        while any(number >= 0 for number, _ in reader._held.values()):  # until all windows are there
+            reader._receive(0)
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.join()
+        with pytest.raises(WorldError, match=rf"loader process {worker.pid} was killed.*\nwhere: it was idle"):
+            next(batches)
 
 
 def test_an_epoch_may_outlive_its_closed_loader(dataset):

@@ -12,13 +12,14 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.util import Finalize
 from typing import Any
 
+from xectool.data.blocks import Piece
 from xectool.data.events import EventSource
 from xectool.data.plan import DataPlan, WindowKey
 from xectool.data.readers import read_window
@@ -75,7 +76,7 @@ class ProcessReader:
         # Window to (worker, buffer); the worker is -1 once the window is whole.
         self._held: dict[WindowKey, tuple[int, int]] = {}
         self._used: set[WindowKey] = set()
-        self._epoch = 0
+        self._epoch, self._measured = 0, False
         self._failed = False
         self._oom_kills = oom_kills()
         context = multiprocessing.get_context(start[0])
@@ -86,9 +87,9 @@ class ProcessReader:
         processes = [worker.process for worker in self._workers]
         self._at_exit = Finalize(self, _kill, args=(processes,), exitpriority=0)
 
-    def start(self, epoch: int, keys: Sequence[WindowKey]) -> None:
-        """Begin an epoch: ``keys`` are wanted, in this order of first use."""
-        self._epoch, self._pending = epoch, list(reversed(list(enumerate(keys))))
+    def start(self, epoch: int, keys: Sequence[WindowKey], measured: bool = False) -> None:
+        """Begin an epoch: ``keys`` are wanted, in this order of first use, and their extremes where it is measured."""
+        self._epoch, self._measured, self._pending = epoch, measured, list(reversed(list(enumerate(keys))))
         self._read_ahead()
 
     def get(self, key: WindowKey) -> WindowArrays:
@@ -97,8 +98,9 @@ class ProcessReader:
         Raises:
             DataFileError: A file of the window is damaged.
             OutOfMemory: The worker was killed, and the kernel has killed for lack of memory meanwhile.
-            WorldError: The worker was killed, died or does not answer.
+            WorldError: A worker was killed, died or does not answer.
         """
+        self._look_for_dead()
         while self._held[key][0] >= 0:
             self._failed = True  # until the answer is there
             self._receive(self._held[key][0])
@@ -168,9 +170,17 @@ class ProcessReader:
             worker, buffer = number % len(self._workers), self._free.pop()
             self._held[key] = (worker, buffer)
             try:
-                self._workers[worker].connection.send((self._epoch, key, buffer))
+                self._workers[worker].connection.send((self._epoch, key, buffer, self._measured))
             except OSError as error:
                 raise self._dead(worker) from error
+
+    def _look_for_dead(self) -> None:
+        """Raise where a worker is gone; what it has read before may last for a long while."""
+        hung_up = {descriptor for descriptor, event in self._answers.poll(0) if event & select.POLLHUP}
+        for number, worker in enumerate(self._workers if hung_up else ()):
+            self._failed = True
+            while worker.connection.fileno() in hung_up:  # what it has answered before is taken in first
+                self._receive(number)
 
     def _receive(self, worker: int) -> None:
         """Wait for the next answer of a worker."""
@@ -211,8 +221,10 @@ class ProcessReader:
         )
 
     def _reading(self, worker: int) -> str:
-        """Return the files and entries of the first window a worker has not answered."""
-        key = next(key for key, (number, _) in self._held.items() if number == worker)
+        """Return the files and entries of the first window a worker has not answered; they may be none."""
+        key = next((key for key, (number, _) in self._held.items() if number == worker), None)
+        if key is None:
+            return "it was idle"
         pieces = self._plan.pieces(self._epoch, key)
         parts = [f"{self._source.files[p.file_index].path} entries [{p.entry_start}, {p.entry_stop})" for p in pieces]
         more = f" and {len(parts) - 3} more" if len(parts) > 3 else ""
@@ -242,15 +254,21 @@ def _serve(
     with ThreadPoolExecutor(threads[0]) as pool, contextlib.suppress(EOFError, OSError):
         while os.getppid() == parent:
             if connection.poll(_PARENT_CHECK_S):
-                epoch, key, buffer = connection.recv()
-                connection.send(_fill(reads, plan, epoch, key, pool, windows[buffer]))
+                epoch, key, buffer, measured = connection.recv()
+                read = reads.measured if measured else reads
+                connection.send(_fill(read, plan, epoch, key, pool, windows[buffer]))
     reads.exit()
 
 
 def _fill(
-    reads: WatchedReads, plan: DataPlan, epoch: int, key: WindowKey, pool: ThreadPoolExecutor, window: WindowArrays
+    read: Callable[[Piece, WindowArrays, int], None],
+    plan: DataPlan,
+    epoch: int,
+    key: WindowKey,
+    pool: ThreadPoolExecutor,
+    window: WindowArrays,
 ) -> WindowKey | XecError:
-    futures = read_window(reads, plan, epoch, key, pool.submit, window)
+    futures = read_window(read, plan, epoch, key, pool.submit, window)
     errors = [error for error in (future.exception() for future in futures) if error is not None]
     if not errors:
         return key

@@ -166,6 +166,7 @@ class Trainer:
         shown = {"loss": step.result.loss, "lr": step.lr, "grad_norm": step.result.grad_norm}
         rates = {"events_per_s": stats.events / seconds, "data_wait": stats.data_wait_s / seconds}
         self.observer.advanced(len(step.window), shown | rates)
+        self._ask_tracker(progress)
 
     def _look_at_weights(self, progress: Progress, always: bool = False) -> None:
         """Go back to finite weights, where that is wanted, or raise `RunDiverged`."""
@@ -243,7 +244,6 @@ class Trainer:
         progress.history.append({"epoch": float(epoch), **metrics})
         self.flight.epoch(progress, metrics)
         self.observer.epoch_done(epoch, metrics)
-        self._ask_tracker(progress)
         self.readings.num_invalid = 0
         progress.epoch, progress.batch, progress.position, progress.stats = epoch + 1, 0, 0, EpochStats()
         self._save(progress)

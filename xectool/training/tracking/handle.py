@@ -28,6 +28,7 @@ from xectool.training.tracking.settings import (
     without_password,
 )
 
+_LOOK_EVERY_S: Final = 1.0
 _WARN_EVERY_S: Final = 300.0
 _FINISHED_S: Final = 60.0
 _STOPPED_S: Final = 5.0  # batch systems kill within half a minute of their signal
@@ -83,7 +84,7 @@ class Tracker:
 
     def __init__(self, run_dir: Path, settings: TrackerSettings, *, new_run: bool = False) -> None:
         self._run_dir = run_dir
-        self._next_warning = 0.0
+        self._next_look = 0.0
         self._warn_after_s = settings.warn_after_s
         self._database = sqlite_path(settings.uri)
         save_settings(run_dir, settings, new_run=new_run)
@@ -97,11 +98,10 @@ class Tracker:
     def poll(self) -> str:
         """Return a warning for the user, at most one in five minutes, else an empty string."""
         now = time.monotonic()
-        if now < self._next_warning:
+        if now < self._next_look:
             return ""
         problem = self._problem()
-        if problem:
-            self._next_warning = now + _WARN_EVERY_S
+        self._next_look = now + (_WARN_EVERY_S if problem else _LOOK_EVERY_S)
         return problem
 
     def holder(self) -> str:
