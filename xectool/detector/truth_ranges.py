@@ -73,20 +73,22 @@ def other_unit(task: str, rows: Array) -> str:
     """
     if not len(rows):
         return ""
-    if task == "angle":
-        # Emission angles cluster about 90 deg; below pi they would all lie along the beam.
-        small = float(np.abs(rows).max()) <= 2 * np.pi and float(np.median(rows[:, 0])) <= np.pi
-        return "radians" if small and len(rows) >= _ANGLES_TO_TELL else ""
-    if task == "angleVec" and len(rows) >= _ANGLES_TO_TELL:
-        norm = float(np.median(np.linalg.norm(rows, axis=1)))
-        return "" if abs(norm - 1) < 0.02 else f"vectors of length {norm:.4g}"
+    if task in ("angle", "angleVec"):
+        return _other_direction(task, rows) if len(rows) >= _ANGLES_TO_TELL else ""
     span = RANGES[task].typical
     if span is None:
         return ""
     size = typical_size(rows)
     if span[0] <= size <= span[1] or size == 0:
         return ""
-    fitting = [unit for unit, factor in RANGES[task].others if span[0] <= size * factor <= span[1]]
-    if fitting:
-        return fitting[0]
-    return "" if len(rows) < _ANGLES_TO_TELL else f"another unit (typical size {size:.3g})"
+    unknown = "" if len(rows) < _ANGLES_TO_TELL else f"another unit (typical size {size:.3g})"
+    return next((unit for unit, factor in RANGES[task].others if span[0] <= size * factor <= span[1]), unknown)
+
+
+def _other_direction(task: str, rows: Array) -> str:
+    if task == "angle":
+        # Emission angles cluster about 90 deg; below pi they would all lie along the beam.
+        small = float(np.abs(rows).max()) <= 2 * np.pi and float(np.median(rows[:, 0])) <= np.pi
+        return "radians" if small else ""
+    norm = float(np.median(np.linalg.norm(rows, axis=1)))
+    return "" if abs(norm - 1) < 0.02 else f"vectors of length {norm:.4g}"

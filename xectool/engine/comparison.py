@@ -120,13 +120,8 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
     watching = observer or NullObserver()
     check_options(weights, batch_size, max_events)
     check_hops(hops)
-    _check_variants(variants, inpainter)
-    if hops is not None and "neighbour" not in variants:
-        raise UsageError(
-            f"{hops} hops have no effect: 'neighbour' is not compared",
-            where="--hops",
-            fix=f"--compare {','.join([*variants, 'neighbour'])}",
-        )
+    _check_names(variants)
+    _check_options_of(variants, inpainter, hops)
     reach = (hops or DEFAULT_HOPS) if "neighbour" in variants else None
     loaded = _load_regressor(model, weights, device)
     filling = None if inpainter is None else load_inpainter(inpainter, "auto", device, "--inpainter")
@@ -166,7 +161,7 @@ def _no_truth(loaded: LoadedModel, source: EventSource) -> DataUnusable:
     )
 
 
-def _check_variants(variants: Sequence[str], inpainter: str | Path | None) -> None:
+def _check_names(variants: Sequence[str]) -> None:
     for name in variants:
         if name not in VARIANTS:
             hint = did_you_mean(name, VARIANTS)
@@ -177,6 +172,15 @@ def _check_variants(variants: Sequence[str], inpainter: str | Path | None) -> No
             f"{', '.join(variants) or 'nothing'}: a comparison needs two different variants or three",
             where="--compare",
             fix="--compare raw,neighbour",
+        )
+
+
+def _check_options_of(variants: Sequence[str], inpainter: str | Path | None, hops: int | None) -> None:
+    if hops is not None and "neighbour" not in variants:
+        raise UsageError(
+            f"{hops} hops have no effect: 'neighbour' is not compared",
+            where="--hops",
+            fix=f"--compare {','.join([*variants, 'neighbour'])}",
         )
     if "inpainted" in variants and inpainter is None:
         rest = [name for name in VARIANTS if name != "inpainted"]

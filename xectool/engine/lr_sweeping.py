@@ -6,7 +6,7 @@ import math
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from xectool.errors import ConfigError, UsageError
 from xectool.findings import Finding, Severity
 from xectool.report.lr_sweep import SweepPoints, plot_lr_sweep
 from xectool.runlog.atomic import write_json, write_text
+from xectool.training.lr_sweep.curves import Curve
 from xectool.training.lr_sweep.refusal import bad_batches, refusals, unscaled
 from xectool.training.lr_sweep.remarks import key_of, remarks, settings_of, unsure
 from xectool.training.lr_sweep.rows import RateRow, with_optimal
@@ -151,21 +152,29 @@ def _checked(
 ) -> tuple[tuple[float, ...], int]:
     """Return the rates of the grid, rising, and the number of steps."""
     length = steps if steps is not None else GRID_STEPS if ramp is None else RAMP_STEPS
-    if lrs and ramp is not None:
-        raise UsageError("a grid and a ramp at once", where="--lrs, --range", fix="leave out one of the two")
     if length < (FEWEST_STEPS if ramp is None else USUAL_STEPS):
         raise UsageError(f"{length} steps say nothing about a rate", where="--steps", fix=f"--steps {GRID_STEPS}")
     if seeds < 2:
         raise UsageError(
             "one seed cannot tell a difference of rates from one of weights", where="--seeds", fix="--seeds 2"
         )
-    rates = tuple(sorted(set(lrs))) or DEFAULT_RATES
-    wrong = [lr for lr in (*rates, *(ramp or ())) if not 0 < lr <= HIGHEST_RATE]
+    _require_rates((*lrs, *(ramp or ())))
+    if ramp is not None:
+        _require_ramp(ramp, lrs)
+    return tuple(sorted(set(lrs))) or DEFAULT_RATES, length
+
+
+def _require_rates(rates: Sequence[float]) -> None:
+    wrong = [lr for lr in rates if not 0 < lr <= HIGHEST_RATE]
     if wrong:
         raise UsageError(f"{wrong[0]:g} is no learning rate", where="--lrs, --range", fix="--lrs 1e-4,3e-4,1e-3")
-    if ramp is not None and not ramp[0] * 10 <= ramp[1]:
+
+
+def _require_ramp(ramp: tuple[float, float], lrs: Sequence[float]) -> None:
+    if lrs:
+        raise UsageError("a grid and a ramp at once", where="--lrs, --range", fix="leave out one of the two")
+    if not ramp[0] * 10 <= ramp[1]:
         raise UsageError("a ramp spans a factor of ten or more", where="--range", fix="--range 1e-6:1e-1")
-    return rates, length
 
 
 def _sweeper(parts: RunParts, steps: int, observer: Observer) -> Sweeper:
@@ -186,53 +195,60 @@ def _sweeper(parts: RunParts, steps: int, observer: Observer) -> Sweeper:
 def _result(  # noqa: PLR0913  what the parts of the result are made of
     sweep: Sweep, config: RunConfig, path: str, steps: int, seeds: int, baseline: float, ramp: bool
 ) -> LrSweepResult:
-    if not sweep.curves:
-        findings: tuple[Finding, ...] = (unscaled(sweep.inputs, path),)
-    else:
-        findings = refusals(sweep.rows, sweep.curves, sweep.inputs, baseline, path)
-        if not findings and sweep.choice is None:
-            findings = (unsure(sweep, path),)
-        if not any(found.code == "XT-NAN-DATA" for found in findings):
-            findings += bad_batches(sweep.curves, path)
+    findings, training = _doubts(sweep, baseline, path), config.training
     refused = any(found.severity is Severity.ERROR for found in findings)
     choice = None if refused else sweep.choice
     rows = sweep.rows if ramp else with_optimal(sweep.rows, choice.lr if choice else None)
-    key = key_of(config.training)
-    if choice is not None:
-        findings += remarks(rows, choice, sweep, steps, path, config.training)
-    settings = {} if choice is None else settings_of(config.training, choice.lr)
     asked = rows if ramp else tuple(row for row in rows if row.lr in sweep.rates)
-    return LrSweepResult(
+    key = key_of(training)
+    swept = LrSweepResult(
         mode="ramp" if ramp else "grid",
         rows=asked,
         beyond=tuple(row for row in rows if row not in asked),
-        recommended_lr=choice.lr if choice else None,
-        band=choice.band if choice else None,
-        rule=choice.rule if choice else "",
+        recommended_lr=None,
+        band=None,
+        rule="",
         key=key,
-        configured_lr=float(config.training.max_lr or 0.0 if key.endswith("max_lr") else config.training.lr),
+        configured_lr=float(training.max_lr or 0.0 if key.endswith("max_lr") else training.lr),
         steps=steps,
         seeds=seeds,
-        start=config.checkpoint.init_from or f"weights of seeds {config.training.seed} and on",
+        start=config.checkpoint.init_from or f"weights of seeds {training.seed} and on",
         inputs=sweep.inputs.channels,
-        settings=tuple(f"{name}={lr:g}" for name, lr in settings.items()),
         findings=findings,
     )
+    if choice is None:
+        return swept
+    return replace(
+        swept,
+        recommended_lr=choice.lr,
+        band=choice.band,
+        rule=choice.rule,
+        settings=tuple(f"{name}={lr:g}" for name, lr in settings_of(training, choice.lr).items()),
+        findings=(*findings, *remarks(rows, choice, sweep, steps, path, training)),
+    )
+
+
+def _doubts(sweep: Sweep, baseline: float, path: str) -> tuple[Finding, ...]:
+    """Return why a sweep recommends nothing, as far as it does not, and the batches that were bad."""
+    if not sweep.curves:
+        return (unscaled(sweep.inputs, path),)
+    findings = refusals(sweep.rows, sweep.curves, sweep.inputs, baseline, path)
+    if not findings and sweep.choice is None:
+        findings = (unsure(sweep, path),)
+    if any(found.code == "XT-NAN-DATA" for found in findings):
+        return findings
+    return findings + bad_batches(sweep.curves, path)
 
 
 def _drawn(result: LrSweepResult, sweep: Sweep, folder: Path) -> str | None:
     """Write plots and numbers; return the path of the PNG, None where there is no curve to draw."""
     folder.mkdir(parents=True, exist_ok=True)
-    curves = [
-        {"lr": curve.lr, "seed": curve.seed, "losses": curve.losses.tolist(), "grad_norms": curve.grad_norms.tolist()}
-        for curve in sweep.curves
-    ]
     rows = (*result.rows, *result.beyond)
-    write_json(folder / "lr_sweep.json", {**result.as_dict(), "rows": [vars(row) for row in rows], "curves": curves})
+    numbers = {"rows": [vars(row) for row in rows], "curves": [_numbers(curve) for curve in sweep.curves]}
+    write_json(folder / "lr_sweep.json", result.as_dict() | numbers)
     if not rows:
         return None
-    band = result.band
-    lr = result.recommended_lr
+    band, lr = result.band, result.recommended_lr
     starts = [row.loss_start for row in rows if math.isfinite(row.loss_start)]
     points = SweepPoints(
         rates=np.array([row.lr for row in rows]),
@@ -243,6 +259,11 @@ def _drawn(result: LrSweepResult, sweep: Sweep, folder: Path) -> str | None:
         recommended=None if band is None or lr is None else (band[0], lr, band[1]),
     )
     return str(plot_lr_sweep(points, folder)[1])
+
+
+def _numbers(curve: Curve) -> dict[str, Any]:
+    losses, norms = curve.losses.tolist(), curve.grad_norms.tolist()
+    return {"lr": curve.lr, "seed": curve.seed, "losses": losses, "grad_norms": norms}
 
 
 def _edited(path: Path, values: Mapping[str, float]) -> str:

@@ -104,16 +104,20 @@ def compare(
         TrackerError: The database cannot be read.
     """
     sides = [_side(place, tracking_uri) for place in (first, second, *others)]
+    recorded = _rows([side.metrics for side in sides])
+    measured, events = _measured([side.predictions for side in sides])
+    metrics = {item.key: item for item in (*recorded, *measured)}
+    labels = tuple(side.label for side in sides)
+    return RunsCompared(labels[0], labels[1], labels, _differences(sides), tuple(metrics.values()), events)
+
+
+def _differences(sides: Sequence[_Side]) -> tuple[RunDifference, ...]:
+    """Return the settings in which runs differ."""
     flat = any(side.config is None for side in sides)
     settings = [side.params if flat else dotted_values(side.config or {}) for side in sides]
-    config = [item for item in _rows(settings) if any(value != item.first for value in item.values)]
-    if flat:  # only a trainer knows some parameters, and each version logs others
-        config = [item for item in config if None not in item.values]
-    metrics = {item.key: item for item in _rows([side.metrics for side in sides])}
-    measured, events = _measured([side.predictions for side in sides])
-    metrics |= {item.key: item for item in measured}
-    labels = tuple(side.label for side in sides)
-    return RunsCompared(labels[0], labels[1], labels, tuple(config), tuple(metrics.values()), events)
+    differing = (item for item in _rows(settings) if any(value != item.first for value in item.values))
+    # Only a trainer knows some parameters, and each version logs others.
+    return tuple(item for item in differing if not (flat and None in item.values))
 
 
 def _side(place: Path | str, tracking_uri: str | None) -> _Side:

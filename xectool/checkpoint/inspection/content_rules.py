@@ -12,7 +12,7 @@ import torch
 
 from xectool.checkpoint.inspection.byte_rules import ANOTHER
 from xectool.checkpoint.inspection.facts import Inspected
-from xectool.checkpoint.inspection.layout import OLDER, XECTOOL
+from xectool.checkpoint.inspection.layout import OLDER, XECTOOL, Layout
 from xectool.checkpoint.inspection.values import TensorStats, relative_distance
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.findings import Finding
@@ -144,21 +144,25 @@ class ProgressIsFinite(Rule[Inspected]):
     def check(self, facts: Inspected) -> Iterator[Finding]:
         """Yield an error for counters that cannot be, a warning for metrics that are not finite."""
         layout = facts.layout
-        for name, value in (("epoch", layout.epoch), ("step", layout.step)):
-            if value is not None and value < 0:
-                yield self.error(name, f"{name} is {value}", ANOTHER)
         progress = layout.meta.get("progress")
         progress = progress if isinstance(progress, Mapping) else {}
-        for name in ("epoch", "step"):
-            if name in progress and progress[name] != layout.meta.get(name):
-                problem = f"{name} is {layout.meta.get(name)}, its progress says {progress[name]}"
-                yield self.error(f"progress.{name}", problem, ANOTHER)
+        yield from self._counters(layout, progress)
         best = progress.get("best_loss", layout.meta.get("best_val_loss"))
         if isinstance(best, float) and not math.isfinite(best) and progress.get("best_epoch"):
             yield self.error("progress.best_loss", f"the best loss is {best}", ANOTHER)
         if isinstance(best, float) and math.isnan(best):
             yield self.warning("best_val_loss", "the best validation loss is NaN", "validate again before using it")
-        history = progress.get("history")
+        yield from self._metrics(progress.get("history"))
+
+    def _counters(self, layout: Layout, progress: Mapping[str, Any]) -> Iterator[Finding]:
+        for name, value in (("epoch", layout.epoch), ("step", layout.step)):
+            if value is not None and value < 0:
+                yield self.error(name, f"{name} is {value}", ANOTHER)
+            if name in progress and progress[name] != layout.meta.get(name):
+                problem = f"{name} is {layout.meta.get(name)}, its progress says {progress[name]}"
+                yield self.error(f"progress.{name}", problem, ANOTHER)
+
+    def _metrics(self, history: Any) -> Iterator[Finding]:
         for place, epoch in enumerate(history if isinstance(history, list) else ()):
             values = epoch if isinstance(epoch, Mapping) else {}
             bad = [key for key, value in values.items() if isinstance(value, float) and not math.isfinite(value)]

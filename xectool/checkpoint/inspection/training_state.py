@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -62,14 +62,17 @@ def optimizer_state(state: Any, weights: Mapping[str, Tensor], extra: Mapping[st
     whole = [group for group in groups if isinstance(group, Mapping)]
     listed = [index for group in whole for index in _list(group.get("params"))]
     learned = [*weights.values(), *(value for value in extra.values() if isinstance(value, Tensor))]
+    steps = _numbers("step", [entry for entry in states.values() if isinstance(entry, Mapping)])
+    rates = _numbers("lr", whole)
     problems = [*_membership(listed, states), *_shapes(states, learned), *_signs(states)]
-    steps = [_number(entry.get("step")) for entry in states.values() if isinstance(entry, Mapping)]
-    known = [step for step in steps if step is not None]
-    problems += [_wrong(f"a step counter is {step}") for step in known if not math.isfinite(step) or step < 0]
-    rates = tuple(rate for group in whole if (rate := _number(group.get("lr"))) is not None)
-    problems += [_wrong(f"a learning rate is {rate}") for rate in rates if not math.isfinite(rate) or rate < 0]
-    first, last = (min(known), max(known)) if known else (math.nan, math.nan)
+    problems += [_wrong(f"a step counter is {step}") for step in steps if not 0 <= step < math.inf]
+    problems += [_wrong(f"a learning rate is {rate}") for rate in rates if not 0 <= rate < math.inf]
+    first, last = (min(steps), max(steps)) if steps else (math.nan, math.nan)
     return OptimizerState(len(groups), len(listed), len(states), first, last, rates, tuple(problems))
+
+
+def _numbers(key: str, entries: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
+    return tuple(number for entry in entries if (number := _number(entry.get(key))) is not None)
 
 
 def resume_gaps(layout: Layout) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from xectool.config.mask_patterns import DATABASES
+from xectool.config.mask_patterns import DATABASES, MaskPatternsConfig
 from xectool.config.model import FINE_GRID
 from xectool.config.root import InpainterConfig, MaeConfig, RegressorConfig, RunConfig
 from xectool.findings import Finding
@@ -222,10 +222,7 @@ class MaskPatternsReplaceTheRatio(Rule[RunConfig]):
         """Yield a warning for each option without effect."""
         if isinstance(facts, RegressorConfig):
             return
-        model, key = facts.model, "model.mask_patterns"
-        origins = model.mask_patterns.origins
-        looks = any(origin == "data" or origin.startswith("branch:") for origin in origins)
-        asks = any(origin.startswith(DATABASES) for origin in origins)
+        model = facts.model
         scaled = facts.training.time.mask_ratio_scale != 1.0
         beside = "model.mask_patterns" if model.mask_patterns.wanted else "model.mask_npho_flat: true"
         idle = {
@@ -235,10 +232,16 @@ class MaskPatternsReplaceTheRatio(Rule[RunConfig]):
         }
         for name in (name for name, is_idle in idle.items() if is_idle):
             yield self.warning(name, f"{name} has no effect with {beside}", f"delete {name}")
-        if model.mask_patterns.sensors:
-            return
+        if not model.mask_patterns.sensors:
+            yield from self._unused(model.mask_patterns)
+
+    def _unused(self, patterns: MaskPatternsConfig) -> Iterator[Finding]:
+        """Yield a warning for files and runs that no origin of patterns looks at."""
+        key = "model.mask_patterns"
+        looks = any(origin == "data" or origin.startswith("branch:") for origin in patterns.origins)
+        asks = any(origin.startswith(DATABASES) for origin in patterns.origins)
         for name, used, kind in (("files", looks, "data or branch:NAME"), ("runs", asks, "a database url")):
-            if getattr(model.mask_patterns, name) and not used:
+            if getattr(patterns, name) and not used:
                 problem = f"{key}.{name} has no effect: no origin is {kind}"
                 yield self.warning(f"{key}.{name}", problem, f"delete {key}.{name}")
 

@@ -128,15 +128,18 @@ def choose_cache(
         return CacheChoice(None, False, "off (data.cache)")
     if data.cache != "auto":
         return CacheChoice(Path(data.cache).expanduser(), True, f"{data.cache} (data.cache)")
-    needed = sum(needed_bytes(source, config) for source in sources)
-    size = f"{needed / 1e9:.3g} GB"
     if any(is_remote(file.path) for source in sources for file in source.files):
         return CacheChoice(None, False, "off, inputs are urls, whose changes are not seen")
-    machine = platform or Platform.detect()
+    return _automatic(config, sources, platform or Platform.detect(), wanted)
+
+
+def _automatic(config: RunConfig, sources: Sequence[EventSource], machine: Platform, wanted: bool) -> CacheChoice:
+    needed = sum(needed_bytes(source, config) for source in sources)
+    size = f"{needed / 1e9:.3g} GB"
     for place in _local_places(machine):
         if _is_prepared(config, sources, place):
             return CacheChoice(place, False, f"{place}, prepared, {size}")
-    chosen = _place(needed, data.cache_limit_gb, machine)
+    chosen = _place(needed, config.data.cache_limit_gb, machine)
     if chosen is None:
         return CacheChoice(None, False, f"off, no local disk has room for {size} twice over (data.cache: DIR)")
     saved = _SAVED_S * (config.training.epochs - 1) * sum(source.num_events for source in sources)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from shlex import quote
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from xectool.diagnosis.fixes import DEFAULT_LR, DEFAULT_LR_SENSORS, LARGEST_LR, 
 from xectool.diagnosis.gradient_bands import FREQUENT
 from xectool.diagnosis.reports.gradients import GradientReport, gradient_report
 from xectool.errors import UsageError
+
+if TYPE_CHECKING:
+    from xectool.training.stepping.step import StepResult
 
 LIVE_STEPS = 20  # enough for a 95 % quantile that is not the largest value
 
@@ -88,13 +92,16 @@ def _cure(report: GradientReport, config: RunConfig, path: Path, overrides: Sequ
     if dead and without:
         return f"xectool train {given} {' '.join(without)}"
     if dead:
-        return (
-            f"xectool explain {'XT-UNTRAINED-HEAD' if all('heads.' in name for name in dead) else 'XT-ZERO-GRADIENT'}"
-        )
+        heads_only = all("heads." in name for name in dead)
+        return f"xectool explain {'XT-UNTRAINED-HEAD' if heads_only else 'XT-ZERO-GRADIENT'}"
+    return f"xectool train {given} --set training.lr={_lower_rate(config):g}"
+
+
+def _lower_rate(config: RunConfig) -> float:
     lr = config.training.lr / LR_DIVISOR
-    if lr >= LARGEST_LR:
-        lr = DEFAULT_LR if isinstance(config, RegressorConfig) else DEFAULT_LR_SENSORS
-    return f"xectool train {given} --set training.lr={lr:g}"
+    if lr < LARGEST_LR:
+        return lr
+    return DEFAULT_LR if isinstance(config, RegressorConfig) else DEFAULT_LR_SENSORS
 
 
 def _recorded(run_dir: Path) -> tuple[GradientReport, int]:
@@ -133,9 +140,12 @@ def _taken(
     finally:
         parts.train_loader.close()
         parts.val_loader.close()
-    names = list(dict.fromkeys(name for result in results for name in result.block_norms))
-    blocks = {name: np.array([result.block_norms.get(name, np.nan) for result in results]) for name in names}
+    return _report_on(results, parts.stepper.blocks.names, config.training.grad_clip), len(results), config
+
+
+def _report_on(results: Sequence[StepResult], names: tuple[str, ...], clip: float) -> GradientReport:
+    seen = dict.fromkeys(name for result in results for name in result.block_norms)
+    blocks = {name: np.array([result.block_norms.get(name, np.nan) for result in results]) for name in seen}
     norms = np.array([result.grad_norm for result in results])
     clipped = np.array([result.clip_coef for result in results])
-    report = gradient_report(norms, clipped, blocks, parts.stepper.blocks.names, config.training.grad_clip)
-    return report, len(results), config
+    return gradient_report(norms, clipped, blocks, names, clip)

@@ -153,17 +153,20 @@ def _facts(written: dict[str, Any], rank: int, process: subprocess.Popen[bytes],
     return facts
 
 
+def _fault_of(facts: Mapping[str, Any], again: str) -> Finding | None:
+    """Return what a rank failed in, None where it did not."""
+    wrong = [name for name in CHECKS if not facts["checks"].get(name, {"ok": True})["ok"]]
+    if not wrong and not facts["error"]:
+        return None
+    what = f"gave a wrong answer in {', '.join(wrong)}" if wrong else f"failed in {facts['at']}"
+    code = "XT-RANK-MISMATCH" if wrong == ["digests"] else "XT-RANK-SELFTEST"
+    problem = f"rank {facts['rank']} {what}{': ' + facts['error'] if facts['error'] else ''}"
+    return Finding(code, Severity.ERROR, problem, f"rank {facts['rank']} (pid {facts['pid']})", fix=again)
+
+
 def _judged(ranks: Sequence[dict[str, Any]], nproc: int, backend: str) -> DistributedDiagnosis:
-    findings = []
-    for facts in ranks:
-        wrong = [name for name in CHECKS if not facts["checks"].get(name, {"ok": True})["ok"]]
-        if wrong or facts["error"]:
-            what = f"gave a wrong answer in {', '.join(wrong)}" if wrong else f"failed in {facts['at']}"
-            code = "XT-RANK-MISMATCH" if wrong == ["digests"] else "XT-RANK-SELFTEST"
-            fix = f"xectool diagnose distributed --nproc {nproc} --backend {'gloo' if backend == 'nccl' else backend}"
-            where = f"rank {facts['rank']} (pid {facts['pid']})"
-            problem = f"rank {facts['rank']} {what}{': ' + facts['error'] if facts['error'] else ''}"
-            findings.append(Finding(code, Severity.ERROR, problem, where, fix=fix))
+    again = f"xectool diagnose distributed --nproc {nproc} --backend {'gloo' if backend == 'nccl' else backend}"
+    findings = [found for facts in ranks if (found := _fault_of(facts, again)) is not None]
     # a rank that only lost another one is a victim
     findings.sort(key=lambda found: "another rank" in found.problem)
     if findings:

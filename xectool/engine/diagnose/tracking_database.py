@@ -102,14 +102,7 @@ def _server(uri: str, behind: tuple[str, ...], replay: tuple[str, ...]) -> Track
 
 def _judged(state: StoreState, behind: tuple[str, ...]) -> tuple[bool, str, tuple[str, ...], str]:
     """Return whether all is well, the verdict, what it rests on, and what to do first."""
-    why = [f"journal mode {state.journal_mode or 'unknown'}, quick_check {state.check or 'not asked'}"]
-    why.append(f"file system {state.file_system or 'unknown'}, {state.size_bytes / 1e6:.1f} MB")
-    if state.on_network:
-        why.append(f"sqlite locks are unreliable on {state.file_system}: move the database to a local disk")
-    if state.others:
-        why.append(f"history is split: {', '.join(state.others)}")
-    if behind:
-        why.append(f"{len(behind)} runs have records that are not in it yet; none is lost: the run record has them")
+    why = _evidence(state, behind)
     if not state.exists:
         return not behind, f"{state.path} does not exist yet", tuple(why), ""
     why.append("do not delete the file or its -wal and -shm companions: the history of all runs is in them")
@@ -127,6 +120,18 @@ def _judged(state: StoreState, behind: tuple[str, ...]) -> tuple[bool, str, tupl
     if state.on_network:
         return False, f"the database lies on {state.file_system}", tuple(why), backup
     return not behind, "the database is sound and nobody holds its lock", tuple(why), ""
+
+
+def _evidence(state: StoreState, behind: tuple[str, ...]) -> list[str]:
+    why = [f"journal mode {state.journal_mode or 'unknown'}, quick_check {state.check or 'not asked'}"]
+    why.append(f"file system {state.file_system or 'unknown'}, {state.size_bytes / 1e6:.1f} MB")
+    if state.on_network:
+        why.append(f"sqlite locks are unreliable on {state.file_system}: move the database to a local disk")
+    if state.others:
+        why.append(f"history is split: {', '.join(state.others)}")
+    if behind:
+        why.append(f"{len(behind)} runs have records that are not in it yet; none is lost: the run record has them")
+    return why
 
 
 def _behind(root: Path) -> list[Path]:
