@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,14 +17,17 @@ from xectool.config.load import load_config
 from xectool.config.normalization import NormalizationConfig
 from xectool.config.tasks import NONFINITE_TRUTH_FIX
 from xectool.data.batch import EventBatch
+from xectool.data.extremes import measure
+from xectool.data.window import WindowArrays
 from xectool.models.normalize import Normalizer
 from xectool.rootio.writer import TreeWriter
 from xectool.runlog.reader import RunReader
 from xectool.training.healing.file_light import LightByFile
-from xectool.training.healing.plausible import implausible
+from xectool.training.healing.plausible import implausible, usual_extremes
 from xectool.training.process.device import plan_execution
 from xectool.training.process.progress import NullObserver
 from xectool.training.ranks.base import Ranks
+from xectool.training.record.readings import ReadingWatch
 from xectool.training.stepping.build import build_parts, open_data
 
 Config = Callable[..., Path]
@@ -108,6 +112,34 @@ def batch_of(config: Path) -> EventBatch:
     data = open_data(load_config(config).config)
     with build_parts(data, plan_execution(data.config.training, "cpu"), Ranks()).train_loader as loader:
         return next(iter(loader.epoch(1)))
+
+
+POISON = (np.nan, np.inf, -np.inf, 1e10, -1e10, 9.5e9, 2e10, 5e7, -2e4, -1.0, 2e-6, 0.0)
+
+
+def test_what_the_extremes_of_an_event_let_pass_holds_nothing_a_look_finds(tiny_config: Config) -> None:
+    config = load_config(tiny_config()).config
+    batch, normalizer = batch_of(tiny_config()), Normalizer(config.normalization)
+    usual = usual_extremes(normalizer)
+    assert usual.holds(measured(batch).extremes)
+    caught = 0
+    for value, sensors, name in itertools.product(POISON, (1, 1400, 4760), ("npho", "time")):
+        readings = getattr(batch, name).clone()
+        readings[2, :sensors] = value
+        broken = measured(replace(batch, **{name: readings}))
+        found = implausible(broken, normalizer)
+        caught += bool(found)
+        assert not (found and usual.holds(broken.extremes))
+        plain = replace(broken, extremes=None)
+        assert ReadingWatch(config).look(broken) == ReadingWatch(config).look(plain)
+    assert caught > 5
+
+
+def measured(batch: EventBatch) -> EventBatch:
+    targets = {task: target.numpy() for task, target in batch.targets.items()}
+    window = WindowArrays(batch.npho.numpy(), batch.time.numpy(), targets, batch.entry, np.empty((batch.num_events, 6)))
+    measure(window)
+    return replace(batch, extremes=window.extremes)
 
 
 def test_sound_events_and_another_unit_for_all_are_no_matter_of_events(tiny_config: Config) -> None:

@@ -6,7 +6,7 @@ Axes: B events, S sensors (4760), D numbers of a task.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ class EventBatch:
         event: Event number, the entry where the file has none, shape (B,).
         epoch: Epoch the batch belongs to.
         step: Step inside the epoch, from 0.
+        extremes: Columns of `xectool.data.extremes` for each event, shape (B, 6); None where nobody asked for them.
     """
 
     npho: torch.Tensor
@@ -41,6 +42,7 @@ class EventBatch:
     event: npt.NDArray[np.int64]
     epoch: int
     step: int
+    extremes: npt.NDArray[np.float64] | None = field(default=None, kw_only=True)
 
     @property
     def num_events(self) -> int:
@@ -60,6 +62,7 @@ class EventBatch:
             entry=self.entry[rows],
             run=self.run[rows],
             event=self.event[rows],
+            extremes=None if self.extremes is None else self.extremes[rows],
         )
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> EventBatch:

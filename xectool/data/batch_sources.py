@@ -18,9 +18,10 @@ from xectool.data.batch import EventBatch
 from xectool.data.batch_memory import BatchMemory
 from xectool.data.blocks import Piece
 from xectool.data.cache.cached_events import CachedEvents
+from xectool.data.extremes import measure
 from xectool.data.plan import DataPlan
 from xectool.data.readers import WindowReader
-from xectool.data.window import WindowArrays
+from xectool.data.window import NUM_EXTREMES, WindowArrays
 
 IntArray = npt.NDArray[np.int64]
 
@@ -28,8 +29,8 @@ IntArray = npt.NDArray[np.int64]
 class BatchSource(Protocol):
     """Abstract source of the batches of one rank, one epoch at a time and in order."""
 
-    def start(self, epoch: int, start_step: int) -> None:
-        """Begin an epoch at a step."""
+    def start(self, epoch: int, start_step: int, measured: bool = False) -> None:
+        """Begin an epoch at a step; its batches have extremes where it is measured."""
         ...
 
     def batch(self, epoch: int, step: int) -> EventBatch:
@@ -58,10 +59,12 @@ class WindowBatches:
 
     def __init__(self, reader: WindowReader, plan: DataPlan, rank: int, memory: BatchMemory) -> None:
         self._reader, self._plan, self._rank, self._memory = reader, plan, rank, memory
+        self._measured = False
 
-    def start(self, epoch: int, start_step: int) -> None:
-        """Begin an epoch at a step: its windows are read ahead."""
-        self._reader.start(epoch, self._plan.windows(epoch, self._rank, start_step))
+    def start(self, epoch: int, start_step: int, measured: bool = False) -> None:
+        """Begin an epoch at a step: its windows are read ahead; its batches have extremes where it is measured."""
+        self._measured = measured
+        self._reader.start(epoch, self._plan.windows(epoch, self._rank, start_step), measured)
 
     def batch(self, epoch: int, step: int) -> EventBatch:
         """Return the batch of the next step, all weights 1.
@@ -74,12 +77,14 @@ class WindowBatches:
         batch = self._memory.empty(sum(len(places) for _, places, _ in layout), epoch, step)
         identity = torch.empty((batch.num_events, 4), dtype=torch.int64)
         tensors = [batch.npho, batch.time, *(batch.targets[task] for task in sorted(batch.targets)), identity]
+        extremes = torch.empty((batch.num_events, NUM_EXTREMES), dtype=torch.float64) if self._measured else None
+        tensors += [] if extremes is None else [extremes]
         for key, places, rows in layout:
-            for source, target in zip(self._reader.get(key).arrays(), tensors, strict=True):
+            for source, target in zip(self._reader.get(key).arrays(), tensors, strict=False):
                 gather(torch.from_numpy(source), target, places, torch.from_numpy(rows))
             if self._plan.is_used_up(epoch, key, self._rank, step + 1):
                 self._reader.retire(key)
-        return with_identity(batch, identity.numpy())
+        return with_identity(batch, identity.numpy(), None if extremes is None else extremes.numpy())
 
     def stop(self) -> None:
         """End the epoch."""
@@ -116,11 +121,11 @@ class CachedBatches:
         self._ahead = num_threads
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="xectool-read")
         self._futures: deque[Future[EventBatch]] = deque()
-        self._next = 0
+        self._next, self._measured = 0, False
 
-    def start(self, epoch: int, start_step: int) -> None:
-        """Begin an epoch at a step."""
-        self._next = start_step
+    def start(self, epoch: int, start_step: int, measured: bool = False) -> None:
+        """Begin an epoch at a step; its batches have extremes where it is measured."""
+        self._next, self._measured = start_step, measured
         for _ in range(self._ahead):
             self._submit(epoch)
 
@@ -157,11 +162,15 @@ class CachedBatches:
     def _filled(self, batch: EventBatch, file_index: npt.NDArray[np.int32], served: IntArray) -> EventBatch:
         targets = {task: target.numpy() for task, target in batch.targets.items()}
         identity = np.empty((len(served), 4), np.int64)
-        out = WindowArrays(batch.npho.numpy(), batch.time.numpy(), targets, identity)
+        extremes = np.empty((len(served), NUM_EXTREMES))
+        out = WindowArrays(batch.npho.numpy(), batch.time.numpy(), targets, identity, extremes)
         for index in np.unique(file_index).tolist():
             places = np.flatnonzero(file_index == index)
             self._read_file(index, served[places], out, None if len(places) == len(served) else places)
-        return with_identity(batch, identity)
+        if not self._measured:
+            return with_identity(batch, identity)
+        measure(out)
+        return with_identity(batch, identity, extremes)
 
     def _read_file(self, index: int, rows: IntArray, out: WindowArrays, places: IntArray | None) -> None:
         selected = self._cache.source.files[index].selected
@@ -180,14 +189,15 @@ class CachedBatches:
                 self._cache.settle(index, part)
 
 
-def with_identity(batch: EventBatch, identity: IntArray) -> EventBatch:
-    """Return a batch with file index, entry, run and event number, shape (B, 4)."""
+def with_identity(batch: EventBatch, identity: IntArray, extremes: npt.NDArray[np.float64] | None = None) -> EventBatch:
+    """Return a batch with file index, entry, run and event number, shape (B, 4), and extremes, shape (B, 6)."""
     return replace(
         batch,
         file_index=identity[:, 0].astype(np.int32),
         entry=identity[:, 1].copy(),
         run=identity[:, 2].copy(),
         event=identity[:, 3].copy(),
+        extremes=extremes,
     )
 
 

@@ -95,6 +95,7 @@ class EventLoader:
         events_served: Events of all batches so far.
         slots: Where reading threads note what they read; set before the first epoch.
         excluded: Events that are never served.
+        measured_epoch: Epoch whose batches have extremes, for whoever looks at every event; None: no epoch's have.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class EventLoader:
         self.data_wait_s = 0.0
         self.events_served = 0
         self.excluded = ExcludedEvents()
+        self.measured_epoch: int | None = None
         self.slots: SlotRange | None = None
         self._weights = weights
         self._reader = reader
@@ -185,7 +187,7 @@ class EventLoader:
         """
         batches = self._batches = self._batch_source()
         self._build_cache()
-        batches.start(epoch, start_step)
+        batches.start(epoch, start_step, epoch == self.measured_epoch)
         seen = 0
         try:
             for step in range(start_step, self.plan.num_steps):

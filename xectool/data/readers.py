@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
+from xectool.data.blocks import Piece
 from xectool.data.events import EventSource
 from xectool.data.plan import DataPlan, WindowKey
 from xectool.data.watched import WatchedReads
@@ -16,8 +17,8 @@ from xectool.runlog.worker_slots import SlotRange
 class WindowReader(Protocol):
     """Abstract reader of the windows of one epoch at a time."""
 
-    def start(self, epoch: int, keys: Sequence[WindowKey]) -> None:
-        """Begin an epoch: ``keys`` are wanted, in this order of first use."""
+    def start(self, epoch: int, keys: Sequence[WindowKey], measured: bool = False) -> None:
+        """Begin an epoch: ``keys`` are wanted, in this order of first use, and their extremes where it is measured."""
         ...
 
     def get(self, key: WindowKey) -> WindowArrays:
@@ -48,12 +49,17 @@ class WindowReader(Protocol):
 
 
 def read_window(
-    reads: WatchedReads, plan: DataPlan, epoch: int, key: WindowKey, submit: Callable[..., Any], window: WindowArrays
+    read: Callable[[Piece, WindowArrays, int], None],
+    plan: DataPlan,
+    epoch: int,
+    key: WindowKey,
+    submit: Callable[..., Any],
+    window: WindowArrays,
 ) -> list[Any]:
     """Read the pieces of a window, each by ``submit(function, *arguments)``; returns what that returns."""
     row, results = 0, []
     for piece in plan.pieces(epoch, key):
-        results.append(submit(reads, piece, window, row))
+        results.append(submit(read, piece, window, row))
         row += piece.num_events
     return results
 
@@ -75,11 +81,11 @@ class ThreadReader:
         self._pending: list[WindowKey] = []
         self._held: dict[WindowKey, tuple[WindowArrays, list[Future[None]]]] = {}
         self._used: set[WindowKey] = set()
-        self._epoch = 0
+        self._epoch, self._measured = 0, False
 
-    def start(self, epoch: int, keys: Sequence[WindowKey]) -> None:
-        """Begin an epoch: ``keys`` are wanted, in this order of first use."""
-        self._epoch, self._pending = epoch, list(reversed(keys))
+    def start(self, epoch: int, keys: Sequence[WindowKey], measured: bool = False) -> None:
+        """Begin an epoch: ``keys`` are wanted, in this order of first use, and their extremes where it is measured."""
+        self._epoch, self._measured, self._pending = epoch, measured, list(reversed(keys))
         self._read_ahead()
 
     def get(self, key: WindowKey) -> WindowArrays:
@@ -139,5 +145,6 @@ class ThreadReader:
             window = self._free.pop()
         else:
             window = WindowArrays.empty(self._plan.max_window_events, self._source.widths)
-        futures = read_window(self._reads, self._plan, self._epoch, key, self._pool.submit, window)
+        read = self._reads.measured if self._measured else self._reads
+        futures = read_window(read, self._plan, self._epoch, key, self._pool.submit, window)
         self._held[key] = (window, futures)

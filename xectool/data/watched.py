@@ -8,6 +8,7 @@ from typing import Any
 
 from xectool.data.blocks import Piece
 from xectool.data.events import EventSource
+from xectool.data.extremes import measure
 from xectool.data.window import WindowArrays
 from xectool.runlog.worker_slots import SlotRange, WorkerSlots
 
@@ -41,6 +42,15 @@ class WatchedReads:
             self._source.read_piece(piece, window, row)
         finally:
             self._slots.idle(thread)
+
+    def measured(self, piece: Piece, window: WindowArrays, row: int) -> None:
+        """Read a piece as a call does, and take the extremes of its events.
+
+        Raises:
+            DataFileError: The file is damaged.
+        """
+        self(piece, window, row)
+        measure(window.rows(row, row + piece.num_events))
 
     def exit(self) -> None:
         """Say that this process reads no more."""

@@ -17,6 +17,7 @@ from xectool.detector.constants import NUM_SENSORS
 
 Array = npt.NDArray[Any]
 
+NUM_EXTREMES = 6  # columns of `xectool.data.extremes`
 # Starts of the arrays in a shared buffer; numpy and torch read aligned rows faster.
 _ALIGNMENT = 64
 
@@ -30,12 +31,14 @@ class WindowArrays:
         time: Times in s, shape (N, S), float32.
         targets: Truth of each task, shape (N, D), float32.
         identity: File index, entry, run and event number, shape (N, 4), int64.
+        extremes: What tells unusual events, shape (N, 6), float64; only filled where somebody asks for it.
     """
 
     npho: Array
     time: Array
     targets: Mapping[str, Array]
     identity: Array
+    extremes: Array
 
     @classmethod
     def empty(cls, num_events: int, widths: Mapping[str, int]) -> WindowArrays:
@@ -49,17 +52,19 @@ class WindowArrays:
         for shape, dtype in _layout(num_events, widths):
             arrays.append(np.ndarray(shape, dtype, buffer, offset))
             offset += _aligned(arrays[-1].nbytes)
-        npho, time, *targets, identity = arrays
-        return cls(npho, time, dict(zip(sorted(widths), targets, strict=True)), identity)
+        npho, time, *targets, identity, extremes = arrays
+        return cls(npho, time, dict(zip(sorted(widths), targets, strict=True)), identity, extremes)
 
     def rows(self, start: int, stop: int) -> WindowArrays:
         """Return the events ``[start, stop)``; nothing is copied."""
         targets = {task: target[start:stop] for task, target in self.targets.items()}
-        return WindowArrays(self.npho[start:stop], self.time[start:stop], targets, self.identity[start:stop])
+        identity, extremes = self.identity[start:stop], self.extremes[start:stop]
+        return WindowArrays(self.npho[start:stop], self.time[start:stop], targets, identity, extremes)
 
     def arrays(self) -> list[Array]:
         """Return all arrays, tasks in order of their names."""
-        return [self.npho, self.time, *(self.targets[task] for task in sorted(self.targets)), self.identity]
+        targets = (self.targets[task] for task in sorted(self.targets))
+        return [self.npho, self.time, *targets, self.identity, self.extremes]
 
 
 def buffer_bytes(num_events: int, widths: Mapping[str, int]) -> int:
@@ -71,15 +76,15 @@ def event_bytes(widths: Mapping[str, int]) -> int:
     """Return the bytes one event takes in a window or batch.
 
     >>> event_bytes({"energy": 1})
-    38116
+    38164
     """
-    return 2 * NUM_SENSORS * 4 + 4 * sum(widths.values()) + 4 * 8
+    return 2 * NUM_SENSORS * 4 + 4 * sum(widths.values()) + 4 * 8 + NUM_EXTREMES * 8
 
 
 def _layout(num_events: int, widths: Mapping[str, int]) -> list[tuple[tuple[int, int], type]]:
     sensors: tuple[tuple[int, int], type] = ((num_events, NUM_SENSORS), np.float32)
     targets: list[tuple[tuple[int, int], type]] = [((num_events, widths[task]), np.float32) for task in sorted(widths)]
-    return [sensors, sensors, *targets, ((num_events, 4), np.int64)]
+    return [sensors, sensors, *targets, ((num_events, 4), np.int64), ((num_events, NUM_EXTREMES), np.float64)]
 
 
 def _aligned(num_bytes: int) -> int:

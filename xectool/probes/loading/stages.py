@@ -208,7 +208,7 @@ class _FixedReader:
     def __init__(self, window: WindowArrays) -> None:
         self._window = window
 
-    def start(self, epoch: int, keys: Sequence[WindowKey]) -> None:
+    def start(self, epoch: int, keys: Sequence[WindowKey], measured: bool = False) -> None:
         """Begin an epoch."""
 
     def get(self, key: WindowKey) -> WindowArrays:

@@ -15,6 +15,7 @@ from typing import Final
 import torch
 
 from xectool.data.batch import EventBatch
+from xectool.data.extremes import PHOTONS
 from xectool.detector.constants import UNKNOWN_ABOVE
 
 FEWEST_EVENTS: Final = 8  # of a file, whose median says what is usual there
@@ -51,10 +52,17 @@ class LightByFile:
         wanted = {index for index in files if len(self._logarithms.get(index, ())) < MOST_EVENTS}
         if not wanted:
             return False
-        light = torch.where(batch.npho.abs() <= UNKNOWN_ABOVE, batch.npho, 0.0).sum(dim=1, dtype=torch.float64)
-        for index, photons in zip(files, light.tolist(), strict=True):
+        for index, photons in zip(files, _light(batch), strict=True):
             if photons > 0 and index in wanted:
                 self._logarithms.setdefault(index, []).append(math.log(photons))
         known = {index: values for index in wanted if len(values := self._logarithms.get(index, [])) >= FEWEST_EVENTS}
         self._usual |= {index: median(values) for index, values in known.items()}
         return bool(known)
+
+
+def _light(batch: EventBatch) -> list[float]:
+    """Return the photons of each event."""
+    if batch.extremes is not None:
+        return [float(photons) for photons in batch.extremes[:, PHOTONS].tolist()]
+    light = torch.where(batch.npho.abs() <= UNKNOWN_ABOVE, batch.npho, 0.0).sum(dim=1, dtype=torch.float64)
+    return [float(photons) for photons in light.tolist()]

@@ -58,7 +58,9 @@ class Healer:
         self._action = self.config.on_spike if self.config.active("G06") else "off"
 
     def begin(self, progress: Progress) -> None:
-        """Keep the state a run starts from, if it may have to go back to it."""
+        """Ask for what looks at every event need; keep the state a run starts from, if it may have to go back to it."""
+        if self.plausible.active or self.parts.config.data.log_invalid_npho:
+            self.parts.train_loader.measured_epoch = progress.epoch
         if self._action == "rewind" and not len(self.saver.states):
             self.saver.states.keep_if_due(self.parts, progress.step)
 

@@ -8,6 +8,7 @@ Axes: B events, S sensors.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, cast
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from xectool.data.batch import EventBatch
+from xectool.data.extremes import NPHO_LOW, PHOTONS, TIME_HIGH, TIME_LOW, Usual
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.models.normalize import Normalizer
 from xectool.training.events.quarantine import PoisonedEvent
@@ -70,19 +72,21 @@ class PlausibleEvents:
         self._epoch: int | None = None
         self._light = LightByFile()
         guards = parts.config.guards
-        self._active = guards.active("G01")
+        self._usual = usual_extremes(self._normalizer)
+        self.active = guards.active("G01")
         self._leaves_out = guards.quarantine and guards.on_input_scale == "stop"
 
     def look(self, window: Sequence[EventBatch]) -> list[Implausible]:
         """Return the implausible events of a window; nothing after the first epoch."""
         epoch = window[0].epoch
         self._epoch = epoch if self._epoch is None else self._epoch
-        if not self._active or epoch != self._epoch:
+        if not self.active or epoch != self._epoch:
             return []
         self._compare_files(window)
         found, start = [], 0
         for batch in window:
-            found += [Implausible(start + row, reason) for row, reason in implausible(batch, self._normalizer)]
+            if not self._usual.holds(batch.extremes):
+                found += [Implausible(start + row, reason) for row, reason in implausible(batch, self._normalizer)]
             start += batch.num_events
         return found
 
@@ -155,6 +159,19 @@ def implausible(batch: EventBatch, normalizer: Normalizer) -> list[tuple[int, st
     for row in late.nonzero().flatten().tolist():
         reasons.setdefault(row, _late(float(times[row]), float(far[row])))
     return sorted(reasons.items()) if not many or len(reasons) <= MOST_OF_BATCH * batch.num_events else []
+
+
+def usual_extremes(normalizer: Normalizer) -> Usual:
+    """Return bounds within which `implausible` finds nothing, whatever the other events of a batch are."""
+    shift, far = normalizer.time_shift * normalizer.time_scale, FAR_TIME * normalizer.time_scale
+    return Usual(
+        {
+            PHOTONS: (FEWEST_PHOTONS, min(MOST_PHOTONS, ALONE_PHOTONS)),
+            NPHO_LOW: (-UNKNOWN_ABOVE, UNKNOWN_ABOVE),
+            TIME_LOW: (shift - far, math.inf),
+            TIME_HIGH: (-math.inf, shift + far),
+        }
+    )
 
 
 def _times(batch: EventBatch, known: Tensor, normalizer: Normalizer) -> tuple[Tensor, Tensor]:

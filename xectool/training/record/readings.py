@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from xectool.config.root import RunConfig
 from xectool.data.batch import EventBatch
+from xectool.data.extremes import NPHO_HIGH, NPHO_LOW, TIME_HIGH, TIME_LOW, TRUTH_HIGH, Usual
 from xectool.detector.constants import LARGEST_LEGAL, UNKNOWN_ABOVE
 from xectool.models.normalize import NphoScheme
 
@@ -30,6 +32,9 @@ class ReadingWatch:
         norm = config.normalization
         self._lowest = NphoScheme(norm.npho_scheme, norm.npho_scale, norm.npho_scale2).lowest
         self._threshold = norm.npho_threshold
+        legal = (-LARGEST_LEGAL, LARGEST_LEGAL)
+        bounds = {NPHO_LOW: (self._lowest, math.inf), TIME_LOW: legal}
+        self._usual = Usual(bounds | dict.fromkeys((NPHO_HIGH, TIME_HIGH, TRUTH_HIGH), legal))
         self._active = config.data.log_invalid_npho
         self._epoch: int | None = None
         self._passed = False
@@ -43,6 +48,8 @@ class ReadingWatch:
         """
         self._epoch = batch.epoch if self._epoch is None else self._epoch
         if not self._active or batch.epoch != self._epoch or not batch.num_events:
+            return []
+        if self._usual.holds(batch.extremes):
             return []
         lines = []
         for name, values, invalid in self._invalid(batch):

@@ -1,0 +1,65 @@
+"""The few numbers of an event that tell at once that it holds nothing out of the ordinary.
+
+They are taken where an event is read, for all events of a window at once: the training thread, with its cold caches,
+would look at the same readings a dozen times.
+
+Axes: N events, S sensors (4760), D numbers of a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from xectool.data.window import NUM_EXTREMES, WindowArrays
+from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS, UNKNOWN_ABOVE
+
+PHOTONS, NPHO_LOW, NPHO_HIGH, TIME_LOW, TIME_HIGH, TRUTH_HIGH = range(NUM_EXTREMES)
+"""Columns: sum of the known photon numbers; lowest and highest photon number; lowest time and highest one that is not
+1e10; largest truth without its sign. Readings that are NaN make lowest and highest NaN; NaN as truth counts nowhere."""
+_BLOCK_ROWS: Final = 8  # what is made on the way stays in the processor's cache
+
+
+def measure(window: WindowArrays) -> None:
+    """Fill the extremes of all events of a window, shape (N, 6)."""
+    readings, unusual = np.empty((_BLOCK_ROWS, NUM_SENSORS), np.float32), np.empty((_BLOCK_ROWS, NUM_SENSORS), np.bool_)
+    for start in range(0, len(window.npho), _BLOCK_ROWS):
+        rows = slice(start, start + _BLOCK_ROWS)
+        npho, time, out = window.npho[rows], window.time[rows], window.extremes[rows]
+        known, left_out = readings[: len(npho)], unusual[: len(npho)]
+        np.min(npho, axis=1, out=out[:, NPHO_LOW])
+        np.max(npho, axis=1, out=out[:, NPHO_HIGH])
+        np.abs(npho, out=known)
+        np.less_equal(known, np.float32(UNKNOWN_ABOVE), out=left_out)
+        np.logical_not(left_out, out=left_out)
+        np.copyto(known, npho)
+        np.copyto(known, 0.0, where=left_out)
+        np.sum(known, axis=1, dtype=np.float64, out=out[:, PHOTONS])
+        np.min(time, axis=1, out=out[:, TIME_LOW])
+        np.equal(time, np.float32(DEAD_VALUE), out=left_out)
+        np.copyto(known, time)
+        np.copyto(known, 0.0, where=left_out)
+        np.max(known, axis=1, out=out[:, TIME_HIGH])
+    window.extremes[:, TRUTH_HIGH] = 0.0
+    for truth in window.targets.values():
+        highest = window.extremes[:, TRUTH_HIGH]
+        np.fmax(highest, np.fmax.reduce(np.abs(truth), axis=1), out=highest)
+
+
+class Usual:
+    """Bounds of the extremes of an event; a column that is not named has none, but is a number.
+
+    Args:
+        bounds: Lowest and highest value that is usual, by column.
+    """
+
+    def __init__(self, bounds: Mapping[int, tuple[float, float]]) -> None:
+        every = [bounds.get(column, (-np.inf, np.inf)) for column in range(NUM_EXTREMES)]
+        self._low, self._high = np.array(every).T.copy()
+
+    def holds(self, extremes: npt.NDArray[np.float64] | None) -> bool:
+        """Return whether extremes, shape (N, 6), are known and all within the bounds."""
+        return extremes is not None and bool(((extremes >= self._low) & (extremes <= self._high)).all())
