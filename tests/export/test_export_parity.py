@@ -23,7 +23,7 @@ from xectool.export.parity import Parity, require_same
 from xectool.export.ports import Port
 from xectool.export.reference import Arrays
 from xectool.export.runtime import Runtime
-from xectool.export.yardstick import Yardstick, from_metrics, from_spread, head_units
+from xectool.export.yardstick import FloatArray, Yardstick, from_metrics, from_spread, head_units
 from xectool.models.heads import TargetTransform
 from xectool.simulation.dataset import SimulationSettings, simulate_block
 from xectool.simulation.response import DetectorResponse
@@ -140,6 +140,26 @@ def test_a_difference_just_above_the_limit_is_refused_and_just_below_is_not() ->
     Parity((ENERGY,), {"energy": YARD}).add("below", expected, {"energy": expected["energy"] + np.float32(0.9e-6)})
     with pytest.raises(OutputsDiffer, match="xectool explain X-08"):
         Parity((ENERGY,), {"energy": YARD}).add("above", expected, {"energy": expected["energy"] + np.float32(1.1e-6)})
+
+
+@pytest.mark.parametrize(("rounding", "accepted"), [(6e-6, True), (5e-6, False)])
+def test_an_event_in_which_the_network_itself_is_rounding_may_differ_by_as_much(
+    rounding: float, accepted: bool
+) -> None:
+    expected: Arrays = {"energy": np.array([[0.05], [0.05]], np.float32)}
+    found: Arrays = {"energy": np.array([[0.05], [0.050011]], np.float32)}
+    parity = Parity((ENERGY,), {"energy": YARD})
+
+    def noise() -> dict[str, FloatArray]:
+        return {"energy": np.array([[1.0], [rounding]])}
+
+    if not accepted:
+        with pytest.raises(OutputsDiffer, match="xectool explain X-08"):
+            parity.add("ill-conditioned", expected, found, noise=noise)
+        return
+    parity.add("ill-conditioned", expected, found, noise=noise)
+    assert parity.agreements()[0].max_abs == 0.0
+    assert parity.agreements()[0].edge_max_abs == pytest.approx(1.1e-5, rel=0.01)
 
 
 def test_rounding_of_a_large_number_is_no_difference() -> None:

@@ -5,6 +5,7 @@ Axes: B events, S sensors (4760).
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -22,7 +23,7 @@ from xectool.export.description import Description
 from xectool.export.edge_events import edge_events, edge_masks
 from xectool.export.formats import FORMATS
 from xectool.export.graphs import RAW, ExportGraph
-from xectool.export.parity import Agreement, Metric, Parity, require_same
+from xectool.export.parity import Agreement, Metric, Noise, Parity, require_same
 from xectool.export.reference import Arrays, expected, feed
 from xectool.export.runtime import Runtime
 from xectool.export.yardstick import FloatArray, Yardstick
@@ -141,14 +142,15 @@ def compare(
     sizes = (*(size for size in BATCH_SIZES if size < len(first)), len(first))
     for size in sizes:
         given = _feed(order, first, slice(0, size))
-        parity.add(f"batch of {size}", _wanted(order, given), runtime.run(given))
+        parity.add(f"batch of {size}", _wanted(order, given), runtime.run(given), noise=_noise(order, given, metrics))
     events = sizes[-1]
     _compare_orders(order, runtime, first, metrics)
     for name, given in edges.items():
         parity.add(name, _wanted(order, given), runtime.run(given), edge=True)
     for number, batch in enumerate(more):
         given = _feed(order, batch, slice(None), seed=number)
-        parity.add(f"events from {events}", _wanted(order, given), runtime.run(given))
+        noise = _noise(order, given, metrics)
+        parity.add(f"events from {events}", _wanted(order, given), runtime.run(given), noise=noise)
         events += len(batch)
     return parity.agreements(), events, len(edges), sizes
 
@@ -181,7 +183,27 @@ def _compare_orders(order: Order, runtime: Runtime, first: RawEvents, metrics: d
     limits = order.yardsticks
     seen = [_measured(outputs, metrics) for outputs in (once, again, back)]
     require_same(seen[0], seen[1], "run a second time", runtime.path.name, limits)
-    require_same(seen[0], seen[2], "events in another order", runtime.path.name, limits)
+    noise = _noise(order, given, metrics)
+    require_same(seen[0], seen[2], "events in another order", runtime.path.name, limits, noise)
+
+
+def _noise(order: Order, given: Arrays, metrics: dict[str, Metric]) -> Noise:
+    """Return what tells the largest rounding of the network in each event: what float64 gives instead of float32."""
+
+    def of_events() -> dict[str, FloatArray]:
+        double = copy.deepcopy(order.model).double()
+        exact = {
+            name: value.astype(np.float64) if value.dtype == np.float32 else value for name, value in given.items()
+        }
+        precise = _measured(expected(double, order.description.inputs_mode, exact), metrics)
+        pairs = {
+            name: (np.asarray(value, np.float64), np.asarray(precise[name], np.float64))
+            for name, value in _measured(_wanted(order, given), metrics).items()
+        }
+        gaps = {name: np.nan_to_num(np.abs(own - wide), posinf=0.0) for name, (own, wide) in pairs.items()}
+        return {name: gap.max(axis=tuple(range(1, gap.ndim)), keepdims=True) for name, gap in gaps.items()}
+
+    return of_events
 
 
 def _measured(outputs: Arrays, metrics: dict[str, Metric]) -> Arrays:
