@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from xectool.diagnosis.cases.nan import nan_cases
+from xectool.diagnosis.cases.plateau import TermLevel
 from xectool.diagnosis.cases.spike import spike_cases
 from xectool.diagnosis.cause import Diagnosis
 from xectool.diagnosis.evidence.evidence import gather
@@ -901,3 +902,66 @@ def test_weights_that_no_step_can_have_made_are_named_before_the_jump_they_make(
     causes = record(run).causes
     assert ([cause.code for cause in causes if not cause.follows] == ["XT-NAN-WEIGHTS"]) is named
     assert not named or "between steps 0 and 50" in causes[0].problem
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [("sensor_order", "XT-SENSOR-ORDER"), ("truth_elsewhere", "XT-TRUTH-ELSEWHERE")]
+)
+def test_light_at_another_place_is_named(record: Record, course: Any, kind: str, code: str) -> None:
+    run = course(steps=40, config={"data": {"train_path": "t.root", "truth_branches": {"uvwFI": "xyzVTX"}}})
+    run.event(20, kind, files=["b.root"])
+    (found,) = record(run).causes
+    assert found.code == code
+    assert ("check-data b.root" in found.fix) == (kind == "sensor_order")
+    assert ("data.truth_branches.uvwFI=uvwTruth" in found.fix) == (kind == "truth_elsewhere")
+
+
+@pytest.mark.parametrize(("risen", "named"), [(1.0, True), (4.0, False)])
+def test_weights_lost_in_mid_run_are_a_restart_unless_the_rate_rose(
+    record: Record, course: Any, risen: float, named: bool
+) -> None:
+    run, fresh = course(steps=150, floor=0.3), course(steps=150, seed=2, floor=0.3)
+    run.rows[90:] = fresh.rows[:60]
+    for row in run.rows[90:]:
+        row["lr"] *= risen
+    causes = record(run).causes
+    assert ["XT-RESTART"] * named == [cause.code for cause in causes if cause.code == "XT-RESTART"]
+    assert not named or 85 <= causes[0].step <= 95
+
+
+@pytest.mark.parametrize(("wait", "named"), [(0.9, True), (0.05, False)])
+def test_half_of_fifty_steps_tell_of_waits_that_are_long(record: Record, course: Any, wait: float, named: bool) -> None:
+    run = course(steps=36)
+    for row in run.rows:
+        row |= {"step_s": 2 * wait, "data_wait_s": wait}
+    assert [cause.code for cause in record(run).causes] == ["XT-LOADER-SLOW"] * named
+
+
+def test_a_truth_that_few_events_have_is_no_spike_and_a_wild_event_among_them_is(record: Record, course: Any) -> None:
+    run = course(steps=120, start=0.01, floor=0.002, baseline=0.1)
+    for step in (1, 4, 9, 14, 17, 21, 23, 25, 40, 46, 55, 58, 71, 80, 83, 99):
+        run.at(step, loss=0.55, losses={"energy": 0.275, "uvwFI": 0.275})
+    run.at(88, loss=1.1, losses={"energy": 0.55, "uvwFI": 0.55})
+    assert not record(run).causes
+    run.at(60, loss=900.0, losses={"energy": 450.0, "uvwFI": 450.0})
+    assert record(run).causes[0].code == "XT-SPIKE-EVENT"
+
+
+def test_weights_that_no_step_can_make_after_a_resume_are_what_it_brought_back(record: Record, course: Any) -> None:
+    run = course(steps=100, resume_at=60, resume_data={"weights_finite": True, "optimizer_finite": True})
+    run.event(1, "run_start", parameters=10_000)
+    run.at(50, weight_norm=40.0)
+    run.at(100, weight_norm=2e10)
+    assert record(run).causes[0].code == "XT-NAN-RESUME"
+
+
+@pytest.mark.parametrize(("repeated", "said"), [(12, "12 of 140"), (35, "about 35 of 140")])
+def test_a_count_that_is_an_estimate_says_so(record: Record, course: Any, repeated: int, said: str) -> None:
+    run = course(config={"data": {"train_path": "t.root"}})
+    run.event(1, "run_start", num_train=140, num_repeated=repeated)
+    assert record(run).causes[0].problem.startswith(said)
+
+
+@pytest.mark.parametrize(("easier", "reached"), [(0.4, True), (math.inf, False)])
+def test_validation_is_measured_by_what_a_constant_reaches_on_it(easier: float, reached: bool) -> None:
+    assert TermLevel("energy", 0.5, validation=0.42, trivial=0.5, val_trivial=easier).trivial_reached is reached

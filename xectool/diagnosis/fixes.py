@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Final
 
 from xectool.config.data import DataConfig
@@ -22,6 +23,7 @@ LARGEST_LR: Final = 1e-2  # CFG-29
 DEFAULT_LR: Final = 3e-4  # defaults of training.lr, of the regressor and of the sensor-level kinds
 DEFAULT_LR_SENSORS: Final = 1e-4
 WORKER_OPTIONS: Final = ("prefetch_factor", "persistent_workers", "mp_context", "timeout_s")  # CFG-15
+MOST_FILES: Final = 8  # in a line to paste
 _BEST, _LAST = "checkpoint_best.pt", "checkpoint_last.pt"
 
 
@@ -127,6 +129,18 @@ def nan_batch(evidence: Evidence) -> str:
 def search_data(evidence: Evidence, which: str) -> str:
     """Return the command that looks at all events of the training or validation files."""
     return f"xectool diagnose nan-batch {config_path(evidence)} --data {which}"
+
+
+def check_files(run_dir: Path, files: Iterable[str]) -> str:
+    """Return the command that reads all events of some files and judges them for a run."""
+    named = " ".join(shlex.quote(path) for path in sorted(set(files))[:MOST_FILES])
+    return f"xectool check-data {named} --config {shlex.quote(str(run_dir / CONFIG_FILE))} --deep"
+
+
+def check_named_files(evidence: Evidence, sample: str) -> str:
+    """Return the command that judges the files of ``train`` or ``val``, each beside the others."""
+    files = evidence.setting(f"data.{sample}_path")
+    return check_files(evidence.run_dir, [files] if isinstance(files, str) else files or ["DATA"])
 
 
 def lower_lr(evidence: Evidence, lr: float) -> str:

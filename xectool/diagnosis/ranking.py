@@ -19,7 +19,7 @@ from xectool.diagnosis.rules.data import (
     Quarantine,
 )
 from xectool.diagnosis.rules.heads import UntrainedHead
-from xectool.diagnosis.rules.inputs import FilesDiffer, InputScale, TargetScale
+from xectool.diagnosis.rules.inputs import FilesDiffer, InputScale, SensorOrder, TargetScale, TruthElsewhere
 from xectool.diagnosis.rules.learning import (
     ClippingMostSteps,
     Collapsed,
@@ -55,7 +55,8 @@ from xectool.findings import Severity
 
 RULES: Final[tuple[DiagnosisRule, ...]] = (
     NanFromData(), Quarantine(), InvalidReadings(), ImplausibleEvents(), ValidationNotFinite(), SpikeFromEvent(),
-    DuplicateEvents(), EventsMissing(), DuplicateSteps(), InputScale(), FilesDiffer(), TargetScale(),
+    DuplicateEvents(), EventsMissing(), DuplicateSteps(), InputScale(), FilesDiffer(), SensorOrder(), TargetScale(),
+    TruthElsewhere(),
     NanFromLossDomain(), NanFromOverflow(), NanFromGradient(), NanFromResume(), SpikeFromResume(), SilentRestart(),
     NanFromWeights(), WeightsOutOfReach(), SpikeFromRestart(),
     NanFromLearningRate(), SpikeFromLearningRate(), RateBeyondReason(), Collapsed(), UntrainedHead(), NoLearning(),
@@ -82,6 +83,7 @@ _COSTS_TIME: Final = frozenset({"XT-LOADER-SLOW", "XT-CKPT-SLOW", "XT-RECOMPILE"
 
 LEADS_TO: Final[dict[str, frozenset[str]]] = {
     "XT-INPUT-SCALE": _NAN | _SPIKES | _FLAT | {"XT-UNTRAINED-HEAD", "XT-DIVERGED", "XT-DATA-UNUSABLE"} | _STOPS,
+    "XT-SENSOR-ORDER": _FLAT,
     "XT-TARGET-SCALE": _SPIKES | _FLAT | _STOPS | {"XT-NAN-LR", "XT-NAN-GRAD", "XT-NAN-LOSS", "XT-AMP-OVERFLOW"},
     "XT-NAN-RESUME": _SPIKES | _STOPS | (_NAN - {"XT-NAN-RESUME"}) | {"XT-RESTART"} | _FLAT,
     "XT-NAN-LR": _SPIKES | _STOPS | {"XT-NAN-GRAD", "XT-NAN-WEIGHTS", "XT-AMP-OVERFLOW"} | _FLAT,

@@ -38,6 +38,7 @@ class TermLevel:
         loss: Mean of the last steps of training, without the excess of single wild ones.
         validation: Last validation loss of the term, NaN without any.
         trivial: Loss of the best constant prediction.
+        val_trivial: The same of the validation events, which may be easier than those of training.
         loss_error: Standard error of ``loss``.
         validation_error: Standard error of ``validation``, as of a loss that spreads as wide as it is large.
     """
@@ -48,6 +49,7 @@ class TermLevel:
     trivial: float
     loss_error: float = 0.0
     validation_error: float = 0.0
+    val_trivial: float = math.inf
 
     @property
     def trivial_reached(self) -> bool:
@@ -55,13 +57,16 @@ class TermLevel:
 
         A network that overfits beats it in training, one with strong dropout in validation; either has learned.
         """
-        limit = self.trivial - (1 - TRIVIAL_SHARE) * abs(self.trivial)
+        easier = min(self.trivial, self.val_trivial)
         known = [
-            value + error
-            for value, error in ((self.loss, self.loss_error), (self.validation, self.validation_error))
+            value + error >= trivial - (1 - TRIVIAL_SHARE) * abs(trivial)
+            for value, error, trivial in (
+                (self.loss, self.loss_error, self.trivial),
+                (self.validation, self.validation_error, easier),
+            )
             if math.isfinite(value)
         ]
-        return bool(known) and all(value >= limit for value in known)
+        return bool(known) and all(known)
 
     @property
     def tells_alone(self) -> bool:
@@ -83,6 +88,7 @@ def term_levels(evidence: Evidence) -> list[TermLevel]:
     """Return the terms whose trivial loss was recorded, each with its present loss."""
     baseline = evidence.last("baseline")
     terms = (baseline.data.get("terms") if baseline else None) or {}
+    of_validation = (baseline.data.get("val_terms") if baseline else None) or {}
     rows = evidence.steps.good_rows[-_LAST_STEPS:]
     started = evidence.last("run_start")
     num_val = number(started.data.get("num_val")) if started else math.nan
@@ -93,8 +99,9 @@ def term_levels(evidence: Evidence) -> list[TermLevel]:
             continue
         losses = evidence.steps["loss"] if term == OBJECTIVE else evidence.steps.terms.get(term)
         now, error = _mean(losses[rows]) if losses is not None and rows.size else (math.nan, 0.0)
-        val_error = abs(value) / math.sqrt(num_val) if num_val > 0 else 0.0
-        found.append(TermLevel(str(term), now, _validation(evidence, str(term)), value, error, val_error))
+        val_trivial = number(of_validation.get(term, math.inf))
+        val_error = min(abs(value), abs(val_trivial)) / math.sqrt(num_val) if num_val > 0 else 0.0
+        found.append(TermLevel(str(term), now, _validation(evidence, str(term)), value, error, val_error, val_trivial))
     return found
 
 

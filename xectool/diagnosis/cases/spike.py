@@ -27,6 +27,7 @@ START_STEPS: Final = 20
 WIDE_SIGMA: Final = 3.0  # a loss near zero (a likelihood) is measured by its own spread instead
 RECOVERY_STEPS: Final = 100  # F040
 MAX_CASES: Final = 60
+RECENT: Final = 50  # steps whose upper end says what single batches reach, as for the guard
 _GAP: Final = 20
 _CLIMB_STEPS: Final = 4  # before the loss is ten times too high, a growth of up to 1.7 a step shows in so many
 _CLIMBED: Final = 2.0
@@ -124,7 +125,7 @@ class SpikeCase(StepCase):
         return named if len(named) <= max(1, self.num_events // 2) else ()
 
     @cached_property
-    def wanders(self) -> bool:
+    def rate_too_high(self) -> bool:
         """Whether the rate is beyond what AdamW takes, and other events stand out each time or the loss stays high.
 
         Then it is the network that is off.
@@ -208,20 +209,32 @@ def _mean_over_median(evidence: Evidence) -> float:
 
 
 def spike_rows(evidence: Evidence) -> NDArray[np.intp]:
-    """Return the rows whose loss exceeds ten times the running median, or ten times three spreads above it."""
+    """Return the rows whose loss exceeds ten times the running median, or ten times spread or tail above it."""
     steps = evidence.steps
     level = steps.loss_level
     with np.errstate(invalid="ignore"):
         high = (steps["loss"] - level > (SPIKE_FACTOR - 1) * np.abs(level)) & ~steps.bad
     high[steps.good_rows[:LEAST_BEFORE]] = False
     for row in np.flatnonzero(high):
-        scale = max(abs(float(level[row])), WIDE_SIGMA * steps.loss_spread(int(row)))
+        scale = max(abs(float(level[row])), WIDE_SIGMA * steps.loss_spread(int(row)), _tail(steps, int(row), high))
         high[row] = steps["loss"][row] - level[row] > (SPIKE_FACTOR - 1) * scale > 0
     high |= _after_a_rise(steps)
     recorded = {event.step for event in evidence.of("spike")}
     if recorded:
         high |= np.isin(steps["step"], list(recorded)) & np.isfinite(steps["loss"])
     return np.flatnonzero(high)
+
+
+def _tail(steps: StepHistory, row: int, high: NDArray[np.bool_]) -> float:
+    """Return how far the 95th percentile of the steps before lies above their median, as the guard takes it.
+
+    A truth that few events have, such as a second gamma, makes such a loss in every few batches.
+    """
+    before = steps.before(row, RECENT)
+    losses = finite(steps["loss"][before[~high[before]]])
+    if not losses.size or losses[-_CLIMB_STEPS:].min() > _CLIMBED * median(losses):  # it climbs
+        return 0.0
+    return quantile(losses, 0.95) - median(losses)
 
 
 def _after_a_rise(steps: StepHistory) -> NDArray[np.bool_]:

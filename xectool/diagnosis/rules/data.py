@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Final
 
 from xectool.detector.constants import UNKNOWN_ABOVE
@@ -14,13 +12,12 @@ from xectool.diagnosis.cases.nan import nan_cases
 from xectool.diagnosis.cases.spike import spike_cases
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
-from xectool.diagnosis.evidence.files import CONFIG_FILE
 from xectool.diagnosis.evidence.incidents import identities, number, whole
 from xectool.findings import Severity
 
 LEFT_OUT: Final = "quarantine@"  # symptom; what was left out did no harm
 SINGLE_EVENTS: Final = 16  # events that any run may leave out; more that cannot be are no single events
-_MOST_FILES: Final = 8  # in a line to paste
+_COMPARED: Final = 16  # pairs of events with one number, as the run compares them
 _INVALID: Final = re.compile(r"invalid [\w ]+ (?P<value>-?(?:nan|inf|\d+(?:\.\d+)?(?:e[+-]\d+)?)):")
 
 
@@ -54,14 +51,16 @@ class DuplicateEvents(DiagnosisRule):
 
     def _in_files(self, evidence: Evidence) -> Iterator[Cause]:
         started = evidence.last("run_start")
-        if started is None or not number(started.data.get("num_repeated")) > 0:
+        repeated = number(started.data.get("num_repeated")) if started is not None else 0.0
+        if started is None or not repeated > 0:
             return
         yield Cause(
             code=self.code,
             confidence=0.9,
-            problem=f"{started.data['num_repeated']} of {started.data.get('num_train')} training events have the run "
-            "and event number of another, and its readings: they count twice in every epoch",
-            fix=check_named_files(evidence, "train"),
+            problem=f"{_about(int(repeated))} of {started.data.get('num_train')} training events have "
+            "the run and event number of another, and its readings: they count twice in every epoch",
+            evidence=(f"of more than {_COMPARED} such pairs the readings of {_COMPARED} are compared",),
+            fix=fixes.check_named_files(evidence, "train"),
             severity=Severity.WARNING,
             step=1,
             symptom="repeated",
@@ -178,7 +177,7 @@ class InvalidReadings(DiagnosisRule):
                     problem=f"numbers in the {name} files are NaN, infinite or beyond 1e10; the network takes them for "
                     f"dead sensors or unknown truth: {found[0].message}",
                     evidence=tuple(event.message for event in found[:5]),
-                    fix=fixes.nan_batch(evidence) if sample == "train" else check_named_files(evidence, "val"),
+                    fix=fixes.nan_batch(evidence) if sample == "train" else fixes.check_named_files(evidence, "val"),
                     severity=Severity.WARNING,
                     step=max(1, found[0].step),
                     symptom="readings" if sample == "train" else "validation readings",
@@ -207,7 +206,7 @@ class ImplausibleEvents(DiagnosisRule):
             confidence=0.85,
             problem=f"{len(named)} events cannot be: {found[0].message}",
             evidence=(fixes.events_named(evidence, named), *(event.message for event in found[:3])),
-            fix=check_files(evidence.run_dir, files)
+            fix=fixes.check_files(evidence.run_dir, files)
             if whole_files
             else fixes.train_again(evidence, "guards.on_input_scale=stop", name="without-them"),
             severity=Severity.WARNING,
@@ -231,24 +230,12 @@ def _with_one_reader(evidence: Evidence) -> str:
     return f'xectool diagnose query {fixes.quoted(evidence)} "{statement}"'
 
 
-def check_files(run_dir: Path, files: Iterable[str]) -> str:
-    """Return the command that reads all events of some files and judges them for a run."""
-    named = " ".join(shlex.quote(path) for path in sorted(set(files))[:_MOST_FILES])
-    return f"xectool check-data {named} --config {shlex.quote(str(run_dir / CONFIG_FILE))} --deep"
-
-
-def check_named_files(evidence: Evidence, sample: str) -> str:
-    """Return the command that judges the files of ``train`` or ``val``, each beside the others."""
-    files = evidence.setting(f"data.{sample}_path")
-    return check_files(evidence.run_dir, [files] if isinstance(files, str) else files or ["DATA"])
-
-
 def _look_at(evidence: Evidence, code: str, files: list[str]) -> str:
     """Return the command that says what is wrong with events that were left out: only some are not finite."""
     if code.startswith("XT-NAN"):
         return fixes.nan_batch(evidence)
     if files:
-        return check_files(evidence.run_dir, files)
+        return fixes.check_files(evidence.run_dir, files)
     statement = "SELECT step, message FROM events WHERE kind = 'quarantine'"
     return f'xectool diagnose query {fixes.quoted(evidence)} "{statement}"'
 
@@ -256,6 +243,11 @@ def _look_at(evidence: Evidence, code: str, files: list[str]) -> str:
 def _said_of(evidence: Evidence, step: int) -> str:
     """Return what a guard said of the events that cannot be, of the step in which they came."""
     return next((event.message for event in evidence.of("implausible_event") if event.step == step), "")
+
+
+def _about(events: int) -> str:
+    """Return a number that is an estimate where it is beyond those that are compared one by one."""
+    return f"about {events}" if events > _COMPARED else str(events)
 
 
 def _count(events: int) -> str:

@@ -11,7 +11,7 @@ from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import number
-from xectool.diagnosis.rules.data import SINGLE_EVENTS, check_files, check_named_files
+from xectool.diagnosis.rules.data import SINGLE_EVENTS
 from xectool.findings import Severity
 
 _NPHO: Final[Mapping[str, Any]] = {
@@ -27,6 +27,7 @@ WIDEST: Final[Mapping[str, float]] = {"angle": 180.0, "energy": 1.0, "timing": 1
 UNITS: Final[Mapping[str, str]] = {"angle": "deg", "energy": "GeV", "timing": "s", "uvwFI": "cm", "angleVec": "1"}
 MOST_FAR: Final = 0.05  # of the events: as many as a run leaves out, beside SINGLE_EVENTS
 CONSTANT_STD: Final = 1e-12  # less than this is the rounding of a truth that is the same in all events
+_POSITION: Final = "uvwTruth"  # branch of the true position where no other is set
 _TIME: Final[Mapping[str, Any]] = {"normalization.time_scale": 1.14e-7, "normalization.time_shift": -0.46}
 
 
@@ -63,7 +64,7 @@ class InputScale(DiagnosisRule):
                 problem=f"the inputs of the first {'validation ' * validation}batch are not normalised: "
                 f"{(broken or [reason])[0]}",
                 evidence=tuple([*broken, reason] if reason and broken else broken or [reason]),
-                fix=check_named_files(evidence, "val") if validation else _fix(evidence, channels),
+                fix=fixes.check_named_files(evidence, "val") if validation else _fix(evidence, channels),
                 step=max(1, event.step),
                 symptom="input scale",
             )
@@ -84,12 +85,59 @@ class FilesDiffer(DiagnosisRule):
                 confidence=0.9,
                 problem=f"{event.message}: their gains or units differ",
                 evidence=("calibration lines and beams lie within a factor of ten",),
-                fix=check_files(evidence.run_dir, event.data.get("files") or ()),
+                fix=fixes.check_files(evidence.run_dir, event.data.get("files") or ()),
                 severity=Severity.WARNING,
                 step=1,
                 symptom="files",
             )
             return
+
+
+class SensorOrder(DiagnosisRule):
+    """The faces of the detector agree where the light comes from."""
+
+    code = "XT-SENSOR-ORDER"
+    title = "sensors stand in another order than that of the geometry"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Report files whose faces disagree."""
+        found = evidence.of("sensor_order")
+        if found:
+            files = sorted({str(path) for event in found for path in event.data.get("files") or ()})
+            yield Cause(
+                code=self.code,
+                confidence=0.9,
+                problem=f"{found[0].message}: sensors or faces were written in another order than the geometry's",
+                evidence=tuple(event.message for event in found[:5]),
+                fix=fixes.check_files(evidence.run_dir, files),
+                severity=Severity.WARNING,
+                step=1,
+                symptom="sensor order",
+            )
+
+
+class TruthElsewhere(DiagnosisRule):
+    """The true position is where the light is."""
+
+    code = "XT-TRUTH-ELSEWHERE"
+    title = "the truth of the position does not follow the light"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Report a truth of other events, or of something else; what it leads to is the likelier word for a plateau."""
+        for event in evidence.of("truth_elsewhere")[:1]:
+            branch = evidence.setting("data.truth_branches.uvwFI", _POSITION)
+            yield Cause(
+                code=self.code,
+                confidence=0.75,
+                problem=f"uvwFI: {event.message}: it is of other events, or something else",
+                evidence=(f"data.truth_branches.uvwFI: {branch}",),
+                fix=fixes.check_named_files(evidence, "train")
+                if branch == _POSITION
+                else fixes.train_again(evidence, f"data.truth_branches.uvwFI={_POSITION}", name="position"),
+                severity=Severity.WARNING,
+                step=1,
+                symptom="truth elsewhere",
+            )
 
 
 class TargetScale(DiagnosisRule):
@@ -147,7 +195,7 @@ class TargetScale(DiagnosisRule):
                 confidence=0.9,
                 problem="; ".join(found.values()) + ": what is predicted is in that other unit, too",
                 evidence=tuple(f"{task}: spread {spreads.get(task, math.nan):.3g}" for task in found),
-                fix=check_named_files(evidence, "train"),
+                fix=fixes.check_named_files(evidence, "train"),
                 severity=Severity.WARNING,
                 step=1,
                 symptom="target unit",
@@ -166,7 +214,7 @@ class TargetScale(DiagnosisRule):
                 problem="; ".join(f"{task}: {share:.0%} of the truths are far" for task, share in far.items())
                 + " from all others: some files are in another unit",
                 evidence=("beyond 200 robust standard deviations from the median of all training events",),
-                fix=check_named_files(evidence, "train"),
+                fix=fixes.check_named_files(evidence, "train"),
                 severity=Severity.WARNING,
                 step=1,
                 symptom="two units",
@@ -205,4 +253,4 @@ def _fix(evidence: Evidence, channels: Mapping[str, Any]) -> str:
     settings = [f"{key}={value}" for key, value in wanted.items() if evidence.setting(key) != value]
     if settings:
         return fixes.train_again(evidence, *settings, name="normalised")
-    return check_named_files(evidence, "train")
+    return fixes.check_named_files(evidence, "train")

@@ -103,11 +103,13 @@ class WeightsOutOfReach(DiagnosisRule):
         row = int(beyond[0])
         known = np.flatnonzero(np.isfinite(norms[:row]))
         last = int(steps["step"][known[-1]]) if known.size else 0
+        resumed = [event.step for event in evidence.of("resume") if last <= event.step < int(steps["step"][row])]
+        why = f", and the run was resumed at step {resumed[-1]}: what it brought back is damaged" if resumed else ""
         yield Cause(
-            code=self.code,
+            code="XT-NAN-RESUME" if resumed else self.code,
             confidence=0.95,
             problem=f"between steps {last} and {int(steps['step'][row])} weights became larger than any step can make "
-            f"them: norm {norms[row]:.3g}",
+            f"them: norm {norms[row]:.3g}{why}",
             evidence=(f"{count:.0f} weights at these learning rates reach {reach[row] / OVER_REACH:.3g}",),
             fix=fixes.continue_from_best(evidence, step=last + 1),
             step=last + 1,

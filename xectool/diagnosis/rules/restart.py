@@ -9,15 +9,21 @@ from typing import Final
 import numpy as np
 
 from xectool.diagnosis import fixes
+from xectool.diagnosis.cases.growth import HIGH_LR
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Attempt, Evidence
 from xectool.diagnosis.evidence.incidents import number
-from xectool.diagnosis.evidence.statistics import median, spread
+from xectool.diagnosis.evidence.statistics import Series, median, spread
 
 _AROUND: Final = 10  # steps before and after a resume that are compared
 _WORTH_STEPS: Final = 1  # a checkpoint that was left behind holds at least so many
 _BACK_SHARE: Final = 0.5  # of the way back to where the run began
 _MEANT: Final = ("finished", "interrupted")
+_WINDOW: Final = 20  # steps before and after a loss of all weights in mid-run
+_LEARNED: Final = 0.8  # of the first losses, below which there was something to lose
+_LOST_SHARE: Final = 0.6  # of the way back to where the run began
+_AT_MOST: Final = 1.5  # of the first losses: what goes beyond is a jump, which has rules of its own
+_RISE: Final = 1.1
 _CLEAR: Final = 5.0  # robust deviations by which the jump must exceed the noise of single batches
 
 
@@ -28,8 +34,9 @@ class SilentRestart(DiagnosisRule):
     title = "the run began again from nothing without being told to"
 
     def unseen(self, evidence: Evidence) -> str:
-        """Return that there is one attempt only."""
-        return "" if len(evidence.attempts) > 1 else "there is one attempt only"
+        """Return that one attempt was too short."""
+        enough = len(evidence.attempts) > 1 or len(evidence.steps) >= 3 * _WINDOW
+        return "" if enough else "there is one attempt of a few steps only"
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Look for attempts without a resume after saved progress, and for losses back at where they began."""
@@ -49,6 +56,34 @@ class SilentRestart(DiagnosisRule):
                     symptom=f"restart@{attempt.number}",
                 )
                 return
+        yield from self._lost_weights(evidence)
+
+    def _lost_weights(self, evidence: Evidence) -> Iterator[Cause]:
+        """Look for a step from which on the loss is that of the first steps, though the rate is as before."""
+        rows = evidence.steps.good_rows
+        losses, rates, numbers = (evidence.steps[name][rows] for name in ("loss", "lr", "step"))
+        if rows.size < 3 * _WINDOW or float(np.nanmax(rates)) > HIGH_LR or evidence.of("rewind"):
+            return
+        first = median(losses[:_AROUND])
+        jumps = {
+            row: jump
+            for row in range(_WINDOW, rows.size - _WINDOW)
+            if (jump := _fall_back(losses, row, first)) > 0
+            and float(np.nanmax(rates[row : row + _WINDOW])) <= _RISE * float(np.nanmax(rates[: row - _WINDOW + 1]))
+        }
+        if not jumps:
+            return
+        row = max(jumps, key=jumps.__getitem__)
+        was, now, step = median(losses[row - _WINDOW : row]), median(losses[row : row + _WINDOW]), int(numbers[row])
+        yield Cause(
+            code=self.code,
+            confidence=0.75,
+            problem=f"about step {step} the weights were lost: the loss rose from {was:.4g} to {now:.4g}, and stayed",
+            evidence=(f"the first steps of the run had {first:.4g}", "the learning rate did not rise"),
+            fix=fixes.continue_from_best(evidence, step=step),
+            step=step,
+            symptom="lost weights",
+        )
 
     def _forgotten(self, evidence: Evidence, attempt: Attempt) -> list[str]:
         """Return how an attempt began at step 1 though one that was killed or failed had saved its progress.
@@ -90,3 +125,19 @@ class SilentRestart(DiagnosisRule):
         text = f"after the resume at step {attempt.resumed_after} the loss is {now:.4g}, before it {was:.4g}"
         lines = [text, f"the first steps of the run had {first:.4g}"]
         return [*lines, f"loss before, as the resume recorded it: {recorded:.4g}"] if recorded == recorded else lines
+
+
+def _fall_back(losses: Series, row: int, first: float) -> float:
+    """Return by how much the loss rose at a row, to what it was at first and to stay; 0 where it did not.
+
+    Args:
+        losses: Of all good steps.
+        row: Place among them.
+        first: Median of the first ones.
+    """
+    before, after = losses[row - _WINDOW : row], losses[row : row + _WINDOW]
+    was, now = median(before), median(after)
+    noise = 1.25 * math.hypot(spread(before), spread(after)) / math.sqrt(_WINDOW)  # of medians, 1.25 that of means
+    back = min(now, median(after[:_AROUND])) - was > _LOST_SHARE * (first - was)
+    lost = was < _LEARNED * first and now <= _AT_MOST * first and back and now - was > _CLEAR * noise
+    return now - was if lost else 0.0

@@ -12,7 +12,6 @@ from xectool.diagnosis.cases.step import CaseRule, Weight
 from xectool.diagnosis.cause import Opinion
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import number
-from xectool.diagnosis.rules.data import check_named_files
 from xectool.diagnosis.rules.nan_state import moment_limit, state_damage
 from xectool.findings import Severity
 from xectool.runlog.records import EventRecord
@@ -66,7 +65,7 @@ class SpikeFromEvent(SpikeRule):
         if case.suspects and not case.grew:
             if case.raised is not None and case.step - case.raised.step <= _AFTER_RISE:
                 return 0.6, ["the rate had been raised just before, which makes any event stand out"]
-            if case.wanders:
+            if case.rate_too_high:
                 return 0.6, ["at this rate other events stand out each time, or the loss stays high without them"]
             if lasts:
                 return 0.6, [f"the loss stayed high for {case.duration} steps, without these events"]
@@ -86,7 +85,7 @@ class SpikeFromEvent(SpikeRule):
 
     def with_triage(self, case: SpikeCase, own: float) -> float:
         """Return the joint weight; what is high for long is no single event, whatever the look at one batch said."""
-        return own if case.duration > _LASTING or case.wanders else super().with_triage(case, own)
+        return own if case.duration > _LASTING or case.rate_too_high else super().with_triage(case, own)
 
     def describe(self, case: SpikeCase) -> str:
         """Return the problem; a loss that stays high for long does so by many events, such as those of one file."""
@@ -95,7 +94,7 @@ class SpikeFromEvent(SpikeRule):
     def fix(self, case: SpikeCase) -> str:
         """Return the replay that names the events, or where they are many the look at the files they are in."""
         if _stays(case):
-            return check_named_files(case.evidence, "train")
+            return fixes.check_named_files(case.evidence, "train")
         return f"xectool diagnose replay {fixes.quoted(case.evidence)} --step {case.step} --counterfactuals"
 
 
@@ -112,7 +111,7 @@ class SpikeFromLearningRate(SpikeRule):
             return 0.15, [f"inputs reach |z| = {case.largest_input:.3g}: their scale comes before the learning rate"]
         before = case.before
         raised = case.raised is not None and case.step - case.raised.step <= _AFTER_RISE
-        if case.wanders:
+        if case.rate_too_high:
             return 0.86, [f"no single event does it: lr {before.lr:g} is beyond {HIGH_LR:g}, the largest AdamW takes"]
         if case.suspects and not case.grew and not raised:
             return 0.15, ["events of the batch are bad by themselves"]

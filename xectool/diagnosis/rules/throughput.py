@@ -24,6 +24,7 @@ from xectool.findings import Severity
 
 WAIT_SHARE: Final = 0.2  # F052: of the time, over at least 50 steps
 LEAST_STEPS: Final = 50
+LONG_WAIT_S: Final = 15.0  # in all, of which fewer steps tell as well
 TYPICAL_SHARE: Final = 0.1  # and half of the steps wait this much; a few long waits are the start of an epoch
 STALL_S: Final = 1.0  # and ten median steps: a file that does not answer for a while, no read-ahead that lags
 STALL_STEPS: Final = 10
@@ -31,6 +32,8 @@ LEAST_STALLS: Final = 3
 SOUND_BYTES_PER_S: Final = 12.5e6  # a hundred-megabit network; a busy local disk stays above it
 SYNC_S: Final = 1.0  # a flush to a busy disk, however small the file
 LEAST_SAVES: Final = 2  # one slow save is an accident of the moment
+BUSY_BYTES_PER_S: Final = 2 * SOUND_BYTES_PER_S  # asked for where saving takes so much of a run:
+MUCH_SAVING: Final = 0.2
 SAVING_SHARE: Final = 0.05  # of the wall time, below which slow saving costs nothing worth a change
 _MIN_WALL_S: Final = 1e-3
 
@@ -43,16 +46,14 @@ class LoaderSlow(DiagnosisRule):
 
     def unseen(self, evidence: Evidence) -> str:
         """Return that fewer than 50 steps say nothing about a share."""
-        if evidence.of("data_wait") or len(evidence.steps) >= LEAST_STEPS:
-            return ""
-        return f"fewer than {LEAST_STEPS} steps"
+        return "" if evidence.of("data_wait") or enough_to_judge(evidence) else f"fewer than {LEAST_STEPS} steps"
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Compare waiting with the whole step, in the steady part of each epoch."""
         rows = steady_rows(evidence)
         waits, steps = evidence.steps["data_wait_s"][rows], evidence.steps["step_s"][rows]
         told = evidence.last("data_wait")
-        if len(evidence.steps) < LEAST_STEPS or rows.size < LEAST_STEPS // 2:
+        if not enough_to_judge(evidence) or rows.size < LEAST_STEPS // 2:
             shares = (number(told.data.get("share")), 1.0) if told else (0.0, 0.0)
         else:
             shares = wait_shares(waits, steps)
@@ -109,7 +110,8 @@ class CheckpointSlow(DiagnosisRule):
         size = median_low([item[1] for item in known])
         total = sum(item[0] for item in known)
         share = total / max(evidence.status.seconds, total, _MIN_WALL_S)
-        if seconds <= SYNC_S + size / SOUND_BYTES_PER_S or share < SAVING_SHARE:
+        asked = BUSY_BYTES_PER_S if share >= MUCH_SAVING else SOUND_BYTES_PER_S
+        if seconds <= SYNC_S + size / asked or share < SAVING_SHARE:
             return
         yield Cause(
             code=self.code,
@@ -197,6 +199,12 @@ def steady_rows(evidence: Evidence) -> NDArray[np.intp]:
     steady = np.ones(len(steps), dtype=bool)
     steady[np.concatenate([begins, begins + 1]).clip(max=max(0, len(steps) - 1))] = False
     return np.flatnonzero(steady & (steps["step_s"] > 0))
+
+
+def enough_to_judge(evidence: Evidence) -> bool:
+    """Return whether there are 50 steps, or half of them and waiting that cost a quarter of a minute."""
+    waited = float(finite(evidence.steps["data_wait_s"][steady_rows(evidence)]).sum())
+    return len(evidence.steps) >= LEAST_STEPS // (2 if waited >= LONG_WAIT_S else 1)
 
 
 def wait_shares(waits: Series, steps: Series) -> tuple[float, float]:

@@ -13,7 +13,7 @@ import torch
 from xectool.data.batch import EventBatch
 from xectool.diagnosis import fixes
 from xectool.diagnosis.evidence.evidence import gather
-from xectool.diagnosis.rules.data import check_files
+from xectool.diagnosis.fixes import check_files
 from xectool.findings import Finding, Severity
 from xectool.probes.instruments.module_stats import ModuleStats, step_stats
 from xectool.probes.repetition.circumstances import differences, recorded_threads

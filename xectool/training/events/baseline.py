@@ -38,6 +38,7 @@ class Baseline:
         terms: Loss of the best constant prediction, by term; a task without truth has none.
         target_std: Spread of each task's truth in physical units, root mean square over its components.
         objective: The terms as the task combines them, or NaN.
+        val_terms: The same as ``terms`` for the validation events; none without truth, or of the sensor kinds.
         units: Unit the truth of a task seems to be in, where that is another than it should be.
         far: Share of the training events whose truth of a task is far from all others, by task.
     """
@@ -47,9 +48,10 @@ class Baseline:
     objective: float = math.nan
     far: dict[str, float] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
+    val_terms: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, config: RunConfig, task: TrainingTask, source: EventSource) -> Baseline:
+    def of(cls, config: RunConfig, task: TrainingTask, source: EventSource, val: EventSource) -> Baseline:
         """Measure it on the training events, without those whose truth is far from all others."""
         if isinstance(task, SensorTask):
             return cls.of_sensors(task, first_events(config, source))
@@ -64,7 +66,9 @@ class Baseline:
         counts = torch.tensor([float(term in terms) for term in task.terms], dtype=torch.float64)
         far = {name: 1.0 - float(rows.mean()) for name, rows in sound.items()}
         units = {name: unit for name, rows in truth.items() if (unit := other_unit(name, rows))}
-        return cls(terms, spread, task.combine(sums, counts), far, units)
+        return cls(
+            terms, spread, task.combine(sums, counts), far, units, task.trivial_losses(_plausible_truth(task, val))
+        )
 
     @classmethod
     def of_sensors(cls, task: SensorTask, batches: Iterable[EventBatch]) -> Baseline:
@@ -105,6 +109,11 @@ def events_in_order(config: RunConfig, source: EventSource) -> Iterator[EventBat
     plan = DataPlan(source.files, batch_size=SENSOR_BATCH, seed=config.training.seed, shuffle=False, num_shards=1)
     with EventLoader(source, plan) as loader:
         yield from loader.epoch(0)
+
+
+def _plausible_truth(task: TrainingTask, source: EventSource) -> dict[str, np.ndarray]:
+    known = {name: known_truth(name, source) for name in task.terms}
+    return {name: _sample(values[plausible(values)]) for name, values in known.items()}
 
 
 def _sample(truth: np.ndarray) -> np.ndarray:

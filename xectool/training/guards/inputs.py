@@ -21,8 +21,8 @@ from xectool.training.stepping.state import Progress
 
 CHANNELS: Final = ("npho", "time")
 P99_WARNING: Final = 10.0
-# 52.8 MeV in liquid xenon make about 2e6 photons; a hundred times that on average means another unit.
-PHOTONS_ERROR: Final = 2e8
+# 52.8 MeV in liquid xenon make about 2e6 photons: twenty times that is 1 GeV, which nothing in the beam leaves there.
+MOST_PHOTONS: Final = 4e7
 FEWEST_PHOTONS: Final = -1e4  # of an event: 0.3 MeV less than nothing
 FEWEST: Final = 20  # valid readings of an event that say anything about its spread
 
@@ -166,7 +166,7 @@ def judge(values: Tensor, valid: Tensor, photons: Tensor | None) -> tuple[str, s
     mean, std, absmax = (float(x.median()) for x in (means, spread, known.abs().amax(dim=1)))
     if photons is not None:
         total = float(torch.where(valid, photons.double()[telling], 0.0).sum(dim=1).median())
-        if total > PHOTONS_ERROR or total < FEWEST_PHOTONS:
+        if total > MOST_PHOTONS or total < FEWEST_PHOTONS:
             return "error", f"an event has {total:.2g} photons (52.8 MeV make about 2e6)"
     if abs(mean) > LARGEST_MEAN:
         return "error", f"its mean in network units is {mean:.3g}, beyond {LARGEST_MEAN:g}"

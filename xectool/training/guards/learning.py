@@ -52,7 +52,7 @@ class NoLearning(Guard):
         baseline = self.parts.baseline
         if progress.step == 0 and baseline.terms:
             targets = {"target_std": baseline.target_std, "target_far": baseline.far, "target_unit": baseline.units}
-            yield Notice("baseline", {"terms": baseline.terms} | targets)
+            yield Notice("baseline", {"terms": baseline.terms, "val_terms": baseline.val_terms} | targets)
 
     def after_epoch(self, progress: Progress, metrics: dict[str, Any]) -> Iterator[Notice]:
         """Compare the validation loss of each term, or the training loss where there is none."""

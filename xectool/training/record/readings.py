@@ -15,14 +15,15 @@ from xectool.detector.constants import LARGEST_LEGAL, UNKNOWN_ABOVE
 from xectool.models.normalize import NphoScheme
 
 MAX_NAMED = 10  # readings named one by one; the rest is counted
+MOST_FAINT = 0.5  # of the sensors below the threshold, whose times the network does not see
 
 
 class ReadingWatch:
     """Looks at the numbers of one epoch, in which every event occurs once.
 
     Photons that are NaN, infinite, beyond 1e10 or below the domain of the scheme are reported, times of living sensors
-    that are NaN, infinite or beyond 1e10, and truth that is infinite or beyond. 1e10, the mark of what is not known, is
-    not, nor is NaN as such a mark in a truth.
+    that are NaN, infinite or beyond 1e10 (not where most faint sensors of the event have such a time), and truth that
+    is infinite or beyond. 1e10, the mark of what is not known, is not, nor is NaN as such a mark in a truth.
 
     Args:
         config: Gives the scheme, and whether anything is looked at (``data.log_invalid_npho``).
@@ -81,8 +82,11 @@ class ReadingWatch:
         if not _within(batch.npho, self._lowest):
             yield "photon number", batch.npho, ~((batch.npho >= self._lowest) & (batch.npho <= LARGEST_LEGAL))
         if not _within(batch.time, -LARGEST_LEGAL):
-            alive = (batch.npho >= self._threshold) & (batch.npho <= UNKNOWN_ABOVE)
-            yield "time", batch.time, alive & ~(batch.time.abs() <= LARGEST_LEGAL)
+            absent, known = ~(batch.time.abs() <= LARGEST_LEGAL), batch.npho <= UNKNOWN_ABOVE
+            faint = known & (batch.npho < self._threshold)
+            # Where most faint sensors of an event have no time, that is how the file marks them.
+            marked = (absent & faint).sum(dim=1) > MOST_FAINT * faint.sum(dim=1)
+            yield "time", batch.time, absent & known & ~(faint & marked[:, None])
         for task, truth in batch.targets.items():
             yield f"truth of {task}", truth, truth.abs() > LARGEST_LEGAL
 

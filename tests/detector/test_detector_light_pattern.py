@@ -1,0 +1,58 @@
+"""Light that is not where geometry and truth say is told, and sound light is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from xectool.detector import coordinates, faces, geometry
+from xectool.detector.light_pattern import light_places, misplaced, truth_elsewhere
+
+Array = np.ndarray[Any, Any]
+RNG = np.random.default_rng(7)
+
+
+def flashes(events: int, spread: float = 1.0) -> tuple[Array, Array]:
+    """Photons of point sources anywhere in the detector, and where they are."""
+    uvw = np.stack([RNG.uniform(-25, 25, events), RNG.uniform(-60, 60, events), RNG.uniform(2, 30, events)], axis=-1)
+    uvw *= (spread, spread, 1.0)
+    gaps = coordinates.uvw_to_xyz(uvw)[:, np.newaxis] - geometry.positions_cm()
+    return RNG.poisson(5e4 / np.square(gaps).sum(axis=-1)).astype(np.float32), uvw
+
+
+def test_sound_light_fits_with_dead_sensors_a_dark_face_and_one_place_only() -> None:
+    npho, uvw = flashes(48)
+    npho[:, RNG.random(4760) < 0.3] = 1e10
+    npho[10:20, faces.sensors("us")] = 0.0
+    places = light_places(npho)
+    assert (misplaced(places), truth_elsewhere(places, uvw)) == ("", "")
+    assert np.isnan(places[10:20, 2]).all()
+    still = light_places(flashes(48, spread=0.01)[0])
+    assert misplaced(still) == "", "a calibration source stands still: there is nothing to compare"
+
+
+@pytest.mark.parametrize(("low", "high", "axis"), [("us", "ds", "u"), ("bot", "top", "v")])
+def test_faces_that_changed_places_are_told(low: str, high: str, axis: str) -> None:
+    npho, _ = flashes(16)
+    one, other = faces.sensors(low), faces.sensors(high)
+    npho[:, one], npho[:, other] = npho[:, other].copy(), npho[:, one].copy()
+    said = misplaced(light_places(npho))
+    assert said.startswith(f"{axis} by the inner face")
+    assert "changed places" in said
+
+
+def test_another_order_of_sensors_is_told() -> None:
+    npho, _ = flashes(16)
+    assert "do not agree" in misplaced(light_places(npho[:, RNG.permutation(4760)]))
+
+
+def test_a_truth_of_other_events_or_of_something_else_is_told() -> None:
+    npho, uvw = flashes(48)
+    places = light_places(npho)
+    xyz = coordinates.uvw_to_xyz(uvw)
+    assert truth_elsewhere(places, uvw[RNG.permutation(48)])
+    assert truth_elsewhere(places, xyz)
+    assert truth_elsewhere(places, xyz / np.linalg.norm(xyz, axis=1, keepdims=True))
+    uvw[::3] = 1e10
+    assert truth_elsewhere(places, uvw) == "", "what is not known is no other place"

@@ -1,0 +1,92 @@
+"""Whether the light of events lies where the geometry and their truth say: the inner face sees them, and so do others.
+
+A point that lies further along the beam lights the inner face further along it, and the downstream face more than the
+upstream one. Sensors in another order break that, and so do faces that changed places.
+
+Axes: B events, S sensors.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from xectool.detector import constants, faces, geometry
+
+Array = npt.NDArray[Any]
+AXES: Final = ("u", "v")
+ENDS: Final = (("us", "ds"), ("bot", "top"))
+"""Faces at the low and the high end of u and v."""
+LEAST_LIKENESS: Final = 0.3  # correlation over events; 0.8 to 1 with half of them piled up and a third of sensors dead
+LEAST_SPREAD: Final = (
+    0.05  # of the share of an end face: light that always comes from one place correlates with nothing
+)
+
+
+def light_places(npho: Array) -> Array:
+    """Return where the light of each event lies, by the inner face and by those at its ends.
+
+    Args:
+        npho: Photons, raw, shape (B, S); dead, invalid and negative channels count as dark.
+
+    Returns:
+        Shape (B, 4): light-weighted mean u and v of the inner face, cm, by squares, which diffuse light hardly moves;
+        then for u and v how much more light the face at the high end has than that at the low end, -1 to 1. NaN where
+        a face has no light.
+    """
+    dark = ~(npho < constants.UNKNOWN_ABOVE) | (npho < 0)
+    light = np.where(dark, 0.0, npho).astype(np.float64)
+    weights = np.square(light[:, faces.sensors("inner")])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        places = weights @ _inner_uv_cm() / weights.sum(axis=1, keepdims=True)
+        ends = [[light[:, faces.sensors(face)].sum(axis=1) for face in pair] for pair in ENDS]
+        # A face whose voltage is off says nothing.
+        shares = [np.where((low > 0) & (high > 0), (high - low) / (high + low), np.nan) for low, high in ends]
+    return np.column_stack([places, *shares])
+
+
+def misplaced(places: Array) -> str:
+    """Return in which way the faces disagree about where the light comes from, or an empty string.
+
+    Args:
+        places: As `light_places` returns them, of one file.
+    """
+    for axis, name in enumerate(AXES):
+        known = places[np.isfinite(places).all(axis=1)]
+        inner, ends = known[:, axis], known[:, 2 + axis]
+        if len(known) < 3 or not ends.std() >= LEAST_SPREAD or not inner.std() > 0:
+            continue
+        likeness = float(np.corrcoef(inner, ends)[0, 1])
+        if likeness < LEAST_LIKENESS:
+            low, high = ENDS[axis]
+            how = "have changed places, or are mirrored" if likeness < -LEAST_LIKENESS else "do not agree"
+            return f"{name} by the inner face and by '{low}' and '{high}' {how} (correlation {likeness:.2f})"
+    return ""
+
+
+def truth_elsewhere(places: Array, uvw_cm: Array) -> str:
+    """Return along which axis the true position does not follow the light, or an empty string.
+
+    Args:
+        places: As `light_places` returns them.
+        uvw_cm: True positions of these events, shape (B, 3).
+    """
+    known = np.isfinite(places).all(axis=1) & (np.abs(uvw_cm) < constants.UNKNOWN_ABOVE).all(axis=1)
+    light, truth = places[known], uvw_cm[known].astype(np.float64)
+    for axis, name in enumerate(AXES):
+        if known.sum() < 3 or not light[:, 2 + axis].std() >= LEAST_SPREAD or not truth[:, axis].std() > 0:
+            continue
+        likeness = float(np.corrcoef(light[:, axis], truth[:, axis])[0, 1])
+        if likeness < LEAST_LIKENESS:
+            return f"{name} of the truth does not follow the light (correlation {likeness:.2f}, 0.8 to 1 is usual)"
+    return ""
+
+
+@cache
+def _inner_uv_cm() -> Array:
+    _, phi, z = geometry.cylindrical()
+    ids = faces.sensors("inner")
+    return np.stack([z[ids], constants.REFERENCE_RADIUS_CM * phi[ids]], axis=-1)

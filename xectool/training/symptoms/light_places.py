@@ -1,0 +1,82 @@
+"""Files whose light is not where the geometry or the truth of the position says: once each, by their first events.
+
+Axes: B events, S sensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from xectool.data.batch import EventBatch
+from xectool.detector.light_pattern import light_places, misplaced, truth_elsewhere
+
+Array = npt.NDArray[Any]
+POSITION: Final = "uvwFI"
+FEWEST_EVENTS: Final = 16  # of a file
+MOST_FILES: Final = 64  # those that come first; a fault of one production is in many
+TRUTH_EVENTS: Final = 48  # of all files together
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """Light at another place: a message, and the file it is of, or None where it is the truth of all."""
+
+    message: str
+    file_index: int | None = None
+
+
+@dataclass
+class LightPlaces:
+    """Where the light of the first events of each file lies."""
+
+    _rows: dict[int, list[Array]] = field(default_factory=dict)
+    _judged: set[int] = field(default_factory=set)
+    _truth: list[tuple[Array, Array]] = field(default_factory=list)
+    _truth_judged: bool = False
+
+    def look(self, window: Sequence[EventBatch]) -> Iterator[Misfit]:
+        """Take events of files that are not judged yet; yield what does not fit.
+
+        Args:
+            window: Batches of B events, photons of shape (B, S).
+        """
+        for batch in window:
+            files = batch.file_index.tolist()
+            wanted = [row for row, index in enumerate(files) if self._wants(index)]
+            if not wanted:
+                continue
+            places = light_places(batch.npho[wanted].numpy(force=True))
+            for row, place in zip(wanted, places, strict=True):
+                self._rows.setdefault(files[row], []).append(place)
+            yield from self._files()
+            yield from self._positions(batch, wanted, places)
+
+    def _wants(self, index: int) -> bool:
+        if not self._truth_judged:
+            return True
+        return index not in self._judged and (index in self._rows or len(self._rows) + len(self._judged) < MOST_FILES)
+
+    def _files(self) -> Iterator[Misfit]:
+        for index in [index for index, rows in self._rows.items() if len(rows) >= FEWEST_EVENTS]:
+            rows = self._rows.pop(index)
+            if index not in self._judged and (message := misplaced(np.stack(rows))):
+                yield Misfit(message, index)
+            self._judged.add(index)
+
+    def _positions(self, batch: EventBatch, wanted: list[int], places: Array) -> Iterator[Misfit]:
+        truth = batch.targets.get(POSITION)
+        self._truth_judged |= truth is None
+        if truth is None or self._truth_judged:
+            return
+        self._truth.append((places, truth[wanted].numpy(force=True)))
+        if sum(len(places) for places, _ in self._truth) < TRUTH_EVENTS:
+            return
+        self._truth_judged = True
+        if message := truth_elsewhere(*(np.concatenate(part) for part in zip(*self._truth, strict=True))):
+            yield Misfit(message)
+        self._truth.clear()
