@@ -141,6 +141,26 @@ def test_of_a_run_that_lost_a_rank_the_one_that_was_killed_is_named(tmp_path: Pa
     third.close()
 
 
+def test_of_a_run_whose_first_rank_only_lost_another_the_reason_of_that_one_counts(tmp_path: Path) -> None:
+    first = RunWriter(tmp_path)
+    second = RunWriter(tmp_path, attempt=first.attempt, rank=1)
+    second.event("failed", "WorldError: loader process 7 was killed", step=20, code="XT-LOADER-KILLED")
+    first.event("failed", LAST_WORDS["failed"][0], step=20, code="XT-RANK-LOST")
+    first.close()
+    second.close()
+    assert engine.diagnose.run(tmp_path).causes[0].code == "XT-WORKER-DEAD"
+
+
+def test_a_first_rank_that_was_killed_is_named_like_any_other(tmp_path: Path) -> None:
+    program = "import os, sys; from xectool.runlog.writer import RunWriter; w = RunWriter(sys.argv[1]); os._exit(9)"
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    second = RunWriter(tmp_path, attempt=1, rank=1)
+    second.event("failed", LAST_WORDS["failed"][0], step=20, code="XT-RANK-LOST")
+    second.close()
+    cause = engine.diagnose.run(tmp_path).causes[0]
+    assert (cause.code, cause.problem.split(" (")[0]) == ("XT-RANK-DIED", "rank 0")
+
+
 def test_a_single_process_that_was_interrupted_lost_no_rank(tmp_path: Path) -> None:
     with contextlib.closing(RunWriter(tmp_path)) as writer:
         writer.status.phase("validation")

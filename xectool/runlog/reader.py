@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from xectool.errors import UsageError
+from xectool.runlog.json_lines import all_lines
 from xectool.runlog.layout import StepBlock
 from xectool.runlog.process import boot_id
 from xectool.runlog.records import FORMAT, AttemptRecord, EpochRecord, EventRecord, Record, StepRecord
 from xectool.runlog.run_status import RunStatus, Tally
 from xectool.runlog.status_page import PageView, read_page
-from xectool.runlog.storage import RECORD_DIR, RecordSource, attempt_dir, attempts, open_source
+from xectool.runlog.storage import LINES_FILE, RECORD_DIR, RecordSource, attempt_dir, attempts, open_source
 from xectool.runlog.worker_slots import SlotView, read_slots
 
 __all__ = ["Position", "RunReader", "RunStatus"]
@@ -144,6 +145,11 @@ class RunReader:
         boot = boot_id()
         pages = [read_page(path, boot) for path in sorted(self._last_dir().glob("rank*.status"))]
         return [page for page in pages if page is not None]
+
+    def of_other_ranks(self) -> list[EventRecord]:
+        """Return what happened on the other ranks of the last attempt, rank by rank."""
+        files = sorted(self._last_dir().glob(f"rank*.{LINES_FILE}"))
+        return [line.record for file in files for line in all_lines(file).lines if isinstance(line.record, EventRecord)]
 
     def workers(self) -> list[SlotView]:
         """Return what the reading threads of the last attempt do or last did."""

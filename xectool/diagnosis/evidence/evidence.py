@@ -24,6 +24,7 @@ from xectool.diagnosis.evidence.files import (
 from xectool.diagnosis.evidence.history import MAX_ROWS, HistoryBuilder, StepHistory
 from xectool.diagnosis.evidence.incidents import Incident, read_incidents
 from xectool.diagnosis.evidence.kernel import HELD, process_state
+from xectool.diagnosis.evidence.other_ranks import failed_first
 from xectool.runlog.layout import StepBlock
 from xectool.runlog.manifest import MANIFEST_FILE
 from xectool.runlog.reader import Lineage, RunReader, RunStatus
@@ -110,8 +111,8 @@ class Evidence:
 
     @cached_property
     def failure(self) -> EventRecord | None:
-        """The event that says how the last attempt failed, if it did."""
-        return self.last("failed") if self.status.state == "failed" else None
+        """The event that says how the last attempt failed, if it did, of whatever rank."""
+        return failed_first(self.run_dir, self.last("failed") if self.status.state == "failed" else None)
 
     @cached_property
     def machine(self) -> Mapping[str, Any]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
+from xectool.diagnosis.evidence.other_ranks import RANK_LOST
 from xectool.diagnosis.rules.crash import first_line
 from xectool.runlog.process import start_ticks
 from xectool.runlog.reader import RunReader
+from xectool.runlog.records import EventRecord
 from xectool.runlog.status_page import PageView
-
-_LOST: Final = "XT-RANK-LOST"
 
 
 class RankDied(DiagnosisRule):
@@ -24,11 +23,11 @@ class RankDied(DiagnosisRule):
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Look for the rank that has left its page in the middle of a phase."""
-        # the launcher interrupts the others: that may come before they notice
-        end = evidence.last("interrupted") if evidence.status.state == "interrupted" else evidence.failure
-        if end is None or (end.kind == "failed" and end.data.get("code") != _LOST):
+        reader = RunReader(evidence.run_dir)
+        end = _end(evidence, reader)
+        if end is None or (end.kind == "failed" and end.data.get("code") != RANK_LOST):
             return
-        pages = RunReader(evidence.run_dir).live()
+        pages = reader.live()
         silent = [page for page in pages if page.phase != "done" and not _lives(page)]
         if not silent or len(pages) < 2:  # a single process that says it ended has said so
             return
@@ -46,6 +45,14 @@ class RankDied(DiagnosisRule):
             step=first.step,
             symptom="end",
         )
+
+
+def _end(evidence: Evidence, reader: RunReader) -> EventRecord | None:
+    """Return the last word of the first rank; that of another where the first is the one that was killed."""
+    if evidence.status.state == "killed":
+        return next((event for event in reader.of_other_ranks() if event.kind in ("failed", "interrupted")), None)
+    # the launcher interrupts the others: that may come before they notice
+    return evidence.last("interrupted") if evidence.status.state == "interrupted" else evidence.failure
 
 
 def _lives(page: PageView) -> bool:
