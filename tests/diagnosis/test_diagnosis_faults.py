@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from xectool.diagnosis.cases.memory_fault import from_text
 from xectool.diagnosis.cases.nan import nan_cases
 from xectool.diagnosis.cases.plateau import TermLevel
 from xectool.diagnosis.cases.spike import spike_cases
@@ -20,6 +21,7 @@ from xectool.diagnosis.cause import Diagnosis
 from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.ranking import diagnose
 from xectool.diagnosis.rules.nan_state import moment_limit, state_damage
+from xectool.diagnosis.signatures.details import detail_of
 from xectool.runlog.json_lines import DISK, LIMIT
 
 Record = Callable[[Any], Diagnosis]
@@ -947,12 +949,18 @@ def test_a_truth_that_few_events_have_is_no_spike_and_a_wild_event_among_them_is
     assert record(run).causes[0].code == "XT-SPIKE-EVENT"
 
 
-def test_weights_that_no_step_can_make_after_a_resume_are_what_it_brought_back(record: Record, course: Any) -> None:
-    run = course(steps=100, resume_at=60, resume_data={"weights_finite": True, "optimizer_finite": True})
+@pytest.mark.parametrize(("norm", "named"), [(2e10, True), (90.0, True), (50.0, False)])
+def test_weights_that_no_step_can_make_after_a_resume_are_what_it_brought_back(
+    record: Record, course: Any, norm: float, named: bool
+) -> None:
+    """A hundred steps at a rate of 1e-3 move a weight by 0.32 at most, and the norm of 10 000 by 32."""
+    run = course(
+        steps=100, resume_at=60, resume_data={"weights_finite": True, "optimizer_finite": True, "weight_norm": 41.0}
+    )
     run.event(1, "run_start", parameters=10_000)
     run.at(50, weight_norm=40.0)
-    run.at(100, weight_norm=2e10)
-    assert record(run).causes[0].code == "XT-NAN-RESUME"
+    run.at(100, weight_norm=norm)
+    assert [cause.code for cause in record(run).causes] == ["XT-NAN-RESUME"] * named
 
 
 @pytest.mark.parametrize(("repeated", "said"), [(12, "12 of 140"), (35, "about 35 of 140")])
@@ -965,3 +973,13 @@ def test_a_count_that_is_an_estimate_says_so(record: Record, course: Any, repeat
 @pytest.mark.parametrize(("easier", "reached"), [(0.4, True), (math.inf, False)])
 def test_validation_is_measured_by_what_a_constant_reaches_on_it(easier: float, reached: bool) -> None:
     assert TermLevel("energy", 0.5, validation=0.42, trivial=0.5, val_trivial=easier).trivial_reached is reached
+
+
+@pytest.mark.parametrize(("reserved", "code"), [(14.9, "XT-OOM-FRAGMENTATION"), (6.4, "XT-OOM-GPU")])
+def test_words_of_an_older_pytorch_are_understood(reserved: float, code: str) -> None:
+    text = (
+        "CUDA out of memory. Tried to allocate 900.00 MiB (GPU 0; 15.78 GiB total capacity; 6.20 GiB already "
+        f"allocated; 300.00 MiB free; {reserved:.2f} GiB reserved in total by PyTorch)"
+    )
+    assert from_text(text).code == code
+    assert ("fragmentation" in detail_of("XT-OOM-GPU", [text]).text) == (code == "XT-OOM-FRAGMENTATION")

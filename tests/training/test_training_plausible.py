@@ -19,6 +19,7 @@ from xectool.config.tasks import NONFINITE_TRUTH_FIX
 from xectool.data.batch import EventBatch
 from xectool.data.extremes import measure
 from xectool.data.window import WindowArrays
+from xectool.detector import faces
 from xectool.models.normalize import Normalizer
 from xectool.rootio.writer import TreeWriter
 from xectool.runlog.reader import RunReader
@@ -72,6 +73,22 @@ def test_truth_that_is_no_number_is_told_before_the_first_step(
     assert found.where == f"{target} branch energyTruth entry 3"
     assert found.fix == NONFINITE_TRUTH_FIX, "as check-data says it"
     assert any(found.problem in line for line in heard)
+
+
+def test_faces_that_changed_places_are_told_once(tiny_config: Config, tiny_data: Path, tmp_path: Path) -> None:
+    swapped, (one, other) = tmp_path / "swapped.root", (faces.sensors("us"), faces.sensors("ds"))
+    with uproot.open(tiny_data / "train_000.root") as file:
+        columns = dict(file["tree"].arrays(library="np"))
+    npho = columns["npho"].copy()
+    npho[:, one], npho[:, other] = columns["npho"][:, other], columns["npho"][:, one]
+    columns["npho"] = npho
+    with TreeWriter(swapped, {name: (v.dtype.str[1:], v.shape[1:]) for name, v in columns.items()}) as writer:
+        writer.extend(columns)
+    result = engine.train(
+        tiny_config(data={"train_path": [str(swapped), str(tiny_data / "train_001.root")]}, tasks=ENERGY)
+    )
+    (told,) = events(result.run_dir, "sensor_order")
+    assert told.data["files"] == [str(swapped)]
 
 
 def events(run_dir: str, kind: str) -> list[Any]:

@@ -120,24 +120,39 @@ def from_text(text: str, step: int = 0, phase: str = "") -> MemoryFault:
     if re.search(r"XT-OOM-HOST|\bMemoryError|can't allocate memory|oom[-_]kill|host ran out", text):
         requested = _size(r"allocate (?:memory: you tried to allocate )?", text)
         return MemoryFault("XT-OOM-HOST", 0.95, phase, requested=requested, step=step, source=text)
-    sizes = {
+    return _classified(_sizes(text), phase, "", step, text)
+
+
+def _sizes(text: str) -> dict[str, float]:
+    """Return what a message of PyTorch says in bytes, NaN where it does not; before 2.1 it named the reserved whole."""
+    allocated = _size(r"", text, r" (?:is allocated by PyTorch|already allocated)")
+    unallocated = _size(r"", text, r" is reserved by PyTorch but unallocated")
+    reserved = _size(r"", text, r" reserved in total by PyTorch")
+    return {
         "requested": _size(r"Tried to allocate ", text),
-        "capacity": _size(r"total capacity of ", text),
-        "allocated": _size(r"", text, r" is allocated by PyTorch"),
-        "unallocated": _size(r"", text, r" is reserved by PyTorch but unallocated"),
+        "capacity": max(_size(r"total capacity of ", text), _size(r"", text, r" total capacity"), key=_known),
+        "allocated": allocated,
+        "unallocated": max(unallocated, reserved - allocated, key=_known),
         "foreign": sum(_all_sizes(r"Process \d+ has ", text)) or math.nan,
     }
-    return _classified(sizes, phase, "", step, text)
+
+
+def _known(size: float) -> float:
+    return size if size == size else -math.inf
 
 
 def _of_event(data: Mapping[str, Any], step: int) -> MemoryFault:
     phase, module, text = (str(data.get(key) or "") for key in ("phase", "module", "text"))
+    said = _sizes(text)
     sizes: dict[str, Any] = {
-        "requested": number(data.get("requested")),
-        "capacity": number(data.get("capacity")),
-        "allocated": number(data.get("allocated")),
-        "unallocated": number(data.get("reserved_unallocated")),
-        "foreign": number(data.get("foreign")),
+        name: size if (size := number(data.get(key))) > 0 else said[name]
+        for name, key in (
+            ("requested", "requested"),
+            ("capacity", "capacity"),
+            ("allocated", "allocated"),
+            ("unallocated", "reserved_unallocated"),
+            ("foreign", "foreign"),
+        )
     }
     if data.get("side") == "host":
         return MemoryFault("XT-OOM-HOST", 0.97, phase, module, step=step, source=text, **sizes)

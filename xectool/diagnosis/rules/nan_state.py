@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -21,6 +22,7 @@ from xectool.runlog.records import EventRecord
 LARGEST_MOMENT: Final = 1e6  # AdamW moments are means of gradients and of their squares
 ADAM_STEP: Final = 3.2  # learning rates that AdamW moves a weight by at most: (1 - beta1) / sqrt(1 - beta2)
 OVER_REACH: Final = 10.0  # times the norm of weights of size 1 after such steps; those of a start are below 1
+SLIGHT: Final = 0.05  # of a norm, beside what the steps add
 OTHER_WEIGHTS: Final = 5.0  # times the norm of all weights, which a run changes by per cents
 OVER_LARGEST: Final = 10.0  # gradients of norm g, clipped, leave none above g and g^2; not every step is on record
 
@@ -98,9 +100,10 @@ class WeightsOutOfReach(DiagnosisRule):
         norms = steps["weight_norm"]
         with np.errstate(invalid="ignore"):
             beyond = np.flatnonzero(np.isfinite(norms) & (norms > reach))
-        if not beyond.size:
+        grown = _grown_at_once(evidence, count)
+        if not beyond.size and grown is None:
             return
-        row = int(beyond[0])
+        row = min(int(item) for item in (*beyond[:1], *([] if grown is None else [grown])))
         known = np.flatnonzero(np.isfinite(norms[:row]))
         last = int(steps["step"][known[-1]]) if known.size else 0
         resumed = [event.step for event in evidence.of("resume") if last <= event.step < int(steps["step"][row])]
@@ -110,11 +113,32 @@ class WeightsOutOfReach(DiagnosisRule):
             confidence=0.95,
             problem=f"between steps {last} and {int(steps['step'][row])} weights became larger than any step can make "
             f"them: norm {norms[row]:.3g}{why}",
-            evidence=(f"{count:.0f} weights at these learning rates reach {reach[row] / OVER_REACH:.3g}",),
+            evidence=(
+                f"{count:.0f} weights at these learning rates reach {reach[row] / OVER_REACH:.3g}",
+                f"no step moves one by more than {ADAM_STEP:g} learning rates",
+            ),
             fix=fixes.continue_from_best(evidence, step=last + 1),
             step=last + 1,
             symptom="weights",
         )
+
+
+def _grown_at_once(evidence: Evidence, count: float) -> int | None:
+    """Return the row at which the norm of the weights grew by more than the steps since it was known can add."""
+    steps = evidence.steps
+    travelled = np.nancumsum(steps["lr"]) * max(1.0, steps.seen / max(len(steps), 1))
+    rows = np.flatnonzero(np.isfinite(steps["weight_norm"]))
+    known = [(int(steps["step"][row]), int(row), float(steps["weight_norm"][row])) for row in rows]
+    for event in evidence.of("resume"):
+        at = int(np.searchsorted(steps["step"], event.step, side="right")) - 1
+        norm = number(event.data.get("weight_norm"))
+        known += [(event.step, at, norm)] if at >= 0 and norm == norm else []
+    known.sort()
+    for (_, before, was), (_, row, now) in pairwise(known):
+        added = ADAM_STEP * math.sqrt(count if count > 0 else math.nan) * (travelled[row] - travelled[before])
+        if now - was > added + SLIGHT * was:
+            return row
+    return None
 
 
 class NanFromResume(NanRule):

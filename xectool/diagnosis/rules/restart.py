@@ -64,11 +64,10 @@ class SilentRestart(DiagnosisRule):
         losses, rates, numbers = (evidence.steps[name][rows] for name in ("loss", "lr", "step"))
         if rows.size < 3 * _WINDOW or float(np.nanmax(rates)) > HIGH_LR or evidence.of("rewind"):
             return
-        first = median(losses[:_AROUND])
         jumps = {
             row: jump
             for row in range(_WINDOW, rows.size - _WINDOW)
-            if (jump := _fall_back(losses, row, first)) > 0
+            if (jump := _fall_back(losses, row)) > 0
             and float(np.nanmax(rates[row : row + _WINDOW])) <= _RISE * float(np.nanmax(rates[: row - _WINDOW + 1]))
         }
         if not jumps:
@@ -77,9 +76,12 @@ class SilentRestart(DiagnosisRule):
         was, now, step = median(losses[row - _WINDOW : row]), median(losses[row : row + _WINDOW]), int(numbers[row])
         yield Cause(
             code=self.code,
-            confidence=0.75,
+            confidence=0.88,
             problem=f"about step {step} the weights were lost: the loss rose from {was:.4g} to {now:.4g}, and stayed",
-            evidence=(f"the first steps of the run had {first:.4g}", "the learning rate did not rise"),
+            evidence=(
+                f"the first {_WINDOW} steps of the run had {median(losses[:_WINDOW]):.4g}",
+                "the learning rate did not rise",
+            ),
             fix=fixes.continue_from_best(evidence, step=step),
             step=step,
             symptom="lost weights",
@@ -127,17 +129,16 @@ class SilentRestart(DiagnosisRule):
         return [*lines, f"loss before, as the resume recorded it: {recorded:.4g}"] if recorded == recorded else lines
 
 
-def _fall_back(losses: Series, row: int, first: float) -> float:
-    """Return by how much the loss rose at a row, to what it was at first and to stay; 0 where it did not.
+def _fall_back(losses: Series, row: int) -> float:
+    """Return by how much the loss of all good steps rose at one, to what the first steps had; 0 where it did not.
 
-    Args:
-        losses: Of all good steps.
-        row: Place among them.
-        first: Median of the first ones.
+    What fell fast at the beginning falls as fast again, so windows of one length are compared.
     """
     before, after = losses[row - _WINDOW : row], losses[row : row + _WINDOW]
-    was, now = median(before), median(after)
+    was, now, first = median(before), median(after), median(losses[:_WINDOW])
     noise = 1.25 * math.hypot(spread(before), spread(after)) / math.sqrt(_WINDOW)  # of medians, 1.25 that of means
-    back = min(now, median(after[:_AROUND])) - was > _LOST_SHARE * (first - was)
-    lost = was < _LEARNED * first and now <= _AT_MOST * first and back and now - was > _CLEAR * noise
+    soon, begun = median(after[:_AROUND]), median(losses[:_AROUND])
+    back = now - was > _LOST_SHARE * (first - was) and soon - was > _LOST_SHARE * (begun - was)
+    calm = now <= _AT_MOST * first and soon <= _AT_MOST * begun
+    lost = was < _LEARNED * first and back and calm and now - was > _CLEAR * noise
     return now - was if lost else 0.0

@@ -13,6 +13,7 @@ _UNITS = {"bytes": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2
 _ASKED = re.compile(f"Tried to allocate {_SIZE}")
 _TOTAL = re.compile(f"total capacity of {_SIZE}|{_SIZE} total capacity")
 _LOOSE = re.compile(f"{_SIZE} is reserved by PyTorch but unallocated")
+_RESERVED = re.compile(f"{_SIZE} reserved in total by PyTorch")  # before PyTorch 2.1
 _OWN = re.compile(f"this process has {_SIZE} memory in use|{_SIZE} already allocated|{_SIZE} is allocated by PyTorch")
 _FREE = re.compile(f"of which {_SIZE} is free|{_SIZE} free")
 _FRAGMENTED = 0.15  # of the card reserved and unused, or more than was asked for
@@ -45,7 +46,8 @@ def _memory(text: str) -> Detail:
     asked, total = _bytes(_ASKED, text), _bytes(_TOTAL, text)
     if total <= 0:
         return Detail()
-    loose, own, free = _bytes(_LOOSE, text), _bytes(_OWN, text), _bytes(_FREE, text)
+    own, free = _bytes(_OWN, text), _bytes(_FREE, text)
+    loose = max(_bytes(_LOOSE, text), _bytes(_RESERVED, text) - own)
     if loose > max(_FRAGMENTED * total, asked):
         share = f"{loose / total:.0%} of the card is reserved but unallocated"
         return Detail(f"fragmentation: {share}", _paste("XT-OOM-FRAGMENTATION", "XT-OOM-GPU"))

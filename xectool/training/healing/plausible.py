@@ -21,15 +21,14 @@ from xectool.data.extremes import NPHO_LOW, PHOTONS, TIME_HIGH, TIME_LOW, Usual
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.models.normalize import Normalizer
 from xectool.training.events.quarantine import PoisonedEvent
-from xectool.training.guards.inputs import FEWEST_PHOTONS
+from xectool.training.guards.inputs import FEWEST_PHOTONS, MOST_PHOTONS
 from xectool.training.guards.report import Reporter
 from xectool.training.healing.file_light import LightByFile
 from xectool.training.record.incidents import IDENTITY_COLUMNS
 from xectool.training.stepping.parts import RunParts
+from xectool.training.symptoms.light_places import LightPlaces
 from xectool.training.triage.window import without_rows
 
-# 52.8 MeV make about 2e6 photons: twenty times that is 1 GeV, which nothing in the detector's beam leaves there.
-MOST_PHOTONS: Final = 4e7
 OF_MEDIAN: Final = 20.0  # and times the events it came with: in another unit all are beyond the bound
 FEWEST_EVENTS: Final = 4  # whose median says what is usual
 ALONE_PHOTONS: Final = 2e8  # the bound where there are fewer
@@ -71,6 +70,7 @@ class PlausibleEvents:
         self._normalizer = cast(Normalizer, parts.model.normalizer)
         self._epoch: int | None = None
         self._light = LightByFile()
+        self._places = LightPlaces()
         guards = parts.config.guards
         self._usual = usual_extremes(self._normalizer)
         self.active = guards.active("G01")
@@ -83,6 +83,7 @@ class PlausibleEvents:
         if not self.active or epoch != self._epoch:
             return []
         self._compare_files(window)
+        self._compare_places(window)
         found, start = [], 0
         for batch in window:
             if not self._usual.holds(batch.extremes):
@@ -102,6 +103,14 @@ class PlausibleEvents:
             files=[bright, faint],
             ratio=differ[2],
         )
+
+    def _compare_places(self, window: Sequence[EventBatch]) -> None:
+        for misfit in self._places.look(window):
+            if misfit.file_index is None:
+                self.reporter.event("truth_elsewhere", misfit.message)
+            else:
+                path = str(self.parts.train_loader.source.files[misfit.file_index].path)
+                self.reporter.event("sensor_order", f"{path}: {misfit.message}", files=[path])
 
     def report(self, window: Sequence[EventBatch], found: Sequence[Implausible]) -> list[PoisonedEvent]:
         """Record what was found; return the events to leave out, none where too many are."""
