@@ -418,3 +418,13 @@ def test_a_metric_that_is_not_finite_is_told_with_its_epoch(families: dict[str, 
     )
     found = engine.inspect_ckpt(tmp_path / "a.pt").findings
     assert [(item.code, item.problem) for item in found] == [("K14", "epoch 2: val/loss not finite")]
+
+
+@pytest.mark.parametrize(("optimizer", "codes"), [({}, []), ({"lr": 1}, ["K10"])])
+def test_an_optimizer_that_is_not_ours_is_not_cured_by_our_training(
+    optimizer: dict[str, Any], codes: list[str], tmp_path: Path
+) -> None:
+    torch.save({"state_dict": {"blocks.0.weight": torch.ones(4)}, "optimizer": optimizer}, tmp_path / "a.pt")
+    found = [item for item in engine.inspect_ckpt(tmp_path / "a.pt").findings if item.severity is Severity.ERROR]
+    assert [item.code for item in found] == codes
+    assert not any("init_from" in item.fix for item in found)

@@ -24,10 +24,12 @@ class OptimizerFits(Rule[Inspected]):
     def check(self, facts: Inspected) -> Iterator[Finding]:
         """Yield an error for each contradiction."""
         state = facts.optimizer
-        fix = "xectool train CONFIG --set " + shlex.quote(f"checkpoint.init_from={facts.contents.path}")
+        fix = "resume with the program that wrote it, from another of its checkpoints; the weights are not concerned"
+        if facts.layout.is_ours:
+            fix = "xectool train CONFIG --set " + shlex.quote(f"checkpoint.init_from={facts.contents.path}")
         for problem in (state.problems if state else ())[:_SHOWN]:
             yield self.error(problem.where, problem.what, fix)
-        if state is None and "optimizer" in facts.layout.training:
+        if state is None and facts.layout.training.get("optimizer"):
             yield self.error("optimizer", "the optimizer state has neither state nor param_groups", fix)
 
 

@@ -84,6 +84,7 @@ def resume_gaps(layout: Layout) -> list[str]:
     if not layout.training:
         return ["it holds weights only: no optimizer, no random states, no place in the epoch"]
     gaps = [f"{name} is missing" for name in _TRAINING_PARTS if name not in layout.training]
+    gaps += ["optimizer is empty"] if "optimizer" in layout.training and not layout.training["optimizer"] else []
     gaps += [f"{name} is missing from its facts" for name in _META_PARTS if name not in layout.meta]
     progress = layout.meta.get("progress")
     if isinstance(progress, Mapping):
