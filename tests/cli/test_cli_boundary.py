@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import typer
@@ -117,9 +118,17 @@ def test_byte_code_cut_short_by_a_full_disk_is_named_and_the_line_cures_it(
     assert boundary.run(start, []) == 0
 
 
-def test_interrupt_is_130(capfd: pytest.CaptureFixture[str]) -> None:
-    assert boundary.run(app_raising(KeyboardInterrupt()), []) == 130
-    assert "interrupted" in capfd.readouterr().err
+@pytest.mark.parametrize(
+    ("argv", "fix"),
+    [
+        (["predict", "my model.pt", "--json"], "again: xectool predict 'my model.pt' --json"),
+        (["train", "c", "--run-name=a", "--json"], "go on with: xectool train c --run-name=a --json --resume auto"),
+    ],
+)
+def test_interrupt_is_130_and_says_how_to_go_on(capfd: pytest.CaptureFixture[str], argv: list[str], fix: str) -> None:
+    assert boundary.run(Mock(side_effect=KeyboardInterrupt), argv) == 130
+    (found,) = json.loads(capfd.readouterr().out)["findings"]
+    assert (found["problem"], found["fix"]) == ("interrupted", fix)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def run(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], None] 
         output.usage_error(error.format_message() or "no command is given", _helping(app, argv))
         return EXIT_USER
     except (KeyboardInterrupt, Abort):
-        return _interrupted(output)
+        return _interrupted(output, argv)
     except (BrokenPipeError, SystemExit) as gone:
         if not isinstance(gone, BrokenPipeError) and not isinstance(gone.__context__, BrokenPipeError):
             raise  # rich, which draws the help, makes the one of the other
@@ -62,7 +62,7 @@ def run(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], None] 
         output.defect(error, _keep_traceback())
         return EXIT_DEFECT
     if code == EXIT_INTERRUPTED:
-        return _interrupted(output)
+        return _interrupted(output, argv)
     return int(code or EXIT_OK)
 
 
@@ -129,9 +129,11 @@ def _take_verbosity(argv: Sequence[str]) -> list[str]:
     return [word for word in argv[:end] if word not in known] + list(argv[end:])
 
 
-def _interrupted(output: render.Output) -> int:
+def _interrupted(output: render.Output, argv: Sequence[str]) -> int:
     signals.ignore()
-    output.interrupted()
+    named = any(word.startswith("--run-name") for word in argv)
+    begun = ["--resume", "auto"] if argv[:1] == ["train"] and named and "--resume" not in argv else []
+    output.interrupted(fix=f"{'go on with' if begun else 'again'}: {shlex.join(['xectool', *argv, *begun])}")
     return EXIT_INTERRUPTED
 
 
