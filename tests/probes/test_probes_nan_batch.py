@@ -314,3 +314,20 @@ def test_bright_reading_overflows_float16_only(
     *words, setting = shlex.split(result.next, comments=True)
     assert words == ["xectool", "train", str(config), "--run-name", "r-amp", "--set"]
     assert load_config(config, [setting]).config.training.amp == "off"
+
+
+def test_validation_events_are_searched_after_the_training_events(
+    write_config: Write, poisoned: Callable[..., Path], tmp_path: Path
+) -> None:
+    directory = poisoned({(0, 3, "npho", 77): math.nan})
+    files = {"train_path": [str(directory / "train_001.root")], "val_path": [str(directory / "train_000.root")]}
+    config = write_config("regressor", data=files)
+    result = search(config, tmp_path)
+    assert result.verdict.startswith("validation: ")
+    assert (result.events_scanned, result.sensors) == (EVENTS_PER_FILE, (77,))
+    require_event(result, directory, 0, 3)
+    assert not search(config, tmp_path, data="train").found
+    swapped = {"train_path": files["val_path"], "val_path": files["train_path"]}
+    alone = search(write_config("regressor", data=swapped), tmp_path)
+    assert not alone.verdict.startswith("validation")
+    assert alone.scanned[-1] == "the validation events were not looked at: --data val"

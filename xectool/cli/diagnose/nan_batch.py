@@ -31,7 +31,9 @@ def nan_batch(
     batch: Annotated[
         str | None, typer.Option(metavar="FILE.npz", help="Saved batch of an earlier search; needs no data files.")
     ] = None,
-    data: Annotated[str, typer.Option(metavar="train|val", help="Which events are searched.")] = "train",
+    data: Annotated[
+        str | None, typer.Option(metavar="train|val", help="Which events are searched; default: train, then val.")
+    ] = None,
     full: Annotated[bool, typer.Option("--full", help="Try every batch on the network; slow.")] = False,
     max_events: MaxEventsOption = None,
     device: DeviceOption = None,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from xectool.checkpoint import store
 from xectool.config.load import load_config
 from xectool.config.root import RunConfig
-from xectool.errors import UsageError
+from xectool.errors import UsageError, XecError
 from xectool.findings import Finding
 from xectool.probes.instruments.minimal import SavedBatch, plain_window, save_batch
 from xectool.probes.nonfinite.facts import NanFacts
@@ -21,6 +21,7 @@ from xectool.probes.nonfinite.verdicts import Training, Verdict, judge
 from xectool.probes.repetition.history import CONFIG_FILE, RunHistory
 
 DEFAULT_OUTPUT = "nan_batch.npz"
+VALIDATION = "no step is taken on a validation event, but losses and metrics of the validation hold it"
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class NanBatchResult:
             it; None where nothing was found.
         batch: ``epoch, index, blocks`` of the batch it came in, or None.
         facts: What else was tried, and whether it stayed finite.
-        events_scanned: Events whose numbers were looked at.
+        events_scanned: Events whose numbers were looked at, of the sample that holds what was found, else of training.
         events_tried: Events tried on the network.
         events_per_s: Rate of the pass over the numbers.
         anomalies: Illegal numbers in all, harmless ones included.
@@ -88,7 +89,7 @@ def nan_batch(  # noqa: PLR0913  the function is the command: one argument an op
     run: str | Path | None = None,
     incident: int | None = None,
     batch: str | Path | None = None,
-    data: str = "train",
+    data: str | None = None,
     full: bool = False,
     max_events: int | None = None,
     device: str | None = None,
@@ -103,7 +104,7 @@ def nan_batch(  # noqa: PLR0913  the function is the command: one argument an op
         run: Run directory: its incident, its first bad step, or else its data with its newest weights.
         incident: Number of the incident of the run; the first without.
         batch: File that an earlier search wrote; no data files are needed.
-        data: ``train`` or ``val``.
+        data: ``train`` or ``val``; without, the training events, and where those hold nothing the validation events.
         full: Try every batch on the network, not only suspicious and extreme events.
         max_events: Look at this many events only.
         device: Device; the configuration's without.
@@ -112,21 +113,24 @@ def nan_batch(  # noqa: PLR0913  the function is the command: one argument an op
     Raises:
         XecError: Anything the user can act on.
     """
-    if data not in ("train", "val"):
+    if data not in (None, "train", "val"):
         raise UsageError(f"unknown data set '{data}'", where="--data", fix="--data train, or --data val")
     loaded = load_config(config, overrides).config if config is not None else None
     weights = Path(ckpt).expanduser() if ckpt is not None else None
     if batch is not None:
         subject = of_batch(Path(batch).expanduser(), loaded, weights, device)
     else:
-        subject = _of_run_or_config(loaded, run, incident, weights, (data, max_events, device))
-    try:
-        search = _search(subject, full)
-    finally:
-        subject.close()
+        subject = _of_run_or_config(loaded, run, incident, weights, (data or "train", max_events, device))
+    search, of_training = _search(subject, full), subject
+    if data is None and subject.batches is not None:
+        subject, search = _with_validation(subject, search, full, max_events, device)
+    of_validation = data == "val" or subject is not of_training
     kept = _keep(search, subject, Path(output or DEFAULT_OUTPUT).expanduser()) if batch is None else None
     training = _training(config, overrides, None if batch is not None else run)
-    return _result(search, subject, judge(search, subject, training), kept, config)
+    verdict = judge(search, subject, training)
+    if verdict.code and of_validation:
+        verdict = replace(verdict, verdict=f"validation: {verdict.verdict}", why=(VALIDATION, *verdict.why))
+    return _result(search, subject, verdict, kept, config)
 
 
 def _training(config: str | Path | None, overrides: Sequence[str], run: str | Path | None) -> Training:
@@ -160,12 +164,40 @@ def _of_run_or_config(
 
 
 def _search(subject: Subject, full: bool) -> NanSearch:
-    if subject.window is not None:
-        return search_window(subject.bench, subject.window)
-    assert subject.batches is not None
-    return search_data(
-        subject.bench, subject.batches, full=full, accumulate=subject.bench.config.training.grad_accum_steps
+    try:
+        if subject.window is not None:
+            return search_window(subject.bench, subject.window)
+        assert subject.batches is not None
+        steps = subject.bench.config.training.grad_accum_steps
+        return search_data(subject.bench, subject.batches, full=full, accumulate=steps)
+    finally:
+        subject.close()
+
+
+def _with_validation(
+    subject: Subject, search: NanSearch, full: bool, max_events: int | None, device: str | None
+) -> tuple[Subject, NanSearch]:
+    """Return the search of the validation events where the training events hold nothing; both are in its notes."""
+    if _finds(search):
+        note = "the validation events were not looked at: --data val"
+        return subject, replace(search, notes=(*search.notes, note))
+    try:
+        other = of_config(subject.bench.config, subject.checkpoint, device, "val", max_events)
+    except XecError as error:
+        note = f"the validation events were not looked at: {error.problem}"
+        return subject, replace(search, notes=(*search.notes, note))
+    second = _search(other, full)
+    notes = tuple(
+        f"{name} events: {note}" for name, item in (("training", search), ("validation", second)) for note in item.notes
     )
+    tried = search.tried + second.tried
+    if _finds(second):
+        return other, replace(second, notes=notes, tried=tried)
+    return subject, replace(search, notes=notes, tried=tried)
+
+
+def _finds(search: NanSearch) -> bool:
+    return bool(search.weights or search.culprit or (search.report and search.report.anomalies))
 
 
 def _keep(search: NanSearch, subject: Subject, path: Path) -> Path | None:
