@@ -40,6 +40,9 @@ def test_the_example_plugin_adds_a_check_a_rule_and_a_kind(tmp_path: Path) -> No
     _, checked = asked(tmp_path, "check-data", "train.root")
     (finding,) = (item for item in checked["findings"] if item["code"] == "EXAMPLE-02")
     assert "24 events" in finding["problem"]
+    code, explained = asked(tmp_path, "explain", "example-2")
+    assert (code, explained["result"]["title"]) == (0, "EXAMPLE-02: A file holds at least 100 events")
+    assert "a job was killed" in explained["result"]["text"]
     _, ruled = asked(tmp_path, "config", "check", "run.yaml", "--set", "training.lr=0.05")
     assert "EXAMPLE-01" in [item["code"] for item in ruled["findings"]]
     code, trained = asked(

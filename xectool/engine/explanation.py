@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from xectool.config.key_page import KeyPage, all_keys, key_pages
 from xectool.errors import UsageError
 from xectool.explanations import Entry, library
+from xectool.explanations.library import canonical
+from xectool.registry.plugins import plugins
+from xectool.rules import Rule
 
 _MAX_RELATED = 8
 
@@ -27,7 +32,7 @@ class Explained:
 
 
 def explain(topic: str = "") -> Explained:
-    """Explain a finding code, a configuration key or a topic; without one, list the topics.
+    """Explain a finding code, also of a plugin, a configuration key or a topic; without one, list the topics.
 
     Args:
         topic: Such as ``XT-OOM-GPU``, ``training.lr`` or ``batch-sizes``, in any case.
@@ -39,7 +44,7 @@ def explain(topic: str = "") -> Explained:
         return _topics()
     entry, pages = library().find(topic), key_pages(topic)
     if entry is None and not pages:
-        raise _unknown(topic)
+        return _of_plugin(topic)
     if entry is None and len(pages) > 1:
         lines = [page.title for page in pages]
         return Explained(
@@ -79,8 +84,29 @@ def _topics() -> Explained:
     return Explained(f"{len(topics)} topics", "\n".join(lines), tuple(sorted(entry.name for entry in topics)))
 
 
-def _unknown(topic: str) -> UsageError:
-    near = library().near(topic, all_keys())
+def _of_plugin(topic: str) -> Explained:
+    """Return what the rule of a plugin says of itself.
+
+    Raises:
+        UsageError: No installed plugin has a rule with that code.
+    """
+    known = {canonical(rule.code): (rule, package) for rule, package in _plugin_rules()}
+    if canonical(topic) not in known:
+        raise _unknown(topic, tuple(rule.code for rule, _ in known.values()))
+    rule, package = known[canonical(topic)]
+    text = f"{inspect.cleandoc(rule.__doc__ or '')}\n\nA rule of the installed package {package}; its authors know more."
+    return Explained(f"{rule.code}: {rule.title}", text.strip(), ("XT-PLUGIN",))
+
+
+def _plugin_rules() -> Iterator[tuple[type[Rule[object]], str]]:
+    for family in ("checks", "rules"):
+        for point, rule in plugins(family):
+            if isinstance(rule, type) and issubclass(rule, Rule):  # others are refused where they are used
+                yield rule, point.dist.name if point.dist is not None else point.value
+
+
+def _unknown(topic: str, others: tuple[str, ...]) -> UsageError:
+    near = library().near(topic, (*all_keys(), *others))
     fix = f"xectool explain {near[0]}" if near else "xectool explain   # lists the topics"
-    others = f"; near: {', '.join(near)}" if near else ""
-    return UsageError(f"nothing is known about '{topic}'{others}", where="command line", fix=fix)
+    also = f"; near: {', '.join(near)}" if near else ""
+    return UsageError(f"nothing is known about '{topic}'{also}", where="command line", fix=fix)
