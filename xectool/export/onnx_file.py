@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -158,22 +158,28 @@ def check(path: Path, inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> No
         code = "X-07" if "external" in first.lower() or ".data" in first else "X-06"
         raise _refused(code, f"the file is not valid ONNX: {first}", path) from error
     for node in model.graph.node:
-        if node.op_type in _RANDOM:
-            raise _refused("X-19", f"the graph draws random numbers ({node.op_type})", path)
-        training = any(item.name == "training_mode" and item.i for item in node.attribute)
-        if node.op_type in _TRAINING and (training or (node.op_type == "Dropout" and len(node.input) > 2)):
-            raise _refused("X-04", f"the graph has {node.op_type} in training mode", path)
-    for code, kind, wanted, found in (
-        ("X-10", "inputs", inputs, model.graph.input),
-        ("X-11", "outputs", outputs, model.graph.output),
-    ):
-        told = [_port(item) for item in found]
-        if [f"{name}: {dtype}[{shape}]" for name, dtype, _, shape in told] != [_wanted(port) for port in wanted]:
-            problem = f"the {kind} are {[item[:2] for item in told]} instead of {[_wanted(port) for port in wanted]}"
-            raise _refused(code, problem, path)
-        fixed = [name for name, _, batch, _ in told if batch]
-        if fixed:
-            raise _refused("X-05", f"the batch of {', '.join(fixed)} is fixed to {told[0][2]}", path)
+        _check_node(node, path)
+    _check_ports("X-10", "inputs", inputs, model.graph.input, path)
+    _check_ports("X-11", "outputs", outputs, model.graph.output, path)
+
+
+def _check_node(node: onnx.NodeProto, path: Path) -> None:
+    if node.op_type in _RANDOM:
+        raise _refused("X-19", f"the graph draws random numbers ({node.op_type})", path)
+    training = any(item.name == "training_mode" and item.i for item in node.attribute)
+    if node.op_type in _TRAINING and (training or (node.op_type == "Dropout" and len(node.input) > 2)):
+        raise _refused("X-04", f"the graph has {node.op_type} in training mode", path)
+
+
+def _check_ports(
+    code: str, kind: str, ports: tuple[Port, ...], found: Iterable[onnx.ValueInfoProto], path: Path
+) -> None:
+    told, wanted = [_port(item) for item in found], [_wanted(port) for port in ports]
+    if [f"{name}: {dtype}[{shape}]" for name, dtype, _, shape in told] != wanted:
+        raise _refused(code, f"the {kind} are {[item[:2] for item in told]} instead of {wanted}", path)
+    fixed = [name for name, _, batch, _ in told if batch]
+    if fixed:
+        raise _refused("X-05", f"the batch of {', '.join(fixed)} is fixed to {told[0][2]}", path)
 
 
 def _converted(graph: ExportGraph, example: tuple[torch.Tensor, ...], path: Path) -> onnx.ModelProto:

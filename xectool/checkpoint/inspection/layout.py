@@ -178,14 +178,11 @@ def _generic(payload: Mapping[str, Any]) -> Layout:
             sets["ema"] = average
     known = family(weights)
     is_timm = (known or "").startswith("timm") or {"arch", "args", "version"} <= payload.keys()
-    if not weights:
-        kind = "an optimizer state" if {"state", "param_groups"} <= payload.keys() else "no weights"
-    else:
-        kind = known or ("a state dict" if place is None else f"a state dict under '{place}'")
+    found = "a state dict" if place is None else f"a state dict under '{place}'"
     arch = payload.get("arch")
     return Layout(
         origin="timm" if is_timm else "PyTorch",
-        kind=kind,
+        kind=known or (found if weights else _without_weights(payload)),
         weights=sets,
         wrappers=wrappers,
         meta={"arch": arch} if isinstance(arch, str) else {},
@@ -193,6 +190,10 @@ def _generic(payload: Mapping[str, Any]) -> Layout:
         epoch=_whole(payload.get("epoch")),
         step=next((_whole(payload.get(key)) for key in _STEP_KEYS if key in payload), None),
     )
+
+
+def _without_weights(payload: Mapping[str, Any]) -> str:
+    return "an optimizer state" if {"state", "param_groups"} <= payload.keys() else "no weights"
 
 
 def _safetensors(contents: Contents) -> Layout:

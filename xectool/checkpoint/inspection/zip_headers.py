@@ -83,12 +83,7 @@ def end_problems(data: memoryview, directory: int) -> Iterator[tuple[str, int]]:
     told = (len(records), len(records), end - directory, directory)
     at = end
     if bytes(data[at : at + 4]) == _ZIP64_END_MAGIC and at + _ZIP64_END.size + _ZIP64_LOCATOR.size <= len(data):
-        wide = _ZIP64_END.unpack_from(data, at)
-        place = _ZIP64_LOCATOR.unpack_from(data, at + _ZIP64_END.size)
-        versions = wide[3] == _ZIP64_VERSION and wide[2] & 0xFF <= _NEWEST_VERSION and wide[2] >> 8 <= _LAST_SYSTEM
-        sizes = wide[1] == _ZIP64_END.size - 12 and wide[4:6] == (0, 0) and wide[6:] == told
-        strange = not (versions and sizes and place[0] == _ZIP64_LOCATOR_MAGIC and place[1:] == (0, at, 1))
-        if strange:
+        if not _wide_end_fits(data, at, told):
             yield "the wide record that closes the archive is damaged", at
         at += _ZIP64_END.size + _ZIP64_LOCATOR.size
     if at + _END.size > len(data):
@@ -102,6 +97,14 @@ def end_problems(data: memoryview, directory: int) -> Iterator[tuple[str, int]]:
         yield "the record that closes the archive contradicts its directory", at
     elif at + _END.size + last[7] != len(data):
         yield f"{len(data) - at - _END.size - last[7]} bytes follow the end of the archive", at + _END.size
+
+
+def _wide_end_fits(data: memoryview, at: int, told: tuple[int, ...]) -> bool:
+    wide = _ZIP64_END.unpack_from(data, at)
+    place = _ZIP64_LOCATOR.unpack_from(data, at + _ZIP64_END.size)
+    versions = wide[3] == _ZIP64_VERSION and wide[2] & 0xFF <= _NEWEST_VERSION and wide[2] >> 8 <= _LAST_SYSTEM
+    sizes = wide[1] == _ZIP64_END.size - 12 and wide[4:6] == (0, 0) and wide[6:] == told
+    return versions and sizes and place[0] == _ZIP64_LOCATOR_MAGIC and place[1:] == (0, at, 1)
 
 
 def header_problems(data: memoryview, spans: Sequence[Span], directory: int) -> Iterator[tuple[str, int]]:

@@ -77,18 +77,21 @@ class InputsExist(Rule[Start]):
         files = local_files(spec)
         present = [path for path in files if os.path.exists(path)]
         if not present:
-            listed = "@" if spec.startswith("@") else ""
-            wanted = Path(_without_tree(os.path.expanduser(spec)).removeprefix("@"))
-            meant = _nearest_beside(wanted, _is_list if listed else _holds_root_files)
-            place = "" if wanted.is_absolute() else " (a relative path begins in the working directory)"
-            hint = f", did you mean '{meant.name}'?" if meant else place
-            fix = f"{key}: {inline_yaml(f'{listed}{meant}')}" if meant else f"--set {key}=PATH"
-            yield self.error(key, f"no files match {key}: {spec}{hint}", fix)
+            yield self._missing(key, spec)
         for path in present:
             if not path.endswith(".root"):
                 yield self.error(key, f"{key}: {path} is not a .root file", "give .root files, or a list as @files.txt")
             elif not os.access(path, os.R_OK):
                 yield self.error(key, f"{key}: {path} is not readable", f"chmod +r {path}")
+
+    def _missing(self, key: str, spec: str) -> Finding:
+        listed = "@" if spec.startswith("@") else ""
+        wanted = Path(_without_tree(os.path.expanduser(spec)).removeprefix("@"))
+        meant = _nearest_beside(wanted, _is_list if listed else _holds_root_files)
+        place = "" if wanted.is_absolute() else " (a relative path begins in the working directory)"
+        hint = f", did you mean '{meant.name}'?" if meant else place
+        fix = f"{key}: {inline_yaml(f'{listed}{meant}')}" if meant else f"--set {key}=PATH"
+        return self.error(key, f"no files match {key}: {spec}{hint}", fix)
 
 
 class StartingCheckpointExists(Rule[Start]):
@@ -105,14 +108,17 @@ class StartingCheckpointExists(Rule[Start]):
                 continue
             key, path = f"checkpoint.{name}", Path(spec).expanduser()
             if not path.exists():
-                meant = _nearest_beside(path)
-                hint = f", did you mean '{meant.name}'?" if meant else ""
-                there = [meant] if meant else _checkpoints_beside(path)
-                more = f"   # or {', '.join(map(str, there[1:_SHOWN]))}" if there[1:] else ""
-                fix = f"{key}: {inline_yaml(str(there[0]) if there else None)}{more}"
-                yield self.error(key, f"{key}: no such checkpoint {spec}{hint}", fix)
+                yield self._missing(key, spec, path)
             elif is_torchscript(path):
                 yield self.error(key, *of_export(key, spec, "a TorchScript export"))
+
+    def _missing(self, key: str, spec: str, path: Path) -> Finding:
+        meant = _nearest_beside(path)
+        hint = f", did you mean '{meant.name}'?" if meant else ""
+        there = [meant] if meant else _checkpoints_beside(path)
+        more = f"   # or {', '.join(map(str, there[1:_SHOWN]))}" if there[1:] else ""
+        fix = f"{key}: {inline_yaml(str(there[0]) if there else None)}{more}"
+        return self.error(key, f"{key}: no such checkpoint {spec}{hint}", fix)
 
 
 class RunDirectoryIsFree(Rule[Start]):

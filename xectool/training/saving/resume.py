@@ -91,12 +91,20 @@ def require_resumable(
             fix=f"start a new run from its weights, without --resume: {start_options(config, checkpoint, path)}",
             code="XT-CKPT-NO-TRAINING",
         )
-    current, saved = config.to_dict(), checkpoint.config
     differing = meaning_differences(config, checkpoint)
     if differing:
         raise _refusal("would change what the weights mean, or which of them learn", differing, path)
-    if int(checkpoint.meta["progress"]["batch"]) == 0:
-        return
+    if int(checkpoint.meta["progress"]["batch"]) > 0:
+        differing = _order_differences(config, checkpoint, train, world_size)
+    if differing:
+        raise _refusal("would serve other batches in the middle of an epoch", differing, path)
+
+
+def _order_differences(
+    config: RunConfig, checkpoint: Checkpoint, train: EventSource, world_size: int
+) -> list[tuple[str, Any, Any]]:
+    """Return the keys on which the rest of an epoch would have other batches, with both values."""
+    current, saved = config.to_dict(), checkpoint.config
     before = int(checkpoint.meta.get("world_size", 1)) * int(saved["data"]["batch_size"])
     shared = {"data.batch_size"} if before == world_size * config.data.batch_size else set()
     # A checkpoint from before a key was there was written under its default, as nearly all are that go on now.
@@ -104,8 +112,7 @@ def require_resumable(
     differing = [d for key in keys for d in differences(_at(saved, key), _at(current, key), key)]
     if data_facts(train)["train_files"] != checkpoint.meta.get("train_files"):
         differing.append((_FILES, "the files of the checkpoint", "other files or entries"))
-    if differing:
-        raise _refusal("would serve other batches in the middle of an epoch", differing, path)
+    return differing
 
 
 def meaning_differences(config: RunConfig, checkpoint: Checkpoint) -> list[tuple[str, Any, Any]]:

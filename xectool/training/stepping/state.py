@@ -180,16 +180,8 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
     Raises:
         CheckpointError: They belong to other parameters.
     """
-    own = [p for group in optimizer.param_groups for p in group["params"]]
-    saved = state["state"]
-    shapes_fit = all(
-        not torch.is_tensor(moment) or moment.ndim == 0 or moment.shape == own[index].shape
-        for index, entry in saved.items()
-        for moment in entry.values()
-        if index < len(own)
-    )
     sizes = [len(group["params"]) for group in state["param_groups"]]
-    if sizes != [len(group["params"]) for group in optimizer.param_groups] or not shapes_fit:
+    if sizes != [len(group["params"]) for group in optimizer.param_groups] or not _shapes_fit(optimizer, state):
         raise CheckpointError(
             "the optimizer state belongs to another set of parameters",
             where="tasks or model section of the configuration",
@@ -201,6 +193,16 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
     # The rate of decay is the configuration's, like the learning rate; the state brings only the moments.
     for group, decay in zip(optimizer.param_groups, decays, strict=True):
         group["weight_decay"] = decay
+
+
+def _shapes_fit(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> bool:
+    own = [p for group in optimizer.param_groups for p in group["params"]]
+    return all(
+        not torch.is_tensor(moment) or moment.ndim == 0 or moment.shape == own[index].shape
+        for index, entry in state["state"].items()
+        for moment in entry.values()
+        if index < len(own)
+    )
 
 
 @contextmanager
