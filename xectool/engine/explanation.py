@@ -94,7 +94,7 @@ def _of_plugin(topic: str) -> Explained:
     if canonical(topic) not in known:
         raise _unknown(topic, tuple(rule.code for rule, _ in known.values()))
     rule, package = known[canonical(topic)]
-    text = f"{inspect.cleandoc(rule.__doc__ or '')}\n\nA rule of the installed package {package}; its authors know more."
+    text = f"{inspect.cleandoc(rule.__doc__ or '')}\n\nA rule of the package {package}; its authors know more."
     return Explained(f"{rule.code}: {rule.title}", text.strip(), ("XT-PLUGIN",))
 
 
