@@ -117,24 +117,30 @@ class RowWriter:
             attrgetter(*part) for part in (layout.ints, layout.flags, layout.floats)
         )
         self._maps = attrgetter(*MAPS)
-        self._known = tuple(frozenset(layout.names[key]) for key in MAPS)
+        self._names = tuple(layout.names[key] for key in MAPS)
+        self._known = tuple(frozenset(names) for names in self._names)
         self._full = _mask_words([True] * len(layout.values), layout.num_masks)
+
+    def _is_whole(self, maps: Sequence[Mapping[str, float]]) -> bool:
+        """Return whether maps have a value for every name of the layout, in its order, as those of nearly all steps."""
+        return tuple(map(tuple, maps)) == self._names
 
     def fits(self, record: StepRecord) -> bool:
         """Return whether the layout has a word for each value of a record."""
-        return all(values.keys() <= known for values, known in zip(self._maps(record), self._known, strict=True))
+        maps = self._maps(record)
+        return self._is_whole(maps) or all(
+            given.keys() <= known for given, known in zip(maps, self._known, strict=True)
+        )
 
     def row(self, record: StepRecord, seq: int) -> bytes:
         """Return the row of a record that fits."""
         flags = sum(bool(flag) << bit for bit, flag in enumerate(self._flags(record)))
         maps = self._maps(record)
-        masks = self._full
-        values = [
-            given.get(name, math.nan) for given, key in zip(maps, MAPS, strict=True) for name in self.layout.names[key]
-        ]
-        if sum(map(len, maps)) < len(values):
-            present = [name in given for given, key in zip(maps, MAPS, strict=True) for name in self.layout.names[key]]
-            masks = _mask_words(present, self.layout.num_masks)
+        masks, values = self._full, [value for given in maps for value in given.values()]
+        if not self._is_whole(maps):
+            places = [(given, name) for given, names in zip(maps, self._names, strict=True) for name in names]
+            values = [given.get(name, math.nan) for given, name in places]
+            masks = _mask_words([name in given for given, name in places], self.layout.num_masks)
         ints, floats = self._ints(record), self._floats(record)
         try:
             body = self._struct.pack(seq, *ints, flags, *floats, *values, *masks)

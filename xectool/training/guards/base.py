@@ -60,6 +60,7 @@ class Guard:
 
     Attributes:
         code: ``G01`` to ``G32``, as in `xectool.config.guard_catalogue`.
+        done: Whether it looks at no further step.
     """
 
     code: ClassVar[str]
@@ -67,6 +68,7 @@ class Guard:
     def __init__(self, parts: RunParts) -> None:
         self.parts = parts
         self.config = parts.config.guards
+        self.done = False
 
     def begin(self, progress: Progress) -> Notices:
         """Look before the first step of this attempt."""

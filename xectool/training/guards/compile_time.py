@@ -18,19 +18,19 @@ class CompileTime(Guard):
 
     def __init__(self, parts: RunParts) -> None:
         super().__init__(parts)
-        self._compiling = parts.execution.compile_mode is not None
+        self.done = parts.execution.compile_mode is None
 
     def begin(self, progress: Progress) -> Iterator[Notice]:
         """Say that the first step will take its time."""
-        if self._compiling:
+        if not self.done:
             message = "the first step compiles the model; later runs find it in the cache on disk"
             yield Notice("compile_begin", {}, message)
 
     def after_step(self, progress: Progress, step: StepFacts) -> Iterator[Notice]:
         """Record the time of the first step and the number of graphs."""
-        if not self._compiling:
+        if self.done:
             return
-        self._compiling = False
+        self.done = True
         graphs = int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
         seconds = step.step_s - step.wait_s
         yield Notice("compile_end", {"seconds": seconds, "graphs": graphs}, f"compiled in {seconds:.0f} s")

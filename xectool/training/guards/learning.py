@@ -193,6 +193,7 @@ class ZeroGradient(Guard):
         if self._steps >= GRADIENT_STEPS or not step.result.taken:
             return
         self._steps += 1
+        self.done = self._steps == GRADIENT_STEPS
         wanted = [(name, p) for name, p in self.parts.model.named_parameters() if p.requires_grad]
         silent = {name for name, p in wanted if p.grad is None and not self._is_idle(name)}
         silent |= {block for block, norm in step.result.block_norms.items() if norm == 0}

@@ -66,6 +66,7 @@ class LazyState(Guard):
         """Compare after the first step."""
         if self._before is None:
             return
+        self.done = True
         before, self._before = self._before, None
         after = module_state(self.parts.model)
         changed = sorted(
@@ -120,7 +121,9 @@ class MetricGraph(Guard):
         Raises:
             UsageError: They hold a graph.
         """
-        yield from self._look({"loss sums": step.result.sums, "counts": step.result.counts})
+        result = step.result
+        if result.sums.requires_grad or result.counts.requires_grad:
+            yield from self._look({"loss sums": result.sums, "counts": result.counts})
 
     def after_validation(self, progress: Progress, metrics: dict[str, Any]) -> Iterator[Notice]:
         """Look at the metrics.

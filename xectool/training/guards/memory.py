@@ -133,10 +133,12 @@ def growth(samples: np.ndarray) -> float | None:
     Args:
         samples: Resident memory, one a step, shape (n,).
     """
+    # The second half must grow like the first: what fills up and stops is no leak. Nearly every look ends here.
+    half = len(samples) // 2
+    late = float(samples[-1] - samples[half]) / max(1, len(samples) - 1 - half)
+    if late <= GROWTH_BYTES / 2:
+        return None
     first, second = np.triu_indices(len(samples), 1)
     slope = float(np.median((samples[second] - samples[first]) / (second - first)))
     steady = float((np.diff(samples) >= 0).mean()) >= MONOTONE
-    # The second half must grow like the first: what fills up and stops is no leak.
-    half = len(samples) // 2
-    late = float(samples[-1] - samples[half]) / max(1, len(samples) - 1 - half)
-    return slope if slope > GROWTH_BYTES and steady and late > GROWTH_BYTES / 2 else None
+    return slope if slope > GROWTH_BYTES and steady else None

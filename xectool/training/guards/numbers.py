@@ -29,12 +29,13 @@ class AmpScale(Guard):
 
     def __init__(self, parts: RunParts) -> None:
         super().__init__(parts)
+        self.done = not parts.execution.use_scaler
         self._seen = self._said = 0
         self._recent: deque[bool] = deque(maxlen=AMP_WINDOW)
 
     def after_step(self, progress: Progress, step: StepFacts) -> Iterator[Notice]:
         """Count overflows; say so once an epoch."""
-        if not self.parts.execution.use_scaler:
+        if self.done:
             return
         self._seen += 1
         if self._seen <= AMP_WARMUP:
@@ -65,6 +66,7 @@ class GradientNorm(Guard):
 
     def after_step(self, progress: Progress, step: StepFacts) -> Iterator[Notice]:
         """After 50 steps of a run, say what its norms are."""
+        self.done = progress.step >= VERDICT_AFTER
         if progress.step > VERDICT_AFTER:
             return
         if step.result.taken:

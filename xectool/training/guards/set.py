@@ -70,6 +70,7 @@ class GuardSet:
         """Look at a step that counts."""
         for guard in self._after_step:
             self._report(guard.after_step(progress, step))
+        self._after_step = [guard for guard in self._after_step if not guard.done]
 
     def watch(self, predicted: Iterable[Predicted]) -> Iterable[Predicted]:
         """Return the stream of a validation, looked at as it passes."""

@@ -88,11 +88,12 @@ class EventAudit:
 
     def _excluded_from(self, batch: EventBatch) -> int:
         """Return how many events a batch is short of because they are in quarantine; what else is missing is lost."""
-        if batch.num_events == self._plan.batch_events_of_rank(batch.step, self._rank):
+        excluded, planned_events = self._loader.excluded.keys, self._plan.batch_events_of_rank
+        if not len(excluded) or batch.num_events == planned_events(batch.step, self._rank):
             return 0
         planned = event_keys(*self._plan.batch_events(batch.epoch, batch.step, self._rank))
         absent = np.setdiff1d(planned, event_keys(batch.file_index, batch.entry))
-        return int(np.isin(absent, self._loader.excluded.keys).sum())
+        return int(np.isin(absent, excluded).sum())
 
     def _mark_waiting(self) -> None:
         if not self._waiting:
