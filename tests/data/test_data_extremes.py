@@ -52,6 +52,10 @@ def test_extremes_are_those_of_each_event():
     assert [usual.holds(window.extremes[event : event + 1]) for event in range(SHAPE[0])] == [True] * 5 + [False] * 6
     assert usual.holds(window.extremes[:5])
     assert not usual.holds(window.extremes)
+    many = np.tile(window.extremes[:5], (8, 1))
+    assert usual.holds(many)
+    for event in range(5, SHAPE[0]):
+        assert not usual.holds(np.concatenate([many, window.extremes[event : event + 1]]))
     assert not usual.holds(None)
 
 

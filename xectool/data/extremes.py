@@ -8,6 +8,7 @@ Axes: N events, S sensors (4760), D numbers of a task.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -20,6 +21,7 @@ from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS, UNKNOWN_ABOVE
 PHOTONS, NPHO_LOW, NPHO_HIGH, TIME_LOW, TIME_HIGH, TRUTH_HIGH = range(NUM_EXTREMES)
 """Columns: sum of the known photon numbers; lowest and highest photon number; lowest time and highest one that is not
 1e10; largest truth without its sign. Readings that are NaN make lowest and highest NaN; NaN as truth counts nowhere."""
+_FEW_EVENTS: Final = 16
 _BLOCK_ROWS: Final = 8  # what is made on the way stays in the processor's cache
 
 
@@ -57,9 +59,14 @@ class Usual:
     """
 
     def __init__(self, bounds: Mapping[int, tuple[float, float]]) -> None:
-        every = [bounds.get(column, (-np.inf, np.inf)) for column in range(NUM_EXTREMES)]
-        self._low, self._high = np.array(every).T.copy()
+        self._bounds = [bounds.get(column, (-math.inf, math.inf)) for column in range(NUM_EXTREMES)]
 
     def holds(self, extremes: npt.NDArray[np.float64] | None) -> bool:
         """Return whether extremes, shape (N, 6), are known and all within the bounds."""
-        return extremes is not None and bool(((extremes >= self._low) & (extremes <= self._high)).all())
+        if extremes is None:
+            return False
+        # Array operations on a few numbers cost more with cold caches than a loop over them (70 to 12 us).
+        rows = extremes if len(extremes) <= _FEW_EVENTS else np.stack([extremes.min(axis=0), extremes.max(axis=0)])
+        return all(
+            low <= value <= high for row in rows.tolist() for (low, high), value in zip(self._bounds, row, strict=True)
+        )

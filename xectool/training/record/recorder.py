@@ -84,13 +84,13 @@ class FlightRecorder:
     def begin(self, progress: Progress, window: Sequence[EventBatch]) -> None:
         """Write down which batch comes next, before anything is done with it."""
         began = time.perf_counter()
-        page, first = self.page, _first_with_events(window)
+        page, first = self.page, next((batch for batch in window if len(batch.entry)), window[0])
         page[Word.EPOCH] = progress.epoch
         page[Word.BATCH_SEED] = self.parts.config.training.seed
         page[Word.BATCH_EPOCH] = first.epoch
         page[Word.BATCH_START], page[Word.BATCH_STOP] = progress.batch, progress.batch + len(window)
-        page[Word.NUM_EVENTS] = sum(batch.num_events for batch in window)
-        if first.num_events:
+        page[Word.NUM_EVENTS] = sum(len(batch.entry) for batch in window)
+        if len(first.entry):
             # Lists: four array operations on a batch cost more with cold caches than a loop over its numbers.
             files = first.file_index.tolist()
             entries = [entry for file, entry in zip(files, first.entry.tolist(), strict=True) if file == files[0]]
@@ -151,7 +151,8 @@ class FlightRecorder:
     def _step_record(
         self, progress: Progress, window: Sequence[EventBatch], result: StepResult, timing: StepTiming
     ) -> StepRecord:
-        parts, page, first = self.parts, self.page, _first_with_events(window)
+        parts, page = self.parts, self.page
+        file_index, entry = _first_event(window)
         counted = zip(parts.task.terms, result.sums.tolist(), result.counts.tolist(), strict=True)
         due = progress.step % WEIGHT_NORM_STEPS == 0
         return StepRecord(
@@ -174,8 +175,8 @@ class FlightRecorder:
             seed=parts.config.training.seed,
             batch_start=progress.batch - len(window),
             batch_stop=progress.batch,
-            file_index=int(first.file_index[0]) if first.num_events else -1,
-            entry=int(first.entry[0]) if first.num_events else -1,
+            file_index=file_index,
+            entry=entry,
             nonfinite=not result.finite,
             skipped=not result.taken,
             amp_scale=float(parts.stepper.scaler.get_scale()),
@@ -205,5 +206,8 @@ def _reading_threads(options: LoaderOptions) -> int:
     return options.num_threads * max(1, options.num_workers)
 
 
-def _first_with_events(window: Sequence[EventBatch]) -> EventBatch:
-    return next((batch for batch in window if batch.num_events), window[0])
+def _first_event(window: Sequence[EventBatch]) -> tuple[int, int]:
+    """Return file and entry of the first event, -1 where there is none."""
+    # The identity answers for its batch: a shape of torch and a number of numpy cost twice as much, cold.
+    found = next((batch for batch in window if len(batch.entry)), None)
+    return (-1, -1) if found is None else (int(found.file_index.item(0)), int(found.entry.item(0)))
