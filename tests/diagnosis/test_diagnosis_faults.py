@@ -983,3 +983,13 @@ def test_words_of_an_older_pytorch_are_understood(reserved: float, code: str) ->
     )
     assert from_text(text).code == code
     assert ("fragmentation" in detail_of("XT-OOM-GPU", [text]).text) == (code == "XT-OOM-FRAGMENTATION")
+
+
+@pytest.mark.parametrize(("norm", "named"), [(900.0, True), (45.0, False)])
+def test_weights_that_grew_before_they_were_first_looked_at_are_named(
+    record: Record, course: Any, norm: float, named: bool
+) -> None:
+    run = course(steps=60)
+    run.event(1, "run_start", parameters=10_000, weight_norm=42.0)
+    run.at(50, weight_norm=norm)
+    assert [cause.code for cause in record(run).causes] == ["XT-NAN-WEIGHTS"] * named

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+import uproot
 from xectool.config.load import load_config
+from xectool.rootio.writer import TreeWriter
 from xectool.training.events.baseline import TOTAL, first_events
 from xectool.training.guards.learning import NoLearning
 from xectool.training.process.device import plan_execution
@@ -64,3 +66,18 @@ def test_objective_that_stands_still_at_the_baseline_is_no_learning(
     guard = NoLearning(replace(run, baseline=replace(run.baseline, terms={TOTAL: 1.0})))
     found = [n.kind for loss in losses for n in guard.after_epoch(Progress(epoch=9, step=step), {"val/loss": loss})]
     assert found == expected
+
+
+def test_one_file_in_another_unit_is_told_and_validation_has_its_own_baseline(
+    tiny_config: Write, tiny_data: Path, tmp_path: Path
+) -> None:
+    with uproot.open(tiny_data / "train_000.root") as file:
+        columns = dict(file["tree"].arrays(library="np"))
+    columns["uvwTruth"] = columns["uvwTruth"] / 100
+    with TreeWriter(tmp_path / "m.root", {n: (v.dtype.str[1:], v.shape[1:]) for n, v in columns.items()}) as writer:
+        writer.extend(columns)
+    files = [str(tiny_data / "train_001.root"), str(tmp_path / "m.root")]
+    tasks = {"uvwFI": {"enabled": True, "scale": "auto", "shift": "auto"}}
+    baseline = parts(tiny_config(data={"train_path": files}, tasks=tasks)).baseline
+    assert baseline.units == {"uvwFI": f"m in {tmp_path / 'm.root'}"}
+    assert set(baseline.val_terms) == set(baseline.terms) != set()

@@ -129,11 +129,13 @@ def _grown_at_once(evidence: Evidence, count: float) -> int | None:
     travelled = np.nancumsum(steps["lr"]) * max(1.0, steps.seen / max(len(steps), 1))
     rows = np.flatnonzero(np.isfinite(steps["weight_norm"]))
     known = [(int(steps["step"][row]), int(row), float(steps["weight_norm"][row])) for row in rows]
-    for event in evidence.of("resume"):
+    for event in evidence.of("run_start", "resume"):
         at = int(np.searchsorted(steps["step"], event.step, side="right")) - 1
         norm = number(event.data.get("weight_norm"))
-        known += [(event.step, at, norm)] if at >= 0 and norm == norm else []
+        if norm == norm and (at >= 0 or len(evidence.attempts) <= 1):
+            known.append((event.step, at, norm))
     known.sort()
+    travelled = np.append(travelled, 0.0)  # of row -1, before the first
     for (_, before, was), (_, row, now) in pairwise(known):
         added = ADAM_STEP * math.sqrt(count if count > 0 else math.nan) * (travelled[row] - travelled[before])
         if now - was > added + SLIGHT * was:

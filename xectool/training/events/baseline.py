@@ -6,7 +6,7 @@ Axes: B events, D components of a target, S sensors, C channels, G groups of sen
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,8 +21,9 @@ from xectool.detector.truth_ranges import other_unit
 from xectool.tasks.balance import ManualBalance
 from xectool.tasks.base import TrainingTask
 from xectool.tasks.sensor_task import SensorTask
-from xectool.training.events.targets import known_truth, plausible
+from xectool.training.events.targets import known_truth, plausible, truth_by_file
 
+FEWEST_OF_FILE = 20  # events whose truth tells its unit
 SENSOR_EVENTS = 128  # with some hundred hidden sensors each
 SENSOR_BATCH = 32
 TOTAL = "total"
@@ -57,7 +58,8 @@ class Baseline:
             return cls.of_sensors(task, first_events(config, source))
         if not isinstance(config, RegressorConfig):
             return cls()
-        known = {name: known_truth(name, source) for name in task.terms}
+        by_file = {name: known_truth(name, source) for name in task.terms}
+        known = {name: np.concatenate(parts) for name, parts in by_file.items()}
         sound = {name: plausible(values) for name, values in known.items()}
         truth = {name: _sample(values[sound[name]]) for name, values in known.items()}
         spread = {name: float(np.sqrt(values.var(axis=0).mean())) for name, values in truth.items()}
@@ -65,7 +67,9 @@ class Baseline:
         sums = torch.tensor([terms.get(term, 0.0) for term in task.terms], dtype=torch.float64)
         counts = torch.tensor([float(term in terms) for term in task.terms], dtype=torch.float64)
         far = {name: 1.0 - float(rows.mean()) for name, rows in sound.items()}
-        units = {name: unit for name, rows in truth.items() if (unit := other_unit(name, rows))}
+        units = {
+            name: unit for name, parts in by_file.items() if (unit := _other_unit(name, truth[name], parts, source))
+        }
         return cls(
             terms, spread, task.combine(sums, counts), far, units, task.trivial_losses(_plausible_truth(task, val))
         )
@@ -112,8 +116,18 @@ def events_in_order(config: RunConfig, source: EventSource) -> Iterator[EventBat
 
 
 def _plausible_truth(task: TrainingTask, source: EventSource) -> dict[str, np.ndarray]:
-    known = {name: known_truth(name, source) for name in task.terms}
-    return {name: _sample(values[plausible(values)]) for name, values in known.items()}
+    known = {name: np.concatenate(truth_by_file(name, source)) for name in task.terms}
+    return {name: _sample(values[plausible(values)]) if len(values) else values for name, values in known.items()}
+
+
+def _other_unit(task: str, truth: np.ndarray, by_file: Sequence[np.ndarray], source: EventSource) -> str:
+    """Return the unit that the truth of a task seems to be in, or that of the first file in another, or nothing."""
+    if unit := other_unit(task, truth):
+        return unit
+    for file, rows in zip(source.files, by_file, strict=True):
+        if len(rows) >= FEWEST_OF_FILE and (unit := other_unit(task, _sample(rows))):
+            return f"{unit} in {file.path}"
+    return ""
 
 
 def _sample(truth: np.ndarray) -> np.ndarray:

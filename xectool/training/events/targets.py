@@ -30,7 +30,7 @@ def resolve_target_scaling(config: RegressorConfig, source: EventSource) -> Regr
     """
     resolved = {}
     for name, task in config.tasks.enabled().items():
-        truth = known_truth(name, source)
+        truth = np.concatenate(known_truth(name, source))
         if task.log_transform and (truth <= 0).any():
             raise _not_positive(name, source)
         if _is_auto(task):
@@ -126,17 +126,22 @@ def plausible(truth: np.ndarray) -> np.ndarray:
     return np.asarray(((distance <= PLAUSIBLE_SIGMA * sigma) | (sigma == 0)).all(axis=1))
 
 
-def known_truth(name: str, source: EventSource) -> np.ndarray:
-    """Return the known truth of a task in physical units, float64, shape (B, D).
+def truth_by_file(name: str, source: EventSource) -> list[np.ndarray]:
+    """Return the known truth of a task in physical units, float64, shape (B, D), of each file."""
+    found = [source.truth(index, name).astype(np.float64) for index in range(len(source.files))]
+    return [truth[(np.isfinite(truth) & (np.abs(truth) < UNKNOWN_ABOVE)).all(axis=1)] for truth in found]
+
+
+def known_truth(name: str, source: EventSource) -> list[np.ndarray]:
+    """Return the same of a task that is learned from it.
 
     Raises:
         DataUnusable: No event has a known truth.
     """
-    truth = np.concatenate([source.truth(index, name) for index in range(len(source.files))]).astype(np.float64)
-    known = truth[(np.isfinite(truth) & (np.abs(truth) < UNKNOWN_ABOVE)).all(axis=1)]
-    if not len(known):
+    known = truth_by_file(name, source)
+    if not any(len(rows) for rows in known):
         raise DataUnusable(
-            f"none of the {len(truth)} training events has a known truth for task '{name}'",
+            f"none of the {source.num_events} training events has a known truth for task '{name}'",
             where=f"branch {source.branches.truth[name]} (unknown means NaN, infinite or 1e10)",
             fix=f"tasks.{name}.enabled: false",
             code="XT-DATA-NO-TRUTH",

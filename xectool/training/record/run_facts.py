@@ -40,6 +40,7 @@ def run_start_facts(parts: RunParts, data: RunData) -> dict[str, Any]:
         "device": str(parts.execution.device),
         "blocks": list(parts.stepper.blocks.names),
         "parameters": sum(p.numel() for p in parts.model.parameters() if p.requires_grad),
+        "weight_norm": weight_norm(parts.stepper.parameters()),
     }
 
 
