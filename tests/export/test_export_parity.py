@@ -142,7 +142,7 @@ def test_a_difference_just_above_the_limit_is_refused_and_just_below_is_not() ->
         Parity((ENERGY,), {"energy": YARD}).add("above", expected, {"energy": expected["energy"] + np.float32(1.1e-6)})
 
 
-@pytest.mark.parametrize(("rounding", "accepted"), [(6e-6, True), (5e-6, False)])
+@pytest.mark.parametrize(("rounding", "accepted"), [(3e-6, True), (2.5e-6, False)])
 def test_an_event_in_which_the_network_itself_is_rounding_may_differ_by_as_much(
     rounding: float, accepted: bool
 ) -> None:

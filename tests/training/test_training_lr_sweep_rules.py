@@ -138,7 +138,7 @@ def test_odd_inputs_are_suspected_before_the_rate() -> None:
     found = refusals(grid_rows(curves), curves, odd, math.nan, "c.yaml")
     assert [item.code for item in found] == ["XT-INPUT-SCALE", "XT-NO-LEARNING"]
     none = replace(odd, reason="no event has enough valid readings", channels={"npho": {**facts, "absmax": math.nan}})
-    first, _ = refusals(grid_rows(curves), curves, none, math.nan, "c.yaml")
+    (first,) = refusals(grid_rows(curves), curves, none, math.nan, "c.yaml")
     assert (first.code, first.fix) == ("XT-NAN-DATA", "xectool diagnose nan-batch c.yaml")
 
 

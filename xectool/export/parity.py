@@ -22,8 +22,8 @@ ROUNDING_STEPS = 4
 EDGE_RELATIVE = 1e-3
 """Numbers far outside what the network was trained on amplify rounding; there a relative difference is judged too."""
 
-NOISE_FACTOR = 2.0
-"""Where an event is ill-conditioned the network itself is off by its rounding; so may a file be, twice as much."""
+NOISE_FACTOR = 4.0
+"""Multiple of the network's own rounding by which a file may differ where an event is ill-conditioned."""
 
 Metric = Callable[[npt.NDArray[np.generic]], FloatArray]
 Noise = Callable[[], Mapping[str, FloatArray]]

@@ -93,7 +93,11 @@ def refusals(
     found = _reason(rows, curves, baseline, config)
     if found is None:
         return ()
-    return (unscaled(inputs, config), found) if inputs.level != "ok" and found.code != "XT-NAN-DATA" else (found,)
+    if inputs.level == "ok" or found.code == "XT-NAN-DATA":
+        return (found,)
+    likelier = unscaled(inputs, config)
+    # Where there is nothing to learn from, more steps or other rates are no cure.
+    return (likelier,) if likelier.code == "XT-NAN-DATA" else (likelier, found)
 
 
 def data_steps(curves: Sequence[Curve]) -> dict[int, list[int]]:
