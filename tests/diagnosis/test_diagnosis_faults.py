@@ -993,3 +993,11 @@ def test_weights_that_grew_before_they_were_first_looked_at_are_named(
     run.event(1, "run_start", parameters=10_000, weight_norm=42.0)
     run.at(50, weight_norm=norm)
     assert [cause.code for cause in record(run).causes] == ["XT-NAN-WEIGHTS"] * named
+
+
+@pytest.mark.parametrize(("batch", "named"), [(1, False), (8, True)])
+def test_a_plateau_of_few_events_is_a_note(record: Record, course: Any, batch: int, named: bool) -> None:
+    run = course(steps=200, start=1.0, floor=1.0)
+    run.event(1, "run_start", effective_batch=batch, steps_per_epoch=40)
+    run.event(120, "no_learning", terms={"energy": {"loss": 0.5, "trivial": 0.5}})
+    assert [cause.code for cause in record(run).causes] == ["XT-NO-LEARNING"] * named

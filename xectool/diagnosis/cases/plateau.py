@@ -21,6 +21,7 @@ LEAST_TRAVEL: Final = 0.03
 step, and weights start at about 1 / sqrt(fan-in), 0.03 for the widest layers here (1024)."""
 MOST_OF_RUN: Final = 0.5  # of the steps; a schedule that ends at 0 is there in its last ones only
 FEWEST_STEPS: Final = 100  # after the warm-up; a sound run of fewer steps may not have learned anything yet
+FEWEST_EVENTS: Final = 360  # a hundred steps of two events each say less than their number
 FALLING_SHARE: Final = 0.03  # of the loss, between the second and the last quarter of the run
 OBJECTIVE: Final = "total"
 """Term of the whole objective; the only one of the sensor kinds. A young network is far above its trivial loss."""
@@ -114,13 +115,20 @@ def _mean(losses: Series) -> tuple[float, float]:
     return float(bounded.mean()), float(bounded.std() / math.sqrt(bounded.size))
 
 
+def few_events(evidence: Evidence) -> bool:
+    """Return whether the steps were of so few events that a sound run need not have learned anything."""
+    started = evidence.last("run_start")
+    batch = number(started.data.get("effective_batch")) if started else math.nan
+    return evidence.steps.seen * batch < FEWEST_EVENTS  # NaN compares false
+
+
 def enough_to_learn(evidence: Evidence) -> bool:
     """Return whether the run is past the point where F045 expects a loss below the trivial one."""
     started = evidence.last("run_start")
     per_epoch = number(started.data.get("steps_per_epoch")) if started else math.nan
     warmup = number(evidence.setting("training.warmup_epochs", 0)) * (0.0 if math.isnan(per_epoch) else per_epoch)
     learned = evidence.steps.good_rows.size - warmup
-    if learned < FEWEST_STEPS or travel(evidence) < LEAST_TRAVEL:
+    if learned < FEWEST_STEPS or travel(evidence) < LEAST_TRAVEL or few_events(evidence):
         return False
     return len(evidence.epochs) >= MAX_EPOCHS or learned >= MAX_STEPS
 

@@ -15,6 +15,7 @@ from xectool.diagnosis.cases.plateau import (
     TRIVIAL_SHARE,
     TermLevel,
     enough_to_learn,
+    few_events,
     no_step_size,
     still_falling,
     term_levels,
@@ -63,7 +64,8 @@ class NoLearning(DiagnosisRule):
                 yield replace(self._cause(evidence, 0.5, _slow_text(telling), lines), severity=Severity.INFO)
         elif told is not None:
             text = told.message or "the loss stays at that of the best constant prediction"
-            yield self._cause(evidence, 0.85, text, lines or _told_lines(told.data))
+            found = self._cause(evidence, 0.85, text, lines or _told_lines(told.data))
+            yield replace(found, severity=Severity.INFO) if few_events(evidence) else found
         elif telling and enough_to_learn(evidence):
             text = f"the loss is still at {TRIVIAL_SHARE:g} or more of what a constant prediction gives"
             yield self._cause(evidence, 0.8, text, lines)
