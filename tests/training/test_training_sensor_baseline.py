@@ -12,6 +12,7 @@ import pytest
 import torch
 import uproot
 from xectool.config.load import load_config
+from xectool.errors import DataUnusable
 from xectool.rootio.writer import TreeWriter
 from xectool.training.events.baseline import TOTAL, first_events
 from xectool.training.guards.learning import NoLearning
@@ -81,3 +82,23 @@ def test_one_file_in_another_unit_is_told_and_validation_has_its_own_baseline(
     baseline = parts(tiny_config(data={"train_path": files}, tasks=tasks)).baseline
     assert baseline.units == {"uvwFI": f"m in {tmp_path / 'm.root'}"}
     assert set(baseline.val_terms) == set(baseline.terms) != set()
+
+
+def test_one_event_that_a_cut_leaves_is_no_constant_truth(tiny_config: Write, tiny_data: Path, tmp_path: Path) -> None:
+    with uproot.open(tiny_data / "train_000.root") as file:
+        columns = dict(file["tree"].arrays(library="np"))
+    tasks = {"uvwFI": {"enabled": True, "scale": "auto", "shift": "auto"}}
+    for events, constant, code in ((1, False, "XT-DATA-NO-EVENTS"), (3, True, "XT-DATA-CONSTANT"), (3, False, "")):
+        rows = {name: values[:events].copy() for name, values in columns.items()}
+        if constant:
+            rows["uvwTruth"][:] = rows["uvwTruth"][0]
+        path = tmp_path / f"{events}_{constant}.root"
+        with TreeWriter(path, {n: (v.dtype.str[1:], v.shape[1:]) for n, v in rows.items()}) as writer:
+            writer.extend(rows)
+        config = load_config(tiny_config(data={"train_path": str(path)}, tasks=tasks)).config
+        if not code:
+            assert open_data(config).config.tasks.uvwFI.scale > 0
+            continue
+        with pytest.raises(DataUnusable) as refused:
+            open_data(config)
+        assert refused.value.code == code
