@@ -394,6 +394,7 @@ def test_a_file_in_another_unit_is_warned_of(inpainter: str, regressor: str, dat
         "ns": columns | {"relative_time": np.where(times < 9e9, times * 1e9, times).astype("f4")},
         "scaled": columns | {"npho": np.where(lit, columns["npho"] * 1e-3, 1e10).astype("f4")},
         "dim": columns | {"npho": np.where(few, columns["npho"], 0).astype("f4")},
+        "tenfold": columns | {"npho": np.where(lit, columns["npho"] * 10, 1e10).astype("f4")},
         "sparse": columns | {"npho": np.where(few, columns["npho"], 1e10).astype("f4")},
     }
     for name, rows in variants.items():
@@ -405,10 +406,10 @@ def test_a_file_in_another_unit_is_warned_of(inpainter: str, regressor: str, dat
         lambda paths: engine.compare(regressor, paths, variants=("raw", "neighbour")),
         lambda paths: engine.repair(inpainter, paths, output=out),
     )
-    for command, name in zip(commands, ("ns", "scaled", "ns"), strict=True):
+    for command, name in zip((*commands, commands[0]), ("ns", "scaled", "ns", "tenfold"), strict=True):
         odd = tmp_path / f"{name}.root"
         (found,) = [note for note in command([str(data[0]), str(odd)]).findings if note.code == "XT-INPUT-SCALE"]
-        branch = "npho" if name == "scaled" else "relative_time"
+        branch = "relative_time" if name == "ns" else "npho"
         assert (found.where, "1 of 2 files" in found.problem) == (f"{odd}:tree branch {branch}", True)
         assert found.fix.startswith(f"xectool check-data {odd} ")
     for name in ("dim", "sparse"):  # few sensors with light are no matter of units

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from xectool.checks.facts import arguments
 from xectool.config.root import RegressorConfig, RunConfig
+from xectool.data.batch import EventBatch
 from xectool.data.blocks import SourceFile
 from xectool.data.events import EventSource
 from xectool.data.source import open_source
+from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.engine.loading import LoadedModel, served_in_order
 from xectool.findings import Finding, Severity
 from xectool.models.normalize import Normalizer
+from xectool.tasks.baselines import ConventionalEstimator
 from xectool.training.guards.inputs import Opinion, opinion_of, raw_line
 
 _KEPT_FILES = 4
 _EVENTS = 16  # of each file; the median of their means and spreads decides
+_OTHER_LIGHT = 5.0  # times more or less than in the training, and
+_LIT = 0.2  # of the sensors: a sum over fewer says nothing of the unit
+_OUTSIDE = 2.0  # spreads of its energies away from their mean
 
 
 def open_events(loaded: LoadedModel, data: Sequence[str], max_events: int | None) -> EventSource:
@@ -63,7 +73,39 @@ def _opinion(loaded: LoadedModel, source: EventSource, file: SourceFile, normali
     """Return what the first events of a file look like to the model."""
     alone = EventSource((file,), source.branches).first(_EVENTS)
     with served_in_order(loaded, alone, _EVENTS) as loader:
-        return opinion_of(next(iter(loader.epoch(0))), normalizer)
+        batch = next(iter(loader.epoch(0)))
+    opinion = opinion_of(batch, normalizer)
+    reason = _other_light(loaded, batch) if opinion.level != "error" else ""
+    return replace(opinion, level="error", channel="npho", reason=reason) if reason else opinion
+
+
+def _other_light(loaded: LoadedModel, batch: EventBatch) -> str:
+    """Return that events have much more or less light than those of the training; empty where that is not known.
+
+    The model knows it by the mean and spread of the energies it learnt, and by their calibration with the light sum.
+    """
+    state, config = loaded.checkpoint.meta.get("conventional", {}), loaded.config
+    lit = float(((batch.npho.abs() < UNKNOWN_ABOVE) & (batch.npho != 0)).double().mean())
+    if "energy" not in state or not isinstance(config, RegressorConfig) or config.tasks.energy.log_transform:
+        return ""
+    if lit < _LIT:
+        return ""
+    estimator = ConventionalEstimator.from_state({"energy": state["energy"]})
+    energy = float(np.nanmedian(estimator.predict(batch)["energy"]))
+    mean, spread = _number(config.tasks.energy.shift), _number(config.tasks.energy.scale)
+    offset = float(np.ravel(state["energy"][0]["offset"])[0])
+    ratio = (energy - offset) / (mean - offset) if mean > offset else 1.0
+    if 1 / _OTHER_LIGHT < ratio < _OTHER_LIGHT or abs(energy - mean) < _OUTSIDE * spread:
+        return ""
+    return (
+        f"an event has {ratio:.2g} times the light of those the model was trained on (that of {1e3 * energy:.3g} MeV; "
+        f"trained on {1e3 * mean:.3g} +- {1e3 * spread:.2g} MeV): another unit, or energies it has not seen"
+    )
+
+
+def _number(value: float | tuple[float, ...] | str | None) -> float:
+    first = value[0] if isinstance(value, tuple) else value
+    return first if isinstance(first, float | int) else math.nan  # auto: the data said it, and no longer do
 
 
 def _settings(config: RunConfig) -> str:
