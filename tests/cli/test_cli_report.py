@@ -142,3 +142,10 @@ def test_a_browser_shows_it_without_complaint(run: Path, tmp_path: Path, width: 
     measured = re.search(r"width (\d+)", dom)
     assert measured is not None
     assert int(measured[1]) <= width
+
+
+def test_an_epoch_that_was_interrupted_is_not_counted(tmp_path: Path) -> None:
+    with RunWriter(tmp_path) as writer:
+        writer.epoch(EpochRecord(1, 10, 0.0, 0.0, {"val/loss": 0.5}, 1e-3, 1.0, 8, 8))
+        writer.event("interrupted", "", step=15, epoch=2)
+    assert "<dt>epochs</dt><dd>1</dd>" in Path(engine.report(tmp_path).path).read_text()

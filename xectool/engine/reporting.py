@@ -86,7 +86,7 @@ def _page(directory: Path, health: RunHealth, plots: list[PagePicture]) -> RunPa
     config = directory / CONFIG_FILE
     return RunPage(
         name=str(manifest.get("run_name") or directory.resolve().name),
-        facts=_facts(status, attempt, manifest),
+        facts=_facts(status, len(epochs), attempt, manifest),
         verdict=health.verdict,
         is_good=not health.bad,
         causes=[_cause(cause) for cause in (*health.causes, *health.notes)],
@@ -103,12 +103,12 @@ def _page(directory: Path, health: RunHealth, plots: list[PagePicture]) -> RunPa
     )
 
 
-def _facts(status: RunStatus, attempt: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, str]:
+def _facts(status: RunStatus, epochs: int, attempt: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, str]:
     versions = attempt.get("versions", {})
     return {
         "state": status.state,
         "kind": str(manifest.get("kind", "-")),
-        "epochs": str(status.epoch),
+        "epochs": str(epochs),
         "steps": f"{status.step:,}",
         "attempts": str(status.attempts),
         "started": local_time(status.started)[:16].replace("T", " "),
