@@ -33,7 +33,6 @@ from xectool.training.record.recorder import FlightRecorder
 from xectool.training.stepping.epoch_stats import EpochStats
 from xectool.training.stepping.state import Progress
 from xectool.training.stepping.step import Stepper
-from xectool.training.tracking import TrackerHandle
 from xectool.training.trainer import Trainer
 
 from benchmarks.small_run import write_small_run
@@ -53,7 +52,7 @@ PARTS: Final[dict[str, tuple[tuple[type, str], ...]]] = {
     "healing": ((Healer, "take"),),
     "progress": ((EpochStats, "add"), (Trainer, "_show")),
     "control": ((Trainer, "_must_stop"), (Trainer, "_save_if_wanted")),
-    "tracker": ((TrackerHandle, "poll"),),
+    "tracker": ((Trainer, "_ask_tracker"),),
 }
 """What is called between two steps, by the part that it belongs to."""
 

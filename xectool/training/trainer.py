@@ -159,6 +159,7 @@ class Trainer:
             self._save_alone(progress)  # what was before the fault
             raise
         self._show(progress, step)
+        self._ask_tracker(progress)
 
     def _show(self, progress: Progress, step: StepFacts) -> None:
         stats = progress.stats
@@ -166,7 +167,6 @@ class Trainer:
         shown = {"loss": step.result.loss, "lr": step.lr, "grad_norm": step.result.grad_norm}
         rates = {"events_per_s": stats.events / seconds, "data_wait": stats.data_wait_s / seconds}
         self.observer.advanced(len(step.window), shown | rates)
-        self._ask_tracker(progress)
 
     def _look_at_weights(self, progress: Progress, always: bool = False) -> None:
         """Go back to finite weights, where that is wanted, or raise `RunDiverged`."""

@@ -29,6 +29,7 @@ from xectool.training.tracking.settings import (
 )
 
 _LOOK_EVERY_S: Final = 1.0
+_STATE_EVERY_S: Final = 10.0  # reading what the mirror wrote costs a hundred times more than asking whether it lives
 _WARN_EVERY_S: Final = 300.0
 _FINISHED_S: Final = 60.0
 _STOPPED_S: Final = 5.0  # batch systems kill within half a minute of their signal
@@ -84,7 +85,7 @@ class Tracker:
 
     def __init__(self, run_dir: Path, settings: TrackerSettings, *, new_run: bool = False) -> None:
         self._run_dir = run_dir
-        self._next_look = 0.0
+        self._next_look = self._next_state = 0.0
         self._warn_after_s = settings.warn_after_s
         self._database = sqlite_path(settings.uri)
         save_settings(run_dir, settings, new_run=new_run)
@@ -100,7 +101,7 @@ class Tracker:
         now = time.monotonic()
         if now < self._next_look:
             return ""
-        problem = self._problem()
+        problem = self._problem(now)
         self._next_look = now + (_WARN_EVERY_S if problem else _LOOK_EVERY_S)
         return problem
 
@@ -111,8 +112,11 @@ class Tracker:
         others = [pid for pid in lock_holders(self._database) if pid != self._process.pid]
         return f"process {others[0]}: {command_of(others[0])}" if others else ""
 
-    def _problem(self) -> str:
+    def _problem(self, now: float) -> str:
         code = self._process.poll()
+        if code is None and now < self._next_state:
+            return ""
+        self._next_state = now + min(_STATE_EVERY_S, self._warn_after_s)
         state = load_state(self._run_dir)
         replay = f"training continues; replay later: {sync_command(self._run_dir)}"
         if code is not None:
