@@ -106,9 +106,9 @@ def _advancing(facts: RunFacts) -> Hang | None:
     why = (f"rank {page.rank}: {page.phase} for {page.phase_age_s:.1f} s, usually up to {slowest.usual_s:.1f} s",)
     going, watch = f"the run goes on: step {page.step}, epoch {page.epoch}", f"xectool watch {quoted(facts)}"
     lost = [(rank, item) for rank in facts.ranks for item in rank.readers if _is_missed(item)]
-    if lost:  # what it has read before may last for a while
+    if lost:  # the step under way may last for a while
         found = _reader_gone(facts, *lost[0])
-        return replace(found, verdict=f"{going}, and ends when it wants more events: {found.verdict}")
+        return replace(found, verdict=f"{going}, and ends at its next batch: {found.verdict}")
     return Hang("XT-HANG-NONE", going, why, watch, bad=False)
 
 
