@@ -153,7 +153,6 @@ class FlightRecorder:
     ) -> StepRecord:
         parts, page = self.parts, self.page
         file_index, entry = _first_event(window)
-        counted = zip(parts.task.terms, result.sums.tolist(), result.counts.tolist(), strict=True)
         due = progress.step % WEIGHT_NORM_STEPS == 0
         return StepRecord(
             epoch=progress.epoch,
@@ -161,7 +160,7 @@ class FlightRecorder:
             time=time.time(),
             mono=time.monotonic(),
             loss=result.loss,
-            losses={term: total / max(count, 1.0) for term, total, count in counted},
+            losses=self._mean_losses(result),
             lr=timing.lr,
             grad_norm=result.grad_norm,
             clip_coef=result.clip_coef,
@@ -192,6 +191,10 @@ class FlightRecorder:
             log_s=self._log_s,
             queue_depth=parts.train_loader.queue_depth,
         )
+
+    def _mean_losses(self, result: StepResult) -> dict[str, float]:
+        counted = zip(self.parts.task.terms, result.sums.tolist(), result.counts.tolist(), strict=True)
+        return {term: total / max(count, 1.0) for term, total, count in counted}
 
 
 def watch_readers(parts: RunParts, writer: RunWriter) -> None:
