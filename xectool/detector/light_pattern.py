@@ -37,15 +37,13 @@ def light_places(npho: Array) -> Array:
         then for u and v how much more light the face at the high end has than that at the low end, -1 to 1. NaN where
         a face has no light.
     """
-    dark = ~(npho < constants.UNKNOWN_ABOVE) | (npho < 0)
-    light = np.where(dark, 0.0, npho).astype(np.float64)
-    weights = np.square(light[:, faces.sensors("inner")])
+    light = np.where((npho >= 0) & (npho < constants.UNKNOWN_ABOVE), npho, 0.0).astype(np.float32, copy=False)
+    squares, (low, high) = np.square(light) @ _inner_weights(), (light @ _end_weights()).T.reshape(2, len(ENDS), -1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        places = weights @ _inner_uv_cm() / weights.sum(axis=1, keepdims=True)
-        ends = [[light[:, faces.sensors(face)].sum(axis=1) for face in pair] for pair in ENDS]
+        places = squares[:, :2] / squares[:, 2:]
         # A face whose voltage is off says nothing.
-        shares = [np.where((low > 0) & (high > 0), (high - low) / (high + low), np.nan) for low, high in ends]
-    return np.column_stack([places, *shares])
+        shares = np.where((low > 0) & (high > 0), (high - low) / (high + low), np.nan)
+    return np.concatenate([places, shares.T], axis=1)
 
 
 def misplaced(places: Array) -> str:
@@ -86,7 +84,20 @@ def truth_elsewhere(places: Array, uvw_cm: Array) -> str:
 
 
 @cache
-def _inner_uv_cm() -> Array:
+def _inner_weights() -> Array:
+    """Return u, v in cm and 1 of each sensor of the inner face, 0 of all others, shape (S, 3)."""
     _, phi, z = geometry.cylindrical()
     ids = faces.sensors("inner")
-    return np.stack([z[ids], constants.REFERENCE_RADIUS_CM * phi[ids]], axis=-1)
+    weights = np.zeros((len(z), 3), dtype=np.float32)
+    weights[ids] = np.stack([z[ids], constants.REFERENCE_RADIUS_CM * phi[ids], np.ones(len(ids))], axis=-1)
+    return weights
+
+
+@cache
+def _end_weights() -> Array:
+    """Return 1 for each sensor of a face at an end, the low ends first, shape (S, 4)."""
+    names = [pair[end] for end in (0, 1) for pair in ENDS]
+    weights = np.zeros((len(geometry.cylindrical()[2]), len(names)), dtype=np.float32)
+    for column, name in enumerate(names):
+        weights[faces.sensors(name), column] = 1.0
+    return weights

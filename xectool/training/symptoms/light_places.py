@@ -32,7 +32,7 @@ class Misfit:
 
 @dataclass
 class LightPlaces:
-    """Where the light of the first events of each file lies."""
+    """Where the light of the first events of each file lies; it is looked at when there are enough of them."""
 
     _rows: dict[int, list[Array]] = field(default_factory=dict)
     _judged: set[int] = field(default_factory=set)
@@ -50,11 +50,12 @@ class LightPlaces:
             wanted = [row for row, index in enumerate(files) if self._wants(index)]
             if not wanted:
                 continue
-            places = light_places(batch.npho[wanted].numpy(force=True))
-            for row, place in zip(wanted, places, strict=True):
-                self._rows.setdefault(files[row], []).append(place)
+            photons = batch.npho.numpy(force=True)[wanted]
+            for row, readings in zip(wanted, photons, strict=True):
+                if files[row] not in self._judged:
+                    self._rows.setdefault(files[row], []).append(readings)
             yield from self._files()
-            yield from self._positions(batch, wanted, places)
+            yield from self._positions(batch, wanted, photons)
 
     def _wants(self, index: int) -> bool:
         if not self._truth_judged:
@@ -64,19 +65,20 @@ class LightPlaces:
     def _files(self) -> Iterator[Misfit]:
         for index in [index for index, rows in self._rows.items() if len(rows) >= FEWEST_EVENTS]:
             rows = self._rows.pop(index)
-            if index not in self._judged and (message := misplaced(np.stack(rows))):
-                yield Misfit(message, index)
             self._judged.add(index)
+            if message := misplaced(light_places(np.stack(rows))):
+                yield Misfit(message, index)
 
-    def _positions(self, batch: EventBatch, wanted: list[int], places: Array) -> Iterator[Misfit]:
+    def _positions(self, batch: EventBatch, wanted: list[int], photons: Array) -> Iterator[Misfit]:
         truth = batch.targets.get(POSITION)
         self._truth_judged |= truth is None
         if truth is None or self._truth_judged:
             return
-        self._truth.append((places, truth[wanted].numpy(force=True)))
-        if sum(len(places) for places, _ in self._truth) < TRUTH_EVENTS:
+        self._truth.append((photons, truth.numpy(force=True)[wanted]))
+        if sum(len(photons) for photons, _ in self._truth) < TRUTH_EVENTS:
             return
         self._truth_judged = True
-        if message := truth_elsewhere(*(np.concatenate(part) for part in zip(*self._truth, strict=True))):
-            yield Misfit(message)
+        photons, truth_cm = (np.concatenate(part) for part in zip(*self._truth, strict=True))
         self._truth.clear()
+        if message := truth_elsewhere(light_places(photons), truth_cm):
+            yield Misfit(message)
