@@ -466,6 +466,41 @@ def test_25_sensors_in_another_order(look: Any, rows: Rows) -> None:
     one("DAT-25", look(rows), "warning", "order of the geometry")
 
 
+def with_faces_changed(npho: np.ndarray) -> np.ndarray:
+    one, other = faces.sensors("us"), faces.sensors("ds")
+    npho[:, one], npho[:, other] = npho[:, other].copy(), npho[:, one].copy()
+    return npho
+
+
+def with_inner_mirrored(npho: np.ndarray) -> np.ndarray:
+    npho[:, :4092] = npho[:, :4092].reshape(-1, 93, 44)[:, ::-1].reshape(-1, 4092)
+    return npho
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (with_faces_changed, "'us' and 'ds' have changed places"),
+        (with_inner_mirrored, "'bot' and 'top' have changed places, or are mirrored"),
+        (lambda npho: np.roll(npho, 1, axis=1), "rows of the inner face begin 1 sensor too late"),
+    ],
+)
+def test_25_light_that_the_faces_place_elsewhere(change: Any, told: str, good: Path, look: Any, rows: Rows) -> None:
+    rows["npho"] = change(rows["npho"].copy())
+    facts = look(good, rows)
+    assert min(facts.sample.order_likeness.values()) > 0.3  # the control: neighbours alone do not tell
+    item = one("DAT-25", facts, "warning", told, "in 1 of 2 files")
+    assert item.where.endswith("a1.root branch npho")
+
+
+def test_25_a_position_of_other_events(look: Any, rows: Rows) -> None:
+    rows["uvwTruth"] = rows["uvwTruth"][np.random.default_rng(2).permutation(len(rows["uvwTruth"]))]
+    item = one("DAT-25", look(rows), "warning", "does not follow the light", "same event")
+    assert item.where.endswith("branch uvwTruth")
+    rows["uvwTruth"][15:] = 1e10
+    assert found("DAT-25", look(rows)) == []
+
+
 def test_26_baskets_larger_than_a_window(look: Any, load: Any, good: Path) -> None:
     assert found("DAT-26", look(good, config=load("data.chunksize=1024"))) == []
     facts = look(good, config=load("data.chunksize=16", "data.num_shards=2"))

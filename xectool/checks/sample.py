@@ -16,6 +16,7 @@ from xectool.checks.cells import KEPT_CELLS, Cell, CellCounts, CellScan, EventRe
 from xectool.checks.facts import FileFacts, Trouble
 from xectool.checks.health import MIN_CONSTANT, MIN_EVENTS, FileHealth, neighbour_likeness
 from xectool.checks.identity import IdentityBlock, hash_numbers, lonely_numbers
+from xectool.checks.light import FEWEST_EVENTS, LightMisfit, light_misfit
 from xectool.checks.normalizing import NphoMap
 from xectool.checks.reading import SensorStream, block_edges, read_small, read_together, spread_out
 from xectool.checks.targets import TargetScan
@@ -31,7 +32,6 @@ Advanced = Callable[[int], None]
 
 EVENTS_A_FILE: Final = 10_000
 _EVENTS_OF_FILE: Final = 2 * MIN_EVENTS
-_FEWEST_EVENTS: Final = 20
 _FEW: Final = 3  # run numbers that stand alone are damage; more of them are a shuffled file
 
 
@@ -56,6 +56,7 @@ class Sample:
         angle_gaps: Events whose angle and direction vector disagree, the largest difference, and where.
         by_file: State of the sensors, file by file.
         order_likeness: How well sensors are foretold by their neighbours, by path.
+        light: Whether the light lies where sensors and truth say, by path.
     """
 
     files: list[FileFacts]
@@ -74,6 +75,7 @@ class Sample:
     angle_gaps: tuple[int, float, str] = (0, 0.0, "")
     by_file: list[FileHealth] = field(default_factory=list)
     order_likeness: dict[str, float] = field(default_factory=dict)
+    light: dict[str, LightMisfit] = field(default_factory=dict)
 
     @property
     def num_events(self) -> int:
@@ -162,16 +164,18 @@ class SampleScan:
             kept.add(block.npho[some], block.time[some], place.rows(some))
             self.sample.scanned += len(block.npho)
             self._advanced(len(block.npho))
-        self._end_file(file.path, kept)
+        self._end_file(file, kept, verdict)
         self.sample.seconds += time.perf_counter() - began
 
-    def _end_file(self, path: str, kept: EventReservoir) -> None:
+    def _end_file(self, file: EventFile, kept: EventReservoir, verdict: BranchVerdict) -> None:
         """Judge a file by itself: among many good ones a wrong one does not show in the sums."""
-        sums = self.sample.cells.end_file()
+        sums, path = self.sample.cells.end_file(), file.path
         if sums.events >= MIN_CONSTANT:
             self.sample.by_file.append(FileHealth.of_file(path, sums, kept))
-        if sums.events >= _FEWEST_EVENTS:
+        if sums.events >= FEWEST_EVENTS:
+            position = self.settings.data.truth_branches["uvwFI"]
             self.sample.order_likeness[path] = neighbour_likeness(kept)
+            self.sample.light[path] = light_misfit(file, kept, position if position in verdict.usable else None)
 
     def _numbers(self, file: EventFile, verdict: BranchVerdict) -> tuple[Array, Array]:
         """Return run and event number of all entries; -1 and the entry where a file has none."""

@@ -24,6 +24,8 @@ _ROUND_LOSSES: Final = ("smooth_l1", "huber", "relative_smooth_l1")
 _UNLIKE: Final = 0.3
 _SHOWN: Final = 10
 _FEWEST_EVENTS: Final = 20
+_ORDER_FIX: Final = "write sensors in the order of the geometry: xectool explain DAT-25"
+_POSITION_FIX: Final = "write the point of the first conversion of the same event: xectool explain XT-TRUTH-ELSEWHERE"
 
 
 def enabled_tasks(facts: DataFacts) -> dict[str, TaskConfig]:
@@ -169,7 +171,7 @@ class BranchesAgree(Rule[DataFacts]):
     title = "Branches agree with each other"
 
     def check(self, facts: DataFacts) -> Iterator[Finding]:
-        """Yield a warning where angle and vector differ, or where neighbours do not see the same light."""
+        """Yield a warning where angle and vector differ, or where sensors or positions do not fit the light."""
         count, worst, where = facts.sample.angle_gaps
         angle = facts.sample.targets.get("angle")
         # Angles in another unit are told of as such.
@@ -182,6 +184,7 @@ class BranchesAgree(Rule[DataFacts]):
                 "make both branches from the same direction, theta from +z and phi from -x towards +y, in degrees",
             )
         yield from self._order(facts)
+        yield from self._light(facts)
 
     def _order(self, facts: DataFacts) -> Iterator[Finding]:
         by_file = facts.sample.order_likeness
@@ -195,10 +198,26 @@ class BranchesAgree(Rule[DataFacts]):
             f"{where} branch {facts.settings.data.npho_branch}",
             f"neighbouring sensors of the inner face do not see the same light{many} (correlation {likeness:.2f}; with "
             "sensors in the order of the geometry it is above 0.5)",
-            "write sensors in the order of the geometry: xectool explain DAT-25",
+            _ORDER_FIX,
         )
         shown = tuple(f"{path}: correlation {by_file[path]:.2f}" for path in odd[:_SHOWN])
         yield replace(found, evidence=shown)
+
+    def _light(self, facts: DataFacts) -> Iterator[Finding]:
+        """Yield where the light of files lies elsewhere; what neighbours tell of explains that as well."""
+        judged, data = facts.sample.light, facts.settings.data
+        shuffled = {path for path, likeness in facts.sample.order_likeness.items() if likeness < _UNLIKE}
+        orders = {path: item.order for path, item in judged.items() if item.order and path not in shuffled}
+        truths = {path: item.truth for path, item in judged.items() if item.truth and path not in shuffled}
+        for odd, branch, fix in (
+            (orders, data.npho_branch, _ORDER_FIX),
+            (truths, data.truth_branches["uvwFI"], _POSITION_FIX),
+        ):
+            if not odd:
+                continue
+            path, many = next(iter(odd)), f", in {len(odd)} of {len(judged)} files" if len(judged) > 1 else ""
+            shown = tuple(f"{path}: {message}" for path, message in list(odd.items())[:_SHOWN])
+            yield replace(self.warning(f"{path} branch {branch}", f"{odd[path]}{many}", fix), evidence=shown)
 
 
 TARGET_RULES: tuple[Rule[DataFacts], ...] = (
