@@ -22,6 +22,7 @@ import safetensors.torch
 import torch
 from onnx import TensorProto, helper
 from xectool import engine
+from xectool.checkpoint.inspection import families as families_of
 from xectool.checkpoint.inspection.trust import trust_of
 from xectool.engine.inspection import CheckpointInspected
 from xectool.errors import CheckpointError
@@ -355,3 +356,17 @@ def test_a_mask_of_infinities_is_sound_and_a_weight_of_infinities_is_not(tmp_pat
     torch.save({"attn.weight": mask, "attn.attn_mask": mask}, tmp_path / "weight.pt")
     assert engine.inspect_ckpt(tmp_path / "mask.pt").finite
     assert engine.inspect_ckpt(tmp_path / "weight.pt").is_bad
+
+
+@pytest.mark.parametrize(
+    ("names", "known"),
+    [
+        (("conv1.0.weight", "conv1.6.weight", "layer1.0.conv1.weight"), "timm ResNet with a deep stem"),
+        (("stem.conv1.weight", "stages.0.blocks.0.attn_grid.attn.qkv.weight"), "timm MaxViT"),
+        (("conv1.weight", "layer1.0.conv1.weight"), "torchvision or timm ResNet"),
+        (("stem.conv1.weight", "stages.0.0.conv1.weight"), "timm NFNet"),
+        (("conv1.0.weight", "fc.weight"), None),
+    ],
+)
+def test_families_are_known_by_their_names(names: tuple[str, ...], known: str | None) -> None:
+    assert families_of.family(dict.fromkeys(f"model.{name}" for name in names)) == known

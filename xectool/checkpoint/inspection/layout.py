@@ -14,6 +14,7 @@ from torch import Tensor
 from xectool.checkpoint import foreign
 from xectool.checkpoint.format import FORMAT_NAME
 from xectool.checkpoint.inspection.contents import Contents
+from xectool.checkpoint.inspection.families import family
 from xectool.checkpoint.inspection.tree import Opaque
 from xectool.errors import CheckpointError
 
@@ -26,19 +27,6 @@ _SCHEDULER_KEYS = ("scheduler_state_dict", "lr_schedulers", "lr_scheduler", "sch
 _SCALER_KEYS = ("scaler_state_dict", "scaler", "amp_scaler", "MixedPrecision", "MixedPrecisionPlugin")
 _STEP_KEYS = ("step", "global_step", "iteration")
 _MANGLED: Final = re.compile(r"\.___torch_mangle_\d+")  # counts classes of one name in the process that wrote the file
-_FAMILIES: Final = (
-    ("timm vision transformer", ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight")),
-    ("timm Swin transformer", ("patch_embed.proj.weight", "layers.0.blocks.0.attn.relative_position_bias_table")),
-    ("timm ConvNeXt", ("stem.0.weight", "stages.0.blocks.0.conv_dw.weight")),
-    ("ConvNeXt", ("downsample_layers.0.0.weight", "stages.0.0.dwconv.weight")),
-    ("timm EfficientNet", ("conv_stem.weight", "blocks.0.0.conv_dw.weight")),
-    ("timm MLP-Mixer", ("stem.proj.weight", "blocks.0.mlp_tokens.fc1.weight")),
-    ("timm RegNet", ("stem.conv.weight", "s1.b1.conv1.conv.weight")),
-    ("timm NFNet", ("stem.conv1.weight", "stages.0.0.conv1.weight")),
-    ("torchvision or timm ResNet", ("conv1.weight", "layer1.0.conv1.weight")),
-    ("torchvision vision transformer", ("conv_proj.weight", "encoder.layers.encoder_layer_0.ln_1.weight")),
-    ("Hugging Face BERT", ("embeddings.word_embeddings.weight", "encoder.layer.0.attention.self.query.weight")),
-)
 
 
 @dataclass(frozen=True)
@@ -210,15 +198,6 @@ def _safetensors(contents: Contents) -> Layout:
     known = family(weights)
     origin = "timm" if (known or "").startswith("timm") else "safetensors"
     return Layout(origin, known or "a state dict", {"model": weights} if weights else {}, wrappers, meta=metadata)
-
-
-def family(weights: Mapping[str, Any]) -> str | None:
-    """Return the family of networks that uses these names; names may share a prefix."""
-    for title, marks in _FAMILIES:
-        prefixes = [name.removesuffix(marks[0]) for name in weights if name.endswith(marks[0])]
-        if any(all(prefix + mark in weights for mark in marks) for prefix in prefixes):
-            return title
-    return None
 
 
 def unwrapped(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
