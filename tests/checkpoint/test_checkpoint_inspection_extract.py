@@ -311,6 +311,18 @@ def test_another_kind_does_not_fit(families: dict[str, Path]) -> None:
     assert (found[0].key, found[0].effect) == ("kind", "does not fit")
 
 
+@pytest.mark.parametrize(("loss", "effects"), [("l1", {"same"}), ("gaussian_nll", {"same", "does not fit"})])
+def test_of_the_older_system_only_what_its_files_store_is_judged(
+    loss: str, effects: set[str], families: dict[str, Path]
+) -> None:
+    saved = store.load(families["regressor"]).config
+    stored = {"kind": "regressor", "tasks": {"uvwFI": {"enabled": True, "loss_fn": "smooth_l1"}}, "training": {}}
+    stored |= {"model": {"encoder_dim": saved["model"]["encoder_dim"]}}
+    current = KINDS["regressor"].model_validate(_merged(saved, {"tasks": {"uvwFI": {"loss_fn": loss}}}))
+    assert {item.effect for item in resume_contract(stored, current, {}, is_older=True)} == effects
+    assert len(resume_contract(stored, current, {})) > 20  # the control: as if the file had stored all it does not
+
+
 def test_a_safetensors_store_keeps_every_value(tmp_path: Path) -> None:
     weights = {"a": torch.randn(3, 4).t(), "b": torch.arange(3), "c": torch.zeros(0, 2)}
     store.save(tmp_path / "a.safetensors", Checkpoint({"kind": "encoder", "config": {"x": 1}}, weights))

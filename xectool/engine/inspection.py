@@ -203,7 +203,7 @@ def _contract(facts: Inspected, run: RunConfig, again: str) -> tuple[tuple[KeyEf
     if not layout.is_ours or layout.config is None:
         problem = "the file stores no configuration to hold this one against"
         return (), (Finding("K15", Severity.WARNING, problem, str(facts.contents.path)),)
-    effects = resume_contract(layout.config, run, layout.meta)
+    effects = resume_contract(layout.config, run, layout.meta, is_older=layout.origin == OLDER)
     bad = [item for item in effects if item.is_bad]
     findings = tuple(
         Finding(
@@ -233,7 +233,7 @@ def _described(path: Path, facts: Inspected, findings: tuple[Finding, ...]) -> C
         kind=layout.kind,
         epoch=layout.epoch,
         step=layout.step,
-        tasks=tasks_of(layout.config),
+        tasks=tasks_of(layout),
         parameters=parameters_of(facts),
         finite=not facts.nonfinite,
         has_optimizer=facts.optimizer is not None,

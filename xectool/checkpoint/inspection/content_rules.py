@@ -19,6 +19,7 @@ from xectool.findings import Finding
 from xectool.rules import Rule
 
 _SHOWN: Final = 12
+_WITH_WIDTH: Final = "gaussian_nll"
 _FAR_AVERAGE: Final = 1.0
 _EXPECTED_CONSTANT = ("bias", "gamma", "beta", "running_mean", "running_var", "log_vars")
 _NOT_WEIGHTS = ("training.", "optimizer", "scheduler", "scaler", "callbacks", "loops", "lr_schedulers")
@@ -182,15 +183,15 @@ class HeadsFitTasks(Rule[Inspected]):
         layout = facts.layout
         if layout.kind != "regressor" or layout.origin not in (XECTOOL, OLDER):
             return
-        for task, loss in tasks_of(layout.config).items():
+        for task, loss in tasks_of(layout).items():
             head = layout.main.get(f"heads.{task}.6.weight")
-            expected = TASK_WIDTHS.get(task, 0) * (2 if loss == "gaussian_nll" else 1)
+            expected = TASK_WIDTHS.get(task, 0) * (2 if loss == _WITH_WIDTH else 1)
             if head is None:
                 yield self.error(
                     f"heads.{task}", f"task {task} is enabled and the weights have no head for it", ANOTHER
                 )
             elif head.shape[:1] != torch.Size([expected]):
-                problem = f"the head of {task} gives {list(head.shape)[:1]} numbers, its loss {loss} needs {expected}"
+                problem = f"the head of {task} gives {list(head.shape)[:1]} numbers, its task ({loss}) needs {expected}"
                 yield self.error(f"heads.{task}.6.weight", problem, ANOTHER)
 
 
@@ -238,13 +239,16 @@ class OutputsAreReproduced(Rule[Inspected]):
             yield self.error("meta.fingerprint", problem, fix)
 
 
-def tasks_of(config: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the loss of each enabled task of a stored configuration."""
-    tasks = (config or {}).get("tasks")
+def tasks_of(layout: Layout) -> dict[str, str]:
+    """Return the loss of each enabled task; files of the older system tell only which of them predict a width."""
+    tasks = (layout.config or {}).get("tasks")
     if not isinstance(tasks, Mapping):
         return {}
     enabled = {name: task for name, task in tasks.items() if isinstance(task, Mapping) and task.get("enabled")}
-    return {str(name): str(task.get("loss_fn", "")) for name, task in enabled.items()}
+    losses = {str(name): str(task.get("loss_fn", "")) for name, task in enabled.items()}
+    if layout.origin != OLDER:
+        return losses
+    return {name: loss if loss == _WITH_WIDTH else "loss not stored" for name, loss in losses.items()}
 
 
 def _place(facts: Inspected, name: str) -> str:

@@ -18,6 +18,7 @@ from xectool.config.root import RunConfig
 from xectool.config.serialize import dotted_values, inline_yaml
 from xectool.errors import XecError
 from xectool.models.build import build_model
+from xectool.models.regressor import GAUSSIAN_NLL
 from xectool.training.saving.resume import OUTPUT_KEYS, is_free, is_idle, is_objective
 
 SAME: Final = "same"
@@ -107,22 +108,31 @@ def shapes_of(config: RunConfig) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape) for name, value in model.state_dict().items()}
 
 
-def resume_contract(saved: Mapping[str, Any], current: RunConfig, meta: Mapping[str, Any]) -> tuple[KeyEffect, ...]:
+def resume_contract(
+    saved: Mapping[str, Any], current: RunConfig, meta: Mapping[str, Any], is_older: bool = False
+) -> tuple[KeyEffect, ...]:
     """Return the effect of every key a checkpoint stores, worst first.
 
     Args:
         saved: Configuration in the checkpoint; keys it does not store are not judged.
         current: Configuration of the run that would go on.
         meta: Facts of the checkpoint, for its place in the epoch.
+        is_older: Whether the older system wrote it, which stores less: of a loss no more than whether it has a width.
     """
     before, now = dotted_values(saved), dotted_values(current.to_dict())
     before, now = _written_out(before, now), _written_out(now, before)
     judge = _Judge(saved, current, meta)
-    is_ours = "training" in saved  # the older system stores less, and what it does not store differs from nothing
-    keys = [*before, *(key for key in now if key not in before and key.split(".")[0] in saved and is_ours)]
+    if is_older or "training" not in saved:  # what is not stored differs from nothing
+        keys = [key for key in before if not (is_older and _is_untold_loss(key, before[key], now.get(key)))]
+    else:
+        keys = [*before, *(key for key in now if key not in before and key.split(".")[0] in saved)]
     found = [judge.effect(key, before.get(key), now.get(key)) for key in keys]
     order = (NO_FIT, SILENT, HARMLESS, SAME)
     return tuple(sorted(found, key=lambda item: order.index(item.effect)))
+
+
+def _is_untold_loss(key: str, before: Any, now: Any) -> bool:
+    return key.startswith("tasks.") and key.endswith(".loss_fn") and GAUSSIAN_NLL not in (before, now)
 
 
 def _written_out(values: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
