@@ -1001,3 +1001,49 @@ def test_a_plateau_of_few_events_is_a_note(record: Record, course: Any, batch: i
     run.event(1, "run_start", effective_batch=batch, steps_per_epoch=40)
     run.event(120, "no_learning", terms={"energy": {"loss": 0.5, "trivial": 0.5}})
     assert [cause.code for cause in record(run).causes] == ["XT-NO-LEARNING"] * named
+
+
+def test_weights_drawn_anew_come_before_the_plateau_and_the_jump_they_lead_to(record: Record, course: Any) -> None:
+    run = course(steps=160, start=1.04, floor=1.04, baseline=0.9)
+    run.scale(110, np.full(51, 30.0))
+    run.event(120, "no_learning", terms={"energy": {"loss": 0.5, "trivial": 0.45, "ratio": 1.1}}, after_steps=120)
+    before = record(run)
+    assert "XT-RESTART" not in roots(before)
+    run.event(120, "weights_lost", since=100, matrices=["heads.energy.0.weight"])
+    found = record(run)
+    assert roots(found) == ["XT-RESTART"]
+    assert {cause.code for cause in found.causes} == {"XT-RESTART", *(cause.code for cause in before.causes)}
+    assert found.causes[0].step == 101
+
+
+@pytest.mark.parametrize(("learned", "named"), [(1.0, True), (0.4, False)])
+def test_a_truth_with_a_tail_that_is_not_learned_is_no_learning(
+    record: Record, course: Any, learned: float, named: bool
+) -> None:
+    run = course(steps=200, start=0.02, floor=0.02, noise=0.4)
+    run.scale(1, np.where(np.arange(200) % 10 == 0, 100.0, 1.0))  # the same few events of each epoch make the mean
+    mean = float(np.mean([row["loss"] for row in run.rows]))
+    run.scale(101, np.full(100, learned))
+    run.baseline = mean
+    codes = [cause.code for cause in record(run).causes]
+    assert ("XT-NO-LEARNING" in codes) is named
+
+
+@pytest.mark.parametrize(("model", "line"), [
+    ({"dropout": 0.8}, "--set model.dropout=0.1"), ({"dropout": 0.3}, "lr-sweep"),
+])  # fmt: skip
+def test_a_network_that_strong_dropout_starves_is_to_be_trained_with_less(
+    record: Record, course: Any, model: dict[str, float], line: str
+) -> None:
+    run = course(start=1.02, floor=1.02, noise=0.05, lr=3e-4, config={"model": model})
+    run.event(80, "no_learning", terms={"energy": {"loss": 0.5, "trivial": 0.5, "ratio": 1.0}}, after_steps=80)
+    cause = record(run).causes[0]
+    assert (cause.code, line in cause.fix) == ("XT-NO-LEARNING", True)
+
+
+def test_a_look_at_memory_that_two_seconds_share_hides_no_growth(record: Record, course: Any) -> None:
+    run = course(steps=140)
+    for step, row in enumerate(run.rows):
+        second = step // 10
+        row["rss_bytes"] = int(5e8 + 7e7 * (second - (second in (5, 9, 12))))
+    assert record(run).causes[0].code == "XT-MEM-GROWTH"

@@ -96,7 +96,7 @@ LEADS_TO: Final[dict[str, frozenset[str]]] = {
     "XT-NAN-GRAD": _STOPS,
     "XT-NAN-WEIGHTS": _STOPS | _SPIKES | _FLAT | {"XT-NAN-GRAD"},
     "XT-AMP-OVERFLOW": _STOPS | {"XT-NAN-GRAD"},
-    "XT-RESTART": frozenset({"XT-DUPLICATE-STEPS", "XT-NAN-RESUME"}),
+    "XT-RESTART": frozenset({"XT-DUPLICATE-STEPS", "XT-NAN-RESUME", "XT-NAN-WEIGHTS"}) | _SPIKES | _FLAT,
     "XT-COLLAPSED": frozenset({"XT-NO-LEARNING"}),
     "XT-UNTRAINED-HEAD": _FLAT,
     "XT-METRIC-GRAPH": _MEMORY | {"XT-MEM-GROWTH", "XT-KILLED"},

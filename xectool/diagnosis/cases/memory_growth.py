@@ -125,6 +125,9 @@ def _by_step(source: str, numbers: Series, times: Series, values: Series) -> Gro
     if values.size < LEAST_STEPS:
         return Growth(source)
     chosen = np.sort(np.unique((times - times[0]) // SAMPLED_EVERY_S, return_index=True)[1])
+    # Seconds and heartbeats do not keep time: what repeats once is the same look, what repeats on stays the same.
+    same = np.diff(values[chosen], prepend=np.nan) == 0
+    chosen = chosen[~(same & ~np.roll(same, 1))]
     if chosen.size < LEAST_SAMPLES:
         flat = float(np.ptp(values)) == 0
         return (

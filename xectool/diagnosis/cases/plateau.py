@@ -27,6 +27,7 @@ OBJECTIVE: Final = "total"
 """Term of the whole objective; the only one of the sensor kinds. A young network is far above its trivial loss."""
 _LAST_STEPS: Final = 50
 _WILD_SIGMA: Final = 5.0
+_TAIL: Final = 0.5  # of the mean loss: what is left of it without the wild steps, where the truth has a tail
 _FEWEST_STEPS: Final = 20
 
 
@@ -40,6 +41,8 @@ class TermLevel:
         validation: Last validation loss of the term, NaN without any.
         trivial: Loss of the best constant prediction.
         val_trivial: The same of the validation events, which may be easier than those of training.
+        without_tail: Share of the mean loss that stays when single wild steps are bounded as in ``loss``, of the first
+            steps; 1 unless the truth has a tail.
         loss_error: Standard error of ``loss``.
         validation_error: Standard error of ``validation``, as of a loss that spreads as wide as it is large.
     """
@@ -51,6 +54,7 @@ class TermLevel:
     loss_error: float = 0.0
     validation_error: float = 0.0
     val_trivial: float = math.inf
+    without_tail: float = 1.0
 
     @property
     def trivial_reached(self) -> bool:
@@ -62,7 +66,7 @@ class TermLevel:
         known = [
             value + error >= trivial - (1 - TRIVIAL_SHARE) * abs(trivial)
             for value, error, trivial in (
-                (self.loss, self.loss_error, self.trivial),
+                (self.loss, self.loss_error, self.trivial * self.without_tail),
                 (self.validation, self.validation_error, easier),
             )
             if math.isfinite(value)
@@ -82,7 +86,8 @@ class TermLevel:
     def text(self) -> str:
         """Return the comparison as a line of evidence."""
         validated = f", validation {self.validation:.4g}" if math.isfinite(self.validation) else ""
-        return f"{self.term}: loss {self.loss:.4g}{validated}; best constant prediction {self.trivial:.4g}"
+        bounded = f", {self.trivial * self.without_tail:.4g} without its tail" if self.without_tail < 1 else ""
+        return f"{self.term}: loss {self.loss:.4g}{validated}; best constant prediction {self.trivial:.4g}{bounded}"
 
 
 def term_levels(evidence: Evidence) -> list[TermLevel]:
@@ -102,8 +107,18 @@ def term_levels(evidence: Evidence) -> list[TermLevel]:
         now, error = _mean(losses[rows]) if losses is not None and rows.size else (math.nan, 0.0)
         val_trivial = number(of_validation.get(term, math.inf))
         val_error = min(abs(value), abs(val_trivial)) / math.sqrt(num_val) if num_val > 0 else 0.0
-        found.append(TermLevel(str(term), now, _validation(evidence, str(term)), value, error, val_error, val_trivial))
+        validation = _validation(evidence, str(term))
+        # Of a tail the validation has to tell, too: at first a network may be far above its trivial loss.
+        tail = _without_tail(evidence, losses) if losses is not None and math.isfinite(validation) else 1.0
+        found.append(TermLevel(str(term), now, validation, value, error, val_error, val_trivial, tail))
     return found
+
+
+def _without_tail(evidence: Evidence, losses: Series) -> float:
+    """Return which share of the mean of the first losses stays when wild ones are bounded; 1 where most does."""
+    first = finite(losses[evidence.steps.good_rows[:_LAST_STEPS]])
+    share = _mean(first)[0] / float(first.mean()) if first.size and first.mean() > 0 else 1.0
+    return share if share < _TAIL else 1.0
 
 
 def _mean(losses: Series) -> tuple[float, float]:

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from xectool.config.model import RegressorModelConfig
+from xectool.config.training import RegressorTrainingConfig
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cases.plateau import (
     LEAST_TRAVEL,
@@ -32,6 +34,13 @@ DEAD_STEPS: Final = 20  # steps in a row with exactly no gradient; dropout of a 
 ADAM_EPS: Final = 1e-8
 CONSTANT: Final = 1e-4  # spread of predictions over that of the truth, far below what a young network gives
 CLIPPED_MOST: Final = 0.5  # E.7
+_MODEL_DROPOUTS: Final = ("dropout", "head_dropout", "drop_path_rate")
+DROPOUTS: Final = {
+    **{f"model.{key}": RegressorModelConfig.model_fields[key].default for key in _MODEL_DROPOUTS},
+    "training.channel_dropout_rate": RegressorTrainingConfig.model_fields["channel_dropout_rate"].default,
+}
+"""What leaves a part of each event out, with the default of each."""
+STRONG_DROPOUT: Final = 0.5  # of the features, branches or sensors of an event
 SAME: Final = 1e-6  # of the validation loss; an epoch at a rate that trains anything changes it by per mille
 MOST_FORGOTTEN: Final = 0.01  # of a weight in a step; 1e-5 is much
 NEARLY_SAME: Final = 1e-3
@@ -104,7 +113,8 @@ class NoLearning(DiagnosisRule):
         return ""
 
     def _cause(self, evidence: Evidence, confidence: float, problem: str, lines: list[str]) -> Cause:
-        return Cause(self.code, confidence, problem, tuple(lines), other_lr(evidence), symptom="plateau")
+        told = (*lines, *_dropout_lines(evidence))
+        return Cause(self.code, confidence, problem, told, _cure(evidence), symptom="plateau")
 
 
 class Collapsed(DiagnosisRule):
@@ -132,8 +142,12 @@ class Collapsed(DiagnosisRule):
             code=self.code,
             confidence=0.88 if sure else 0.5,
             problem=f"predictions of {', '.join(tasks) or 'a task'} have collapsed to a constant",
-            evidence=(*(lines or [event.message]), *(level.text() for level in term_levels(evidence))),
-            fix=other_lr(evidence),
+            evidence=(
+                *(lines or [event.message]),
+                *(level.text() for level in term_levels(evidence)),
+                *_dropout_lines(evidence),
+            ),
+            fix=_cure(evidence),
             severity=Severity.ERROR if sure else Severity.INFO,
             symptom="collapsed",
         )
@@ -229,11 +243,34 @@ def clipped_away(evidence: Evidence) -> bool:
 def other_lr(evidence: Evidence) -> str:
     """Return the run at the default rate of its kind, or the sweep of rates where it had about that one."""
     default = fixes.default_lr(evidence)
+    settings = [] if _near(evidence, default) else [f"training.lr={default:.2g}"]
+    return fixes.train_again(evidence, *settings, name="other-lr") if settings else fixes.sweep_lr(evidence)
+
+
+def _cure(evidence: Evidence) -> str:
+    """Return the run with less dropout where that leaves the network little to learn from, else another rate."""
+    strong = [] if no_step_size(evidence) else _strong_dropout(evidence)
+    if not strong:
+        return other_lr(evidence)
+    default = fixes.default_lr(evidence)
+    rate = [] if _near(evidence, default) else [f"training.lr={default:.2g}"]
+    return fixes.train_again(evidence, *(f"{key}={DROPOUTS[key]:g}" for key in strong), *rate, name="less-dropout")
+
+
+def _near(evidence: Evidence, default: float) -> bool:
     known = evidence.setting("training.lr")
-    near = isinstance(known, int | float) and default / 3 < known < 3 * default
-    if near:
-        return fixes.sweep_lr(evidence)
-    return fixes.train_again(evidence, f"training.lr={default:.2g}", name="other-lr")
+    return isinstance(known, int | float) and default / 3 < known < 3 * default
+
+
+def _strong_dropout(evidence: Evidence) -> list[str]:
+    """Return the keys that leave out half of the features, branches or sensors of an event, or more."""
+    known = ((key, evidence.setting(key)) for key in DROPOUTS)
+    return [key for key, rate in known if isinstance(rate, int | float) and rate >= STRONG_DROPOUT]
+
+
+def _dropout_lines(evidence: Evidence) -> list[str]:
+    strong = _strong_dropout(evidence)
+    return [f"{key} is {evidence.setting(key):g}: it may leave too little of an event to learn from" for key in strong]
 
 
 def _slow_text(flat: list[TermLevel]) -> str:

@@ -35,8 +35,8 @@ class SilentRestart(DiagnosisRule):
 
     def unseen(self, evidence: Evidence) -> str:
         """Return that one attempt was too short."""
-        enough = len(evidence.attempts) > 1 or len(evidence.steps) >= 3 * _WINDOW
-        return "" if enough else "there is one attempt of a few steps only"
+        long = len(evidence.attempts) > 1 or len(evidence.steps) >= 3 * _WINDOW
+        return "" if long or evidence.of("weights_lost") else "there is one attempt of a few steps only"
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Look for attempts without a resume after saved progress, and for losses back at where they began."""
@@ -56,7 +56,22 @@ class SilentRestart(DiagnosisRule):
                     symptom=f"restart@{attempt.number}",
                 )
                 return
-        yield from self._lost_weights(evidence)
+        yield from self._drawn_anew(evidence) if evidence.of("weights_lost") else self._lost_weights(evidence)
+
+    def _drawn_anew(self, evidence: Evidence) -> Iterator[Cause]:
+        """Report matrices that became other ones between two looks."""
+        event = evidence.of("weights_lost")[0]
+        step, matrices = int(number(event.data.get("since"))) + 1, list(event.data.get("matrices") or ())
+        yield Cause(
+            code=self.code,
+            confidence=0.96,
+            problem=f"between steps {step} and {event.step} weights were drawn anew, or loaded from elsewhere: "
+            f"{event.message}",
+            evidence=(f"a third of their signs changed or more: {', '.join(map(str, matrices))}",),
+            fix=fixes.continue_from_best(evidence, step=step),
+            step=step,
+            symptom="lost weights",
+        )
 
     def _lost_weights(self, evidence: Evidence) -> Iterator[Cause]:
         """Look for a step from which on the loss is that of the first steps, though the rate is as before."""

@@ -20,8 +20,11 @@ from xectool.training.record.event_audit import EventAudit
 from xectool.training.stepping.parts import RunParts
 from xectool.training.stepping.state import Progress
 from xectool.training.stepping.step import StepResult
+from xectool.training.symptoms.weight_likeness import WeightLikeness
 
 WEIGHT_NORM_STEPS: Final = 50  # one pass over the weights costs as much as one over the gradients
+
+MAX_NAMED: Final = 16  # matrices, of those that are lost
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class FlightRecorder:
         self.writer = writer
         self.page = writer.status
         self.audit = EventAudit(parts.train_loader)
+        self._likeness = WeightLikeness(parts.model)
         self._checkpoint_s = 0.0
         self._log_s = 0.0
         parts.stepper.on_phase = self.page.phase
@@ -107,6 +111,9 @@ class FlightRecorder:
         self.audit.add(window)
         record = self._step_record(progress, window, result, timing)
         self.writer.step(record)
+        self._likeness.took(timing.lr)
+        if progress.step % WEIGHT_NORM_STEPS == 0:
+            self._compare_weights(progress)
         self.page[Word.STEP] = progress.step
         self._checkpoint_s, self._log_s = 0.0, time.perf_counter() - began
         self.page[Word.OWN_NS] += int(1e9 * record.log_s)
@@ -136,6 +143,7 @@ class FlightRecorder:
             grad_norm_max=stats.grad_norm_max,
             clipped_fraction=stats.clipped / stats.steps if stats.steps else math.nan,
         )
+        self._compare_weights(progress)
         self.writer.epoch(record)
         self.writer.event(
             "audit",
@@ -147,6 +155,18 @@ class FlightRecorder:
             quarantined=left_out,
         )
         return record
+
+    def _compare_weights(self, progress: Progress) -> None:
+        since = self._likeness.last_step
+        if lost := self._likeness.look(progress.step):
+            self.writer.event(
+                "weights_lost",
+                f"{len(lost)} matrices are not what steps made of them since step {since}: {lost[0]} is the first",
+                step=progress.step,
+                epoch=progress.epoch,
+                since=since,
+                matrices=lost[:MAX_NAMED],
+            )
 
     def _step_record(
         self, progress: Progress, window: Sequence[EventBatch], result: StepResult, timing: StepTiming
