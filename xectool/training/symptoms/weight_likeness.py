@@ -41,8 +41,9 @@ class WeightLikeness:
         """Return the names of the matrices that no steps since the last look can have made."""
         if not self._matrices:
             return []
-        parts = [weight.detach().flatten()[:SAMPLE].float() for _, weight in self._matrices]
-        now, before = torch.cat(parts).numpy(force=True), self._before
+        with torch.no_grad():
+            parts = [weight.flatten()[:SAMPLE] for _, weight in self._matrices]
+            now, before = torch.cat(parts).float().numpy(force=True), self._before
         lost = [] if before is None else self._unlike(before, now)
         self._before, self._travelled, self.last_step = now, 0.0, step
         return lost
