@@ -80,6 +80,22 @@ ONE_RANK: list[tuple[str, RankFacts, bool]] = [
     ("XT-HANG-READER-DEAD", rank(page(age_s=1.0), None, reader("idle", of=view(900, "gone"))), True),  # not missed yet
     ("XT-HANG-STOPPED", rank(page(phase="data_wait"), None, reader(of=view(900, "stopped"))), True),
     ("XT-HANG-STUCK", rank(page(phase="data_wait"), None, reader("idle")), True),
+    # between two reads
+    (
+        "XT-HANG-READER-LOCK",
+        rank(page(phase="data_wait"), None, reader("idle", of=view(900, waits_in="futex_do_wait"))),
+        True,
+    ),
+    (
+        "XT-HANG-READER-IO",
+        rank(page(phase="data_wait"), None, reader("idle", of=view(900, waits_in="fifo_open"))),
+        True,
+    ),
+    (
+        "XT-HANG-SLOW",
+        rank(page(phase="data_wait"), None, reader("idle", of=view(900, "running", cpu_share=0.9))),
+        False,
+    ),
     ("XT-HANG-CHECKPOINT", rank(page(phase="checkpoint"), view(state="uninterruptible", waits_in=NFS)), True),
     ("XT-HANG-SLOW", rank(page(phase="checkpoint"), view(written_bytes_per_s=1e7)), False),
     ("XT-HANG-COMPILE", rank(page(phase="compile"), view(compilers=("cc1plus",))), False),

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from xectool import engine
+from xectool.engine.ranks import watch
 from xectool.errors import UsageError
 from xectool.runlog.reader import RunReader
 from xectool.runlog.status_page import Word
@@ -100,6 +101,21 @@ def test_a_process_that_stands_still_is_named_with_the_reason(standing: Path, wh
     assert (found.findings[0].code, found.bad) == (code, bad), found.verdict
     assert words in found.verdict
     assert found.next
+
+
+def test_a_launcher_sees_that_a_reader_is_stopped_before_its_rank_misses_anything(
+    standing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "rank_processes", list)
+    for what, readers in (("stop", 1), ("io", 0)):  # the pages of both beat, and no rank is stopped
+        ranks = watch.RankWatch(hang_s=1e6)
+        ranks.run = standing / what
+        late = ranks._late()
+        assert len(late) == readers
+        assert not late & {page.pid for page in RunReader(standing / what).live()}
+        for pid in late:
+            ranks._judge(pid)
+            assert f"process {pid} (loader process of rank 0) is stopped" in ranks.verdict
 
 
 RANK = """

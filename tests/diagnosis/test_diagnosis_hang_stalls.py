@@ -18,6 +18,7 @@ from xectool import engine
 from xectool.diagnosis.evidence import kernel
 from xectool.diagnosis.hang import facts, verdict
 from xectool.errors import UsageError
+from xectool.runlog.records import StepRecord
 from xectool.runlog.status_page import Word
 from xectool.runlog.writer import RunWriter
 
@@ -168,3 +169,19 @@ def test_a_single_process_that_was_interrupted_lost_no_rank(tmp_path: Path) -> N
         writer.status[Word.PID_START] += 1  # killed before its page could say "done"
         assert not any(cause.code == "XT-RANK-DIED" for cause in engine.diagnose.run(tmp_path).causes)
         assert engine.diagnose.hang(tmp_path).verdict == "the run has ended: interrupted"
+
+
+@pytest.mark.parametrize(("part", "slow"), [("forward_s", 1), ("data_wait_s", 0), ("backward_s", None)])
+def test_a_rank_that_keeps_the_others_waiting_is_named(tmp_path: Path, part: str, slow: int | None) -> None:
+    with RunWriter(tmp_path) as first, RunWriter(tmp_path, attempt=1, rank=1) as second:
+        for number in range(1, 31):
+            for rank, writer in enumerate((first, second)):
+                own = {"forward_s": 0.2, "backward_s": 0.3}
+                # every third step is held up; the other rank waits for it in backward, as both do in a slow network
+                where = part if rank == slow or slow is None else "backward_s"
+                own[where] = own.get(where, 0.0) + 1.8 * (number % 3 == 0)
+                writer.step(StepRecord(1, number, float(number), float(number), 1.0, step_s=sum(own.values()), **own))
+    found = [cause for cause in engine.diagnose.run(tmp_path).causes if cause.code == "XT-UNEVEN-RANKS"]
+    assert [cause.problem.split(":")[0] for cause in found] == (
+        [] if slow is None else [f"rank {slow} keeps the others waiting"]
+    )

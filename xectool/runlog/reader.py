@@ -18,6 +18,7 @@ from xectool.runlog.process import boot_id
 from xectool.runlog.records import FORMAT, AttemptRecord, EpochRecord, EventRecord, Record, StepRecord
 from xectool.runlog.run_status import RunStatus, Tally
 from xectool.runlog.status_page import PageView, read_page
+from xectool.runlog.step_log import StepFiles
 from xectool.runlog.storage import LINES_FILE, RECORD_DIR, RecordSource, attempt_dir, attempts, open_source
 from xectool.runlog.worker_slots import SlotView, read_slots
 
@@ -150,6 +151,17 @@ class RunReader:
         """Return what happened on the other ranks of the last attempt, rank by rank."""
         files = sorted(self._last_dir().glob(f"rank*.{LINES_FILE}"))
         return [line.record for file in files for line in all_lines(file).lines if isinstance(line.record, EventRecord)]
+
+    def last_blocks_by_rank(self, count: int) -> dict[int, list[StepBlock]]:
+        """Return at least the last ``count`` steps of each rank of the last attempt, as columns, in order."""
+        found: dict[int, list[StepBlock]] = {}
+        for page in self.live():
+            kept = found.setdefault(page.rank, [])
+            for block in StepFiles(self._last_dir(), page.rank).tail(count):
+                kept.insert(0, block)
+                if sum(len(item.rows) for item in kept) >= count:
+                    break
+        return found
 
     def workers(self) -> list[SlotView]:
         """Return what the reading threads of the last attempt do or last did."""

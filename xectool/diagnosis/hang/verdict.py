@@ -135,16 +135,17 @@ def _why_it_stands(facts: RunFacts, rank: RankFacts) -> Hang:
 
 
 def _waits_for_data(facts: RunFacts, rank: RankFacts) -> Hang | None:
-    readers = [item for item in rank.readers if item.slot.state == "read"]
+    readers = [item for item in rank.readers if item.slot.state == "read"] or _held_elsewhere(rank)
     gone = [item for item in rank.readers if not item.view.is_alive]
     if gone:
         return _reader_gone(facts, rank, gone[0])
     if not readers:
         return _works(facts, rank)
     worst = max(readers, key=lambda item: item.slot.age_s)
-    where = f"{worst.reading} for {worst.slot.age_s:.1f} s"
+    age_s, inside = worst.slot.age_s, worst.slot.state == "read"
+    where = f"reads {worst.reading} for {age_s:.1f} s" if inside else f"has read {worst.reading} {age_s:.1f} s ago"
     kernel = kernel_line(worst.view)
-    why = (f"rank {rank.page.rank} waits for events, process {worst.slot.pid} reads {where}", kernel)
+    why = (f"rank {rank.page.rank} waits for events, process {worst.slot.pid} {where}", kernel)
     number, pid = rank.page.rank, worst.slot.pid
     if worst.view.is_busy:
         verdict = f"process {worst.slot.pid} works on {worst.reading}: slow, not stuck"
@@ -152,7 +153,8 @@ def _waits_for_data(facts: RunFacts, rank: RankFacts) -> Hang | None:
             "XT-HANG-SLOW", verdict, why, f"xectool diagnose loader {quoted(facts, 'config.yaml')}", False, number, pid
         )
     if _LOCK.search(worst.view.waits_in) and worst.view.pid != rank.page.pid:
-        verdict = f"process {worst.slot.pid} waits for a lock while it reads {worst.reading}"
+        when = "while it reads" if inside else "after it has read"
+        verdict = f"process {worst.slot.pid} waits for a lock {when} {worst.reading}"
         stacks = f"xectool diagnose stacks {quoted(facts)}"
         return Hang("XT-HANG-READER-LOCK", verdict, (*why, *stack_line(rank)), stacks, rank=number, pid=pid)
     verdict = f"process {worst.slot.pid} is stuck in the file system: {worst.reading}"
@@ -164,6 +166,13 @@ def _waits_for_data(facts: RunFacts, rank: RankFacts) -> Hang | None:
         rank=number,
         pid=pid,
     )
+
+
+def _held_elsewhere(rank: RankFacts) -> list[Reader]:
+    """Return the loader processes that are busy or held by something between two reads; an idle one polls."""
+    others = [item for item in rank.readers if item.slot.state == "idle" and item.slot.pid != rank.page.pid]
+    views = [(item, item.view) for item in others]
+    return [item for item, view in views if view.is_busy or in_file_system(view) or _LOCK.search(view.waits_in)]
 
 
 def _reader_gone(facts: RunFacts, rank: RankFacts, reader: Reader) -> Hang:

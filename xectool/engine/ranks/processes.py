@@ -36,13 +36,6 @@ def rank_processes() -> list[psutil.Process]:
     return found
 
 
-def is_stopped(process: psutil.Process) -> bool:
-    """Return whether a signal or a debugger holds a process."""
-    with contextlib.suppress(psutil.Error):
-        return process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-    return False
-
-
 class ForwardedSignals:
     """While entered, signals that ask for an end or a checkpoint go to all ranks, which agree on the step.
 

@@ -8,9 +8,10 @@ import threading
 from pathlib import Path
 from typing import Final
 
+from xectool.diagnosis.evidence.kernel import HELD, process_state
 from xectool.diagnosis.hang.facts import run_of
 from xectool.engine.diagnose.hanging import hang
-from xectool.engine.ranks.processes import is_stopped, rank_processes
+from xectool.engine.ranks.processes import rank_processes
 from xectool.errors import XecError
 from xectool.runlog.reader import RunReader
 from xectool.runlog.status_page import PageView
@@ -64,11 +65,21 @@ class RankWatch:
             before = late
 
     def _late(self) -> set[int]:
-        """Return the processes that do not get on: by their pages, and those that are stopped before they have one."""
-        processes = rank_processes()
-        self.run = self.run or next((run for process in processes if (run := run_of(process.pid))), None)
+        """Return the processes that do not get on: by their pages, and those that are stopped.
+
+        A rank may be stopped before it has a page; that a reader is, its rank sees only once what was read is used up.
+        """
+        processes = {process.pid for process in rank_processes()}
+        self.run = self.run or next((run for pid in processes if (run := run_of(pid))), None)
         late = {page.pid for page in self._pages() if self._is_late(page)}
-        return late | {process.pid for process in processes if is_stopped(process)}
+        return late | {pid for pid in processes | self._readers() if process_state(pid) in HELD}
+
+    def _readers(self) -> set[int]:
+        try:
+            slots = RunReader(self.run).workers() if self.run is not None else []
+        except XecError:  # its directory is gone
+            return set()
+        return {slot.pid for slot in slots if slot.state != "exit"}
 
     def _pages(self) -> list[PageView]:
         try:
@@ -81,7 +92,8 @@ class RankWatch:
 
     def _judge(self, pid: int) -> None:
         try:
-            found = hang(self.run) if any(page.pid == pid for page in self._pages()) else hang(pid=pid)
+            known = self._readers() | {page.pid for page in self._pages()}
+            found = hang(self.run) if pid in known else hang(pid=pid)
         except XecError:  # the run has just ended
             return
         (finding,) = found.findings
