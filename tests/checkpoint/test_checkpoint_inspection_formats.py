@@ -370,3 +370,14 @@ def test_a_mask_of_infinities_is_sound_and_a_weight_of_infinities_is_not(tmp_pat
 )
 def test_families_are_known_by_their_names(names: tuple[str, ...], known: str | None) -> None:
     assert families_of.family(dict.fromkeys(f"model.{name}" for name in names)) == known
+
+
+def test_of_an_averaging_lightning_run_both_sets_of_weights_are_seen(families: dict[str, Path], tmp_path: Path) -> None:
+    payload = torch.load(families["lightning"], weights_only=True)
+    payload["current_model_state"] = {name: value + 1 for name, value in payload["state_dict"].items()}
+    payload["averaging_state"] = {"n_averaged": torch.tensor(3)}
+    torch.save(payload, tmp_path / "averaged.ckpt")
+    assert not engine.inspect_ckpt(families["lightning"]).has_ema  # the control
+    result = engine.inspect_ckpt(tmp_path / "averaged.ckpt")
+    assert (result.has_ema, result.kind) == (True, "a LightningModule")
+    assert [found for found in result.findings if found.severity.value != "info"] == []

@@ -141,12 +141,14 @@ def _older(payload: Mapping[str, Any]) -> Layout:
 
 def _lightning(payload: Mapping[str, Any]) -> Layout:
     weights, wrappers = unwrapped(_tensors(payload.get("state_dict")))
+    raw, _ = unwrapped(_tensors(payload.get("current_model_state")))  # beside it, "state_dict" is the average
+    sets = {"model": raw, "ema": weights} if raw else {"model": weights}
     version = payload.get("pytorch-lightning_version")
     hyper = payload.get("hyper_parameters")
     return Layout(
         origin=f"Lightning {version}",
         kind=family(weights) or "a LightningModule",
-        weights={"model": weights} if weights else {},
+        weights={role: found for role, found in sets.items() if found},
         wrappers=wrappers,
         meta={"hyper_parameters": hyper} if isinstance(hyper, Mapping) else {},
         training=_training(payload),
