@@ -90,9 +90,20 @@ def tiny(kind: str, train: Path, val: Path, directory: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def trained(clean_data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A configuration and the last checkpoint of its run: 8 steps, full checkpoints after 4 and 8."""
-    directory = tmp_path_factory.mktemp("trained")
-    path = directory / "config.yaml"
-    path.write_text(yaml.safe_dump(tiny("regressor", clean_data, clean_data, directory)))
-    return path, Path(str(engine.train(path).checkpoint_last))
+def train_tiny(clean_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, Path]]:
+    """Train: 8 steps, full checkpoints after 4 and 8; returns the configuration and the last checkpoint."""
+
+    def train(**training: Any) -> tuple[Path, Path]:
+        directory = tmp_path_factory.mktemp("trained")
+        path = directory / "config.yaml"
+        config = tiny("regressor", clean_data, clean_data, directory)
+        path.write_text(yaml.safe_dump(config | {"training": config["training"] | training}))
+        return path, Path(str(engine.train(path).checkpoint_last))
+
+    return train
+
+
+@pytest.fixture(scope="session")
+def trained(train_tiny: Callable[..., tuple[Path, Path]]) -> tuple[Path, Path]:
+    """A configuration and the last checkpoint of its run."""
+    return train_tiny()
