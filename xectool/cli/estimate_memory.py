@@ -26,8 +26,13 @@ def estimate_memory(
     ] = None,
     set_: SetOption = None,
     events: Annotated[
-        int, typer.Option(parser=parse_count, metavar="COUNT", help="Events of the data set and of its predictions.")
-    ] = 1_000_000,
+        int | None,
+        typer.Option(
+            parser=parse_count,
+            metavar="COUNT",
+            help="Events of the data set and of its predictions; default: those of its files, 1M without.",
+        ),
+    ] = None,
     batch_size: Annotated[
         int | None, typer.Option(parser=parse_count, metavar="COUNT", help="In place of data.batch_size.")
     ] = None,
@@ -107,6 +112,7 @@ def _box(result: MemoryEstimate, beside: int, train: str) -> object:
     errors = [finding for finding in result.findings if finding.severity.value == "error"]
     total = f"{found.device.total_bytes / 1e9:.4g} GB of {found.device.name}"
     why = [
+        f"for {result.events:,} events in the training files (--events N for another number)",
         f"tensors {found.device.tensors(step) / 1e9:.4g} GB, beside them {beside / 1e9:.3g} GB (context, workspaces, "
         f"graph pools; not measured on a GPU), of {total}; 90 % of it is planned with",
         f"largest single tensor {step.largest() / 1e9:.3g} GB; eager: a compiled step needs less",

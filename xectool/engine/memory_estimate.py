@@ -19,12 +19,7 @@ from xectool.detector.platforms import Gpu, find_gpu
 from xectool.diagnosis.environment.torch_facts import ask_torch
 from xectool.errors import UsageError
 from xectool.findings import Finding, Severity
-from xectool.training.memory_estimate.calibration import (
-    Calibration,
-    load_calibration,
-    numbers_of,
-    save_calibration,
-)
+from xectool.training.memory_estimate.calibration import Calibration, load_calibration, numbers_of, save_calibration
 from xectool.training.memory_estimate.child import ask, measure
 from xectool.training.memory_estimate.device import GRAPH_MODES, USABLE, Device
 from xectool.training.memory_estimate.estimate import Estimate, Wanted, compile_threads, estimate
@@ -42,6 +37,7 @@ QUICKSTART: Final[Mapping[str, Any]] = {
     "training": {"epochs": 8, "warmup_epochs": 0, "ema_decay": 0.99, "channel_dropout_rate": 0.0},
 }  # fmt: skip
 """What is estimated without a configuration: the quickstart's network (examples/quickstart.yaml)."""
+DEFAULT_EVENTS: Final = 1_000_000
 HOST_SHARE: Final = 0.9
 _HOST_CURES: Final = {
     "reader processes": "--set data.num_workers=0", "compile processes": "--set training.compile=none",
@@ -67,6 +63,7 @@ class MemoryEstimate:
         free_bytes: Free disk where the run would be written.
         calibration: Where the machine's numbers come from.
         findings: What does not fit, and the account of predictions.
+        events: Events of the data set.
     """
 
     config: RunConfig
@@ -75,6 +72,7 @@ class MemoryEstimate:
     free_bytes: int
     calibration: Calibration
     findings: tuple[Finding, ...] = ()
+    events: int = DEFAULT_EVENTS
 
     @property
     def fits(self) -> bool:
@@ -136,7 +134,7 @@ def estimate_memory(  # noqa: PLR0913  the function is the command: one argument
     config: str | Path | None = None,
     *,
     overrides: Sequence[str] = (),
-    events: int = 1_000_000,
+    events: int | None = None,
     batch_size: int | None = None,
     gpu: str | None = None,
     max_batch: bool = False,
@@ -148,7 +146,7 @@ def estimate_memory(  # noqa: PLR0913  the function is the command: one argument
     Args:
         config: YAML file; None takes the quickstart's network.
         overrides: ``key=value`` settings that go before the file's.
-        events: Events of the data set, and of the predictions at the end.
+        events: Events of the data set and its predictions; None counts those of the training files, a million without.
         batch_size: Goes before ``data.batch_size``.
         gpu: Name or size of a GPU; None takes the device of the configuration on this machine.
         max_batch: Also look for the largest batch that fits.
@@ -158,13 +156,15 @@ def estimate_memory(  # noqa: PLR0913  the function is the command: one argument
     Raises:
         XecError: Anything the user can act on.
     """
-    if events < 1:
+    if events is not None and events < 1:
         raise UsageError(f"{events} events leave nothing to estimate", where="--events", fix="--events 1M")
     if mask_ratio is not None and not 0 < mask_ratio < 1:
         raise UsageError(f"a mask ratio of {mask_ratio:g}", where="--mask-ratio", fix="--mask-ratio 0.05")
     loaded = _loaded(config, _settings(overrides, batch_size))
     if mask_ratio is not None and loaded.kind != "regressor":
         loaded = _loaded(config, [*_settings(overrides, batch_size), f"model.mask_ratio={mask_ratio}"])
+    if events is None:
+        events = _events_of(loaded) if config is not None else DEFAULT_EVENTS
     limits = memory_limits(loaded.distributed.num_gpus)
     device, amp = _device(loaded, gpu, min(limits.values()))
     if calibrate:
@@ -174,8 +174,8 @@ def estimate_memory(  # noqa: PLR0913  the function is the command: one argument
     threads = compile_threads(loaded, device.is_gpu)
     wanted = Wanted(events, amp, max_batch, mask_ratio=mask_ratio, compile_threads=threads)
     found = estimate(loaded, device, wanted, calibration)
-    blank = MemoryEstimate(loaded, found, limits, _free(loaded), calibration)
-    return MemoryEstimate(loaded, found, limits, blank.free_bytes, calibration, verdicts(blank))
+    blank = MemoryEstimate(loaded, found, limits, _free(loaded), calibration, events=events)
+    return replace(blank, findings=verdicts(blank))
 
 
 def verdicts(result: MemoryEstimate) -> tuple[Finding, ...]:
@@ -240,6 +240,12 @@ def _settings_that_fit(config: RunConfig, found: Estimate) -> tuple[str, ...]:
     rest = (setting for item in found.advice if item.saves_bytes for setting in item.settings)
     kept = (setting for setting in rest if setting.partition("=")[0] not in _OF_BATCHES)
     return (*batches, *kept)
+
+
+def _events_of(config: RunConfig) -> int:
+    from xectool.rootio.counting import count_events  # uproot, which the rest does without
+
+    return count_events(config.data.train_path, config.data.tree_name) or DEFAULT_EVENTS
 
 
 def _settings(overrides: Sequence[str], batch_size: int | None) -> list[str]:
