@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from xectool.checks.sums import SensorSums
 from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS, UNKNOWN_ABOVE
 
 Array = npt.NDArray[Any]
@@ -37,6 +38,15 @@ class Cell:
     event: int
     sensor: int
     value: float
+
+
+def _sound(values: Array, size: Array, largest: float, smallest: float) -> npt.NDArray[np.bool_]:
+    """Return which readings a sensor can deliver, by their absolute ``size``: zero, or between two numbers."""
+    sound: npt.NDArray[np.bool_] = size <= np.float32(largest)
+    small = size < np.float32(smallest)
+    if np.count_nonzero(small) > np.count_nonzero(values == 0):
+        sound &= ~small | (values == 0)
+    return sound
 
 
 @dataclass
@@ -74,7 +84,7 @@ class CellCounts:
 
     def _add_zeros(self, zero: npt.NDArray[np.bool_], place: Place) -> None:
         """Count the events with a long run of zeros, of which readings are zero, shape (B, S)."""
-        zeros = np.count_nonzero(zero, axis=1)
+        zeros = np.add.reduce(zero, axis=1, dtype=np.int32)
         self.zero += int(zeros[zeros < NUM_SENSORS].sum())
         for row in np.flatnonzero((zeros >= BLANK_RUN) & (zeros < NUM_SENSORS)):
             edges = np.flatnonzero(np.diff(zero[row], prepend=False, append=False)).reshape(-1, 2)
@@ -94,12 +104,14 @@ class CellCounts:
         """
         self.total += values.size
         self._add_zeros(values == 0, place)
+        if usual.all():
+            return
         marker = (values >= _MARKER_LOW) & (values <= _MARKER_HIGH)
         self.unknown += int(np.count_nonzero(marker))
-        strange = ~(usual | marker)
-        if not strange.any():
+        marker |= usual
+        if marker.all():
             return
-        rows, sensors = np.nonzero(strange)
+        rows, sensors = np.nonzero(~marker)
         odd = values[rows, sensors]
         kinds = {
             "nan": np.isnan(odd),
@@ -133,52 +145,6 @@ class Place:
         return Place(self.path, self.entries[which], self.runs[which], self.events[which])
 
 
-class SensorSums:
-    """What is summed over events for each sensor of one channel; arrays of shape (S,).
-
-    Attributes:
-        events: Events seen.
-        valid: Events in which the sensor has a valid reading.
-        lowest: Smallest valid reading.
-        highest: Largest valid reading.
-    """
-
-    def __init__(self) -> None:
-        self.events = 0
-        self.valid = np.zeros(NUM_SENSORS, np.int64)
-        self.sum = np.zeros(NUM_SENSORS)
-        self.squares = np.zeros(NUM_SENSORS)
-        self.lowest = np.full(NUM_SENSORS, np.inf, np.float32)
-        self.highest = np.full(NUM_SENSORS, -np.inf, np.float32)
-
-    def add(self, values: Array, valid: npt.NDArray[np.bool_], unit: float = 1.0) -> tuple[Array, Array]:
-        """Add a block and return its smallest and largest valid readings; ``unit`` keeps small squares in float32."""
-        self.events += len(values)
-        self.valid += np.count_nonzero(valid, axis=0)
-        low = np.where(valid, values, np.inf).min(axis=0)
-        high = np.where(valid, values, -np.inf).max(axis=0)
-        np.minimum(self.lowest, low, out=self.lowest)
-        np.maximum(self.highest, high, out=self.highest)
-        scaled = np.where(valid, values, np.float32(0)) / np.float32(unit)
-        self.sum += scaled.sum(axis=0) * unit
-        self.squares += np.einsum("ij,ij->j", scaled, scaled) * unit**2
-        return low, high
-
-    def merge(self, other: SensorSums) -> None:
-        """Take over the sums of other events."""
-        self.events += other.events
-        self.valid += other.valid
-        np.minimum(self.lowest, other.lowest, out=self.lowest)
-        np.maximum(self.highest, other.highest, out=self.highest)
-        self.sum += other.sum
-        self.squares += other.squares
-
-    @property
-    def mean(self) -> npt.NDArray[np.float64]:
-        """Mean of the valid readings; 0 without any."""
-        return np.divide(self.sum, self.valid, out=np.zeros(NUM_SENSORS), where=self.valid > 0)
-
-
 class CellScan:
     """All sums of the readings of a sample.
 
@@ -210,11 +176,28 @@ class CellScan:
 
     def add(self, npho: Array, time: Array, place: Place, counts: tuple[CellCounts, CellCounts]) -> None:
         """Add a block of raw readings, both of shape (B, S)."""
-        measured = np.abs(npho) <= np.float32(UNKNOWN_ABOVE)
         size = np.abs(npho)
-        sound = (size <= np.float32(LARGEST_NPHO)) & ((size >= np.float32(SMALLEST_ABS["npho"])) | (npho == 0))
+        measured, sound = size <= np.float32(UNKNOWN_ABOVE), _sound(npho, size, LARGEST_NPHO, SMALLEST_ABS["npho"])
         counts[0].add(npho, sound, place)
         in_domain = measured & (npho >= self._lowest)
+        self._add_below(npho, measured, in_domain, place)
+        self._locate(0, self._file_npho.add(npho, in_domain & sound), npho, place)
+        valid = np.add.reduce(in_domain, axis=1, dtype=np.int32)
+        self.least_valid = min(self.least_valid, int(valid.min(initial=NUM_SENSORS)))
+        np.abs(time, out=size)
+        sound = _sound(time, size, LARGEST_TIME_S, SMALLEST_ABS["time"])
+        counts[1].add(time, sound, place)
+        timed = in_domain & (npho >= self._threshold)
+        self.timed_sensors += int(np.count_nonzero(timed))
+        timed &= size <= np.float32(UNKNOWN_ABOVE)
+        self.timed_readings += int(np.count_nonzero(timed))
+        timed &= sound
+        self._locate(1, self.time.add(time, timed), time, place)
+        for channel, (values, used) in enumerate(((npho, in_domain), (time, timed))):
+            self._collide(channel, values, used, place)
+
+    def _add_below(self, npho: Array, measured: Array, in_domain: Array, place: Place) -> None:
+        """Count the measured readings below the domain of the photon scheme, and keep the first."""
         below = int(np.count_nonzero(measured)) - int(np.count_nonzero(in_domain))
         self.below_domain += below
         if below and len(self.below_first) < KEPT_CELLS:
@@ -223,18 +206,6 @@ class CellScan:
                 place.cell(int(row), int(sensor), float(npho[row, sensor]))
                 for row, sensor in zip(rows, sensors, strict=True)
             ]
-        self._locate(0, self._file_npho.add(npho, in_domain & sound), npho, place)
-        self.least_valid = min(self.least_valid, int(np.count_nonzero(in_domain, axis=1).min(initial=NUM_SENSORS)))
-        size = np.abs(time)
-        sound_time = (size <= np.float32(LARGEST_TIME_S)) & ((size >= np.float32(SMALLEST_ABS["time"])) | (time == 0))
-        counts[1].add(time, sound_time, place)
-        timed = in_domain & (npho >= self._threshold) & (size <= np.float32(UNKNOWN_ABOVE))
-        self.timed_sensors += int(np.count_nonzero(in_domain & (npho >= self._threshold)))
-        self.timed_readings += int(np.count_nonzero(timed))
-        timed &= sound_time
-        self._locate(1, self.time.add(time, timed, 1e-9), time, place)
-        for channel, (values, valid) in enumerate(((npho, in_domain), (time, timed))):
-            self._collide(channel, values, valid, place)
 
     def _locate(self, channel: int, ends: tuple[Array, Array], values: Array, place: Place) -> None:
         """Keep where the smallest and the largest valid reading of a channel stand."""

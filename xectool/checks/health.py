@@ -12,7 +12,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from xectool.checks.cells import EventReservoir, Place, SensorSums
+from xectool.checks.cells import EventReservoir, Place
+from xectool.checks.sums import SensorSums
 from xectool.detector import faces
 from xectool.detector.constants import NUM_SENSORS, UNKNOWN_ABOVE
 from xectool.detector.neighbours import within_hops

@@ -1,0 +1,28 @@
+"""The sums of the readings of every sensor against their definition."""
+
+import numpy as np
+
+from xectool.checks.sums import SensorSums
+from xectool.detector.constants import NUM_SENSORS
+
+
+def test_sums_take_the_valid_readings_only() -> None:
+    rng = np.random.default_rng(7)
+    sums, seen, known = SensorSums(), [], []
+    for rows in (3, 64, 1):
+        values = rng.normal(-1e-7, 1e-7, (rows, NUM_SENSORS)).astype(np.float32)
+        valid = rng.random(values.shape) < 0.6
+        valid[:, 5] = False
+        values[~valid] = rng.choice(np.array([np.nan, np.inf, -np.inf, 1e10, -5, 0], np.float32), (~valid).sum())
+        low, high = sums.add(values, valid)
+        masked = np.ma.masked_array(values.astype(np.float64), ~valid)
+        np.testing.assert_array_equal(low, masked.min(axis=0).filled(np.inf).astype(np.float32))
+        np.testing.assert_array_equal(high, masked.max(axis=0).filled(-np.inf).astype(np.float32))
+        seen.append(masked)
+        known.append(valid)
+    together = np.ma.concatenate(seen)
+    assert sums.events == 68
+    np.testing.assert_array_equal(sums.valid, np.concatenate(known).sum(axis=0))
+    np.testing.assert_allclose(sums.sum, together.sum(axis=0).filled(0), atol=2e-11)
+    np.testing.assert_allclose(sums.squares, (together**2).sum(axis=0).filled(0), rtol=1e-5)
+    assert np.isinf(sums.lowest[5]) and np.isinf(sums.highest[5]) and sums.mean[5] == 0
