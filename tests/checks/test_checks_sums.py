@@ -1,7 +1,6 @@
 """The sums of the readings of every sensor against their definition."""
 
 import numpy as np
-
 from xectool.checks.sums import SensorSums
 from xectool.detector.constants import NUM_SENSORS
 
@@ -25,4 +24,6 @@ def test_sums_take_the_valid_readings_only() -> None:
     np.testing.assert_array_equal(sums.valid, np.concatenate(known).sum(axis=0))
     np.testing.assert_allclose(sums.sum, together.sum(axis=0).filled(0), atol=2e-11)
     np.testing.assert_allclose(sums.squares, (together**2).sum(axis=0).filled(0), rtol=1e-5)
-    assert np.isinf(sums.lowest[5]) and np.isinf(sums.highest[5]) and sums.mean[5] == 0
+    assert np.isinf(sums.lowest[5])
+    assert np.isinf(sums.highest[5])
+    assert sums.mean[5] == 0
