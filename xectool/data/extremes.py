@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from xectool.data.window import NUM_EXTREMES, WindowArrays
+from xectool.data.window import NUM_EXTREMES, Array, WindowArrays
 from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS, UNKNOWN_ABOVE
 
 PHOTONS, NPHO_LOW, NPHO_HIGH, TIME_LOW, TIME_HIGH, TRUTH_HIGH = range(NUM_EXTREMES)
@@ -27,28 +27,31 @@ _BLOCK_ROWS: Final = 8  # what is made on the way stays in the processor's cache
 
 def measure(window: WindowArrays) -> None:
     """Fill the extremes of all events of a window, shape (N, 6)."""
-    readings, unusual = np.empty((_BLOCK_ROWS, NUM_SENSORS), np.float32), np.empty((_BLOCK_ROWS, NUM_SENSORS), np.bool_)
+    scratch = np.empty((_BLOCK_ROWS, NUM_SENSORS), np.float32), np.empty((_BLOCK_ROWS, NUM_SENSORS), np.bool_)
     for start in range(0, len(window.npho), _BLOCK_ROWS):
         rows = slice(start, start + _BLOCK_ROWS)
         npho, time, out = window.npho[rows], window.time[rows], window.extremes[rows]
-        known, left_out = readings[: len(npho)], unusual[: len(npho)]
+        readings, counts = (array[: len(npho)] for array in scratch)
         np.min(npho, axis=1, out=out[:, NPHO_LOW])
         np.max(npho, axis=1, out=out[:, NPHO_HIGH])
-        np.abs(npho, out=known)
-        np.less_equal(known, np.float32(UNKNOWN_ABOVE), out=left_out)
-        np.logical_not(left_out, out=left_out)
-        np.copyto(known, npho)
-        np.copyto(known, 0.0, where=left_out)
-        np.sum(known, axis=1, dtype=np.float64, out=out[:, PHOTONS])
+        np.less_equal(np.abs(npho, out=readings), np.float32(UNKNOWN_ABOVE), out=counts)
+        np.sum(_zero_unless(counts, npho, readings), axis=1, dtype=np.float64, out=out[:, PHOTONS])
         np.min(time, axis=1, out=out[:, TIME_LOW])
-        np.equal(time, np.float32(DEAD_VALUE), out=left_out)
-        np.copyto(known, time)
-        np.copyto(known, 0.0, where=left_out)
-        np.max(known, axis=1, out=out[:, TIME_HIGH])
+        np.not_equal(time, np.float32(DEAD_VALUE), out=counts)
+        np.max(_zero_unless(counts, time, readings), axis=1, out=out[:, TIME_HIGH])
     window.extremes[:, TRUTH_HIGH] = 0.0
     for truth in window.targets.values():
         highest = window.extremes[:, TRUTH_HIGH]
         np.fmax(highest, np.fmax.reduce(np.abs(truth), axis=1), out=highest)
+
+
+def _zero_unless(counts: Array, values: Array, out: Array) -> Array:
+    """Return readings in ``out``, zero where they do not count: by their bits, as numpy takes a branch a reading."""
+    bits, mask = out.view(np.int32), counts.view(np.int8)
+    np.negative(mask, out=mask)
+    np.copyto(bits, mask)  # all bits set where a reading counts
+    np.bitwise_and(bits, values.view(np.int32), out=bits)
+    return out
 
 
 class Usual:
