@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from xectool.config.load import load_config
 from xectool.errors import DiskError
 from xectool.models.encoder import Encoder
+from xectool.probes.compilation import race
 from xectool.probes.compilation.findings import LARGEST_DIFFERENCE, CompileFacts, Toolchain, findings_of, usable_modes
 from xectool.probes.compilation.graphs import GraphReport, inspect_graphs
 from xectool.probes.compilation.mode import ModeTime, measure_mode
@@ -172,6 +173,21 @@ def test_mode_in_a_process_that_takes_too_long_is_ended(write_config: Write) -> 
     assert found.code == "XT-COMPILE-TIMEOUT"
     (said,) = findings_of(CompileFacts(SOUND, blank(), (found,), "none", False))
     assert said.fix == "--modes none --timeout 3600"
+
+
+def test_timeout_is_for_all_modes_together(write_config: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    shares: list[float] = []
+
+    def took_half(request: dict[str, Any], timeout_s: float) -> ModeTime:
+        shares.append(timeout_s)
+        clock[0] += timeout_s / 2
+        return ModeTime(request["mode"])
+
+    clock = [0.0]
+    monkeypatch.setattr(race.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(race, "_in_process", took_half)
+    list(measure_modes(load_config(write_config()).config, modes_of("cpu"), "cpu", 1, 60.0))
+    assert shares == [20.0, 25.0, 37.5]  # what one leaves the later ones have
 
 
 def test_eager_is_measured_in_a_process_of_its_own(write_config: Write) -> None:

@@ -23,7 +23,7 @@ def compile(
         str, typer.Option(metavar="A,B", help="Modes to measure; default: those that differ on the device.")
     ] = "",
     steps: Annotated[int, typer.Option(min=1, help="Measured steps of each mode.")] = 5,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Longest time of one mode.")] = 600.0,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Longest time of all modes together.")] = 1800.0,
     fail_on_break: Annotated[bool, typer.Option("--fail-on-break", help="Exit with 1 if the graph breaks.")] = False,
     device: DeviceOption = None,
     json: JsonOption = False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,7 @@ from xectool.probes.repetition.history import CONFIG_FILE
 from xectool.training.process.device import cxx_compiler, missing_toolchain, plan_execution, resolve_device
 from xectool.training.symptoms.torch_signs import compile_is_suppressed, compile_threads
 
-DEFAULT_TIMEOUT_S = 600.0
+DEFAULT_TIMEOUT_S = 1800.0
 _INDUCTOR_THREADS = 32
 
 
@@ -87,7 +88,7 @@ def compile(
         overrides: ``key=value`` settings that go before the file's.
         modes: Modes that are measured; without, those that differ on the device.
         steps: Measured steps of each mode.
-        timeout_s: Longest time of one mode.
+        timeout_s: Longest time of everything that is measured, tracing the network included.
         device: Device; the configuration's without.
 
     Raises:
@@ -97,14 +98,14 @@ def compile(
     loaded = load_config(path / CONFIG_FILE if path.is_dir() else path, overrides).config
     target = resolve_device(device or loaded.training.device)
     modes = _wanted(modes, modes_of(target.type), steps, timeout_s)
-    toolchain = _toolchain(target)
+    toolchain, deadline = _toolchain(target), time.monotonic() + timeout_s
     subject = of_config(loaded, None, str(target), max_events=None)
     try:
         graphs = _graphs(subject)
     finally:
         subject.close()
     measured = [mode for mode in modes if mode == "none" or not toolchain.missing]
-    times = tuple(measure_modes(loaded, measured, str(target), steps, timeout_s))
+    times = tuple(measure_modes(loaded, measured, str(target), steps, deadline - time.monotonic()))
     batches = LoadingSubject.of(loaded).plan(loaded.data.chunksize).num_steps * loaded.training.epochs
     best = recommend(times, batches, usable_modes(times))
     facts = CompileFacts(toolchain, graphs, times, _configured(loaded, device), compile_is_suppressed())

@@ -41,11 +41,14 @@ def measure_modes(
         modes: What is measured.
         device: Where it computes.
         steps: Measured steps of each.
-        timeout_s: Longest time of one mode; compilers that take longer are ended with all their processes.
+        timeout_s: Longest time of all of them; each has its share of what the earlier ones left, and compilers that
+            take longer are ended with all their processes.
     """
-    for mode in modes:
-        request = {"config": config.to_dict(), "mode": mode, "device": device, "steps": steps, "seconds": timeout_s / 4}
-        yield _in_process(request, timeout_s)
+    deadline = time.monotonic() + timeout_s
+    for place, mode in enumerate(modes):
+        share = max(0.0, deadline - time.monotonic()) / (len(modes) - place)
+        request = {"config": config.to_dict(), "mode": mode, "device": device, "steps": steps, "seconds": share / 4}
+        yield _in_process(request, share)
 
 
 def _in_process(request: dict[str, Any], timeout_s: float) -> ModeTime:
@@ -66,7 +69,7 @@ def _in_process(request: dict[str, Any], timeout_s: float) -> ModeTime:
         text, told = answer.read(), errors.read()
     if not in_time:
         return ModeTime(
-            mode, error=f"not done after {timeout_s:g} s", code="XT-COMPILE-TIMEOUT", host_peak_bytes=host_peak
+            mode, error=f"not done after {timeout_s:.3g} s", code="XT-COMPILE-TIMEOUT", host_peak_bytes=host_peak
         )
     if process.returncode != 0 or not text.strip():
         return replace(_failed(mode, process.returncode, told), host_peak_bytes=host_peak)
