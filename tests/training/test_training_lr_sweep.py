@@ -144,6 +144,16 @@ def test_an_unnormalised_copy_is_named_as_such_and_no_step_is_taken(
     assert path.read_bytes() == before
 
 
+def test_light_without_a_number_is_refused_before_a_step(
+    tiny_config: Callable[..., Path], tiny_data: Path, tmp_path: Path
+) -> None:
+    copied = scaled_copy(tiny_data / "train_000.root", tmp_path / "nan.root", {"npho": np.nan})
+    path = tiny_config(data={"train_path": str(copied), "val_path": str(tiny_data / "val.root"), "batch_size": 8})
+    result = engine.lr_sweep(path, steps=5, device="cpu")
+    assert result.rows == ()
+    assert result.findings[0].code == "XT-NAN-DATA"
+
+
 def test_rates_too_low_and_too_high_are_refused(tiny_config: Callable[..., Path]) -> None:
     path = tiny_config()
     low = engine.lr_sweep(path, lrs=(1e-12, 1e-11), steps=5, device="cpu")

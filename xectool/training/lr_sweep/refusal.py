@@ -38,6 +38,11 @@ class InputFacts:
     reason: str
     channels: dict[str, dict[str, float]]
 
+    @property
+    def empty(self) -> bool:
+        """Whether no channel has a single number to learn from."""
+        return bool(self.channels) and not any(math.isfinite(facts["absmax"]) for facts in self.channels.values())
+
     def lines(self) -> tuple[str, ...]:
         """Return one line a channel: network units, then as in the file."""
         return tuple(

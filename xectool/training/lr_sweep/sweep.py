@@ -46,8 +46,8 @@ def sweep_grid(sweeper: Sweeper, rates: Sequence[float], seeds: int, extend: boo
         extend: Go on above the grid while the highest rate is the best.
     """
     windows = [sweeper.windows(number, seeds) for number in range(seeds)]
-    inputs = _inputs(sweeper, windows)
-    if inputs.level == "error":
+    inputs, hopeless = _inputs(sweeper, windows)
+    if hopeless:
         return Sweep(tuple(rates), inputs)
     curves: list[Curve] = []
     for number, own in enumerate(windows):
@@ -70,16 +70,18 @@ def sweep_ramp(sweeper: Sweeper, low: float, high: float, seeds: int) -> Sweep:
     """Let the rate rise from ``low`` to ``high`` over the steps, once a seed."""
     rates = ramp_rates(low, high, sweeper.steps)
     windows = [sweeper.windows(number, seeds) for number in range(seeds)]
-    inputs = _inputs(sweeper, windows)
-    if inputs.level == "error":
+    inputs, hopeless = _inputs(sweeper, windows)
+    if hopeless:
         return Sweep(tuple(rates), inputs)
     curves = [sweeper.ramp(rates, number, own) for number, own in enumerate(windows)]
     return Sweep(tuple(rates), inputs, tuple(curves), ramp_rows(rates, curves), choose_ramp(rates, curves))
 
 
-def _inputs(sweeper: Sweeper, windows: Sequence[SharedWindows]) -> InputFacts:
+def _inputs(sweeper: Sweeper, windows: Sequence[SharedWindows]) -> tuple[InputFacts, bool]:
+    """Return the worst first batch of the seeds, and whether no step is worth taking on such data."""
     found = [input_facts(sweeper.parts, own.first()) for own in windows]
-    return max(found, key=lambda facts: ("ok", "warning", "error").index(facts.level))
+    worst = max(found, key=lambda facts: ("ok", "warning", "error").index(facts.level))
+    return worst, worst.level == "error" or all(facts.empty for facts in found)
 
 
 def _best_is_last(rows: Sequence[RateRow]) -> bool:
