@@ -56,3 +56,5 @@ def test_a_truth_of_other_events_or_of_something_else_is_told() -> None:
     assert truth_elsewhere(places, xyz / np.linalg.norm(xyz, axis=1, keepdims=True))
     uvw[::3] = 1e10
     assert truth_elsewhere(places, uvw) == "", "what is not known is no other place"
+    uvw[1] = 4000.0
+    assert truth_elsewhere(places, uvw) == "", "one position that is far off is one event"

@@ -148,8 +148,10 @@ def _epoch(course: Course, writer: RunWriter, epoch: int, step: int) -> None:
     losses = [row["loss"] for row in course.rows[max(0, step - course.per_epoch) : step] if math.isfinite(row["loss"])]
     mean = float(np.mean(losses)) if losses else math.nan
     metrics = {"train/loss": mean, "val/loss": mean, "val/energy/loss": mean / 2, "val/uvwFI/loss": mean / 2}
+    changed = dict(course.epochs.get(epoch, {}))
+    metrics |= changed.pop("metrics", {})
     facts = {"events_seen": 8 * course.per_epoch, "events_expected": 8 * course.per_epoch, "duplicates": 0}
-    writer.epoch(EpochRecord(epoch, step, time.time(), 0.0, metrics, **(facts | course.epochs.get(epoch, {}))))
+    writer.epoch(EpochRecord(epoch, step, time.time(), 0.0, metrics, **(facts | changed)))
     writer.event("checkpoint", step=step, epoch=epoch, path="checkpoint_last.pt", size_bytes=5_000_000, seconds=0.1)
 
 

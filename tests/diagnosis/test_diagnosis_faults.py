@@ -235,6 +235,16 @@ def test_a_nan_right_after_a_resume_is_the_state_it_brought_back(
     assert roots(record(run)) == ["XT-NAN-RESUME"]
 
 
+def test_averaged_weights_that_are_not_finite_are_no_data(record: Record, course: Any) -> None:
+    run = course(seed=3, epochs={2: {"metrics": {"val/loss": math.nan}}})
+    run.event(80, "validation", finite=False, weights=["encoder.norm.weight"])
+    found = record(run)
+    assert roots(found) == ["XT-NAN-WEIGHTS"]
+    assert "encoder.norm.weight" in found.causes[0].problem
+    run.events.clear()
+    assert roots(record(run)) == ["XT-NAN-DATA"]
+
+
 @few
 @given(seed=seeds, at=st.integers(30, 120), factor=st.floats(30, 1e5))
 def test_a_loss_that_explodes_after_a_resume_is_the_state_it_brought_back(

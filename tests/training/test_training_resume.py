@@ -234,6 +234,16 @@ def test_weight_decay_follows_the_configuration_at_a_resume(tiny_config: Config)
     assert [group["weight_decay"] for group in groups] == [0.25, 0.0]
 
 
+def test_averaged_weights_that_are_not_finite_are_refused(tiny_config: Config) -> None:
+    config = tiny_config(training={"epochs": 1, "ema_decay": 0.9})
+    path = Path(engine.train(config, max_steps=1).run_dir) / store.LAST_NAME
+    saved = store.load(path)
+    next(tensor for tensor in saved.ema.values() if tensor.ndim > 1).view(-1)[0] = float("nan")
+    store.save(path, saved)
+    with pytest.raises(CheckpointError, match="averaged weights in the checkpoint are not finite"):
+        engine.train(config, resume="auto")
+
+
 def test_resume_from_an_older_checkpoint_asks_for_init_from(tiny_config: Config, reference_dir: Path) -> None:
     older = reference_dir / "checkpoints" / "reg_small_checkpoint_best.pth.xz"
     with pytest.raises(CheckpointError, match=r"checkpoint\.init_from="):

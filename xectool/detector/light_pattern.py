@@ -77,7 +77,9 @@ def truth_elsewhere(places: Array, uvw_cm: Array) -> str:
     for axis, name in enumerate(AXES):
         if known.sum() < 3 or not light[:, 2 + axis].std() >= LEAST_SPREAD or not truth[:, axis].std() > 0:
             continue
-        likeness = float(np.corrcoef(light[:, axis], truth[:, axis])[0, 1])
+        # Of ranks: one position that is far off is an event, and says nothing of all others.
+        ranks = [np.argsort(np.argsort(values[:, axis], kind="stable")) for values in (light, truth)]
+        likeness = float(np.corrcoef(*ranks)[0, 1])
         if likeness < LEAST_LIKENESS:
             return f"{name} of the truth does not follow the light (correlation {likeness:.2f}, 0.8 to 1 is usual)"
     return ""

@@ -232,8 +232,7 @@ class Trainer:
                 self.observer.message(f"epoch {epoch}: {line}")
         metrics = stats.metrics(self.parts.task) | self.parts.task.scalars()
         metrics["lr"] = self.parts.schedule(self.parts.schedule.place(epoch + 1, 0) - 1)
-        metrics["perf/epoch_time_sec"] = stats.seconds
-        metrics |= memory_metrics(self.parts.execution.device)
+        metrics |= {"perf/epoch_time_sec": stats.seconds, **memory_metrics(self.parts.execution.device)}
         if epoch % config.validation.interval == 0 or epoch == config.training.epochs:
             with self.flight.during("validation"):
                 metrics |= self._validate(progress)
@@ -272,7 +271,8 @@ class Trainer:
         self.worst = tuple(accumulator.worst(NUM_WORST_EVENTS))
         metrics = {**accumulator.compute(), "perf/val_events_per_s": rate}
         events, finite = loader.plan.num_events, math.isfinite(metrics["val/loss"])
-        self.reporter.event("validation", seconds=events / max(rate, 1e-9), events=events, finite=finite)
+        bad = [] if finite else nonfinite_weights(model)[:5]
+        self.reporter.event("validation", seconds=events / max(rate, 1e-9), events=events, finite=finite, weights=bad)
         return metrics
 
     def _validated_batch(self) -> None:

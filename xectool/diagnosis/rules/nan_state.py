@@ -207,6 +207,8 @@ def state_damage(data: object, largest_moment: float, weight_norm_before: float 
         return ""
     if data.get("weights_finite") is False:
         return "weights that are not finite"
+    if data.get("average_finite") is False:
+        return "averaged weights that are not finite"
     if data.get("optimizer_finite") is False:
         return "optimizer moments that are not finite"
     if data.get("digest_ok") is False:

@@ -87,6 +87,19 @@ class ValidationNotFinite(DiagnosisRule):
         if not found or bool(bad.any()):
             return
         first = found[0]
+        ruined = next((list(named) for event in evidence.of("validation") if (named := event.data.get("weights"))), [])
+        if ruined:
+            yield Cause(
+                code="XT-NAN-WEIGHTS",
+                confidence=0.95,
+                problem=f"the weights that are validated are not finite by epoch {first.epoch}, all steps are: "
+                f"{', '.join(ruined)}",
+                evidence=(f"training.ema_decay {evidence.setting('training.ema_decay')}: their average is validated",),
+                fix=fixes.continue_from_best(evidence, step=first.step),
+                step=first.step,
+                symptom="validation",
+            )
+            return
         always = len(found) == sum("val/loss" in epoch.metrics for epoch in evidence.epochs)
         yield Cause(
             code=self.code,

@@ -56,9 +56,12 @@ def resume_facts(parts: RunParts, place: RunPlace, ring: int) -> dict[str, Any]:
     for moment in _moments(parts):
         finite = finite and bool(torch.isfinite(moment).all())
         absmax = max(absmax, float(torch.nan_to_num(moment.abs(), nan=math.inf).max()))
+    bad = nonfinite_weights(parts.model)
+    averaged = [] if bad else nonfinite_weights(parts.average.best_model)  # the model itself where there is none
     return {
         "path": str(place.checkpoint_path),
-        "weights_finite": not nonfinite_weights(parts.model),
+        "weights_finite": not bad,
+        "average_finite": not averaged,
         "optimizer_finite": finite,
         "optimizer_absmax": absmax,
         "weight_norm": weight_norm(parts.stepper.parameters()),
@@ -72,11 +75,12 @@ def require_sound_resume(facts: dict[str, Any]) -> None:
     """Refuse to go on from numbers that are not finite.
 
     Raises:
-        CheckpointError: Weights or moments of the optimizer are NaN or infinite.
+        CheckpointError: Weights, their average or moments of the optimizer are NaN or infinite.
     """
-    if facts["weights_finite"] and facts["optimizer_finite"]:
+    named = {"weights_finite": "weights", "average_finite": "averaged weights", "optimizer_finite": "moments"}
+    what = next((name for key, name in named.items() if not facts[key]), "")
+    if not what:
         return
-    what = "weights" if not facts["weights_finite"] else "moments of the optimizer"
     raise CheckpointError(
         f"the {what} in the checkpoint are not finite, so every step after it would be lost",
         where=facts["path"],
