@@ -41,12 +41,12 @@ def measure_modes(
         modes: What is measured.
         device: Where it computes.
         steps: Measured steps of each.
-        timeout_s: Longest time of all of them; each has its share of what the earlier ones left, and compilers that
-            take longer are ended with all their processes.
+        timeout_s: Longest time of all of them; each has its share of what the earlier ones left, eager, without which
+            the others say nothing, all of it. Compilers that take longer are ended with all their processes.
     """
     deadline = time.monotonic() + timeout_s
     for place, mode in enumerate(modes):
-        share = max(0.0, deadline - time.monotonic()) / (len(modes) - place)
+        share = max(0.0, deadline - time.monotonic()) / (1 if mode == "none" else len(modes) - place)
         request = {"config": config.to_dict(), "mode": mode, "device": device, "steps": steps, "seconds": share / 4}
         yield _in_process(request, share)
 
