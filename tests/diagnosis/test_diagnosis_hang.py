@@ -47,9 +47,11 @@ def view(pid: int = 100, state: str = "sleeping", **more: Any) -> ProcessView:
     return ProcessView(pid, state, **more)
 
 
-def reader(state: str = "read", age_s: float = 60.0, of: ProcessView | None = None) -> Reader:
+def reader(
+    state: str = "read", age_s: float = 60.0, of: ProcessView | None = None, thread: ProcessView | None = None
+) -> Reader:
     slot = SlotView("training", state, age_s, 900, 1, 3, 224, 256, 7, 10**8)
-    return Reader(slot, of or view(900), "mc_003.root")
+    return Reader(slot, of or view(900), "mc_003.root", thread or of or view(900))
 
 
 def rank(said: PageView, seen: ProcessView | None = None, *readers: Reader) -> RankFacts:
@@ -62,7 +64,7 @@ def verdict(*ranks: RankFacts, state: str = "running", **more: Any) -> Any:
     return judge(RunFacts(Path("run"), state, "", ranks, (), **({"oom_kills": 3} | more)))
 
 
-NFS = "nfs_wait_bit_killable"
+NFS, FUTEX = "nfs_wait_bit_killable", view(900, waits_in="futex_do_wait")
 ONE_RANK: list[tuple[str, RankFacts, bool]] = [
     ("XT-HANG-NONE", rank(page(age_s=1.0)), False),
     ("XT-HANG-STOPPED", rank(page(), view(state="stopped")), True),
@@ -96,6 +98,11 @@ ONE_RANK: list[tuple[str, RankFacts, bool]] = [
         rank(page(phase="data_wait"), None, reader("idle", of=view(900, "running", cpu_share=0.9))),
         False,
     ),
+    # the main thread of a process waits for the one that reads, and a pool of threads for work
+    ("XT-HANG-READER-IO", rank(page(phase="data_wait"), None, reader(of=FUTEX, thread=view(901, waits_in=NFS))), True),
+    ("XT-HANG-STUCK", rank(page(phase="data_wait"), None, reader("idle", thread=FUTEX)), True),
+    ("XT-HANG-READER-IO", rank(page(phase="validation"), None, reader(of=FUTEX, thread=view(901, waits_in=NFS))), True),
+    ("XT-HANG-STUCK", rank(page(phase="validation"), None, reader(age_s=1.0)), True),
     ("XT-HANG-CHECKPOINT", rank(page(phase="checkpoint"), view(state="uninterruptible", waits_in=NFS)), True),
     ("XT-HANG-SLOW", rank(page(phase="checkpoint"), view(written_bytes_per_s=1e7)), False),
     ("XT-HANG-COMPILE", rank(page(phase="compile"), view(compilers=("cc1plus",))), False),
@@ -382,7 +389,7 @@ def hanging(config: Path, folder: Path, what: str) -> Iterator[tuple[Path, int]]
     command += ["--set", f"checkpoint.save_dir={folder}"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_for(lambda: (folder / "h" / "rec").exists() and stands_still(folder / "h"), 300)
+        wait_for(lambda: any(folder.glob("h/rec/a*/*.status")) and stands_still(folder / "h"), 300)
         yield folder / "h", process.pid
     finally:
         process.kill()

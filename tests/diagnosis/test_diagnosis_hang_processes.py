@@ -53,10 +53,14 @@ def beats():
     while True:
         writer.status[Word.HEARTBEAT_NS] = time.monotonic_ns()
         time.sleep(0.5)
-if what != "checkpoint" and os.fork() == 0:
+def reads():
     WorkerSlots(slots).read(0, 3, 224, 256)
     print("ready", flush=True)
     globals()[what]()
+if what != "checkpoint" and os.fork() == 0:  # as in a loader process: it reads in a thread the main one waits for
+    thread = threading.Thread(target=reads)
+    thread.start()
+    thread.join()
 threading.Thread(target=beats, daemon=True).start()
 if what == "checkpoint":
     print("ready", flush=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import threading
 import time
 from dataclasses import dataclass
 from enum import IntEnum
@@ -36,6 +37,7 @@ class SlotWord(IntEnum):
     ENTRY_STOP = 7
     READS = 8
     RSS_BYTES = 9
+    TID = 10
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class SlotRange:
 
 @dataclass(frozen=True)
 class SlotView:
-    """One slot as it was read; ``age_s`` is how long the state has lasted."""
+    """One slot as it was read; ``age_s`` is how long the state has lasted, ``tid`` the thread's number or 0."""
 
     loader: str
     state: str
@@ -73,6 +75,7 @@ class SlotView:
     entry_stop: int
     reads: int
     rss_bytes: int
+    tid: int = 0
 
 
 class WorkerSlots:
@@ -108,6 +111,7 @@ class WorkerSlots:
         words[base + SlotWord.FILE_INDEX] = file_index
         words[base + SlotWord.ENTRY_START] = entry_start
         words[base + SlotWord.ENTRY_STOP] = entry_stop
+        words[base + SlotWord.TID] = threading.get_native_id()
         words[base + SlotWord.SINCE_NS] = time.monotonic_ns()
         words[base + SlotWord.STATE] = STATES.index("read")
 
@@ -172,4 +176,5 @@ def _view(words: tuple[int, ...], now_ns: int) -> SlotView:
         entry_stop=words[SlotWord.ENTRY_STOP],
         reads=words[SlotWord.READS],
         rss_bytes=words[SlotWord.RSS_BYTES],
+        tid=words[SlotWord.TID],
     )

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import psutil
@@ -73,17 +74,24 @@ class _Counters:
     turns: int
 
 
-def look(starts: Mapping[int, int], over_s: float = 0.5) -> dict[int, ProcessView]:
-    """Return the views of processes, from two looks ``over_s`` seconds apart.
+def look(
+    starts: Mapping[int, int], over_s: float = 0.5, threads: Mapping[int, int] = MappingProxyType({})
+) -> dict[int, ProcessView]:
+    """Return the views of processes and of threads by their number, from two looks ``over_s`` seconds apart.
 
     Args:
         starts: Start in clock ticks since boot by pid; a process that began at another moment is another one. 0: any.
         over_s: Seconds between the looks.
+        threads: The process of each further thread to look at: a process shows the state of its main thread only.
     """
-    first = {pid: _counters(pid) for pid in starts}
+    places = {pid: f"/proc/{pid}" for pid in starts}
+    places |= {tid: f"/proc/{pid}/task/{tid}" for tid, pid in threads.items() if tid != pid}
+    first = {number: _counters(place) for number, place in places.items()}
     began = time.monotonic()
     time.sleep(over_s)
-    return {pid: _view(pid, start, first[pid], began) for pid, start in starts.items()}
+    return {
+        number: _view(number, place, starts.get(number, 0), first[number], began) for number, place in places.items()
+    }
 
 
 def descendants(pid: int) -> list[int]:
@@ -93,17 +101,16 @@ def descendants(pid: int) -> list[int]:
     return []
 
 
-def _view(pid: int, start: int, before: _Counters, began: float) -> ProcessView:
-    found = start_ticks(pid)
-    state = process_state(pid)
-    if not found or (start and found != start) or not state:
+def _view(pid: int, place: str, start: int, before: _Counters, began: float) -> ProcessView:
+    state = _state(place)
+    if state in ("", "zombie") or (start and start_ticks(pid) != start):
         return ProcessView(pid, "zombie" if state == "zombie" else "gone")
     seconds = max(time.monotonic() - began, 1e-6)
-    now = _counters(pid)
+    now = _counters(place)
     return ProcessView(
         pid,
         state,
-        _first_line(f"/proc/{pid}/wchan").removeprefix("0"),  # "0" where it runs
+        _first_line(f"{place}/wchan").removeprefix("0"),  # "0" where it runs
         (now.cpu_s - before.cpu_s) / seconds,
         (now.read_bytes - before.read_bytes) / seconds,
         (now.written_bytes - before.written_bytes) / seconds,
@@ -115,28 +122,37 @@ def _view(pid: int, start: int, before: _Counters, began: float) -> ProcessView:
 
 def process_state(pid: int) -> str:
     """Return the state of the process's main thread; empty where there is none."""
-    text = _first_line(f"/proc/{pid}/stat")
+    return _state(f"/proc/{pid}")
+
+
+def is_uninterruptible(pid: int) -> bool:
+    """Return whether a thread of a process cannot be stopped, and so keeps waiting who would stop the process."""
+    return any(_state(str(place)) == "uninterruptible" for place in Path(f"/proc/{pid}/task").glob("[0-9]*"))
+
+
+def _state(place: str) -> str:
+    text = _first_line(f"{place}/stat")
     state = _STATES.get(text.rpartition(")")[2].split()[0], "sleeping") if text else ""
-    return "sleeping" if state == "traced" and _is_looked_at(pid) else state
+    return "sleeping" if state == "traced" and _is_looked_at(place) else state
 
 
-def _is_looked_at(pid: int) -> bool:
+def _is_looked_at(place: str) -> bool:
     """Return whether no debugger holds a process, only somebody else's look at its stacks, which takes a moment."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+        lines = Path(f"{place}/status").read_text(errors="replace").splitlines()
     except OSError:
         return True
     tracer = next((line.split()[1] for line in lines if line.startswith("TracerPid:")), "0")
     return tracer == "0" or _first_line(f"/proc/{tracer}/comm") in ("", SPY)
 
 
-def _counters(pid: int) -> _Counters:
-    fields = _first_line(f"/proc/{pid}/stat").rpartition(")")[2].split()
+def _counters(place: str) -> _Counters:
+    fields = _first_line(f"{place}/stat").rpartition(")")[2].split()
     cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if len(fields) > 12 else 0.0
-    found = [int(value) for value in _first_line(f"/proc/{pid}/schedstat").split()]
+    found = [int(value) for value in _first_line(f"{place}/schedstat").split()]
     delay_ns, turns = found[1:3] if len(found) == 3 else (0, 0)
     try:
-        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+        lines = Path(f"{place}/io").read_text().splitlines()
     except OSError:  # gone, or another user's
         return _Counters(cpu_s, 0, 0, delay_ns / 1e9, turns)
     counts = dict(line.split(": ") for line in lines)

@@ -32,16 +32,29 @@ _PAGE: Final = re.compile(r"\s(/\S.*)/rec/a\d+/rank\d+\.(?:status|workers)$", re
 
 @dataclass(frozen=True)
 class Reader:
-    """A reading thread of a rank: its slot, and the process it is in."""
+    """A reading thread of a rank.
+
+    Attributes:
+        slot: Its slot.
+        view: What the kernel says about its process.
+        file: File of its slot.
+        thread: What the kernel says about the thread itself, while it reads.
+    """
 
     slot: SlotView
     view: ProcessView
     file: str
+    thread: ProcessView
 
     @property
     def reading(self) -> str:
         """Return what it reads, as it is shown."""
         return f"{self.file} entries {self.slot.entry_start}:{self.slot.entry_stop}"
+
+    @property
+    def now(self) -> ProcessView:
+        """Return what shows where it stands: the thread while it reads; else the process, whose threads wait idly."""
+        return self.thread if self.slot.state == "read" else self.view
 
 
 @dataclass(frozen=True)
@@ -122,7 +135,8 @@ def gather(run_dir: Path, native: bool = False) -> RunFacts:
     slots = {page.rank: read_slots(slots_path(directory, page.rank)) for page in pages}
     starts = {page.pid: page.pid_start for page in pages if page.same_boot}
     starts |= {slot.pid: slot.pid_start for rank in slots.values() for slot in rank if slot.state != "exit"}
-    views = kernel.look(starts | dict.fromkeys(tracker.pids, 0))
+    threads = {slot.tid: slot.pid for rank in slots.values() for slot in rank if slot.pid in starts and slot.tid}
+    views = kernel.look(starts | dict.fromkeys(tracker.pids, 0), threads=threads)
     until = time.monotonic() + BEAT_WAIT_S
     pages = [_heard_of(page, directory, views.get(page.pid), until) for page in pages]
     files, usual_s = file_names(run_dir), _usual_s(reader)
@@ -132,7 +146,9 @@ def gather(run_dir: Path, native: bool = False) -> RunFacts:
         view = views.get(page.pid, ProcessView(page.pid, "gone"))
         dump = stacks_path(slots_path(directory, page.rank))
         readers = tuple(
-            Reader(slot, views[slot.pid], _name(slot, files)) for slot in slots[page.rank] if slot.pid in views
+            Reader(slot, views[slot.pid], _name(slot, files), _thread(slot, views))
+            for slot in slots[page.rank]
+            if slot.pid in views
         )
         loaders = sorted({item.slot.pid for item in readers} - {page.pid})
         targets += [Target(page.pid, view.state, dump), *(Target(pid, views[pid].state, dump) for pid in loaders)]
@@ -162,6 +178,12 @@ def _heard_of(page: PageView, directory: Path, view: ProcessView | None, until: 
             break
         time.sleep(_BEAT_EVERY_S)
     return found
+
+
+def _thread(slot: SlotView, views: dict[int, ProcessView]) -> ProcessView:
+    """Return the view of a thread, or of its process where the thread is gone or not known."""
+    own = views.get(slot.tid)
+    return own if own is not None and own.is_alive else views[slot.pid]
 
 
 def _usual_s(reader: RunReader) -> float:

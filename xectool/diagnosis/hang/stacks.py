@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from xectool.diagnosis.evidence.kernel import GONE, HELD
+from xectool.diagnosis.evidence.kernel import GONE, HELD, is_uninterruptible
 
 BUILT_IN_SIGNAL: Final = signal.SIGQUIT
 SPY_S: Final = 5.0
@@ -125,7 +125,7 @@ def _by_spy(pid: int, state: str, native: bool) -> ProcessStacks:
     if program is None:
         return ProcessStacks(pid, "", (), "py-spy is not installed")
     plain = [program, "dump", "--json", "--pid", str(pid)]
-    blocking = [] if state in ("uninterruptible", *HELD) else [plain]
+    blocking = [] if state in HELD or is_uninterruptible(pid) else [plain]
     tries = [[*command, "--native"] for command in blocking if native] + [*blocking, [*plain, "--nonblocking"]]
     problem = ""
     for command in tries:

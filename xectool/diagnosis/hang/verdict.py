@@ -22,6 +22,7 @@ from xectool.diagnosis.hang.wording import in_file_system, kernel_line, quoted, 
 RECENT_S: Final = 600.0  # what the kernel kills later may be something else
 STARVED: Final = 0.8  # part of the time in which a process is ready to run and has no processor
 READS_BYTES_PER_S: Final = 1e5  # the heartbeat's look at /proc is far below
+READING: Final = ("validation", "outputs")  # events are read in there as well
 STARTING: Final = ("start", "data_open", "build")
 _LOST: Final = re.compile(r"another rank is gone|by peer")
 _LOCK: Final = re.compile(r"futex|sem_|mutex")
@@ -135,7 +136,7 @@ def _why_it_stands(facts: RunFacts, rank: RankFacts) -> Hang:
 
 
 def _waits_for_data(facts: RunFacts, rank: RankFacts) -> Hang | None:
-    readers = [item for item in rank.readers if item.slot.state == "read"] or _held_elsewhere(rank)
+    readers = _in_a_read(rank) or _held_elsewhere(rank)
     gone = [item for item in rank.readers if not item.view.is_alive]
     if gone:
         return _reader_gone(facts, rank, gone[0])
@@ -144,15 +145,16 @@ def _waits_for_data(facts: RunFacts, rank: RankFacts) -> Hang | None:
     worst = max(readers, key=lambda item: item.slot.age_s)
     age_s, inside = worst.slot.age_s, worst.slot.state == "read"
     where = f"reads {worst.reading} for {age_s:.1f} s" if inside else f"has read {worst.reading} {age_s:.1f} s ago"
-    kernel = kernel_line(worst.view)
+    view = worst.now
+    kernel = kernel_line(view, worst.slot.pid)
     why = (f"rank {rank.page.rank} waits for events, process {worst.slot.pid} {where}", kernel)
     number, pid = rank.page.rank, worst.slot.pid
-    if worst.view.is_busy:
+    if view.is_busy:
         verdict = f"process {worst.slot.pid} works on {worst.reading}: slow, not stuck"
         return Hang(
             "XT-HANG-SLOW", verdict, why, f"xectool diagnose loader {quoted(facts, 'config.yaml')}", False, number, pid
         )
-    if _LOCK.search(worst.view.waits_in) and worst.view.pid != rank.page.pid:
+    if _LOCK.search(view.waits_in) and view.pid != rank.page.pid:
         when = "while it reads" if inside else "after it has read"
         verdict = f"process {worst.slot.pid} waits for a lock {when} {worst.reading}"
         stacks = f"xectool diagnose stacks {quoted(facts)}"
@@ -166,6 +168,10 @@ def _waits_for_data(facts: RunFacts, rank: RankFacts) -> Hang | None:
         rank=number,
         pid=pid,
     )
+
+
+def _in_a_read(rank: RankFacts) -> list[Reader]:
+    return [item for item in rank.readers if item.slot.state == "read"]
 
 
 def _held_elsewhere(rank: RankFacts) -> list[Reader]:
@@ -217,7 +223,7 @@ def _compiles(facts: RunFacts, rank: RankFacts) -> Hang | None:
 
 
 def _starts(facts: RunFacts, rank: RankFacts) -> Hang | None:
-    if any(item.slot.state == "read" for item in rank.readers):
+    if _in_a_read(rank):
         return _waits_for_data(facts, rank)
     view, page = rank.view, rank.page
     if view.is_busy or view.read_bytes_per_s > READS_BYTES_PER_S:
@@ -235,7 +241,8 @@ def _starts(facts: RunFacts, rank: RankFacts) -> Hang | None:
 
 def _works(facts: RunFacts, rank: RankFacts) -> Hang | None:
     if not rank.view.is_busy:
-        return None
+        long = any(item.slot.age_s > rank.usual_s for item in _in_a_read(rank))
+        return _waits_for_data(facts, rank) if long and rank.page.phase in READING else None
     page = rank.page
     verdict = (
         f"rank {page.rank} computes: {page.phase} for {page.phase_age_s:.1f} s, usually below {rank.usual_s:.1f} s"

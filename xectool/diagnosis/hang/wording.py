@@ -33,12 +33,13 @@ def in_file_system(view: ProcessView) -> bool:
     return view.state == "uninterruptible" or bool(_IO.search(view.waits_in))
 
 
-def kernel_line(view: ProcessView) -> str:
-    """Return what the kernel says of a process."""
+def kernel_line(view: ProcessView, process: int = 0) -> str:
+    """Return what the kernel says of a process, or of a thread of ``process``."""
     waits = f", waits in {view.waits_in}" if view.waits_in else ""
     moved = (view.read_bytes_per_s + view.written_bytes_per_s) / 1e6
     work = f"{view.cpu_share:.0%} of a core, {moved:.1f} MB/s"
-    return f"kernel: process {view.pid} is {view.state}{waits}, {work}"
+    who = f"thread {view.pid} of process {process}" if process not in (0, view.pid) else f"process {view.pid}"
+    return f"kernel: {who} is {view.state}{waits}, {work}"
 
 
 def stack_line(rank: RankFacts) -> tuple[str, ...]:

@@ -144,9 +144,10 @@ def _lines(facts: RunFacts) -> Iterator[ProcessLine]:
     workers = {item.pid: item for item in facts.workers}
     for rank in facts.ranks:
         yield _line(rank.page.rank, "rank", rank.view.state, _waits(rank), rank.stacks)
-        readers = {item.slot.pid: item for item in rank.readers if item.slot.pid in workers}
+        in_turn = sorted(rank.readers, key=lambda item: item.slot.state == "read")
+        readers = {item.slot.pid: item for item in in_turn if item.slot.pid in workers}
         for pid, reader in readers.items():
-            yield _line(rank.page.rank, "loader", reader.view.state, _reads(reader), workers[pid])
+            yield _line(rank.page.rank, "loader", reader.now.state, _reads(reader), workers[pid])
     tracker = facts.tracker
     if tracker is not None:
         waits = f"process {tracker.holder} has the database locked" if tracker.holder else tracker.status
@@ -163,7 +164,7 @@ def _waits(rank: RankFacts) -> str:
 
 def _reads(reader: Reader) -> str:
     doing = reader.reading if reader.slot.state == "read" else reader.slot.state
-    kernel_waits = f", kernel: {reader.view.waits_in}" if reader.view.waits_in else ""
+    kernel_waits = f", kernel: {reader.now.waits_in}" if reader.now.waits_in else ""
     return f"{doing} for {reader.slot.age_s:.1f} s{kernel_waits}"
 
 
