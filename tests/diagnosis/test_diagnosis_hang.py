@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,19 @@ def test_what_keeps_the_rank_outside_is_the_verdict() -> None:
 def test_all_ranks_inside_is_the_connection() -> None:
     found = verdict(inside(0), inside(1))
     assert (found.code, found.next) == ("XT-HANG-TRANSPORT", "xectool diagnose distributed")
+
+
+def test_a_rank_that_left_a_collective_out_waits_in_the_next_under_its_number() -> None:
+    def called(number: int, line: int, last: int) -> RankFacts:
+        frames = (Frame("any_of", "/x/xectool/training/ranks/group.py", 121), Frame("look", "/x/xectool/a.py", line))
+        stacks = ProcessStacks(100 + number, "py-spy", (ThreadStack("MainThread", frames),))
+        return replace(inside(number, batch=(0, 1, last - 1, last)), stacks=stacks)
+
+    found = verdict(called(0, 196, 6), called(1, 88, 7), called(2, 196, 6))
+    assert (found.code, found.rank) == ("XT-HANG-RANK", 1)
+    assert "rank 0 waits in look (xectool/a.py:196)" in found.why
+    assert verdict(called(0, 196, 6), called(1, 88, 7)).rank == 1  # the one that is further
+    assert verdict(called(0, 196, 6), called(1, 196, 6)).code == "XT-HANG-TRANSPORT"
 
 
 def test_a_rank_that_spins_in_a_collective_waits_there() -> None:

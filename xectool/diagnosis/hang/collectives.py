@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -11,6 +13,7 @@ from xectool.diagnosis.hang.wording import place, quoted
 from xectool.runlog.status_page import PageView
 
 WAITING: Final = ("collective", "backward")
+_WRAPS: Final = re.compile(r"/torch/|/contextlib\.py$|/xectool/training/ranks/")
 _AFTER_THE_BATCHES: Final = ("validation", "outputs", "done")
 
 
@@ -73,8 +76,38 @@ def all_inside(facts: RunFacts) -> Hang:
         if len({rank.page.batch for rank in facts.ranks}) > 1:
             return Hang("XT-HANG-UNEVEN", verdict, (*_batches(facts.ranks), *where), status)
         return Hang("XT-HANG-RANK", verdict, where, stacks)
+    found = _from_elsewhere(facts, where)
+    if found is not None:
+        return found
     verdict = "every rank is inside the same collective, and none comes out: the connection between them"
     return Hang("XT-HANG-TRANSPORT", verdict, where, "xectool diagnose distributed")
+
+
+def _from_elsewhere(facts: RunFacts, where: tuple[str, ...]) -> Hang | None:
+    """Return the verdict where the ranks are in collectives of one number and kind that are not the same, by stacks.
+
+    A rank that left one out counts one less, and waits with that number in a later one.
+    """
+    calls = {rank.page.rank: _caller(rank) for rank in facts.ranks}
+    if "" in calls.values() or len(set(calls.values())) == 1:
+        return None
+    count = Counter(calls.values())
+    odd = min(facts.ranks, key=lambda rank: (count[calls[rank.page.rank]], [-part for part in rank.page.batch]))
+    page = odd.page
+    what = page.collective or "collective"
+    verdict = f"rank {page.rank} is in another {what} than the others: it left one out, or has one more"
+    callers = tuple(f"rank {number} waits in {call}" for number, call in calls.items())
+    stacks = f"xectool diagnose stacks {quoted(facts)}"
+    return Hang(
+        "XT-HANG-RANK", verdict, (*callers, *_batches(facts.ranks), *where), stacks, rank=page.rank, pid=page.pid
+    )
+
+
+def _caller(rank: RankFacts) -> str:
+    """Return the innermost calls of a rank outside of torch and of what wraps its collectives, or empty."""
+    main = rank.stacks.main
+    frames = [str(frame) for frame in main.frames if not _WRAPS.search(frame.file)] if main is not None else []
+    return " < ".join(frames[:2])
 
 
 def _is_behind(page: PageView, other: PageView) -> bool:
