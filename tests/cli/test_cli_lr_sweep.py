@@ -86,6 +86,7 @@ def test_threads_that_are_no_numbers_are_refused(xectool: Callable[..., Any], co
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("shallow")
 def test_two_runs_of_a_sound_configuration_are_identical(xectool: Callable[..., Any], config: Path) -> None:
     outcome = xectool("diagnose", "reproducibility", config, "--steps", "1", "--json")
     assert outcome.code == 0

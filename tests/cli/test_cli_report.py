@@ -43,7 +43,7 @@ def tags_of(path: Path) -> Tags:
 
 
 @pytest.fixture(scope="module")
-def run(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(files: Path, tmp_path_factory: pytest.TempPathFactory, shallow_module: None) -> Path:
     """A finished training with plots, and a message no page should take for markup."""
     folder = tmp_path_factory.mktemp("report")
     result = engine.train(files / "config.yaml", overrides=[f"checkpoint.save_dir={folder}"], run_name="seen")

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("shallow")
 def test_faults_put_into_real_trainings_are_named_first_and_sound_runs_are_silent(tmp_path: Path) -> None:
     outcomes, seed = tmp_path / "outcomes.json", "71"
     command = [sys.executable, "-m", "benchmarks.diagnosis", "--reduced", "--seeds", seed, "--json", str(outcomes)]
