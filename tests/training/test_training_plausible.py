@@ -75,20 +75,25 @@ def test_truth_that_is_no_number_is_told_before_the_first_step(
     assert any(found.problem in line for line in heard)
 
 
-def test_faces_that_changed_places_are_told_once(tiny_config: Config, tiny_data: Path, tmp_path: Path) -> None:
+def test_sensors_that_changed_places_are_told_once_a_file(tiny_config: Config, tiny_data: Path, tmp_path: Path) -> None:
     swapped, (one, other) = tmp_path / "swapped.root", (faces.sensors("us"), faces.sensors("ds"))
     with uproot.open(tiny_data / "train_000.root") as file:
         columns = dict(file["tree"].arrays(library="np"))
-    npho = columns["npho"].copy()
-    npho[:, one], npho[:, other] = columns["npho"][:, other], columns["npho"][:, one]
-    columns["npho"] = npho
+    whole = columns["npho"]
+    columns["npho"] = npho = whole.copy()
+    npho[:, one], npho[:, other] = whole[:, other], whole[:, one]
     with TreeWriter(swapped, {name: (v.dtype.str[1:], v.shape[1:]) for name, v in columns.items()}) as writer:
         writer.extend(columns)
-    result = engine.train(
-        tiny_config(data={"train_path": [str(swapped), str(tiny_data / "train_001.root")]}, tasks=ENERGY)
-    )
-    (told,) = events(result.run_dir, "sensor_order")
-    assert told.data["files"] == [str(swapped)]
+    shifted = tmp_path / "shifted.root"
+    columns["npho"] = np.roll(whole, 1, axis=1)
+    with TreeWriter(shifted, {name: (v.dtype.str[1:], v.shape[1:]) for name, v in columns.items()}) as writer:
+        writer.extend(columns)
+    files = [str(swapped), str(tiny_data / "train_001.root")]
+    data = {"train_path": files, "val_path": str(shifted), "allow_overlap": True}
+    result = engine.train(tiny_config(data=data, tasks=ENERGY))
+    told = events(result.run_dir, "sensor_order")
+    assert [event.data["sample"] for event in told] == ["train", "val"]
+    assert [event.data["files"] for event in told] == [[str(swapped)], [str(shifted)]]
 
 
 def events(run_dir: str, kind: str) -> list[Any]:

@@ -281,7 +281,7 @@ class Trainer:
 
     def _until_stopped(self, progress: Progress, batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
         """Yield the batches of a validation, as many on every rank, as long as no rank was asked to stop."""
-        for batch in batches:
+        for batch in self.healer.plausible.passing(batches):
             if self._must_stop(progress):
                 raise StoppedInValidation
             yield batch

@@ -9,7 +9,7 @@ Axes: B events, S sensors.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -70,7 +70,8 @@ class PlausibleEvents:
         self._normalizer = cast(Normalizer, parts.model.normalizer)
         self._epoch: int | None = None
         self._light = LightByFile()
-        self._places = LightPlaces()
+        self._places, self._validated_places = LightPlaces(), LightPlaces()
+        self._validated = False
         guards = parts.config.guards
         self._usual = usual_extremes(self._normalizer)
         self.active = guards.active("G01")
@@ -104,13 +105,24 @@ class PlausibleEvents:
             ratio=differ[2],
         )
 
-    def _compare_places(self, window: Sequence[EventBatch]) -> None:
-        for misfit in self._places.look(window):
+    def _compare_places(self, window: Sequence[EventBatch], sample: str = "train") -> None:
+        places, loader = self._places, self.parts.train_loader
+        if sample == "val":
+            places, loader = self._validated_places, self.parts.val_loader
+        for misfit in places.look(window):
             if misfit.file_index is None:
-                self.reporter.event("truth_elsewhere", misfit.message)
+                self.reporter.event("truth_elsewhere", misfit.message, sample=sample)
             else:
-                path = str(self.parts.train_loader.source.files[misfit.file_index].path)
-                self.reporter.event("sensor_order", f"{path}: {misfit.message}", files=[path])
+                path = str(loader.source.files[misfit.file_index].path)
+                self.reporter.event("sensor_order", f"{path}: {misfit.message}", files=[path], sample=sample)
+
+    def passing(self, batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
+        """Yield the batches of a validation, in the first one with a look at where their light lies."""
+        first, self._validated = self.active and not self._validated, True
+        for batch in batches:
+            if first:
+                self._compare_places([batch], "val")
+            yield batch
 
     def report(self, window: Sequence[EventBatch], found: Sequence[Implausible]) -> list[PoisonedEvent]:
         """Record what was found; return the events to leave out, none where too many are."""

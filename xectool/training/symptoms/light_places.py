@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from xectool.data.batch import EventBatch
 from xectool.detector.light_pattern import light_places, misplaced, truth_elsewhere
+from xectool.detector.sensor_rows import displaced_rows
 
 Array = npt.NDArray[Any]
 POSITION: Final = "uvwFI"
@@ -66,7 +67,8 @@ class LightPlaces:
         for index in [index for index, rows in self._rows.items() if len(rows) >= FEWEST_EVENTS]:
             rows = self._rows.pop(index)
             self._judged.add(index)
-            if message := misplaced(light_places(np.stack(rows))):
+            photons = np.stack(rows)
+            if message := misplaced(light_places(photons)) or displaced_rows(photons):
                 yield Misfit(message, index)
 
     def _positions(self, batch: EventBatch, wanted: list[int], photons: Array) -> Iterator[Misfit]:
