@@ -526,6 +526,18 @@ def test_memory_that_rises_with_every_step_is_growth(
     assert record(run).causes[0].code == "XT-MEM-GROWTH"
 
 
+@pytest.mark.parametrize(
+    ("epochs", "rise", "named"), [(4, 1.5e8, True), (4, 6e7, False), (6, 6e7, True), (6, 2e7, False)]
+)
+def test_memory_that_is_lost_while_files_are_read_comes_in_stairs(
+    record: Record, course: Any, epochs: int, rise: float, named: bool
+) -> None:
+    run = course(seed=4, steps=40 * epochs)
+    for step, row in enumerate(run.rows):
+        row["rss_bytes"] = int(5e8 + rise * (step // 40 + min(1.0, step % 40 / 6)))
+    assert roots(record(run)) == ["XT-MEM-GROWTH"] * named
+
+
 @few
 @given(seed=seeds, per_step=st.floats(3e5, 8e5))
 def test_an_early_look_at_memory_is_overruled_by_the_rest_of_the_run(

@@ -17,6 +17,8 @@ BYTES_PER_EPOCH: Final = 50e6  # F014
 IGNORED: Final = 2  # F014: the first steps allocate
 LEAST_STEPS: Final = 20  # F014
 LEAST_EPOCHS: Final = 4  # three after the first one is left out
+FEW_EPOCHS: Final = 3  # two rises tell where both are far beyond the limit, and alike
+ALIKE: Final = 0.7
 LEAST_SAMPLES: Final = 6
 SAMPLED_EVERY_S: Final = 1.0  # the heartbeat looks at memory so often; the steps between repeat what it saw
 _LOOKS: Final = ("spike", "nonfinite_skip", "quarantine", "rewind")
@@ -81,6 +83,12 @@ def memory_growth(evidence: Evidence) -> Growth:
         for source, column in (("host", "rss_bytes"), ("device", "device_bytes"))
         for rows in _processes(evidence)
     ]
+    whole = np.isin(steps["epoch"], [epoch.epoch for epoch in evidence.epochs])
+    candidates += [
+        _by_end_of_epoch(source, steps["epoch"][rows], _without_looks(evidence, steps[column])[rows])
+        for source, column in (("host", "rss_bytes"), ("device", "device_bytes"))
+        for rows in (rows[whole[rows]] for rows in _processes(evidence))
+    ]
     candidates += [
         _by_epoch(evidence, source, name)
         for source, name in (("host", "perf/process_rss_GB"), ("device", "perf/vram_allocated_GB"))
@@ -134,6 +142,22 @@ def _by_step(source: str, numbers: Series, times: Series, values: Series) -> Gro
             Growth(source, values.size, "step", 0.0, values[0], values[-1], int(numbers[0])) if flat else Growth(source)
         )
     return _growth(source, "step", numbers[chosen], values[chosen])
+
+
+def _by_end_of_epoch(source: str, epochs: Series, values: Series) -> Growth:
+    """Return the growth of what the ends of epochs leave behind: what is lost while files are read comes in stairs.
+
+    The memory is that of all processes of the run, of which a reader may be the one that grows.
+    """
+    known = np.isfinite(values)
+    epochs, values = epochs[known], values[known]
+    last = np.flatnonzero(np.diff(epochs, append=np.inf))
+    if last.size < FEW_EPOCHS:
+        return Growth(source)
+    rises = np.diff(values[last])
+    if last.size < LEAST_EPOCHS and rises.min() < max(2 * BYTES_PER_EPOCH, ALIKE * rises.max()):
+        return Growth(source)
+    return _growth(source, "epoch", epochs[last], values[last])
 
 
 def _by_epoch(evidence: Evidence, source: str, name: str) -> Growth:
