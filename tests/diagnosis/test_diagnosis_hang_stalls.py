@@ -152,6 +152,23 @@ def test_of_a_run_whose_first_rank_only_lost_another_the_reason_of_that_one_coun
     assert engine.diagnose.run(tmp_path).causes[0].code == "XT-WORKER-DEAD"
 
 
+@pytest.mark.parametrize(("batches", "named"), [((4, 3), True), ((4, 4), False)])
+def test_ranks_that_wait_for_each_other_after_different_batches_are_uneven(
+    tmp_path: Path, batches: tuple[int, int], named: bool
+) -> None:
+    said = {"code": "XT-RANK-TIMEOUT", "phase": "collective"}
+    first = RunWriter(tmp_path)
+    for writer, stop in zip((first, RunWriter(tmp_path, attempt=first.attempt, rank=1)), batches, strict=True):
+        for word, value in ((Word.BATCH_EPOCH, 1), (Word.BATCH_STOP, stop), (Word.STEP, 3)):
+            writer.status[word] = value
+        writer.event("hang", "no progress: collective for 13 s", step=3, phase="collective", age_s=13.0)
+        writer.event("failed", "WorldError: another rank did not come in time", step=3, **said)
+        writer.close()
+    cause = engine.diagnose.run(tmp_path).causes[0]
+    assert (cause.code == "XT-UNEVEN-RANKS") is named
+    assert ("rank 1 took 3 batches" in cause.problem) is named
+
+
 def test_a_first_rank_that_was_killed_is_named_like_any_other(tmp_path: Path) -> None:
     program = "import os, sys; from xectool.runlog.writer import RunWriter; w = RunWriter(sys.argv[1]); os._exit(9)"
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)

@@ -33,7 +33,7 @@ from xectool.diagnosis.rules.nan_state import (
     NanFromWeights,
     WeightsOutOfReach,
 )
-from xectool.diagnosis.rules.ranks import RankDied
+from xectool.diagnosis.rules.ranks import RankDied, RankRanOut
 from xectool.diagnosis.rules.rate import RateBeyondReason
 from xectool.diagnosis.rules.restart import SilentRestart
 from xectool.diagnosis.rules.spike import SpikeFromEvent, SpikeFromLearningRate, SpikeFromRestart, SpikeFromResume
@@ -61,7 +61,7 @@ RULES: Final[tuple[DiagnosisRule, ...]] = (
     NanFromWeights(), WeightsOutOfReach(), SpikeFromRestart(),
     NanFromLearningRate(), SpikeFromLearningRate(), RateBeyondReason(), Collapsed(), UntrainedHead(), NoLearning(),
     OutOfMemory(), MetricKeepsGraph(), MemoryGrowth(), MemoryNearLimit(), CompileKilled(), WorkerDead(), DiskFull(),
-    Stopped(), Hang(), Killed(), RankDied(), RecordDamaged(), RanksDiffer(), UnevenRanks(), LoaderSlow(),
+    Stopped(), Hang(), Killed(), RankDied(), RankRanOut(), RecordDamaged(), RanksDiffer(), UnevenRanks(), LoaderSlow(),
     CheckpointSlow(), Recompiling(), TrackerStalled(), LazyState(), Failed(), ClippingMostSteps(), CompileSuppressed(),
     CudagraphSkipped(), Nondeterministic(), ZeroGradient(),
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
@@ -13,6 +14,8 @@ from xectool.runlog.process import start_ticks
 from xectool.runlog.reader import RunReader
 from xectool.runlog.records import EventRecord
 from xectool.runlog.status_page import PageView
+
+TIMEOUT: Final = "XT-RANK-TIMEOUT"
 
 
 class RankDied(DiagnosisRule):
@@ -43,6 +46,38 @@ class RankDied(DiagnosisRule):
             ),
             fix=fixes.resume(evidence),
             step=first.step,
+            symptom="end",
+        )
+
+
+class RankRanOut(DiagnosisRule):
+    """A rank had its last batch while others were in the step of one more: each waits in another collective."""
+
+    code = "XT-UNEVEN-RANKS"
+    title = "a rank ran out of batches before the others"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Compare the batches of ranks that all waited for each other until that took too long."""
+        reader = RunReader(evidence.run_dir)
+        pages = {page.rank: page for page in reader.live()}
+        ends = [evidence.failure, *(event for event in reader.of_other_ranks() if event.kind == "failed")]
+        waited = [event for event in ends if event is not None and event.data.get("phase") == "collective"]
+        codes = [event.data.get("code") for event in waited]
+        # A rank that was held up goes on to the collective the others wait in, with the same batch as they.
+        if len(pages) < 2 or len(waited) < len(pages) or set(codes) - {TIMEOUT, RANK_LOST} or TIMEOUT not in codes:
+            return
+        _, epochs, _, stops = zip(*(page.batch for page in pages.values()), strict=True)
+        if len(set(epochs)) > 1 or len(set(stops)) < 2:
+            return
+        least = min(pages, key=lambda rank: pages[rank].batch[3])
+        yield Cause(
+            code=self.code,
+            confidence=0.96,
+            problem=f"rank {least} took {min(stops)} batches of epoch {epochs[0]} while another was at batch "
+            f"{max(stops)}: each waited in a collective of its own until that took too long",
+            evidence=tuple(f"rank {rank}: batch {page.batch[3]}" for rank, page in sorted(pages.items())[:16]),
+            fix=fixes.check_named_files(evidence, "train"),
+            step=pages[least].step,
             symptom="end",
         )
 
