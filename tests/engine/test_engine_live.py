@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,3 +26,11 @@ def test_a_run_that_does_not_answer_is_not_saved_and_its_last_checkpoint_is_name
             engine.control(tmp_path, "checkpoint", wait_s=0)
         writer.event("interrupted")
     assert caught.value.fix == f"xectool diagnose hang {tmp_path}"
+
+
+def test_who_looks_at_a_run_does_not_load_torch() -> None:
+    names = (
+        "xectool.engine.live, xectool.engine.diagnose.hanging, xectool.engine.runs, xectool.cli.watch, xectool.cli.ctl"
+    )
+    code = f"import sys, {names}; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

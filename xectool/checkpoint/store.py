@@ -22,18 +22,14 @@ from xectool.checkpoint import foreign, format, safetensors_store
 from xectool.checkpoint.format import Checkpoint
 from xectool.checkpoint.inspection.protobuf import looks_like_onnx
 from xectool.checkpoint.inspection.sniff import GIVE_ANOTHER, stranger
+from xectool.checkpoint.names import BEST_NAME as BEST_NAME
+from xectool.checkpoint.names import LAST_NAME as LAST_NAME
+from xectool.checkpoint.names import epoch_name as epoch_name
 from xectool.checkpoint.soundness import require_checksums
 from xectool.errors import CheckpointError, DiskError, XecError, nearest
 from xectool.runlog.atomic import sync_directory
 
 SAFETENSORS_HEADER_LIMIT = 100_000_000  # the format's own
-LAST_NAME = "checkpoint_last.pt"
-BEST_NAME = "checkpoint_best.pt"
-
-
-def epoch_name(epoch: int) -> str:
-    """Return the file name of the numbered checkpoint of an epoch."""
-    return f"checkpoint_epoch_{epoch}.pt"
 
 
 def save(path: Path, checkpoint: Checkpoint) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from xectool.checkpoint import store
+from xectool.checkpoint.names import LAST_NAME
 from xectool.diagnosis.reports.status import StatusReport, status_report
 from xectool.errors import UsageError, XecError
 from xectool.runlog.control import SILENT, Request, ask
@@ -65,7 +65,7 @@ def control(
     except XecError as error:
         error.fix = error.fix.replace("RUN", shlex.quote(str(directory)))
         if error.code == SILENT:  # the run cannot say it itself
-            last = directory / store.LAST_NAME
+            last = directory / LAST_NAME
             error.problem += (
                 f"; the last good checkpoint is {last}" if last.exists() else "; there is no checkpoint yet"
             )
