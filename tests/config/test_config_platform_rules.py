@@ -15,6 +15,9 @@ from xectool.config.platform import Platform
 from xectool.config.root import RegressorConfig
 from xectool.config.rules.capacity import CAPACITY_RULES, host_memory_bytes
 from xectool.config.rules.platform import PLATFORM_RULES, Situation
+from xectool.data.blocks import SourceFile
+from xectool.data.loader import LoaderOptions, loader_memory_bytes
+from xectool.data.plan import DataPlan
 from xectool.errors import ConfigError
 from xectool.findings import Severity
 
@@ -86,9 +89,10 @@ CASES = [
     Case("TorchIsSafe", ERROR, on(INTEL, versions={"torch": "2.5.1"}), ("CVE-2025-32434",), INTEL),
     Case("PresetFitsTheMachine", WARNING, INTEL, ("preset a100",), on(INTEL, num_gpus=1), {"preset": "a100"}),
     Case("PresetFitsTheMachine", WARNING, on(INTEL, num_gpus=1), ("preset gh200", "x86_64"), ARM, {"preset": "gh200"}),
-    Case("HostMemorySuffices", ERROR, INTEL, ("estimated host RAM", "largest term: shuffling window", "data.chunksize"),
-         on(INTEL, memory_bytes=512 * 10**9), {"data.chunksize": 262_144}),
-    Case("HostMemorySuffices", WARNING, on(INTEL, memory_bytes=9 * 10**9), ("estimated host RAM",), INTEL,
+    Case("HostMemorySuffices", ERROR, on(INTEL, memory_bytes=8 * 10**9),
+         ("estimated host RAM", "largest term: shuffling window", "data.chunksize"), INTEL,
+         {"data.chunksize": 262_144}),
+    Case("HostMemorySuffices", WARNING, on(INTEL, memory_bytes=43 * 10**8), ("estimated host RAM",), INTEL,
          {"data.chunksize": 65_536}),
     Case("RanksHaveDevices", ERROR, on(INTEL, num_gpus=1), ("2 ranks but 1 visible GPU",), on(INTEL, num_gpus=2),
          {"distributed.num_gpus": 2}),
@@ -128,17 +132,32 @@ def test_default_configuration_is_fine_everywhere() -> None:
         assert [found for rule in RULES.values() for found in rule.check(situation(platform, {}))] == []
 
 
-def test_the_suggested_chunksize_fits(tmp_path: Path) -> None:
-    facts = situation(INTEL, {"data.chunksize": 262_144})
+@pytest.mark.parametrize(("gigabytes", "chunk"), [(8.0, 262_144), (0.7, 8192)])
+def test_the_suggested_chunksize_fits(gigabytes: float, chunk: int) -> None:
+    machine = on(INTEL, memory_bytes=int(gigabytes * 1e9))
+    facts = situation(machine, {"data.chunksize": chunk})
     (found,) = RULES["HostMemorySuffices"].check(facts)
     chunk = int(found.fix.removeprefix("data.chunksize: "))
     assert chunk % facts.config.data.batch_size == 0
-    assert list(RULES["HostMemorySuffices"].check(situation(INTEL, {"data.chunksize": chunk}))) == []
+    assert list(RULES["HostMemorySuffices"].check(situation(machine, {"data.chunksize": chunk}))) == []
 
 
-def test_the_window_dominates_a_large_chunk() -> None:
-    terms = host_memory_bytes(situation(INTEL, {"data.chunksize": 262_144}).config)
-    assert terms["shuffling window"] == 262_144 * 38_080 * 2.5
+def test_a_machine_too_small_for_the_libraries_is_not_cured_by_a_chunk() -> None:
+    (found,) = RULES["HostMemorySuffices"].check(situation(on(INTEL, memory_bytes=5 * 10**8), {}))
+    assert "largest term: interpreter and libraries" in found.problem
+    assert found.fix.startswith("a machine or job with 1.1 GB")
+
+
+@pytest.mark.parametrize("options", [{}, {"data.num_workers": 4}, {"data.num_shards": 1}])
+def test_the_window_is_counted_as_the_loader_holds_it(options: Mapping[str, Any]) -> None:
+    config = situation(INTEL, {"data.chunksize": 262_144, **options}).config
+    terms = host_memory_bytes(config)
+    files = (SourceFile("events.root", "tree", 10**6),)
+    plan = DataPlan(files, config.data.batch_size, 1, num_shards=config.data.num_shards, chunksize=262_144)
+    held = loader_memory_bytes(plan, LoaderOptions.from_config(config.data, "cpu"), {"energy": 1})
+    assert terms["shuffling window"] + terms["windows read ahead"] == pytest.approx(held, rel=0.2)
+    few = host_memory_bytes(config, events=700)
+    assert few["shuffling window"] == 700 * 38_080
 
 
 def test_compile_on_arm_is_refused_by_the_loader(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from xectool.checks.data_facts import DataFacts
 from xectool.config.root import InpainterConfig, MaeConfig
-from xectool.config.rules.capacity import BYTES_PER_EVENT, WINDOW_COPIES, host_memory_bytes
+from xectool.config.rules.capacity import fitting_chunk, host_memory_bytes
 from xectool.detector import faces
 from xectool.detector.constants import NUM_SENSORS
 from xectool.findings import Finding
@@ -100,18 +100,16 @@ class CapacitySuffices(Rule[DataFacts]):
         """Yield an error for a buffer beyond the memory, or files beyond the disk."""
         if facts.config is None:
             return
-        terms = host_memory_bytes(facts.config)
-        # A window never holds more than the events there are.
-        shuffled = min(facts.config.data.chunksize, max(facts.sample.num_events, 1))
-        terms["shuffling window"] = shuffled * BYTES_PER_EVENT * WINDOW_COPIES
+        terms = host_memory_bytes(facts.config, facts.sample.num_events)
         total = sum(terms.values())
         if facts.memory_bytes and total > _BUDGET * facts.memory_bytes:
-            room = _BUDGET * facts.memory_bytes - (total - terms["shuffling window"])
-            fitting = max(facts.config.data.batch_size, int(room / BYTES_PER_EVENT / WINDOW_COPIES))
+            fitting = max(
+                facts.config.data.batch_size, fitting_chunk(facts.config, terms, _BUDGET * facts.memory_bytes)
+            )
             yield self.error(
                 "data.chunksize",
                 f"reading takes about {total / 1e9:.1f} GB of memory, {facts.memory_bytes / 1e9:.1f} GB are free",
-                f"--set data.chunksize={fitting}",
+                f"--set data.chunksize={max(fitting, facts.config.data.batch_size)}",
             )
         needed = sum(facts.disk_needed_bytes.values())
         if facts.free_disk_bytes and needed > _BUDGET * facts.free_disk_bytes:

@@ -10,9 +10,11 @@ import torch
 from xectool.config.load import LoadedConfig
 from xectool.config.platform import memory_limits
 from xectool.config.root import InpainterConfig, RunConfig
+from xectool.config.rules.capacity import host_memory_bytes
 from xectool.detector.constants import NUM_SENSORS
-from xectool.engine.memory_estimate import MemoryEstimate, verdicts
+from xectool.engine.memory_estimate import DEFAULT_EVENTS, HOST_SHARE, MemoryEstimate, verdicts
 from xectool.findings import Report, Severity
+from xectool.rootio.counting import count_events
 from xectool.training.memory_estimate.calibration import load_calibration
 from xectool.training.memory_estimate.device import GRAPH_MODES, Device
 from xectool.training.memory_estimate.estimate import Wanted, compile_threads, estimate
@@ -23,14 +25,14 @@ _EVENT_BYTES: Final = 100_000_000
 _EVENT_BYTES_PER_WIDTH: Final = 120_000
 _STATE_BYTES: Final = 20  # weights, gradients, two moments and average, float32
 _SMALL: Final = 0.5
-_EVENTS: Final = 1_000_000  # the loader's bound does not grow beyond its window
 
 
 def require_memory(loaded: LoadedConfig, config: RunConfig, execution: Execution) -> None:
     """Refuse a step that does not fit.
 
-    Costs nothing where the step is obviously small: its crude bound is below half of the memory. Else the step is
-    estimated, which takes some seconds in a process of its own, and again with other batches where it does not fit.
+    Costs nothing where the run is obviously small: the crude bound of its step is below half of the memory, and fits
+    with all else. Else the step is estimated, which takes some seconds in a process of its own, and again with other
+    batches where it does not fit.
 
     Args:
         loaded: Knows where each key was written.
@@ -42,16 +44,19 @@ def require_memory(loaded: LoadedConfig, config: RunConfig, execution: Execution
     """
     limits = memory_limits(int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
     device = _device(config, execution, min(limits.values()))
-    if crude_bytes(config) <= _SMALL * min(device.total_bytes, *limits.values()):
+    step = crude_bytes(config)
+    host = sum(host_memory_bytes(config).values()) + (0 if device.is_gpu else step)
+    if step <= _SMALL * min(device.total_bytes, *limits.values()) and host <= HOST_SHARE * min(limits.values()):
         return
+    events = count_events(config.data.train_path, config.data.tree_name) or DEFAULT_EVENTS
     amp = {None: "off", torch.bfloat16: "bf16", torch.float16: "fp16"}[execution.autocast_dtype]
     calibration = load_calibration()
     device = calibration.on(device)
     for closer in (False, True):
         threads = compile_threads(config, device.is_gpu)
-        wanted = Wanted(_EVENTS, amp, max_batch=closer and device.is_gpu, remedies=closer, compile_threads=threads)
+        wanted = Wanted(events, amp, max_batch=closer and device.is_gpu, remedies=closer, compile_threads=threads)
         found = estimate(config, device, wanted, calibration)
-        result = MemoryEstimate(config, found, limits, 1 << 62, calibration)
+        result = MemoryEstimate(config, found, limits, 1 << 62, calibration, events=events)
         if result.fits:
             return
     errors = tuple(item for item in verdicts(result) if item.severity is Severity.ERROR)

@@ -10,11 +10,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from xectool.config.rules.capacity import BASE_BYTES
 from xectool.errors import DiskError, UsageError
 from xectool.training.memory_estimate.device import Device, held_bytes
 
-BASE_BYTES: Final = 465_000_000
-"""Resident memory of a training process without tensors and loader (x86-64, torch 2.13 CPU, measured)."""
 SLACK: Final = 1.4
 """Resident memory over the peak of tensors on the CPU: what malloc and oneDNN keep in whole trainings (measured)."""
 

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from xectool.config.root import RegressorConfig, RunConfig
-from xectool.config.rules.capacity import BYTES_PER_EVENT
+from xectool.config.rules.capacity import BYTES_PER_EVENT, READER_BYTES
 from xectool.training.memory_estimate.calibration import Calibration
 from xectool.training.memory_estimate.predictions import COLUMN_BYTES, SensorPredictions
 from xectool.training.memory_estimate.recording import Recording
 
-READER_BYTES: Final = 80_000_000
-"""One reader process; it loads no torch. 63 MB are its own, 110 resident with what it shares (measured)."""
 PLOTS_BYTES: Final = 60_000_000
 """Libraries and figures of the plots at the end (measured)."""
 READ_SLACK: Final = 1.15
