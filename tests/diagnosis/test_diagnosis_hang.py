@@ -303,6 +303,15 @@ def test_a_dead_rank_comes_before_those_that_wait_for_it() -> None:
     assert verdict(ended, rank(page(1, "done"), view(101, "gone")), state="interrupted").code == "XT-HANG-NONE"
 
 
+def test_ranks_that_are_all_gone_without_a_word_were_ended_together() -> None:
+    left = [rank(page(number), view(100 + number, "gone")) for number in (0, 1)]
+    found = verdict(*left, state="killed")
+    assert (found.code, found.rank) == ("XT-HANG-DEAD", -1)
+    assert "their launcher or job was killed" in found.verdict
+    told = verdict(left[0], rank(page(1, "done"), view(101, "gone")), state="killed")  # it lost the first
+    assert (told.code, told.rank) == ("XT-HANG-DEAD", 0)
+
+
 def test_threads_of_a_dump_come_with_the_main_one_first() -> None:
     text = 'Thread 0x00007f (most recent call first):\n  File "a.py", line 3 in run\n\n'
     text += (

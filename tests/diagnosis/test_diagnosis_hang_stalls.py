@@ -150,6 +150,7 @@ def test_of_a_run_whose_first_rank_only_lost_another_the_reason_of_that_one_coun
     first.close()
     second.close()
     assert engine.diagnose.run(tmp_path).causes[0].code == "XT-WORKER-DEAD"
+    assert "loader process 7 was killed" in engine.diagnose.hang(tmp_path).findings[0].evidence[0]
 
 
 @pytest.mark.parametrize(("batches", "named"), [((4, 3), True), ((4, 4), False)])

@@ -13,11 +13,12 @@ import numpy as np
 from xectool.diagnosis.evidence import kernel
 from xectool.diagnosis.evidence.files import CONFIG_FILE, setting, tolerant_yaml
 from xectool.diagnosis.evidence.kernel import HELD, ProcessView
+from xectool.diagnosis.evidence.other_ranks import failed_first
 from xectool.diagnosis.hang.stacks import ProcessStacks, Target, stacks_of
 from xectool.diagnosis.hang.tracker import TrackerFacts, TrackerLook
 from xectool.diagnosis.reports.status import file_names, last_steps
 from xectool.runlog.process import boot_id, oom_kills
-from xectool.runlog.reader import RunReader
+from xectool.runlog.reader import RunReader, RunStatus
 from xectool.runlog.status_page import PageView, read_page
 from xectool.runlog.storage import attempt_dir, attempts, slots_path, status_path
 from xectool.runlog.worker_slots import SlotView, read_slots, stacks_path
@@ -159,9 +160,18 @@ def gather(run_dir: Path, native: bool = False) -> RunFacts:
     here, kills = {page.rank for page in pages}, oom_kills() if all(page.same_boot for page in pages) else -1
     elsewhere = tuple(page.rank for page in everywhere if page.rank not in here)
     return RunFacts(
-        run_dir, status.state, status.message, known, workers, kills, elsewhere,
+        run_dir, status.state, _ending(reader, status), known, workers, kills, elsewhere,
         tracker.facts(views), files,
     )  # fmt: skip
+
+
+def _ending(reader: RunReader, status: RunStatus) -> str:
+    """Return how a run ended: in the words of the rank that failed first, where the first one only lost it."""
+    if status.state != "failed":
+        return status.message
+    own = next((event for event in reversed(reader.last_events()) if event.kind == "failed"), None)
+    first = failed_first(reader.run_dir, own)
+    return status.message if first is own or first is None else first.message
 
 
 def _heard_of(page: PageView, directory: Path, view: ProcessView | None, until: float) -> PageView:

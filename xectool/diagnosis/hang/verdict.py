@@ -73,6 +73,9 @@ def _gone(facts: RunFacts) -> Hang | None:
         if page.heartbeat_age_s < RECENT_S:
             return _out_of_memory(facts, f"rank {page.rank}, process {page.pid},", why, (page.rank, page.pid))
         why = (*why, f"that was {page.heartbeat_age_s / 60:.0f} minutes ago: they may have been killed after its end")
+    if len(dead) == len(facts.ranks) > 1:  # whoever loses a rank lives long enough to say so
+        verdict = f"all {len(dead)} ranks are gone at once and have not said why: their launcher or job was killed"
+        return Hang("XT-HANG-DEAD", verdict, why, f"xectool diagnose run {quoted(facts)}")
     verdict = f"rank {page.rank}, process {page.pid}, is gone and has not said why"
     return Hang("XT-HANG-DEAD", verdict, why, f"xectool diagnose run {quoted(facts)}", rank=page.rank, pid=page.pid)
 
