@@ -23,6 +23,7 @@ from xectool.data.plan import DataPlan
 from xectool.data.processes import ProcessReader
 from xectool.data.readers import ThreadReader
 from xectool.data.source import open_source
+from xectool.data.window import event_bytes
 from xectool.errors import DataFileError, OutOfMemory, WorldError, XecError
 
 TASKS = ("energy", "timing", "uvwFI")
@@ -178,6 +179,14 @@ def test_windows_in_memory_stay_within_the_stated_count(dataset, monkeypatch):
     monkeypatch.setattr(ThreadReader, "_submit", counting)
     serve(source, plan, num_threads=2)
     assert max(held) <= plan.num_shards + 2
+
+
+def test_one_window_of_all_events_is_held_once(dataset):
+    source = open_source(dataset.config(), "train", TASKS)
+    plan, options = DataPlan(source.files, 4, seed=0, chunksize=8192), LoaderOptions(num_threads=1)
+    event = event_bytes(source.widths)
+    block = max(file.num_entries for file in source.files) * event
+    assert loader_memory_bytes(plan, options, source.widths) == (plan.num_events + 3 * 4) * event + block
 
 
 def test_memory_grows_with_the_window_not_with_the_file(dataset):

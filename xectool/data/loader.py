@@ -277,7 +277,8 @@ def _resident_windows(plan: DataPlan, options: LoaderOptions) -> int:
 def loader_memory_bytes(plan: DataPlan, options: LoaderOptions, widths: Mapping[str, int]) -> int:
     """Return an upper bound on the memory a rank's loader takes, without the interpreters of its processes.
 
-    (windows in use and ahead) x (events of the largest window) x (bytes of an event)
+    (windows in use and ahead) x (events of the largest window) x (bytes of an event), all events where one window holds
+    them
     + 3 batches (being filled, in use, and freed late) + one decompressed block a reading thread, never more than a
     file's events take, + with a cache directory the blocks being copied.
 
@@ -287,7 +288,8 @@ def loader_memory_bytes(plan: DataPlan, options: LoaderOptions, widths: Mapping[
         widths: Numbers of each task whose truth is read.
     """
     one_event = event_bytes(widths)
-    windows = _resident_windows(plan, options) * plan.max_window_events
+    one_window = plan.num_events <= plan.window_events
+    windows = plan.num_events if one_window else _resident_windows(plan, options) * plan.max_window_events
     batches = 3 * min(plan.batch_size, plan.num_events)
     threads = options.num_threads * max(options.num_workers, 1)
     cache = builder_bytes(one_event, plan.num_events) if options.builds_cache else 0

@@ -70,7 +70,7 @@ def _estimate(asked: dict[str, Any]) -> dict[str, Any]:
     return {
         "recordings": recordings,
         "max_batch": _largest(search, asked, requests[0], recordings) if search else None,
-        "loader_bytes": _loader_bytes(_config(requests[0]), asked["events"]),
+        "loader_bytes": _loader_bytes(_config(requests[0]), asked["events"], asked["validation_events"]),
         "cache_bytes": planned_bytes(_config(requests[0]), asked["events"]),
         "rss_bytes": peak_resident_bytes() + own_bytes,
     }
@@ -86,7 +86,8 @@ def _largest(search: Search, asked: dict[str, Any], base: StepRequest, recording
 
     known = zip(asked["requests"], recordings, strict=True)
     tapes = {name: Recording.from_json(found).with_more_inputs(more) for name, found in known}
-    return search.find(config, tapes, tape, lambda changed: _loader_bytes(changed, asked["events"]))
+    counts = asked["events"], asked["validation_events"]
+    return search.find(config, tapes, tape, lambda changed: _loader_bytes(changed, *counts))
 
 
 def _validation_bounds(names: Sequence[str], base: dict[str, Any]) -> list[int]:
@@ -114,22 +115,31 @@ def _config(request: StepRequest) -> RunConfig:
     return config_from_dict(request.config, _SOURCE)
 
 
-def _loader_bytes(config: RunConfig, events: int) -> int:
-    """Return the bound on what the loader holds for so many events, in a file of unknown clusters."""
+def _loader_bytes(config: RunConfig, events: int, validation_events: int) -> int:
+    """Return the bound on what the loaders of training and validation hold, in files of unknown clusters.
+
+    Buffers of the one are kept while the other reads. Without a shuffle, as in validation, one window is in use.
+    """
+    data = config.data
+    tasks: Sequence[str] = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
+    widths, options = {task: TASK_WIDTHS[task] for task in tasks}, LoaderOptions.from_config(data, "cpu")
+    training = loader_memory_bytes(_plan(config, events, data.batch_size, data.shuffle), options, widths)
+    validation = _plan(config, validation_events, config.validation.batch_size or data.batch_size, False)
+    return training + loader_memory_bytes(validation, replace(options, builds_cache=False), widths)
+
+
+def _plan(config: RunConfig, events: int, batch_size: int, shuffle: bool) -> DataPlan:
     data = config.data
     # A plan of 1e12 events would itself be too large, and beyond some windows the bound does not grow.
-    counted = min(max(events, 1), max(_MOST_PLANNED, 2 * data.chunksize, 2 * data.batch_size))
-    plan = DataPlan(
+    counted = min(max(events, 1), max(_MOST_PLANNED, 2 * data.chunksize, 2 * batch_size))
+    return DataPlan(
         (SourceFile("events.root", data.tree_name, counted),),
-        batch_size=data.batch_size,
+        batch_size=batch_size,
         seed=config.training.seed,
-        shuffle=data.shuffle,
+        shuffle=shuffle,
         num_shards=data.num_shards,
         chunksize=data.chunksize,
     )
-    tasks: Sequence[str] = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
-    widths = {task: TASK_WIDTHS[task] for task in tasks}
-    return loader_memory_bytes(plan, LoaderOptions.from_config(data, "cpu"), widths)
 
 
 if __name__ == "__main__":

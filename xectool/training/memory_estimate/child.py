@@ -44,7 +44,13 @@ class Answer:
     max_batch: int | None = None
 
 
-def ask(requests: Mapping[str, StepRequest], events: int, search: Search | None = None, window: int = 1) -> Answer:
+def ask(
+    requests: Mapping[str, StepRequest],
+    events: int,
+    search: Search | None = None,
+    window: int = 1,
+    validation_events: int | None = None,
+) -> Answer:
     """Tape some steps.
 
     Args:
@@ -52,12 +58,14 @@ def ask(requests: Mapping[str, StepRequest], events: int, search: Search | None 
         events: Events of the data set, for the loader.
         search: What the largest batch is looked for with; None looks for none.
         window: Batches of one optimizer step.
+        validation_events: Events of validation; None where they are not known, then as many as of the data set.
 
     Raises:
         XecError: The configuration cannot be built, or the process died.
     """
     question: dict[str, Any] = {"requests": {name: item.to_json() for name, item in requests.items()}, "events": events}
     question |= {"search": search and search.to_json(), "window": window}
+    question["validation_events"] = validation_events or events
     answer = _run("estimate", question)
     recordings = tuple(Recording.from_json(item) for item in answer["recordings"])
     sizes = {name: int(answer[name]) for name in ("loader_bytes", "cache_bytes", "rss_bytes")}

@@ -120,7 +120,7 @@ def estimate(config: RunConfig, device: Device, wanted: Wanted, calibration: Cal
     asked = plan(config, wanted.amp, valid_shares(), wanted.max_batch, wanted.remedies, device.is_gpu)
     predictions = sensor_predictions(config, wanted.events, wanted.mask_ratio)
     search = Search(device, calibration, wanted.compile_threads, predictions) if wanted.max_batch else None
-    answer = ask(asked.requests, wanted.events, search, config.training.grad_accum_steps)
+    answer = ask(asked.requests, wanted.events, search, config.training.grad_accum_steps, _validated(config))
     tapes = {name: asked.whole(name, tape) for name, tape in zip(asked.requests, answer.recordings, strict=True)}
     step = tapes[BASE]
     checkpoint_bytes = checkpoint_file_bytes(step)
@@ -150,6 +150,15 @@ def estimate(config: RunConfig, device: Device, wanted: Wanted, calibration: Cal
         estimator_bytes=answer.rss_bytes,
         notes=step.notes,
     )
+
+
+def _validated(config: RunConfig) -> int | None:
+    """Return how many events validation has, None where that is not known."""
+    if not config.data.val_path:
+        return None
+    from xectool.rootio.counting import count_events  # uproot, which the rest does without
+
+    return count_events(config.data.val_path, config.data.tree_name)
 
 
 def valid_shares() -> tuple[float, float]:
