@@ -79,7 +79,7 @@ def truth_elsewhere(places: Array, uvw_cm: Array) -> str:
             continue
         # Of ranks: one position that is far off is an event, and says nothing of all others.
         ranks = [np.argsort(np.argsort(values[:, axis], kind="stable")) for values in (light, truth)]
-        likeness = float(np.corrcoef(*ranks)[0, 1])
+        likeness = float(np.corrcoef(ranks[0], ranks[1])[0, 1])
         if likeness < LEAST_LIKENESS:
             return f"{name} of the truth does not follow the light (correlation {likeness:.2f}, 0.8 to 1 is usual)"
     return ""
