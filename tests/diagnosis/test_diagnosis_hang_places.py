@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from xectool.diagnosis.hang.verdict import judge
 from xectool.errors import UsageError
 from xectool.runlog.reader import RunReader
 from xectool.runlog.status_page import Word
+from xectool.runlog.worker_slots import WorkerSlots
 from xectool.runlog.writer import RunWriter
 
 WAITS = """
@@ -138,3 +141,16 @@ def test_the_run_of_another_user_is_said_to_be_one(closed: str) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         with pytest.raises(UsageError, match="there is no such directory"):
             RunReader(Path(name, "nothing"))
+
+
+def test_a_file_of_the_validation_has_its_name_too(tmp_path: Path) -> None:
+    files = [{"role": role, "path": f"/data/{role}.root"} for role in ("train", "val")]
+    (tmp_path / "manifest.json").write_text(json.dumps({"attempts": [{"data_files": files}]}))
+    with contextlib.closing(RunWriter(tmp_path)) as writer:
+        for number, slots in enumerate(writer.worker_slots([1, 1])):
+            assert slots is not None
+            WorkerSlots(slots).read(0, 0, 8 * number, 8 * number + 8)
+        readers = gather(tmp_path).ranks[0].readers
+        lines = engine.diagnose.status(tmp_path).workers
+    assert [item.reading for item in readers] == ["/data/train.root entries 0:8", "/data/val.root entries 8:16"]
+    assert [line.file for line in lines] == ["/data/train.root", "/data/val.root"]

@@ -64,8 +64,8 @@ def setting(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
     return value
 
 
-def train_files(manifest: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the training files by their index, of the last attempt."""
+def train_files(manifest: Mapping[str, Any], role: str = "train") -> tuple[str, ...]:
+    """Return the files of a role (``train``, ``val``) by their index, of the last attempt."""
     entries = manifest.get("attempts") or []
     files = entries[-1].get("data_files", []) if entries and isinstance(entries[-1], Mapping) else []
-    return tuple(str(item.get("path")) for item in files if item.get("role") == "train")
+    return tuple(str(item.get("path")) for item in files if item.get("role") == role)

@@ -147,7 +147,7 @@ def gather(run_dir: Path, native: bool = False) -> RunFacts:
         view = views.get(page.pid, ProcessView(page.pid, "gone"))
         dump = stacks_path(slots_path(directory, page.rank))
         readers = tuple(
-            Reader(slot, views[slot.pid], _name(slot, files), _thread(slot, views))
+            Reader(slot, views[slot.pid], _name(slot, run_dir), _thread(slot, views))
             for slot in slots[page.rank]
             if slot.pid in views
         )
@@ -201,6 +201,6 @@ def _usual_s(reader: RunReader) -> float:
     return max(LEAST_S, PATIENCE * float(np.median(seconds))) if len(seconds) else LEAST_S
 
 
-def _name(slot: SlotView, files: tuple[str, ...]) -> str:
-    known = 0 <= slot.file_index < len(files) and slot.loader == "training"
-    return files[slot.file_index] if known else f"{slot.loader} file {slot.file_index}"
+def _name(slot: SlotView, run_dir: Path) -> str:
+    files = file_names(run_dir, "train" if slot.loader == "training" else "val")
+    return files[slot.file_index] if 0 <= slot.file_index < len(files) else f"{slot.loader} file {slot.file_index}"

@@ -111,7 +111,8 @@ def status_report(run_dir: Path, reader: RunReader | None = None) -> StatusRepor
             ),
         )  # fmt: skip
     bad = any(rank.state in ("stuck", "slow", "killed", "failed") for rank in ranks)
-    workers = tuple(_worker(slot, files) for slot in reader.workers())
+    read = {"training": files, "validation": file_names(run_dir, "val")}
+    workers = tuple(_worker(slot, read.get(slot.loader, ())) for slot in reader.workers())
     return StatusReport(str(run_dir), _verdict(ranks, status.state), status.state, bad, ranks, workers)
 
 
@@ -180,7 +181,7 @@ _GONE = {"idle": "ended"}  # nothing was left undone
 
 def _worker(slot: SlotView, files: tuple[str, ...]) -> WorkerLine:
     alive = start_ticks(slot.pid) == slot.pid_start
-    known = 0 <= slot.file_index < len(files) and slot.loader == "training"
+    known = 0 <= slot.file_index < len(files)
     reading = slot.state == "read"
     return WorkerLine(
         loader=slot.loader,
@@ -194,9 +195,9 @@ def _worker(slot: SlotView, files: tuple[str, ...]) -> WorkerLine:
     )
 
 
-def file_names(run_dir: Path) -> tuple[str, ...]:
-    """Return the training files by their index, of the last attempt."""
-    return train_files(tolerant_json(run_dir / MANIFEST_FILE))
+def file_names(run_dir: Path, role: str = "train") -> tuple[str, ...]:
+    """Return the files of a role (``train``, ``val``) by their index, of the last attempt."""
+    return train_files(tolerant_json(run_dir / MANIFEST_FILE), role)
 
 
 def _verdict(ranks: tuple[RankLine, ...], state: str) -> str:
