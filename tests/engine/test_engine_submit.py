@@ -107,10 +107,17 @@ def test_a_request_that_cannot_be_is_refused(change: dict[str, Any], code: str, 
 def test_a_configuration_is_checked_against_the_node_that_is_asked_for(config: Path) -> None:
     on_gpu = ["training.device=auto"]
     engine.submit(config, ONE, overrides=on_gpu, dry_run=True)
-    with pytest.raises(ConfigError, match="--mem 4G"):
-        engine.submit(config, replace(ONE, mem="4G"), overrides=on_gpu, dry_run=True)
+    with pytest.raises(ConfigError, match="--mem 1G"):
+        engine.submit(config, replace(ONE, mem="1G"), overrides=on_gpu, dry_run=True)
     with pytest.raises(ConfigError, match="no files match"):
         engine.submit(config, ONE, overrides=[*on_gpu, "data.train_path=/nowhere/a.root"], dry_run=True)
+
+
+def test_gpus_that_nothing_uses_are_said_to_be_idle(config: Path) -> None:
+    for device, gpus, said in (("cpu", 4, True), ("auto", 4, False), ("cpu", 0, False)):
+        overrides = [f"training.device={device}"]
+        found = engine.submit(config, replace(ONE, gpus=gpus), overrides=overrides, dry_run=True).findings
+        assert ("XT-SUBMIT-IDLE" in {finding.code for finding in found}) is said
 
 
 def test_without_slurm_the_rehearsal_is_offered(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

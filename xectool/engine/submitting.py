@@ -98,7 +98,7 @@ def submit(
         command=shlex.join(job.command()),
         ranks=request.nodes * request.ranks_per_node,
         max_requeues=job.max_requeues,
-        findings=(*loaded.findings, *_tracker_findings(loaded.config)),
+        findings=(*loaded.findings, *_idle_gpus(loaded.config, request), *_tracker_findings(loaded.config)),
     )
     if dry_run:
         return found
@@ -173,6 +173,18 @@ def _of_the_job(capacity: Report, request: JobRequest) -> Report:
     return Report(
         tuple(replace(item, problem=item.problem + share) if item.code == "CFG-20" else item for item in capacity)
     )
+
+
+def _idle_gpus(config: RunConfig, request: JobRequest) -> Iterator[Finding]:
+    """Yield a warning where a job would wait for GPUs that its training leaves alone."""
+    if request.gpus and config.training.device == "cpu":
+        yield Finding(
+            "XT-SUBMIT-IDLE",
+            Severity.WARNING,
+            f"the job asks for {request.gpus * request.nodes} GPUs, and the training uses none (training.device: cpu)",
+            where="--gpus",
+            fix="--set training.device=auto   # or --gpus 0",
+        )
 
 
 def _tracker_findings(config: RunConfig) -> Iterator[Finding]:
