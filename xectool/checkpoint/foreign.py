@@ -2,7 +2,8 @@
 
 Pure functions on loaded content; all of it is plain values and tensors, so files load with ``weights_only=True``.
 
-Layouts, after the prefixes ``module.`` and ``_orig_mod.`` that wrappers put in front of every name:
+Layouts, after the prefixes ``module.`` and ``_orig_mod.`` that wrappers put in front of every name, or of those of the
+module they wrap (``encoder._orig_mod.x``):
 
 ========== =============================================== ============================================
 kind       weights                                         names
@@ -18,7 +19,7 @@ Names and shapes are those of our networks, so weights need no translation beyon
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -33,6 +34,8 @@ StateDict: TypeAlias = dict[str, Tensor]
 
 CONTAINERS: Mapping[Which, str] = {"best": "best_ema_state", "ema": "ema_state_dict", "model": "model_state_dict"}
 WRAPPERS = ("module.", "_orig_mod.")
+INNER_WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+"""What wrappers put inside names; ``module`` may be a module's own name there."""
 ENCODER_PREFIX: Mapping[Kind, str] = {
     "regressor": "backbone.",
     "mae": "encoder.",
@@ -242,16 +245,31 @@ def _any_weights(payload: Mapping[str, Any]) -> Mapping[str, Any]:
 def _unwrapped(weights: Mapping[str, Any]) -> StateDict:
     """Return the tensors without what wrappers put in front of their names."""
     return {
-        _bare(name): value
+        bare_name(name): value
         for name, value in weights.items()
         if isinstance(name, str) and isinstance(value, Tensor) and name != EMA_COUNTER
     }
 
 
-def _bare(name: str) -> str:
-    while name.startswith(WRAPPERS):
+def bare_name(name: str) -> str:
+    """Return a tensor's name without what wrappers put in front of it or inside it."""
+    while name.startswith(WRAPPERS + INNER_WRAPPERS):
         name = name.split(".", 1)[1]
+    for wrapper in INNER_WRAPPERS:
+        name = name.replace(f".{wrapper}", ".")
     return name
+
+
+def wrappers_of(names: Iterable[str]) -> tuple[str, ...]:
+    """Return what wrappers put in front of names or inside them, the outermost first."""
+    found: dict[str, None] = {}
+    for name in names:
+        rest = name
+        while wrapper := next((w for w in WRAPPERS + INNER_WRAPPERS if rest.startswith(w)), None):
+            rest = rest.removeprefix(wrapper)
+            found[wrapper] = None
+        found |= {wrapper: None for wrapper in INNER_WRAPPERS if f".{wrapper}" in rest}
+    return tuple(found)
 
 
 def _kind_of(weights: Mapping[str, Any]) -> Kind | None:

@@ -128,8 +128,8 @@ def _older(payload: Mapping[str, Any]) -> Layout:
         origin=OLDER,
         kind=layout.kind,
         weights={which: foreign.state_dict(payload, which) for which in layout.weights},
-        wrappers=_wrappers(name for key in foreign.CONTAINERS.values() for name in _names(payload.get(key)))
-        or _wrappers(payload),
+        wrappers=foreign.wrappers_of(name for key in foreign.CONTAINERS.values() for name in _names(payload.get(key)))
+        or foreign.wrappers_of(payload),
         config=config,
         meta={key: payload[key] for key in kept if key in payload}
         | {"num_averaged": _count(payload.get("ema_state_dict")), "assumed": foreign.assumed(payload)},
@@ -203,28 +203,21 @@ def _safetensors(contents: Contents) -> Layout:
 
 
 def unwrapped(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Return weights without what wrappers put in front of every name, and what that was."""
+    """Return weights without what wrappers put in front of every name or inside some, and what that was."""
     wrappers: list[str] = []
     found = {name: value for name, value in weights.items() if name != foreign.EMA_COUNTER}
     while found and (wrapper := _shared_wrapper(found)):
         wrappers.append(wrapper)
         found = {name.removeprefix(wrapper): value for name, value in found.items()}
-    return found, tuple(wrappers)
+    inside = [wrapper for wrapper in foreign.INNER_WRAPPERS if any(f".{wrapper}" in name for name in found)]
+    for wrapper in inside:
+        found = {name.replace(f".{wrapper}", "."): value for name, value in found.items()}
+    return found, tuple(dict.fromkeys(wrappers + inside))
 
 
 def _shared_wrapper(weights: Mapping[str, Any]) -> str | None:
-    return next((w for w in foreign.WRAPPERS if all(name.startswith(w) for name in weights)), None)
-
-
-def _wrappers(names: Any) -> tuple[str, ...]:
-    found: list[str] = []
-    for name in names:
-        rest = str(name)
-        while wrapper := next((w for w in foreign.WRAPPERS if rest.startswith(w)), None):
-            rest = rest.removeprefix(wrapper)
-            if wrapper not in found:
-                found.append(wrapper)
-    return tuple(found)
+    known = dict.fromkeys(foreign.WRAPPERS + foreign.INNER_WRAPPERS)
+    return next((wrapper for wrapper in known if all(name.startswith(wrapper) for name in weights)), None)
 
 
 def _find_weights(payload: Mapping[str, Any]) -> tuple[dict[str, Tensor], str | None]:
