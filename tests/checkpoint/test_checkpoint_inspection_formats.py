@@ -22,6 +22,8 @@ import safetensors.torch
 import torch
 from onnx import TensorProto, helper
 from xectool import engine
+from xectool.checkpoint import store
+from xectool.checkpoint.format import Checkpoint
 from xectool.checkpoint.inspection import families as families_of
 from xectool.checkpoint.inspection.trust import trust_of
 from xectool.engine.inspection import CheckpointInspected
@@ -94,6 +96,45 @@ def test_a_bare_encoder_of_the_older_system_says_how_it_becomes_usable(reference
 @pytest.mark.parametrize(("family", "prefix"), [("ddp", "module."), ("compiled", "_orig_mod.")])
 def test_prefixes_of_wrappers_are_named(family: str, prefix: str, families: dict[str, Path]) -> None:
     assert engine.inspect_ckpt(families[family]).prefixes == (prefix,)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "found"),
+    [
+        (lambda name: name.replace(".", "._orig_mod.", 1), ("_orig_mod.",)),
+        (lambda name: "module." + name.replace(".", "._orig_mod.", 1), ("module.", "_orig_mod.")),
+        (lambda name: "_fsdp_wrapped_module." + name, ("_fsdp_wrapped_module.",)),
+    ],
+)
+def test_a_wrapper_inside_names_is_named_and_taken_away(
+    wrap: Callable[[str], str], found: tuple[str, ...], families: dict[str, Path], reference_dir: Path, tmp_path: Path
+) -> None:
+    plain = torch.load(families["state dict"], weights_only=True)
+    torch.save({wrap(name): value for name, value in plain.items()}, tmp_path / "part.pt")
+    result = engine.inspect_ckpt(tmp_path / "part.pt", compare_with=families["state dict"])
+    assert (result.prefixes, result.compared, result.findings) == (found, len(plain), ())
+    stored = torch.load(reference_dir / "checkpoints" / "mae_small_checkpoint_best_stripped.pth", weights_only=True)
+    weights = {wrap(name): value for name, value in stored["model_state_dict"].items()}
+    torch.save({"model_state_dict": weights, "config": stored["config"], "epoch": 1}, tmp_path / "older.pth")
+    older = engine.inspect_ckpt(tmp_path / "older.pth")
+    assert (older.format, older.kind, older.prefixes) == ("older system", "mae", found)
+
+
+def test_of_a_finished_run_nothing_is_left_to_train(families: dict[str, Path], tmp_path: Path) -> None:
+    saved = store.load(families["mae"])
+    meta = dict(saved.meta)
+    training = meta["config"]["training"] | {"epochs": 1, "warmup_epochs": 0}
+    meta["config"] = meta["config"] | {"training": training}
+    store.save(tmp_path / "last.pt", Checkpoint(meta, saved.model, saved.ema, saved.training))
+    result = engine.inspect_ckpt(tmp_path / "last.pt")
+    assert result.fit_for[0].possible
+    assert result.fit_for[0].why.startswith("but nothing is left to train: all 1 epochs are done")
+    assert result.next == f"xectool train CONFIG --resume {tmp_path / 'last.pt'} --set training.epochs=2"
+    (tmp_path / "c.yaml").write_text(json.dumps(meta["config"]))
+    more = engine.inspect_ckpt(tmp_path / "last.pt", config=tmp_path / "c.yaml", overrides=["training.epochs=3"])
+    assert more.fit_for[0].why.startswith("bit for bit from epoch 2")
+    asked = f"xectool train {tmp_path / 'c.yaml'} --set training.epochs=3"
+    assert more.next == f"{asked} --resume {tmp_path / 'last.pt'}"
 
 
 def test_values_read_without_torch_load_are_those_torch_loads(families: dict[str, Path]) -> None:

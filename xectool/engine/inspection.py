@@ -13,7 +13,7 @@ from xectool.checkpoint.inspection.byte_rules import BYTE_RULES
 from xectool.checkpoint.inspection.compare import TensorDifference, compare
 from xectool.checkpoint.inspection.content_rules import CONTENT_RULES, tasks_of
 from xectool.checkpoint.inspection.facts import Inspected, inspect
-from xectool.checkpoint.inspection.fitness import Fitness, bit_exact, fitness
+from xectool.checkpoint.inspection.fitness import Fitness, bit_exact, finished_epochs, fitness
 from xectool.checkpoint.inspection.layout import OLDER, XECTOOL
 from xectool.checkpoint.inspection.state_rules import STATE_RULES
 from xectool.checkpoint.inspection.trust import UnsafeGlobal
@@ -144,15 +144,15 @@ def inspect_ckpt(  # noqa: PLR0913 - the function is the command: one argument a
     target = target_of(place, extract, output)
     run = load_config(config, overrides).config if config is not None else None
     facts, findings = _judged(place)
-    again = ["xectool", "inspect-ckpt", str(path), "--config", str(config)]
-    again += [word for override in overrides for word in ("--set", override)]
+    asked = [str(config), *(word for override in overrides for word in ("--set", override))]
+    again = shlex.join(("xectool", "inspect-ckpt", str(path), "--config", *asked))
     contract: tuple[KeyEffect, ...] = ()
     if run is not None and extract is None:
-        contract, notes = _contract(facts, run, shlex.join(again))
+        contract, notes = _contract(facts, run, again)
         findings += notes
     differences, compared = _compared(facts, contract, compare_with)
     extracted = None if target is None else write_part(facts, findings, run, target)
-    result = _described(place, facts, findings)
+    result = _described(place, facts, findings, run)
     result = replace(
         result,
         lineage={**result.lineage, **outlook(facts, run)},
@@ -162,7 +162,7 @@ def inspect_ckpt(  # noqa: PLR0913 - the function is the command: one argument a
         extracted=extracted,
         tensors=tensor_rows(facts) if tensors else (),
     )
-    return _concluded(result, shlex.join(again), compare_with)
+    return _concluded(result, again, asked if run is not None else ["CONFIG"], compare_with)
 
 
 def _compared(
@@ -176,13 +176,16 @@ def _compared(
     return (*keys, *comparison.differences), comparison.num_same
 
 
-def _concluded(result: CheckpointInspected, again: str, compare_with: Path | str | None) -> CheckpointInspected:
+def _concluded(
+    result: CheckpointInspected, again: str, asked: Sequence[str], compare_with: Path | str | None
+) -> CheckpointInspected:
     """Return the result with what it says of another file, and the line to paste for what was asked."""
     verdict, following = result.verdict, result.next
     fixes = [item.paste() for item in result.contract if item.is_bad]
     if fixes and following.startswith(again):  # nothing is wrong with the file itself
         following = " ".join((again, *fixes))
     number = sum(isinstance(item, TensorDifference) for item in result.differences)
+    following = following.replace("train CONFIG", shlex.join(("train", *asked)))
     if number:
         verdict = f"{verdict}; tensors that differ from {compare_with}: {number}"
     if result.extracted is not None:
@@ -218,16 +221,19 @@ def _contract(facts: Inspected, run: RunConfig, again: str) -> tuple[tuple[KeyEf
     return effects, findings
 
 
-def _described(path: Path, facts: Inspected, findings: tuple[Finding, ...]) -> CheckpointInspected:
+def _described(
+    path: Path, facts: Inspected, findings: tuple[Finding, ...], run: RunConfig | None
+) -> CheckpointInspected:
     contents, layout = facts.contents, facts.layout
     exact, missing = bit_exact(facts)
-    fit = fitness(facts)
+    done = finished_epochs(facts.layout, run.training.epochs if run is not None else None)
+    fit = fitness(facts, done)
     errors = [found for found in findings if found.severity is Severity.ERROR]
     return CheckpointInspected(
         path=str(path),
         verdict=_verdict(facts, errors),
         why=_reasons(fit, errors),
-        next=_next(path, facts, fit, errors),
+        next=_next(path, facts, fit, errors, done),
         format=layout.origin,
         container=contents.format,
         kind=layout.kind,
@@ -275,13 +281,13 @@ def _reasons(fit: Sequence[Fitness], errors: Sequence[Finding]) -> tuple[str, ..
     return tuple(f"{item.action}: {'yes' if item.possible else 'no'}, {item.why}" for item in fit)
 
 
-def _next(path: Path, facts: Inspected, fit: Sequence[Fitness], errors: Sequence[Finding]) -> str:
+def _next(path: Path, facts: Inspected, fit: Sequence[Fitness], errors: Sequence[Finding], done: int) -> str:
     name = shlex.quote(str(path))
     if errors:
         return errors[0].fix
     possible = {item.action for item in fit if item.possible}
     if "resume" in possible:
-        return f"xectool train CONFIG --resume {name}"
+        return f"xectool train CONFIG --resume {name}" + (f" --set training.epochs={2 * done}" if done else "")
     if "predict" in possible:
         return f"xectool predict {name} DATA.root"
     if "fine-tune" in possible:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from xectool.checkpoint.inspection.facts import Inspected
-from xectool.checkpoint.inspection.layout import OLDER, XECTOOL
+from xectool.checkpoint.inspection.layout import OLDER, XECTOOL, Layout
 from xectool.checkpoint.inspection.training_state import resume_gaps
 
 ACTIONS: Final = ("resume", "fine-tune", "predict", "export")
@@ -33,10 +33,10 @@ class Fitness:
     why: str
 
 
-def fitness(facts: Inspected) -> tuple[Fitness, ...]:
-    """Return what a file can be used for, one answer an action."""
+def fitness(facts: Inspected, done: int) -> tuple[Fitness, ...]:
+    """Return what a file can be used for, one answer an action; of a finished run ``done`` epochs are all."""
     general = _obstacle(facts)
-    return tuple(_answer(action, facts, general) for action in ACTIONS)
+    return tuple(_answer(action, facts, general, done) for action in ACTIONS)
 
 
 def bit_exact(facts: Inspected) -> tuple[bool, tuple[str, ...]]:
@@ -51,9 +51,18 @@ def bit_exact(facts: Inspected) -> tuple[bool, tuple[str, ...]]:
     return not gaps, tuple(gaps)
 
 
-def _answer(action: str, facts: Inspected, general: str) -> Fitness:
+def finished_epochs(layout: Layout, asked: int | None) -> int:
+    """Return how many epochs were trained where no more are ``asked`` for, by default by its own run; else 0."""
+    training = layout.config.get("training") if layout.config is not None and layout.origin == XECTOOL else None
+    own = training.get("epochs") if isinstance(training, Mapping) else None
+    if not isinstance(own, int) or layout.epoch is None:
+        return 0
+    return layout.epoch - 1 if layout.epoch > (asked or own) else 0
+
+
+def _answer(action: str, facts: Inspected, general: str, done: int) -> Fitness:
     reason = general or next(_reasons(action, facts), "")
-    return Fitness(action, not reason, reason or _how(action, facts))
+    return Fitness(action, not reason, reason or _how(action, facts, done))
 
 
 def _obstacle(facts: Inspected) -> str:
@@ -116,8 +125,10 @@ def _resume_reasons(facts: Inspected) -> Iterator[str]:
         yield from bit_exact(facts)[1]
 
 
-def _how(action: str, facts: Inspected) -> str:
+def _how(action: str, facts: Inspected, done: int) -> str:
     layout = facts.layout
+    if action == "resume" and done:
+        return f"but nothing is left to train: all {done} epochs are done; with more of them it goes on bit for bit"
     if action == "resume":
         return f"bit for bit from epoch {layout.epoch}, step {layout.step}"
     if action == "fine-tune" and layout.config is None:
