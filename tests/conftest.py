@@ -8,8 +8,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -75,6 +75,12 @@ def shallow() -> Iterator[None]:
     """
     with _lean():
         yield
+
+
+@pytest.fixture(scope="session")
+def lean() -> Callable[[], AbstractContextManager[None]]:
+    """Return what makes networks shallow while it is entered, for fixtures that outlive a module."""
+    return _lean
 
 
 @pytest.fixture(scope="module")

@@ -226,7 +226,6 @@ def test_torchscript_is_called_deprecated_and_leaves_no_setting_changed(script_r
     ],
     ids=lambda value: str(value)[:30],
 )
-@pytest.mark.usefixtures("shallow")
 def test_every_kind_and_head_exports_and_predicts(
     format_name: str, kind: str, model: dict[str, Any], make_checkpoint: Any, few: Any, events: Path, tmp_path: Path
 ) -> None:
@@ -242,7 +241,6 @@ def test_every_kind_and_head_exports_and_predicts(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("shallow")
 def test_masked_attention_exports_for_pytorch_alone(make_checkpoint: Any, few: Any, tmp_path: Path) -> None:
     source = make_checkpoint("inpainter", use_masked_attention=True, prior="none")  # a prior goes into the ONNX files
     result = engine.export(source, to="pt2", output=tmp_path / "m.pt2", **few)
