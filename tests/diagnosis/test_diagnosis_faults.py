@@ -490,6 +490,15 @@ def test_a_resume_that_forgot_what_was_learned_is_a_silent_restart(
     assert record(run).causes[0].code == "XT-RESTART"
 
 
+@pytest.mark.parametrize(("loaded", "named"), [("a5" * 16, False), ("0f" * 16, True), (None, False)])
+def test_a_resume_with_other_weights_than_were_saved_is_named_before_the_loss_tells(
+    record: Record, course: Any, loaded: str | None, named: bool
+) -> None:
+    run = course(seed=3, resume_at=100, resume_data={"signs": loaded})
+    run.event(100, "checkpoint", path="checkpoint_last.pt", seconds=0.1, bytes=5_000_000, signs="a5" * 16)
+    assert roots(record(run)) == ["XT-RESTART"] * named
+
+
 @few
 @given(seed=seeds, rate=st.floats(0.7, 0.95))
 def test_a_forgotten_state_that_is_learned_again_in_a_few_steps_is_a_silent_restart(

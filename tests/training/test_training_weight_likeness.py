@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 from xectool.training.optimization.parameter_blocks import weight_norm
-from xectool.training.symptoms.weight_likeness import WeightLikeness
+from xectool.training.symptoms.weight_likeness import WeightLikeness, sign_digest
 
 
 def network() -> nn.Module:
@@ -63,3 +63,15 @@ def test_steps_that_may_have_turned_every_sign_say_nothing() -> None:
     draw_anew(net)
     assert likeness.look(30) == []
     assert WeightLikeness(nn.LayerNorm(8)).look(1) == []
+
+
+def test_a_copy_has_the_same_signs_and_a_network_drawn_anew_half_of_them() -> None:
+    net, other = network(), network()
+    other.load_state_dict(net.state_dict())
+    assert sign_digest(net) == sign_digest(other) != ""
+    for module in other.modules():
+        if isinstance(module, nn.Linear):
+            module.reset_parameters()
+    both = int(sign_digest(net), 16) ^ int(sign_digest(other), 16)
+    assert 0.3 < both.bit_count() / (4 * len(sign_digest(net))) < 0.7
+    assert sign_digest(nn.ReLU()) == ""

@@ -24,6 +24,7 @@ _LEARNED: Final = 0.8  # of the first losses, below which there was something to
 _LOST_SHARE: Final = 0.6  # of the way back to where the run began
 _AT_MOST: Final = 1.5  # of the first losses: what goes beyond is a jump, which has rules of its own
 _RISE: Final = 1.1
+_COPY: Final = 0.9  # of the signs of weights; other precision of a file may turn those of the smallest
 _CLEAR: Final = 5.0  # robust deviations by which the jump must exceed the noise of single batches
 
 
@@ -56,7 +57,30 @@ class SilentRestart(DiagnosisRule):
                     symptom=f"restart@{attempt.number}",
                 )
                 return
+        replaced = list(self._replaced(evidence))
+        yield from replaced
+        if replaced:
+            return
         yield from self._drawn_anew(evidence) if evidence.of("weights_lost") else self._lost_weights(evidence)
+
+    def _replaced(self, evidence: Evidence) -> Iterator[Cause]:
+        """Report a resume whose weights are not those that were saved at its step."""
+        ever = [event for event in (*evidence.events, *evidence.given_up) if event.kind == "checkpoint"]
+        for event in evidence.of("resume"):
+            saved = [item for item in ever if item.step == event.step and item.time <= event.time]
+            share = _same_signs(saved[-1].data.get("signs"), event.data.get("signs")) if saved else 1.0
+            if share < _COPY:
+                yield Cause(
+                    code=self.code,
+                    confidence=0.95,
+                    problem=f"the resume at step {event.step} goes on with other weights than were saved at that step: "
+                    f"{share:.0%} of their signs are the same",
+                    evidence=("a copy shares all of them, weights drawn anew half",),
+                    fix=fixes.continue_from_best(evidence, step=event.step),
+                    step=event.step + 1,
+                    symptom="lost weights",
+                )
+                return
 
     def _drawn_anew(self, evidence: Evidence) -> Iterator[Cause]:
         """Report matrices that became other ones between two looks."""
@@ -142,6 +166,13 @@ class SilentRestart(DiagnosisRule):
         text = f"after the resume at step {attempt.resumed_after} the loss is {now:.4g}, before it {was:.4g}"
         lines = [text, f"the first steps of the run had {first:.4g}"]
         return [*lines, f"loss before, as the resume recorded it: {recorded:.4g}"] if recorded == recorded else lines
+
+
+def _same_signs(saved: object, loaded: object) -> float:
+    """Return the share of signs that two digests agree on, 1 where they cannot be compared."""
+    if not (isinstance(saved, str) and isinstance(loaded, str) and saved and len(saved) == len(loaded)):
+        return 1.0
+    return 1.0 - (int(saved, 16) ^ int(loaded, 16)).bit_count() / (4 * len(saved))
 
 
 def _fall_back(losses: Series, row: int) -> float:

@@ -173,7 +173,7 @@ class FlightRecorder:
     ) -> StepRecord:
         parts, page = self.parts, self.page
         file_index, entry = _first_event(window)
-        due = progress.step % WEIGHT_NORM_STEPS == 0
+        due = progress.step % WEIGHT_NORM_STEPS == 0 or not result.finite  # weights may be why
         return StepRecord(
             epoch=progress.epoch,
             step=progress.step,

@@ -16,6 +16,7 @@ from xectool.training.record.run_dir import RunPlace
 from xectool.training.stepping.build import RunData
 from xectool.training.stepping.parts import RunParts
 from xectool.training.symptoms.nonfinite import nonfinite_weights
+from xectool.training.symptoms.weight_likeness import sign_digest
 
 
 def run_start_facts(parts: RunParts, data: RunData) -> dict[str, Any]:
@@ -65,6 +66,7 @@ def resume_facts(parts: RunParts, place: RunPlace, ring: int) -> dict[str, Any]:
         "optimizer_finite": finite,
         "optimizer_absmax": absmax,
         "weight_norm": weight_norm(parts.stepper.parameters()),
+        "signs": sign_digest(parts.model),
         "loss_before": parts.spikes.last_loss,
         "digest_ok": True,
         "ring": ring,

@@ -23,6 +23,7 @@ from xectool.training.saving.ring import GoodStates
 from xectool.training.stepping.parts import RunParts
 from xectool.training.stepping.state import Progress, capture
 from xectool.training.symptoms.nonfinite import nonfinite_weights
+from xectool.training.symptoms.weight_likeness import sign_digest
 
 
 class Saver:
@@ -93,6 +94,7 @@ class Saver:
             bytes=self.last.stat().st_size,
             seconds=time.perf_counter() - began,
             core_wait_s=core_wait_s() - waited_s,
+            signs=sign_digest(self.parts.model),
         )
 
     def is_due(self, progress: Progress) -> bool:

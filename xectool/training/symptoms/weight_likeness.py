@@ -17,6 +17,23 @@ MOST_TRAVEL: Final = 0.6
 """Sum of the learning rates over the size of the weights, RMS. AdamW moves a weight by about the rate in a step: if all
 went towards zero, of evenly drawn ones 0.6 / sqrt(3) = 35 % would change their sign."""
 
+DIGEST_MATRICES: Final = 16
+DIGEST_SIGNS: Final = 64  # of each
+
+
+def sign_digest(model: nn.Module) -> str:
+    """Return the signs of the first weights of some matrices, as hexadecimal digits of four signs each.
+
+    Two models share all of them if one is a copy of the other, and half if they are not.
+    """
+    matrices = [weight for weight in model.parameters() if weight.ndim > 1 and weight.numel() >= DIGEST_SIGNS]
+    chosen = matrices[:: -(-len(matrices) // DIGEST_MATRICES) or 1]
+    if not chosen:
+        return ""
+    with torch.no_grad():
+        signs = torch.cat([weight.flatten()[:DIGEST_SIGNS] > 0 for weight in chosen])
+    return np.packbits(signs.numpy(force=True)).tobytes().hex()
+
 
 class WeightLikeness:
     """Compares the signs of the first weights of each matrix with those of the look before.
