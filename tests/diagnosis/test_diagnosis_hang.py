@@ -79,6 +79,11 @@ ONE_RANK: list[tuple[str, RankFacts, bool]] = [
     ),
     ("XT-HANG-READER-LOCK", rank(page(phase="data_wait"), None, reader(of=view(900, waits_in="futex_do_wait"))), True),
     ("XT-HANG-SLOW", rank(page(phase="data_wait"), None, reader(of=view(900, "running", cpu_share=0.9))), False),
+    (
+        "XT-HANG-SLOW",
+        rank(page(phase="data_wait"), None, reader(age_s=130.0, of=view(900, "running", cpu_share=0.9))),
+        True,
+    ),
     ("XT-HANG-READER-DEAD", rank(page(phase="data_wait"), None, reader(of=view(900, "gone"))), True),
     ("XT-HANG-READER-DEAD", rank(page(age_s=1.0), None, reader("idle", of=view(900, "gone"))), True),  # not missed yet
     ("XT-HANG-STOPPED", rank(page(phase="data_wait"), None, reader(of=view(900, "stopped"))), True),

@@ -153,10 +153,10 @@ def _waits_for_data(facts: RunFacts, rank: RankFacts) -> Hang | None:
     why = (f"rank {rank.page.rank} waits for events, process {worst.slot.pid} {where}", kernel)
     number, pid = rank.page.rank, worst.slot.pid
     if view.is_busy:
-        verdict = f"process {worst.slot.pid} works on {worst.reading}: slow, not stuck"
-        return Hang(
-            "XT-HANG-SLOW", verdict, why, f"xectool diagnose loader {quoted(facts, 'config.yaml')}", False, number, pid
-        )
+        bad, loader = age_s > rank.limit_s, f"xectool diagnose loader {quoted(facts, 'config.yaml')}"
+        how = f"for {age_s:.0f} s, and does not get on" if bad else "slow, not stuck"
+        verdict = f"process {pid} works on {worst.reading}: {how}"
+        return Hang("XT-HANG-SLOW", verdict, why, loader, bad, number, pid)
     if _LOCK.search(view.waits_in) and view.pid != rank.page.pid:
         when = "while it reads" if inside else "after it has read"
         verdict = f"process {worst.slot.pid} waits for a lock {when} {worst.reading}"
