@@ -27,6 +27,7 @@ from xectool.data.blocks import SourceFile
 from xectool.data.plan import DataPlan
 from xectool.detector import faces
 from xectool.detector.truth_ranges import other_unit
+from xectool.engine.data_report import DataChecked
 from xectool.errors import DataUnusable
 from xectool.findings import Finding
 from xectool.rules import Rule
@@ -564,3 +565,28 @@ def test_one_file_of_times_in_another_unit_among_thousands_is_named(good: Path, 
     facts.sample.counts = {f"{n}": (CellCounts("npho"), CellCounts("time", 10**6)) for n in range(2000)}
     facts.sample.counts["bad.root"] = CellCounts("npho"), bad
     one("DAT-10", facts, "error", "100000 of 100000 times", "bad.root branch relative_time entry 4", "1 of 2001 files")
+
+
+@pytest.mark.parametrize(("dark", "severity"), [(30, "warning"), (None, "error")])
+def test_a_file_without_light_is_no_training_file(
+    dark: int | None,
+    severity: str,
+    rows: Rows,
+    write: Callable[..., Path],
+    check: Callable[..., DataChecked],
+    tmp_path: Path,
+) -> None:
+    rows["npho"][:dark] = 42.0
+    found = check(write(tmp_path / "dark.root", rows)).findings
+    assert severity in [item.severity.value for item in found if "hold no light" in item.problem]
+
+
+def test_the_cure_of_a_channel_names_its_own_constants(
+    rows: Rows, write: Callable[..., Path], check: Callable[..., DataChecked], tmp_path: Path
+) -> None:
+    rows["relative_time"][:] = 3e-9
+    rows["npho"] = np.where(rows["npho"] < 1e9, rows["npho"] / 100, rows["npho"])
+    found = check(write(tmp_path / "flat.root", rows)).findings
+    flat = [item for item in found if item.code == "DAT-11" and "normalised time" in item.problem]
+    assert flat
+    assert not any("npho" in item.fix for item in flat)

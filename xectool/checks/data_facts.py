@@ -93,10 +93,10 @@ class DataFacts:
         """Normalisation constants that fit better; empty where those in use fit."""
         return suggest(self.sample.cells, *self.readings, self.settings.normalization)
 
-    @property
-    def cure(self) -> str:
-        """The constants that suit the readings as options to paste, or where to look if none would."""
-        return settings_line(self.suggested) or "compare the units: xectool explain units"
+    def cure(self, channel: str) -> str:
+        """Return the constants of a channel that suit the readings, to paste, or where to look if none would."""
+        own = {name: value for name, value in self.suggested.items() if name.startswith(channel)}
+        return settings_line(own) or "compare the units: xectool explain units"
 
     @cached_property
     def likeness(self) -> list[Likeness]:

@@ -43,14 +43,15 @@ class ReadingsAreNumbers(Rule[DataFacts]):
             yield self._dark(facts.sample, data.npho_branch)
 
     def _dark(self, sample: Sample, branch: str) -> Finding:
-        """Return the warning of events that show a network nothing, whatever their truth says."""
+        """Return the warning of events that show a network nothing, an error where they are nearly all."""
         problem = (
             f"{sample.num_dark} of {sample.scanned} events hold no light: branch '{branch}' has no valid number there, "
             "or the same one in every sensor"
         )
         shown = tuple(event_place(cell, branch) for cell in sample.dark)
-        fix = "leave these events out when the file is made"
-        return Finding(self.code, Severity.WARNING, problem, shown[0], shown, fix)
+        severity = Severity.ERROR if sample.num_dark > _MOST_INVALID * sample.scanned else Severity.WARNING
+        fix = "leave these events out when the file is made, or name the branch of photons with data.npho_branch"
+        return Finding(self.code, severity, problem, shown[0], shown, fix)
 
     def _kinds(self, counts: CellCounts, branch: str) -> Iterator[Finding]:
         if not counts.nonfinite:
@@ -131,7 +132,7 @@ class NormalizedPhotonsFit(Rule[DataFacts]):
             f"{facts.whole} branch {branch}" if cell is None else sensor_place(cell, branch),
             f"normalised photon numbers run from {row.min:.3g} to {row.max:.3g} with normalization.npho_scale="
             f"{settings.npho_scale:g}, npho_scheme={settings.npho_scheme}",
-            facts.cure,
+            facts.cure("npho"),
         )
 
 
@@ -166,7 +167,7 @@ class NormalizedTimesFit(Rule[DataFacts]):
         cell = facts.sample.cells.extremes[1][abs(row.max) >= abs(row.min)]
         where = where if cell is None else sensor_place(cell, data.time_branch)
         problem = f"normalised times run from {row.min:.3g} to {row.max:.3g} with normalization.time_scale="
-        yield report(where, f"{problem}{facts.settings.normalization.time_scale:g}", facts.cure)
+        yield report(where, f"{problem}{facts.settings.normalization.time_scale:g}", facts.cure("time"))
 
 
 class SpreadIsSound(Rule[DataFacts]):
@@ -187,7 +188,7 @@ class SpreadIsSound(Rule[DataFacts]):
                 self._farthest(facts, row),
                 f"the normalised {row.channel} of face {row.face} has a spread of {row.std:.3g} about {row.mean:.3g}; "
                 f"{SMALLEST_STD:g} to {LARGEST_STD:g} is sound",
-                facts.cure,
+                facts.cure(row.channel),
             )
 
     @staticmethod
