@@ -189,7 +189,7 @@ def test_a_single_process_that_was_interrupted_lost_no_rank(tmp_path: Path) -> N
         assert engine.diagnose.hang(tmp_path).verdict == "the run has ended: interrupted"
 
 
-@pytest.mark.parametrize(("part", "slow"), [("forward_s", 1), ("data_wait_s", 0), ("backward_s", None)])
+@pytest.mark.parametrize(("part", "slow"), [("forward_s", 1), ("data_wait_s", 0), ("between", 1), ("backward_s", None)])
 def test_a_rank_that_keeps_the_others_waiting_is_named(tmp_path: Path, part: str, slow: int | None) -> None:
     with RunWriter(tmp_path) as first, RunWriter(tmp_path, attempt=1, rank=1) as second:
         for number in range(1, 31):
@@ -197,8 +197,20 @@ def test_a_rank_that_keeps_the_others_waiting_is_named(tmp_path: Path, part: str
                 own = {"forward_s": 0.2, "backward_s": 0.3}
                 # every third step is held up; the other rank waits for it in backward, as both do in a slow network
                 where = part if rank == slow or slow is None else "backward_s"
+                # late to its step, between two: the other one waits for its counts in the transfer
+                where = "transfer_s" if part == "between" and rank != slow else where
                 own[where] = own.get(where, 0.0) + 1.8 * (number % 3 == 0)
-                writer.step(StepRecord(1, number, float(number), float(number), 1.0, step_s=sum(own.values()), **own))
+                writer.step(
+                    StepRecord(
+                        1,
+                        number,
+                        float(number),
+                        float(number),
+                        1.0,
+                        step_s=sum(own.values()),
+                        **{k: v for k, v in own.items() if k != "between"},
+                    )
+                )
     found = [cause for cause in engine.diagnose.run(tmp_path).causes if cause.code == "XT-UNEVEN-RANKS"]
     assert [cause.problem.split(":")[0] for cause in found] == (
         [] if slow is None else [f"rank {slow} keeps the others waiting"]

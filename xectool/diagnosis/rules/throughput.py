@@ -37,7 +37,7 @@ BUSY_BYTES_PER_S: Final = 2 * SOUND_BYTES_PER_S  # asked for where saving takes 
 MUCH_SAVING: Final = 0.2
 SAVING_SHARE: Final = 0.05  # of the wall time, below which slow saving costs nothing worth a change
 _MIN_WALL_S: Final = 1e-3
-BEFORE_MEETING: Final = ("data_wait_s", "transfer_s", "forward_s")  # ranks wait for each other in backward
+BEFORE_MEETING: Final = ("data_wait_s", "forward_s")  # of its own; ranks wait for each other in transfer and backward
 LAST_STEPS: Final = 5000  # of each rank that are compared
 BEHIND_STEPS: Final = 20
 BEHIND_SHARE: Final = 0.2  # of the time, which the others wait
@@ -217,19 +217,21 @@ class UnevenRanks(DiagnosisRule):
 def _before_meeting(evidence: Evidence) -> tuple[dict[int, float], float]:
     """Return the mean time of each rank until its backward, and of a whole step, in s; empty for too few steps.
 
-    The first two steps are left out: there ranks start, and read ahead.
+    The first two steps are left out: there ranks start, and read ahead. In the transfer all add up their counts: there
+    a rank waits for one that comes late to its step, and what the others take longer for it is that one's.
     """
-    seconds, step_s = {}, 0.0
+    seconds, transfer_s, step_s = dict[int, float](), dict[int, float](), 0.0
     for rank, blocks in RunReader(evidence.run_dir).last_blocks_by_rank(LAST_STEPS).items():
         if sum(len(block.rows) for block in blocks) < BEHIND_STEPS:
             return {}, 0.0
         means = {
             name: float(np.nanmean(np.concatenate([block.column(name) for block in blocks])[2:]))
-            for name in (*BEFORE_MEETING, "step_s")
+            for name in (*BEFORE_MEETING, "transfer_s", "step_s")
         }
         seconds[rank] = sum(means[name] for name in BEFORE_MEETING)
-        step_s = max(step_s, means["step_s"])
-    return seconds, step_s
+        transfer_s[rank], step_s = means["transfer_s"], max(step_s, means["step_s"])
+    longest_s = max(transfer_s.values(), default=0.0)
+    return {rank: value + longest_s - transfer_s[rank] for rank, value in seconds.items()}, step_s
 
 
 def _local_place(run_dir: Path) -> str:
