@@ -1,4 +1,4 @@
-"""Streams a file in blocks: the next is read by a thread while the last is looked at, into buffers used again."""
+"""Streams a file in blocks: threads read the next while the last is looked at, into buffers used again."""
 
 from __future__ import annotations
 
@@ -82,32 +82,43 @@ class SensorStream:
 
     def blocks(self, edges: Sequence[tuple[int, int]]) -> Iterator[SensorBlock]:
         """Yield the blocks in order; one that is damaged is left out."""
-        with ThreadPoolExecutor(1, "check-data-reader") as reader:
-            waiting: Future[SensorBlock | None] | None = None
+        with ThreadPoolExecutor(2, "check-data-reader") as readers:
+            waiting: _Reading | None = None
             for turn, (start, stop) in enumerate(edges):
-                following = reader.submit(self._read, start, stop, self._buffers[turn % 2])
-                block = waiting.result() if waiting is not None else None
-                if block is not None:
-                    yield block
+                following = self._begin(readers, start, stop, self._buffers[turn % 2])
+                if waiting is not None and self._ended(waiting):
+                    yield waiting.block
                 waiting = following
-            block = waiting.result() if waiting is not None else None
-            if block is not None:
-                yield block
+            if waiting is not None and self._ended(waiting):
+                yield waiting.block
 
-    def _read(self, start: int, stop: int, buffer: Array) -> SensorBlock | None:
+    def _begin(self, readers: ThreadPoolExecutor, start: int, stop: int, buffer: Array) -> _Reading:
+        """Let one thread read the photons of a block, another its times: they are of one size."""
         block = SensorBlock(start, buffer[0, : stop - start], buffer[1, : stop - start])
-        whole = True
-        for branch, out in ((self._data.npho_branch, block.npho), (self._data.time_branch, block.time)):
-            whole &= self._fill(branch, start, stop, out)
-        return block if whole else None
+        branches = (self._data.npho_branch, block.npho), (self._data.time_branch, block.time)
+        return _Reading(block, [readers.submit(self._fill, branch, start, stop, out) for branch, out in branches])
 
-    def _fill(self, branch: str, start: int, stop: int, out: Array) -> bool:
+    def _ended(self, reading: _Reading) -> bool:
+        """Wait for a block and return whether it is whole; tell what is wrong with it."""
+        troubles = [trouble for future in reading.branches if (trouble := future.result()) is not None]
+        for trouble in troubles:
+            self._failed(trouble)
+        return not troubles
+
+    def _fill(self, branch: str, start: int, stop: int, out: Array) -> Trouble | None:
         try:
             self._file.read_into(branch, start, stop, out)
         except DataFileError as error:
-            self._failed(read_trouble(error))
-            return False
-        return True
+            return read_trouble(error)
+        return None
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """A block that is being filled, and what fills its branches."""
+
+    block: SensorBlock
+    branches: list[Future[Trouble | None]]
 
 
 def read_trouble(error: DataFileError) -> Trouble:
