@@ -218,6 +218,8 @@ def test_a_stopped_process_is_named_and_nothing_pretends_to_save_it(training: An
         assert found.findings[0].code == "XT-HANG-STOPPED"
         assert found.next == f"kill -CONT {process.pid}"
         assert engine.diagnose.hang(pid=process.pid).run == str(run)
+        seen = engine.diagnose.status(run)
+        assert (seen.ranks[0].state, seen.bad, seen.next) == ("stopped", True, found.next)
         place = Path(recorded(run, "control_socket")[-1].data["socket"])
         with pytest.raises(WorldError, match="does not answer"):
             ask(place, Request("checkpoint", wait_s=0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -15,11 +16,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from xectool import engine
+from xectool.diagnosis.evidence.files import TRACKER_STATE
 from xectool.engine.ranks import watch
 from xectool.errors import UsageError
 from xectool.runlog.reader import RunReader
 from xectool.runlog.status_page import Word
 from xectool.runlog.storage import attempt_dir, status_path
+from xectool.runlog.writer import RunWriter
 
 STANDS = """
 import ctypes, os, signal, sys, threading, time
@@ -105,6 +108,33 @@ def test_a_process_that_stands_still_is_named_with_the_reason(standing: Path, wh
     assert (found.findings[0].code, found.bad) == (code, bad), found.verdict
     assert words in found.verdict
     assert found.next
+
+
+def test_status_names_what_is_stopped_or_late_and_how_to_go_on(standing: Path) -> None:
+    stopped, late = engine.diagnose.status(standing / "stop"), engine.diagnose.status(standing / "io")
+    (reader,) = stopped.workers
+    assert (reader.state, stopped.bad, stopped.next) == ("stopped while read", True, f"kill -CONT {reader.pid}")
+    assert f"process {reader.pid} (training reader) is stopped" in stopped.verdict
+    assert [rank.state for rank in (*stopped.ranks, *late.ranks)] == ["late", "late"]
+    assert "in phase data_wait, usually up to 5 s" in late.verdict
+    assert (late.bad, late.next) == (False, f"xectool diagnose hang {standing / 'io'}")
+
+
+def test_status_names_a_stopped_tracker_of_a_run_that_goes_on(tmp_path: Path) -> None:
+    with RunWriter(tmp_path / "run"), ExitStack() as stack:
+        assert engine.diagnose.status(tmp_path / "run").next == ""
+        command = [sys.executable, "-c", "import time; time.sleep(600)", "xectool.training.tracking"]
+        tracker = subprocess.Popen(command)
+        stack.callback(tracker.wait)
+        stack.callback(tracker.kill)
+        (tmp_path / "run" / TRACKER_STATE).parent.mkdir()
+        (tmp_path / "run" / TRACKER_STATE).write_text(json.dumps({"pid": tracker.pid, "attempt": 1}))
+        assert engine.diagnose.status(tmp_path / "run").next == ""
+        tracker.send_signal(signal.SIGSTOP)
+        os.waitpid(tracker.pid, os.WUNTRACED)
+        found = engine.diagnose.status(tmp_path / "run")
+        assert (found.bad, found.next) == (True, f"kill -CONT {tracker.pid}")
+        assert found.verdict.startswith(f"process {tracker.pid} (tracker) is stopped")
 
 
 def test_a_launcher_sees_that_a_reader_is_stopped_before_its_rank_misses_anything(

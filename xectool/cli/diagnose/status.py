@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 from xectool.cli.diagnose.hang import PidOption, RunArgument
@@ -45,5 +44,4 @@ def show_status(screen: Console, result: StatusReport) -> None:
         workers = [[w.loader, w.pid, w.state, f"{w.age_s:.3g} s", w.file, w.entries, w.reads] for w in result.workers]
         screen.print(table("readers", ["loader", "pid", "state", "for", "file", "entries", "reads"], workers))
     why = [f"run is {result.state}"]
-    look = f"xectool diagnose run {shlex.quote(result.run)}" if result.bad else ""
-    screen.print(verdict_box(result.verdict, why, look, not result.bad))
+    screen.print(verdict_box(result.verdict, why, result.next, not result.bad))

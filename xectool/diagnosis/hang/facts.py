@@ -8,23 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from xectool.diagnosis.evidence import kernel
 from xectool.diagnosis.evidence.files import CONFIG_FILE, setting, tolerant_yaml
 from xectool.diagnosis.evidence.kernel import HELD, ProcessView
 from xectool.diagnosis.evidence.other_ranks import failed_first
 from xectool.diagnosis.hang.stacks import ProcessStacks, Target, stacks_of
 from xectool.diagnosis.hang.tracker import TrackerFacts, TrackerLook
-from xectool.diagnosis.reports.status import file_names, last_steps
+from xectool.diagnosis.reports.status import file_names, usual_s
 from xectool.runlog.process import boot_id, oom_kills
 from xectool.runlog.reader import RunReader, RunStatus
 from xectool.runlog.status_page import PageView, read_page
 from xectool.runlog.storage import attempt_dir, attempts, slots_path, status_path
 from xectool.runlog.worker_slots import SlotView, read_slots, stacks_path
 
-PATIENCE: Final = 4.0  # times the median step: then a phase lasts suspiciously long
-LEAST_S: Final = 5.0  # a busy machine stretches any phase of a short step
 HEARTBEAT_LATE_S: Final = 5.0  # it beats once a second
 BEAT_WAIT_S: Final = 3.0  # for a heartbeat that is late, from a machine that may just have been woken
 _BEAT_EVERY_S: Final = 0.2
@@ -140,7 +136,7 @@ def gather(run_dir: Path, native: bool = False) -> RunFacts:
     views = kernel.look(starts | dict.fromkeys(tracker.pids, 0), threads=threads)
     until = time.monotonic() + BEAT_WAIT_S
     pages = [_heard_of(page, directory, views.get(page.pid), until) for page in pages]
-    files, usual_s = file_names(run_dir), _usual_s(reader)
+    files, usually_s = file_names(run_dir), usual_s(reader)
     limit_s = float(setting(tolerant_yaml(run_dir / CONFIG_FILE), "guards.hang_s", 120.0))
     ranks, targets = [], []
     for page in pages:
@@ -155,7 +151,7 @@ def gather(run_dir: Path, native: bool = False) -> RunFacts:
         targets += [Target(page.pid, view.state, dump), *(Target(pid, views[pid].state, dump) for pid in loaders)]
         ranks.append((page, view, readers))
     stacks = {found.pid: found for found in stacks_of(targets, native)}
-    known = tuple(RankFacts(page, view, readers, stacks[page.pid], usual_s, limit_s) for page, view, readers in ranks)
+    known = tuple(RankFacts(page, view, readers, stacks[page.pid], usually_s, limit_s) for page, view, readers in ranks)
     workers = tuple(found for pid, found in stacks.items() if all(page.pid != pid for page in pages))
     here, kills = {page.rank for page in pages}, oom_kills() if all(page.same_boot for page in pages) else -1
     elsewhere = tuple(page.rank for page in everywhere if page.rank not in here)
@@ -194,11 +190,6 @@ def _thread(slot: SlotView, views: dict[int, ProcessView]) -> ProcessView:
     """Return the view of a thread, or of its process where the thread is gone or not known."""
     own = views.get(slot.tid)
     return own if own is not None and own.is_alive else views[slot.pid]
-
-
-def _usual_s(reader: RunReader) -> float:
-    seconds = last_steps(reader)[1]
-    return max(LEAST_S, PATIENCE * float(np.median(seconds))) if len(seconds) else LEAST_S
 
 
 def _name(slot: SlotView, run_dir: Path) -> str:

@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Final
 
 from xectool.diagnosis.evidence.files import TRACKER_SETTINGS, TRACKER_STATE, tolerant_json
 from xectool.diagnosis.evidence.kernel import HELD, ProcessView
 from xectool.diagnosis.hang.hang import Hang
+from xectool.diagnosis.reports.status import TRACKER
 from xectool.runlog.file_locks import command_of, lock_holders
-
-_PROGRAM: Final = "xectool.training.tracking"
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class TrackerLook:
         if not self.pids:
             return None
         pid, state = self.pids[0], self._state
-        view = views[pid] if _PROGRAM in views[pid].command else ProcessView(pid, "gone")
+        view = views[pid] if TRACKER in views[pid].command else ProcessView(pid, "gone")
         holders = [holder for holder in self._holders() if holder in self._first]
         holder = holders[0] if holders else 0
         said = {name: str(state.get(name, "")) for name in ("status", "error", "uri")}

@@ -5,12 +5,22 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from xectool.diagnosis.evidence.files import CONFIG_FILE, setting, tolerant_json, tolerant_yaml, train_files
+from xectool.diagnosis.evidence.files import (
+    CONFIG_FILE,
+    TRACKER_STATE,
+    setting,
+    tolerant_json,
+    tolerant_yaml,
+    train_files,
+)
+from xectool.diagnosis.evidence.kernel import HELD, process_state
+from xectool.runlog.file_locks import command_of
 from xectool.runlog.manifest import MANIFEST_FILE
 from xectool.runlog.process import start_ticks
 from xectool.runlog.reader import RunReader, RunStatus
@@ -22,6 +32,9 @@ Array = npt.NDArray[Any]
 HEARTBEAT_LATE_S: Final = 10.0  # it beats once a second
 LONG_PHASES: Final = ("start", "data_open", "build", "compile", "validation", "checkpoint", "outputs")
 LAST_STEPS: Final = 50
+PATIENCE: Final = 4.0  # times the median step: then a phase lasts suspiciously long
+LEAST_S: Final = 5.0  # a busy machine stretches any phase of a short step
+TRACKER: Final = "xectool.training.tracking"  # in the command line of the process that mirrors a run
 
 
 @dataclass(frozen=True)
@@ -29,8 +42,9 @@ class RankLine:
     """What one rank does.
 
     Attributes:
-        state: ``live``, ``slow`` (its phase lasts beyond the limit, the heartbeat goes on), ``stuck`` (neither), or the
-            end of the run: ``finished``, ``failed``, ``interrupted``, ``killed``, ``unknown``.
+        state: ``live``; ``stopped`` or ``traced``, by a signal or a debugger; ``late`` (longer in its phase than usual,
+            or no heartbeat); beyond ``guards.hang_s`` ``slow`` (the heartbeat goes on) or ``stuck`` (it does not); or
+            the end of the run: ``finished``, ``failed``, ``interrupted``, ``killed``, ``unknown``.
     """
 
     rank: int
@@ -72,7 +86,8 @@ class StatusReport:
         run: Directory of the run.
         verdict: One line.
         state: State of the run.
-        bad: Whether a rank is stuck, slow or dead without having finished.
+        bad: Whether a rank is stuck, slow or dead without having finished, or a process of the run is held.
+        next: What to do, as a line to paste; empty where nothing is to be done.
         ranks: One line a rank.
         workers: One line a reading thread.
     """
@@ -81,6 +96,7 @@ class StatusReport:
     verdict: str
     state: str
     bad: bool
+    next: str
     ranks: tuple[RankLine, ...]
     workers: tuple[WorkerLine, ...]
 
@@ -98,11 +114,11 @@ def status_report(run_dir: Path, reader: RunReader | None = None) -> StatusRepor
     reader = reader or RunReader(run_dir)
     status, pages = reader.status(), reader.live()
     config = tolerant_yaml(run_dir / CONFIG_FILE)
-    limit_s = float(setting(config, "guards.hang_s", 120.0))
+    limits_s = (usual_s(reader), float(setting(config, "guards.hang_s", 120.0)))
     pace = _pace(reader)
     files = file_names(run_dir)
     if pages:
-        ranks = tuple(_rank(page, status, limit_s, pace, files) for page in pages)
+        ranks = tuple(_rank(page, status, limits_s, pace, files) for page in pages)
     else:
         ranks = (
             RankLine(
@@ -110,10 +126,10 @@ def status_report(run_dir: Path, reader: RunReader | None = None) -> StatusRepor
                 *pace, "", -1, -1, math.nan, status.lost,
             ),
         )  # fmt: skip
-    bad = any(rank.state in ("stuck", "slow", "killed", "failed") for rank in ranks)
     read = {"training": files, "validation": file_names(run_dir, "val")}
     workers = tuple(_worker(slot, read.get(slot.loader, ())) for slot in reader.workers())
-    return StatusReport(str(run_dir), _verdict(ranks, status.state), status.state, bad, ranks, workers)
+    verdict, bad, line = _verdict(ranks, status.state, _held(run_dir, ranks, workers), limits_s[0])
+    return StatusReport(str(run_dir), verdict, status.state, bad, line.format(run=quote(str(run_dir))), ranks, workers)
 
 
 def _live(state: str) -> str:
@@ -121,9 +137,9 @@ def _live(state: str) -> str:
 
 
 def _rank(
-    page: PageView, status: RunStatus, limit_s: float, pace: tuple[float, float], files: tuple[str, ...]
+    page: PageView, status: RunStatus, limits_s: tuple[float, float], pace: tuple[float, float], files: tuple[str, ...]
 ) -> RankLine:
-    own = _moving(page, limit_s) if status.state == "running" else status.state
+    own = _moving(page, *limits_s) if status.state == "running" else status.state
     first, last = page.entries
     where = files[page.file_index] if 0 <= page.file_index < len(files) else f"file {page.file_index}"
     batch = f"epoch {page.batch[1]} batch {page.batch[2]}: {where} entries {first} to {last}" if first >= 0 else ""
@@ -146,17 +162,21 @@ def _rank(
     )
 
 
-def _moving(page: PageView, limit_s: float) -> str:
+def _moving(page: PageView, usual_s: float, limit_s: float) -> str:
     if not page.same_boot:
         return "unknown"  # the first rank lives here, this one on another machine
     if start_ticks(page.pid) != page.pid_start:
         return "killed"
-    limit = limit_s * (10.0 if page.phase in LONG_PHASES else 1.0)
-    if page.phase_age_s <= limit:
-        return "live"
-    # The helper thread beats while the training thread waits outside Python; neither moves where the whole process does
-    # not, as when it is stopped or holds the interpreter lock in C.
-    return "slow" if page.heartbeat_age_s < HEARTBEAT_LATE_S else "stuck"
+    if (state := process_state(page.pid)) in HELD:
+        return state
+    is_long = page.phase in LONG_PHASES
+    is_silent = page.heartbeat_age_s >= HEARTBEAT_LATE_S
+    if page.phase_age_s > limit_s * (10.0 if is_long else 1.0):
+        # The helper thread beats while the training thread waits outside Python; neither moves where the whole process
+        # does not, as when it holds the interpreter lock in C.
+        return "stuck" if is_silent else "slow"
+    is_late = page.phase != "done" and (is_silent or (page.phase_age_s > usual_s and not is_long))
+    return "late" if is_late else "live"
 
 
 def _pace(reader: RunReader) -> tuple[float, float]:
@@ -164,6 +184,12 @@ def _pace(reader: RunReader) -> tuple[float, float]:
     waits, seconds = last_steps(reader)
     total = float(np.sum(seconds))
     return (len(seconds) / total, float(np.sum(waits)) / total) if total else (math.nan, math.nan)
+
+
+def usual_s(reader: RunReader) -> float:
+    """Return the longest time a phase of the loop usually lasts."""
+    seconds = last_steps(reader)[1]
+    return max(LEAST_S, PATIENCE * float(np.median(seconds))) if len(seconds) else LEAST_S
 
 
 def last_steps(reader: RunReader) -> tuple[Array, Array]:
@@ -181,12 +207,13 @@ _GONE = {"idle": "ended"}  # nothing was left undone
 
 def _worker(slot: SlotView, files: tuple[str, ...]) -> WorkerLine:
     alive = start_ticks(slot.pid) == slot.pid_start
+    held = _held_state(slot.pid) if alive and slot.state != "exit" else ""
     known = 0 <= slot.file_index < len(files)
     reading = slot.state == "read"
     return WorkerLine(
         loader=slot.loader,
         pid=slot.pid,
-        state=slot.state if alive or slot.state == "exit" else _GONE.get(slot.state, f"gone while {slot.state}"),
+        state=f"{held} while {slot.state}" if held else _state(slot, alive),
         age_s=slot.age_s,
         file=(files[slot.file_index] if known else f"file {slot.file_index}") if reading else "",
         entries=f"{slot.entry_start}:{slot.entry_stop}" if reading else "",
@@ -195,17 +222,48 @@ def _worker(slot: SlotView, files: tuple[str, ...]) -> WorkerLine:
     )
 
 
+def _state(slot: SlotView, alive: bool) -> str:
+    return slot.state if alive or slot.state == "exit" else _GONE.get(slot.state, f"gone while {slot.state}")
+
+
+def _held_state(pid: int) -> str:
+    state = process_state(pid)
+    return state if state in HELD else ""
+
+
+def _held(run_dir: Path, ranks: tuple[RankLine, ...], workers: tuple[WorkerLine, ...]) -> dict[int, str]:
+    """Return what holds back which process of a run, by its number: a signal or a debugger."""
+    found = {rank.pid: f"rank {rank.rank}) is {rank.state}" for rank in ranks if rank.state in HELD}
+    for worker in workers:
+        state = worker.state.partition(" ")[0]
+        if state in HELD:
+            found.setdefault(worker.pid, f"{worker.loader} reader) is {state}")
+    tracker = int(tolerant_json(run_dir / TRACKER_STATE).get("pid", 0))
+    if (state := _held_state(tracker)) and TRACKER in command_of(tracker):
+        found[tracker] = f"tracker) is {state}"
+    return {pid: f"process {pid} ({who}: a signal or a debugger holds it" for pid, who in found.items()}
+
+
 def file_names(run_dir: Path, role: str = "train") -> tuple[str, ...]:
     """Return the files of a role (``train``, ``val``) by their index, of the last attempt."""
     return train_files(tolerant_json(run_dir / MANIFEST_FILE), role)
 
 
-def _verdict(ranks: tuple[RankLine, ...], state: str) -> str:
+def _verdict(ranks: tuple[RankLine, ...], state: str, held: dict[int, str], usual_s: float) -> tuple[str, bool, str]:
+    """Return the verdict, whether it is bad, and the line to paste, with ``{run}`` in place of the run."""
+    if held:
+        return "; ".join(held.values()), True, "kill -CONT " + " ".join(map(str, held))
+    bad = any(rank.state in ("stuck", "slow", "killed", "failed") for rank in ranks)
     behind = [rank for rank in ranks if rank.step < max(item.step for item in ranks)]
-    odd = [rank for rank in ranks if rank.state in ("stuck", "slow")]
+    odd = [rank for rank in ranks if rank.state in ("stuck", "slow", "late")]
     if odd:
         worst = max(odd, key=lambda rank: rank.phase_age_s)
-        return f"rank {worst.rank} is {worst.state}: {worst.phase_age_s:.0f} s in phase {worst.phase}"
+        usually = f", usually up to {usual_s:.0f} s" if worst.phase not in LONG_PHASES else ""
+        beat = f"; its last heartbeat is {worst.heartbeat_age_s:.0f} s old" * (worst.heartbeat_age_s > HEARTBEAT_LATE_S)
+        verdict = f"rank {worst.rank} is {worst.state}: {worst.phase_age_s:.0f} s in phase {worst.phase}{usually}{beat}"
+        return verdict, bad, "xectool diagnose hang {run}"
+    line = "xectool diagnose run {run}" if bad else ""
     if behind:
-        return f"rank {behind[0].rank} behind by {max(item.step for item in ranks) - behind[0].step} steps"
-    return f"{_live(state)}: step {ranks[0].step}, epoch {ranks[0].epoch}"
+        verdict = f"rank {behind[0].rank} behind by {max(item.step for item in ranks) - behind[0].step} steps"
+        return verdict, bad, line
+    return f"{_live(state)}: step {ranks[0].step}, epoch {ranks[0].epoch}", bad, line
