@@ -170,6 +170,14 @@ def test_04_what_is_near_one_name_is_not_proposed_for_another(look: Any, rows: R
     assert told == ["data.npho_branch=nph", "data.time_branch=tns"]
 
 
+def test_04_only_a_branch_of_its_width_is_proposed_for_a_truth(look: Any, load: Any, rows: Rows) -> None:
+    energy = rows.pop("energyTruth")
+    assert "NAME" not in (fix := one("DAT-04", look(rows, config=load()), "error", "energyTruth").fix), fix
+    assert "=" not in fix, "nGammaTruth, the nearest by name, holds five numbers"
+    rows["e_gamma"] = energy
+    assert one("DAT-04", look(rows, config=load()), "error", "energyTruth").fix.endswith("energy=e_gamma")
+
+
 def test_04_a_run_number_of_a_longer_name_is_proposed(look: Any, rows: Rows) -> None:
     rows["runNumber"] = rows["prunes"] = rows.pop("run")
     item = one("DAT-04", look(rows), "warning", "nearest there: runNumber, prunes)")
@@ -245,11 +253,12 @@ def test_09_a_scale_that_does_not_fit(look: Any, rows: Rows) -> None:
     )
 
 
-def test_10_times_in_nanoseconds(look: Any, rows: Rows) -> None:
+@pytest.mark.parametrize(("factor", "unit"), [(1e6, "us"), (1e9, "ns"), (1e12, "ps")])
+def test_10_times_in_nanoseconds(look: Any, rows: Rows, factor: float, unit: str) -> None:
     valid = rows["relative_time"] < 9e9
-    rows["relative_time"] = np.where(valid, rows["relative_time"] * 1e9, rows["relative_time"]).astype("f4")
+    rows["relative_time"] = np.where(valid, rows["relative_time"] * factor, rows["relative_time"]).astype("f4")
     facts = look(rows)
-    one("DAT-10", facts, "error", "another unit than seconds", "sensor")
+    one("DAT-10", facts, "error", f"another unit than seconds: {unit}", "sensor")
     one("DAT-02", facts, "error", "another unit is the usual reason", "make the file again with relative_time in s")
     assert facts.suggested == {}, "no constant makes seconds of nanoseconds"
     assert not list(BY_CODE["DAT-11"].check(facts))
@@ -336,6 +345,7 @@ def test_15_a_mask_that_hides_nothing(look: Any, load: Any, rows: Rows) -> None:
         ("energyTruth", 1e3, "MeV"),
         ("energyTruth", 1e6, "keV"),
         ("timeTruth", 1e9, "ns"),
+        ("timeTruth", 1e12, "ps"),
         ("uvwTruth", 10.0, "mm"),
         ("uvwTruth", 0.01, "m,"),
         ("emiAng", np.pi / 180, "radians"),

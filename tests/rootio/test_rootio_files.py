@@ -168,6 +168,20 @@ def test_a_missing_tree_names_the_trees_that_are_there(tmp_path, rows, write_row
         open_tree(f"{path}:event")
 
 
+def test_a_chain_names_its_files(tmp_path):
+    path, text = tmp_path / "c.root", b"Collectable string class"
+    with uproot.recreate(path, compression=None) as file:
+        file["tree"] = "/data/my run.root"
+    stored = path.read_bytes()
+    held = b"\nTObjString\x04tree" + bytes([len(text)]) + text
+    assert stored.count(held) == 2, "the key, and the list of keys"
+    path.write_bytes(stored.replace(held, b"\x06TChain\x04tree" + bytes([len(text) + 4]) + text + b"    "))
+    with pytest.raises(
+        DataFileError, match=r"TChain\): it names files \(1\) and holds no event[\s\S]*instead: '/data/my run.root'$"
+    ):
+        open_tree(str(path))
+
+
 @pytest.mark.parametrize(("name", "tree"), [("a.root", "sub/events"), ("a.dat", "events"), ("a b.root", "events")])
 def test_what_is_proposed_for_another_tree_can_be_pasted(tmp_path, rows, name, tree):
     with uproot.recreate(tmp_path / name) as file:

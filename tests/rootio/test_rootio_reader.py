@@ -254,7 +254,10 @@ def test_a_missing_branch_names_the_nearest_and_the_option(tmp_path, rows, write
     with EventFile(write_rows(tmp_path / "a.root", {"npho": rows["npho"]})) as file:
         expected = ExpectedBranch("nphoo", 4760, "photons of each sensor", "data.npho_branch")
         with pytest.raises(DataFileError, match=r"no branch 'nphoo'[\s\S]*--set data\.npho_branch=npho"):
-            check_schema(file, [NPHO, expected])
+            check_schema(file, [expected])
+        other = ExpectedBranch("nphoTruth", 1, "truth of task energy", "data.truth_branches.energy")
+        with pytest.raises(DataFileError, match=r"energy=NAME$"):  # npho is near in name, and of another width
+            check_schema(file, [other])
         with pytest.raises(DataFileError, match="nearest there: npho"):
             file.read_column("nphoo")
 

@@ -76,10 +76,11 @@ def check_branches(file: EventFile, facts: FileFacts, wanted: Iterable[Wanted]) 
     notes: list[Trouble] = []
     wanted = list(wanted)
     known = {branch.name for branch in wanted}
-    known |= {name for branch in wanted for name in nearest(branch.name, file.branch_names, count=1)}
-    others = {name: branch for name, branch in facts.branches.items() if name not in known}
+    others = {name: branch for name, branch in facts.branches.items() if name not in known and branch.dtype}
+    near = {branch.name: nearest(branch.name, _of_width(others, branch.width), count=1) for branch in wanted}
+    others = {name: branch for name, branch in others.items() if [name] not in near.values()}
     for branch in wanted:
-        trouble = _trouble(file, others, branch)
+        trouble = _trouble(file, others, near[branch.name], branch)
         if trouble is None:
             usable.add(branch.name)
             notes += _type_note(file, branch)
@@ -92,13 +93,16 @@ def check_branches(file: EventFile, facts: FileFacts, wanted: Iterable[Wanted]) 
     return BranchVerdict(frozenset(usable), tuple(troubles), tuple(notes))
 
 
-def _trouble(file: EventFile, others: Mapping[str, BranchFacts], wanted: Wanted) -> Trouble | None:
-    """Return what is wrong with a branch; ``others`` are those that no role has, one of which may have been meant."""
+def _of_width(others: Mapping[str, BranchFacts], width: int) -> list[str]:
+    return [name for name, facts in others.items() if facts.width == width]
+
+
+def _trouble(file: EventFile, others: Mapping[str, BranchFacts], near: list[str], wanted: Wanted) -> Trouble | None:
+    """Return what is wrong with a branch; it may be the one ``near`` in name, or one of ``others``, near to no name."""
     where = f"{file.where} branch {wanted.name}"
     if wanted.name not in file.branch_names:
-        meant = nearest(wanted.name, file.branch_names, count=1)
-        if not meant and wanted.width == NUM_SENSORS:
-            meant = [name for name, facts in others.items() if facts.width == wanted.width]
+        fitting = _of_width(others, wanted.width) if wanted.required else []
+        meant = near or (fitting if len(fitting) == 1 or wanted.width == NUM_SENSORS else [])
         problem = f"'{file.path}' has no branch '{wanted.name}', the {wanted.role} ({file.names_like(wanted.name)})"
         other = f"name the branch that holds it with {wanted.option}, or {wanted.without}"
         fix = _again(file, f"{wanted.option}={meant[0]}") if meant else other
@@ -111,7 +115,7 @@ def _trouble(file: EventFile, others: Mapping[str, BranchFacts], wanted: Wanted)
         return Trouble.of("DAT-02" if error.code == "XT-DATA-DAMAGED" else "DAT-04", error)
     if found == wanted.width:
         return None
-    fitting = [name for name, facts in others.items() if facts.width == wanted.width]
+    fitting = _of_width(others, wanted.width)
     shown = f"branches of that width: {', '.join(fitting[:5])}" if fitting else "no other branch has that width"
     problem = (
         f"branch '{wanted.name}' of '{file.path}' holds {found} numbers an event where the {wanted.role} has "

@@ -18,6 +18,7 @@ from xectool.checks.spread import LARGEST_STD, SMALLEST_STD, NormalizedRow
 from xectool.config.input_limits import LARGEST_ABS
 from xectool.detector import faces
 from xectool.detector.constants import NUM_SENSORS
+from xectool.detector.truth_ranges import likely_unit
 from xectool.findings import Finding, Severity
 from xectool.rules import Rule
 
@@ -151,10 +152,12 @@ class NormalizedTimesFit(Rule[DataFacts]):
             first = [item.first["impossible"][0] for item in odd]
             impossible, total = sum(item.impossible for item in odd), sum(item.total for item in odd)
             many = f"; {len(odd)} of {len(counts)} files" if len(counts) > 1 else ""
+            sizes = [abs(cell.value) for item in odd for cell in item.first["impossible"]]
+            unit = likely_unit("timing", float(np.median(sizes)))
             found = self.error(
                 sensor_place(first[0], data.time_branch),
                 f"{impossible} of {total} times are larger than any event lasts ({abs(first[0].value):.3g} s): they "
-                f"look like another unit than seconds (ns for s is a factor of 1e9){many}",
+                f"look like another unit than seconds{f': {unit}' if unit else ''}{many}",
                 "make the file again with times in seconds",
             )
             shown = tuple(f"{sensor_place(cell, data.time_branch)}: {cell.value:g}" for cell in first[:_SHOWN])

@@ -29,6 +29,7 @@ class TruthRange:
         high: Largest possible value of each component.
         typical: Smallest and largest size (median of absolute values) in that unit; None where it tells nothing.
         others: Other units by the factor that brings them to this one.
+        usual: Usual size in that unit, which tells units apart that are all possible; the middle of ``typical`` if 0.
     """
 
     unit: str
@@ -36,6 +37,7 @@ class TruthRange:
     high: tuple[float, ...]
     typical: tuple[float, float] | None = None
     others: tuple[tuple[str, float], ...] = ()
+    usual: float = 0.0
 
 
 RANGES: Final[dict[str, TruthRange]] = {
@@ -44,7 +46,7 @@ RANGES: Final[dict[str, TruthRange]] = {
         "GeV", (0.0,), (1.0,), (1e-3, 0.3), (("MeV", 1e-3), ("keV", 1e-6), ("eV", 1e-9), ("TeV", 1e3))
     ),
     "timing": TruthRange(
-        "s", (-1e-5,), (1e-5,), (0.0, 1e-6), (("ns", 1e-9), ("us", 1e-6), ("ps", 1e-12), ("ms", 1e-3))
+        "s", (-1e-5,), (1e-5,), (0.0, 1e-6), (("ns", 1e-9), ("us", 1e-6), ("ps", 1e-12), ("ms", 1e-3)), 3e-9
     ),
     "uvwFI": TruthRange(
         "cm",
@@ -56,7 +58,7 @@ RANGES: Final[dict[str, TruthRange]] = {
     "angleVec": TruthRange("1", (-1.001, -1.001, -1.001), (1.001, 1.001, 1.001)),
     "n_gamma": TruthRange("1", (0.0,) * 5, (1000.0,) * 5),
 }
-_ANGLES_TO_TELL: Final = 20
+_ANGLES_TO_TELL: Final = 10
 
 
 def typical_size(rows: Array) -> float:
@@ -82,7 +84,16 @@ def other_unit(task: str, rows: Array) -> str:
     if span[0] <= size <= span[1] or size == 0:
         return ""
     unknown = "" if len(rows) < _ANGLES_TO_TELL else f"another unit (typical size {size:.3g})"
-    return next((unit for unit, factor in RANGES[task].others if span[0] <= size * factor <= span[1]), unknown)
+    return likely_unit(task, size) or unknown
+
+
+def likely_unit(task: str, size: float) -> str:
+    """Return the other unit in which a size is nearest to the usual one of a task; empty where none is possible."""
+    allowed = RANGES[task]
+    low, high = allowed.typical or (0.0, 0.0)
+    usual = allowed.usual or float(np.sqrt(low * high))
+    fitting = [(unit, factor) for unit, factor in allowed.others if low <= size * factor <= high]
+    return min(fitting, key=lambda other: abs(np.log(size * other[1] / usual)), default=("", 1.0))[0]
 
 
 def _other_direction(task: str, rows: Array) -> str:

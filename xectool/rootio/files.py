@@ -192,6 +192,8 @@ def open_tree(path: str, tree_name: str = "tree") -> Any:
     try:
         directory = _open_directory(path)
         classes = directory.classnames(cycle=False)
+        if classes.get(tree_name) == "TChain":
+            raise _chain(path, tree_name, directory.key(tree_name))
         found = directory[tree_name] if tree_name in classes else None
         is_tree = hasattr(found, "num_entries")
     except ImportError as error:
@@ -201,6 +203,22 @@ def open_tree(path: str, tree_name: str = "tree") -> Any:
     if not is_tree:
         raise _missing_tree(path, tree_name, {name: kind for name, kind in classes.items() if name != tree_name})
     return found
+
+
+def _chain(path: str, tree_name: str, key: Any) -> DataFileError:
+    """Return the error for a chain, which names files and holds no event, with the files it names."""
+    chunk, cursor = key.get_uncompressed_chunk_cursor()
+    stored = bytes(chunk.get(cursor.index, cursor.index + key.data_uncompressed_bytes, cursor, {}))
+    # a text is its length, then the characters
+    texts = (stored[at + 1 : at + 1 + size] for at, size in enumerate(stored) if at + 1 + size <= len(stored))
+    files = dict.fromkeys(text.decode() for text in texts if re.fullmatch(rb"[\x20-\x7e]+\.root", text))
+    named = " ".join(shlex.quote(name) for name in files)
+    return DataFileError(
+        f"'{tree_name}' of '{path}' is a chain (TChain): it names files ({len(files)}) and holds no event itself",
+        where=f"{path}:{tree_name}",
+        fix=f"give its files instead: {named}" if files else "give the files it was made of instead",
+        code="XT-DATA-TREE",
+    )
 
 
 def _open_directory(path: str) -> Any:

@@ -90,9 +90,9 @@ class EventFile:
             self._columns[branch] = timed(OPEN, self._checked_column, branch)
         return self._columns[branch]
 
-    def missing_branch(self, branch: str, fix: str = "") -> DataFileError:
-        """Return the error for a branch that is not there, with the nearest names that are."""
-        hint = did_you_mean(branch, self.branch_names)
+    def missing_branch(self, branch: str, fix: str = "", meant: str | None = None) -> DataFileError:
+        """Return the error for a branch that is not there, with the nearest names that are; ``meant`` is a hint."""
+        hint = did_you_mean(branch, self.branch_names) if meant is None else meant
         return DataFileError(
             f"'{self.path}' has no branch '{branch}' in tree '{self.tree}' ({self.names_like(branch)})",
             where=f"{self.where} branch {branch}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
-from xectool.errors import DataFileError, did_you_mean
+from xectool.errors import DataFileError, nearest
 from xectool.rootio.reader import EventFile
 
 
@@ -38,25 +38,29 @@ def check_schema(file: EventFile, expected: Iterable[ExpectedBranch]) -> None:
     wanted = list(expected)
     missing = [branch for branch in wanted if branch.name not in file.branch_names]
     if missing:
-        raise _missing(file, missing)
+        raise _missing(file, missing, {branch.name for branch in wanted})
     for branch in wanted if file.num_entries else ():
         width = file.first_width(branch.name)
         if width != branch.width:
             raise _other_width(file, branch, width, {other.name for other in wanted})
 
 
-def _missing(file: EventFile, branches: Sequence[ExpectedBranch]) -> DataFileError:
+def _missing(file: EventFile, branches: Sequence[ExpectedBranch], known: Set[str]) -> DataFileError:
     """Return the error for all branches that are not there, so that all names are given at once."""
-    first, options = branches[0], []
-    for branch in branches:
-        hint = did_you_mean(branch.name, file.branch_names)
-        found = hint.removeprefix("did you mean '").removesuffix("'?")
-        options.append(f"--set {branch.option}={found or 'NAME'}")
-    error = file.missing_branch(first.name, fix=" ".join(options))
+    first, found = branches[0], [_meant(file, branch, known) for branch in branches]
+    options = [f"--set {branch.option}={name or 'NAME'}" for branch, name in zip(branches, found, strict=True)]
+    hint = f"did you mean '{found[0]}'?" if found[0] else ""
+    error = file.missing_branch(first.name, fix=" ".join(options), meant=hint)
     error.problem += f"; it is the {first.role}"
     if others := ", ".join(f"'{branch.name}' ({branch.role})" for branch in branches[1:]):
         error.problem += f"; neither are there {others}"
     return error
+
+
+def _meant(file: EventFile, wanted: ExpectedBranch, known: Set[str]) -> str:
+    """Return the branch of a near name, of the width and of no role yet for one that is not there; else empty."""
+    near = nearest(wanted.name, [name for name in file.branch_names if name not in known], len(file.branch_names))
+    return next((name for name in near if _width_of(file, name) in (None, wanted.width)), "")
 
 
 def _other_width(file: EventFile, branch: ExpectedBranch, width: int, known: Set[str]) -> DataFileError:
