@@ -76,7 +76,7 @@ def test_a_rank_of_another_machine_is_waited_for_and_not_called_dead(launched: t
     assert judge(gather(run)).rank == 0
     status = engine.diagnose.status(pid=launcher)
     assert status.run == str(run)
-    assert [rank.state for rank in status.ranks] == ["live", "unknown"]
+    assert [rank.state for rank in status.ranks] == ["late", "unknown"]
     assert not status.bad
     assert engine.diagnose.hang(pid=launcher).run == str(run)
     with subprocess.Popen(["sleep", "60"]) as other:

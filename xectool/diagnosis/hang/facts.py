@@ -14,7 +14,7 @@ from xectool.diagnosis.evidence.kernel import HELD, ProcessView
 from xectool.diagnosis.evidence.other_ranks import failed_first
 from xectool.diagnosis.hang.stacks import ProcessStacks, Target, stacks_of
 from xectool.diagnosis.hang.tracker import TrackerFacts, TrackerLook
-from xectool.diagnosis.reports.status import file_names, usual_s
+from xectool.diagnosis.reports.status import file_name, file_names, usual_s
 from xectool.runlog.process import boot_id, oom_kills
 from xectool.runlog.reader import RunReader, RunStatus
 from xectool.runlog.status_page import PageView, read_page
@@ -143,7 +143,7 @@ def gather(run_dir: Path, native: bool = False) -> RunFacts:
         view = views.get(page.pid, ProcessView(page.pid, "gone"))
         dump = stacks_path(slots_path(directory, page.rank))
         readers = tuple(
-            Reader(slot, views[slot.pid], _name(slot, run_dir), _thread(slot, views))
+            Reader(slot, views[slot.pid], file_name(slot, files), _thread(slot, views))
             for slot in slots[page.rank]
             if slot.pid in views
         )
@@ -157,7 +157,7 @@ def gather(run_dir: Path, native: bool = False) -> RunFacts:
     elsewhere = tuple(page.rank for page in everywhere if page.rank not in here)
     return RunFacts(
         run_dir, status.state, _ending(reader, status), known, workers, kills, elsewhere,
-        tracker.facts(views), files,
+        tracker.facts(views), files["training"],
     )  # fmt: skip
 
 
@@ -190,8 +190,3 @@ def _thread(slot: SlotView, views: dict[int, ProcessView]) -> ProcessView:
     """Return the view of a thread, or of its process where the thread is gone or not known."""
     own = views.get(slot.tid)
     return own if own is not None and own.is_alive else views[slot.pid]
-
-
-def _name(slot: SlotView, run_dir: Path) -> str:
-    files = file_names(run_dir, "train" if slot.loader == "training" else "val")
-    return files[slot.file_index] if 0 <= slot.file_index < len(files) else f"{slot.loader} file {slot.file_index}"

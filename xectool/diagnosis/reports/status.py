@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -118,7 +119,7 @@ def status_report(run_dir: Path, reader: RunReader | None = None) -> StatusRepor
     pace = _pace(reader)
     files = file_names(run_dir)
     if pages:
-        ranks = tuple(_rank(page, status, limits_s, pace, files) for page in pages)
+        ranks = tuple(_rank(page, status, limits_s, pace, files["training"]) for page in pages)
     else:
         ranks = (
             RankLine(
@@ -126,8 +127,7 @@ def status_report(run_dir: Path, reader: RunReader | None = None) -> StatusRepor
                 *pace, "", -1, -1, math.nan, status.lost,
             ),
         )  # fmt: skip
-    read = {"training": files, "validation": file_names(run_dir, "val")}
-    workers = tuple(_worker(slot, read.get(slot.loader, ())) for slot in reader.workers())
+    workers = tuple(_worker(slot, files) for slot in reader.workers())
     verdict, bad, line = _verdict(ranks, status.state, _held(run_dir, ranks, workers), limits_s[0])
     return StatusReport(str(run_dir), verdict, status.state, bad, line.format(run=quote(str(run_dir))), ranks, workers)
 
@@ -205,17 +205,16 @@ def last_steps(reader: RunReader) -> tuple[Array, Array]:
 _GONE = {"idle": "ended"}  # nothing was left undone
 
 
-def _worker(slot: SlotView, files: tuple[str, ...]) -> WorkerLine:
+def _worker(slot: SlotView, files: Mapping[str, tuple[str, ...]]) -> WorkerLine:
     alive = start_ticks(slot.pid) == slot.pid_start
     held = _held_state(slot.pid) if alive and slot.state != "exit" else ""
-    known = 0 <= slot.file_index < len(files)
     reading = slot.state == "read"
     return WorkerLine(
         loader=slot.loader,
         pid=slot.pid,
         state=f"{held} while {slot.state}" if held else _state(slot, alive),
         age_s=slot.age_s,
-        file=(files[slot.file_index] if known else f"file {slot.file_index}") if reading else "",
+        file=file_name(slot, files) if reading else "",
         entries=f"{slot.entry_start}:{slot.entry_stop}" if reading else "",
         reads=slot.reads,
         rss_bytes=slot.rss_bytes,
@@ -244,9 +243,16 @@ def _held(run_dir: Path, ranks: tuple[RankLine, ...], workers: tuple[WorkerLine,
     return {pid: f"process {pid} ({who}: a signal or a debugger holds it" for pid, who in found.items()}
 
 
-def file_names(run_dir: Path, role: str = "train") -> tuple[str, ...]:
-    """Return the files of a role (``train``, ``val``) by their index, of the last attempt."""
-    return train_files(tolerant_json(run_dir / MANIFEST_FILE), role)
+def file_names(run_dir: Path) -> dict[str, tuple[str, ...]]:
+    """Return the files of each loader by their index, of the last attempt."""
+    manifest = tolerant_json(run_dir / MANIFEST_FILE)
+    return {"training": train_files(manifest), "validation": train_files(manifest, "val")}
+
+
+def file_name(slot: SlotView, files: Mapping[str, tuple[str, ...]]) -> str:
+    """Return the file a slot names; ``files`` are those of each loader."""
+    known = files.get(slot.loader, ())
+    return known[slot.file_index] if 0 <= slot.file_index < len(known) else f"{slot.loader} file {slot.file_index}"
 
 
 def _verdict(ranks: tuple[RankLine, ...], state: str, held: dict[int, str], usual_s: float) -> tuple[str, bool, str]:
