@@ -30,6 +30,7 @@ from xectool.training.stepping.parts import RunParts
 from xectool.training.stepping.state import Progress
 from xectool.training.symptoms.nonfinite import nonfinite_weights, weights_are_finite
 from xectool.training.tracking import TrackerHandle
+from xectool.training.triage.validated import finiteness
 
 NUM_WORST_EVENTS = 5
 
@@ -270,9 +271,8 @@ class Trainer:
         accumulator, rate = merged(self.parts, accumulator, rate)
         self.worst = tuple(accumulator.worst(NUM_WORST_EVENTS))
         metrics = {**accumulator.compute(), "perf/val_events_per_s": rate}
-        events, finite = loader.plan.num_events, math.isfinite(metrics["val/loss"])
-        bad = [] if finite else nonfinite_weights(model)[:5]
-        self.reporter.event("validation", seconds=events / max(rate, 1e-9), events=events, finite=finite, weights=bad)
+        facts = finiteness(self.parts, model, metrics["val/loss"]) | {"events": (events := loader.plan.num_events)}
+        self.reporter.event("validation", seconds=events / max(rate, 1e-9), **facts)
         return metrics
 
     def _validated_batch(self) -> None:

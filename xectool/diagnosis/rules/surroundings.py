@@ -100,7 +100,20 @@ class ValidationNotFinite(DiagnosisRule):
                 symptom="validation",
             )
             return
+        module = next((name for event in evidence.of("validation") if (name := event.data.get("module"))), "")
         always = len(found) == sum("val/loss" in epoch.metrics for epoch in evidence.epochs)
+        if module:
+            yield Cause(
+                code="XT-NAN-LOSS",
+                confidence=0.9,
+                problem=f"module {module} is not finite in validation though its inputs are, from epoch "
+                f"{first.epoch} on; all steps are finite",
+                evidence=("events whose readings are all finite come out of it as NaN or Inf: no matter of data",),
+                fix=fixes.search_data(evidence, "val"),
+                step=first.step,
+                symptom="validation",
+            )
+            return
         yield Cause(
             code=self.code,
             confidence=0.75 if always else 0.55,

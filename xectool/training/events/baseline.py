@@ -23,7 +23,7 @@ from xectool.tasks.base import TrainingTask
 from xectool.tasks.sensor_task import SensorTask
 from xectool.training.events.targets import known_truth, plausible, truth_by_file
 
-FEWEST_OF_FILE = 20  # events whose truth tells its unit
+FEWEST_OF_FILE = 10  # events whose truth tells its unit
 SENSOR_EVENTS = 128  # with some hundred hidden sensors each
 SENSOR_BATCH = 32
 TOTAL = "total"
@@ -67,12 +67,14 @@ class Baseline:
         sums = torch.tensor([terms.get(term, 0.0) for term in task.terms], dtype=torch.float64)
         counts = torch.tensor([float(term in terms) for term in task.terms], dtype=torch.float64)
         far = {name: 1.0 - float(rows.mean()) for name, rows in sound.items()}
+        validated = {name: truth_by_file(name, val) for name in task.terms}
         units = {
-            name: unit for name, parts in by_file.items() if (unit := _other_unit(name, truth[name], parts, source))
+            name: unit
+            for name, parts in by_file.items()
+            if (unit := _other_unit(name, truth[name], parts, source) or _unit_of_file(name, validated[name], val))
         }
-        return cls(
-            terms, spread, task.combine(sums, counts), far, units, task.trivial_losses(_plausible_truth(task, val))
-        )
+        val_terms = task.trivial_losses({name: _plausible_sample(parts) for name, parts in validated.items()})
+        return cls(terms, spread, task.combine(sums, counts), far, units, val_terms)
 
     @classmethod
     def of_sensors(cls, task: SensorTask, batches: Iterable[EventBatch]) -> Baseline:
@@ -115,15 +117,17 @@ def events_in_order(config: RunConfig, source: EventSource) -> Iterator[EventBat
         yield from loader.epoch(0)
 
 
-def _plausible_truth(task: TrainingTask, source: EventSource) -> dict[str, np.ndarray]:
-    known = {name: np.concatenate(truth_by_file(name, source)) for name in task.terms}
-    return {name: _sample(values[plausible(values)]) if len(values) else values for name, values in known.items()}
+def _plausible_sample(by_file: Sequence[np.ndarray]) -> np.ndarray:
+    values = np.concatenate(by_file)
+    return _sample(values[plausible(values)]) if len(values) else values
 
 
 def _other_unit(task: str, truth: np.ndarray, by_file: Sequence[np.ndarray], source: EventSource) -> str:
     """Return the unit that the truth of a task seems to be in, or that of the first file in another, or nothing."""
-    if unit := other_unit(task, truth):
-        return unit
+    return other_unit(task, truth) or _unit_of_file(task, by_file, source)
+
+
+def _unit_of_file(task: str, by_file: Sequence[np.ndarray], source: EventSource) -> str:
     for file, rows in zip(source.files, by_file, strict=True):
         if len(rows) >= FEWEST_OF_FILE and (unit := other_unit(task, _sample(rows))):
             return f"{unit} in {file.path}"

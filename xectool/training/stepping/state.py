@@ -103,6 +103,7 @@ def restore(parts: RunParts, checkpoint: Checkpoint) -> Progress:
     """
     load_weights(parts.model, checkpoint.model)
     load_task(parts.task, checkpoint)
+    _require_moments(checkpoint)
     load_optimizer(parts.stepper.optimizer, checkpoint.training["optimizer"])
     # A run that trained without gradient scaling saved none; one that turns it on starts from the default scale.
     if checkpoint.training["scaler"]:
@@ -193,6 +194,17 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
     # The rate of decay is the configuration's, like the learning rate; the state brings only the moments.
     for group, decay in zip(optimizer.param_groups, decays, strict=True):
         group["weight_decay"] = decay
+
+
+def _require_moments(checkpoint: Checkpoint) -> None:
+    step = int(checkpoint.meta["progress"]["step"])
+    if step > 0 and not checkpoint.training["optimizer"]["state"]:
+        raise CheckpointError(
+            f"the checkpoint is of step {step} and holds no optimizer state: its moments were lost",
+            where="the checkpoint",
+            fix="resume an older one, or start a new run from the weights: --set checkpoint.init_from=PATH",
+            code="XT-CKPT-OPTIMIZER",
+        )
 
 
 def _shapes_fit(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> bool:
