@@ -242,6 +242,9 @@ def test_averaged_weights_that_are_not_finite_are_no_data(record: Record, course
     assert roots(found) == ["XT-NAN-WEIGHTS"]
     assert "encoder.norm.weight" in found.causes[0].problem
     run.events.clear()
+    run.event(80, "validation", finite=False, module="encoder.norm", module_class="LayerNorm")
+    assert roots(record(run)) == ["XT-NAN-LOSS"]
+    run.events.clear()
     assert roots(record(run)) == ["XT-NAN-DATA"]
 
 
@@ -544,6 +547,17 @@ def test_memory_that_is_lost_while_files_are_read_comes_in_stairs(
     run = course(seed=4, steps=40 * epochs)
     for step, row in enumerate(run.rows):
         row["rss_bytes"] = int(5e8 + rise * (step // 40 + min(1.0, step % 40 / 6)))
+    assert roots(record(run)) == ["XT-MEM-GROWTH"] * named
+
+
+@pytest.mark.parametrize(("per_step", "num_epochs", "named"), [(7e5, 8, True), (7e5, 2, False), (1e5, 8, False)])
+def test_memory_that_is_lost_little_by_little_is_growth_once_it_is_much(
+    record: Record, course: Any, per_step: float, num_epochs: int, named: bool
+) -> None:
+    """All below 1 MB a step and 50 MB an epoch of 40 steps."""
+    run = course(seed=5, steps=40 * num_epochs)
+    for step, row in enumerate(run.rows):
+        row["rss_bytes"] = int(5e8 + per_step * step)
     assert roots(record(run)) == ["XT-MEM-GROWTH"] * named
 
 
@@ -872,6 +886,9 @@ def test_files_of_different_gains_are_named(record: Record, course: Any) -> None
     run.event(20, "files_differ", files=["b.root", "a.root"], ratio=61.0)
     (found,) = record(run).causes
     assert (found.code, found.fix.startswith("xectool check-data a.root b.root")) == ("XT-INPUT-SCALE", True)
+    run.events.clear()
+    run.event(20, "files_differ", message="a.root: its light falls", files=["a.root"], meaning="its gain drifts")
+    assert [cause.problem for cause in record(run).causes] == ["a.root: its light falls: its gain drifts"]
 
 
 @pytest.mark.parametrize(("zero", "named"), [(40, True), (20, False)])

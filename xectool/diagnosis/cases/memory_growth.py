@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -14,6 +14,7 @@ from xectool.diagnosis.evidence.statistics import Series, slope
 
 BYTES_PER_STEP: Final = 1e6  # F014
 BYTES_PER_EPOCH: Final = 50e6  # F014
+BYTES_IN_ALL: Final = 150e6  # lost little by little after the first epoch, which is as deadly in a long run
 IGNORED: Final = 2  # F014: the first steps allocate
 LEAST_STEPS: Final = 20  # F014
 LEAST_EPOCHS: Final = 4  # three after the first one is left out
@@ -41,6 +42,7 @@ class Growth:
         from_step: Step of the first sample used.
         units: Steps or epochs between them.
         steady: Whether it rises to the end.
+        settled: Whether only steps after the first epoch were used, when buffers are full and files are mapped.
     """
 
     source: str = "host"
@@ -52,12 +54,14 @@ class Growth:
     from_step: int = 0
     units: int = 0
     steady: bool = False
+    settled: bool = False
 
     @property
     def alarming(self) -> bool:
-        """Whether the slope is beyond F014 and lasts."""
+        """Whether the slope is beyond F014 or adds up to much, and lasts."""
         limit = BYTES_PER_STEP if self.unit == "step" else BYTES_PER_EPOCH
-        return self.steady and self.slope > limit
+        in_all = self.slope * self.units if self.settled else 0.0
+        return self.steady and (self.slope > limit or in_all > BYTES_IN_ALL)
 
     @property
     def refutes(self) -> bool:
@@ -79,7 +83,10 @@ def memory_growth(evidence: Evidence) -> Growth:
     """Return the steepest lasting growth of host or device memory, by step where sampled so, else by epoch."""
     steps = evidence.steps
     candidates = [
-        _by_step(source, steps["step"][rows], steps["time"][rows], _without_looks(evidence, steps[column])[rows])
+        replace(
+            _by_step(source, steps["step"][rows], steps["time"][rows], _without_looks(evidence, steps[column])[rows]),
+            settled=_settled(evidence, rows),
+        )
         for source, column in (("host", "rss_bytes"), ("device", "device_bytes"))
         for rows in _processes(evidence)
     ]
@@ -110,6 +117,12 @@ def _processes(evidence: Evidence) -> list[NDArray[np.intp]]:
         long = later.size >= LEAST_STEPS + IGNORED and np.ptp(times[later]) >= LEAST_SAMPLES * SAMPLED_EVERY_S
         found.append(later if long else own)
     return found
+
+
+def _settled(evidence: Evidence, rows: NDArray[np.intp]) -> bool:
+    """Return whether the first epoch of the attempt is not among the rows."""
+    attempts, epochs = evidence.steps.attempt, evidence.steps["epoch"]
+    return bool(rows.size and epochs[rows[0]] > epochs[attempts == attempts[rows[0]]][0])
 
 
 def _without_looks(evidence: Evidence, values: Series) -> Series:

@@ -72,19 +72,20 @@ class InputScale(DiagnosisRule):
 
 
 class FilesDiffer(DiagnosisRule):
-    """The files were read with one gain and in one unit."""
+    """The files were read with one gain and in one unit, by sensors that work."""
 
     code = "XT-INPUT-SCALE"
     title = "files have different gains"
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
-        """Report files of which one has far more light an event than another."""
+        """Report files of which one has far more light an event than another, or is odd as a whole."""
         for event in evidence.of("files_differ"):
+            ratio = "ratio" in event.data or "meaning" not in event.data
             yield Cause(
                 code=self.code,
                 confidence=0.9,
-                problem=f"{event.message}: their gains or units differ",
-                evidence=("calibration lines and beams lie within a factor of ten",),
+                problem=f"{event.message}: {event.data.get('meaning') or 'their gains or units differ'}",
+                evidence=("calibration lines and beams lie within a factor of ten",) if ratio else (),
                 fix=fixes.check_files(evidence.run_dir, event.data.get("files") or ()),
                 severity=Severity.WARNING,
                 step=1,

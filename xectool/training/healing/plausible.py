@@ -24,6 +24,7 @@ from xectool.training.events.quarantine import PoisonedEvent
 from xectool.training.guards.inputs import FEWEST_PHOTONS, MOST_PHOTONS
 from xectool.training.guards.report import Reporter
 from xectool.training.healing.file_light import LightByFile
+from xectool.training.healing.file_signs import FileSigns
 from xectool.training.record.incidents import IDENTITY_COLUMNS
 from xectool.training.stepping.parts import RunParts
 from xectool.training.symptoms.light_places import LightPlaces
@@ -57,7 +58,7 @@ class Implausible:
 
 
 class PlausibleEvents:
-    """Looks at each event once, in the first epoch of an attempt.
+    """Looks at each event once, in the first epoch of an attempt; at where the truth lies in the others, too.
 
     Args:
         parts: What is trained.
@@ -68,8 +69,9 @@ class PlausibleEvents:
         self.parts = parts
         self.reporter = reporter
         self._normalizer = cast(Normalizer, parts.model.normalizer)
-        self._epoch: int | None = None
-        self._light = LightByFile()
+        self._first: int | None = None
+        self._truth_epoch: int | None = None
+        self._light, self._signs = LightByFile(), FileSigns(self._normalizer)
         self._places, self._validated_places = LightPlaces(), LightPlaces()
         self._validated = False
         guards = parts.config.guards
@@ -80,8 +82,11 @@ class PlausibleEvents:
     def look(self, window: Sequence[EventBatch]) -> list[Implausible]:
         """Return the implausible events of a window; nothing after the first epoch."""
         epoch = window[0].epoch
-        self._epoch = epoch if self._epoch is None else self._epoch
-        if not self.active or epoch != self._epoch:
+        self._first = epoch if self._first is None else self._first
+        if not self.active:
+            return []
+        if epoch != self._first:
+            self._compare_truth(window)
             return []
         self._compare_files(window)
         self._compare_places(window)
@@ -93,10 +98,13 @@ class PlausibleEvents:
         return found
 
     def _compare_files(self, window: Sequence[EventBatch]) -> None:
+        files = self.parts.train_loader.source.files
+        for sign in self._signs.look(window):
+            paths = [str(files[index].path) for index in sign.files]
+            self.reporter.event("files_differ", f"{paths[0]}: {sign.message}", files=paths, meaning=sign.meaning)
         differ = self._light.look(window)
         if differ is None:
             return
-        files = self.parts.train_loader.source.files
         bright, faint = (str(files[index].path) for index in differ[:2])
         self.reporter.event(
             "files_differ",
@@ -104,6 +112,13 @@ class PlausibleEvents:
             files=[bright, faint],
             ratio=differ[2],
         )
+
+    def _compare_truth(self, window: Sequence[EventBatch]) -> None:
+        if window[0].epoch != self._truth_epoch:
+            self._truth_epoch = window[0].epoch
+            self._places.next_epoch()
+        if not self._places.truth_judged:
+            self._compare_places(window)
 
     def _compare_places(self, window: Sequence[EventBatch], sample: str = "train") -> None:
         places, loader = self._places, self.parts.train_loader

@@ -39,6 +39,17 @@ class LightPlaces:
     _judged: set[int] = field(default_factory=set)
     _truth: list[tuple[Array, Array]] = field(default_factory=list)
     _truth_judged: bool = False
+    _truth_elsewhere: bool = False
+
+    @property
+    def truth_judged(self) -> bool:
+        """Whether enough events of this epoch have shown their truth."""
+        return self._truth_judged
+
+    def next_epoch(self) -> None:
+        """Ask for the truth again, unless it was found elsewhere: what simulates or serves events may change."""
+        self._truth_judged = self._truth_elsewhere
+        self._truth.clear()
 
     def look(self, window: Sequence[EventBatch]) -> Iterator[Misfit]:
         """Take events of files that are not judged yet; yield what does not fit.
@@ -83,4 +94,5 @@ class LightPlaces:
         photons, truth_cm = (np.concatenate(part) for part in zip(*self._truth, strict=True))
         self._truth.clear()
         if message := truth_elsewhere(light_places(photons), truth_cm):
+            self._truth_elsewhere = True
             yield Misfit(message)

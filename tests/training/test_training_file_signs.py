@@ -1,0 +1,79 @@
+"""Whole files that are odd: a hot sensor, a gain that drifts, another time offset, truth that moves away in mid-run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from xectool.config.load import load_config
+from xectool.config.normalization import NormalizationConfig
+from xectool.data.batch import EventBatch
+from xectool.models.normalize import Normalizer
+from xectool.training.healing.file_signs import FileSigns
+from xectool.training.process.device import plan_execution
+from xectool.training.ranks.base import Ranks
+from xectool.training.stepping.build import build_parts, open_data
+from xectool.training.symptoms.light_places import LightPlaces
+
+NORMALIZER = Normalizer(NormalizationConfig())
+
+
+@pytest.fixture
+def batch(tiny_config: Callable[..., Path]) -> EventBatch:
+    """Forty events of two files."""
+    data = open_data(load_config(tiny_config(data={"batch_size": 40, "drop_last": False})).config)
+    with build_parts(data, plan_execution(data.config.training, "cpu"), Ranks()).train_loader as loader:
+        return next(iter(loader.epoch(1)))
+
+
+def said(batch: EventBatch) -> list[str]:
+    """Return what is said of files when events come one by one, each of them three times."""
+    signs, order = FileSigns(NORMALIZER), np.tile(np.arange(batch.num_events), 3)
+    windows = [[batch.take(np.array([row]))] for row in order]
+    return [f"{sign.files}: {sign.message}" for window in windows for sign in signs.look(window)]
+
+
+def of_file(batch: EventBatch, index: int) -> torch.Tensor:
+    return torch.from_numpy(batch.file_index == index)
+
+
+def test_sound_files_show_no_sign(batch: EventBatch) -> None:
+    assert said(batch) == []
+    assert said(replace(batch, npho=torch.where(batch.npho < 9e9, batch.npho * 5, batch.npho))) == []
+
+
+def test_a_sensor_that_outshines_all_others_is_named_once(batch: EventBatch) -> None:
+    npho = batch.npho.clone()
+    npho[of_file(batch, 1), 2345] = 3e7
+    (found,) = said(replace(batch, npho=npho))
+    assert found.startswith("(1,): sensor 2345 has")
+
+
+@pytest.mark.parametrize(("factor", "named"), [(400.0, True), (1 / 400, True), (4.0, False)])
+def test_a_gain_that_drifts_over_the_entries_is_named(batch: EventBatch, factor: float, named: bool) -> None:
+    one = replace(batch, file_index=batch.file_index * 0, entry=torch.arange(batch.num_events).numpy())
+    gain = factor ** (torch.arange(batch.num_events) / (batch.num_events - 1))
+    found = said(replace(one, npho=torch.where(one.npho < 9e9, one.npho * gain[:, None], one.npho)))
+    assert ["rises" if factor > 1 else "falls"] * named == [line.split()[3] for line in found]
+
+
+@pytest.mark.parametrize(("offset_s", "named"), [(1e-6, True), (5e-8, False)])
+def test_another_time_offset_of_a_file_is_named(batch: EventBatch, offset_s: float, named: bool) -> None:
+    late = of_file(batch, 0)[:, None] & (batch.time.abs() < 9e9)
+    found = said(replace(batch, time=torch.where(late, batch.time + offset_s, batch.time)))
+    assert [line.split(" s ")[0] for line in found] == [f"(0, 1): the times lie {offset_s:.3g}"] * named
+
+
+def test_the_truth_is_looked_at_again_in_each_epoch_until_it_is_elsewhere(batch: EventBatch) -> None:
+    places, twice = LightPlaces(), [batch, batch]
+    assert list(places.look(twice)) == []
+    moved = [replace(batch, targets={"uvwFI": batch.targets["uvwFI"].roll(7, 0)})] * 2
+    assert list(places.look(moved)) == [], "once an epoch"
+    places.next_epoch()
+    assert [misfit.file_index for misfit in places.look(moved)] == [None]
+    places.next_epoch()
+    assert places.truth_judged

@@ -1,0 +1,139 @@
+"""Files that no single event gives away: one sensor that outshines all, a gain that drifts, another time offset.
+
+Axes: B events, S sensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+import torch
+
+from xectool.data.batch import EventBatch
+from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.models.normalize import Normalizer
+from xectool.training.healing.file_light import FACTOR
+
+FEWEST_EVENTS: Final = 8  # of a file, whose middle says what is usual there
+AT_ONCE: Final = 16  # events that are taken as they come; then one a batch, so that they lie all over the file
+MOST_EVENTS: Final = 64
+MOST_FILES: Final = 64
+HOT_SHARE: Final = 0.5  # of the light of an event; a gamma right before a sensor gives it a tenth
+HOT_EVENTS: Final = 0.9
+TIMES_APART: Final = 2.0  # network units, 0.23 us; medians of sound files lie within nanoseconds
+DRIFT_EVENTS: Final = 24
+
+
+@dataclass(frozen=True)
+class Sign:
+    """What a file shows: a message, the indices of the files it is about, and what it means."""
+
+    message: str
+    files: tuple[int, ...]
+    meaning: str
+
+
+@dataclass(frozen=True)
+class _Event:
+    entry: int
+    light: float
+    brightest: int
+    share: float
+    time: float
+
+
+class FileSigns:
+    """The first events of each file, and one a batch after that.
+
+    Args:
+        normalizer: Says what the unit of time is.
+    """
+
+    def __init__(self, normalizer: Normalizer) -> None:
+        self._normalizer = normalizer
+        self._events: dict[int, list[_Event]] = {}
+        self._said: set[tuple[str, int]] = set()
+
+    def look(self, window: Sequence[EventBatch]) -> Iterator[Sign]:
+        """Take events of a window; yield each sign of each file once.
+
+        Args:
+            window: Batches of B events, photons and times of shape (B, S).
+        """
+        for batch in window:
+            for index in self._take(batch):
+                yield from self._new("hot", index, self._hot(index))
+                yield from self._new("drift", index, self._drift(index))
+                yield from self._new("time", -1, self._apart())
+
+    def _new(self, kind: str, index: int, sign: Sign | None) -> Iterator[Sign]:
+        if sign is not None and (kind, index) not in self._said:
+            self._said.add((kind, index))
+            yield sign
+
+    def _take(self, batch: EventBatch) -> set[int]:
+        """Take events of files of which few are known; return the files of which enough are."""
+        taken: dict[int, int] = {}
+        for row, index in enumerate(batch.file_index.tolist()):
+            known = len(self._events.get(index, ()))
+            fits = known < AT_ONCE or (known < MOST_EVENTS and not taken.get(index))
+            if fits and (known or len(self._events) < MOST_FILES) and (event := self._measured(batch, row)):
+                self._events.setdefault(index, []).append(event)
+                taken[index] = taken.get(index, 0) + 1
+        return {index for index in taken if len(self._events[index]) >= FEWEST_EVENTS}
+
+    def _measured(self, batch: EventBatch, row: int) -> _Event | None:
+        photons, times = batch.npho[row], batch.time[row]
+        photons = torch.where(photons.abs() <= UNKNOWN_ABOVE, photons, 0.0)
+        light = float(photons.sum(dtype=torch.float64))
+        if not light > 0:
+            return None
+        brightest = int(photons.argmax())
+        timed = times[(photons >= max(self._normalizer.npho_threshold, 1.0)) & (times.abs() <= UNKNOWN_ABOVE)]
+        time = float(timed.median()) / self._normalizer.time_scale if len(timed) else math.nan
+        return _Event(int(batch.entry[row]), light, brightest, float(photons[brightest]) / light, time)
+
+    def _hot(self, index: int) -> Sign | None:
+        events = self._events[index]
+        sensors = [event.brightest for event in events if event.share > HOT_SHARE]
+        most = max(set(sensors), key=sensors.count, default=-1)
+        if sensors.count(most) < HOT_EVENTS * len(events):
+            return None
+        share = median(event.share for event in events)
+        return Sign(
+            f"sensor {most} has {share:.0%} of the light in nearly all events", (index,), "that sensor is broken"
+        )
+
+    def _drift(self, index: int) -> Sign | None:
+        events = sorted(self._events[index], key=lambda event: event.entry)
+        quarter = len(events) // 4
+        if len(events) < DRIFT_EVENTS:
+            return None
+        first, last = (median(event.light for event in part) for part in (events[:quarter], events[-quarter:]))
+        ratio = max(first, last) / min(first, last)
+        if ratio < FACTOR:
+            return None
+        course = "rises" if last > first else "falls"
+        return Sign(
+            f"the light {course} {ratio:.3g}-fold from its first to its last entries", (index,), "its gain drifts"
+        )
+
+    def _apart(self) -> Sign | None:
+        known = {
+            index: median(times)
+            for index, events in self._events.items()
+            if len(times := [event.time for event in events if math.isfinite(event.time)]) >= FEWEST_EVENTS
+        }
+        if len(known) < 2:
+            return None
+        late, early = max(known, key=known.__getitem__), min(known, key=known.__getitem__)
+        apart = known[late] - known[early]
+        if apart <= TIMES_APART:
+            return None
+        seconds = apart * self._normalizer.time_scale
+        message = f"the times lie {seconds:.3g} s ({apart:.3g} in network units) later than in the earliest file"
+        return Sign(message, (late, early), "their time offsets or units differ")
