@@ -6,18 +6,21 @@ import math
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from xectool.config.load import load_config
+from xectool.config.training import TrainingConfig
 from xectool.errors import ConfigError
 from xectool.training.lr_sweep.choice import choose
 from xectool.training.lr_sweep.curves import Curve, mean_and_error, window_length
 from xectool.training.lr_sweep.ramp import choose_ramp, longest_fall, ramp_rates, ramp_rows, read_ramp, smoothed
 from xectool.training.lr_sweep.refusal import InputFacts, bad_batches, refusals
-from xectool.training.lr_sweep.remarks import settings_of, unsure
+from xectool.training.lr_sweep.remarks import remarks, settings_of, unsure
 from xectool.training.lr_sweep.rows import BORDERLINE, EXPLODES, OPTIMAL, STABLE, TOO_SLOW, grid_rows, with_optimal
 from xectool.training.lr_sweep.sweep import Sweep
 
@@ -250,6 +253,20 @@ def test_of_rates_that_do_as_well_within_errors_a_lower_one_is_taken() -> None:
     assert tied[0] < 2e-4
     assert alone[1] == ()
     assert alone[0] > 3e-4
+
+
+def test_a_borderline_rate_that_is_best_is_named_beside_the_lower_one_that_does_as_well() -> None:
+    curves = grid({1e-5: 0.99, 1e-4: 0.4, 1e-3: 0.4})
+    for one in curves:
+        one.losses[12] += 5.0 * (one.lr == 1e-3)
+        one.losses[-4:] += np.array([0.1, -0.1, 0.1, -0.12]) * (one.lr == 1e-3)
+    rows = grid_rows(curves)
+    assert rows[-1].verdict == BORDERLINE
+    found = choose(rows, curves)
+    assert (found.best, found.as_well) == (1e-3, (1e-4,))
+    sweep: Any = SimpleNamespace(inputs=SOUND)
+    said = remarks(rows, found, sweep, 20, "c.yaml", TrainingConfig())
+    assert [item.problem.split(" do as")[0] for item in said if "do as well" in item.problem] == ["0.0001 and 0.001"]
 
 
 def ramp_curve(losses: np.ndarray, seed: int = 0) -> Curve:

@@ -30,13 +30,15 @@ class Choice:
         lr: The rate, two digits.
         band: Lowest and highest rate that a single seed recommends.
         rule: How it was found.
-        as_well: Rates of a grid below the best one that do as well within two errors.
+        as_well: Rates of a grid below ``best`` that do as well within two errors.
+        best: Rate of a grid with the largest decrease of all that do not explode.
     """
 
     lr: float
     band: tuple[float, float]
     rule: str
     as_well: tuple[float, ...] = ()
+    best: float = math.nan
 
 
 def choose(rows: Sequence[RateRow], curves: Sequence[Curve]) -> Choice:
@@ -48,18 +50,18 @@ def choose(rows: Sequence[RateRow], curves: Sequence[Curve]) -> Choice:
     """
     sound = [row.lr for row in rows if row.verdict != EXPLODES and math.isfinite(row.loss_decrease)]
     usable = [curve for curve in curves if curve.lr in sound and len(curve.gains)]
-    whole, as_well = _recommended(usable)
+    whole, as_well, best = _recommended(usable)
     singles = []
     for seed in sorted({curve.seed for curve in usable}):
         own = [curve for curve in usable if curve.seed == seed]
         if max(float(curve.gains.mean()) for curve in own) > 0:
             singles.append(_recommended(own)[0])
     singles = singles or [whole]
-    return Choice(rounded(whole), (rounded(min(singles)), rounded(max(singles))), GRID_RULE, as_well)
+    return Choice(rounded(whole), (rounded(min(singles)), rounded(max(singles))), GRID_RULE, as_well, best)
 
 
-def _recommended(curves: Sequence[Curve]) -> tuple[float, tuple[float, ...]]:
-    """Return the rate, and the rates below the best one that do as well within two errors.
+def _recommended(curves: Sequence[Curve]) -> tuple[float, tuple[float, ...], float]:
+    """Return the rate, the rates below the best one that do as well within two errors, and the best one.
 
     Noise decides between those, and over a longer run it costs less at a lower rate, which by then has caught up. The
     batches are the same, so what is compared is the difference on each.
@@ -74,7 +76,7 @@ def _recommended(curves: Sequence[Curve]) -> tuple[float, tuple[float, ...]]:
         if missed <= min(ERRORS * error, AS_WELL * decreases[best]):
             as_well.append(lr)
     middle = centre(list(decreases), list(decreases.values()))
-    return math.sqrt(middle * min(middle, *as_well, best)), tuple(as_well)
+    return math.sqrt(middle * min(middle, *as_well, best)), tuple(as_well), best
 
 
 def centre(rates: Sequence[float], decreases: Sequence[float]) -> float:

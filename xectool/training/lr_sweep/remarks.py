@@ -71,11 +71,9 @@ def remarks(
     best = max(good, key=lambda row: row.loss_decrease, default=None)
     if best is not None and best is max(rows, key=lambda row: row.lr) and not len(found):
         note(f"the highest rate, {best.lr:g}, is the best: a higher one may be better", _higher(best.lr, path))
-    if choice.as_well and best is not None:
+    if choice.as_well:
         lower = min(choice.as_well)
-        text = (
-            f"{lower:g} and {best.lr:g} do as well within two errors; the lower one with a warm-up is the safer choice"
-        )
+        text = f"{lower:g} and {choice.best:g} do as well within two errors; the lower one with a warm-up is the safer choice"
         note(text, _gentle(training, lower))
     return tuple(found)
 
