@@ -73,7 +73,7 @@ def remarks(
         note(f"the highest rate, {best.lr:g}, is the best: a higher one may be better", _higher(best.lr, path))
     if choice.as_well:
         lower = min(choice.as_well)
-        text = f"{lower:g} and {choice.best:g} do as well within two errors; the lower one with a warm-up is the safer choice"
+        text = f"{lower:g} and {choice.best:g} do as well within two errors; the lower one, with a warm-up, is safer"
         note(text, _gentle(training, lower))
     return tuple(found)
 
