@@ -168,11 +168,14 @@ def _node(request: JobRequest) -> Platform:
 
 
 def _of_the_job(capacity: Report, request: JobRequest) -> Report:
-    """Say of memory findings that they are about ``--mem``."""
-    share = f" (the share of one rank in --mem {request.mem})"
-    return Report(
-        tuple(replace(item, problem=item.problem + share) if item.code == "CFG-20" else item for item in capacity)
-    )
+    """Say of memory findings that they are about ``--mem``, which the ranks of a node share."""
+    share = f" (the share of one rank in --mem {request.mem}, of {request.ranks_per_node} on a node)"
+
+    def told(item: Finding) -> Finding:
+        each = " for each rank" if request.ranks_per_node > 1 and item.fix.endswith("of memory") else ""
+        return replace(item, problem=item.problem + share, fix=item.fix + each)
+
+    return Report(tuple(told(item) if item.code == "CFG-20" else item for item in capacity))
 
 
 def _idle_gpus(config: RunConfig, request: JobRequest) -> Iterator[Finding]:

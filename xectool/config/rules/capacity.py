@@ -14,7 +14,9 @@ BYTES_PER_EVENT = 4760 * 2 * 4
 BASE_BYTES = 465_000_000
 # One reader process; it loads no torch. 63 MB are its own, 110 resident with what it shares (measured).
 READER_BYTES = 80_000_000
-SHUFFLED, AHEAD = "shuffling window", "windows read ahead"
+# What a CUDA driver maps on the host; not measured on a GPU.
+GPU_HOST_BYTES = 1_500_000_000
+SHUFFLED, AHEAD, GPU_DRIVER = "shuffling window", "windows read ahead", "driver of the GPU"
 _MEMORY_SHARE = 0.9
 _MEMORY_WARNING = 0.8
 
@@ -28,7 +30,7 @@ class HostMemorySuffices(Rule[Situation]):
     def check(self, facts: Situation) -> Iterator[Finding]:
         """Yield an error above 90 % of the memory, a warning above 80 %."""
         data, available = facts.config.data, facts.platform.memory_bytes
-        terms = host_memory_bytes(facts.config)
+        terms = host_memory_bytes(facts.config, on_gpu=not _is_on_cpu(facts))
         total = sum(terms.values())
         if total <= _MEMORY_WARNING * available:
             return
@@ -37,7 +39,7 @@ class HostMemorySuffices(Rule[Situation]):
         report = self.error if total > _MEMORY_SHARE * available else self.warning
         yield report(
             "data.chunksize",
-            f"estimated host RAM {total / 1e9:.1f} GB, available {available / 1e9:.1f} GB; largest term: {largest} "
+            f"estimated host RAM {total / 1e9:.3g} GB, available {available / 1e9:.3g} GB; largest term: {largest} "
             f"{terms[largest] / 1e9:.1f} GB (data.chunksize {data.chunksize} x {BYTES_PER_EVENT} bytes)",
             f"data.chunksize: {chunk}"
             if data.batch_size <= chunk < data.chunksize
@@ -55,7 +57,7 @@ class RanksHaveDevices(Rule[Situation]):
         """Yield an error where ranks would share a GPU; CPU runs have none to share."""
         config, gpus = facts.config, facts.platform.num_gpus
         ranks = integer(facts.platform.environment.get("LOCAL_WORLD_SIZE")) or config.distributed.num_gpus
-        on_cpu = config.training.device == "cpu" or (config.training.device == "auto" and gpus == 0)
+        on_cpu = _is_on_cpu(facts)
         if ranks > max(1, gpus) and not on_cpu:
             yield self.error(
                 "distributed.num_gpus",
@@ -70,12 +72,18 @@ class RanksHaveDevices(Rule[Situation]):
             )
 
 
-def host_memory_bytes(config: RunConfig, events: int | None = None) -> dict[str, float]:
+def _is_on_cpu(facts: Situation) -> bool:
+    device = facts.config.training.device
+    return device == "cpu" or (device == "auto" and facts.platform.num_gpus == 0)
+
+
+def host_memory_bytes(config: RunConfig, events: int | None = None, on_gpu: bool = False) -> dict[str, float]:
     """Return the terms of the host memory a rank takes beside the tensors of its steps, in bytes.
 
     Args:
         config: The run.
         events: Events there are, where that is known: no window holds more.
+        on_gpu: Whether it trains on a GPU, whose driver takes some.
     """
     data = config.data
     ahead = data.num_workers * (data.prefetch_factor or 2) if data.num_workers else data.num_threads
@@ -86,7 +94,7 @@ def host_memory_bytes(config: RunConfig, events: int | None = None) -> dict[str,
         SHUFFLED: window,
         AHEAD: ahead * window / data.num_shards,
         "batches": 3 * data.batch_size * BYTES_PER_EVENT,
-    }
+    } | ({GPU_DRIVER: GPU_HOST_BYTES} if on_gpu else {})
 
 
 def fitting_chunk(config: RunConfig, terms: Mapping[str, float], budget: float) -> int:

@@ -45,7 +45,7 @@ def require_memory(loaded: LoadedConfig, config: RunConfig, execution: Execution
     limits = memory_limits(int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
     device = _device(config, execution, min(limits.values()))
     step = crude_bytes(config)
-    host = sum(host_memory_bytes(config).values()) + (0 if device.is_gpu else step)
+    host = sum(host_memory_bytes(config, on_gpu=device.is_gpu).values()) + (0 if device.is_gpu else step)
     if step <= _SMALL * min(device.total_bytes, *limits.values()) and host <= HOST_SHARE * min(limits.values()):
         return
     events = count_events(config.data.train_path, config.data.tree_name) or DEFAULT_EVENTS

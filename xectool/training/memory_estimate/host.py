@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from xectool.config.root import RegressorConfig, RunConfig
-from xectool.config.rules.capacity import BYTES_PER_EVENT, READER_BYTES
+from xectool.config.rules.capacity import BYTES_PER_EVENT, GPU_DRIVER, GPU_HOST_BYTES, READER_BYTES
 from xectool.training.memory_estimate.calibration import Calibration
 from xectool.training.memory_estimate.predictions import COLUMN_BYTES, SensorPredictions
 from xectool.training.memory_estimate.recording import Recording
@@ -18,8 +18,6 @@ READ_SLACK: Final = 1.15
 """Resident memory over weights, average and optimizer, those trained and those of the best checkpoint (measured)."""
 COMPILE_THREAD_BYTES: Final = 1_000_000_000
 """One compile process (chosen; older advice)."""
-GPU_HOST_BYTES: Final = 1_500_000_000
-"""What a CUDA driver maps on the host; not measured on a GPU."""
 OLDER_FACTORS: Final = {"float32": 6.5, "float64": 8.4}
 """Peak of the older loader in units of a worker's raw float32 chunk, by type of the branches, measured."""
 INCIDENT_CAP_BYTES: Final = 1_000_000_000
@@ -72,7 +70,7 @@ class HostSide:
         if self.config.checkpoint.save_artifacts:
             found["plots at the end"] = PLOTS_BYTES
         if self.on_gpu:
-            found["driver of the GPU"] = GPU_HOST_BYTES
+            found[GPU_DRIVER] = GPU_HOST_BYTES
         else:
             found[STEP_TERM] = calibration.resident(self.tensors_bytes)
         beside = 1 if self.on_gpu else 2  # what is trained lies on the GPU
