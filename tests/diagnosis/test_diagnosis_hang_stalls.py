@@ -200,17 +200,9 @@ def test_a_rank_that_keeps_the_others_waiting_is_named(tmp_path: Path, part: str
                 # late to its step, between two: the other one waits for its counts in the transfer
                 where = "transfer_s" if part == "between" and rank != slow else where
                 own[where] = own.get(where, 0.0) + 1.8 * (number % 3 == 0)
-                writer.step(
-                    StepRecord(
-                        1,
-                        number,
-                        float(number),
-                        float(number),
-                        1.0,
-                        step_s=sum(own.values()),
-                        **{k: v for k, v in own.items() if k != "between"},
-                    )
-                )
+                step_s = sum(own.values())
+                own.pop("between", None)
+                writer.step(StepRecord(1, number, float(number), float(number), 1.0, step_s=step_s, **own))
     found = [cause for cause in engine.diagnose.run(tmp_path).causes if cause.code == "XT-UNEVEN-RANKS"]
     assert [cause.problem.split(":")[0] for cause in found] == (
         [] if slow is None else [f"rank {slow} keeps the others waiting"]
