@@ -715,6 +715,10 @@ def test_a_killed_run_is_named_by_what_it_was_doing(record: Record, course: Any)
     full = course(end="killed")
     full.event(190, "memory_warning", used_bytes=23.9e9, budget_bytes=24e9, source="cgroup")
     assert roots(record(full)) == ["XT-OOM-HOST"]
+    for step, codes in ((150, ["XT-DISK-FULL", "XT-KILLED"]), (200, ["XT-DISK-FULL"])):  # or an end was not written
+        disk = course(end="killed")
+        disk.event(step, "checkpoint_failed", reason="No space left on device", path="checkpoint_last.pt")
+        assert [cause.code for cause in record(disk).causes] == codes
 
 
 @pytest.mark.parametrize(
@@ -899,13 +903,15 @@ def test_a_rate_of_0_for_most_of_the_run_is_named(record: Record, course: Any, z
     assert [cause.code for cause in record(run).causes] == ["XT-NO-LEARNING"] * named
 
 
-@pytest.mark.parametrize(("stall", "named"), [(4.0, True), (0.4, False)])
+@pytest.mark.parametrize(
+    ("stall", "every", "named"), [(4.0, 9, True), (0.4, 9, False), (6.0, 27, True), (6.0, 50, False), (4.0, 27, False)]
+)
 def test_a_file_server_that_stalls_now_and_then_is_named(
-    record: Record, course: Any, stall: float, named: bool
+    record: Record, course: Any, stall: float, every: int, named: bool
 ) -> None:
     run = course(steps=60)
     for number, row in enumerate(run.rows):
-        waits = stall if number % 9 == 8 else 0.0
+        waits = stall if number % every == every - 1 else 0.0
         row |= {"step_s": 0.05 + waits, "data_wait_s": waits}
     assert [cause.code for cause in record(run).causes] == ["XT-LOADER-SLOW"] * named
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from xectool import engine
@@ -33,6 +33,7 @@ from xectool.training.record.heartbeat import Heartbeat
 from xectool.training.record.recorder import FlightRecorder
 from xectool.training.stepping.epoch_stats import EpochStats
 from xectool.training.stepping.step import StepResult, stream_seed
+from xectool.training.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -194,6 +195,22 @@ def test_events_lost_between_the_loader_and_the_loop_are_missing(tiny_config, mo
     assert ("XT-EVENTS-MISSING" in codes) == bool(lost)
 
 
+def test_a_step_that_is_not_finite_records_the_norm_of_the_weights(tiny_config, monkeypatch):
+    fit = Trainer.fit
+
+    def poisoned(self, progress):
+        parameter = next(p for p in self.parts.stepper.parameters() if p.ndim > 1)
+        parameter.register_hook(lambda grad: grad * math.nan if self.parts.model.training else grad)
+        return fit(self, progress)
+
+    monkeypatch.setattr(Trainer, "fit", poisoned)
+    result = engine.train(str(tiny_config(training={"epochs": 1})), max_steps=2)
+    steps = gather(result.run_dir).steps
+    assert not np.isfinite(steps["grad_norm"]).any()
+    assert (steps["weight_norm"] > 0).all()
+
+
+@settings(deadline=None)  # 200 steps take what a loaded machine leaves them
 @given(st.lists(st.floats(1e-12, 1e12), min_size=1, max_size=200), st.floats(0.01, 1.0))
 def test_gradient_quantile_is_right_to_three_percent(norms, share):
     stats = EpochStats()

@@ -118,15 +118,28 @@ class Killed(DiagnosisRule):
         lines = [f"the last record is of step {status.step}; process {status.pid} on {status.host} is gone"]
         if signal is not None:
             lines.append(f"signal {signal.data.get('name') or signal.message} was received at step {signal.step}")
+        refused = signal is None and _disk_refuses_last(evidence)
+        if refused:
+            lines.append("the disk took no more, so that its last word may be missing, too")
         yield Cause(
             code=self.code,
             confidence=0.8,
             problem=f"the process was killed {_when(status.step)} (SIGKILL, out of memory or power)",
             evidence=tuple(lines),
             fix=fixes.resume(evidence),
+            severity=Severity.INFO if refused else Severity.ERROR,
             step=status.step,
             symptom="end",
         )
+
+
+def _disk_refuses_last(evidence: Evidence) -> bool:
+    """Return whether the last that was to be saved was not, for want of space."""
+    refused = [
+        event for event in evidence.of(*UNSAVED_KINDS) if event.kind != "disk_low" and event.data.get("reason") != LIMIT
+    ]
+    saved = evidence.last("checkpoint")
+    return bool(refused) and (saved is None or refused[-1].step >= saved.step)
 
 
 def _when(step: int) -> str:

@@ -30,6 +30,7 @@ TYPICAL_SHARE: Final = 0.1  # and half of the steps wait this much; a few long w
 STALL_S: Final = 1.0  # and ten median steps: a file that does not answer for a while, no read-ahead that lags
 STALL_STEPS: Final = 10
 LEAST_STALLS: Final = 3
+LONG_STALL_S: Final = 5.0  # of which two tell
 SOUND_BYTES_PER_S: Final = 12.5e6  # a hundred-megabit network; a busy local disk stays above it
 SYNC_S: Final = 1.0  # a flush to a busy disk, however small the file
 LEAST_SAVES: Final = 2  # one slow save is an accident of the moment
@@ -64,7 +65,7 @@ class LoaderSlow(DiagnosisRule):
         else:
             shares = wait_shares(waits, steps)
         stalls = stall_waits(waits, steps)
-        if not (shares[0] > WAIT_SHARE and (shares[1] > TYPICAL_SHARE or stalls.size >= LEAST_STALLS)):
+        if not (shares[0] > WAIT_SHARE and (shares[1] > TYPICAL_SHARE or _many(stalls))):
             return
         lines = [
             f"waiting is {shares[0]:.0%} of {rows.size} steps (limit {WAIT_SHARE:.0%}); median step {shares[1]:.0%}"
@@ -263,6 +264,11 @@ def wait_shares(waits: Series, steps: Series) -> tuple[float, float]:
     """Return the share of waiting in the whole time, and in the median step."""
     total = float(finite(steps).sum())
     return (float(finite(waits).sum()) / total, median(waits / steps)) if total else (0.0, 0.0)
+
+
+def _many(stalls: Series) -> bool:
+    """Return whether waits are more than an accident of the moment."""
+    return bool(stalls.size >= LEAST_STALLS or np.sum(stalls >= LONG_STALL_S) > 1)
 
 
 def stall_waits(waits: Series, steps: Series) -> Series:
