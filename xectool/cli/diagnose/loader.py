@@ -79,7 +79,7 @@ def _why(result: LoaderResult) -> list[str]:
     return [
         f"{result.events_per_s:.5g} events/s as configured ({100 * result.spread:.0f} % spread); decompression and one "
         f"copy alone allow {result.limit_events_per_s:.5g} on all cores: {share:.0f} % of it",
-        f"{result.dominant} takes longest; a batch of the network takes {1e3 * result.step_s:.4g} ms",
+        f"{result.dominant} takes longest; a batch of the network takes {result.step_s:.4g} s",
         f"an epoch will take {result.epoch_s:.4g} s{validation}",
         *([f"with the settings below {result.recommended_epoch_s:.4g} s"] if result.config_lines else []),
         result.reason,

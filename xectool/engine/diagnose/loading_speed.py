@@ -226,7 +226,7 @@ def _notes(facts: LoaderFacts, step: StepTime, copied: str) -> tuple[str, ...]:
             f"{facts.later.train_s:.4g} s or somewhat more; xectool prepare makes it now, and is then measured here"
         )
     if step.steps:
-        notes.append(f"a batch takes {1e3 * step.batch_s:.4g} ms, median of {step.steps} steps")
+        notes.append(f"a batch takes {step.batch_s:.4g} s, median of {step.steps} steps")
     if step.on_host and step.core_share < _ALONE:
         notes.append(
             f"other processes left a core for {100 * step.core_share:.0f} % of the time; alone on this machine an "
