@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from xectool.diagnosis.ranking import diagnose
 from xectool.diagnosis.rules.nan_state import moment_limit, state_damage
 from xectool.diagnosis.signatures.details import detail_of
 from xectool.runlog.json_lines import DISK, LIMIT
+from xectool.runlog.status_page import PHASES, StatusPage, Word
 
 Record = Callable[[Any], Diagnosis]
 few = settings(
@@ -1101,3 +1103,17 @@ def test_a_look_at_memory_that_two_seconds_share_hides_no_growth(record: Record,
         second = step // 10
         row["rss_bytes"] = int(5e8 + 7e7 * (second - (second in (5, 9, 12))))
     assert record(run).causes[0].code == "XT-MEM-GROWTH"
+
+
+@pytest.mark.parametrize(("held_s", "code"), [(2000.0, "XT-HANG"), (500.0, "XT-KILLED")])
+def test_a_run_killed_long_after_it_began_to_save_is_a_hang_of_the_file_system(
+    write_run: Callable[[Any], Path], course: Any, held_s: float, code: str
+) -> None:
+    run_dir = write_run(course(end="killed"))
+    path = next(run_dir.glob("rec/a*")) / "rank0000.status"
+    path.unlink()
+    page = StatusPage(path)
+    page[Word.PHASE] = PHASES.index("checkpoint")
+    page[Word.HEARTBEAT_NS] = time.monotonic_ns()
+    page[Word.PHASE_SINCE_NS] = page[Word.HEARTBEAT_NS] - int(held_s * 1e9)
+    assert roots(diagnose(gather(run_dir)))[0] == code

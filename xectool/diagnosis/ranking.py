@@ -37,7 +37,7 @@ from xectool.diagnosis.rules.ranks import RankDied, RankRanOut
 from xectool.diagnosis.rules.rate import RateBeyondReason
 from xectool.diagnosis.rules.restart import SilentRestart
 from xectool.diagnosis.rules.spike import SpikeFromEvent, SpikeFromLearningRate, SpikeFromRestart, SpikeFromResume
-from xectool.diagnosis.rules.stopped import Stopped
+from xectool.diagnosis.rules.stopped import SavingHung, Stopped
 from xectool.diagnosis.rules.surroundings import (
     CompileSuppressed,
     CudagraphSkipped,
@@ -61,7 +61,8 @@ RULES: Final[tuple[DiagnosisRule, ...]] = (
     NanFromWeights(), WeightsOutOfReach(), SpikeFromRestart(),
     NanFromLearningRate(), SpikeFromLearningRate(), RateBeyondReason(), Collapsed(), UntrainedHead(), NoLearning(),
     OutOfMemory(), MetricKeepsGraph(), MemoryGrowth(), MemoryNearLimit(), CompileKilled(), WorkerDead(), DiskFull(),
-    Stopped(), Hang(), Killed(), RankDied(), RankRanOut(), RecordDamaged(), RanksDiffer(), UnevenRanks(), LoaderSlow(),
+    Stopped(), SavingHung(), Hang(), Killed(), RankDied(), RankRanOut(), RecordDamaged(), RanksDiffer(), UnevenRanks(),
+    LoaderSlow(),
     CheckpointSlow(), Recompiling(), TrackerStalled(), LazyState(), Failed(), ClippingMostSteps(), CompileSuppressed(),
     CudagraphSkipped(), Nondeterministic(), ZeroGradient(),
 )  # fmt: skip
