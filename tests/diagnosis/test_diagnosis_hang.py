@@ -178,6 +178,17 @@ def test_a_rank_that_left_a_collective_out_waits_in_the_next_under_its_number() 
     assert verdict(called(0, 196, 6), called(1, 196, 6)).code == "XT-HANG-TRANSPORT"
 
 
+def test_a_rank_that_ended_its_epoch_waits_under_the_same_number_and_batch() -> None:
+    def called(number: int, *names: str) -> RankFacts:
+        frames = tuple(Frame(name, "/x/xectool/training/trainer.py", 9) for name in names)
+        stacks = ProcessStacks(100 + number, "py-spy", (ThreadStack("MainThread", frames),))
+        return replace(inside(number), stacks=stacks)
+
+    found = verdict(called(0, "_must_stop", "_train_epoch"), called(1, "Trainer._validate", "Trainer._finish_epoch"))
+    assert (found.code, found.rank) == ("XT-HANG-UNEVEN", 1)
+    assert verdict(called(0, "_finish_epoch"), called(1, "_finish_epoch")).code == "XT-HANG-TRANSPORT"
+
+
 def test_a_rank_that_spins_in_a_collective_waits_there() -> None:
     spinning = rank(page(0, "collective", collective_seq=41, collective="all_reduce"), view(100, cpu_share=1.0))
     found = verdict(spinning, rank(page(1, "data_wait", collective_seq=40)))

@@ -14,6 +14,7 @@ from xectool.runlog.status_page import PageView
 
 WAITING: Final = ("collective", "backward")
 _WRAPS: Final = re.compile(r"/torch/|/contextlib\.py$|/xectool/training/ranks/")
+_TRAINER: Final = "/xectool/training/trainer.py"
 _AFTER_THE_BATCHES: Final = ("validation", "outputs", "done")
 
 
@@ -69,6 +70,11 @@ def all_inside(facts: RunFacts) -> Hang:
         verdict = f"rank {left[0].rank} has ended its part, and the others wait for it: it had less to do than they"
         why = (*_batches(facts.ranks), *where)
         return Hang("XT-HANG-UNEVEN", verdict, why, status, rank=left[0].rank, pid=left[0].pid)
+    ended = _ended_the_epoch(facts.ranks)
+    if ended is not None:
+        verdict = f"rank {ended.page.rank} has had its last batch of the epoch, and the others have one more"
+        why = (*_batches(facts.ranks), *where)
+        return Hang("XT-HANG-UNEVEN", verdict, why, status, rank=ended.page.rank, pid=ended.page.pid)
     ways = {rank.page.collective or "gradients" for rank in facts.ranks}
     if len(ways) > 1:
         verdict = f"the ranks are in different collectives, {' and '.join(sorted(ways))}: each waits for the others"
@@ -81,6 +87,20 @@ def all_inside(facts: RunFacts) -> Hang:
         return found
     verdict = "every rank is inside the same collective, and none comes out: the connection between them"
     return Hang("XT-HANG-TRANSPORT", verdict, where, "xectool diagnose distributed")
+
+
+def _ended_the_epoch(ranks: Sequence[RankFacts]) -> RankFacts | None:
+    """Return the rank that is past its batches, by the calls of the loop, where another one is still among them."""
+    calls = [
+        {
+            frame.function.rpartition(".")[2]
+            for frame in (rank.stacks.main.frames if rank.stacks.main is not None else ())
+            if frame.file.endswith(_TRAINER)
+        }
+        for rank in ranks
+    ]
+    ended = [rank for rank, names in zip(ranks, calls, strict=True) if "_finish_epoch" in names]
+    return ended[0] if ended and any("_train_epoch" in names for names in calls) else None
 
 
 def _from_elsewhere(facts: RunFacts, where: tuple[str, ...]) -> Hang | None:
