@@ -13,10 +13,11 @@ def test_sums_take_the_valid_readings_only() -> None:
         valid = rng.random(values.shape) < 0.6
         valid[:, 5] = False
         values[~valid] = rng.choice(np.array([np.nan, np.inf, -np.inf, 1e10, -5, 0], np.float32), (~valid).sum())
-        low, high = sums.add(values, valid)
+        low, high, shown = sums.add(values, valid)
         masked = np.ma.masked_array(values.astype(np.float64), ~valid)
         np.testing.assert_array_equal(low, masked.min(axis=0).filled(np.inf).astype(np.float32))
         np.testing.assert_array_equal(high, masked.max(axis=0).filled(-np.inf).astype(np.float32))
+        np.testing.assert_array_equal(shown, masked.filled(0).astype(np.float32))
         seen.append(masked)
         known.append(valid)
     together = np.ma.concatenate(seen)

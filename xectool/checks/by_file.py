@@ -1,4 +1,4 @@
-"""Sensors that are odd in some files only: among many good files they do not show in what is counted over all."""
+"""Sensors that are odd in some files, or entries, only: among many good ones they do not show in what is counted."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ _SILENT: Final = ("dead", "constant")
 
 def odd_in_some_files(facts: DataFacts) -> Iterator[Finding]:
     """Yield dead faces, and sensors that are dead, constant, hot or noisy in files and good in others."""
+    yield from odd_stretches(facts, jumps=False)
     silent = np.isin(facts.health.state, [STATES.index(name) for name in _SILENT])
     partly = partly_loud(facts)
     for state in STATES[1:]:
@@ -32,6 +33,35 @@ def odd_in_some_files(facts: DataFacts) -> Iterator[Finding]:
         if state == "dead":
             yield from _dead_faces(facts, found)
         yield _finding(facts, state, found)
+
+
+_REPEATED: Final = {
+    "dark": "shows no light",
+    "frozen": "shows the same light in every event",
+    "untimed": "has no time",
+    "frozen time": "has the same time in every event",
+}
+
+
+def odd_stretches(facts: DataFacts, jumps: bool) -> Iterator[Finding]:
+    """Yield the entries of files in which faces fall silent or freeze, or else those where light or time jumps."""
+    for path, stretches in facts.sample.stretches.items():
+        for item in stretches:
+            if (item.kind not in _REPEATED) != jumps:
+                continue
+            named = "every face" if len(item.faces) == len(faces.FACES) else f"face {', '.join(item.faces)}"
+            where = f"{path} entries {item.first} to {item.last} {named}"
+            told = f"in entries {item.first} to {item.last} of '{path}', and not in the rest"
+            fix = "leave these entries out when the file is made, and have the run looked at"
+            if not jumps:
+                yield Finding(_CODE, Severity.ERROR, f"{named} {_REPEATED[item.kind]} {told}", where, fix=fix)
+            elif item.kind == "light":
+                problem = f"the share of light of {named} is {item.size:.3g} times as large {told}"
+                yield Finding("DAT-21", Severity.WARNING, problem, where, fix=fix)
+            else:
+                side = "later" if item.size > 0 else "earlier"
+                problem = f"the mean time of {named} is {abs(item.size) * 1e9:.3g} ns {side} {told}"
+                yield Finding("DAT-21", Severity.WARNING, problem, where, fix=fix)
 
 
 def partly_loud(facts: DataFacts) -> Any:

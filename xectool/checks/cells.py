@@ -5,12 +5,14 @@ Axes: B events of a block, S sensors (4760).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from xectool.checks.stretches import Stretch, StretchScan, face_sums
 from xectool.checks.sums import SensorSums
 from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS, UNKNOWN_ABOVE
 
@@ -163,7 +165,7 @@ class CellScan:
         widths: tuple[float, float] = (0.0, 0.0),
     ) -> None:
         self.npho, self.time = SensorSums(), SensorSums()
-        self._file_npho = SensorSums()
+        self._file_npho, self._stretches = SensorSums(), StretchScan()
         self.below_domain = 0
         self.below_first: list[Cell] = []
         self.extremes: list[list[Cell | None]] = [[None, None], [None, None]]
@@ -181,7 +183,9 @@ class CellScan:
         counts[0].add(npho, sound, place)
         in_domain = measured & (npho >= self._lowest)
         self._add_below(npho, measured, in_domain, place)
-        self._locate(0, self._file_npho.add(npho, in_domain & sound), npho, place)
+        *ends, known = self._file_npho.add(npho, in_domain & sound)
+        light = face_sums(known, np.float32)
+        self._locate(0, ends, npho, place)
         valid = np.add.reduce(in_domain, axis=1, dtype=np.int32)
         self.least_valid = min(self.least_valid, int(valid.min(initial=NUM_SENSORS)))
         np.abs(time, out=size)
@@ -192,7 +196,10 @@ class CellScan:
         timed &= size <= np.float32(UNKNOWN_ABOVE)
         self.timed_readings += int(np.count_nonzero(timed))
         timed &= sound
-        self._locate(1, self.time.add(time, timed), time, place)
+        *ends, known = self.time.add(time, timed)
+        mean_time = face_sums(known, np.float32) / np.maximum(face_sums(timed, np.int32), 1)
+        self._stretches.add(place.entries, place.runs, light, mean_time)
+        self._locate(1, ends, time, place)
         for channel, (values, used) in enumerate(((npho, in_domain), (time, timed))):
             self._collide(channel, values, used, place)
 
@@ -207,7 +214,7 @@ class CellScan:
                 for row, sensor in zip(rows, sensors, strict=True)
             ]
 
-    def _locate(self, channel: int, ends: tuple[Array, Array], values: Array, place: Place) -> None:
+    def _locate(self, channel: int, ends: Sequence[Array], values: Array, place: Place) -> None:
         """Keep where the smallest and the largest valid reading of a channel stand."""
         for end, (found, sign) in enumerate(zip(ends, (-1, 1), strict=True)):
             sensor = int((sign * found).argmax())
@@ -216,11 +223,12 @@ class CellScan:
                 row = int(np.flatnonzero(values[:, sensor] == found[sensor])[0])
                 self.extremes[channel][end] = place.cell(row, sensor, value)
 
-    def end_file(self) -> SensorSums:
-        """Close the sums of one file and return those of its photons; only then they are part of all."""
+    def end_file(self) -> tuple[SensorSums, list[Stretch]]:
+        """Close the sums of one file; return those of its photons, only then part of all, and its odd stretches."""
         ended, self._file_npho = self._file_npho, SensorSums()
+        stretches, self._stretches = self._stretches.found(), StretchScan()
         self.npho.merge(ended)
-        return ended
+        return ended, stretches
 
     def _collide(self, channel: int, values: Array, valid: npt.NDArray[np.bool_], place: Place) -> None:
         sentinel, width = self._sentinels[channel], self._widths[channel]

@@ -19,6 +19,7 @@ from xectool.checks.identity import IdentityBlock, hash_numbers, lonely_numbers
 from xectool.checks.light import FEWEST_EVENTS, LightMisfit, light_misfit
 from xectool.checks.normalizing import NphoMap
 from xectool.checks.reading import SensorStream, block_edges, read_small, read_together, spread_out
+from xectool.checks.stretches import Stretch
 from xectool.checks.targets import TargetScan
 from xectool.config.data import DataConfig
 from xectool.config.normalization import NormalizationConfig
@@ -57,6 +58,7 @@ class Sample:
         by_file: State of the sensors, file by file.
         order_likeness: How well sensors are foretold by their neighbours, by path.
         light: Whether the light lies where sensors and truth say, by path.
+        stretches: Entries that differ from the rest of their file, by path.
     """
 
     files: list[FileFacts]
@@ -76,6 +78,7 @@ class Sample:
     by_file: list[FileHealth] = field(default_factory=list)
     order_likeness: dict[str, float] = field(default_factory=dict)
     light: dict[str, LightMisfit] = field(default_factory=dict)
+    stretches: dict[str, list[Stretch]] = field(default_factory=dict)
 
     @property
     def num_events(self) -> int:
@@ -169,7 +172,9 @@ class SampleScan:
 
     def _end_file(self, file: EventFile, kept: EventReservoir, verdict: BranchVerdict) -> None:
         """Judge a file by itself: among many good ones a wrong one does not show in the sums."""
-        sums, path = self.sample.cells.end_file(), file.path
+        (sums, stretches), path = self.sample.cells.end_file(), file.path
+        if stretches:
+            self.sample.stretches[path] = stretches
         if sums.events >= MIN_CONSTANT:
             self.sample.by_file.append(FileHealth.of_file(path, sums, kept))
         if sums.events >= FEWEST_EVENTS:

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from xectool.checks.by_file import odd_stretches
 from xectool.checks.data_facts import DataFacts
 from xectool.checks.identity import SameEvent
 from xectool.findings import Finding, Severity
@@ -77,7 +78,8 @@ class EventsComeInNoOrder(Rule[DataFacts]):
     title = "Events come in no order"
 
     def check(self, facts: DataFacts) -> Iterator[Finding]:
-        """Yield a warning for file means that drift, and for neighbours that are alike."""
+        """Yield a warning for light or time that jumps, file means that drift, and neighbours that are alike."""
+        yield from odd_stretches(facts, jumps=True)
         for task, scan in facts.sample.targets.items():
             if scan.odd_units:  # a file in another unit is told of as such, and explains both
                 continue

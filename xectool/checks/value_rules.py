@@ -152,8 +152,7 @@ class NormalizedTimesFit(Rule[DataFacts]):
             first = [item.first["impossible"][0] for item in odd]
             impossible, total = sum(item.impossible for item in odd), sum(item.total for item in odd)
             many = f"; {len(odd)} of {len(counts)} files" if len(counts) > 1 else ""
-            sizes = [abs(cell.value) for item in odd for cell in item.first["impossible"]]
-            unit = likely_unit("timing", float(np.median(sizes)))
+            unit = likely_unit("timing", float(np.median([abs(c.value) for o in odd for c in o.first["impossible"]])))
             found = self.error(
                 sensor_place(first[0], data.time_branch),
                 f"{impossible} of {total} times are larger than any event lasts ({abs(first[0].value):.3g} s): they "
