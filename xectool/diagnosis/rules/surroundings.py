@@ -13,6 +13,7 @@ from xectool.diagnosis.evidence.incidents import number
 from xectool.diagnosis.rules.crash import first_line
 from xectool.diagnosis.rules.heads import HEADS, silent_blocks
 from xectool.findings import Severity
+from xectool.runlog.records import EpochRecord
 
 WARN_AFTER_S: Final = 10.0  # shorter waits are normal where runs share a database
 _LOCKED: Final = "locked"
@@ -103,16 +104,7 @@ class ValidationNotFinite(DiagnosisRule):
         module = next((name for event in evidence.of("validation") if (name := event.data.get("module"))), "")
         always = len(found) == sum("val/loss" in epoch.metrics for epoch in evidence.epochs)
         if module:
-            yield Cause(
-                code="XT-NAN-LOSS",
-                confidence=0.9,
-                problem=f"module {module} is not finite in validation though its inputs are, from epoch "
-                f"{first.epoch} on; all steps are finite",
-                evidence=("events whose readings are all finite come out of it as NaN or Inf: no matter of data",),
-                fix=fixes.search_data(evidence, "val"),
-                step=first.step,
-                symptom="validation",
-            )
+            yield _module_at_fault(evidence, module, first)
             return
         yield Cause(
             code=self.code,
@@ -123,6 +115,20 @@ class ValidationNotFinite(DiagnosisRule):
             step=first.step,
             symptom="validation",
         )
+
+
+def _module_at_fault(evidence: Evidence, module: str, first: EpochRecord) -> Cause:
+    """Return that a module of the network is not finite in evaluation."""
+    return Cause(
+        code="XT-NAN-LOSS",
+        confidence=0.9,
+        problem=f"module {module} is not finite in validation though its inputs are, from epoch "
+        f"{first.epoch} on; all steps are finite",
+        evidence=("events whose readings are all finite come out of it as NaN or Inf: no matter of data",),
+        fix=fixes.search_data(evidence, "val"),
+        step=first.step,
+        symptom="validation",
+    )
 
 
 class Noted(DiagnosisRule):
