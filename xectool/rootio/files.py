@@ -19,6 +19,7 @@ import uproot
 from xectool.errors import DataFileError, nearest
 from xectool.rootio.inflate import INFLATE_ERRORS, require_bounded
 from xectool.rootio.list_files import read_list
+from xectool.rootio.strangers import not_a_chain, what_it_is
 
 # A tree in a directory of the file has a slash; what ends in .root, or has an empty part, is a path and no tree.
 _TREE_SUFFIX = re.compile(r"^(?P<file>.+\.root):(?P<tree>(?!/)(?!.*//)(?!.*\.root$)[^:\\]+)$")
@@ -193,7 +194,7 @@ def open_tree(path: str, tree_name: str = "tree") -> Any:
         directory = _open_directory(path)
         classes = directory.classnames(cycle=False)
         if classes.get(tree_name) == "TChain":
-            raise _chain(path, tree_name, directory.key(tree_name))
+            raise not_a_chain(path, tree_name, directory.key(tree_name))
         found = directory[tree_name] if tree_name in classes else None
         is_tree = hasattr(found, "num_entries")
     except ImportError as error:
@@ -203,22 +204,6 @@ def open_tree(path: str, tree_name: str = "tree") -> Any:
     if not is_tree:
         raise _missing_tree(path, tree_name, {name: kind for name, kind in classes.items() if name != tree_name})
     return found
-
-
-def _chain(path: str, tree_name: str, key: Any) -> DataFileError:
-    """Return the error for a chain, which names files and holds no event, with the files it names."""
-    chunk, cursor = key.get_uncompressed_chunk_cursor()
-    stored = bytes(chunk.get(cursor.index, cursor.index + key.data_uncompressed_bytes, cursor, {}))
-    # a text is its length, then the characters
-    texts = (stored[at + 1 : at + 1 + size] for at, size in enumerate(stored) if at + 1 + size <= len(stored))
-    files = dict.fromkeys(text.decode() for text in texts if re.fullmatch(rb"[\x20-\x7e]+\.root", text))
-    named = " ".join(shlex.quote(name) for name in files)
-    return DataFileError(
-        f"'{tree_name}' of '{path}' is a chain (TChain): it names files ({len(files)}) and holds no event itself",
-        where=f"{path}:{tree_name}",
-        fix=f"give its files instead: {named}" if files else "give the files it was made of instead",
-        code="XT-DATA-TREE",
-    )
 
 
 def _open_directory(path: str) -> Any:
@@ -249,7 +234,7 @@ def check_local_file(path: str) -> None:
     if size == 0:
         raise DataFileError(f"'{path}' is empty (0 bytes)", where=path, fix=_COPY_AGAIN, code="XT-DATA-EMPTY")
     if not head.startswith(b"root"):
-        problem = f"'{path}' is not a ROOT file: {_what_it_is(head)}"
+        problem = f"'{path}' is not a ROOT file: {what_it_is(head)}"
         raise DataFileError(problem, where=path, fix=_COPY_AGAIN, code="XT-DATA-NOT-ROOT")
     end = _recorded_end(head)
     if end > size:
@@ -263,20 +248,6 @@ def _recorded_end(head: bytes) -> int:
         return len(head) + 1
     (version,) = struct.unpack_from(">i", head, 4)
     return int(struct.unpack_from(">q" if version >= 1_000_000 else ">i", head, 12)[0])
-
-
-def _what_it_is(head: bytes) -> str:
-    if head.lstrip().lower().startswith((b"<!doc", b"<htm", b"<?xml")):
-        return "it is a web page (a download that needs a login?) or XML"
-    if head.startswith(b"version https://git-lfs"):
-        return "it is a Git LFS pointer; the data were never fetched (git lfs pull)"
-    if head.startswith(b"\x89HDF"):
-        return "it is an HDF5 file"
-    if not head.strip(b"\0"):
-        return "it starts with zero bytes (an interrupted copy)"
-    if all(32 <= byte < 127 or byte in b"\t\r\n" for byte in head):
-        return f"it is text, starting with {head[:24].decode('ascii')!r}"
-    return f"its first four bytes are {head[:4]!r}, not b'root'"
 
 
 def _missing_package(path: str, error: ImportError) -> DataFileError:
