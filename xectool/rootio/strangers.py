@@ -26,6 +26,7 @@ def not_a_chain(path: str, tree_name: str, key: Any) -> DataFileError:
 
 
 def what_it_is(head: bytes) -> str:
+    """Return what the first bytes of a file that is no ROOT file tell, as a clause."""
     if head.lstrip().lower().startswith((b"<!doc", b"<htm", b"<?xml")):
         return "it is a web page (a download that needs a login?) or XML"
     if head.startswith(b"version https://git-lfs"):
