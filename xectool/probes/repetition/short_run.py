@@ -109,6 +109,7 @@ def main() -> None:
     reply = sys.stdout
     sys.stdout = sys.stderr  # what libraries say is no part of the answer
     json.dump(answer(Request(**json.load(sys.stdin))), reply)
+    reply.flush()  # the interpreter flushes what is `sys.stdout` when it ends: the last kilobytes were lost at times
 
 
 if __name__ == "__main__":

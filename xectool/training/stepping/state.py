@@ -197,8 +197,10 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
 
 
 def _require_moments(checkpoint: Checkpoint) -> None:
-    step = int(checkpoint.meta["progress"]["step"])
-    if step > 0 and not checkpoint.training["optimizer"]["state"]:
+    progress = checkpoint.meta["progress"]
+    step, epochs = int(progress["step"]), progress.get("history", [])
+    skipped = progress.get("stats", {}).get("skipped", 0) + sum(one.get("train/skipped_steps", 0.0) for one in epochs)
+    if step > skipped and not checkpoint.training["optimizer"]["state"]:
         raise CheckpointError(
             f"the checkpoint is of step {step} and holds no optimizer state: its moments were lost",
             where="the checkpoint",
