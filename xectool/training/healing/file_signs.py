@@ -21,6 +21,7 @@ from xectool.training.healing.file_light import FACTOR
 FEWEST_EVENTS: Final = 8  # of a file, whose middle says what is usual there
 AT_ONCE: Final = 16  # events that are taken as they come; then one a batch, so that they lie all over the file
 MOST_EVENTS: Final = 64
+JUDGED_AT: Final = (FEWEST_EVENTS, AT_ONCE, 24, 32, MOST_EVENTS)  # events of a file; at each it would take too long
 MOST_FILES: Final = 64
 HOT_SHARE: Final = 0.5  # of the light of an event; a gamma right before a sensor gives it a tenth
 HOT_EVENTS: Final = 0.9
@@ -56,6 +57,7 @@ class FileSigns:
     def __init__(self, normalizer: Normalizer) -> None:
         self._normalizer = normalizer
         self._events: dict[int, list[_Event]] = {}
+        self._times: dict[int, float] = {}
         self._said: set[tuple[str, int]] = set()
 
     def look(self, window: Sequence[EventBatch]) -> Iterator[Sign]:
@@ -68,7 +70,7 @@ class FileSigns:
             for index in self._take(batch):
                 yield from self._new("hot", index, self._hot(index))
                 yield from self._new("drift", index, self._drift(index))
-                yield from self._new("time", -1, self._apart())
+                yield from self._new("time", -1, self._apart(index))
 
     def _new(self, kind: str, index: int, sign: Sign | None) -> Iterator[Sign]:
         if sign is not None and (kind, index) not in self._said:
@@ -76,7 +78,7 @@ class FileSigns:
             yield sign
 
     def _take(self, batch: EventBatch) -> set[int]:
-        """Take events of files of which few are known; return the files of which enough are."""
+        """Take events of files of which few are known; return the files of which as many are as they are judged at."""
         taken: dict[int, int] = {}
         for row, index in enumerate(batch.file_index.tolist()):
             known = len(self._events.get(index, ()))
@@ -84,7 +86,8 @@ class FileSigns:
             if fits and (known or len(self._events) < MOST_FILES) and (event := self._measured(batch, row)):
                 self._events.setdefault(index, []).append(event)
                 taken[index] = taken.get(index, 0) + 1
-        return {index for index in taken if len(self._events[index]) >= FEWEST_EVENTS}
+        counts = {index: len(self._events[index]) for index in taken}
+        return {i for i, count in counts.items() if any(count - taken[i] < at <= count for at in JUDGED_AT)}
 
     def _measured(self, batch: EventBatch, row: int) -> _Event | None:
         photons, times = batch.npho[row], batch.time[row]
@@ -122,12 +125,11 @@ class FileSigns:
             f"the light {course} {ratio:.3g}-fold from its first to its last entries", (index,), "its gain drifts"
         )
 
-    def _apart(self) -> Sign | None:
-        known = {
-            index: median(times)
-            for index, events in self._events.items()
-            if len(times := [event.time for event in events if math.isfinite(event.time)]) >= FEWEST_EVENTS
-        }
+    def _apart(self, index: int) -> Sign | None:
+        times = [event.time for event in self._events[index] if math.isfinite(event.time)]
+        if len(times) >= FEWEST_EVENTS:
+            self._times[index] = median(times)
+        known = self._times
         if len(known) < 2:
             return None
         late, early = max(known, key=known.__getitem__), min(known, key=known.__getitem__)
