@@ -331,3 +331,29 @@ def test_validation_events_are_searched_after_the_training_events(
     alone = search(write_config("regressor", data=swapped), tmp_path)
     assert not alone.verdict.startswith("validation")
     assert alone.scanned[-1] == "the validation events were not looked at: --data val"
+
+
+def test_validation_event_more_extreme_than_any_of_training_is_tried_on_the_network(
+    write_config: Write, poisoned: Callable[..., Path], tmp_path: Path
+) -> None:
+    directory = poisoned({(0, 3, "npho", 77): 8e9})
+    files = {"train_path": [str(directory / "train_001.root")], "val_path": [str(directory / "train_000.root")]}
+    linear = {"npho_scheme": "linear", "npho_scale": 1.0}
+    config = write_config("regressor", data=files, normalization=linear, training={"amp": "fp16"})
+    result = search(config, tmp_path)
+    assert result.verdict.startswith("validation: ")
+    require_event(result, directory, 0, 3)
+
+
+def test_what_is_no_more_extreme_than_what_was_tried_is_not_tried_again(write_config: Write) -> None:
+    subject = of_config(load_config(write_config()).config, None, "cpu")
+    batches, bench = list(subject.batches()), subject.bench
+    first = scan(batches, bench.config, bench.model, bench.task)
+    assert first.extremes
+    assert {"npho", "light", "time", "truth energy"} <= first.highest.keys()
+    assert scan(batches, bench.config, bench.model, bench.task, first.highest).extremes == []
+    lower = first.highest | {"light": first.highest["light"] * 0.999}
+    (event,) = scan(batches, bench.config, bench.model, bench.task, lower).extremes
+    lights = torch.cat([batch.npho for batch in batches])
+    brightest = int(torch.where(lights < 9e9, lights, 0).sum(dim=1).argmax())
+    assert int(event.event[0]) == np.concatenate([batch.event for batch in batches])[brightest]

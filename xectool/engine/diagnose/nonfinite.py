@@ -16,7 +16,7 @@ from xectool.findings import Finding
 from xectool.probes.instruments.minimal import SavedBatch, plain_window, save_batch
 from xectool.probes.nonfinite.facts import NanFacts
 from xectool.probes.nonfinite.search import NanSearch, search_data, search_window
-from xectool.probes.nonfinite.subject import Subject, of_batch, of_config, of_run
+from xectool.probes.nonfinite.subject import Subject, of_batch, of_config, of_run, of_validation
 from xectool.probes.nonfinite.verdicts import Training, Verdict, judge
 from xectool.probes.repetition.history import CONFIG_FILE, RunHistory
 
@@ -123,7 +123,7 @@ def nan_batch(  # noqa: PLR0913  the function is the command: one argument an op
         subject = _of_run_or_config(loaded, run, incident, weights, (data or "train", max_events, device))
     search, of_training = _search(subject, full), subject
     if data is None and subject.batches is not None:
-        subject, search = _with_validation(subject, search, full, max_events, device)
+        subject, search = _with_validation(subject, search, full, max_events)
     of_validation = data == "val" or subject is not of_training
     kept = _keep(search, subject, Path(output or DEFAULT_OUTPUT).expanduser()) if batch is None else None
     training = _training(config, overrides, None if batch is not None else run)
@@ -163,30 +163,30 @@ def _of_run_or_config(
     return of_config(config, ckpt, device, which, max_events)
 
 
-def _search(subject: Subject, full: bool) -> NanSearch:
+def _search(subject: Subject, full: bool, before: NanSearch | None = None) -> NanSearch:
     try:
         if subject.window is not None:
             return search_window(subject.bench, subject.window)
         assert subject.batches is not None
         steps = subject.bench.config.training.grad_accum_steps
-        return search_data(subject.bench, subject.batches, full=full, accumulate=steps)
+        return search_data(subject.bench, subject.batches, full=full, accumulate=steps, before=before)
     finally:
         subject.close()
 
 
 def _with_validation(
-    subject: Subject, search: NanSearch, full: bool, max_events: int | None, device: str | None
+    subject: Subject, search: NanSearch, full: bool, max_events: int | None
 ) -> tuple[Subject, NanSearch]:
     """Return the search of the validation events where the training events hold nothing; both are in its notes."""
     if _finds(search):
         note = "the validation events were not looked at: --data val"
         return subject, replace(search, notes=(*search.notes, note))
     try:
-        other = of_config(subject.bench.config, subject.checkpoint, device, "val", max_events)
+        other = of_validation(subject, max_events)
     except XecError as error:
         note = f"the validation events were not looked at: {error.problem}"
         return subject, replace(search, notes=(*search.notes, note))
-    second = _search(other, full)
+    second = _search(other, full, search)
     notes = tuple(
         f"{name} events: {note}" for name, item in (("training", search), ("validation", second)) for note in item.notes
     )

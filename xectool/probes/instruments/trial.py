@@ -13,7 +13,7 @@ from xectool.data.batch import EventBatch
 from xectool.errors import XecError
 from xectool.probes.instruments.bench import Bench
 from xectool.training.optimization.optim import set_lr
-from xectool.training.symptoms.nonfinite import nonfinite_weights
+from xectool.training.symptoms.nonfinite import nonfinite_weights, norm_is_finite
 
 LOSS, GRADIENT, UPDATE = "loss", "gradient", "parameter"
 STAGES = (LOSS, GRADIENT, UPDATE)
@@ -114,12 +114,15 @@ def _updated(bench: Bench, norm: float) -> tuple[str, ...]:
 def nonfinite_moments(bench: Bench) -> list[str]:
     """Return ``<parameter>: <moment>`` for each state of the optimizer that holds NaN or infinity."""
     names = {id(p): name for name, p in named_parameters(bench)}
-    return [
-        f"{names.get(id(parameter), 'parameter')}: {moment}"
+    moments = [
+        (f"{names.get(id(parameter), 'parameter')}: {moment}", value)
         for parameter, state in bench.optimizer.state.items()
         for moment, value in state.items()
-        if isinstance(value, Tensor) and not bool(torch.isfinite(value).all())
+        if isinstance(value, Tensor)
     ]
+    if norm_is_finite([value for _, value in moments]):
+        return []
+    return [name for name, value in moments if not bool(torch.isfinite(value).all())]
 
 
 def named_parameters(bench: Bench) -> list[tuple[str, nn.Parameter]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,17 +17,25 @@ from torch import Tensor, nn
 
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.data.batch import EventBatch
-from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.detector.constants import NUM_SENSORS, UNKNOWN_ABOVE
 from xectool.models.normalize import Normalizer
-from xectool.probes.nonfinite.raw import Anomaly, anomalies, count_anomalies, is_suspicious, wrong_logarithms
+from xectool.probes.nonfinite.raw import (
+    Anomaly,
+    anomalies,
+    are_legal,
+    count_anomalies,
+    truth_is_legal,
+    wrong_logarithms,
+)
 from xectool.tasks.base import TrainingTask
 
 MAX_ANOMALIES = 1000  # named one by one; the rest is counted
 MAX_SUSPECTS = 8  # batches kept that hold an illegal number, to be tried on the network
 NUM_EXTREMES = 32  # events kept in each of the rankings
-_CHUNK = 8  # events looked at together: what is made on the way stays in the cache, 150 kB an array
+_CHUNK = 8  # events looked at together, 150 kB an array
 
 FloatArray = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass
@@ -43,7 +51,7 @@ class ScanReport:
         suspects: Batches that hold illegal numbers, the first ones of them.
         extremes: Single events of the largest and smallest numbers, the most extreme first.
         first: The first batch: ordinary events to compare with.
-        ranges: Largest and smallest legal number by branch.
+        highest: Largest score by ranking.
     """
 
     events: int = 0
@@ -54,9 +62,16 @@ class ScanReport:
     suspects: list[EventBatch] = field(default_factory=list)
     extremes: list[EventBatch] = field(default_factory=list)
     first: EventBatch | None = None
+    highest: dict[str, float] = field(default_factory=dict)
 
 
-def scan(batches: Iterable[EventBatch], config: RunConfig, model: nn.Module, task: TrainingTask) -> ScanReport:
+def scan(
+    batches: Iterable[EventBatch],
+    config: RunConfig,
+    model: nn.Module,
+    task: TrainingTask,
+    beyond: Mapping[str, float] | None = None,
+) -> ScanReport:
     """Look at every number of every event once.
 
     Args:
@@ -64,6 +79,7 @@ def scan(batches: Iterable[EventBatch], config: RunConfig, model: nn.Module, tas
         config: Says which tasks learn a logarithm.
         model: Its normaliser ranks the readings.
         task: Its transforms rank the truth.
+        beyond: Score by ranking that an event must exceed to count as extreme.
     """
     began, report = time.perf_counter(), ScanReport()
     normalizer = model.get_submodule("normalizer")
@@ -76,15 +92,16 @@ def scan(batches: Iterable[EventBatch], config: RunConfig, model: nn.Module, tas
         if not batch.num_events:
             continue
         report.first = report.first or batch
-        _note(report, batch, logs)
-        ranking.add(batch)
-    report.extremes = ranking.events()
+        ends, legal = look(batch, normalizer.npho_threshold)
+        _note(report, batch, logs, legal and truth_is_legal(batch))
+        ranking.add(batch, ends)
+    report.extremes, report.highest = ranking.events(beyond or {}), ranking.highest()
     report.seconds = time.perf_counter() - began
     return report
 
 
-def _note(report: ScanReport, batch: EventBatch, logs: dict[str, object]) -> None:
-    illegal = count_anomalies(batch) if is_suspicious(batch) else 0
+def _note(report: ScanReport, batch: EventBatch, logs: dict[str, object], legal: bool) -> None:
+    illegal = 0 if legal else count_anomalies(batch)
     wrong = list(wrong_logarithms(batch, logs)) if logs else []
     if not illegal and not wrong:
         return
@@ -118,9 +135,9 @@ class Ranking:
         self._heaps: dict[str, list[tuple[float, int, EventBatch]]] = {}
         self._count = 0
 
-    def add(self, batch: EventBatch) -> None:
-        """Rank the events of a batch; only those that enter a ranking are copied."""
-        for name, scores in self._scores(batch).items():
+    def add(self, batch: EventBatch, ends: FloatArray) -> None:
+        """Rank the events of a batch, of which `look` returned ``ends``; only those that enter a ranking are copied."""
+        for name, scores in self._scores(batch, ends).items():
             heap = self._heaps.setdefault(name, [])
             floor = heap[0][0] if len(heap) == NUM_EXTREMES else -1.0
             for row in np.flatnonzero(scores > floor):
@@ -128,9 +145,16 @@ class Ranking:
                 entry = (float(scores[row]), self._count, batch.take(np.array([row])))
                 (heapq.heappushpop if len(heap) == NUM_EXTREMES else heapq.heappush)(heap, entry)
 
-    def events(self) -> list[EventBatch]:
-        """Return the kept events, each once, in turn the most extreme of each ranking."""
-        ranked = [sorted(heap, reverse=True) for heap in self._heaps.values()]
+    def highest(self) -> dict[str, float]:
+        """Return the largest score of each ranking."""
+        return {name: max(heap)[0] for name, heap in self._heaps.items()}
+
+    def events(self, beyond: Mapping[str, float]) -> list[EventBatch]:
+        """Return the kept events with a score beyond that given, each once, in turn the highest of each ranking."""
+        ranked = [
+            [entry for entry in sorted(heap, reverse=True) if entry[0] > beyond.get(name, -1.0)]
+            for name, heap in self._heaps.items()
+        ]
         found: dict[tuple[int, int], EventBatch] = {}
         for place in range(NUM_EXTREMES):
             for heap in ranked:
@@ -138,13 +162,8 @@ class Ranking:
                     found.setdefault((int(event.file_index[0]), int(event.entry[0])), event)
         return list(found.values())
 
-    def _scores(self, batch: EventBatch) -> dict[str, np.ndarray]:
+    def _scores(self, batch: EventBatch, ends: FloatArray) -> dict[str, np.ndarray]:
         norm = self._normalizer
-        npho, times = batch.npho.numpy(), batch.time.numpy()
-        ends = np.zeros((4, batch.num_events), np.float32)  # smallest, largest and summed light, latest time
-        for start in range(0, batch.num_events, _CHUNK):
-            rows = slice(start, min(start + _CHUNK, batch.num_events))
-            _look(npho[rows], times[rows], norm.npho_threshold, ends[:, rows])
         light = norm.scheme(torch.from_numpy(ends[:2]).clamp_min(norm.scheme.lowest)).abs().amax(dim=0)
         scores = {"npho": light.numpy(), "light": np.abs(ends[2]), "time": ends[3] / norm.time_scale}
         for name, transform in self._transforms.items():
@@ -152,20 +171,46 @@ class Ranking:
         return {name: np.nan_to_num(score, nan=0.0) for name, score in scores.items()}
 
 
-def _look(npho: FloatArray, times: FloatArray, threshold: float, ends: FloatArray) -> None:
-    """Fill ``ends``, shape (4, B), from readings of some events, both (B, S)."""
-    # Multiplying by a mask is three times faster than choosing; rows with infinities are suspects in any case.
+def look(batch: EventBatch, threshold: float) -> tuple[FloatArray, bool]:
+    """Go once over all readings of a batch, a few events at a time, which then stay in the processor's cache.
+
+    Args:
+        batch: On the CPU.
+        threshold: Photons below which a time is not used.
+
+    Returns:
+        Smallest, largest and summed known light and the latest used time without its sign, shape (4, B); and whether
+        every reading is legal.
+    """
+    npho, times = batch.npho.numpy(), batch.time.numpy()
+    ends, legal = np.empty((4, batch.num_events), np.float32), True
+    scratch = np.empty((_CHUNK, NUM_SENSORS), np.float32), np.empty((2, _CHUNK, NUM_SENSORS), np.bool_)
     with np.errstate(invalid="ignore", over="ignore"):
-        measured = npho <= UNKNOWN_ABOVE
-        light = npho * measured
-        np.min(light, axis=1, out=ends[0])
-        np.max(light, axis=1, out=ends[1])
-        np.sum(light, axis=1, out=ends[2])
-        size = np.abs(times)
-        measured &= npho >= threshold
-        measured &= size <= UNKNOWN_ABOVE
-        size *= measured
-        np.max(size, axis=1, out=ends[3])
+        for start in range(0, batch.num_events, _CHUNK):
+            rows = slice(start, min(start + _CHUNK, batch.num_events))
+            legal &= _look_at_few(npho[rows], times[rows], threshold, ends[:, rows], scratch)
+    return ends, legal
+
+
+def _look_at_few(
+    npho: FloatArray, times: FloatArray, threshold: float, ends: FloatArray, scratch: tuple[FloatArray, BoolArray]
+) -> bool:
+    lowest, highest = npho.min(), npho.max()
+    legal = are_legal(lowest, highest) and are_legal(times.min(), times.max())
+    known, (counts, other) = scratch[0][: len(npho)], (mask[: len(npho)] for mask in scratch[1])
+    light, unknown = npho, not -np.inf < lowest <= highest <= UNKNOWN_ABOVE
+    if unknown:
+        # Multiplying by a mask is three times faster than choosing; infinite becomes NaN, which is not legal either.
+        light = np.multiply(npho, np.less_equal(npho, UNKNOWN_ABOVE, out=counts), out=known)
+    np.min(light, axis=1, out=ends[0])
+    np.max(light, axis=1, out=ends[1])
+    np.sum(light, axis=1, out=ends[2])
+    np.less_equal(np.abs(times, out=known), UNKNOWN_ABOVE, out=counts)
+    counts &= np.greater_equal(npho, threshold, out=other)
+    if unknown:
+        counts &= np.less_equal(npho, UNKNOWN_ABOVE, out=other)
+    np.max(np.multiply(known, counts, out=known), axis=1, out=ends[3])
+    return legal
 
 
 def _encoded(transform: nn.Module, truth: Tensor) -> Tensor:

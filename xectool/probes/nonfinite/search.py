@@ -55,7 +55,9 @@ def search_window(bench: Bench, window: Sequence[EventBatch]) -> NanSearch:
     return NanSearch((), find_culprit(bench, window), next(iter(window), None), report, tried, notes)
 
 
-def search_data(bench: Bench, batches: Batches, *, full: bool = False, accumulate: int = 1) -> NanSearch:
+def search_data(
+    bench: Bench, batches: Batches, *, full: bool = False, accumulate: int = 1, before: NanSearch | None = None
+) -> NanSearch:
     """Search a data set.
 
     Args:
@@ -63,13 +65,16 @@ def search_data(bench: Bench, batches: Batches, *, full: bool = False, accumulat
         batches: Starts a pass over the training batches.
         full: Whether every batch is tried on the network, not only suspicious and extreme events.
         accumulate: Batches of one optimizer step.
+        before: Search of other data with the same network that found nothing: only what is more extreme than its
+            events is tried.
     """
     weights = tuple(broken_weights(bench))
-    report = scan(batches(), bench.config, bench.model, bench.task)
+    tried_before = before.report if before else None
+    report = scan(batches(), bench.config, bench.model, bench.task, tried_before.highest if tried_before else None)
     notes = [f"all numbers of {report.events} events were looked at"]
     if weights:
         return NanSearch(weights, report=report, notes=(*notes, "the network was not tried: its weights are broken"))
-    windows = _every(batches, accumulate) if full else _chosen(report)
+    windows = _every(batches, accumulate) if full else _chosen(report, ordinary=before is None)
     culprit, source, tried = _first_culprit(bench, windows, report, full)
     tried_on = "every batch" if full else "the most extreme events and those with illegal numbers"
     notes.append(f"{tried} events were tried on the network: {tried_on}")
@@ -106,10 +111,10 @@ def _served(culprit: Culprit, report: ScanReport) -> EventBatch | None:
     return None
 
 
-def _chosen(report: ScanReport) -> Iterator[list[EventBatch]]:
-    """Yield batches with illegal numbers, some ordinary events, and extreme events, the most extreme first."""
+def _chosen(report: ScanReport, ordinary: bool) -> Iterator[list[EventBatch]]:
+    """Yield batches with illegal numbers, ordinary events if asked, and extreme events, the most extreme first."""
     yield from ([batch] for batch in report.suspects)
-    if report.first is not None:
+    if ordinary and report.first is not None:
         yield [report.first.take(np.arange(min(NUM_ORDINARY, report.first.num_events)))]
     yield from ([batch] for batch in as_steps(report.extremes, TRIED_TOGETHER))
 

@@ -20,16 +20,17 @@ from xectool.data.plan import DataPlan
 from xectool.data.source import EventIdentity, open_source
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.errors import UsageError
-from xectool.probes.instruments.bench import Bench, build_bench, with_weights
+from xectool.probes.instruments.bench import Bench, build_bench
 from xectool.probes.instruments.minimal import load_batch
 from xectool.probes.repetition.history import RunHistory
 from xectool.probes.repetition.incidents import chosen_incident, incident_files, incident_window, run_of
 from xectool.probes.repetition.replay import Replay
+from xectool.training.events.hidden_readings import require_hidden_readings
 from xectool.training.events.targets import resolve_target_scaling
 from xectool.training.process.device import Execution, apply_determinism, plan_execution
 from xectool.training.ranks.base import Ranks
 from xectool.training.saving.resume import adopt_resolved
-from xectool.training.stepping.build import RunData, build_parts
+from xectool.training.stepping.build import RunData, training_loader
 
 MAX_REPLAYED_STEPS = 500  # steps run again to get the very weights of a bad step; beyond, the nearest state is taken
 
@@ -84,13 +85,28 @@ def of_config(
     source = _open(config, which, tasks, max_events)
     if isinstance(config, RegressorConfig):
         # Truth without a logarithm is what is looked for, so it must not keep the scale from being measured.
-        sound = _open(config, which, tasks, max_events, _without_logarithm(config, source))
+        wrong = _without_logarithm(config, source)
+        sound = _open(config, which, tasks, max_events, wrong) if wrong else source
         config = resolve_target_scaling(config, sound)
-    plain = config.model_copy(update={"training": config.training.model_copy(update={"ema_decay": None})})
-    parts = build_parts(RunData(source, source, plain), execution, Ranks())
-    bench = Bench(config, parts.model, parts.task, parts.stepper.optimizer, execution, config.training.lr)
-    bench, loader = with_weights(bench, saved), parts.train_loader
-    notes = (_weights_note(checkpoint, config),)
+    return _served(build_bench(config, execution, saved), source, checkpoint)
+
+
+def of_validation(subject: Subject, max_events: int | None = None) -> Subject:
+    """Return the validation data of the configuration of a subject, with its network as it stands.
+
+    Raises:
+        XecError: The data cannot be used.
+    """
+    config = subject.bench.config
+    tasks = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
+    return _served(subject.bench, _open(config, "val", tasks, max_events), subject.checkpoint)
+
+
+def _served(bench: Bench, source: EventSource, checkpoint: Path | None) -> Subject:
+    """Return events as training serves its first epoch."""
+    require_hidden_readings(bench.config, bench.task, source, "data")
+    loader = training_loader(RunData(source, source, bench.config), bench.execution, Ranks())
+    notes = (_weights_note(checkpoint, bench.config),)
     return Subject(bench, _paths(source), lambda: loader.epoch(1), None, checkpoint, notes, loader.close, loader.plan)
 
 

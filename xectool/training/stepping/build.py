@@ -101,7 +101,7 @@ def build_parts(data: RunData, execution: Execution, ranks: Ranks) -> RunParts:
     task = build_task(config, model).to(execution.device)
     optimizer = build_optimizer([model, task], training.lr, training.weight_decay)
     average = WeightAverage(model, training.ema_decay)
-    train_loader = _train_loader(data, execution, ranks)
+    train_loader = training_loader(data, execution, ranks)
     val_loader = sequential_loader(data.val, config, execution, ranks)
     steps_per_epoch = -(-train_loader.plan.num_steps // training.grad_accum_steps)
     stepper = Stepper(model, task, optimizer, average, execution, training, ranks)
@@ -151,7 +151,12 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def _train_loader(data: RunData, execution: Execution, ranks: Ranks) -> EventLoader:
+def training_loader(data: RunData, execution: Execution, ranks: Ranks) -> EventLoader:
+    """Return the loader of the training events in the order, and with the weights, that training serves them.
+
+    Raises:
+        DataUnusable: There are fewer training events than one batch needs.
+    """
     config = data.config
     plan = DataPlan(
         data.train.files,
