@@ -67,7 +67,8 @@ def test_a_refusal_is_one_document_with_exit_code_one(xectool: Callable[..., Any
 def test_a_recommendation_is_written_into_its_line_and_drawn(
     xectool: Callable[..., Any], config: Path, tmp_path: Path
 ) -> None:
-    before, options = config.read_text(), ["--lrs", "1e-4,1e-3,1e-2", "--steps", "20", "--write", "--show-reference"]
+    options = ["--lrs", "1e-4,1e-3,1e-2", "--steps", "20", "--final-steps", "22", "--write", "--show-reference"]
+    before = config.read_text()
     shown = xectool("lr-sweep", config, *options, "--output", tmp_path / "o")
     assert shown.code == 0, shown.err
     result = json.loads((tmp_path / "o" / "lr_sweep.json").read_text())
@@ -78,6 +79,10 @@ def test_a_recommendation_is_written_into_its_line_and_drawn(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.yaml", "o"]
     assert f"training.lr: {result['recommended_lr']:g}" in shown.err
     assert "432M+" in shown.err
+    assert (result["final_steps"], "2 seeds, 22 steps each" in shown.err) == (22, True)
+    best = {row["lr"] for row in result["rows"] if row["verdict"] == "optimal"}
+    assert {row["lr"] for row in result["final_rows"]} >= best
+    assert {len(curve["losses"]) for curve in result["final_curves"]} == {22}
 
 
 def test_threads_that_are_no_numbers_are_refused(xectool: Callable[..., Any], config: Path) -> None:

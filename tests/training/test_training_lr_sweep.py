@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,18 @@ import pytest
 import torch
 from xectool import engine
 from xectool.config.load import load_config
+from xectool.errors import UsageError
 from xectool.rootio.reader import EventFile
 from xectool.rootio.writer import TreeWriter
 from xectool.runlog.reader import RunReader
+from xectool.training.lr_sweep.choice import Choice
 from xectool.training.lr_sweep.curves import Curve
+from xectool.training.lr_sweep.finals import run_final
 from xectool.training.lr_sweep.refusal import InputFacts, refusals
 from xectool.training.lr_sweep.rows import grid_rows
 from xectool.training.lr_sweep.runner import Sweeper
 from xectool.training.lr_sweep.setup import sweep_parts
+from xectool.training.lr_sweep.sweep import sweep_grid
 
 pytestmark = pytest.mark.usefixtures("shallow")
 STEPS = 4
@@ -152,6 +157,26 @@ def test_light_without_a_number_is_refused_before_a_step(
     result = engine.lr_sweep(path, steps=5, device="cpu")
     assert result.rows == ()
     assert result.findings[0].code == "XT-NAN-DATA"
+
+
+def test_a_final_whose_lowest_rate_is_best_looks_lower(tiny_config: Callable[..., Path]) -> None:
+    with sweep_parts(load_config(tiny_config()).config, "cpu") as parts:
+        sweeper = Sweeper(parts, STEPS)
+        swept = sweep_grid(sweeper, (0.02, 0.03), 2, extend=False)
+        choice = Choice(0.03, (0.03, 0.03), "", (), 0.03)
+        final = run_final(sweeper, replace(swept, choice=choice), 2, 3 * STEPS)
+    assert [row.lr for row in final.final_rows] == [0.0022, 0.0067, 0.02, 0.03]
+    assert all(len(curve.losses) == 3 * STEPS for curve in final.final_curves)
+    assert final.choice is None or final.choice.lr < 0.02
+
+
+@pytest.mark.parametrize(("steps", "ramp"), [(5, None), (50, (1e-6, 1e-1))])
+def test_a_final_that_decides_nothing_is_refused(
+    tiny_config: Callable[..., Path], steps: int, ramp: tuple[float, float] | None
+) -> None:
+    with pytest.raises(UsageError, match=r"no longer than|no final") as caught:
+        engine.lr_sweep(tiny_config(), steps=20, final_steps=steps, ramp=ramp, device="cpu")
+    assert caught.value.where == "--final-steps"
 
 
 def test_rates_too_low_and_too_high_are_refused(tiny_config: Callable[..., Path]) -> None:

@@ -18,6 +18,7 @@ from xectool.config.training import TrainingConfig
 from xectool.errors import ConfigError
 from xectool.training.lr_sweep.choice import choose
 from xectool.training.lr_sweep.curves import Curve, mean_and_error, window_length
+from xectool.training.lr_sweep.finals import below, choose_final, finalists
 from xectool.training.lr_sweep.ramp import choose_ramp, longest_fall, ramp_rates, ramp_rows, read_ramp, smoothed
 from xectool.training.lr_sweep.refusal import InputFacts, bad_batches, refusals
 from xectool.training.lr_sweep.remarks import remarks, settings_of, unsure
@@ -253,6 +254,39 @@ def test_of_rates_that_do_as_well_within_errors_a_lower_one_is_taken() -> None:
     assert tied[0] < 2e-4
     assert alone[1] == ()
     assert alone[0] > 3e-4
+
+
+@pytest.mark.parametrize(
+    ("ends", "low", "high"),
+    [
+        ({1e-4: 0.3, 3e-4: 0.6, 1e-3: 0.7}, 0.99e-4, 1.01e-4),  # the lowest is plainly best
+        ({1e-4: 0.7, 3e-4: 0.6, 1e-3: 0.3}, 0.99e-3, 1.01e-3),
+        ({1e-4: 0.3, 3e-4: 0.3, 1e-3: 0.7}, 1.5e-4, 2e-4),  # two alike: half way, within 2 of either
+        ({1e-4: 0.3, 3e-4: 0.3, 1e-3: 9.0}, 1.5e-4, 2e-4),  # what explodes does not count
+    ],
+)
+def test_a_final_names_the_best_rate_and_half_way_between_rates_alike(
+    ends: dict[float, float], low: float, high: float
+) -> None:
+    found = choose_final(grid(ends))
+    assert found is not None
+    assert low < found.lr < high
+    assert found.band[0] <= 1.2 * found.lr
+    assert found.band[1] >= 0.8 * found.lr
+
+
+def test_a_final_of_rates_that_all_explode_names_none() -> None:
+    curves = [broken(one, slice(30, None)) for one in grid({1e-3: 0.3, 3e-3: 0.3})]
+    lowest = [replace(one, lr=1e-4, finite=np.ones(STEPS, dtype=bool)) for one in grid({1e-4: 9.0})]
+    assert choose_final([*lowest, *curves]) is None
+
+
+def test_the_best_rate_of_a_grid_and_two_lower_ones_run_on() -> None:
+    curves = grid({1e-5: 0.99, 3e-5: 0.9, 1e-4: 0.6, 3e-4: 0.3, 1e-3: 0.9})
+    rows = grid_rows(curves)
+    sweep = Sweep((1e-5, 3e-5, 1e-4, 3e-4, 1e-3), SOUND, tuple(curves), rows, choose(rows, curves))
+    assert finalists(sweep) == [3e-5, 1e-4, 3e-4]
+    assert [below(3e-5, sweep), below(1e-5, sweep)] == [1e-5, 3.3e-6]
 
 
 def test_a_borderline_rate_that_is_best_is_named_beside_the_lower_one_that_does_as_well() -> None:

@@ -35,6 +35,14 @@ def lr_sweep(
         int | None,
         typer.Option(parser=parse_count, metavar="COUNT", help="Steps at each rate (40), or of a ramp (100)."),
     ] = None,
+    final_steps: Annotated[
+        int | None,
+        typer.Option(
+            parser=parse_count,
+            metavar="COUNT",
+            help="Steps of the best rates of a grid, which then decide (5 x --steps); 0: the grid alone decides.",
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option(help="Sets of weights and batches, two or more.")] = 2,
     ckpt: Annotated[
         str | None, typer.Option(metavar="PATH", help="Weights to start from; default: those of the seeds.")
@@ -60,6 +68,7 @@ def lr_sweep(
             lrs=rates,
             ramp=None if range_ is None else _range(range_),
             steps=steps,
+            final_steps=final_steps,
             seeds=seeds,
             ckpt=ckpt,
             device=device,
@@ -99,6 +108,10 @@ def _show(screen: Console, result: LrSweepResult) -> None:
             table(f"{title}, {result.steps} steps each; {result.start}", COLUMNS, [_cells(row) for row in rows])
         )
         screen.print("\n".join(_bars(rows, result.recommended_lr)), markup=False)
+    if result.final_rows:
+        title = f"the best of these and lower ones, {result.seeds} seeds, {result.final_steps} steps each"
+        screen.print(table(title, COLUMNS, [_cells(row) for row in result.final_rows]))
+        screen.print("\n".join(_bars(result.final_rows, result.recommended_lr)), markup=False)
     if result.reference:
         screen.print(result.reference, markup=False)
     lr = result.recommended_lr

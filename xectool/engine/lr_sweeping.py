@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import math
-import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from xectool.config.edit import with_value
 from xectool.config.load import load_config
 from xectool.config.root import RunConfig
 from xectool.engine.explanation import explain
+from xectool.engine.lr_sweep_outputs import draw_sweep, edited, write_rate
 from xectool.engine.output_places import require_folder
 from xectool.engine.training_run.start import start_from
-from xectool.errors import ConfigError, UsageError
+from xectool.errors import UsageError
 from xectool.findings import Finding, Severity
-from xectool.report.lr_sweep import SweepPoints, plot_lr_sweep
-from xectool.runlog.atomic import write_json, write_text
-from xectool.training.lr_sweep.curves import Curve
+from xectool.training.lr_sweep.finals import FINALISTS, LONGER, run_final
 from xectool.training.lr_sweep.refusal import bad_batches, refusals, unscaled
-from xectool.training.lr_sweep.remarks import key_of, remarks, settings_of, unsure
+from xectool.training.lr_sweep.remarks import key_of, none_holds, remarks, settings_of, unsure
 from xectool.training.lr_sweep.rows import RateRow, with_optimal
 from xectool.training.lr_sweep.runner import Sweeper
 from xectool.training.lr_sweep.setup import sweep_parts
@@ -58,6 +52,8 @@ class LrSweepResult:
         seeds: Sets of weights and batches.
         start: Where the weights come from.
         inputs: Numbers of each input channel of the first batch.
+        final_steps: Steps of the rates that ran on; 0 where none did.
+        final_rows: The best rate of the grid and those below it after these steps.
         plot: PNG; the PDF and ``lr_sweep.json`` lie beside it. None without ``--output``.
         written: Configuration the rate was written into, or None.
         reference: The table of the older notes with its corrections, where it was asked for.
@@ -76,6 +72,8 @@ class LrSweepResult:
     seeds: int
     start: str
     inputs: dict[str, dict[str, float]]
+    final_steps: int = 0
+    final_rows: tuple[RateRow, ...] = ()
     plot: str | None = None
     written: str | None = None
     reference: str | None = None
@@ -94,6 +92,7 @@ def lr_sweep(  # noqa: PLR0913  the function is the command: one argument an opt
     lrs: Sequence[float] = (),
     ramp: tuple[float, float] | None = None,
     steps: int | None = None,
+    final_steps: int | None = None,
     seeds: int = 2,
     ckpt: str | Path | None = None,
     device: str | None = None,
@@ -110,6 +109,7 @@ def lr_sweep(  # noqa: PLR0913  the function is the command: one argument an opt
         lrs: Rates of a grid; by default 1e-5 to 1e-3, continued upwards while the highest is the best.
         ramp: Lowest and highest rate of a ramp, in place of a grid.
         steps: Steps at each rate (40), or of the ramp (100).
+        final_steps: Steps of the best rates of a grid, which decide (five times ``steps``); 0: the grid alone decides.
         seeds: Sets of weights and batches, at least two.
         ckpt: Weights to start from, as ``checkpoint.init_from``.
         device: Device that goes before the configuration's.
@@ -122,13 +122,15 @@ def lr_sweep(  # noqa: PLR0913  the function is the command: one argument an opt
         XecError: Anything the user can act on.
     """
     rates, length = _checked(lrs, ramp, steps, seeds)
+    final = _final_steps(final_steps, ramp, length)
     start = [] if ckpt is None else [f"checkpoint.init_from={Path(ckpt).expanduser().absolute()}"]
     settings = [*overrides, *start]
     loaded = load_config(config, settings)
+    command = " ".join([shlex.quote(str(config)), *(f"--set {shlex.quote(setting)}" for setting in settings)])
     if output is not None:  # what cannot be written is said before the sweep, not after it
         require_folder(output, "--output", "lr_sweep")
     if write:
-        _edited(Path(config), {key_of(loaded.config.training): DEFAULT_RATES[0]})
+        edited(Path(config), {key_of(loaded.config.training): DEFAULT_RATES[0]})
     watching = observer or NullObserver()
     with sweep_parts(loaded.config, device) as parts:
         sweeper = _sweeper(parts, length, watching)
@@ -137,11 +139,15 @@ def lr_sweep(  # noqa: PLR0913  the function is the command: one argument an opt
             sweep = sweep_ramp(sweeper, *ramp, seeds)
         else:
             sweep = sweep_grid(sweeper, rates, seeds, extend=not lrs)
-        baseline = parts.baseline.objective
-    command = " ".join([shlex.quote(str(config)), *(f"--set {shlex.quote(setting)}" for setting in settings)])
-    result = _result(sweep, loaded.config, command, length, seeds, baseline, ramp is not None)
-    drawn = None if output is None else _drawn(result, sweep, Path(output).expanduser())
-    written = _written(result, Path(config), settings) if write and result.recommended_lr is not None else None
+        doubts = _doubts(sweep, parts.baseline.objective, command)
+        if final and sweep.choice is not None and len(rates) > 1 and not _refuses(doubts):
+            watching.phase("final", seeds * final * FINALISTS)
+            sweep = run_final(sweeper, sweep, seeds, final)
+            doubts += () if sweep.choice else (none_holds(sweep, command),)
+    result = _result(sweep, loaded.config, command, length, seeds, doubts, ramp is not None)
+    curves, rows = {"curves": sweep.curves, "final_curves": sweep.final_curves}, (*result.rows, *result.beyond)
+    drawn = None if output is None else draw_sweep(result.as_dict(), rows, curves, Path(output).expanduser())
+    written = write_rate(Path(config), result.settings, settings) if write and result.settings else None
     reference = explain("lr-sweep").text if show_reference else None
     added = {"findings": (*result.findings, *loaded.findings), "plot": drawn, "written": written}
     return LrSweepResult(**{**vars(result), **added, "reference": reference})
@@ -162,6 +168,22 @@ def _checked(
     if ramp is not None:
         _require_ramp(ramp, lrs)
     return tuple(sorted(set(lrs))) or DEFAULT_RATES, length
+
+
+def _final_steps(asked: int | None, ramp: object, length: int) -> int:
+    if asked is None:
+        return 0 if ramp else LONGER * length
+    if asked and (ramp or asked <= length):
+        raise UsageError(
+            "a ramp has no final" if ramp else f"a final of {asked} steps is no longer than the grid's {length}",
+            where="--final-steps",
+            fix="leave out --final-steps" if ramp else f"--final-steps {LONGER * length}",
+        )
+    return asked
+
+
+def _refuses(findings: Sequence[Finding]) -> bool:
+    return any(found.severity is Severity.ERROR for found in findings)
 
 
 def _require_rates(rates: Sequence[float]) -> None:
@@ -193,11 +215,9 @@ def _sweeper(parts: RunParts, steps: int, observer: Observer) -> Sweeper:
 
 
 def _result(  # noqa: PLR0913  what the parts of the result are made of
-    sweep: Sweep, config: RunConfig, path: str, steps: int, seeds: int, baseline: float, ramp: bool
+    sweep: Sweep, config: RunConfig, path: str, steps: int, seeds: int, findings: tuple[Finding, ...], ramp: bool
 ) -> LrSweepResult:
-    findings, training = _doubts(sweep, baseline, path), config.training
-    refused = any(found.severity is Severity.ERROR for found in findings)
-    choice = None if refused else sweep.choice
+    training, choice = config.training, None if _refuses(findings) else sweep.choice
     rows = sweep.rows if ramp else with_optimal(sweep.rows, choice.lr if choice else None)
     asked = rows if ramp else tuple(row for row in rows if row.lr in sweep.rates)
     key = key_of(training)
@@ -214,6 +234,8 @@ def _result(  # noqa: PLR0913  what the parts of the result are made of
         seeds=seeds,
         start=config.checkpoint.init_from or f"weights of seeds {training.seed} and on",
         inputs=sweep.inputs.channels,
+        final_steps=len(sweep.final_curves[0].losses) if sweep.final_curves else 0,
+        final_rows=sweep.final_rows,
         findings=findings,
     )
     if choice is None:
@@ -238,59 +260,3 @@ def _doubts(sweep: Sweep, baseline: float, path: str) -> tuple[Finding, ...]:
     if any(found.code == "XT-NAN-DATA" for found in findings):
         return findings
     return findings + bad_batches(sweep.curves, path)
-
-
-def _drawn(result: LrSweepResult, sweep: Sweep, folder: Path) -> str | None:
-    """Write plots and numbers; return the path of the PNG, None where there is no curve to draw."""
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = (*result.rows, *result.beyond)
-    numbers = {"rows": [vars(row) for row in rows], "curves": [_numbers(curve) for curve in sweep.curves]}
-    write_json(folder / "lr_sweep.json", result.as_dict() | numbers)
-    if not rows:
-        return None
-    band, lr = result.band, result.recommended_lr
-    starts = [row.loss_start for row in rows if math.isfinite(row.loss_start)]
-    points = SweepPoints(
-        rates=np.array([row.lr for row in rows]),
-        losses=np.array([row.loss_end for row in rows]),
-        errors=np.nan_to_num([row.loss_decrease_error for row in rows]),
-        norms=np.array([row.grad_norm_max for row in rows]),
-        start=starts[0] if starts else 0.0,
-        recommended=None if band is None or lr is None else (band[0], lr, band[1]),
-    )
-    return str(plot_lr_sweep(points, folder)[1])
-
-
-def _numbers(curve: Curve) -> dict[str, Any]:
-    losses, norms = curve.losses.tolist(), curve.grad_norms.tolist()
-    return {"lr": curve.lr, "seed": curve.seed, "losses": losses, "grad_norms": norms}
-
-
-def _edited(path: Path, values: Mapping[str, float]) -> str:
-    """Return the text of a configuration with rates in it.
-
-    Raises:
-        ConfigError: A line cannot be changed alone, or the file not replaced.
-    """
-    target = path.expanduser().resolve()
-    if not os.access(target.parent, os.W_OK):
-        instead = " ".join(f"--set {key}={lr:g}" for key, lr in values.items())
-        raise ConfigError("its folder cannot be written", where=str(path), fix=f"leave out --write, then {instead}")
-    text = target.read_bytes().decode("utf-8")
-    for key, lr in values.items():
-        text = with_value(text, key, lr, str(path))
-    return text
-
-
-def _written(result: LrSweepResult, path: Path, settings: Sequence[str]) -> str:
-    """Put the rate into the file, in one rename; what the command line says of its keys goes."""
-    target = path.expanduser().resolve()
-    values = {key: float(lr) for key, _, lr in (setting.partition("=") for setting in result.settings)}
-    mode = target.stat().st_mode & 0o777
-    write_text(target, _edited(path, values), mode=mode)
-    others = [setting for setting in settings if setting.partition("=")[0].strip() not in values]
-    training = load_config(path, others).config.training.model_dump()
-    for key, lr in values.items():
-        if training[key.partition(".")[2]] != lr:
-            raise ConfigError(f"{key} was written but does not count", where=str(path), fix="write it by hand")
-    return str(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,13 +51,15 @@ def choose(rows: Sequence[RateRow], curves: Sequence[Curve]) -> Choice:
     sound = [row.lr for row in rows if row.verdict != EXPLODES and math.isfinite(row.loss_decrease)]
     usable = [curve for curve in curves if curve.lr in sound and len(curve.gains)]
     whole, as_well, best = _recommended(usable)
-    singles = []
-    for seed in sorted({curve.seed for curve in usable}):
-        own = [curve for curve in usable if curve.seed == seed]
-        if max(float(curve.gains.mean()) for curve in own) > 0:
-            singles.append(_recommended(own)[0])
-    singles = singles or [whole]
+    singles = recommended_by_seed(usable, lambda own: _recommended(own)[0]) or [whole]
     return Choice(rounded(whole), (rounded(min(singles)), rounded(max(singles))), GRID_RULE, as_well, best)
+
+
+def recommended_by_seed(curves: Sequence[Curve], recommend: Callable[[Sequence[Curve]], float]) -> list[float]:
+    """Return what each seed alone would recommend, but for those in which the loss falls at no rate."""
+    seeds = sorted({curve.seed for curve in curves})
+    groups = [[curve for curve in curves if curve.seed == seed] for seed in seeds]
+    return [recommend(own) for own in groups if max(float(curve.gains.mean()) for curve in own) > 0]
 
 
 def _recommended(curves: Sequence[Curve]) -> tuple[float, tuple[float, ...], float]:
@@ -66,17 +68,33 @@ def _recommended(curves: Sequence[Curve]) -> tuple[float, tuple[float, ...], flo
     Noise decides between those, and over a longer run it costs less at a lower rate, which by then has caught up. The
     batches are the same, so what is compared is the difference on each.
     """
-    groups = {lr: {curve.seed: curve for curve in curves if curve.lr == lr} for lr in sorted({c.lr for c in curves})}
-    decreases = {lr: mean_and_error([curve.gains for curve in group.values()])[0] for lr, group in groups.items()}
+    decreases = decreases_of(curves)
     best = max(decreases, key=lambda lr: decreases[lr])
-    as_well = []
-    for lr in (lr for lr in groups if lr < best):
-        pairs = [curve.behind(groups[best][seed]) for seed, curve in groups[lr].items() if seed in groups[best]]
-        missed, error = mean_and_error(pairs)
-        if missed <= min(ERRORS * error, AS_WELL * decreases[best]):
-            as_well.append(lr)
+    as_well = as_well_as(best, curves)
     middle = centre(list(decreases), list(decreases.values()))
-    return math.sqrt(middle * min(middle, *as_well, best)), tuple(as_well), best
+    return math.sqrt(middle * min(middle, *as_well, best)), as_well, best
+
+
+def decreases_of(curves: Sequence[Curve]) -> dict[float, float]:
+    """Return how far the loss fell at each rate, the lowest rate first."""
+    rates = sorted({curve.lr for curve in curves})
+    return {lr: mean_and_error([curve.gains for curve in curves if curve.lr == lr])[0] for lr in rates}
+
+
+def as_well_as(best: float, curves: Sequence[Curve]) -> tuple[float, ...]:
+    """Return the rates below the best one that do as well within two errors of the difference on each batch."""
+    decreases, found = decreases_of(curves), []
+    for lr in (lr for lr in decreases if lr < best):
+        missed, error = missed_by(lr, best, curves)
+        if missed <= min(ERRORS * error, AS_WELL * decreases[best]):
+            found.append(lr)
+    return tuple(found)
+
+
+def missed_by(lr: float, best: float, curves: Sequence[Curve]) -> tuple[float, float]:
+    """Return by how much the last losses of a rate miss those of the best on the same batches, and its error."""
+    others = {curve.seed: curve for curve in curves if curve.lr == best}
+    return mean_and_error([curve.behind(others[curve.seed]) for curve in curves if curve.lr == lr])
 
 
 def centre(rates: Sequence[float], decreases: Sequence[float]) -> float:

@@ -42,6 +42,20 @@ def unsure(sweep: Sweep, path: str) -> Finding:
     return Finding("XT-LR-UNSURE", Severity.ERROR, problem, where="--range", evidence=tuple(evidence), fix=fix)
 
 
+def none_holds(sweep: Sweep, path: str) -> Finding:
+    """Return that no rate which held in the grid holds for longer, and the grid that looks lower."""
+    lowest = min(row.lr for row in sweep.final_rows)
+    steps = len(sweep.final_curves[0].losses)
+    return Finding(
+        "XT-LR-UNSURE",
+        Severity.ERROR,
+        f"no rate down to {lowest:g} that held for {len(sweep.curves[0].losses)} steps holds for {steps}",
+        where="--final-steps",
+        evidence=tuple(f"{row.lr:g}: loss {row.loss_start:.3g} to {row.loss_end:.3g}" for row in sweep.final_rows),
+        fix=f"xectool lr-sweep {path} --lrs {lowest / 100:.1g},{lowest / 30:.1g},{lowest / 10:.1g} --steps {steps}",
+    )
+
+
 def remarks(
     rows: Sequence[RateRow], choice: Choice, sweep: Sweep, steps: int, path: str, training: TrainingConfig
 ) -> tuple[Finding, ...]:

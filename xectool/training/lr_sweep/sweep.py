@@ -27,6 +27,8 @@ class Sweep:
         curves: All curves; empty where the inputs are not on the network's scale.
         rows: Their table, rates beyond the grid included.
         choice: What the rule says, whether or not the curves can be used; None where it says nothing.
+        final_curves: Those of the rates that ran on for more steps; empty without a final.
+        final_rows: Their table.
     """
 
     rates: tuple[float, ...]
@@ -34,6 +36,8 @@ class Sweep:
     curves: tuple[Curve, ...] = ()
     rows: tuple[RateRow, ...] = ()
     choice: Choice | None = field(default=None)
+    final_curves: tuple[Curve, ...] = ()
+    final_rows: tuple[RateRow, ...] = ()
 
 
 def sweep_grid(sweeper: Sweeper, rates: Sequence[float], seeds: int, extend: bool) -> Sweep:

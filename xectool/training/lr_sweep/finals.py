@@ -1,0 +1,100 @@
+"""The rates a grid leaves over run on: a rate that falls fastest in few steps is too high for many.
+
+In 40 steps the best rate of this project's problems is two to four times that of 200 (`docs/benchmarks.md`), by a
+factor that differs from problem to problem, so that it is measured rather than assumed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from xectool.training.lr_sweep.choice import Choice, as_well_as, decreases_of, missed_by, recommended_by_seed, rounded
+from xectool.training.lr_sweep.curves import Curve
+from xectool.training.lr_sweep.rows import EXPLODES, grid_rows
+from xectool.training.lr_sweep.runner import Sweeper
+from xectool.training.lr_sweep.sweep import Sweep
+
+LONGER = 5  # steps of the final over those of the grid
+FINALISTS = 3
+MOST_BELOW = 2  # rates added below while the lowest is the best
+LEAST_ERROR = 0.02  # of the largest decrease: closer rates are told apart by the draw of the weights
+FINAL_RULE = (
+    "the centre, on the scale of the logarithm, of the best rate of the grid and those below it after more steps, each "
+    "counted with exp(-z^2 / 2) where z is by how many errors its last loss misses the lowest; rates that explode "
+    "do not count"
+)
+
+
+def run_final(sweeper: Sweeper, sweep: Sweep, seeds: int, steps: int) -> Sweep:
+    """Run the best rate of a grid and the next lower ones for more steps, and choose among them.
+
+    While the lowest of them is the best, or none holds, one more below is added, at most two.
+
+    Args:
+        sweeper: Took the steps of the grid.
+        sweep: The grid; it has a choice.
+        seeds: Number of sets of weights and batches.
+        steps: Steps of each rate.
+
+    Returns:
+        The sweep with the final; without a choice where every rate explodes.
+    """
+    assert sweep.choice is not None
+    longer = replace(sweeper, steps=steps)
+    windows = [longer.windows(number, seeds) for number in range(seeds)]
+    for own in windows:
+        own.first()
+    rates = finalists(sweep)
+    curves = [curve for number, own in enumerate(windows) for curve in longer.grid(rates, number, own)]
+    for _ in range(MOST_BELOW):
+        choice = choose_final(curves)
+        if choice is not None and choice.best > rates[0]:
+            break
+        lower = below(rates[0], sweep)
+        for number, own in enumerate(windows):
+            known = next(curve for curve in curves if curve.seed == number).start_losses
+            curves += longer.grid([lower], number, own, known)
+        rates = [lower, *rates]
+    return replace(sweep, final_curves=tuple(curves), final_rows=grid_rows(curves), choice=choose_final(curves))
+
+
+def finalists(sweep: Sweep) -> list[float]:
+    """Return the best rate of a grid and the next lower ones of it, rising; no more where the grid has no more."""
+    assert sweep.choice is not None
+    tried = sorted({row.lr for row in sweep.rows if row.lr <= sweep.choice.best})
+    return tried[-FINALISTS:]
+
+
+def below(lowest: float, sweep: Sweep) -> float:
+    """Return the next lower rate of the grid; a third where there is none."""
+    return max((row.lr for row in sweep.rows if row.lr < lowest), default=rounded(lowest / 3.0))
+
+
+def choose_final(curves: Sequence[Curve]) -> Choice | None:
+    """Return the rate of a final; None where every rate explodes."""
+    sound = {row.lr for row in grid_rows(curves) if row.verdict != EXPLODES and math.isfinite(row.loss_decrease)}
+    usable = [curve for curve in curves if curve.lr in sound and len(curve.gains)]
+    if not usable:
+        return None
+    lr = _centre(usable)
+    band = recommended_by_seed(usable, _centre) or [lr]
+    best = _best(usable)
+    return Choice(rounded(lr), (rounded(min(band)), rounded(max(band))), FINAL_RULE, as_well_as(best, usable), best)
+
+
+def _best(curves: Sequence[Curve]) -> float:
+    decreases = decreases_of(curves)
+    return max(decreases, key=lambda lr: decreases[lr])
+
+
+def _centre(curves: Sequence[Curve]) -> float:
+    """Return the centre of the rates, each counted by how likely it is the best one."""
+    best = _best(curves)
+    least = LEAST_ERROR * abs(decreases_of(curves)[best])
+    missed = {lr: missed_by(lr, best, curves) for lr in decreases_of(curves)}
+    weights = [math.exp(-0.5 * (miss / max(error, least, 1e-30)) ** 2) for miss, error in missed.values()]
+    return math.exp(float(np.average([math.log(lr) for lr in missed], weights=weights)))
