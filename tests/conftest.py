@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +77,37 @@ def shallow() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _kept_opener() -> Iterator[None]:
+    """Let all checks of data share one process that opens files: half a second of CPU for each of them, else.
+
+    It is the process that users have; one is started anew after a file took it down, and where a check runs in another
+    directory or environment.
+    """
+    from xectool.checks import running
+    from xectool.checks.sandbox import Sandbox
+
+    class Kept(Sandbox):
+        place: object = None
+
+        def here(self, time_limit_s: float) -> Kept:
+            self.time_limit_s = time_limit_s
+            place = (os.getcwd(), {name: os.environ[name] for name in os.environ if name != "PYTEST_CURRENT_TEST"})
+            if place != self.place:
+                self._end()
+            self.place = place
+            return self
+
+        def __exit__(self, *error: object) -> None: ...
+
+    kept = Kept()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "Sandbox", kept.here)
+        yield
+    kept._end()
+    kept._errors.close()
+
+
 @pytest.fixture(scope="session")
 def lean() -> Callable[[], AbstractContextManager[None]]:
     """Return what makes networks shallow while it is entered, for fixtures that outlive a module."""
@@ -103,10 +134,24 @@ class WarmCommands:
     directory: Path
     program: ModuleType
 
-    def start(self, *argv: str) -> Any:
-        """Return a running ``xectool ARGV...`` that says nothing; `subprocess.Popen` in small."""
+    def start(self, *argv: str, streams: Sequence[int] = (), **environment: str) -> Any:
+        """Return a running ``xectool ARGV...``, with -c, -m or a file ``python ARGV...``; `subprocess.Popen` in small.
+
+        Args:
+            argv: The words.
+            streams: Output and errors; neither is said without.
+            environment: Variables that go before those of this process.
+        """
         with open(os.devnull, "r+b") as null:
-            return self.program.WarmProcess(self.address, argv, os.environ, str(Path.cwd()), [null.fileno()] * 3)
+            told = [null.fileno(), *(streams or [null.fileno()] * 2)]
+            return self.program.WarmProcess(self.address, argv, {**os.environ, **environment}, str(Path.cwd()), told)
+
+    def run(self, *argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run a command as `start` does, to its end."""
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            code = self.start(*argv, streams=[out.fileno(), err.fileno()], **environment).wait()
+            said = [(stream.seek(0), stream.read())[1] for stream in (out, err)]
+        return subprocess.CompletedProcess(argv, code, *said)
 
 
 @pytest.fixture(scope="session")

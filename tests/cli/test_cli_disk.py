@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from xectool.checkpoint import store
 
-# -B: byte code written under the limit would be cut short, and every later import of it fail.
+# Byte code written under the limit would be cut short, and every later import of it fail.
 LIMITED = """
-import os, resource, sys
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), int(sys.argv[1])))
-os.execv(sys.executable, [sys.executable, "-B", "-m", "xectool", *sys.argv[2:]])
+import resource, sys
+from xectool.__main__ import main
+sys.dont_write_bytecode = True
+limit = int(sys.argv.pop(1))
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+main()
 """
 TINY, SMALL = 1000, 1_000_000  # less than config.yaml, less than a checkpoint
 
 
-def train(limit_bytes: int, *argv: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", LIMITED, str(limit_bytes), "train", *argv]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+Train = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def train(warm: Any, shallow: None) -> Train:
+    """Train where no file may be larger than a number of bytes."""
+    return lambda limit_bytes, *argv: warm.run("-c", LIMITED, str(limit_bytes), "train", *argv)
 
 
 @pytest.mark.parametrize("limit_bytes", [TINY, SMALL])
-def test_disk_that_refuses_is_exit_3_and_leaves_nothing_torn(files: Path, limit_bytes: int) -> None:
+def test_disk_that_refuses_is_exit_3_and_leaves_nothing_torn(files: Path, train: Train, limit_bytes: int) -> None:
     name = f"full{limit_bytes}"
     outcome = train(limit_bytes, str(files / "config.yaml"), "--run-name", name, "--json")
     assert outcome.returncode == 3, outcome.stderr
@@ -38,7 +46,7 @@ def test_disk_that_refuses_is_exit_3_and_leaves_nothing_torn(files: Path, limit_
         assert "mlflow:" in (files / "runs" / name / "config.yaml").read_text()
 
 
-def test_disk_that_fills_inside_an_epoch_costs_no_training_until_its_end(files: Path) -> None:
+def test_disk_that_fills_inside_an_epoch_costs_no_training_until_its_end(files: Path, train: Train) -> None:
     base = [str(files / "config.yaml"), "--run-name", "fills", "--set", "checkpoint.save_steps=1"]
     base += ["--set", "checkpoint.save_artifacts=false"]
     assert train(10**9, *base, "--max-steps", "1", "--json").returncode == 0

@@ -23,12 +23,13 @@ PLAIN = ["--set", "checkpoint.save_artifacts=false"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.usefixtures("shallow")
 def test_signal_ends_in_one_document_and_a_run_that_goes_on(
-    files: Path, xectool: Callable[..., Any], number: signal.Signals
+    files: Path, xectool: Callable[..., Any], warm: Any, number: signal.Signals
 ) -> None:
     name = f"stopped{number}"
     argv = [
-        *XECTOOL,
+        str(warm.directory / "xectool"),
         "train",
         str(files / "config.yaml"),
         "--run-name",
@@ -120,10 +121,10 @@ def hears(pid: int, number: int) -> bool:
     return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
-def test_no_color_on_a_terminal_means_no_escape_codes_at_all(files: Path) -> None:
+@pytest.mark.usefixtures("shallow")
+def test_no_color_on_a_terminal_means_no_escape_codes_at_all(files: Path, warm: Any) -> None:
     main, terminal = pty.openpty()
     argv = [
-        *XECTOOL,
         "train",
         str(files / "config.yaml"),
         "--run-name",
@@ -132,8 +133,7 @@ def test_no_color_on_a_terminal_means_no_escape_codes_at_all(files: Path) -> Non
         "--set",
         "training.lr=1.0",
     ]
-    environment = {**os.environ, "NO_COLOR": "1"}
-    process = subprocess.Popen(argv, stdout=terminal, stderr=terminal, env=environment)
+    process = warm.start(*argv, streams=[terminal, terminal], NO_COLOR="1")
     os.close(terminal)
     shown = b""
     while block := read(main):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -255,10 +253,11 @@ def test_what_is_no_model_is_one_message(xectool: Run, files: Path, model: str) 
     assert "Traceback" not in outcome.err
 
 
-def test_plain_lines_where_there_is_no_terminal(files: Path) -> None:
-    command = [sys.executable, "-m", "xectool", "train", str(files / "config.yaml"), "--run-name", "plain"]
-    command += ["--set", "checkpoint.save_artifacts=false"]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
+@pytest.mark.usefixtures("shallow")
+def test_plain_lines_where_there_is_no_terminal(files: Path, warm: Any) -> None:
+    command = ["train", str(files / "config.yaml"), "--run-name", "plain", "--set", "checkpoint.save_artifacts=false"]
+    result = warm.run(*command)
+    assert result.returncode == 0, result.stderr
     assert result.stdout == ""
     assert "\x1b[" not in result.stderr
     assert "epoch 1: train/loss" in result.stderr

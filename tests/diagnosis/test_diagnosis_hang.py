@@ -6,8 +6,6 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -420,18 +418,17 @@ def test_the_first_reading_of_a_record_is_said_to_be_one(
 
 
 @contextmanager
-def hanging(config: Path, folder: Path, what: str) -> Iterator[tuple[Path, int]]:
+def hanging(warm: Any, config: Path, folder: Path, what: str) -> Iterator[tuple[Path, int]]:
     """Train until the run hangs in the way asked for; yields its directory and process."""
     fifo = folder / "fifo"
     os.mkfifo(fifo)
-    command = [sys.executable, "-c", DRIVER, what, str(fifo), "train", str(config), "--run-name", "h"]
-    command += ["--set", f"checkpoint.save_dir={folder}"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = ["-c", DRIVER, what, str(fifo), "train", str(config), "--run-name", "h"]
+    process = warm.start(*command, "--set", f"checkpoint.save_dir={folder}")
     try:
         wait_for(lambda: any(folder.glob("h/rec/a*/*.status")) and stands_still(folder / "h"), 300)
         yield folder / "h", process.pid
     finally:
-        process.kill()
+        process.send_signal(signal.SIGKILL)
         process.wait()
 
 
@@ -457,9 +454,9 @@ CASES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", CASES)
-def test_a_training_that_hangs_is_judged_from_outside(config: Path, tmp_path: Path, what: str) -> None:
+def test_a_training_that_hangs_is_judged_from_outside(warm: Any, config: Path, tmp_path: Path, what: str) -> None:
     code, words = CASES[what]
-    with hanging(config, tmp_path, what) as (run, pid):
+    with hanging(warm, config, tmp_path, what) as (run, pid):
         wait_for(lambda: engine.diagnose.hang(run).findings[0].code == code)
         took_s = list[float]()
         while len(took_s) < 3 and min(took_s, default=30.0) >= 30:  # a busy machine may stand still once
@@ -477,8 +474,8 @@ def test_a_training_that_hangs_is_judged_from_outside(config: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_killed_training_is_dead_and_not_hanging(config: Path, tmp_path: Path) -> None:
-    with hanging(config, tmp_path, "lock") as (run, pid):
+def test_a_killed_training_is_dead_and_not_hanging(warm: Any, config: Path, tmp_path: Path) -> None:
+    with hanging(warm, config, tmp_path, "lock") as (run, pid):
         os.kill(pid, signal.SIGKILL)
         wait_for(lambda: RunReader(run).status().state == "killed")
         found = engine.diagnose.hang(run)

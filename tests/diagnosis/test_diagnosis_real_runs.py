@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import subprocess
-import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,16 +145,15 @@ def test_one_event_with_a_corrupted_truth(
     assert any("entry 11" in line for line in found.causes[0].evidence)
 
 
-def test_a_process_that_was_killed(config: Callable[..., Path], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "xectool", "train", str(config(training={"epochs": 500}))]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}) as process:
-        wait_for_steps(tmp_path / "runs" / "r", process)
-        process.send_signal(signal.SIGKILL)
+def test_a_process_that_was_killed(config: Callable[..., Path], tmp_path: Path, warm: Any) -> None:
+    process = warm.start("train", str(config(training={"epochs": 500})))
+    wait_for_steps(tmp_path / "runs" / "r", process)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
     assert first(tmp_path / "runs" / "r") == "XT-KILLED"
 
 
-def wait_for_steps(run_dir: Path, process: subprocess.Popen[bytes]) -> None:
+def wait_for_steps(run_dir: Path, process: Any) -> None:
     """Wait until a checkpoint shows that an epoch is over."""
     while process.poll() is None and not (run_dir / "checkpoint_last.pt").exists():
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.2)
+        time.sleep(0.1)

@@ -4,12 +4,13 @@ A server loads torch and the commands once and forks for each start. Directory, 
 streams, signals and exit status are those of a process of its own; tests of the start itself use a real one.
 
     python warm.py serve SOCKET          serves until its standard input ends
-    python warm.py run SOCKET ARGV...    one command, like ``xectool ARGV...``
+    python warm.py run SOCKET ARGV...    one command, as ``xectool ARGV...``; with -c, -m or a file ``python ARGV...``
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import runpy
@@ -17,10 +18,16 @@ import select
 import signal
 import socket
 import sys
+import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+LOADED = (
+    "torch._dynamo", "torch._inductor.config",  # the first optimizer of a process loads them, for a second and a half
+    "xectool.cli.app", "xectool.engine.diagnose.run_health", "xectool.engine.prediction", "xectool.engine.reporting",
+    "xectool.engine.training",
+)  # fmt: skip
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 
 
@@ -81,12 +88,8 @@ def _load() -> None:
     import gc
     import threading
 
-    import xectool.cli.app
-    import xectool.engine.diagnose.run_health
-    import xectool.engine.prediction
-    import xectool.engine.reporting
-    import xectool.engine.training  # noqa: F401
-
+    for name in LOADED:
+        importlib.import_module(name)
     threads = {Path(f"/proc/self/task/{task}/comm").read_text().strip() for task in os.listdir("/proc/self/task")}
     if threading.active_count() != 1 or not threads <= {
         "python",
@@ -120,8 +123,6 @@ def _answer(connection: socket.socket) -> None:
 
 
 def _become(request: dict[str, object], streams: Sequence[int]) -> NoReturn:
-    from xectool.cli.app import main
-
     for target, stream in enumerate(streams):
         os.dup2(stream, target)
         os.close(stream)
@@ -131,10 +132,27 @@ def _become(request: dict[str, object], streams: Sequence[int]) -> NoReturn:
     for folder in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
         if Path(folder, "sitecustomize.py").exists():  # which a process of its own would have run
             runpy.run_path(str(Path(folder, "sitecustomize.py")))
-    sys.argv = ["xectool", *request["argv"]]  # type: ignore[misc]
     sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, mode, encoding="utf-8") for n, mode in enumerate(("r", "w", "w")))
-    main()
+    sys.argv = list(request["argv"])  # type: ignore[call-overload]
+    if sys.argv[0] == "-c":
+        program = compile(sys.argv.pop(1), "<string>", "exec")
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(program, vars(sys.modules["__main__"]))
+    elif sys.argv[0] == "-m":
+        sys.argv.pop(0)
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    elif sys.argv[0].endswith(".py"):
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    else:
+        _command()
     sys.exit(0)
+
+
+def _command() -> None:
+    from xectool.cli.app import main
+
+    sys.argv.insert(0, "xectool")
+    main()
 
 
 def run(address: str, argv: Sequence[str]) -> NoReturn:
