@@ -226,7 +226,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "parameter twice": ({"training__optimizer__param_groups__0__params": [0, 1, 1]}, "K10", "in two groups"),
     "negative rate": ({"training__optimizer__param_groups__0__lr": -1.0}, "K10", "learning rate"),
     "step not finite": ({"training__optimizer__state__0__step": torch.tensor(float("nan"))}, "K10", "step counter"),
-    "no states": ({"training__optimizer": {"lr": 1}}, "K10", "neither state nor param_groups"),
+    "no states": ({"training__optimizer": {"lr": 1}}, "K10", "lacks param_groups and state"),
     "negative epoch": ({"meta__epoch": -3}, "K14", "epoch is -3"),
     "progress disagrees": ({"meta__progress": {"epoch": 1, "step": 9}}, "K14", "its progress says 9"),
     "no weights": ({"model": {}, "ema": {}}, "K05", "no weights"),
@@ -253,8 +253,10 @@ def test_content_changed_and_written_again_is_found_by_the_digest(tmp_path: Path
     payload["model"] = dict(payload["model"]) | {"a.bias": torch.full((6,), 0.05)}
     torch.save(payload, tmp_path / "a.pt")
     found = engine.inspect_ckpt(tmp_path / "a.pt").findings
-    assert [item.code for item in found] == ["K02"]
-    assert "changed before the file was written" in found[0].problem
+    assert [item.code for item in found] == ["K02", "K02"]
+    assert "model.a.bias is not what was saved" in found[0].problem
+    assert found[0].where.startswith("a/data/")
+    assert "changed before the file was written" in found[1].problem
 
 
 def test_a_newer_version_asks_for_an_upgrade(tmp_path: Path) -> None:
@@ -420,7 +422,7 @@ def test_a_metric_that_is_not_finite_is_told_with_its_epoch(families: dict[str, 
     assert [(item.code, item.problem) for item in found] == [("K14", "epoch 2: val/loss not finite")]
 
 
-@pytest.mark.parametrize(("optimizer", "codes"), [({}, []), ({"lr": 1}, ["K10"])])
+@pytest.mark.parametrize(("optimizer", "codes"), [({}, []), ({"lr": 1}, []), ({"state": {}, "lr": 1}, ["K10"])])
 def test_an_optimizer_that_is_not_ours_is_not_cured_by_our_training(
     optimizer: dict[str, Any], codes: list[str], tmp_path: Path
 ) -> None:

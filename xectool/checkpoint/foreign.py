@@ -43,7 +43,7 @@ ENCODER_PREFIX: Mapping[Kind, str] = {
     "encoder": "",
 }
 EMA_COUNTER = "n_averaged"
-_CHANNEL_WEIGHTS = "channel_log_vars"
+CHANNEL_WEIGHTS = "channel_log_vars"
 _ENCODER_MARK = "fusion_transformer.layers.0.linear1.weight"
 _DECODER_MARK = "dec_inner.decoder.0.bias"
 _SPLIT_TOKENS = 7
@@ -165,12 +165,12 @@ def to_config(payload: Mapping[str, Any]) -> dict[str, Any]:
         "kind": layout.kind,
         "data": branches,
         "normalization": normalization | {"below_domain": "zero"},
-        "model": _model_section(layout.kind, stored, state_dict(payload, layout.weights[0])),
+        "model": model_section(layout.kind, stored, state_dict(payload, layout.weights[0])),
     }
     if layout.kind == "regressor":
-        config["tasks"] = _task_sections(stored)
+        config["tasks"] = task_sections(stored)
     if layout.kind == "mae":
-        config["training"] = {"auto_channel_weight": _CHANNEL_WEIGHTS in state_dict(payload, layout.weights[0])}
+        config["training"] = {"auto_channel_weight": CHANNEL_WEIGHTS in state_dict(payload, layout.weights[0])}
     return config
 
 
@@ -199,7 +199,8 @@ def encoder_sizes(weights: Mapping[str, Tensor]) -> dict[str, Any]:
     }
 
 
-def _model_section(kind: Kind, stored: Mapping[str, Any], weights: StateDict) -> dict[str, Any]:
+def model_section(kind: Kind, stored: Mapping[str, Any], weights: StateDict) -> dict[str, Any]:
+    """Return the ``model`` section that weights and what is stored of the configuration tell."""
     prefix = ENCODER_PREFIX[kind]
     encoder = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
     section = encoder_sizes(encoder) | {"outer_fine_pool": _pool(stored.get("outer_fine_pool"))}
@@ -217,7 +218,8 @@ def _model_section(kind: Kind, stored: Mapping[str, Any], weights: StateDict) ->
     return section
 
 
-def _task_sections(stored: Mapping[str, Any]) -> dict[str, Any]:
+def task_sections(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ``tasks`` section; of losses no more is stored than which of them predict a width."""
     likelihoods = stored.get("nll_tasks") or ()
     return {
         name: {"enabled": True, "loss_fn": "gaussian_nll" if name in likelihoods else "smooth_l1", "scale": None}

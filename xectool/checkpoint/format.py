@@ -9,6 +9,7 @@ On disk a checkpoint is one ``torch.save`` archive of a dictionary::
     model    {state-dict key: tensor}      raw weights
     ema      {state-dict key: tensor}      averaged weights; empty without EMA
     training {optimizer, scaler, schedule, task, rng, ...}   what a resume needs; empty in an extract
+    seals    JSON text: a checksum of every tensor and fact, which say what has changed where the digest does not hold
 
 It loads with ``torch.load(..., weights_only=True)``.
 """
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from xectool.checkpoint.seals import SEALS_KEY, seals
 from xectool.errors import CheckpointError
 
 FORMAT_NAME = "xectool-checkpoint"
@@ -105,7 +107,8 @@ def pack(checkpoint: Checkpoint) -> dict[str, Plain]:
         "ema": checkpoint.ema,
         "training": checkpoint.training,
     }
-    return {"format": FORMAT_NAME, "version": FORMAT_VERSION, "digest": digest(payload), **payload}
+    head = {"format": FORMAT_NAME, "version": FORMAT_VERSION, "digest": digest(payload)}
+    return {**head, **payload, SEALS_KEY: seals(payload)}
 
 
 def unpack(payload: Mapping[str, Plain], where: str) -> Checkpoint:

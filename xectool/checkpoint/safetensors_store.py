@@ -12,14 +12,21 @@ import safetensors.torch
 from torch import Tensor
 
 from xectool.checkpoint.format import FORMAT_NAME, Checkpoint, digest
+from xectool.checkpoint.seals import seals
 from xectool.errors import CheckpointError
 
 DIGEST_KEY = "xectool-digest"
+SEALS_KEY = "xectool-seals"
 
 
 def content_digest(meta: str, weights: Mapping[str, Tensor]) -> str:
     """Return the digest over the facts, as JSON text, and the weights."""
-    return digest({"meta": meta, "model": dict(weights)})
+    return digest(sections(meta, weights))
+
+
+def sections(meta: str, weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return facts and weights under the names they have in a checkpoint."""
+    return {"meta": meta, "model": dict(weights)}
 
 
 def serialize(checkpoint: Checkpoint) -> bytes:
@@ -27,6 +34,7 @@ def serialize(checkpoint: Checkpoint) -> bytes:
     meta = json.dumps(checkpoint.meta, sort_keys=True)
     weights = {name: value.detach().cpu().contiguous().clone() for name, value in checkpoint.model.items()}
     metadata = {"format": "pt", FORMAT_NAME: meta, DIGEST_KEY: content_digest(meta, weights)}
+    metadata[SEALS_KEY] = seals(sections(meta, weights))
     return safetensors.torch.save(weights, metadata)
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from torch import Tensor
 
-from xectool.checkpoint.inspection.values import is_additive_mask, statistics
+from xectool.checkpoint.inspection.values import may_be_infinite, statistics
 from xectool.errors import CheckpointError
 
 _UNREADABLE: Final = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError, RuntimeError)
@@ -45,7 +45,7 @@ def require_finite(weights: Mapping[str, Tensor], path: str | Path) -> None:
     """
     for name, value in weights.items():
         found = statistics(value)
-        if found is not None and found.num_nonfinite and not is_additive_mask(name, value):
+        if found is not None and found.num_nonfinite and not may_be_infinite(name, value):
             place = f"{found.first_value} at {list(found.first_nonfinite)}"
             problem = f"{found.num_nonfinite} of {value.numel()} values of {name} are not finite; the first is {place}"
             raise _refused(path, f"the weights cannot be used: {problem}", "K08")

@@ -25,6 +25,7 @@ from xectool.checkpoint.inspection.zip_headers import (
 )
 
 LOCAL_MAGIC: Final = b"PK\x03\x04"
+_END_BYTES: Final = 22
 _ENCRYPTED: Final = 0x1
 _MAX_ENTRIES: Final = 1_000_000
 DIRECTORY_ERRORS = (
@@ -192,5 +193,7 @@ def _damage(data: memoryview, error: Exception) -> str:
     if END_MAGIC not in tail and CENTRAL_MAGIC not in tail:
         return f"truncated after {len(data)} bytes: the archive's directory, its last part, is missing"
     if END_MAGIC not in tail:
-        return f"truncated after {len(data)} bytes, inside the archive's directory"
+        return f"truncated after {len(data)} bytes, inside the archive's directory, or overwritten there"
+    if tail.find(END_MAGIC) > len(tail) - _END_BYTES:
+        return f"truncated after {len(data)} bytes, inside the record that closes the archive"
     return f"the archive's directory is damaged ({error})"

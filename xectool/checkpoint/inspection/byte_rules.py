@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 from xectool.checkpoint.inspection.facts import Inspected
 from xectool.checkpoint.inspection.layout import XECTOOL
@@ -14,6 +15,9 @@ from xectool.rules import Rule
 
 ANOTHER = "use another checkpoint of the run; xectool train CONFIG --resume auto picks the newest sound one"
 EXPORT_AGAIN = "xectool export CKPT --output FILE   # from the checkpoint it came from"
+
+
+_SHOWN: Final = 8
 
 
 class BytesAreAsWritten(Rule[Inspected]):
@@ -37,6 +41,10 @@ class DigestHolds(Rule[Inspected]):
     def check(self, facts: Inspected) -> Iterator[Finding]:
         """Yield an error for each digest that does not hold, a note where nothing protects the bytes."""
         contents, name = facts.contents, shlex.quote(str(facts.contents.path))
+        for place in facts.changed[:_SHOWN]:
+            yield self.error(_bytes_of(facts, place), f"{place} is not what was saved: its checksum differs", ANOTHER)
+        if len(facts.changed) > _SHOWN:
+            yield self.error("content", f"{len(facts.changed) - _SHOWN} more parts are not what was saved", ANOTHER)
         if facts.digest_holds is False:
             sealed = contents.checksums and not contents.problems
             cause = "; every CRC is right, so it was changed before the file was written" if sealed else ""
@@ -81,10 +89,16 @@ class RunsNoCode(Rule[Inspected]):
             finding = self.warning(
                 inert[0].place,
                 f"it holds values of other libraries ({shown}), which torch refuses with weights_only=True",
-                "its weights can be taken out without them: xectool inspect-ckpt "
-                f"{shlex.quote(str(facts.contents.path))} --extract encoder --output encoder.pt",
+                self._without(facts),
             )
             yield replace(finding, evidence=tuple(f"{item.name} at {item.place}" for item in inert[:20]))
+
+    @staticmethod
+    def _without(facts: Inspected) -> str:
+        if not facts.layout.is_ours:
+            return "ask its author for a state_dict: torch.save(model.state_dict(), 'weights.pt')"
+        name = shlex.quote(str(facts.contents.path))
+        return f"its weights can be taken out without them: xectool inspect-ckpt {name} --extract encoder --output e.pt"
 
     @staticmethod
     def _fix(trust: Trust) -> str:
@@ -115,6 +129,16 @@ class VersionIsKnown(Rule[Inspected]):
             yield self.error(", ".join(missing), f"sections are missing: {', '.join(missing)}", ANOTHER)
         elif not layout.meta:
             yield self.error("meta", "its facts (kind, configuration, progress) cannot be read", ANOTHER)
+
+
+def _bytes_of(facts: Inspected, place: str) -> str:
+    ref = facts.contents.tensors.get(place.removeprefix("model.") if _is_flat(facts) else place)
+    return ref.storage.where if ref is not None and ref.storage is not None and ref.storage.where else place
+
+
+def _is_flat(facts: Inspected) -> bool:
+    """Return whether the file's names have no section in front, as in safetensors."""
+    return facts.contents.format == "safetensors"
 
 
 def _again(facts: Inspected) -> str:

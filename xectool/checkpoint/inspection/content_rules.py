@@ -10,47 +10,19 @@ from typing import Any, Final
 
 import torch
 
+from xectool import __version__
 from xectool.checkpoint.inspection.byte_rules import ANOTHER
 from xectool.checkpoint.inspection.facts import Inspected
 from xectool.checkpoint.inspection.layout import OLDER, XECTOOL, Layout
-from xectool.checkpoint.inspection.values import TensorStats, relative_distance
+from xectool.checkpoint.inspection.values import TensorStats
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.findings import Finding
 from xectool.rules import Rule
 
 _SHOWN: Final = 12
 _WITH_WIDTH: Final = "gaussian_nll"
-_FAR_AVERAGE: Final = 1.0
 _EXPECTED_CONSTANT = ("bias", "gamma", "beta", "running_mean", "running_var", "log_vars")
 _NOT_WEIGHTS = ("training.", "optimizer", "scheduler", "scaler", "callbacks", "loops", "lr_schedulers")
-
-
-class HoldsWeights(Rule[Inspected]):
-    """There is something to predict with."""
-
-    code = "K05"
-    title = "The file holds weights"
-
-    def check(self, facts: Inspected) -> Iterator[Finding]:
-        """Yield an error where no tensor can be taken for weights."""
-        if not facts.layout.main:
-            yield self.error("content", f"it holds no weights: {facts.layout.kind}", "give a checkpoint with weights")
-
-
-class WrappersAreWhole(Rule[Inspected]):
-    """Wrappers put their prefix in front of all names or of none."""
-
-    code = "K06"
-    title = "Prefixes of wrappers are at the start of every name"
-
-    def check(self, facts: Inspected) -> Iterator[Finding]:
-        """Yield a warning where only some names of an unknown layout have a wrapper's prefix."""
-        names = list(facts.layout.main)
-        for wrapper in ("module.", "_orig_mod."):
-            wrapped = [name for name in names if name.startswith(wrapper)]
-            if wrapped and len(wrapped) < len(names) and not facts.layout.is_ours:
-                problem = f"{len(wrapped)} of {len(names)} names start with '{wrapper}', the others do not"
-                yield self.warning(wrapped[0], problem, "save one model's state_dict() without its wrapper")
 
 
 class ValuesAreFinite(Rule[Inspected]):
@@ -91,7 +63,7 @@ class ValuesArePlausible(Rule[Inspected]):
             )
             if outlier.impossible:
                 yield self.error(_place(facts, name), f"{problem}: a damaged value, not a trained one", ANOTHER)
-            elif not facts.contents.checksums:
+            elif not facts.contents.checksums or not facts.is_intact or facts.outputs_differ:
                 again = f"xectool inspect-ckpt {shlex.quote(str(facts.contents.path))}"
                 fix = f"compare with another checkpoint of the run: {again} --compare OTHER"
                 yield self.warning(_place(facts, name), f"{problem}: a flipped bit, or a step that went wrong", fix)
@@ -109,31 +81,6 @@ class WeightsMoved(Rule[Inspected]):
         if names:
             problem = f"{len(names)} weight matrices hold one number everywhere: {', '.join(names[:5])}"
             yield self.info(names[0], problem, "train longer, or leave the layer out")
-
-
-class AverageFits(Rule[Inspected]):
-    """Averaged weights have the names and shapes of the weights, and lie near them."""
-
-    code = "K09"
-    title = "The average belongs to the weights"
-
-    def check(self, facts: Inspected) -> Iterator[Finding]:
-        """Yield an error where names or shapes differ, a warning where the average is far away."""
-        model = facts.layout.weights.get("model")
-        for role in ("ema", "best"):
-            average = facts.layout.weights.get(role)
-            if not model or not average:
-                continue
-            different = sorted(model.keys() ^ average.keys())
-            different += [name for name in model.keys() & average.keys() if model[name].shape != average[name].shape]
-            if different:
-                problem = f"the averaged weights ({role}) have other names or shapes: {', '.join(different[:3])}"
-                yield self.error(role, problem, "predict with --weights model")
-                continue
-            distance = relative_distance(average, model)
-            if distance > _FAR_AVERAGE and not facts.nonfinite:
-                problem = f"the averaged weights ({role}) are {distance:.2g} times their own size from the weights"
-                yield self.warning(role, problem, "predict with --weights model and compare the metrics")
 
 
 class ProgressIsFinite(Rule[Inspected]):
@@ -205,8 +152,11 @@ class WeightsFitConfig(Rule[Inspected]):
         """Yield one error that names the first contradictions."""
         if facts.misfits:
             more = f" and {len(facts.misfits) - 4} more" if len(facts.misfits) > 4 else ""
-            problem = f"the stored configuration does not describe these weights: {'; '.join(facts.misfits[:4])}{more}"
-            finding = self.error("meta.config", problem, ANOTHER)
+            listed, is_told = f"{'; '.join(facts.misfits[:4])}{more}", facts.layout.config is not None
+            problem = f"the stored configuration does not describe these weights: {listed}"
+            if not is_told:
+                problem = f"these weights are not whole: {listed.replace('configuration gives', 'network has')}"
+            finding = self.error("meta.config" if is_told else "weights", problem, ANOTHER)
             yield replace(finding, evidence=facts.misfits[:20])
 
 
@@ -221,8 +171,7 @@ class TablesAgree(Rule[Inspected]):
         if facts.foreign_tables:
             names = ", ".join(facts.foreign_tables[:3])
             problem = f"{len(facts.foreign_tables)} index tables are of another geometry: {names}"
-            fix = f"pip install xectool=={facts.version}" if facts.version else ANOTHER
-            yield self.error(facts.foreign_tables[0], problem, fix)
+            yield self.error(facts.foreign_tables[0], problem, _of_version(facts))
 
 
 class OutputsAreReproduced(Rule[Inspected]):
@@ -235,8 +184,9 @@ class OutputsAreReproduced(Rule[Inspected]):
         """Yield an error that says how far outputs are off."""
         if facts.outputs_differ:
             problem = f"the network gives other numbers than when it was saved: {facts.outputs_differ}"
-            fix = f"pip install xectool=={facts.version}" if facts.version else ANOTHER
-            yield self.error("meta.fingerprint", problem, fix)
+            if facts.version == __version__ or not facts.version:
+                problem += "; weights, normalisation or pooling were changed after that"
+            yield self.error("meta.fingerprint", problem, _of_version(facts))
 
 
 def tasks_of(layout: Layout) -> dict[str, str]:
@@ -249,6 +199,11 @@ def tasks_of(layout: Layout) -> dict[str, str]:
     if layout.origin != OLDER:
         return losses
     return {name: loss if loss == _WITH_WIDTH else "loss not stored" for name, loss in losses.items()}
+
+
+def _of_version(facts: Inspected) -> str:
+    """Return the fix for what another version reads as it was meant; this version is no such one."""
+    return f"pip install xectool=={facts.version}" if facts.version not in ("", __version__) else ANOTHER
 
 
 def _place(facts: Inspected, name: str) -> str:
@@ -268,6 +223,6 @@ def _is_dead(facts: Inspected, name: str, stats: TensorStats) -> bool:
 
 
 CONTENT_RULES: tuple[Rule[Inspected], ...] = (
-    HoldsWeights(), WrappersAreWhole(), ValuesAreFinite(), ValuesArePlausible(), WeightsMoved(), AverageFits(),
-    ProgressIsFinite(), HeadsFitTasks(), WeightsFitConfig(), TablesAgree(), OutputsAreReproduced(),
+    ValuesAreFinite(), ValuesArePlausible(), WeightsMoved(), ProgressIsFinite(), HeadsFitTasks(), WeightsFitConfig(),
+    TablesAgree(), OutputsAreReproduced(),
 )  # fmt: skip

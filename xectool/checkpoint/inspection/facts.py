@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from torch import Tensor
 
 from xectool.checkpoint.format import FORMAT_NAME, digest
 from xectool.checkpoint.inspection.contents import Contents
 from xectool.checkpoint.inspection.layout import XECTOOL, Layout, recognise
+from xectool.checkpoint.inspection.optimizer import Learned, OptimizerState, optimizer_state
 from xectool.checkpoint.inspection.reading import read
-from xectool.checkpoint.inspection.training_state import OptimizerState, optimizer_state
-from xectool.checkpoint.inspection.values import TensorStats, is_additive_mask, statistics
-from xectool.checkpoint.safetensors_store import DIGEST_KEY, content_digest
+from xectool.checkpoint.inspection.values import TensorStats, may_be_infinite, statistics
+from xectool.checkpoint.safetensors_store import DIGEST_KEY, content_digest, sections
+from xectool.checkpoint.safetensors_store import SEALS_KEY as METADATA_SEALS_KEY
+from xectool.checkpoint.seals import SEALS_KEY, broken_seals
 
 _SECTIONS: Final = ("meta", "model", "ema", "training")
 _BOOKKEEPING: Final = ("callbacks.", "loops.")
 _HEX_DIGEST = re.compile(r"\b[0-9a-fA-F]{64}\b")
 _MAX_SIDECAR_BYTES: Final = 1 << 16
+_METADATA_KEYS: Final = {"format", FORMAT_NAME, DIGEST_KEY, METADATA_SEALS_KEY}
 _SEALED: Final = ("onnx", "safetensors")
 _ONNX_DIGEST: Final = {"holds": True, "does not hold": False, "none": None}
 
@@ -35,6 +41,7 @@ class Inspected:
         stats: Numbers of every tensor by its place in the file.
         optimizer: State of the optimizer.
         digest_holds: Whether our stored digest is that of the content; None where the layout has none.
+        changed: Tensors and facts that are not those that were sealed, by their place.
         sidecar: Its digest in a ``.sha256`` file beside it; empty where that holds none, None without such a file.
         misfits: How the weights contradict the stored configuration; None where nobody could tell.
         foreign_tables: Index tables of another geometry than that of this xectool.
@@ -46,6 +53,7 @@ class Inspected:
     stats: Mapping[str, TensorStats]
     optimizer: OptimizerState | None = None
     digest_holds: bool | None = None
+    changed: tuple[str, ...] = ()
     sidecar: str | None = None
     misfits: tuple[str, ...] | None = None
     foreign_tables: tuple[str, ...] = ()
@@ -61,7 +69,8 @@ class Inspected:
     def is_intact(self) -> bool:
         """Whether all bytes are as they were written, as far as anything tells."""
         sidecar_holds = not self.sidecar or self.sidecar == self.contents.sha256
-        return not self.contents.problems and self.digest_holds is not False and sidecar_holds
+        whole = not (self.contents.problems or self.changed)
+        return whole and self.digest_holds is not False and sidecar_holds
 
     @property
     def nonfinite(self) -> dict[str, TensorStats]:
@@ -74,10 +83,10 @@ class Inspected:
         return [name for name in self.nonfinite if id(self.contents.values[name]) in own]
 
     def _may_be(self, name: str) -> bool:
-        """Return whether infinities belong there: bookkeeping, or zeros and infinities of a comparison or a softmax."""
+        """Return whether infinities belong there: bookkeeping, or masks, edges and bounds."""
         if name.startswith(_BOOKKEEPING):
             return True
-        return is_additive_mask("mask" if self.contents.format == "onnx" else name, self.contents.values[name])
+        return may_be_infinite("mask" if self.contents.format == "onnx" else name, self.contents.values[name])
 
 
 def inspect(path: Path) -> Inspected:
@@ -89,17 +98,41 @@ def inspect(path: Path) -> Inspected:
     contents = read(path)
     layout = recognise(contents)
     stats = {name: found for name, value in contents.values.items() if (found := statistics(value)) is not None}
-    task = layout.training.get("task")
     return Inspected(
         contents=contents,
         layout=layout,
         stats=stats,
-        optimizer=optimizer_state(
-            layout.training.get("optimizer"), layout.main, task if isinstance(task, Mapping) else {}
-        ),
+        optimizer=optimizer_state(layout.training.get("optimizer"), _learned(contents, layout)),
         digest_holds=_digest_holds(contents) if layout.origin == XECTOOL or contents.format in _SEALED else None,
+        changed=_changed(contents) if layout.origin == XECTOOL else (),
         sidecar=_sidecar(path),
     )
+
+
+def _learned(contents: Contents, layout: Layout) -> Learned:
+    """Return what the optimizer of a file can belong to."""
+    others = {
+        name: value
+        for name, value in contents.values.items()
+        if not any("optim" in part or part == "state" for part in name.split(".")[:2])
+    }
+    if layout.origin != XECTOOL:
+        return Learned(layout.main, others)
+    task, progress = layout.training.get("task"), layout.meta.get("progress")
+    own = {
+        name: value for name, value in (task if isinstance(task, Mapping) else {}).items() if isinstance(value, Tensor)
+    }
+    skipped = _skipped(progress) if isinstance(progress, Mapping) else 0
+    return Learned({**layout.main, **own}, {}, layout.step, skipped)
+
+
+def _skipped(progress: Mapping[str, Any]) -> int:
+    """Return the steps that left the weights as they were, as a run counts them."""
+    stats, history = progress.get("stats"), progress.get("history")
+    now = stats.get("skipped", 0) if isinstance(stats, Mapping) else 0
+    epochs = [epoch for epoch in history if isinstance(epoch, Mapping)] if isinstance(history, list) else []
+    counts = [now, *(epoch.get("train/skipped_steps", 0) for epoch in epochs)]
+    return int(sum(count for count in counts if isinstance(count, int | float) and math.isfinite(count)))
 
 
 def _digest_holds(contents: Contents) -> bool | None:
@@ -111,11 +144,19 @@ def _digest_holds(contents: Contents) -> bool | None:
         if not {FORMAT_NAME, DIGEST_KEY} & metadata.keys():
             return None
         as_written = content_digest(str(metadata.get(FORMAT_NAME)), payload) == metadata.get(DIGEST_KEY)
-        return bool(as_written and metadata.get("format") == "pt")
+        return bool(as_written and metadata.get("format") == "pt" and metadata.keys() <= _METADATA_KEYS)
     if not isinstance(payload, Mapping) or "digest" not in payload:
         return None
     content = {name: payload.get(name) for name in _SECTIONS}
     return bool(digest(content) == payload["digest"])
+
+
+def _changed(contents: Contents) -> tuple[str, ...]:
+    payload = contents.payload
+    if contents.format == "safetensors":
+        metadata = contents.facts["metadata"]
+        return broken_seals(sections(str(metadata.get(FORMAT_NAME)), payload), metadata.get(METADATA_SEALS_KEY))
+    return broken_seals({name: payload.get(name) for name in _SECTIONS}, payload.get(SEALS_KEY))
 
 
 def _sidecar(path: Path) -> str | None:

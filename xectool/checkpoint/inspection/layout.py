@@ -26,6 +26,7 @@ _OPTIMIZER_KEYS = ("optimizer_state_dict", "optimizer_states", "optimizer")
 _SCHEDULER_KEYS = ("scheduler_state_dict", "lr_schedulers", "lr_scheduler", "scheduler")
 _SCALER_KEYS = ("scaler_state_dict", "scaler", "amp_scaler", "MixedPrecision", "MixedPrecisionPlugin")
 _STEP_KEYS = ("step", "global_step", "iteration")
+_MAX_NESTED: Final = 2
 _MANGLED: Final = re.compile(r"\.___torch_mangle_\d+")  # counts classes of one name in the process that wrote the file
 
 
@@ -84,6 +85,9 @@ def recognise(contents: Contents) -> Layout:
         return Layout("PyTorch", "one tensor", {"model": {"tensor": payload}})
     if isinstance(payload, Mapping):
         return _dictionary(payload)
+    many = dict(enumerate(payload)) if isinstance(payload, list | tuple) else {}
+    if many and all(isinstance(item, Tensor) for item in many.values()):
+        return Layout("PyTorch", f"a {type(payload).__name__} of {len(many)} tensors", {"model": _tensors(many)})
     return Layout("PyTorch", f"a {type(payload).__name__} without weights")
 
 
@@ -221,14 +225,14 @@ def _shared_wrapper(weights: Mapping[str, Any]) -> str | None:
 
 
 def _find_weights(payload: Mapping[str, Any]) -> tuple[dict[str, Tensor], str | None]:
-    own = _tensors(payload)
+    own = {name: value for name, value in payload.items() if isinstance(value, Tensor)}
     if len(own) * 2 > len(payload):
         return own, None
     for key in _WEIGHT_KEYS:
         found = _tensors(payload.get(key))
         if found:
             return found, key
-    sets = {key: _tensors(value) for key, value in payload.items() if key not in _OPTIMIZER_KEYS}
+    sets = {key: _tensors(value, _MAX_NESTED) for key, value in payload.items() if key not in _OPTIMIZER_KEYS}
     largest = max(sets, key=lambda key: len(sets[key]), default=None)
     return (sets[largest], largest) if largest is not None and sets[largest] else (own, None)
 
@@ -243,12 +247,17 @@ def _training(payload: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in single.items() if value is not None}
 
 
-def _tensors(value: Any) -> dict[str, Tensor]:
+def _tensors(value: Any, depth: int = 0) -> dict[str, Tensor]:
+    """Return the tensors of a dictionary by name; those of dictionaries in it have dotted names."""
     if isinstance(value, Opaque):
         value = value.weights
     if not isinstance(value, Mapping):
         return {}
-    return {str(name): item for name, item in value.items() if isinstance(item, Tensor)}
+    found: dict[str, Tensor] = {str(name): item for name, item in value.items() if isinstance(item, Tensor)}
+    if found or depth == _MAX_NESTED:
+        return found
+    parts = {str(name): _tensors(item, depth + 1) for name, item in value.items()}
+    return {f"{name}.{inner}": item for name, part in parts.items() for inner, item in part.items()}
 
 
 def _names(value: Any) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Final
 
 from xectool.checkpoint.inspection.archive import LOCAL_MAGIC
 from xectool.checkpoint.inspection.contents import Contents
-from xectool.checkpoint.inspection.embedded import is_tar
+from xectool.checkpoint.inspection.embedded import hidden_globals, is_tar
 from xectool.checkpoint.inspection.opcodes import PICKLE_MAGIC, read_pickle
 from xectool.checkpoint.inspection.protobuf import looks_like_onnx
 from xectool.checkpoint.inspection.safetensors_file import looks_like_safetensors, read_safetensors
@@ -17,10 +17,12 @@ from xectool.checkpoint.inspection.torch_legacy import read_pickles, read_tar
 from xectool.checkpoint.inspection.torch_zip import read_zip
 from xectool.checkpoint.inspection.trust import Trust, trust_of
 from xectool.checkpoint.inspection.window import Content, open_content, unreadable
-from xectool.checkpoint.inspection.zip_headers import END_MAGIC
+from xectool.checkpoint.inspection.zip_headers import CENTRAL_MAGIC, END_MAGIC
 from xectool.errors import CheckpointError, nearest
 
 _HEAD: Final = 4096
+_TAIL: Final = 1 << 16
+_SEARCHED: Final = 1 << 24
 _PROTOCOLS: Final = range(2, 6)
 _TEXT_OPCODES: Final = b"(c]}ldi\x80"
 _MAX_TEXT_PICKLE: Final = 1 << 20
@@ -41,11 +43,19 @@ def read(path: Path) -> Contents:
         return read_zip(content)
     if is_tar(content.data):
         return read_tar(content)
+    if looks_like_safetensors(head, len(content.data)):
+        return _safetensors(content, head)
     if head.startswith(PICKLE_MAGIC) and len(head) > 1 and head[1] in _PROTOCOLS:
         return read_pickles(content)
-    if looks_like_safetensors(head, len(content.data)):
-        return read_safetensors(content)
     return _without_magic(content, head)
+
+
+def _safetensors(content: Content, head: bytes) -> Contents:
+    """Read safetensors; a file that begins like a pickle too is one for programs that look no further."""
+    out = read_safetensors(content)
+    if head.startswith(PICKLE_MAGIC):
+        out.unsafe += [item for item in hidden_globals(content.data, "", 0) if item.trust == Trust.CODE.value]
+    return out
 
 
 def _without_magic(content: Content, head: bytes) -> Contents:
@@ -58,7 +68,17 @@ def _without_magic(content: Content, head: bytes) -> Contents:
         return read_pickles(content)
     if content.path.suffix.lower() == ".onnx" and head[:1] == b"\x08":
         return read_onnx(content)
-    raise unreadable(content.path, *stranger(head, len(content.data)))
+    raise unreadable(content.path, *(_headless(content.data) or stranger(head, len(content.data))))
+
+
+def _headless(data: memoryview) -> tuple[str, str] | None:
+    """Return the message for the rest of an archive whose first bytes are gone, as a broken download leaves it."""
+    tail = bytes(data[-_TAIL:])
+    if END_MAGIC not in tail or CENTRAL_MAGIC not in tail:
+        return None
+    first = bytes(data[:_SEARCHED]).find(LOCAL_MAGIC)
+    place = f"; its first whole entry is at byte {first}" if first >= 0 else ""
+    return f"the beginning of the archive is missing or overwritten, its directory is there{place}", ""
 
 
 def _is_text_pickle(data: memoryview) -> bool:

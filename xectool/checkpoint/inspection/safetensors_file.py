@@ -22,9 +22,12 @@ _DTYPES: Final = {
 
 
 def looks_like_safetensors(head: bytes, size: int) -> bool:
-    """Return whether a file begins like safetensors; its claims may still be wrong."""
-    length = int.from_bytes(head[:_LENGTH_BYTES], "little")
-    return len(head) > _LENGTH_BYTES and head[_LENGTH_BYTES : _LENGTH_BYTES + 1] == b"{" and 2 <= length < 1 << 48
+    """Return whether a file begins like safetensors; its claims may still be wrong.
+
+    The length may be that of any other format's first bytes (640 is the magic number of a pickle); the header decides.
+    """
+    length, opening = int.from_bytes(head[:_LENGTH_BYTES], "little"), head[_LENGTH_BYTES : _LENGTH_BYTES + 2]
+    return opening == b'{"' or (opening in (b"{}", b"{ ", b"{\n") and 2 <= length < 1 << 48)
 
 
 def read_safetensors(content: Content) -> Contents:

@@ -24,10 +24,21 @@ _MAGICS: Final = (
     (b"PAR1", "a Parquet file", ""),
     (b"\x89PNG", "a PNG image", ""),
     (b"\xff\xd8\xff", "a JPEG image", ""),
+    (b"ARROW1", "an Arrow or Feather file", ""),
+    (b"RIFF", "a sound, film or image (RIFF)", ""),
+    (b"\x78\x01", "zlib-compressed data, as joblib writes them", ""),
+    (b"\x78\x5e", "zlib-compressed data, as joblib writes them", ""),
+    (b"\x78\x9c", "zlib-compressed data, as joblib writes them", ""),
+    (b"\x78\xda", "zlib-compressed data, as joblib writes them", ""),
+    (b"\xff\xfe", "a text file in UTF-16", ""),
+    (b"\xfe\xff", "a text file in UTF-16", ""),
     (b"%PDF", "a PDF document", ""),
     (b"\x7fELF", "a program or library", ""),
     (b"#!", "a script", ""),
 )
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_JSON = re.compile(r'\s*(\{\s*["}]|\[\s*(["{\[\]]|-?\d|true|false|null))')
+_TFLITE: Final = b"TFL3"
 _PAGE = re.compile(rb"^\s*(<!doctype html|<html|<head|<\?xml[^>]*>\s*<(!doctype )?html)", re.IGNORECASE)
 _DOWNLOAD_FIX: Final = "download it again: a web page came instead of the file (log in, or use the direct link)"
 _ARCHIVES: Final[tuple[tuple[str, Callable[[Sequence[str]], bool]], ...]] = (
@@ -63,6 +74,9 @@ def stranger(head: bytes, size: int) -> tuple[str, str]:
         size: Its size in bytes.
     """
     fix = GIVE_ANOTHER
+    head = head.removeprefix(_BYTE_ORDER_MARK)
+    if head[4:8] == _TFLITE:
+        return _NOT_WEIGHTS.format(what="a TensorFlow Lite model"), fix
     for magic, what, repair in _MAGICS:
         if head.startswith(magic):
             return _NOT_WEIGHTS.format(what=what), repair or fix
@@ -72,7 +86,7 @@ def stranger(head: bytes, size: int) -> tuple[str, str]:
         return _NOT_WEIGHTS.format(what="an HTML page"), _DOWNLOAD_FIX
     text = _text(head)
     if text is not None:
-        kind = "a JSON file" if text.lstrip()[:1] in ("{", "[") else "a text file"
+        kind = "a JSON file" if _JSON.match(text) else "a text file"
         first = text.strip().splitlines()[0][:60] if text.strip() else ""
         return f"{_NOT_WEIGHTS.format(what=kind)}; it begins with '{first}'", fix
     return f"the file does not start like a checkpoint (first bytes {head[:8]!r}, {size} bytes in all)", fix

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from xectool.checkpoint.inspection.facts import Inspected
-from xectool.checkpoint.inspection.training_state import scheduler_problem
+from xectool.checkpoint.inspection.fitness import KINDS
+from xectool.checkpoint.inspection.layout import XECTOOL
+from xectool.checkpoint.inspection.training_state import resume_gaps, scheduler_problem
 from xectool.findings import Finding
 from xectool.rules import Rule
 
 _SHOWN: Final = 12
+_HALVES: Final = frozenset(("state", "param_groups"))
 
 
 class OptimizerFits(Rule[Inspected]):
@@ -29,8 +32,29 @@ class OptimizerFits(Rule[Inspected]):
             fix = "xectool train CONFIG --set " + shlex.quote(f"checkpoint.init_from={facts.contents.path}")
         for problem in (state.problems if state else ())[:_SHOWN]:
             yield self.error(problem.where, problem.what, fix)
-        if state is None and facts.layout.training.get("optimizer"):
-            yield self.error("optimizer", "the optimizer state has neither state nor param_groups", fix)
+        for first in (state.strangers if state else ())[:1]:
+            more = f" ({len(state.strangers)} such states)" if state and len(state.strangers) > 1 else ""
+            told = f"{first.what}{more}: its tensor is not in the file, perhaps a weight of the loss"
+            yield self.info(first.where, told, "save that tensor beside the weights, a resume needs it")
+        kept = facts.layout.training.get("optimizer")
+        if state is None and kept and (facts.layout.is_ours or _is_half(kept)):
+            yield self.error("optimizer", f"the optimizer state lacks {_lacking(kept)}", fix)
+
+
+class ResumeIsWhole(Rule[Inspected]):
+    """A run that goes on without its random states or its place draws other events than it would have."""
+
+    code = "K13"
+    title = "All that a resume needs is there"
+
+    def check(self, facts: Inspected) -> Iterator[Finding]:
+        """Yield a warning that names what a checkpoint of ours with a training state lacks."""
+        layout = facts.layout
+        trains = layout.origin == XECTOOL and layout.kind in KINDS and layout.training
+        gaps = resume_gaps(layout) if trains else []
+        if gaps:
+            fix = "xectool train CONFIG --set " + shlex.quote(f"checkpoint.init_from={facts.contents.path}")
+            yield self.warning("training", f"no run can go on from it as it was: {'; '.join(gaps[:4])}", fix)
 
 
 class ScheduleFits(Rule[Inspected]):
@@ -65,4 +89,13 @@ class ScalerIsSound(Rule[Inspected]):
             yield self.warning("scaler.scale", f"the scale of the gradients fell to {scale:g}: fp16 overflows", fix)
 
 
-STATE_RULES: tuple[Rule[Inspected], ...] = (OptimizerFits(), ScheduleFits(), ScalerIsSound())
+def _is_half(kept: Any) -> bool:
+    """Return whether something is an optimizer state without one of its halves; settings of one are no state."""
+    return isinstance(kept, Mapping) and not _HALVES.isdisjoint(kept)
+
+
+def _lacking(kept: Any) -> str:
+    return " and ".join(sorted(_HALVES - (kept.keys() if isinstance(kept, Mapping) else set())))
+
+
+STATE_RULES: tuple[Rule[Inspected], ...] = (OptimizerFits(), ResumeIsWhole(), ScheduleFits(), ScalerIsSound())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import tarfile
+from collections.abc import Sequence
 from typing import Any, Final
 
 from xectool.checkpoint.inspection.archive import Problem
@@ -11,11 +12,14 @@ from xectool.checkpoint.inspection.contents import Contents
 from xectool.checkpoint.inspection.embedded import globals_of, tar_members
 from xectool.checkpoint.inspection.opcodes import Pickle, read_pickle
 from xectool.checkpoint.inspection.rebuild import dtype_of_storage
+from xectool.checkpoint.inspection.sniff import GIVE_ANOTHER
 from xectool.checkpoint.inspection.symbols import BadTensor, StorageRef, TensorRef, item_size
+from xectool.checkpoint.inspection.trust import Trust, UnsafeGlobal
 from xectool.checkpoint.inspection.window import Content, unreadable
 
 MAGIC_NUMBER: Final = 0x1950A86A20F9469CFC6C  # torch.serialization.MAGIC_NUMBER
 _TAR_PARTS = ("sys_info", "pickle", "storages", "tensors")
+_JOBLIB: Final = "joblib.numpy_pickle."
 _COUNT = struct.Struct("<q")
 
 
@@ -55,12 +59,19 @@ def _plain(content: Content, found: Pickle) -> Contents:
     out = Contents(content.path, "pickle", content.sha256, content.size_bytes)
     out.checksums = f"{content.packing} checksum" if content.packing else ""
     out.unsafe += globals_of(found, "", 0 if not content.packing else None)
+    if any(item.name.startswith(_JOBLIB) for item in out.unsafe) and not _is_dangerous(out.unsafe):
+        raise unreadable(content.path, "this is a joblib file of NumPy arrays, not a checkpoint", GIVE_ANOTHER)
     if found.problem and found.end >= len(content.data) and not out.unsafe:
         raise unreadable(content.path, f"the pickle is truncated after {len(content.data)} bytes ({found.problem})")
     if found.problem:
         out.problems.append(Problem(f"the pickle is damaged: {found.problem}", f"bytes 0 to {found.end}"))
     out.fill(found.value)
     return out
+
+
+def _is_dangerous(found: Sequence[UnsafeGlobal]) -> bool:
+    """Return whether a file asks for more than joblib's own arrays and plain values."""
+    return any(item.trust != Trust.INERT.value and not item.name.startswith(_JOBLIB) for item in found)
 
 
 def _storage(known: dict[str, StorageRef], identity: Any, big_endian: bool) -> StorageRef | None:

@@ -12,6 +12,7 @@ from xectool.checkpoint.inspection.opcodes import read_pickle
 from xectool.checkpoint.inspection.rebuild import StorageOf, dtype_of_storage
 from xectool.checkpoint.inspection.sniff import archive_of
 from xectool.checkpoint.inspection.symbols import BadTensor, StorageRef, item_size
+from xectool.checkpoint.inspection.tree import Opaque
 from xectool.checkpoint.inspection.trust import UnsafeGlobal
 from xectool.checkpoint.inspection.window import Content, unreadable
 
@@ -45,7 +46,17 @@ def read_zip(content: Content) -> Contents:
         parts = {"code_files": f"{root}code/", "extra_files": f"{root}extra/"}
         found = {key: sorted(name for name in names if name.startswith(start)) for key, start in parts.items()}
         out.facts = {**out.facts, **found}
+        out.problems += _without_code(out.payload, root, archive)
     return out
+
+
+def _without_code(payload: Any, root: str, archive: Archive) -> Iterator[Problem]:
+    """Yield the file with the code of a script's own class where it is gone: the program cannot be run."""
+    if isinstance(payload, Opaque) and payload.name.startswith("__torch__."):
+        module = payload.name.rpartition(".")[0].replace(".", "/")
+        if f"{root}code/{module}.py" not in archive.by_name:
+            problem = f"the code of {payload.name} is missing from the archive"
+            yield Problem(problem, f"{root}code/{module}.py")
 
 
 def _root(names: list[str]) -> str | None:

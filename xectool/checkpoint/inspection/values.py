@@ -15,6 +15,15 @@ _STAND_OUT_RATIO: Final = 100.0
 _IMPOSSIBLE: Final = 1e6
 _IMPOSSIBLE_RATIO: Final = 1e7
 _FEWEST: Final = 4
+_MANY: Final = 64
+_MANY_TENSORS: Final = 8
+_CLOSE: Final = 0.3
+_SAME_SIZE: Final = (0.5, 2.0)
+_SMALL_COSINE: Final = 0.3
+_FEWEST_EDGES: Final = 8
+_MASK_SHARE: Final = (0.05, 0.95)
+_LEARNED: Final = ("weight", "bias")
+_BOUNDS: Final = frozenset(("min", "max", "best", "low", "high", "lower", "upper", "bound", "limit"))
 
 
 @dataclass(frozen=True)
@@ -93,9 +102,50 @@ def relative_distance(first: Mapping[str, Tensor], second: Mapping[str, Tensor])
     return math.sqrt(difference / norm) if norm else math.nan
 
 
-def is_additive_mask(name: str, values: Tensor) -> bool:
-    """Return whether infinities belong into a tensor: a mask of zeros and infinities, added before a softmax."""
-    return "mask" in name.rsplit(".", 1)[-1] and bool((values.isinf() | (values == 0)).all())
+@torch.no_grad()
+def unlike(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> list[str]:
+    """Return large tensors that have as little in common as two drawn at random, where most are close to one another.
+
+    A tensor that was zero at the start may be far from its average; it is not of the size of it.
+    """
+    distances: dict[str, float] = {}
+    found: list[str] = []
+    for name, value in second.items():
+        other = first.get(name)
+        if other is None or other.shape != value.shape or not value.is_floating_point() or value.numel() < _MANY:
+            continue
+        a, b = other.double().flatten(), value.double().flatten()
+        size, own = float(a.norm()), float(b.norm())
+        if not (size and math.isfinite(size) and math.isfinite(own)):
+            continue
+        distances[name] = float((a - b).norm()) / size
+        of_its_size = _SAME_SIZE[0] < own / size < _SAME_SIZE[1]
+        if own == 0 or (of_its_size and float(a @ b) / (size * own) < _SMALL_COSINE):
+            found.append(name)
+    close = len(distances) >= _MANY_TENSORS and sorted(distances.values())[len(distances) // 2] < _CLOSE
+    return found if close else []
+
+
+def may_be_infinite(name: str, values: Tensor) -> bool:
+    """Return whether infinities belong into a tensor: masks before a softmax, outer edges, bounds not yet found."""
+    last = name.rsplit(".", 1)[-1].lower()
+    if values.is_complex() or last in _LEARNED or bool(values.isnan().any()):
+        return False
+    infinite = values.isinf()
+    if bool((infinite | (values == 0)).all()):
+        share = float(infinite.float().mean())
+        if "mask" in last or (values.ndim >= 2 and _MASK_SHARE[0] <= share <= _MASK_SHARE[1]):
+            return True
+    if bool(infinite.all()):
+        return not _BOUNDS.isdisjoint(last.split("_"))
+    return _are_edges(values, infinite)
+
+
+def _are_edges(values: Tensor, infinite: Tensor) -> bool:
+    """Return whether numbers rise from one infinity to the other, or to one of them where they are many."""
+    if values.ndim != 1 or not bool((values[1:] > values[:-1]).all()) or bool(infinite[1:-1].any()):
+        return False
+    return len(values) >= _FEWEST_EDGES or (len(values) > _FEWEST - 2 and bool(infinite[0] & infinite[-1]))
 
 
 def _real(values: Tensor) -> Tensor | None:

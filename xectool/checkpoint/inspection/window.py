@@ -120,7 +120,7 @@ def open_content(path: Path) -> Content:
 
 def _expanded(path: Path, data: memoryview) -> memoryview:
     limit = expansion_limit(len(data))
-    engine, found = lzma.LZMADecompressor(memlimit=1 << 30), bytearray()
+    engine, found, start = lzma.LZMADecompressor(memlimit=1 << 30), bytearray(), 0
     try:
         for start in range(0, len(data), _BLOCK):
             found += engine.decompress(data[start : start + _BLOCK], max_length=limit - len(found))
@@ -129,7 +129,8 @@ def _expanded(path: Path, data: memoryview) -> memoryview:
             if engine.eof:
                 break
     except (lzma.LZMAError, TooLarge, EOFError) as error:
-        raise unreadable(path, f"the xz compression around it is damaged: {error}") from error
+        place = f"bytes {start} to {min(start + _BLOCK, len(data))} of {len(data)}"
+        raise unreadable(path, f"the xz compression around it is damaged in {place}: {error}") from error
     if not engine.eof:
         raise unreadable(path, f"the xz compression around it is truncated after {len(data)} bytes")
     return memoryview(found)

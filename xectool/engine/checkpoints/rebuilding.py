@@ -9,13 +9,15 @@ from dataclasses import replace
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from xectool.checkpoint.extract import ENCODER
 from xectool.checkpoint.inspection.facts import Inspected
-from xectool.checkpoint.inspection.layout import Layout
+from xectool.checkpoint.inspection.layout import XECTOOL, Layout
 from xectool.config.load import config_from_dict
 from xectool.config.root import RunConfig
+from xectool.engine.checkpoints.bare import bare_misfits
+from xectool.engine.checkpoints.moments import misplaced_moments
 from xectool.engine.checkpoints.resume_contract import misfits
 from xectool.errors import ConfigError
 from xectool.findings import Finding, Severity
@@ -35,7 +37,11 @@ def rebuilt(facts: Inspected) -> tuple[Inspected, tuple[Finding, ...]]:
     Of a file whose bytes or numbers are wrong, names and shapes are compared only.
     """
     layout = facts.layout
-    if not layout.is_ours or layout.config is None or layout.kind == ENCODER:
+    if not layout.is_ours or not layout.main:
+        return facts, ()
+    if layout.config is None:
+        return replace(facts, misfits=bare_misfits(layout)), ()
+    if layout.kind == ENCODER or layout.config.get("kind") != layout.kind:
         return facts, ()
     config = _without_positions(layout.config)
     try:
@@ -48,11 +54,19 @@ def rebuilt(facts: Inspected) -> tuple[Inspected, tuple[Finding, ...]]:
     with torch.random.fork_rng(devices=[]):
         network = build_model(config_from_dict(config, "the checkpoint's configuration"))
     tables = _foreign_tables(network.state_dict(), layout.main)
+    facts = _with_moments(facts, network)
     stored = layout.meta.get("fingerprint")
-    if not isinstance(stored, Mapping) or not stored:
+    if tables or not isinstance(stored, Mapping) or not stored or "model" not in layout.weights:
         return replace(facts, foreign_tables=tables), ()
     network.load_state_dict(layout.main)
     return replace(facts, foreign_tables=tables, outputs_differ=difference(stored, outputs_of(network))), ()
+
+
+def _with_moments(facts: Inspected, network: nn.Module) -> Inspected:
+    if facts.layout.origin != XECTOOL or facts.optimizer is None or facts.optimizer.problems:
+        return facts
+    found = misplaced_moments(network, facts.layout.training)
+    return replace(facts, optimizer=replace(facts.optimizer, problems=found))
 
 
 def _foreign_tables(own: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> tuple[str, ...]:

@@ -89,23 +89,42 @@ def misfits(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> t
     Raises:
         ConfigError: The configuration is not valid.
     """
-    expected = shapes_of(config_from_dict(config, "the checkpoint's configuration"))
+    expected = _blueprint(config_from_dict(config, "the checkpoint's configuration"))
+    shapes = {name: tuple(value.shape) for name, value in expected.items()}
     found = {name: tuple(value.shape) for name, value in weights.items()}
-    wrong = [f"{name} is missing" for name in expected if name not in found]
-    wrong += [f"{name} is unexpected" for name in found if name not in expected]
+    wrong = [f"{name} is missing" for name in shapes if name not in found]
+    wrong += [f"{name} is unexpected" for name in found if name not in shapes]
     wrong += [
         f"{name} is {list(found[name])}, the configuration gives {list(shape)}"
-        for name, shape in expected.items()
+        for name, shape in shapes.items()
         if name in found and found[name] != shape
+    ]
+    floats = {value.dtype for value in weights.values() if value.is_floating_point()}
+    wrong += [
+        f"{name} is {_dtype(weights[name])}, the configuration gives {_dtype(value)}"
+        for name, value in expected.items()
+        if name in weights and weights[name].dtype != value.dtype and not _is_cast(weights[name], value, floats)
     ]
     return tuple(wrong)
 
 
+def _is_cast(value: torch.Tensor, expected: torch.Tensor, floats: set[torch.dtype]) -> bool:
+    """Return whether all floating-point weights were given another width, as is done to save disk."""
+    return value.is_floating_point() and expected.is_floating_point() and len(floats) == 1
+
+
+def _dtype(value: torch.Tensor) -> str:
+    return str(value.dtype).removeprefix("torch.")
+
+
 def shapes_of(config: RunConfig) -> dict[str, tuple[int, ...]]:
     """Return names and shapes of the weights of a configured network; no memory is used for them."""
+    return {name: tuple(value.shape) for name, value in _blueprint(config).items()}
+
+
+def _blueprint(config: RunConfig) -> dict[str, torch.Tensor]:
     with torch.random.fork_rng(devices=[]), _WithoutStorage():
-        model = build_model(config)
-    return {name: tuple(value.shape) for name, value in model.state_dict().items()}
+        return dict(build_model(config).state_dict())
 
 
 def resume_contract(

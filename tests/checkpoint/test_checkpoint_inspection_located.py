@@ -1,0 +1,197 @@
+"""What was changed after saving is named by its place, also where digest and checksums were made to fit again."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import lzma
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from xectool import engine
+from xectool.checkpoint import format, store
+from xectool.checkpoint.format import Checkpoint
+from xectool.engine.inspection import CheckpointInspected
+
+Payload = dict[str, Any]
+TABLE = "backbone.top_hex_indices"
+MATRIX = "backbone.fusion_transformer.layers.0.linear2.weight"
+
+
+def _facts(change: Callable[[dict[str, Any]], Any]) -> Callable[[Payload], None]:
+    def run(payload: Payload) -> None:
+        meta = json.loads(payload["meta"])
+        change(meta)
+        payload["meta"] = json.dumps(meta)
+
+    return run
+
+
+def _exchanged(payload: Payload) -> None:
+    model = payload["model"]
+    one, two = (f"backbone.hex_encoder.layers.{layer}.spatial_conv.weight" for layer in (0, 1))
+    model[one], model[two] = model[two], model[one]
+
+
+def _scaled(payload: Payload) -> None:
+    payload["model"][MATRIX] = payload["model"][MATRIX] * 1.01
+
+
+def _states(change: Callable[[dict[Any, Any]], Any]) -> Callable[[Payload], None]:
+    return lambda payload: change(payload["training"]["optimizer"]["state"])
+
+
+SEALED: dict[str, tuple[Callable[[Payload], Any], str]] = {
+    "weight": (_scaled, f"model.{MATRIX}"),
+    "exchanged weights": (_exchanged, "model.backbone.hex_encoder.layers.1.spatial_conv.weight"),
+    "average": (lambda payload: payload["ema"].update({MATRIX: payload["model"][MATRIX]}), f"ema.{MATRIX}"),
+    "moment": (_states(lambda states: states[3].update(exp_avg=-states[3]["exp_avg"])), "state.3.exp_avg"),
+    "configuration": (_facts(lambda meta: meta["config"]["normalization"].update(npho_scale=7.0)), "normalization"),
+    "facts": (_facts(lambda meta: meta.update(num_averaged=900)), "meta.num_averaged"),
+    "random state": (lambda payload: payload["training"]["rng"]["torch"].zero_(), "training.rng.torch"),
+}
+
+
+@pytest.mark.parametrize("name", SEALED)
+@pytest.mark.parametrize("digest", ["old", "made to fit"])
+def test_what_was_changed_is_named(name: str, digest: str, families: dict[str, Path], tmp_path: Path) -> None:
+    payload = torch.load(families["regressor"], weights_only=True)
+    change, place = SEALED[name]
+    change(payload)
+    if digest != "old":
+        payload["digest"] = format.digest({part: payload[part] for part in ("meta", "model", "ema", "training")})
+    torch.save(payload, tmp_path / "a.pt")
+    found = engine.inspect_ckpt(tmp_path / "a.pt").findings
+    assert any(item.code == "K02" and place in item.problem for item in found), found
+    assert ("digest" in [item.where for item in found]) is (digest == "old")
+
+
+def test_a_flipped_bit_of_safetensors_is_named_with_its_bytes(
+    families: dict[str, Path], tmp_path: Path, inspected: Callable[..., CheckpointInspected]
+) -> None:
+    store.save(tmp_path / "a.safetensors", store.load(families["regressor"]))
+    content = bytearray((tmp_path / "a.safetensors").read_bytes())
+    content[-4001] ^= 1
+    found = inspected(bytes(content), "b.safetensors").findings
+    assert found[0].problem.startswith("model.heads.")
+    start, end = (int(word) for word in found[0].where.split() if word.isdigit())
+    assert start <= len(content) - 4001 < end
+
+
+UNSEALED: dict[str, tuple[Callable[[Payload], Any], str, str]] = {
+    "dtype of one weight": (lambda p: p["model"].update({MATRIX: p["model"][MATRIX].half()}), "K15", "is float16, the"),
+    "whole numbers": (lambda p: p["model"].update({MATRIX: p["model"][MATRIX].long()}), "K15", "is int64, the"),
+    "exchanged weights": (_exchanged, "K09", "layers.0.spatial_conv.weight and its average"),
+    "weight of zeros": (lambda p: p["model"][MATRIX].zero_(), "K09", f"{MATRIX} and its average (ema)"),
+    "no average": (lambda p: [v.mul_(30) for v in p["ema"].values() if v.is_floating_point()], "K09", "no average"),
+    "raw weights gone": (lambda p: p.update(model={}), "K05", "the raw ones are gone"),
+    "kind": (_facts(lambda meta: meta.update(kind="mae")), "K05", "says it is of kind mae"),
+    "index table": (lambda p: p["model"].update({TABLE: p["model"][TABLE].flip(0)}), "K16", "top_hex"),
+    "moments lost": (_states(lambda states: states.clear()), "K10", "its moments are lost"),
+    "one state lost": (_states(lambda states: states.pop(5)), "K10", "are lost, its layer has others"),
+    "states exchanged": (_states(lambda s: s.update({0: s[1], 1: s[0]})), "K10", "at this place is"),
+    "counter too high": (_states(lambda s: s[2].update(step=torch.tensor(77.0))), "K10", "counts 77 steps, the run 1"),
+    "mean damaged": (_states(lambda s: s[1]["exp_avg"].view(-1)[:1].fill_(1e20)), "K10", "one of them is damaged"),
+    "square damaged": (_states(lambda s: s[1]["exp_avg_sq"].view(-1)[:1].fill_(1e30)), "K10", "a damaged value"),
+    "random states gone": (lambda p: p["training"].pop("rng"), "K13", "rng is missing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNSEALED)
+def test_of_a_file_without_seals_too(name: str, families: dict[str, Path], tmp_path: Path) -> None:
+    payload = torch.load(families["regressor"], weights_only=True)
+    change, code, words = UNSEALED[name]
+    change(payload)
+    del payload["seals"]
+    payload["digest"] = format.digest({part: payload[part] for part in ("meta", "model", "ema", "training")})
+    torch.save(payload, tmp_path / "a.pt")
+    found = engine.inspect_ckpt(tmp_path / "a.pt").findings
+    assert any(item.code == code and words in item.problem for item in found), found
+
+
+def test_a_file_without_seals_is_sound(families: dict[str, Path], tmp_path: Path) -> None:
+    payload = torch.load(families["regressor"], weights_only=True)
+    del payload["seals"]
+    torch.save(payload, tmp_path / "a.pt")
+    assert engine.inspect_ckpt(tmp_path / "a.pt").findings == ()
+    assert store.load(tmp_path / "a.pt").kind == "regressor"
+
+
+@pytest.mark.parametrize("kind", ["regressor", "mae", "inpainter"])
+def test_bare_weights_are_held_against_the_network_they_are_of(
+    kind: str, families: dict[str, Path], tmp_path: Path
+) -> None:
+    weights = store.load(families[kind]).model
+    torch.save(weights, tmp_path / "whole.pt")
+    assert not engine.inspect_ckpt(tmp_path / "whole.pt").is_bad
+    name = next(name for name in weights if name.endswith("layers.0.linear2.weight"))
+    torch.save({key: value for key, value in weights.items() if key != name}, tmp_path / "a.pt")
+    found = engine.inspect_ckpt(tmp_path / "a.pt").findings
+    assert [item.code for item in found] == ["K15"]
+    assert f"{name} is missing" in found[0].problem
+
+
+def test_bare_weights_of_every_variant_of_the_older_system_are_whole(reference_dir: Path, tmp_path: Path) -> None:
+    """A control: what is not in the weights (channels, pooling, neighbours) is no fault of theirs."""
+    for table in sorted((reference_dir / "variants").glob("*_keys.tsv")):
+        rows = [line.split("\t") for line in table.read_text().splitlines() if line.count("\t") >= 2]
+        weights = {name: _tensor(shape, dtype) for name, shape, dtype, *_ in rows if name != "key"}
+        torch.save(weights, tmp_path / "a.pt")
+        assert not engine.inspect_ckpt(tmp_path / "a.pt").is_bad, table.name
+
+
+def _tensor(shape: str, dtype: str) -> torch.Tensor:
+    sizes = [int(size) for size in shape.strip("()[] ").replace("x", ",").split(",") if size.strip()]
+    kind = getattr(torch, dtype.removeprefix("torch."))
+    return torch.rand(sizes) * 0.1 if kind.is_floating_point else torch.zeros(sizes, dtype=kind)
+
+
+def test_a_layer_that_lacks_what_its_siblings_have_is_named(tmp_path: Path) -> None:
+    weights = {f"blocks.{n}.fc.{part}": torch.rand(4) for n in range(4) for part in ("weight", "bias")}
+    torch.save(weights | {"head.bias": torch.rand(2)}, tmp_path / "a.pt")
+    assert engine.inspect_ckpt(tmp_path / "a.pt").findings == ()
+    del weights["blocks.2.fc.weight"]
+    torch.save(weights, tmp_path / "b.pt")
+    assert [item.where for item in engine.inspect_ckpt(tmp_path / "b.pt").findings] == ["blocks.2.fc.weight"]
+
+
+def test_some_wrapped_names_are_told_of_our_own_weights_too(families: dict[str, Path], tmp_path: Path) -> None:
+    weights = store.load(families["regressor"]).model
+    torch.save({f"module.{k}" if n < 9 else k: v for n, (k, v) in enumerate(weights.items())}, tmp_path / "a.pt")
+    assert "9 of" in next(x.problem for x in engine.inspect_ckpt(tmp_path / "a.pt").findings if x.code == "K06")
+
+
+def test_damage_of_a_packed_file_has_a_place(families: dict[str, Path], inspected: Callable[..., Any]) -> None:
+    packed = bytearray(lzma.compress(families["lightning"].read_bytes()))
+    packed[200] ^= 4
+    with pytest.raises(Exception, match=f"damaged in bytes 0 to {len(packed)} of {len(packed)}"):
+        inspected(bytes(packed), "a.pt.xz")
+
+
+def test_an_archive_without_its_first_bytes_is_named(families: dict[str, Path], inspected: Callable[..., Any]) -> None:
+    with pytest.raises(Exception, match="the beginning of the archive is missing"):
+        inspected(families["regressor"].read_bytes()[137:], "a.pt")
+
+
+def test_a_script_without_its_code_is_damaged(families: dict[str, Path], inspected: Callable[..., Any]) -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(families["torchscript"]) as old, zipfile.ZipFile(out, "w") as new:
+        for entry in old.infolist():
+            if "/code/" not in entry.filename:
+                new.writestr(entry.filename, old.read(entry))
+    found = inspected(out.getvalue(), "a.pt").findings
+    assert any("is missing from the archive" in item.problem and item.where.endswith(".py") for item in found)
+
+
+def test_weights_and_moments_of_a_checkpoint_are_left_as_they_were(families: dict[str, Path]) -> None:
+    """A control: judging the moments computes roots and compares, in place of nothing."""
+    whole = store.load(families["regressor"])
+    before = copy.deepcopy(whole.training)
+    assert engine.inspect_ckpt(families["regressor"]).findings == ()
+    assert format.digest(before) == format.digest(store.load(families["regressor"]).training)
+    assert isinstance(whole, Checkpoint)

@@ -1,0 +1,54 @@
+"""The optimizer of a checkpoint held against the parameters of its network, one by one and in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from torch import Tensor, nn
+
+from xectool.checkpoint.inspection.archive import Problem
+from xectool.training.optimization.optim import is_decayed
+
+_MOMENT: Final = "exp_avg"
+
+
+def misplaced_moments(network: nn.Module, training: Mapping[str, Any]) -> tuple[Problem, ...]:
+    """Return states that stand at another parameter's place, and those lost beside their neighbours'.
+
+    Args:
+        network: The network of the checkpoint.
+        training: What the checkpoint keeps of the training; states are numbered in the order of the groups.
+    """
+    state = training.get("optimizer")
+    if not isinstance(state, Mapping) or not isinstance(states := state.get("state"), Mapping) or not states:
+        return ()
+    trained = [(name, value) for name, value in network.named_parameters() if value.requires_grad]
+    ordered = [item for item in trained if is_decayed(*item)] + [item for item in trained if not is_decayed(*item)]
+    learned = training.get("task")
+    groups = state.get("param_groups")
+    sizes = [len(group.get("params", ())) for group in groups] if isinstance(groups, list) else []
+    if sum(sizes) != len(ordered) + len(learned if isinstance(learned, Mapping) else ()):
+        return ()  # other rules say what does not fit
+    return (*_of_another(ordered, states), *_lost(ordered, states))
+
+
+def _of_another(ordered: list[tuple[str, nn.Parameter]], states: Mapping[Any, Any]) -> Iterator[Problem]:
+    for index, (name, parameter) in enumerate(ordered):
+        moment = _moment(states.get(index))
+        if moment is not None and moment.shape != parameter.shape:
+            what = f"its moments are {list(moment.shape)}, {name} at this place is {list(parameter.shape)}"
+            yield Problem(what, f"optimizer.state.{index}", "K10")
+
+
+def _lost(ordered: list[tuple[str, nn.Parameter]], states: Mapping[Any, Any]) -> Iterator[Problem]:
+    """Yield parameters without a state whose own layer has one: a gradient reaches all of a layer or none of it."""
+    layers = {name.rpartition(".")[0] for index, (name, _) in enumerate(ordered) if index in states}
+    for index, (name, _) in enumerate(ordered):
+        if index not in states and name.rpartition(".")[0] in layers:
+            yield Problem(f"the moments of {name} are lost, its layer has others", f"optimizer.state.{index}", "K10")
+
+
+def _moment(entry: Any) -> Tensor | None:
+    value = entry.get(_MOMENT) if isinstance(entry, Mapping) else None
+    return value if isinstance(value, Tensor) else None
