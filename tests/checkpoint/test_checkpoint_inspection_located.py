@@ -195,3 +195,29 @@ def test_weights_and_moments_of_a_checkpoint_are_left_as_they_were(families: dic
     assert engine.inspect_ckpt(families["regressor"]).findings == ()
     assert format.digest(before) == format.digest(store.load(families["regressor"]).training)
     assert isinstance(whole, Checkpoint)
+
+
+def test_nothing_is_extracted_from_an_encoder_that_is_not_whole(families: dict[str, Path], tmp_path: Path) -> None:
+    weights = store.load(families["mae"]).model
+    name = "encoder.fusion_transformer.layers.0.linear2.weight"
+    torch.save({key: value for key, value in weights.items() if key != name}, tmp_path / "a.pt")
+    torch.save({key: value for key, value in weights.items() if key != "dec_us.pred.weight"}, tmp_path / "b.pt")
+    (tmp_path / "c.yaml").write_text("kind: mae\nmodel: {encoder_dim: 32, num_fusion_layers: 1, decoder_dim: 8}\n")
+    with pytest.raises(Exception, match="its encoder is not whole"):
+        engine.inspect_ckpt(tmp_path / "a.pt", extract="encoder", output=tmp_path / "e.pt", config=tmp_path / "c.yaml")
+    assert not (tmp_path / "e.pt").exists()
+    engine.inspect_ckpt(tmp_path / "b.pt", extract="encoder", output=tmp_path / "f.pt", config=tmp_path / "c.yaml")
+
+
+def test_a_damaged_model_of_torch_export_is_named_and_located(tmp_path: Path, inspected: Callable[..., Any]) -> None:
+    with zipfile.ZipFile(tmp_path / "m.pt2", "w") as archive:
+        archive.writestr("m/archive_format", "pt2")
+        archive.writestr("m/data/weights/weight_0", bytes(range(256)))
+        archive.writestr("m/data/sample_inputs/model.pt", b"x")
+    content = bytearray((tmp_path / "m.pt2").read_bytes())
+    with pytest.raises(Exception, match=r"torch.export (.|\n)*xectool export CKPT --to onnx") as sound:
+        inspected(bytes(content), "a.pt2")
+    assert "is damaged" not in str(sound.value)
+    content[content.index(bytes(range(256))) + 9] ^= 2
+    with pytest.raises(Exception, match="it is damaged: CRC mismatch in m/data/weights/weight_0"):
+        inspected(bytes(content), "b.pt2")

@@ -15,6 +15,7 @@ from xectool.checkpoint.inspection.symbols import BadTensor, StorageRef, item_si
 from xectool.checkpoint.inspection.tree import Opaque
 from xectool.checkpoint.inspection.trust import UnsafeGlobal
 from xectool.checkpoint.inspection.window import Content, unreadable
+from xectool.errors import CheckpointError
 
 _SCRIPT_MODULES = ("__torch__", "torch.jit._pickle")
 _VERSION_OFFSET_LIMIT = 64
@@ -33,7 +34,7 @@ def read_zip(content: Content) -> Contents:
     names = [entry.name for entry in archive.entries]
     root = _root(names)
     if root is None:
-        raise unreadable(content.path, *archive_of(names))
+        raise _stranger(content, archive, names)
     is_script = f"{root}constants.pkl" in archive.by_name
     allowed = _SCRIPT_MODULES if is_script else ()
     out = Contents(content.path, "torchscript" if is_script else "torch-zip", content.sha256, content.size_bytes)
@@ -48,6 +49,15 @@ def read_zip(content: Content) -> Contents:
         out.facts = {**out.facts, **found}
         out.problems += _without_code(out.payload, root, archive)
     return out
+
+
+def _stranger(content: Content, archive: Archive, names: list[str]) -> CheckpointError:
+    """Return the error for an archive that holds no checkpoint; of a torch.export model also what is damaged."""
+    what, fix = archive_of(names)
+    damage = [*archive.problems, *archive.verify()] if any(name.endswith("archive_format") for name in names) else []
+    if damage:
+        what = f"{what}; it is damaged: {damage[0].what} ({damage[0].where})"
+    return unreadable(content.path, what, fix)
 
 
 def _without_code(payload: Any, root: str, archive: Archive) -> Iterator[Problem]:

@@ -6,10 +6,11 @@ import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from xectool.checkpoint import store
 from xectool.checkpoint.extract import ENCODER, extract_encoder
+from xectool.checkpoint.foreign import ENCODER_PREFIX, Kind
 from xectool.checkpoint.inspection.facts import Inspected
 from xectool.checkpoint.soundness import require_finite
 from xectool.config.root import RunConfig
@@ -55,8 +56,12 @@ def write_part(facts: Inspected, findings: Sequence[Finding], run: RunConfig | N
     Raises:
         CheckpointError: The file is damaged, would run code or holds numbers that are not finite; or has no encoder.
     """
-    wrong = [item for item in findings if item.severity is Severity.ERROR and item.code in _SPOILS_WEIGHTS]
+    wrong = tuple(item for item in findings if item.severity is Severity.ERROR and item.code in _SPOILS_WEIGHTS)
     source, layout = facts.contents.path, facts.layout
+    prefix = ENCODER_PREFIX.get(cast("Kind", layout.kind), "")
+    gone = [text for text in facts.misfits or () if text.startswith(prefix)]
+    if gone:
+        wrong += (Finding("K15", Severity.ERROR, f"its encoder is not whole: {gone[0]}", gone[0].split()[0]),)
     if wrong:
         raise CheckpointError(
             f"nothing is extracted from this checkpoint: {wrong[0].problem}",
