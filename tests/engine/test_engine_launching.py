@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import shlex
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from xectool.engine.launching import command_again
+from xectool.engine.ranks import processes
 from xectool.engine.ranks.outcome import DIRECTORY, run_as_rank
+from xectool.engine.ranks.processes import ForwardedSignals, SurvivorsEnded
 from xectool.engine.ranks.verdict import Ending, verdict_of
 from xectool.engine.training_run.result import TrainResult
 from xectool.errors import WorldError
@@ -62,3 +67,29 @@ def test_a_rank_that_is_interrupted_by_itself_ends_the_job_as_an_interrupt(tmp_p
     failure = SimpleNamespace(pid=7, exitcode=130, timestamp=1.0)
     with pytest.raises(KeyboardInterrupt):
         verdict_of(Ending(2, tmp_path, {1: failure}, frozenset(), False), "")  # type: ignore[dict-item]
+
+
+WAITS = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+
+
+@pytest.mark.parametrize(("interrupts", "left"), [(1, True), (2, False)])
+def test_a_rank_that_hears_no_interrupt_ends_some_time_after_the_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupts: int, left: bool
+) -> None:
+    """As one that waits for another in a collective, where Python runs no handler."""
+    monkeypatch.setattr(processes, "AGAIN_S", 0.1)
+    monkeypatch.setattr(processes, "_LOOK_EVERY_S", 0.05)
+    command = [sys.executable, "-c", WAITS, "xectool"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True, text=True) as rank:
+        assert rank.stdout is not None
+        rank.stdout.readline()
+        with ForwardedSignals() as signals, SurvivorsEnded(tmp_path, 1, 60.0, signals) as survivors:
+            for _ in range(interrupts):
+                signal.raise_signal(signal.SIGINT)
+            until = time.monotonic() + (1.0 if left else 60.0)
+            while rank.poll() is None and time.monotonic() < until:
+                time.sleep(0.05)
+            assert (rank.poll() is None, rank.pid in survivors.ended) == (left, not left)
+    failures = {0: SimpleNamespace(pid=rank.pid, exitcode=rank.returncode, timestamp=1.0)}
+    with pytest.raises(KeyboardInterrupt):
+        verdict_of(Ending(1, tmp_path, failures, frozenset(survivors.ended), signals.interrupted), "")  # type: ignore[arg-type]

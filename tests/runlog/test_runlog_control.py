@@ -43,6 +43,22 @@ def test_a_directory_too_long_for_a_socket_is_passed_over(monkeypatch: pytest.Mo
             control.bind(str(deep / "xectool" / server.path.name))
 
 
+def test_sockets_of_killed_processes_are_removed_and_those_that_answer_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", root)
+        place, none = Path(root) / "xectool", 2**22 + 1  # above the largest number of a process
+        place.mkdir(mode=0o700)
+        dead, elsewhere, live = (place / f"{pid}-x.sock" for pid in (none, none + 1, 1))
+        with socket.socket(socket.AF_UNIX) as other:  # as a process of another container has it
+            other.bind(str(elsewhere))
+            other.listen()
+            for path in (dead, live):
+                with socket.socket(socket.AF_UNIX) as killed:
+                    killed.bind(str(path))
+            with ControlServer(answered) as server:
+                assert set(place.iterdir()) == {elsewhere, live, server.path}
+
+
 def test_a_process_that_ends_without_an_answer_is_not_another_users(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as listening:

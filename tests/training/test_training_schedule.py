@@ -98,3 +98,21 @@ def test_rate_is_always_positive_and_bounded(name: str, warmup: int, epochs: int
     lr = rate(per_epoch, warmup_epochs=warmup, epochs=epochs, lr_scheduler=name)(step)
     assert math.isfinite(lr)
     assert 0 < lr <= 1e-3 + 1e-12
+
+
+@given(
+    st.sampled_from(["constant", "cosine", "onecycle", "cosine_restarts", "plateau"]),
+    st.integers(0, 60), st.floats(1e-3, 1e2), st.booleans(),
+)  # fmt: skip
+def test_a_factor_asked_for_outlives_every_schedule_and_a_resume(name: str, at: int, factor: float, anew: bool) -> None:
+    keys: dict[str, object] = {"warmup_epochs": 1, "epochs": 6, "lr_scheduler": name, "lr_patience": 0}
+    plain, asked, resumed = (rate(10, **keys) for _ in range(3))
+    asked.scale *= factor
+    for lr in (plain, asked):
+        lr.observe(1.0)
+        lr.observe(2.0)
+        if anew:  # checkpoint.refresh_lr
+            lr.restart(at)
+    resumed.load_state_dict(asked.state_dict())
+    for step in range(at, 80):
+        assert resumed(step) == asked(step) == pytest.approx(factor * plain(step))

@@ -78,7 +78,7 @@ def train_ranks(config: str | Path, nproc: int, arguments: Sequence[str] = ()) -
         stack.enter_context(_environment(directory, nproc))
         stack.enter_context(_quiet_launcher())
         signals = stack.enter_context(ForwardedSignals())
-        survivors = stack.enter_context(SurvivorsEnded(directory, nproc, GRACE_S))
+        survivors = stack.enter_context(SurvivorsEnded(directory, nproc, GRACE_S, signals))
         watch = stack.enter_context(RankWatch(loaded.config.guards.hang_s))
         failures = _launch(_settings(nproc, directory), command)
         places = {rank: watch.place(rank) for rank in range(nproc)}

@@ -7,6 +7,7 @@ its thread sleeps in the kernel. The kernel says who is on the other side; only 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -86,7 +87,7 @@ class Request:
             raise UsageError(
                 f"a run knows no action '{str(self.action)[:40]}'",
                 where="xectool ctl",
-                fix=f"one of: {', '.join(item.example for item in ACTIONS.values())}",
+                fix=f"one of: {', '.join(item.example for item in ACTIONS.values())}, status, stacks",
                 code="XT-CTL-ACTION",
             )
         if action.value and not action.low <= self.value <= action.high:
@@ -153,6 +154,7 @@ class ControlServer:
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
         self.path = _private_place(f"{os.getpid()}-{secrets.token_hex(4)}.sock")
+        _sweep(self.path.parent)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.bind(str(self.path))
@@ -252,6 +254,17 @@ def _private_place(name: str) -> Path:
             return place / name
         failures.append(f"{place} is open to others")
     raise OSError("; ".join(failures))
+
+
+def _sweep(place: Path) -> None:
+    """Remove the sockets of processes that were killed, which nobody else would."""
+    for path in place.glob("*-*.sock"):
+        pid = path.name.partition("-")[0]
+        if not pid.isdecimal() or Path("/proc", pid).exists():
+            continue
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+            if connection.connect_ex(str(path)) == errno.ECONNREFUSED:  # one of another container answers
+                path.unlink()
 
 
 def _no_answer(path: Path, reason: str) -> UsageError | WorldError:

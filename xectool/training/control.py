@@ -112,11 +112,12 @@ class LiveControl:
             after = schedule(schedule.place(progress.epoch, progress.batch))
             self._reporter.event("lr_change", lr_before=before, lr_after=after, reason=EVENT)
             scale = f"{schedule.scale:g} times the schedule from now on"
-            return True, f"learning rate {before:.4g} -> {after:.4g}, and {scale}"
+            return True, f"after step {progress.step}: learning rate {before:.4g} -> {after:.4g}, and {scale}"
         if request.action == "clip":
             before, stepper.grad_clip = stepper.grad_clip, request.value
             progress.grad_clip = request.value
-            return True, f"gradient norms are clipped at {request.value:g} instead of {before:g} from now on"
+            clipped = f"gradient norms are clipped at {request.value:g} instead of {before:g} from now on"
+            return True, f"after step {progress.step}: {clipped}"
         refused = self._save(progress)
         return (False, refused) if refused else self._kept(request.tag, progress)
 

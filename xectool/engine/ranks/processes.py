@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import threading
@@ -16,6 +17,7 @@ import psutil
 from xectool.engine.ranks.outcome import outcome_path
 
 _LOOK_EVERY_S: Final = 1.0  # a look goes through all processes of the machine
+AGAIN_S: Final = 5.0  # a rank that was interrupted twice and stays waits in a call that no signal ends
 # SIGUSR1 is what SLURM is usually asked to send before the time is up; a rank saves and ends on SIGTERM.
 PASSED_ON: Final = {
     signal.SIGTERM: signal.SIGTERM,
@@ -41,10 +43,12 @@ class ForwardedSignals:
 
     Attributes:
         interrupted: Whether one asked for an end.
+        deadline: When ranks that are left are to be ended, on the monotonic clock; infinite before a second Ctrl-C.
     """
 
     def __init__(self) -> None:
         self.interrupted = False
+        self.deadline = math.inf
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> ForwardedSignals:
@@ -59,6 +63,8 @@ class ForwardedSignals:
             signal.signal(number, handler)
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        if self.interrupted and number == signal.SIGINT:
+            self.deadline = min(self.deadline, time.monotonic() + AGAIN_S)
         self.interrupted = self.interrupted or number != signal.SIGUSR2
         processes = rank_processes()
         if self.interrupted and not processes:  # there is nobody yet, or no longer, to end by itself
@@ -72,22 +78,23 @@ class ForwardedSignals:
 
 
 class SurvivorsEnded:
-    """While entered, a thread ends the ranks that are left some time after one of them has died.
+    """While entered, a thread ends the ranks that are left some time after one of them has died, or a second Ctrl-C.
 
-    A rank that waits in a collective may not notice for as long as the collective's time limit.
+    A rank that waits in a collective may notice neither for as long as the collective's time limit.
 
     Args:
         directory: Where ranks leave their outcome.
         nproc: Number of ranks.
-        grace_s: Time they are given to end by themselves.
+        grace_s: Time they are given to end by themselves when one has died.
+        signals: Knows whether somebody cannot wait any longer.
 
     Attributes:
         ended: Processes that had to be ended.
     """
 
-    def __init__(self, directory: Path, nproc: int, grace_s: float) -> None:
+    def __init__(self, directory: Path, nproc: int, grace_s: float, signals: ForwardedSignals) -> None:
         self.ended: set[int] = set()
-        self._directory, self._nproc, self._grace_s = directory, nproc, grace_s
+        self._directory, self._nproc, self._grace_s, self._signals = directory, nproc, grace_s, signals
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="xectool-survivors", daemon=True)
 
@@ -104,6 +111,8 @@ class SurvivorsEnded:
         started, since = False, 0.0
         while not self._stop.wait(_LOOK_EVERY_S):
             left = rank_processes()
+            if time.monotonic() > self._signals.deadline:
+                self._end(left)
             started = started or len(left) == self._nproc
             if not started or not self._lost(len(left)):
                 continue
