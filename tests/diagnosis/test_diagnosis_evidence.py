@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from xectool.diagnosis.evidence import evidence
@@ -18,6 +19,7 @@ from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.evidence.history import SCALARS, HistoryBuilder
 from xectool.diagnosis.evidence.statistics import trailing_median
 from xectool.diagnosis.ranking import diagnose
+from xectool.runlog.manifest import AttemptFacts, write_manifest
 from xectool.runlog.records import StepRecord
 from xectool.runlog.writer import RunWriter
 
@@ -190,6 +192,22 @@ def test_a_new_start_after_an_end_is_meant(course: Any, write_run: Write, end: s
     found = gather(place)
     assert [attempt.end for attempt in found.attempts] == [end, "failed", "finished"]
     assert "XT-RESTART" not in [cause.code for cause in diagnose(found).causes]
+
+
+@pytest.mark.parametrize(("name", "changed", "named"), [
+    ("SIGTERM", False, True), ("SIGUSR1", False, True), ("SIGINT", False, False), ("SIGTERM", True, False),
+])  # fmt: skip
+def test_what_a_batch_system_ended_and_began_anew_as_it_was_was_to_go_on(
+    course: Any, write_run: Write, name: str, changed: bool, named: bool
+) -> None:
+    run = course(steps=80, end="interrupted")
+    run.event(80, "signal", name=name)
+    place = write_run(run)
+    config = yaml.safe_load((place / "config.yaml").read_text())
+    config["training"]["lr"] *= 2 if changed else 1
+    write_manifest(place, AttemptFacts(2, config))
+    begin_anew(place, "finished")
+    assert ("XT-RESTART" in [cause.code for cause in diagnose(gather(place)).causes]) is named
 
 
 def test_broken_files_cost_only_what_they_would_have_said(course: Any, write_run: Write) -> None:

@@ -437,6 +437,17 @@ def test_events_that_are_no_numbers_do_not_explain_the_jump_they_lie_in(
     assert [code for code in roots(diagnose(gather(path))) if "SPIKE" in code] == [named]
 
 
+@pytest.mark.parametrize(("rate", "named"), [(0.2, True), (0.012, False)])
+def test_a_few_steps_at_a_rate_that_erases_all_weights_are_named_before_the_plateau(
+    record: Record, course: Any, rate: float, named: bool
+) -> None:
+    run = course(steps=150, start=1.0, floor=1.0, noise=0.05)
+    for row in run.rows[55:62]:
+        row["lr"] = rate
+    run.scale(1, np.full(55, 0.7), np.full(55, 1.0))
+    assert (record(run).causes[0].code == "XT-CONFIG-LR") is named
+
+
 @pytest.mark.parametrize("won_back", [True, False])
 def test_a_rate_that_was_too_high_for_a_while_is_named_where_the_loss_does_not_come_back(
     record: Record, course: Any, won_back: bool
@@ -482,6 +493,23 @@ def test_numbers_that_no_event_can_have_are_named_and_noise_below_the_domain_is_
     run = course(steps=40)
     run.event(3, "invalid_npho", message=line)
     assert [cause.code for cause in record(run).causes] == (["XT-NAN-DATA"] if named else [])
+
+
+@pytest.mark.parametrize(("rate", "first"), [(4.0, "XT-NAN-LR"), (1e-3, "XT-AMP-OVERFLOW")])
+def test_float16_that_ends_behind_a_rate_beyond_all_reason_is_the_rates_fault(
+    course: Any, write_run: Callable[[Any], Path], rate: float, first: str
+) -> None:
+    run = course(steps=30, lr=rate, floor=1.0, noise=0.05)
+    run.scale(5, np.full(26, 20.0), np.ones(26))
+    for step in range(1, 31):
+        run.at(
+            step,
+            amp_scale=1024.0,
+            **({"grad_norm": math.nan, "nonfinite": True, "skipped": True} if step >= 20 else {}),
+        )
+    run.event(20, "nonfinite_skip", suspects=[], stage="gradient", events=EVENTS)
+    run.event(20, "triage", cause="XT-AMP-OVERFLOW", confidence="certain")
+    assert roots(diagnose(gather(write_run(run))))[0] == first
 
 
 @few

@@ -55,10 +55,42 @@ def test_a_sensor_that_outshines_all_others_is_named_once(batch: EventBatch) -> 
 
 @pytest.mark.parametrize(("factor", "named"), [(400.0, True), (1 / 400, True), (4.0, False)])
 def test_a_gain_that_drifts_over_the_entries_is_named(batch: EventBatch, factor: float, named: bool) -> None:
-    one = replace(batch, file_index=batch.file_index * 0, entry=torch.arange(batch.num_events).numpy())
+    one = replace(batch, file_index=batch.file_index * 0, entry=torch.arange(batch.num_events).numpy(), targets={})
     gain = factor ** (torch.arange(batch.num_events) / (batch.num_events - 1))
     found = said(replace(one, npho=torch.where(one.npho < 9e9, one.npho * gain[:, None], one.npho)))
     assert ["rises" if factor > 1 else "falls"] * named == [line.split()[3] for line in found]
+
+
+@pytest.mark.parametrize(("course", "named"), [
+    ("drift", True), ("jump", True), ("middle", True), ("file", True), ("slight", False), ("sorted", False),
+    ("lines", False), ("unit", False),
+])  # fmt: skip
+def test_light_that_does_not_follow_the_energy_names_its_file(batch: EventBatch, course: str, named: bool) -> None:
+    """A beam of another energy, or a scan of energies, has as much light per energy; another unit no other light."""
+    place, num = torch.arange(batch.num_events), batch.num_events
+    gain = {
+        "drift": 5.0 ** (place / num),
+        "jump": torch.where(place < num // 2, 3.0, 1.0),
+        "middle": torch.where((place >= num // 4) & (place < num // 2), 0.2, 1.0),
+        "file": torch.where(of_file(batch, 1), 4.0, 1.0),
+        "slight": 1.5 ** (place / num),
+        "sorted": 4.0 ** (place / num),
+        "lines": torch.where(of_file(batch, 1), 3.0, 1.0),
+        "unit": torch.ones(num),
+    }[course]
+    energy = 0.0528 * torch.ones(num, 1)
+    light = torch.where(batch.npho < 9e9, batch.npho, 0.0).sum(dim=1)
+    scale = torch.where(batch.npho < 9e9, (gain * 7e5 / light)[:, None], 1.0)
+    if course in ("sorted", "lines"):
+        energy *= gain[:, None] / gain.max()
+    if course == "unit":
+        energy[of_file(batch, 1)] *= 1e3
+    files = batch.file_index if course in ("file", "lines", "unit") else batch.file_index * 0
+    told = said(
+        replace(batch, npho=batch.npho * scale, targets={"energy": energy}, file_index=files, entry=place.numpy())
+    )
+    assert bool(told) is named, told
+    assert all("light per energy" in line for line in told)
 
 
 @pytest.mark.parametrize(("offset_s", "named"), [(1e-6, True), (5e-8, False)])

@@ -92,6 +92,22 @@ def test_event_with_a_broken_weight_is_the_suspect(parts: RunParts, row: int) ->
     assert found.confidence == "certain"
 
 
+def test_a_loss_that_leaves_its_domain_for_one_event_is_not_the_events_fault(parts: RunParts) -> None:
+    """Only the random numbers of the step lead there: without them all modules and the loss are finite."""
+    batch, task = one_batch(parts), parts.task
+    trial = Trial.of(parts)
+    drawn = trial.forward(batch)[1]["energy"].detach()
+    loss = task.losses["energy"]
+
+    def narrow(prediction: torch.Tensor, target: torch.Tensor, beta: float) -> torch.Tensor:
+        values = loss.pointwise(prediction, target, beta)
+        return torch.where((prediction == drawn[2]).all(-1, keepdim=True), torch.log(-values.abs() - 1.0), values)
+
+    task.losses["energy"] = replace(loss, pointwise=narrow)
+    found = triage_window(trial, [batch], "nonfinite")
+    assert (found.suspects, found.module, found.cause) == ((2,), None, "XT-NAN-LOSS")
+
+
 def test_event_whose_gradient_alone_is_broken_is_the_suspect(parts: RunParts) -> None:
     batch = one_batch(parts)
 

@@ -36,6 +36,7 @@ from xectool.diagnosis.rules.nan_state import (
 from xectool.diagnosis.rules.ranks import RankDied, RankRanOut
 from xectool.diagnosis.rules.rate import RateBeyondReason
 from xectool.diagnosis.rules.restart import SilentRestart
+from xectool.diagnosis.rules.resumed_state import ResumedState
 from xectool.diagnosis.rules.spike import SpikeFromEvent, SpikeFromLearningRate, SpikeFromRestart, SpikeFromResume
 from xectool.diagnosis.rules.stopped import SavingHung, Stopped
 from xectool.diagnosis.rules.surroundings import (
@@ -57,7 +58,8 @@ RULES: Final[tuple[DiagnosisRule, ...]] = (
     NanFromData(), Quarantine(), InvalidReadings(), ImplausibleEvents(), ValidationNotFinite(), SpikeFromEvent(),
     DuplicateEvents(), EventsMissing(), DuplicateSteps(), InputScale(), FilesDiffer(), SensorOrder(), TargetScale(),
     TruthElsewhere(),
-    NanFromLossDomain(), NanFromOverflow(), NanFromGradient(), NanFromResume(), SpikeFromResume(), SilentRestart(),
+    NanFromLossDomain(), NanFromOverflow(), NanFromGradient(), NanFromResume(), SpikeFromResume(), ResumedState(),
+    SilentRestart(),
     NanFromWeights(), WeightsOutOfReach(), SpikeFromRestart(),
     NanFromLearningRate(), SpikeFromLearningRate(), RateBeyondReason(), Collapsed(), UntrainedHead(), NoLearning(),
     OutOfMemory(), MetricKeepsGraph(), MemoryGrowth(), MemoryNearLimit(), CompileKilled(), WorkerDead(), DiskFull(),

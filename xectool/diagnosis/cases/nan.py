@@ -10,11 +10,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from xectool.diagnosis.cases.growth import HIGH_LR
 from xectool.diagnosis.cases.incident_batch import INFINITE, outlier_lines
 from xectool.diagnosis.cases.step import StepCase
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import INCIDENTS_DIR, Triage, confidence, identities
-from xectool.diagnosis.evidence.statistics import groups
+from xectool.diagnosis.evidence.statistics import finite, groups, median
 from xectool.runlog.records import EventRecord
 
 MAX_CASES: Final = 60
@@ -25,6 +26,9 @@ _SETTLED: Final = 50  # steps in a row without overflow after which a loss scale
 _REPEATED: Final = 3
 _UNSCALED: Final = 1.0  # a gradient that overflows at this scale is broken
 _MAX_HALVINGS: Final = 16  # from 2^16, where scaling starts, to 1
+_FIRST: Final = 3  # steps whose loss says where a run began
+_LATER: Final = 10
+_RISEN: Final = 3.0  # times the first losses; a sound start may rise so far, but not at such rates
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,18 @@ class NanCase(StepCase):
     def after_resume(self) -> bool:
         """Whether it began within three steps of a resume."""
         return self.steps_since_resume is not None and self.steps_since_resume <= AFTER_RESUME
+
+    @cached_property
+    def driven(self) -> bool:
+        """Whether steps beyond what AdamW takes had raised the loss by then: what then overflows follows from that."""
+        steps = self.evidence.steps
+        before = np.arange(self.row)
+        losses = finite(steps["loss"][before])
+        with np.errstate(invalid="ignore"):
+            taken = (steps["lr"][before] > HIGH_LR) & (steps["skipped"][before] == 0)
+        if losses.size < 2 * _FIRST or not taken.any():
+            return False
+        return median(losses[-_LATER:]) >= _RISEN * abs(median(losses[:_FIRST]))
 
     @cached_property
     def skip(self) -> EventRecord | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -25,6 +26,8 @@ FEWEST_EVENTS: Final = 360  # a hundred steps of two events each say less than t
 FALLING_SHARE: Final = 0.03  # of the loss, between the second and the last quarter of the run
 OBJECTIVE: Final = "total"
 """Term of the whole objective; the only one of the sensor kinds. A young network is far above its trivial loss."""
+VALIDATED: Final = "val/loss"
+_FALLS: Final = 3  # one after the other
 _LAST_STEPS: Final = 50
 _WILD_SIGMA: Final = 5.0
 _TAIL: Final = 0.5  # of the mean loss: what is left of it without the wild steps, where the truth has a tail
@@ -151,8 +154,11 @@ def enough_to_learn(evidence: Evidence) -> bool:
 def still_falling(evidence: Evidence) -> bool:
     """Return whether the loss of the last quarter is below that of the second by more than noise: no plateau yet.
 
-    The first quarter is left out: there a network forgets its random start, whatever it learns.
+    The first quarter is left out: there a network forgets its random start, whatever it learns. Validations look at
+    the same events each time, so a fall from each to the next is no noise.
     """
+    if _validations_fall(evidence):
+        return True
     losses = evidence.steps["loss"][evidence.steps.good_rows]
     quarter = losses.size // 4
     if quarter < _FEWEST_STEPS // 4:
@@ -161,6 +167,13 @@ def still_falling(evidence: Evidence) -> bool:
     # 1.25 is the error of a median over that of a mean
     noise = 1.25 * math.hypot(spread(early), spread(late)) / math.sqrt(quarter)
     return median(early) - median(late) > max(FALLING_SHARE * abs(median(early)), 3.0 * noise)
+
+
+def _validations_fall(evidence: Evidence) -> bool:
+    """Return whether each of the last validations gave less than the one before it; the very first is left out."""
+    known = [epoch.metrics[VALIDATED] for epoch in evidence.epochs if VALIDATED in epoch.metrics][1:][-_FALLS - 1 :]
+    falls = len(known) > _FALLS and all(later < earlier for earlier, later in pairwise(known))
+    return falls and known[0] - known[-1] > FALLING_SHARE * abs(known[0])
 
 
 def travel(evidence: Evidence) -> float:
@@ -183,7 +196,7 @@ def no_step_size(evidence: Evidence) -> str:
 
 
 def _validation(evidence: Evidence, term: str) -> float:
-    names = ("val/loss",) if term == OBJECTIVE else (f"val/{term}/loss", f"val/loss_{term}")
+    names = (VALIDATED,) if term == OBJECTIVE else (f"val/{term}/loss", f"val/loss_{term}")
     for epoch in reversed(evidence.epochs):
         for name in names:
             if name in epoch.metrics:

@@ -50,17 +50,25 @@ class DuplicateEvents(DiagnosisRule):
         )
 
     def _in_files(self, evidence: Evidence) -> Iterator[Cause]:
-        started = evidence.last("run_start")
+        """Report events that stand in the files twice, under the same numbers or under others."""
+        started, alike = evidence.last("run_start"), evidence.last("repeated_readings")
         repeated = number(started.data.get("num_repeated")) if started is not None else 0.0
-        if started is None or not repeated > 0:
+        if started is not None and repeated > 0:
+            of = f"{_about(int(repeated))} of {started.data.get('num_train')} training events"
+            problem = f"{of} have the run and event number of another, and its readings"
+            line = f"of more than {_COMPARED} such pairs the readings of {_COMPARED} are compared"
+            fix = fixes.check_named_files(evidence, "train")
+        elif alike is not None:
+            problem, line = alike.message, "under other run and event numbers; no two events agree to the last bit"
+            fix = fixes.check_files(evidence.run_dir, alike.data.get("files") or ())
+        else:
             return
         yield Cause(
             code=self.code,
             confidence=0.9,
-            problem=f"{_about(int(repeated))} of {started.data.get('num_train')} training events have "
-            "the run and event number of another, and its readings: they count twice in every epoch",
-            evidence=(f"of more than {_COMPARED} such pairs the readings of {_COMPARED} are compared",),
-            fix=fixes.check_named_files(evidence, "train"),
+            problem=f"{problem}: they count twice in every epoch",
+            evidence=(line,),
+            fix=fix,
             severity=Severity.WARNING,
             step=1,
             symptom="repeated",

@@ -153,6 +153,8 @@ class NanFromOverflow(NanRule):
         if not evidence.uses_fp16:
             return
         yield from super().look(evidence)
+        if any(case.driven for case in nan_cases(evidence)):
+            return
         skipped, total = unsettled_overflows(evidence)
         scale = evidence.steps["amp_scale"]
         low = float(scale.min()) if scale.size else 1.0
@@ -168,9 +170,15 @@ class NanFromOverflow(NanRule):
                 symptom="overflow",
             )
 
+    def trusts_triage(self, case: NanCase) -> bool:
+        """Return False where a rate beyond all reason had driven the weights to where float16 ends."""
+        return not case.driven
+
     def weigh(self, case: NanCase) -> Weight:
         """Look whether the batch is finite in float32."""
         triage = case.triage
+        if case.driven:
+            return 0.4, [f"steps beyond lr {HIGH_LR:g} had raised the loss before: any precision is left in time"]
         if triage.finite_in_float32 is False:
             return 0.05, ["the batch is not finite in float32 either"]
         if triage.finite_in_float32:
@@ -204,6 +212,9 @@ class NanFromLearningRate(NanRule):
         confidence = 0.0
         if before.grew:
             confidence = 0.9 if before.loss_growth >= 10 else 0.8
+        elif case.driven:
+            confidence = 0.8
+            lines.append(f"the loss had risen at rates beyond {HIGH_LR:g}, the largest AdamW takes")
         elif before.lr > HIGH_LR and (before.total < _FEW_STEPS or before.norm_growth >= 3):
             confidence = 0.75
             lines.append(f"lr {before.lr:g} is beyond {HIGH_LR:g}, the largest AdamW takes")
@@ -214,6 +225,10 @@ class NanFromLearningRate(NanRule):
         if math.isnan(case.largest_input):
             return confidence * 0.93, [*lines, "the scale of the inputs was not recorded"]
         return confidence, [*lines, f"inputs are finite and reach |z| = {case.largest_input:.3g}"]
+
+    def with_triage(self, case: NanCase, own: float) -> float:
+        """Return the joint weight; what a rate beyond all reason did before is no matter of this batch."""
+        return own if case.driven else super().with_triage(case, own)
 
     def _refusal(self, case: NanCase) -> Weight | None:
         if case.first_of_run:

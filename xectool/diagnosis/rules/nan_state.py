@@ -44,8 +44,8 @@ class NanFromGradient(NanRule):
             return 0.05, ["the loss itself is not finite"]
         named = case.skip.data.get("parameters") if case.skip else None
         lines = [f"parameters: {', '.join(str(name) for name in list(named)[:3])}"] if named else []
-        if case.before.grew:
-            return 0.4, [*lines, "the gradient norm grew before, so it may be plain size"]
+        if case.before.grew or case.driven:
+            return 0.4, [*lines, "gradient norm or loss grew before, so it may be plain size"]
         return 0.72, [*lines, "the loss of the same step is finite"]
 
 

@@ -22,6 +22,7 @@ from xectool.runlog.records import EventRecord
 START_STEPS: Final = 5
 LEARNED_SHARE: Final = 0.9  # of what a constant prediction gives; means, as batches of few events have skewed losses
 LONG: Final = 20  # steps at such a rate; half as many where there are calm ones to compare with
+FEWEST: Final = 3  # of them where they go as far as so many at the largest rate AdamW takes
 CALM_STEPS: Final = 20  # before the rate rose
 LOST_SHARE: Final = 0.3  # of the loss before, by which it lies higher after
 LOST_SIGMA: Final = 3.0
@@ -44,9 +45,11 @@ class RateBeyondReason(DiagnosisRule):
         steps, rows = evidence.steps, evidence.steps.good_rows
         high = rows[np.nan_to_num(steps["lr"][rows]) > HIGH_LR]
         calm = rows[rows < high[0]][-CALM_STEPS:] if high.size else rows[:0]
-        if high.size < (LONG if calm.size < START_STEPS else LONG // 2) or still_falling(evidence):
+        long = LONG if calm.size < START_STEPS else LONG // 2
+        if high.size < FEWEST or float(np.sum(steps["lr"][high])) < long * HIGH_LR or still_falling(evidence):
             return
-        late = high[high.size // 2 :]
+        after = high if high.size >= long else rows[rows >= high[0]]
+        late = after[after.size // 2 :]
         level, first = (float(np.mean(steps["loss"][some])) for some in (late, rows[:START_STEPS]))
         idle = _share_of_trivial(evidence, late, level / first if first > 0 else 1.0) >= LEARNED_SHARE
         lost = _lost(evidence, calm, rows[rows >= high[0]])

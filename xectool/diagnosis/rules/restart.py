@@ -14,17 +14,19 @@ from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Attempt, Evidence
 from xectool.diagnosis.evidence.incidents import number
 from xectool.diagnosis.evidence.statistics import Series, median, spread
+from xectool.diagnosis.rules.signs import COPY, same_signs
 
 _AROUND: Final = 10  # steps before and after a resume that are compared
 _WORTH_STEPS: Final = 1  # a checkpoint that was left behind holds at least so many
 _BACK_SHARE: Final = 0.5  # of the way back to where the run began
 _MEANT: Final = ("finished", "interrupted")
+_BATCH_SIGNALS: Final = ("SIGTERM", "SIGUSR1")
+_SAVE_SIGNAL: Final = "SIGUSR2"
 _WINDOW: Final = 20  # steps before and after a loss of all weights in mid-run
 _LEARNED: Final = 0.8  # of the first losses, below which there was something to lose
 _LOST_SHARE: Final = 0.6  # of the way back to where the run began
 _AT_MOST: Final = 1.5  # of the first losses: what goes beyond is a jump, which has rules of its own
 _RISE: Final = 1.1
-_COPY: Final = 0.9  # of the signs of weights; other precision of a file may turn those of the smallest
 _CLEAR: Final = 5.0  # robust deviations by which the jump must exceed the noise of single batches
 
 
@@ -68,8 +70,8 @@ class SilentRestart(DiagnosisRule):
         ever = [event for event in (*evidence.events, *evidence.given_up) if event.kind == "checkpoint"]
         for event in evidence.of("resume"):
             saved = [item for item in ever if item.step == event.step and item.time <= event.time]
-            share = _same_signs(saved[-1].data.get("signs"), event.data.get("signs")) if saved else 1.0
-            if share < _COPY:
+            share = same_signs(saved[-1].data.get("signs"), event.data.get("signs")) if saved else 1.0
+            if share < COPY:
                 yield Cause(
                     code=self.code,
                     confidence=0.95,
@@ -129,10 +131,13 @@ class SilentRestart(DiagnosisRule):
     def _forgotten(self, evidence: Evidence, attempt: Attempt) -> list[str]:
         """Return how an attempt began at step 1 though one that was killed or failed had saved its progress.
 
-        After a last word that is no failure, a start from nothing is meant: it has to be asked for.
+        After a last word that is no failure, a start from nothing is meant: it has to be asked for. What a batch system
+        ends is submitted again as it is: the same configuration was not meant to begin again.
         """
         earlier = [item for item in evidence.attempts if item.number < attempt.number and item.reached]
-        if not earlier or earlier[-1].end in _MEANT or attempt.resumed_after is not None or attempt.first_step != 1:
+        if not earlier or attempt.resumed_after is not None or attempt.first_step != 1:
+            return []
+        if earlier[-1].end in _MEANT and not _put_off(evidence, earlier[-1], attempt):
             return []
         begun = max((item.started for item in earlier if item.resumed_after is None), default=0.0)
         ever = (event for event in (*evidence.events, *evidence.given_up) if event.kind == "checkpoint")
@@ -168,11 +173,19 @@ class SilentRestart(DiagnosisRule):
         return [*lines, f"loss before, as the resume recorded it: {recorded:.4g}"] if recorded == recorded else lines
 
 
-def _same_signs(saved: object, loaded: object) -> float:
-    """Return the share of signs that two digests agree on, 1 where they cannot be compared."""
-    if not (isinstance(saved, str) and isinstance(loaded, str) and saved and len(saved) == len(loaded)):
-        return 1.0
-    return 1.0 - (int(saved, 16) ^ int(loaded, 16)).bit_count() / (4 * len(saved))
+def _put_off(evidence: Evidence, earlier: Attempt, attempt: Attempt) -> bool:
+    """Return whether an attempt was ended by a signal that nobody types, and the next has its configuration."""
+    signals = [
+        event
+        for event in (*evidence.events, *evidence.given_up)
+        if event.kind == "signal"
+        and event.data.get("name") != _SAVE_SIGNAL
+        and earlier.started <= event.time <= attempt.started
+    ]
+    asked = bool(signals) and str(signals[-1].data.get("name")) in _BATCH_SIGNALS
+    known = {item.get("attempt"): item.get("config_sha256") for item in evidence.manifest.get("attempts") or ()}
+    digests = known.get(earlier.number), known.get(attempt.number)
+    return earlier.end == "interrupted" and asked and bool(digests[0]) and digests[0] == digests[1]
 
 
 def _fall_back(losses: Series, row: int) -> float:

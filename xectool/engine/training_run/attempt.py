@@ -122,7 +122,7 @@ class RunAttempt:
         checkpoint, path, writer = self.place.checkpoint, self.place.checkpoint_path, saver.writer
         if checkpoint is not None and path is not None:
             saver.recall(checkpoint, path.parent)
-            facts = resume_facts(self.parts, self.place, len(saver.states))
+            facts = resume_facts(self.parts, self.place, progress, len(saver.states))
             writer.resume(progress.step, progress.epoch, **facts)
             require_sound_resume(facts)
             added = self.parts.quarantine.read(self.place.directory)

@@ -27,6 +27,9 @@ HOT_SHARE: Final = 0.5  # of the light of an event; a gamma right before a senso
 HOT_EVENTS: Final = 0.9
 TIMES_APART: Final = 2.0  # network units, 0.23 us; medians of sound files lie within nanoseconds
 DRIFT_EVENTS: Final = 24
+GAIN: Final = 2.0  # of light per energy; of sound events 90 % lie within 0.8 to 1.6, and medians of files within 5 %
+GAIN_SIGMA: Final = 5.0
+ENERGY: Final = "energy"
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,12 @@ class _Event:
     brightest: int
     share: float
     time: float
+    energy: float
+
+    @property
+    def log_yield(self) -> float:
+        """Logarithm of the light per energy, NaN where the energy is not known."""
+        return math.log(self.light / self.energy) if self.energy > 0 else math.nan
 
 
 class FileSigns:
@@ -71,6 +80,9 @@ class FileSigns:
                 yield from self._new("hot", index, self._hot(index))
                 yield from self._new("drift", index, self._drift(index))
                 yield from self._new("time", -1, self._apart(index))
+                if not {("hot", index), ("drift", index)} & self._said:
+                    yield from self._new("yield", index, self._parts_differ(index))
+                    yield from self._new("yields", -1, self._yields_differ(index))
 
     def _new(self, kind: str, index: int, sign: Sign | None) -> Iterator[Sign]:
         if sign is not None and (kind, index) not in self._said:
@@ -98,7 +110,10 @@ class FileSigns:
         brightest = int(photons.argmax())
         timed = times[(photons >= max(self._normalizer.npho_threshold, 1.0)) & (times.abs() <= UNKNOWN_ABOVE)]
         time = float(timed.median()) / self._normalizer.time_scale if len(timed) else math.nan
-        return _Event(int(batch.entry[row]), light, brightest, float(photons[brightest]) / light, time)
+        truth = batch.targets.get(ENERGY)
+        energy = math.nan if truth is None else float(truth[row, 0])
+        energy = energy if 0 < energy < UNKNOWN_ABOVE else math.nan
+        return _Event(int(batch.entry[row]), light, brightest, float(photons[brightest]) / light, time, energy)
 
     def _hot(self, index: int) -> Sign | None:
         events = self._events[index]
@@ -139,3 +154,55 @@ class FileSigns:
         seconds = apart * self._normalizer.time_scale
         message = f"the times lie {seconds:.3g} s ({apart:.3g} in network units) later than in the earliest file"
         return Sign(message, (late, early), "their time offsets or units differ")
+
+    def _parts_differ(self, index: int) -> Sign | None:
+        """Return that one part of a file has another light per energy than another: its gain drifts or jumps."""
+        known = sorted((event for event in self._events[index] if event.energy > 0), key=lambda event: event.entry)
+        quarter = len(known) // 4
+        if len(known) < DRIFT_EVENTS:
+            return None
+        parts = [known[start : start + quarter] for start in range(0, 4 * quarter, quarter)]
+        low, high = (choose(parts, key=_middle) for choose in (min, max))
+        if not _gains_differ(low, high):
+            return None
+        entries = [f"{part[0].entry} to {part[-1].entry}" for part in (high, low)]
+        ratio = math.exp(_middle(high) - _middle(low))
+        message = f"entries {entries[0]} have {ratio:.3g} times the light per energy of entries {entries[1]}"
+        return Sign(message, (index,), "its gain drifts or jumps")
+
+    def _yields_differ(self, index: int) -> Sign | None:
+        """Return that a file has another light per energy than another, of those of which enough is known."""
+        own = [event for event in self._events[index] if event.energy > 0]
+        if len(own) < FEWEST_EVENTS:
+            return None
+        sound = {i: events for i, events in self._events.items() if not {("hot", i), ("yield", i)} & self._said}
+        for other, events in sound.items() if ("yield", index) not in self._said else ():
+            known = [event for event in events if event.energy > 0]
+            low, high = sorted((own, known), key=_middle) if len(known) >= FEWEST_EVENTS else (own, own)
+            if _gains_differ(low, high):
+                files = (index, other) if high is own else (other, index)
+                ratio = math.exp(_middle(high) - _middle(low))
+                return Sign(f"its light per energy is {ratio:.3g} times that of another file", files, "gains differ")
+        return None
+
+
+def _middle(events: Sequence[_Event]) -> float:
+    return median(event.log_yield for event in events)
+
+
+def _gains_differ(low: Sequence[_Event], high: Sequence[_Event]) -> bool:
+    """Return whether light and light per energy differ, and not by the noise of single events.
+
+    An energy in another unit leaves the light as it is, and beams of other energies the light per energy.
+    """
+    apart = _middle(high) - _middle(low)
+    light = [median(math.log(event.light) for event in part) for part in (high, low)]
+    noise = math.hypot(*(_error(part) for part in (low, high)))
+    return apart > math.log(GAIN) and light[0] - light[1] > math.log(GAIN) / 2 and apart > GAIN_SIGMA * noise
+
+
+def _error(events: Sequence[_Event]) -> float:
+    """Return the standard error of the middle, from the median distance to it."""
+    middle = _middle(events)
+    distance = median(abs(event.log_yield - middle) for event in events)
+    return 1.25 * 1.48 * distance / math.sqrt(len(events))

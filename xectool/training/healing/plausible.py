@@ -25,6 +25,7 @@ from xectool.training.guards.inputs import FEWEST_PHOTONS, MOST_PHOTONS
 from xectool.training.guards.report import Reporter
 from xectool.training.healing.file_light import LightByFile
 from xectool.training.healing.file_signs import FileSigns
+from xectool.training.healing.repeated_readings import RepeatedReadings
 from xectool.training.record.incidents import IDENTITY_COLUMNS
 from xectool.training.stepping.parts import RunParts
 from xectool.training.symptoms.light_places import LightPlaces
@@ -73,6 +74,7 @@ class PlausibleEvents:
         self._truth_epoch: int | None = None
         self._light, self._signs = LightByFile(), FileSigns(self._normalizer)
         self._places, self._validated_places = LightPlaces(), LightPlaces()
+        self._repeated: RepeatedReadings | None = RepeatedReadings()
         self._validated = False
         guards = parts.config.guards
         self._usual = usual_extremes(self._normalizer)
@@ -90,6 +92,8 @@ class PlausibleEvents:
             return []
         self._compare_files(window)
         self._compare_places(window)
+        if self._repeated is not None:
+            self._repeated.add(window)
         found, start = [], 0
         for batch in window:
             if not self._usual.holds(batch.extremes):
@@ -133,11 +137,29 @@ class PlausibleEvents:
 
     def passing(self, batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
         """Yield the batches of a validation, in the first one with a look at where their light lies."""
+        self._tell_of_repeated()
         first, self._validated = self.active and not self._validated, True
         for batch in batches:
             if first:
                 self._compare_places([batch], "val")
             yield batch
+
+    def _tell_of_repeated(self) -> None:
+        """Say at the first validation which events of training have the readings of another."""
+        alike = self._repeated.found() if self._repeated is not None else None
+        self._repeated = None
+        if alike is None:
+            return
+        files = self.parts.train_loader.source.files
+        (file, entry), (other, other_entry) = alike.first
+        paths = [str(files[file].path), str(files[other].path)]
+        self.reporter.event(
+            "repeated_readings",
+            f"{alike.count} events have the readings of another, first entry {other_entry} of {paths[1]} those of "
+            f"entry {entry} of {paths[0]}",
+            count=alike.count,
+            files=sorted(set(paths)),
+        )
 
     def report(self, window: Sequence[EventBatch], found: Sequence[Implausible]) -> list[PoisonedEvent]:
         """Record what was found; return the events to leave out, none where too many are."""

@@ -13,8 +13,10 @@ from xectool.config.root import RegressorConfig
 from xectool.errors import CheckpointError
 from xectool.training.optimization.parameter_blocks import weight_norm
 from xectool.training.record.run_dir import RunPlace
+from xectool.training.record.state_marks import state_marks
 from xectool.training.stepping.build import RunData
 from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.state import Progress
 from xectool.training.symptoms.nonfinite import nonfinite_weights
 from xectool.training.symptoms.weight_likeness import sign_digest
 
@@ -45,12 +47,13 @@ def run_start_facts(parts: RunParts, data: RunData) -> dict[str, Any]:
     }
 
 
-def resume_facts(parts: RunParts, place: RunPlace, ring: int) -> dict[str, Any]:
+def resume_facts(parts: RunParts, place: RunPlace, progress: Progress, ring: int) -> dict[str, Any]:
     """Return the fields of the ``resume`` event; the checkpoint's digest was verified when it was read.
 
     Args:
         parts: The run as it was restored.
         place: Where it was restored from.
+        progress: Where it goes on.
         ring: Good states at hand to go back to.
     """
     absmax, finite = 0.0, True
@@ -67,6 +70,7 @@ def resume_facts(parts: RunParts, place: RunPlace, ring: int) -> dict[str, Any]:
         "optimizer_absmax": absmax,
         "weight_norm": weight_norm(parts.stepper.parameters()),
         "signs": sign_digest(parts.model),
+        "marks": state_marks(parts, progress) | ({"rate_of": ""} if parts.config.checkpoint.refresh_lr else {}),
         "loss_before": parts.spikes.last_loss,
         "digest_ok": True,
         "ring": ring,

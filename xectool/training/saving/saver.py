@@ -17,6 +17,7 @@ from xectool.models.fingerprint import outputs_of
 from xectool.runlog.writer import RunWriter
 from xectool.training.events import quarantine
 from xectool.training.record import incidents
+from xectool.training.record.state_marks import state_marks
 from xectool.training.saving import ring
 from xectool.training.saving.core_wait import core_wait_s
 from xectool.training.saving.ring import GoodStates
@@ -95,6 +96,7 @@ class Saver:
             seconds=time.perf_counter() - began,
             core_wait_s=core_wait_s() - waited_s,
             signs=sign_digest(self.parts.model),
+            marks=state_marks(self.parts, progress),
         )
 
     def is_due(self, progress: Progress) -> bool:

@@ -76,6 +76,13 @@ class Trial:
             _, outputs = self.forward(batch)
             return np.array([self._one_loss(batch, outputs, row) for row in range(batch.num_events)])
 
+    @torch.no_grad()
+    def has_finite_outputs(self, batch: EventBatch) -> bool:
+        """Return whether the model's outputs for a batch are all finite."""
+        with kept_generators():
+            _, outputs = self.forward(batch)
+        return all(bool(torch.isfinite(value).all()) for value in outputs.values())
+
     def has_truth(self, batch: EventBatch) -> npt.NDArray[np.bool_]:
         """Return which events enter the loss at all, shape (B,)."""
         singles = (batch.take(np.array([row])).to(self.execution.device) for row in range(batch.num_events))

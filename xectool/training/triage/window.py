@@ -161,7 +161,7 @@ def _of_nan(trial: Trial, window: Sequence[EventBatch], found: Triage, reference
     if found.finite_in_float32:
         return replace(found, cause="XT-AMP-OVERFLOW", confidence="certain")
     if len(bad):
-        return _blame(found, bad, int(truth.sum()), _loss_or_data(found.module))
+        return _blame(found, bad, int(truth.sum()), _loss_or_data(trial, window, found))
     rows = bisect_events(lambda chosen: not trial.is_finite(rows_of(window, chosen)), len(truth), MAX_BISECTED)
     if rows and (len(rows) <= MAX_SHARE * len(truth) or len(truth) == 1):
         return replace(found, suspects=tuple(rows), cause="XT-NAN-GRAD", confidence="certain")
@@ -176,8 +176,12 @@ def _blame(found: Triage, bad: npt.NDArray[np.int64], num_events: int, cause: st
     return replace(found, suspects=tuple(bad.tolist()), cause=cause, confidence="certain")
 
 
-def _loss_or_data(module: ModuleFault | None) -> str:
-    return "XT-NAN-LOSS" if module is not None and module.phase == "loss" else "XT-NAN-DATA"
+def _loss_or_data(trial: Trial, window: Sequence[EventBatch], found: Triage) -> str:
+    """Return whether the loss is at fault: not finite of finite outputs, with whatever random numbers it was found."""
+    if found.module is not None:
+        return "XT-NAN-LOSS" if found.module.phase == "loss" else "XT-NAN-DATA"
+    sound = not found.input["nonfinite"] and all(trial.has_finite_outputs(batch) for batch in window)
+    return "XT-NAN-LOSS" if sound else "XT-NAN-DATA"
 
 
 def _of_spike(trial: Trial, window: Sequence[EventBatch], found: Triage, reference: Reference) -> Triage:
