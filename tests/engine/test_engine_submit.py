@@ -92,6 +92,11 @@ def test_the_script_keeps_caches_on_the_node(tmp_path: Path) -> None:
         ({"time": "00:05:00"}, "XT-SUBMIT-TIME", "kept for saving"),
         ({"partition": None}, "XT-SUBMIT-REQUEST", "no partition"),
         ({"mem": "lots"}, "XT-SUBMIT-REQUEST", "lots"),
+        *(
+            ({name: word}, "XT-SUBMIT-REQUEST", "no word")
+            for name in ("partition", "account", "exclude", "nodelist")
+            for word in ("a\nrm x", "a\r", "a b", " ")
+        ),
         ({"gpus": -1}, "XT-SUBMIT-REQUEST", "--gpus -1"),
         ({"nodes": 0}, "XT-SUBMIT-REQUEST", "--nodes 0"),
     ],
@@ -121,6 +126,13 @@ def test_gpus_that_nothing_uses_are_said_to_be_idle(config: Path) -> None:
         overrides = [f"training.device={device}"]
         found = engine.submit(config, replace(ONE, gpus=gpus), overrides=overrides, dry_run=True).findings
         assert ("XT-SUBMIT-IDLE" in {finding.code for finding in found}) is said
+
+
+@pytest.mark.parametrize("name", ["50%j", "a\nb"])
+def test_a_directory_that_slurm_would_read_otherwise_is_refused(name: str, config: Path, tmp_path: Path) -> None:
+    where = f"checkpoint.save_dir={json.dumps(str(tmp_path / name))}"
+    with pytest.raises(UsageError, match="reads a %"):
+        engine.submit(config, replace(ONE, gpus=0), overrides=[where], dry_run=True)
 
 
 def test_without_slurm_the_rehearsal_is_offered(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def submit(
     loaded = _checked(config, request, [*overrides, *named], resume)
     name = _run_name(config, loaded.config, resume)
     job = training_job(config, request, overrides, resume=resume, run_name=name)
-    folder = Path(loaded.config.checkpoint.save_dir).expanduser().absolute() / "slurm" / name
+    folder = _folder(loaded.config, name)
     if not dry_run and not shutil.which("sbatch"):
         raise UsageError(
             "there is no sbatch on this machine, so nothing can be submitted",
@@ -132,6 +132,23 @@ def training_job(
         task_is_rank=request.task_is_rank,
         max_requeues=request.max_requeues if request.requeue else 0,
     )
+
+
+def _folder(settings: RunConfig, name: str) -> Path:
+    """Return where script, pickled job and output of a job go.
+
+    Raises:
+        UsageError: SLURM would write them somewhere else.
+    """
+    folder = Path(settings.checkpoint.save_dir).expanduser().absolute() / "slurm" / name
+    if "%" in str(folder) or not str(folder).isprintable():
+        raise UsageError(
+            "SLURM reads a % in the name of an output file as a number of its own, and takes no line end in it",
+            where=f"checkpoint.save_dir: {str(folder.parents[1])!r}",
+            fix="--set checkpoint.save_dir=artifacts",
+            code="XT-SUBMIT-REQUEST",
+        )
+    return folder
 
 
 def _run_name(config: str | Path, settings: RunConfig, resume: str | None) -> str:

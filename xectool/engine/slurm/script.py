@@ -103,6 +103,15 @@ class JobRequest:
                 fix="sinfo --summarize   # lists them; then: --partition NAME",
                 code="XT-SUBMIT-REQUEST",
             )
+        for option in ("partition", "account", "exclude", "nodelist"):
+            word = getattr(self, option) or "-"
+            if not word.isprintable() or len(word.split()) != 1:  # a line of its own would be run as a command
+                raise UsageError(
+                    f"{word!r} is no word that SLURM takes: no spaces, no line ends",
+                    where=f"--{option}",
+                    fix=f"--{option} {''.join(char for char in word if char.isprintable() and char != ' ') or 'NAME'}",
+                    code="XT-SUBMIT-REQUEST",
+                )
         least = {"gpus": 0, "nodes": 1, "cpus_per_gpu": 1, "max_requeues": 1, "signal_before_s": 10}
         for name, lowest in least.items():
             if getattr(self, name) < lowest:
