@@ -758,6 +758,7 @@ def test_a_killed_run_is_named_by_what_it_was_doing(record: Record, course: Any)
         ("DiskError: cannot write the checkpoint: No space left on device", "XT-DISK-FULL"),
         ("OutOfMemory: the host ran out of memory: MemoryError", "XT-OOM-HOST"),
         ("OutOfMemory: the device ran out of memory: CUDA out of memory. Tried to allocate 2.00 GiB.", "XT-OOM-GPU"),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "XT-OOM-GPU"),
         ("DataFileError: basket is damaged [XT-DATA-DAMAGED]", "XT-DATA-DAMAGED"),
     ],
 )

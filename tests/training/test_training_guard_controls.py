@@ -24,7 +24,7 @@ from xectool.training.guards.report import Reporter
 from xectool.training.guards.session import GuardSession
 from xectool.training.guards.set import GuardSet
 from xectool.training.process.device import plan_execution
-from xectool.training.process.memory_faults import memory_faults
+from xectool.training.process.memory_faults import memory_faults, oom_event
 from xectool.training.process.progress import NullObserver
 from xectool.training.ranks.base import Ranks
 from xectool.training.record.event_audit import EventAudit
@@ -275,6 +275,24 @@ def test_without_the_classifier_a_full_device_names_no_setting(build: Callable[.
     with pytest.raises(OutOfMemory) as told, memory_faults(config, "training"):
         raise torch.OutOfMemoryError(text)
     assert "--set data.batch_size=" in told.value.fix
+
+
+@pytest.mark.parametrize("text", [
+    "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+    "CUDA error: out of memory",
+    "HIP out of memory. Tried to allocate 1.12 GiB",
+])  # fmt: skip
+def test_a_library_beside_torch_that_finds_no_memory_has_filled_the_device_too(
+    build: Callable[..., Run], text: str
+) -> None:
+    parts = build([]).parts
+    with pytest.raises(OutOfMemory) as told, memory_faults(parts.config, "training"):
+        raise RuntimeError(text)
+    assert told.value.code == "XT-OOM-GPU"
+    assert oom_event(told.value, parts.model, "forward")["side"] == "device"
+    with pytest.raises(RuntimeError, match="CUBLAS_STATUS_EXECUTION_FAILED"), memory_faults(parts.config, "training"):
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED")
 
 
 @pytest.mark.parametrize("disabled", [[], ["G29"]])

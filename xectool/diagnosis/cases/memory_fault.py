@@ -14,6 +14,7 @@ from xectool.diagnosis.evidence.statistics import finite
 
 FRAGMENTED_SHARE: Final = 0.2  # F001: reserved but unallocated, of the total
 FOREIGN_SHARE: Final = 0.2  # the same share, held by other processes
+OUT_OF_MEMORY: Final = re.compile(r"XT-OOM|OutOfMemory|MemoryError|out of memory|_ALLOC_FAILED|ErrorMemoryAllocation")
 _KILLED_READER: Final = "XT-LOADER-KILLED"
 NEARLY_FULL: Final = 0.9  # F011
 _UNITS: Final = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "KB": 1e3, "MB": 1e6, "GB": 1e9}
@@ -95,7 +96,7 @@ def memory_faults(evidence: Evidence) -> list[MemoryFault]:
     if found:
         return sorted(found, key=lambda fault: fault.over)
     text = f"{failure.message} {failure.data.get('code', '')}" if failure else ""
-    if failure is not None and re.search(r"XT-OOM|OutOfMemory|MemoryError|out of memory", text):
+    if failure is not None and OUT_OF_MEMORY.search(text):
         return [from_text(text, failure.step, str(failure.data.get("phase") or ""))]
     return _by_use(evidence) if evidence.status.state == "killed" else []
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from xectool.diagnosis import fixes
+from xectool.diagnosis.cases.memory_fault import OUT_OF_MEMORY
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import number
@@ -20,7 +21,6 @@ from xectool.runlog.storage import attempt_dir
 _WORKER: Final = re.compile(r"XT-LOADER-(DIED|KILLED|TIMEOUT)|DataLoader worker|[Ww]orker .*(killed|died|exited)")
 _DISK: Final = re.compile(r"XT-DISK|No space left|ENOSPC|Disk quota|disk is full")
 _NUMERIC: Final = re.compile(r"XT-NAN|XT-SPIKE|XT-DIVERGED|RunDiverged|non-finite")
-_MEMORY: Final = re.compile(r"XT-OOM|OutOfMemory|MemoryError|out of memory")
 _LIBRARY: Final = re.compile(r"(?:site|dist)-packages/|/lib/python3[^/]*/")
 _OWN_CODE: Final = re.compile(r"XT-[A-Z0-9-]+")
 UNSAVED_KINDS: Final = ("checkpoint_failed", "disk", "disk_low", "recorder_gap")
@@ -230,7 +230,7 @@ class Failed(DiagnosisRule):
 
 def _has_own_rule(text: str) -> bool:
     """Return whether a failure is one of a worker, a disk or memory, of which another rule speaks."""
-    return any(pattern.search(text) for pattern in (_WORKER, _DISK, _MEMORY))
+    return any(pattern.search(text) for pattern in (_WORKER, _DISK, OUT_OF_MEMORY))
 
 
 def _failure_fix(evidence: Evidence, code: str, following: str) -> str:

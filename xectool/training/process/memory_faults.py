@@ -20,6 +20,10 @@ FRAGMENTED: Final = 0.2  # of the device, reserved and not in use
 STACK_BYTES: Final = 64 * 2**20  # less than that, and a thread cannot have the stack it asks for
 FOREIGN: Final = 0.2  # of the device, held by other processes
 _UNITS: Final = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_OF_DEVICE: Final = re.compile(
+    r"(?:CUDA|HIP) (?:error: )?out of memory|CU(?:BLAS|DNN|FFT|SPARSE|SOLVER)_(?:STATUS_)?ALLOC_FAILED"
+    r"|(?:cuda|hip)Error(?:MemoryAllocation|OutOfMemory)"
+)  # of libraries that ask for memory of their own, beside PyTorch's
 _FOREIGN: Final = re.compile(r"Process \d+ has ([0-9.]+) (bytes|[KMGT]iB) memory in use")
 
 
@@ -37,15 +41,6 @@ def memory_faults(config: RunConfig, phase: str) -> Iterator[None]:
     smaller = smaller_batches(config)
     try:
         yield
-    except torch.OutOfMemoryError as error:
-        facts = device_facts(str(error))
-        code, remedy = classify(facts)
-        raise OutOfMemory(
-            f"the device ran out of memory: {str(error).splitlines()[0]}",
-            where=phase,
-            fix=f"{remedy}{smaller}",
-            code=code,
-        ) from error
     except MemoryError as error:
         raise OutOfMemory(
             f"the host ran out of memory: {error or 'MemoryError'}",
@@ -54,11 +49,20 @@ def memory_faults(config: RunConfig, phase: str) -> Iterator[None]:
             code="XT-OOM-HOST",
         ) from error
     except RuntimeError as error:
+        if _is_of_device(error):
+            code, remedy = classify(device_facts(str(error)))
+            text = f"the device ran out of memory: {str(error).splitlines()[0]}"
+            raise OutOfMemory(text, where=phase, fix=f"{remedy}{smaller}", code=code) from error
         if not _is_for_memory(str(error)):
             raise
         raise OutOfMemory(
             f"the host ran out of memory: {str(error).splitlines()[0]}", where=phase, fix=smaller, code="XT-OOM-HOST"
         ) from error
+
+
+def _is_of_device(error: BaseException) -> bool:
+    """Return whether an error says that the device has no memory: PyTorch's own, or that of a library beside it."""
+    return isinstance(error, torch.OutOfMemoryError) or bool(_OF_DEVICE.search(str(error)))
 
 
 def _is_for_memory(text: str) -> bool:
@@ -125,7 +129,7 @@ def classify(facts: DeviceFacts) -> tuple[str, str]:
 def oom_event(error: OutOfMemory, model: nn.Module, phase: str) -> dict[str, Any]:
     """Return the fields of the ``oom`` event of a failure that `memory_faults` has raised."""
     cause = error.__cause__ or error
-    device = isinstance(cause, torch.OutOfMemoryError)
+    device = _is_of_device(cause)
     numbers = asdict(device_facts(str(cause)) if device else DeviceFacts())
     numbers.pop("free")
     side = "device" if device else "host"
