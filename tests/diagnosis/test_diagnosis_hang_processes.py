@@ -137,6 +137,59 @@ def test_status_names_a_stopped_tracker_of_a_run_that_goes_on(tmp_path: Path) ->
         assert found.verdict.startswith(f"process {tracker.pid} (tracker) is stopped")
 
 
+LAUNCHES = """
+import subprocess, sys, time
+from pathlib import Path
+ranks = [subprocess.Popen([sys.executable, sys.argv[2], sys.argv[1], rank]) for rank in "01"]
+while not all(Path(sys.argv[1], "here" + rank).exists() for rank in "01"):
+    time.sleep(0.05)
+print("ready", flush=True)
+time.sleep(600)
+"""
+LAUNCHED = """
+import sys, time
+from pathlib import Path
+from xectool.runlog.process import end_with_parent
+from xectool.runlog.status_page import Word
+from xectool.runlog.writer import RunWriter
+end_with_parent()
+run, rank = Path(sys.argv[1]), int(sys.argv[2])
+while rank and not (run / "here0").exists():
+    time.sleep(0.05)
+page = RunWriter(run, attempt=1 if rank else None, rank=rank).status
+page.phase("collective" if rank == 0 else "optimizer")
+page[Word.COLLECTIVE_SEQ] += rank == 0
+(run / f"here{rank}").touch()
+while True:
+    page[Word.HEARTBEAT_NS] = time.monotonic_ns()
+    time.sleep(0.5)
+"""
+
+
+@pytest.mark.parametrize("name", ["xectool", "other"])
+def test_a_launcher_that_ctrl_z_holds_is_named_and_not_the_rank_that_waits_for_it(tmp_path: Path, name: str) -> None:
+    run, program = tmp_path / "run", tmp_path / "rank.py"
+    program.write_text(LAUNCHED)
+    command = [sys.executable, "-c", LAUNCHES, str(run), str(program), name]
+    with ExitStack() as stack:
+        launcher = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        stack.callback(launcher.communicate)
+        stack.callback(launcher.kill)
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == "ready\n"
+        make_old(run)
+        assert engine.diagnose.hang(run).findings[0].code == "XT-HANG-RANK"
+        launcher.send_signal(signal.SIGSTOP)
+        os.waitpid(launcher.pid, os.WUNTRACED)
+        found, status = engine.diagnose.hang(run), engine.diagnose.status(run)
+    held = (True, f"kill -CONT {launcher.pid}")
+    assert ((found.bad, found.next) == (status.bad, status.next) == held) is (name == "xectool")
+    if name == "xectool":
+        assert found.findings[0].code == "XT-HANG-STOPPED"
+        for report in (found, status):
+            assert f"process {launcher.pid} (launcher of the ranks) is stopped" in report.verdict
+
+
 def test_a_launcher_sees_that_a_reader_is_stopped_before_its_rank_misses_anything(
     standing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -21,6 +22,7 @@ BUSY: Final = 0.2  # processor seconds a second
 SPY: Final = "py-spy"
 HELD: Final = ("stopped", "traced")  # by a signal or a debugger
 GONE: Final = ("gone", "zombie")
+_LAUNCHES: Final = re.compile(r"(?:^|[\s/])(?:xectool|torchrun)(?:\s|$)|\storch\.distributed\.")
 _STATES: Final = {
     "R": "running", "S": "sleeping", "D": "uninterruptible", "T": "stopped", "t": "traced", "Z": "zombie", "I": "idle",
 }  # fmt: skip
@@ -123,6 +125,20 @@ def _view(pid: int, place: str, start: int, before: _Counters, began: float) -> 
 def process_state(pid: int) -> str:
     """Return the state of the process's main thread; empty where there is none."""
     return _state(f"/proc/{pid}")
+
+
+def held_launcher(ranks: Collection[int]) -> ProcessView | None:
+    """Return the launcher of several ranks where a signal or a debugger holds it, as Ctrl-Z does, else None.
+
+    Ranks go on without it until they meet at its store, which is not in a collective.
+    """
+    fields = [_first_line(f"/proc/{pid}/stat").rpartition(")")[2].split() for pid in ranks]
+    parents = {int(found[1]) for found in fields if found}
+    if len(fields) < 2 or len(parents) != 1:
+        return None
+    (parent,) = parents
+    state, command = process_state(parent), command_of(parent)
+    return ProcessView(parent, state, command=command) if state in HELD and _LAUNCHES.search(command) else None
 
 
 def is_uninterruptible(pid: int) -> bool:

@@ -88,6 +88,7 @@ class RunFacts:
         elsewhere: Ranks on other machines, of which nothing but their pages can be seen from here.
         tracker: The process that mirrors it; None where there is none.
         files: Its training files.
+        launcher: Who started its ranks, where a signal or a debugger holds it.
     """
 
     run_dir: Path
@@ -99,6 +100,7 @@ class RunFacts:
     elsewhere: tuple[int, ...] = ()
     tracker: TrackerFacts | None = None
     files: tuple[str, ...] = ()
+    launcher: ProcessView | None = None
 
 
 def run_of(pid: int) -> Path | None:
@@ -157,7 +159,7 @@ def gather(run_dir: Path, native: bool = False) -> RunFacts:
     elsewhere = tuple(page.rank for page in everywhere if page.rank not in here)
     return RunFacts(
         run_dir, status.state, _ending(reader, status), known, workers, kills, elsewhere,
-        tracker.facts(views), files["training"],
+        tracker.facts(views), files["training"], kernel.held_launcher([page.pid for page in pages if page.same_boot]),
     )  # fmt: skip
 
 

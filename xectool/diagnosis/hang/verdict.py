@@ -99,6 +99,10 @@ def _stopped(facts: RunFacts) -> Hang | None:
             verdict = f"process {view.pid} ({role} {rank}) is {view.state}: a signal or a debugger holds it"
             why = ("everything else waits for it",)
             return Hang("XT-HANG-STOPPED", verdict, why, f"kill -CONT {view.pid}", rank=rank, pid=view.pid)
+    if (held := facts.launcher) is not None:
+        verdict = f"process {held.pid} (launcher of the ranks) is {held.state}: Ctrl-Z, a signal or a debugger holds it"
+        why = ("the ranks wait for it where they wait for the first one, at the latest at the end of the epoch",)
+        return Hang("XT-HANG-STOPPED", verdict, why, f"kill -CONT {held.pid}", pid=held.pid)
     return None
 
 

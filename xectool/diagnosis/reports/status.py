@@ -20,7 +20,7 @@ from xectool.diagnosis.evidence.files import (
     tolerant_yaml,
     train_files,
 )
-from xectool.diagnosis.evidence.kernel import HELD, process_state
+from xectool.diagnosis.evidence.kernel import HELD, held_launcher, process_state
 from xectool.runlog.file_locks import command_of
 from xectool.runlog.manifest import MANIFEST_FILE
 from xectool.runlog.process import start_ticks
@@ -240,6 +240,8 @@ def _held(run_dir: Path, ranks: tuple[RankLine, ...], workers: tuple[WorkerLine,
     tracker = int(tolerant_json(run_dir / TRACKER_STATE).get("pid", 0))
     if (state := _held_state(tracker)) and TRACKER in command_of(tracker):
         found[tracker] = f"tracker) is {state}"
+    if (launcher := held_launcher([rank.pid for rank in ranks])) is not None:
+        found[launcher.pid] = f"launcher of the ranks) is {launcher.state}"
     return {pid: f"process {pid} ({who}: a signal or a debugger holds it" for pid, who in found.items()}
 
 
