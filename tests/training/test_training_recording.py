@@ -308,7 +308,7 @@ def test_predictions_at_the_end_are_a_phase_of_their_own_that_moves(tiny_config,
 
 
 def test_heartbeat_goes_on_where_no_descriptor_is_free(tmp_path, monkeypatch):
-    def refuse(pid):
+    def refuse(pid, aside):
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr("xectool.training.record.heartbeat.tree_memory", refuse)
@@ -328,10 +328,11 @@ def test_memory_of_children_counts(tmp_path):
     code = "x = bytearray(200_000_000); x[::4096] = b'1' * len(x[::4096]); print('ready', flush=True); input()"
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     child.stdout.readline()
-    after = tree_memory(os.getpid())
+    after, without = tree_memory(os.getpid()), tree_memory(os.getpid(), {child.pid})
     child.communicate("\n")
     assert after.children == before.children + 1
     assert 180e6 < after.rss_bytes - before.rss_bytes < 300e6
+    assert abs(without.rss_bytes - before.rss_bytes) < 50e6, "a mirror's is not the training's"
 
 
 def test_slot_of_a_reader_that_hangs_names_file_and_entries(tmp_path, loader):

@@ -62,8 +62,9 @@ class RunAttempt:
         with ExitStack() as stack:
             stack.callback(writer.close)
             ranks.note_into(writer.status)
-            stack.enter_context(Heartbeat(writer.status, self.parts.execution.device))
+            heartbeat = stack.enter_context(Heartbeat(writer.status, self.parts.execution.device))
             tracker = ranks.on_first(lambda: self._start_tracking(writer.attempt)) or NullTracker()
+            heartbeat.aside.add(tracker.pid)
             stack.callback(self._finish_tracking, tracker)
             # entered last and so left first: the record has its last word before the tracker reads it to the end
             stack.enter_context(writer)

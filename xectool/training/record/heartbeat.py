@@ -25,12 +25,16 @@ class Heartbeat:
         page: Where to write.
         device: Accelerator whose memory is asked for; the CPU has none.
         interval_s: Seconds between two beats.
+
+    Attributes:
+        aside: Processes whose memory is not the training's, such as the mirror that imports MLflow meanwhile.
     """
 
     def __init__(self, page: StatusPage, device: torch.device, interval_s: float = INTERVAL_S) -> None:
         self._page = page
         self._device = device
         self._interval_s = interval_s
+        self.aside: set[int] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="xectool-heartbeat", daemon=True)
 
@@ -47,7 +51,7 @@ class Heartbeat:
         """Take the samples of one beat."""
         page = self._page
         try:
-            memory = tree_memory(os.getpid())
+            memory = tree_memory(os.getpid(), self.aside)
         except OSError:  # no descriptor is free: the process lives all the same
             memory = TreeMemory(-1, -1)
         page[Word.RSS_BYTES] = memory.rss_bytes

@@ -48,6 +48,10 @@ _QUIET: Final = {
 class TrackerHandle(Protocol):
     """What the training loop knows of tracking."""
 
+    @property
+    def pid(self) -> int:
+        """Process number of the mirror, 0 without one."""
+
     def poll(self) -> str:
         """Return a warning for the user, at most one in five minutes, else an empty string."""
 
@@ -60,6 +64,8 @@ class TrackerHandle(Protocol):
 
 class NullTracker:
     """Stands in where tracking is off."""
+
+    pid = 0
 
     def poll(self) -> str:
         """Return no warning."""
