@@ -512,6 +512,29 @@ def test_25_a_position_of_other_events(look: Any, rows: Rows) -> None:
     assert found("DAT-25", look(rows)) == []
 
 
+def test_25_an_energy_of_other_events(look: Any, rows: Rows) -> None:
+    rows["energyTruth"] = rows["energyTruth"][np.random.default_rng(2).permutation(len(rows["energyTruth"]))]
+    item = one("DAT-25", look(rows), "warning", "energy does not follow the light", "same event")
+    assert item.where.endswith("branch energyTruth")
+    rows["energyTruth"][:] = 0.0528 * np.random.default_rng(3).normal(1, 0.01, len(rows["energyTruth"]))
+    assert found("DAT-25", look(rows)) == []  # a beam of one energy: the control
+
+
+def test_25_times_of_other_sensors(look: Any, rows: Rows) -> None:
+    rows["relative_time"] = np.roll(rows["relative_time"], 1, axis=1)
+    item = one("DAT-25", look(rows), "warning", "the times are of other sensors", "order of the geometry")
+    assert item.where.endswith("branch relative_time")
+
+
+def test_14_sensors_that_always_tell_the_same_time(look: Any, rows: Rows) -> None:
+    assert "the same time" not in str(found("DAT-14", look(rows)))
+    bright = np.argsort(-((rows["npho"] > 150) & (rows["npho"] < 1e9)).sum(axis=0))[:3]
+    rows["relative_time"][:, bright] = -2.5e-8
+    told = [item for item in found("DAT-14", look(rows)) if "the same time" in item.problem]
+    assert [item.problem.split(" tell")[0] for item in told] == ["3 sensors"]
+    assert "-2.5e-08 s" in told[0].problem
+
+
 def test_26_baskets_larger_than_a_window(look: Any, load: Any, good: Path) -> None:
     assert found("DAT-26", look(good, config=load("data.chunksize=1024"))) == []
     facts = look(good, config=load("data.chunksize=16", "data.num_shards=2"))

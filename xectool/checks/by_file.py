@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from xectool.checks.data_facts import DataFacts
-from xectool.checks.health import STATES
+from xectool.checks.health import MIN_CONSTANT_TIMES, STATES, silent_sensors
 from xectool.detector import faces
 from xectool.detector.constants import NUM_SENSORS
 from xectool.findings import Finding, Severity
@@ -107,3 +107,20 @@ def listed(sensors: list[int]) -> str:
     """Return the first sensors of a list, and how many more there are."""
     shown = ", ".join(str(sensor) for sensor in sensors[:_SHOWN])
     return shown if len(sensors) <= _SHOWN else f"{shown} and {len(sensors) - _SHOWN} more"
+
+
+def frozen_times(facts: DataFacts) -> Iterator[Finding]:
+    """Yield sensors that always tell the same time, where others of their face do not."""
+    _, flat = silent_sensors(facts.sample.cells.time, MIN_CONSTANT_TIMES)
+    found = np.flatnonzero(flat).tolist()
+    if found:
+        first = int(found[0])
+        value = float(facts.sample.cells.time.lowest[first])
+        yield Finding(
+            _CODE,
+            Severity.WARNING,
+            f"{len(found)} sensor{'s tell' if len(found) > 1 else ' tells'} the same time in every event "
+            f"({value:.6g} s): {listed(found)}",
+            f"branch {facts.settings.data.time_branch} sensor {first} face {faces.FACES[int(faces.face_ids()[first])]}",
+            fix="add them to the list of dead channels, or have the run looked at",
+        )

@@ -24,6 +24,7 @@ STATES: Final = ("good", "dead", "constant", "hot", "noisy")
 # Fewer events do not tell a broken sensor from one near a shower.
 MIN_EVENTS: Final = 100
 MIN_CONSTANT: Final = 50
+MIN_CONSTANT_TIMES: Final = 20  # there are times with much light only, and no two are the same
 # A hot sensor shows light in a quiet event, when those around it show none; gains differ by less than this factor.
 _HOT_FACTOR: Final = 5.0
 _HOT_PHOTONS: Final = 50.0
@@ -97,9 +98,9 @@ class HealthScan:
         return sensor_health(self._sums, self._kept)
 
 
-def silent_sensors(sums: SensorSums) -> tuple[Array, Array]:
-    """Return which sensors are dead, and which always say the same, bool, shape (S,) each."""
-    flat = (sums.lowest == sums.highest) & (sums.valid >= MIN_CONSTANT)
+def silent_sensors(sums: SensorSums, fewest: int = MIN_CONSTANT) -> tuple[Array, Array]:
+    """Return which sensors are dead, and which say the same in ``fewest`` events or more, bool, shape (S,) each."""
+    flat = (sums.lowest == sums.highest) & (sums.valid >= fewest)
     dead = (sums.valid == 0) | (flat & (sums.highest == 0))
     return dead, flat & ~dead
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from xectool.checks.cells import EventReservoir
 from xectool.checks.reading import read_small
 from xectool.detector.constants import UNKNOWN_ABOVE
-from xectool.detector.light_pattern import light_places, misplaced, truth_elsewhere
+from xectool.detector.light_pattern import energy_elsewhere, light_places, misplaced, times_elsewhere, truth_elsewhere
 from xectool.detector.sensor_rows import displaced_rows
 from xectool.rootio.reader import EventFile
 
@@ -21,37 +21,54 @@ FEWEST_EVENTS: Final = 20
 
 @dataclass(frozen=True)
 class LightMisfit:
-    """What does not fit in one file, in words: the order of its sensors, or else its truth; empty where both fit."""
+    """What does not fit in one file, in words; empty where all fits.
+
+    Attributes:
+        order: The order of its sensors; nothing else is judged then.
+        truth: The true position.
+        energy: The true energy.
+        times: The order of the times beside that of the photons.
+    """
 
     order: str = ""
     truth: str = ""
+    energy: str = ""
+    times: str = ""
 
 
-def light_misfit(file: EventFile, kept: EventReservoir, position_branch: str | None) -> LightMisfit:
+def light_misfit(
+    file: EventFile, kept: EventReservoir, position_branch: str | None, energy_branch: str | None
+) -> LightMisfit:
     """Judge some events of a file.
 
     Args:
         file: The file.
         kept: Events of it.
         position_branch: Branch of the true position, where the file has one that can be read.
+        energy_branch: Branch of the true energy, likewise.
     """
     npho = kept.npho
     places = light_places(npho)
     lit = np.isfinite(places).all(axis=1)
     order = (misplaced(places) if lit.sum() >= FEWEST_EVENTS else "") or displaced_rows(npho)
-    if order or position_branch is None:
-        return LightMisfit(order)
+    times = times_elsewhere(npho, kept.time) if len(npho) >= FEWEST_EVENTS else ""
+    if order:
+        return LightMisfit(order, times=times)
     entries = np.array([kept.cell(row, 0, 0.0).entry for row in range(len(npho))])
-    uvw_cm = _positions_cm(file, position_branch, entries)
-    known = lit & (np.abs(uvw_cm) < UNKNOWN_ABOVE).all(axis=1)
-    enough = known.sum() >= FEWEST_EVENTS
-    return LightMisfit(truth=truth_elsewhere(places[known], uvw_cm[known]) if enough else "")
+    truth, energy = "", ""
+    if position_branch is not None:
+        uvw_cm = _numbers(file, position_branch, entries, 3)
+        known = lit & (np.abs(uvw_cm) < UNKNOWN_ABOVE).all(axis=1)
+        truth = truth_elsewhere(places[known], uvw_cm[known]) if known.sum() >= FEWEST_EVENTS else ""
+    if energy_branch is not None:
+        energy = energy_elsewhere(npho, _numbers(file, energy_branch, entries, 1)[:, 0])
+    return LightMisfit(truth=truth, energy=energy, times=times)
 
 
-def _positions_cm(file: EventFile, branch: str, entries: Array) -> Array:
-    """Return the true positions of some entries, shape (n, 3), NaN where the file is damaged."""
-    found = np.full((len(entries), 3), np.nan)
-    for start, rows in read_small(file, branch, 3, np.float64, lambda _: None):  # damage was told of before
+def _numbers(file: EventFile, branch: str, entries: Array, width: int) -> Array:
+    """Return the truth of some entries, shape (n, width), NaN where the file is damaged."""
+    found = np.full((len(entries), width), np.nan)
+    for start, rows in read_small(file, branch, width, np.float64, lambda _: None):  # damage was told of before
         inside = (entries >= start) & (entries < start + len(rows))
         found[inside] = rows[entries[inside] - start]
     return found

@@ -178,9 +178,10 @@ class SampleScan:
         if sums.events >= MIN_CONSTANT:
             self.sample.by_file.append(FileHealth.of_file(path, sums, kept))
         if sums.events >= FEWEST_EVENTS:
-            position = self.settings.data.truth_branches["uvwFI"]
+            named = (self.settings.data.truth_branches[task] for task in ("uvwFI", "energy"))
+            position, energy = (branch if branch in verdict.usable else None for branch in named)
             self.sample.order_likeness[path] = neighbour_likeness(kept)
-            self.sample.light[path] = light_misfit(file, kept, position if position in verdict.usable else None)
+            self.sample.light[path] = light_misfit(file, kept, position, energy)
 
     def _numbers(self, file: EventFile, verdict: BranchVerdict) -> tuple[Array, Array]:
         """Return run and event number of all entries; -1 and the entry where a file has none."""

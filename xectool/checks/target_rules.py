@@ -207,12 +207,15 @@ class BranchesAgree(Rule[DataFacts]):
         """Yield where the light of files lies elsewhere; what neighbours tell of explains that as well."""
         judged, data = facts.sample.light, facts.settings.data
         shuffled = {path for path, likeness in facts.sample.order_likeness.items() if likeness < _UNLIKE}
-        orders = {path: item.order for path, item in judged.items() if item.order and path not in shuffled}
-        truths = {path: item.truth for path, item in judged.items() if item.truth and path not in shuffled}
-        for odd, branch, fix in (
-            (orders, data.npho_branch, _ORDER_FIX),
-            (truths, data.truth_branches["uvwFI"], _POSITION_FIX),
+        branches = data.truth_branches
+        for name, branch, fix in (
+            ("order", data.npho_branch, _ORDER_FIX),
+            ("truth", branches["uvwFI"], _POSITION_FIX),
+            ("energy", branches["energy"], _POSITION_FIX),
+            ("times", data.time_branch, _ORDER_FIX),
         ):
+            odd = {path: getattr(item, name) for path, item in judged.items() if path not in shuffled}
+            odd = {path: message for path, message in odd.items() if message}
             if not odd:
                 continue
             path, many = next(iter(odd)), f", in {len(odd)} of {len(judged)} files" if len(judged) > 1 else ""

@@ -25,6 +25,11 @@ LEAST_SPREAD: Final = (
     0.05  # of the share of an end face: light that always comes from one place correlates with nothing
 )
 
+_FEWEST_ENERGIES: Final = 40
+_LEAST_ENERGY_SPREAD: Final = 0.1  # of a beam of one energy the light tells its place, not its energy
+_OFTEN: Final = 0.1
+_FEWEST_SENSORS: Final = 3
+
 
 def light_places(npho: Array) -> Array:
     """Return where the light of each event lies, by the inner face and by those at its ends.
@@ -83,6 +88,58 @@ def truth_elsewhere(places: Array, uvw_cm: Array) -> str:
         if likeness < LEAST_LIKENESS:
             return f"{name} of the truth does not follow the light (correlation {likeness:.2f}, 0.8 to 1 is usual)"
     return ""
+
+
+def energy_elsewhere(npho: Array, energy: Array) -> str:
+    """Return how the true energy does not follow the amount of light, or an empty string.
+
+    Args:
+        npho: Photons, raw, shape (B, S).
+        energy: True energies of these events, shape (B,), in any unit.
+    """
+    light = np.where((npho >= 0) & (npho < constants.UNKNOWN_ABOVE), npho, 0.0).sum(axis=1, dtype=np.float64)
+    known = (light > 0) & (np.abs(energy) < constants.UNKNOWN_ABOVE)
+    light, truth = light[known], energy[known].astype(np.float64)
+    if (
+        known.sum() < _FEWEST_ENERGIES
+        or not light.std() > _LEAST_ENERGY_SPREAD * light.mean()
+        or not truth.std() > _LEAST_ENERGY_SPREAD * abs(truth.mean())
+    ):
+        return ""
+    ranks = [np.argsort(np.argsort(values, kind="stable")) for values in (light, truth)]
+    likeness = float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+    if likeness >= LEAST_LIKENESS:
+        return ""
+    return f"the true energy does not follow the light (correlation of ranks {likeness:.2f}, 0.9 to 1 is usual)"
+
+
+def times_elsewhere(npho: Array, time: Array) -> str:
+    """Return how times belong to other sensors than the photons, or an empty string.
+
+    A dead sensor has neither. Where as many dead ones have times as live ones have none, the two are not in one order.
+
+    Args:
+        npho: Photons, raw, shape (B, S).
+        time: Times, raw, shape (B, S).
+    """
+    lit, timed = (np.abs(values) < constants.UNKNOWN_ABOVE for values in (npho, time))
+    dead, untimed = ~lit.any(axis=0), ~timed.any(axis=0)
+    strangers = dead & (timed.mean(axis=0) > _OFTEN)
+    bright = lit.all(axis=0) & (np.where(lit, npho, 0.0).mean(axis=0) > 0)
+    silent = bright & untimed & (_mean_of(timed) > _OFTEN)
+    if min(strangers.sum(), silent.sum()) < _FEWEST_SENSORS or strangers.sum() < dead.sum() / 2:
+        return ""
+    return (
+        f"the times are of other sensors than the photons: {strangers.sum()} of {dead.sum()} sensors without photons "
+        f"have times (the first is {np.flatnonzero(strangers)[0]}), {silent.sum()} with photons never have one "
+        f"(the first is {np.flatnonzero(silent)[0]})"
+    )
+
+
+def _mean_of(timed: Array) -> Array:
+    """Return how often sensors of the same face have a time, shape (S,)."""
+    share, ids = timed.mean(axis=0), faces.face_ids()
+    return np.array([share[ids == face].mean() for face in range(len(faces.FACES))])[ids]
 
 
 @cache

@@ -52,7 +52,7 @@ _FAULTS: Final = (
     _known(
         r"external data|External initializer|model_path must not be empty|\.data\b.*(no such file|cannot|error|exist)",
         "X-07",
-        "its weights lie in another file, which is not beside it",
+        "its weights lie in another file, which is not beside it or is not read",
         "copy FILE.data beside it, or export it again as a single file",
     ),
     _known(

@@ -34,7 +34,7 @@ def require_sound(path: Path) -> str:
         raise CheckpointError(
             f"this checkpoint is not exported: {first.problem}",
             where=f"{path}: {first.where}" if first.where else str(path),
-            fix=f"xectool inspect-ckpt {path}   # {len(wrong)} errors; then export a sound checkpoint",
+            fix=f"xectool inspect-ckpt {path}   # {len(wrong)} error{'s' * (len(wrong) > 1)}; then export a sound checkpoint",
             code=first.code,
         )
     if not fit.possible:
