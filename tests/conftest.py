@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -121,6 +121,13 @@ def shallow_module() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def room_of_trainings(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The same for all modules of a room that uses it, but for those that are marked as deep."""
+    with nullcontext() if request.node.get_closest_marker("deep") else _lean():
+        yield
+
+
 @dataclass(frozen=True)
 class WarmCommands:
     """Starts commands without the four seconds of CPU that imports take: see ``programs/warm.py``.
@@ -145,6 +152,15 @@ class WarmCommands:
         with open(os.devnull, "r+b") as null:
             told = [null.fileno(), *(streams or [null.fileno()] * 2)]
             return self.program.WarmProcess(self.address, argv, {**os.environ, **environment}, str(Path.cwd()), told)
+
+    def open(self, *argv: str, **environment: str) -> Any:
+        """Return what `start` does with ``stdout`` and ``stderr`` to read from, and ``communicate``."""
+        (out, said), (errors, complained) = os.pipe(), os.pipe()
+        process = self.start(*argv, streams=[said, complained], **environment)
+        os.close(said)
+        os.close(complained)
+        process.stdout, process.stderr = os.fdopen(out), os.fdopen(errors)
+        return process
 
     def run(self, *argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a command as `start` does, to its end."""

@@ -30,6 +30,11 @@ class Outcome:
         return dict(document)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _few_blocks(room_of_trainings: None) -> None:
+    """The trainings have shallow networks: forty of a hundred seconds less."""
+
+
 @pytest.fixture
 def xectool(capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     def run(*argv: str) -> Outcome:

@@ -72,17 +72,16 @@ def step_of(run: Path) -> int:
 
 
 @pytest.fixture(scope="module")
-def training(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
+def training(data: Path, tmp_path_factory: pytest.TempPathFactory, warm: Any) -> Iterator[tuple[Path, Any]]:
     folder = tmp_path_factory.mktemp("runs")
-    command = [sys.executable, "-m", "xectool", "train", str(config_of(data, folder)), "--run-name", "live"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = warm.start("train", str(config_of(data, folder)), "--run-name", "live")
     run = folder / "live"
     try:
         wait_for(lambda: step_of(run) >= 3)
         yield run, process
         process.send_signal(signal.SIGCONT)
     finally:
-        process.kill()
+        process.send_signal(signal.SIGKILL)
         process.wait()
 
 
@@ -232,7 +231,7 @@ def test_a_run_that_was_asked_to_stop_saves_and_ends(training: Any) -> None:
     assert engine.control(run, "lr", value=0.5, wait_s=60).done  # this test may be alone on its worker
     assert engine.control(run, "clip", value=1e-3, wait_s=60).done
     assert engine.control(run, "stop", wait_s=60).done
-    process.wait(300)
+    process.wait()
     status = RunReader(run).status()
     assert status.state == "interrupted"
     assert (run / "checkpoint_last.pt").exists()
@@ -254,28 +253,17 @@ COMMANDS = 25
 
 
 @pytest.fixture(scope="module")
-def ranks(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def ranks(data: Path, tmp_path_factory: pytest.TempPathFactory, warm: Any) -> Iterator[Path]:
     """A training on two ranks that never ends by itself."""
     folder = tmp_path_factory.mktemp("ranks")
-    command = [
-        sys.executable,
-        "-m",
-        "xectool",
-        "train",
-        str(config_of(data, folder)),
-        "--run-name",
-        "r",
-        "--nproc",
-        "2",
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = warm.start("train", str(config_of(data, folder)), "--run-name", "r", "--nproc", "2")
     try:
         wait_for(lambda: step_of(folder / "r") >= 2)
         yield folder / "r"
         process.send_signal(signal.SIGTERM)
-        process.wait(300)
+        process.wait()
     finally:
-        process.kill()
+        process.send_signal(signal.SIGKILL)
         process.wait()
 
 

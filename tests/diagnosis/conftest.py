@@ -155,6 +155,11 @@ def _epoch(course: Course, writer: RunWriter, epoch: int, step: int) -> None:
     writer.event("checkpoint", step=step, epoch=epoch, path="checkpoint_last.pt", size_bytes=5_000_000, seconds=0.1)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _few_blocks(room_of_trainings: None) -> None:
+    """The trainings have shallow networks: forty of a hundred seconds less."""
+
+
 @pytest.fixture
 def record(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Course], Diagnosis]:
     """Record a course and diagnose it."""

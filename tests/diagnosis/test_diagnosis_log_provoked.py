@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import subprocess
-import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import mlflow
 import numpy as np
@@ -207,10 +205,10 @@ if __name__ == "__main__":
         ("XT-WORKER-ERROR", "raise ZeroDivisionError('of mine')", 0),
     ],
 )
-def test_a_worker_that_dies(tmp_path: Path, code: str, fault: str, timeout: int) -> None:
+def test_a_worker_that_dies(tmp_path: Path, warm: Any, code: str, fault: str, timeout: int) -> None:
     script = tmp_path / "train.py"
     script.write_text(WORKER.format(fault=fault, timeout=timeout))
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=300)
+    done = warm.run(str(script))
     assert done.returncode != 0
     (tmp_path / "err.log").write_text(done.stderr)
     cause = engine.diagnose.log([tmp_path / "err.log"]).causes[0]
@@ -231,17 +229,16 @@ dist.all_reduce(torch.ones(1))
 
 
 @pytest.mark.slow
-def test_of_two_real_ranks_the_one_that_failed_is_told_first(tmp_path: Path) -> None:
+def test_of_two_real_ranks_the_one_that_failed_is_told_first(tmp_path: Path, warm: Any) -> None:
     script = tmp_path / "train.py"
     script.write_text(RANKS.format(fault=textwrap.dedent("{}['npho'] if rank == 1 else None")))
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, str(script)]
+    command, place = (str(script), str(tmp_path / "store")), {"GLOO_SOCKET_IFNAME": "lo"}
     with (tmp_path / "rank0.log").open("w") as first, (tmp_path / "rank1.log").open("w") as second:
         started = [
-            subprocess.Popen([*command, str(rank), str(tmp_path / "store")], stderr=log, env=environment)
+            warm.start(command[0], str(rank), command[1], streams=[log.fileno()] * 2, **place)
             for rank, log in enumerate((first, second))
         ]
-        assert all(process.wait(timeout=300) != 0 for process in started)
+        assert all(process.wait() != 0 for process in started)
     causes = engine.diagnose.log([tmp_path / "rank0.log", tmp_path / "rank1.log"]).causes
     assert (causes[0].rank, causes[0].problem.rsplit(": ", 2)[-2:]) == (1, ["KeyError", "'npho'"])
     assert causes[-1].code in ("XT-PEER-LOST", "XT-COLLECTIVE-TIMEOUT")

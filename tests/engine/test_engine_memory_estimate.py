@@ -18,6 +18,8 @@ from xectool.errors import ConfigError, UsageError
 from xectool.training.memory_estimate import calibration
 from xectool.training.memory_estimate.host import READ_TERM
 
+pytestmark = pytest.mark.deep
+
 QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart.yaml"
 GPU_KEYS = {
     "parameters_bytes", "gradients_bytes", "optimizer_bytes", "ema_bytes", "activations_bytes", "inputs_bytes",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,11 @@ from xectool.rootio.writer import TreeWriter
 NUM_FILES, EVENTS_PER_FILE = 2, 8
 Changes = Mapping[tuple[int, int, str, int], float]
 """(file, entry, branch, column) to the number that is written there."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_blocks(room_of_trainings: None) -> None:
+    """The trainings have shallow networks: forty of a hundred seconds less."""
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +96,9 @@ def tiny(kind: str, train: Path, val: Path, directory: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def train_tiny(clean_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, Path]]:
+def train_tiny(
+    clean_data: Path, tmp_path_factory: pytest.TempPathFactory, lean: Callable[[], AbstractContextManager[None]]
+) -> Callable[..., tuple[Path, Path]]:
     """Train: 8 steps, full checkpoints after 4 and 8; returns the configuration and the last checkpoint."""
 
     def train(**training: Any) -> tuple[Path, Path]:
@@ -98,7 +106,8 @@ def train_tiny(clean_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Ca
         path = directory / "config.yaml"
         config = tiny("regressor", clean_data, clean_data, directory)
         path.write_text(yaml.safe_dump(config | {"training": config["training"] | training}))
-        return path, Path(str(engine.train(path).checkpoint_last))
+        with lean():
+            return path, Path(str(engine.train(path).checkpoint_last))
 
     return train
 

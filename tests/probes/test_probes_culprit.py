@@ -22,6 +22,7 @@ from xectool.probes.nonfinite.locate import locate
 from xectool.probes.nonfinite.subject import Subject, of_config
 
 Write = Callable[..., Path]
+pytestmark = pytest.mark.deep  # modules are named that only a whole network has
 
 
 @pytest.fixture

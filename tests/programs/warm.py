@@ -20,8 +20,9 @@ import socket
 import sys
 import types
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 LOADED = (
     "torch._dynamo", "torch._inductor.config",  # the first optimizer of a process loads them, for a second and a half
@@ -37,12 +38,16 @@ class WarmProcess:
     Attributes:
         pid: Of the command.
         returncode: Exit status, minus the number of the signal that ended it; None while it runs.
+        stdout: What it says, where that is a pipe.
+        stderr: What it complains of, where that is one.
     """
 
     def __init__(
         self, address: str, argv: Sequence[str], env: Mapping[str, str], cwd: str, streams: Sequence[int]
     ) -> None:
         self.returncode: int | None = None
+        self.stdout: TextIO | None = None
+        self.stderr: TextIO | None = None
         self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._connection.connect(address)
         request = json.dumps({"argv": list(argv), "env": dict(env), "cwd": cwd})
@@ -61,6 +66,16 @@ class WarmProcess:
             self.returncode = int(self._connection.recv(64))
             self._connection.close()
         return self.returncode
+
+    def communicate(self) -> tuple[str, str]:
+        """Read both pipes to their ends, and wait for that of the command."""
+        assert self.stdout is not None
+        assert self.stderr is not None
+        with self.stdout, self.stderr, ThreadPoolExecutor(1) as reader:
+            errors = reader.submit(self.stderr.read)
+            said = self.stdout.read(), errors.result()
+        self.wait()
+        return said
 
     def send_signal(self, number: int) -> None:
         """Send a signal to a command that still runs."""

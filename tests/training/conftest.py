@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from xectool import engine
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_blocks(room_of_trainings: None) -> None:
+    """The trainings have shallow networks: forty of a hundred seconds less."""
 
 
 @pytest.fixture(scope="session")
@@ -86,33 +90,21 @@ Spawn = Callable[..., list[subprocess.CompletedProcess[str]]]
 
 
 @pytest.fixture(scope="session")
-def run_ranks() -> Spawn:
+def run_ranks(warm: Any) -> Spawn:
     """Run a program as several ranks of one job, as torchrun would, and return how each ended."""
 
-    def run(world_size: int, *argv: object, timeout_s: float = 400.0) -> list[subprocess.CompletedProcess[str]]:
+    def run(world_size: int, *argv: object) -> list[subprocess.CompletedProcess[str]]:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-        names = ("RANK", "LOCAL_RANK")
-        started = [
-            subprocess.Popen(
-                [sys.executable, *map(str, argv)],
-                env={**os.environ, "OMP_NUM_THREADS": "1", **shared, "WORLD_SIZE": str(world_size)}
-                | dict.fromkeys(names, str(rank)),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(world_size)
-        ]
-        try:
-            said = [process.communicate(timeout=timeout_s) for process in started]
-        finally:
-            for process in started:
-                process.kill()
+        shared |= {"OMP_NUM_THREADS": "1", "WORLD_SIZE": str(world_size)}
+        words, ranks = [str(word) for word in argv], [str(rank) for rank in range(world_size)]
+        started = [warm.open(*words, **shared, RANK=rank, LOCAL_RANK=rank) for rank in ranks]
+        with ThreadPoolExecutor(world_size) as readers:
+            said = list(readers.map(lambda process: process.communicate(), started))
         return [
-            subprocess.CompletedProcess(process.args, process.returncode, *text)
+            subprocess.CompletedProcess(words, process.returncode, *text)
             for process, text in zip(started, said, strict=True)
         ]
 

@@ -20,6 +20,7 @@ from xectool.training.ranks.group import joined
 Config = Callable[..., Path]
 PROGRAM = Path(__file__).parent / "programs" / "steps.py"
 KINDS = ("regressor", "mae", "inpainter")
+pytestmark = pytest.mark.deep  # a bound below is a share of the weights
 LR = 2e-5  # of AdamW: where a gradient is rounding noise, so is its step
 
 

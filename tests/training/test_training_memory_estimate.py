@@ -32,6 +32,8 @@ from xectool.training.memory_estimate.request import StepRequest
 from xectool.training.memory_estimate.search import Search
 from xectool.training.memory_estimate.shares import TrueShares
 
+pytestmark = pytest.mark.deep
+
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = {"energy": {"enabled": True}, "uvwFI": {"enabled": True}}
 SMALL = {"encoder_dim": 32, "num_fusion_layers": 1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import subprocess
 import sys
 import weakref
@@ -22,24 +23,34 @@ from xectool.rootio.writer import TreeWriter
 
 BATCH = 7  # no other axis of any network is as long
 FEW, MANY = 1024, 2560  # two windows of the loader, and more
-GROWTH = 1.05  # 27 kB an event; 0.6 % from 1024 to 4096 events was seen
-FILE_EVENTS = 512
+GROWTH = 1.05  # 18 kB an event; 0.6 % was seen
+FILE_EVENTS, WRITTEN = 512, 64  # of a file, and of a batch
 _MEASURED = """
 import sys
 from xectool.cli.app import app
 from xectool.cli import boundary
+from xectool.rootio.writer import TreeWriter
 from xectool.training.process.memory import peak_resident_bytes
+few, batches, extend = int(sys.argv.pop(1)), 0, TreeWriter.extend
+def counted(writer, rows):
+    global batches
+    extend(writer, rows)
+    batches += 1
+    if batches == few:
+        sys.stderr.write(f"PEAK {peak_resident_bytes()} of {batches}\\n")
+TreeWriter.extend = counted
 code = boundary.run(app, sys.argv[1:])
-sys.stderr.write(f"PEAK {peak_resident_bytes()}\\n")
+sys.stderr.write(f"PEAK {peak_resident_bytes()} of {batches}\\n")
 sys.exit(code)
 """
 
 
-def peak_bytes(*argv: str) -> int:
-    call = [sys.executable, "-c", _MEASURED, *argv]
+def peak_bytes(*argv: str) -> dict[int, int]:
+    """Peak of a process by the number of events it had written then: FEW, and all."""
+    call = [sys.executable, "-c", _MEASURED, str(FEW // WRITTEN), *argv, "--batch-size", str(WRITTEN)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     run = subprocess.run(call, check=True, capture_output=True, text=True, timeout=900, env=environment)
-    return int(run.stderr.rsplit("PEAK ", 1)[1])
+    return {int(batches) * WRITTEN: int(size) for size, batches in re.findall(r"PEAK (\d+) of (\d+)", run.stderr)}
 
 
 def live_tensors() -> int:
@@ -112,6 +123,6 @@ def test_more_events_need_the_same_memory(sensor_config: Callable[..., Path], tm
     # Names of the same file: inputs are taken once each, and the disk is not filled.
     for number in range(1, MANY // FILE_EVENTS):
         (files / f"f_{number:03d}.root").hardlink_to(files / "f_000.root")
-    argv = ["predict", model, str(files), "--output", str(tmp_path / "out.root"), "--batch-size", "64", "--max-events"]
-    few, many = (peak_bytes(*argv, str(events)) for events in (FEW, MANY))
-    assert many < GROWTH * few, f"{few} bytes for {FEW} events, {many} for {MANY}"
+    peaks = peak_bytes("predict", model, str(files), "--output", str(tmp_path / "out.root"))
+    assert peaks.keys() == {FEW, MANY}
+    assert peaks[MANY] < GROWTH * peaks[FEW], peaks

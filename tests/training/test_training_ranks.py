@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +27,6 @@ from xectool.runlog.reader import RunReader
 
 PROGRAM = Path(__file__).parent / "programs" / "faults.py"
 SIZES = (1, 7, 30)
-TRAIN = [sys.executable, "-m", "xectool", "train"]
 pytestmark = pytest.mark.usefixtures("shallow_module")
 
 
@@ -93,19 +89,16 @@ def test_another_number_of_ranks_goes_on_with_the_events_that_are_left(
     assert sorted(served) == [(index, entry) for index, count in enumerate(SIZES) for entry in range(count)]
 
 
-def launched(config: Path, *argv: str, nproc: int = 2) -> subprocess.Popen[str]:
-    command = [*TRAIN, str(config), "--nproc", str(nproc), "--json", *argv]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
+def launched(warm: Any, config: Path, *argv: str, nproc: int = 2) -> Any:
+    return warm.open("train", str(config), "--nproc", str(nproc), "--json", *argv, OMP_NUM_THREADS="1")
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, dict[str, Any], str]:
-    out, err = process.communicate(timeout=240)
+def ended(process: Any) -> tuple[int, dict[str, Any], str]:
+    out, err = process.communicate()
     return process.returncode, json.loads(out), err
 
 
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+def wait_for(condition: Callable[[], bool], process: Any) -> None:
     end = time.monotonic() + 200
     while not condition():
         assert process.poll() is None, process.communicate()
@@ -114,17 +107,17 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> N
 
 
 @pytest.mark.slow
-def test_two_ranks_then_one_then_two_train_as_one_process_does(uneven: Path) -> None:
+def test_two_ranks_then_one_then_two_train_as_one_process_does(uneven: Path, warm: Any) -> None:
     def alone(name: str, **options: Any) -> Any:
         return engine.train(uneven, run_name=name, overrides=["data.batch_size=8"], **options)
 
     whole = Path(alone("whole").run_dir)
-    code, document, err = ended(launched(uneven, "--run-name", "shared", "--max-steps", "2"))
+    code, document, err = ended(launched(warm, uneven, "--run-name", "shared", "--max-steps", "2"))
     assert code == 0, err
     assert document["result"]["status"] == "max_steps"
     shared = alone("shared", resume="auto", max_steps=3)
     assert (shared.status, shared.steps) == ("max_steps", 3)
-    code, document, err = ended(launched(uneven, "--run-name", "shared", "--resume", "auto"))
+    code, document, err = ended(launched(warm, uneven, "--run-name", "shared", "--resume", "auto"))
     assert (code, document["result"]["status"], document["result"]["steps"]) == (0, "finished", 5), err
     run_dir = Path(document["result"]["run_dir"])
     losses = [{r.step: r.loss for r in RunReader(directory).steps()} for directory in (whole, run_dir)]
@@ -147,8 +140,8 @@ def test_two_ranks_then_one_then_two_train_as_one_process_does(uneven: Path) -> 
 
 
 @pytest.mark.slow
-def test_stopped_rank_is_named_and_killed_it_ends_the_job(uneven: Path) -> None:
-    process = launched(uneven, "--run-name", "killed", "--set", "training.epochs=500")
+def test_stopped_rank_is_named_and_killed_it_ends_the_job(uneven: Path, warm: Any) -> None:
+    process = launched(warm, uneven, "--run-name", "killed", "--set", "training.epochs=500")
     last = uneven.parent / "runs" / "killed" / store.LAST_NAME
     wait_for(last.exists, process)
     ranks = psutil.Process(process.pid).children(recursive=True)
@@ -182,8 +175,8 @@ def test_a_rank_that_a_batch_system_ends_before_it_hears_is_interrupted(tmp_path
 
 
 @pytest.mark.slow
-def test_signal_to_the_launcher_saves_once_and_ends_every_rank(uneven: Path) -> None:
-    process = launched(uneven, "--run-name", "stopped", "--set", "training.epochs=500", nproc=3)
+def test_signal_to_the_launcher_saves_once_and_ends_every_rank(uneven: Path, warm: Any) -> None:
+    process = launched(warm, uneven, "--run-name", "stopped", "--set", "training.epochs=500", nproc=3)
     run_dir = uneven.parent / "runs" / "stopped"
     wait_for((run_dir / store.LAST_NAME).exists, process)
     ranks = psutil.Process(process.pid).children(recursive=True)
