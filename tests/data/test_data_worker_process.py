@@ -104,3 +104,27 @@ def test_stuck_loader_process_has_a_name_and_writes_its_stacks(tmp_path: Path) -
         trainer.kill()
         trainer.wait()
     assert ends(worker, 120)
+
+
+FAR = """
+import multiprocessing, sys
+from xectool.data import worker_process
+if __name__ == "__main__":
+    if sys.argv[1] == "unchanged":
+        worker_process._place_socket = lambda: None
+    process = multiprocessing.get_context("forkserver").Process(target=print, args=("read",), kwargs={"flush": True})
+    worker_process.start_deaf(process, uses_server=True)
+    process.join()
+"""
+
+
+@pytest.mark.parametrize(("how", "reads"), [("as it is", True), ("unchanged", False)])
+def test_processes_start_where_no_socket_has_room(tmp_path: Path, how: str, reads: bool) -> None:
+    script, deep = tmp_path / "script.py", tmp_path / ("d" * 100)
+    script.write_text(FAR)
+    deep.mkdir()
+    command, environment = [sys.executable, str(script), how], {**os.environ, "TMPDIR": str(deep)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert (done.stdout == "read\n") is reads, done.stderr
+    assert ("too long" in done.stderr) is not reads
+    assert list(deep.iterdir()) == []

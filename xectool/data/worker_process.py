@@ -6,10 +6,13 @@ import ctypes
 import faulthandler
 import multiprocessing
 import os
+import secrets
 import signal
+import socket
 import sys
+import tempfile
 import threading
-from multiprocessing import resource_tracker
+from multiprocessing import resource_tracker, util
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +25,8 @@ STACKS_SIGNAL: Final = signal.SIGQUIT
 """As of Java and Go: writes the stacks of all threads; SIGUSR1 and SIGUSR2 are what batch systems send."""
 BATCH_SIGNALS: Final = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 _PR_SET_NAME: Final = 15  # linux/prctl.h
+_SOCKET_OF_SERVER: Final = "pymp-01234567/listener-01234567"
+"""Form of the name that the fork server's socket has below the directory for temporary files."""
 
 
 def become_loader(slots: SlotRange | None) -> None:
@@ -61,11 +66,36 @@ def start_deaf(process: Any, uses_server: bool) -> None:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, BATCH_SIGNALS)
     try:
         if uses_server:
+            _place_socket()
             resource_tracker.ensure_running()
             signal.pthread_sigmask(signal.SIG_BLOCK, BATCH_SIGNALS)  # it has unblocked SIGTERM
         process.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _place_socket() -> None:
+    """Have the fork server put its socket where one can be: ``TMPDIR`` may be too long, or on no local disk."""
+    chosen = tempfile.tempdir
+    for place in (tempfile.gettempdir(), "/tmp"):
+        if _takes_socket(Path(place)):
+            tempfile.tempdir = place
+            try:
+                util.get_temp_dir()  # made once; the server takes it from here
+            finally:
+                tempfile.tempdir = chosen
+            return
+
+
+def _takes_socket(place: Path) -> bool:
+    path = place / f"{secrets.token_hex(len(_SOCKET_OF_SERVER))[: len(_SOCKET_OF_SERVER)]}"
+    try:
+        with socket.socket(socket.AF_UNIX) as trial:
+            trial.bind(str(path))
+            path.unlink()
+    except OSError:
+        return False
+    return True
 
 
 def _end_with(trainer: Any) -> None:
