@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -37,9 +37,16 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that hold long tests, so that no worker is left alone with one at the end."""
-    long = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in long)
+    """Begin each half with files that hold long tests, so that no worker is left alone with one at the end.
+
+    Of two workers each is given a half; whoever is done steals from the end of what the other one has left.
+    """
+    long = list(dict.fromkeys(item.path for item in items if item.get_closest_marker("slow")))
+    first, second = set(long[::2]), set(long[1::2])
+    short = [item for item in items if item.path not in long]
+    halves = [[item for item in items if item.path in paths] for paths in (first, second)]
+    fitting = max(0, len(items) // 2 - len(halves[0]))
+    items[:] = halves[0] + short[:fitting] + halves[1] + short[fitting:]
 
 
 @pytest.fixture(scope="session")
@@ -141,17 +148,18 @@ class WarmCommands:
     directory: Path
     program: ModuleType
 
-    def start(self, *argv: str, streams: Sequence[int] = (), **environment: str) -> Any:
+    def start(self, *argv: str, streams: Sequence[int] = (), told: int = -1, **environment: str) -> Any:
         """Return a running ``xectool ARGV...``, with -c, -m or a file ``python ARGV...``; `subprocess.Popen` in small.
 
         Args:
             argv: The words.
             streams: Output and errors; neither is said without.
+            told: What it reads from, nothing without.
             environment: Variables that go before those of this process.
         """
         with open(os.devnull, "r+b") as null:
-            told = [null.fileno(), *(streams or [null.fileno()] * 2)]
-            return self.program.WarmProcess(self.address, argv, {**os.environ, **environment}, str(Path.cwd()), told)
+            given = [null.fileno() if told < 0 else told, *(streams or [null.fileno()] * 2)]
+            return self.program.WarmProcess(self.address, argv, {**os.environ, **environment}, str(Path.cwd()), given)
 
     def open(self, *argv: str, **environment: str) -> Any:
         """Return what `start` does with ``stdout`` and ``stderr`` to read from, and ``communicate``."""
@@ -162,11 +170,14 @@ class WarmCommands:
         process.stdout, process.stderr = os.fdopen(out), os.fdopen(errors)
         return process
 
-    def run(self, *argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run a command as `start` does, to its end."""
-        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-            code = self.start(*argv, streams=[out.fileno(), err.fileno()], **environment).wait()
-            said = [(stream.seek(0), stream.read())[1] for stream in (out, err)]
+    def run(self, *argv: str, given: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run a command that reads a text as `start` does, to its end."""
+        with ExitStack() as stack:
+            told, out, err = streams = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(3)]
+            told.write(given)
+            told.seek(0)
+            code = self.start(*argv, streams=[out.fileno(), err.fileno()], told=told.fileno(), **environment).wait()
+            said = [(stream.seek(0), stream.read())[1] for stream in streams[1:]]
         return subprocess.CompletedProcess(argv, code, *said)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -136,9 +138,14 @@ SETTINGS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", SETTINGS)
 def test_the_setting_that_is_named_was_tried_in_fresh_processes(
-    write_config: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+    write_config: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: Any, fault: str
 ) -> None:
+    """Processes that are forked have the imports behind them; the command line's test has real ones."""
     line, threads, cure = SETTINGS[fault]
+    forked = SimpleNamespace(
+        run=lambda argv, **told: warm.run(*argv[1:], given=told["input"]), TimeoutExpired=subprocess.TimeoutExpired
+    )
+    monkeypatch.setattr(reproducibility, "subprocess", forked)
     lean = f"{os.environ['PYTHONPATH'].split(os.pathsep)[0]}/sitecustomize.py"
     (tmp_path / "sitecustomize.py").write_text(PATCH.format(line=line, lean=lean))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
