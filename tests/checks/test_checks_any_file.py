@@ -149,3 +149,21 @@ def test_a_missing_file_is_a_mistake_of_the_caller(check: Callable[..., Any], tm
 
     with pytest.raises(DataFileError, match="does not exist"):
         check(tmp_path / "none.root")
+
+
+def test_a_sample_to_compare_with_that_cannot_be_read_is_an_error(
+    good: Path, rows: dict[str, Any], write: Callable[..., Path], check: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "page.root").write_bytes(b"<!DOCTYPE html><html></html>")
+    (tmp_path / "cut.root").write_bytes(good.read_bytes()[:-9000])
+    real = write(
+        tmp_path / "real.root",
+        {name: rows[name] for name in ("npho", "relative_time", "run")} | {"event": rows["event"] + 999},
+    )
+    for name, code in (("page.root", "DAT-01"), ("cut.root", "DAT-01")):
+        found = [
+            item for item in check(good, against=[str(tmp_path / name)]).findings if item.severity.value == "error"
+        ]
+        assert [(item.code, item.problem.split(":")[0]) for item in found] == [(code, "sample to compare with")]
+        assert name in found[0].where
+    assert [item for item in check(good, against=[str(real)]).findings if item.code < "DAT-07"] == []  # the control

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from xectool.checks.catalogue import DATA_CHECKS
 from xectool.checks.data_facts import DataFacts
+from xectool.checks.file_rules import FILE_RULES
 from xectool.checks.running import Inspection, Progress, Silent, inspect_sample, repeated_events, shared_events
 from xectool.checks.sample import EVENTS_A_FILE, Sample, ScanSettings
 from xectool.checks.sandbox import TIME_LIMIT_S
@@ -22,6 +23,7 @@ from xectool.engine.data_report import DataChecked, summarised
 from xectool.engine.output_places import require_folder
 from xectool.engine.sensor_map import draw_sensor_map
 from xectool.errors import UsageError, XecError
+from xectool.findings import Finding, Report, Severity
 from xectool.rootio.files import expand_inputs
 from xectool.rules import run_rules
 from xectool.rules.plugins import plugin_rules
@@ -79,18 +81,20 @@ def check_data(
     settings = config or config_from_overrides(options.overrides)
     paths = expand_inputs(data)
     compared = _compared(options, config)
+    aside: tuple[Finding, ...] = ()
     how = _inspection(options, settings, len(paths), progress or Silent())
     sample, digests = inspect_sample(paths, how)
     facts = DataFacts(how.settings, sample, config)
     facts.repeated, facts.copies = repeated_events(sample, how)
     if compared:
-        facts.other, _ = inspect_sample(
-            compared, _inspection(options, settings, len(compared), how.progress, other=True)
-        )
+        theirs = _inspection(options, settings, len(compared), how.progress, other=True)
+        facts.other, _ = inspect_sample(compared, theirs)
+        aside = _aside(theirs, facts.other, "sample to compare with" if options.against else "validation sample")
         facts.shared, facts.shared_files = shared_events(sample, facts.other, how)
     if config is not None:
         _look_at_use(facts, config)
     ran = run_rules((*DATA_CHECKS, *plugin_rules("checks", DATA_CHECKS)), facts)
+    ran = replace(ran, report=Report((*ran.report, *aside)))
     drawn = [] if plots_into is None else _plots(facts, plots_into)
     return summarised(facts, ran, digests=digests, plots=drawn, deep=options.deep)
 
@@ -109,10 +113,17 @@ def _inspection(
         most = max(1, -(-options.max_events // num_files))
     elif options.deep:
         most = None
-    is_asked = options.config is not None and not other
+    is_asked = options.config is not None and not (other and options.against)
     tasks = tuple(config.tasks.enabled()) if is_asked and isinstance(config, RegressorConfig) else ()
     settings = ScanSettings(config.data, config.normalization, tasks, most)
     return Inspection(settings, options.deep, options.write_digest and not other, options.time_limit_s, progress)
+
+
+def _aside(how: Inspection, sample: Sample, title: str) -> tuple[Finding, ...]:
+    """Return what keeps the other sample from being read: nothing is compared with it then, or less."""
+    found = run_rules(FILE_RULES, DataFacts(how.settings, sample)).report
+    told = [item for item in found if item.severity is not Severity.INFO]
+    return tuple(replace(item, problem=f"{title}: {item.problem}") for item in told)
 
 
 def _look_at_use(facts: DataFacts, config: RunConfig) -> None:
