@@ -11,7 +11,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from xectool.engine.launching import command_again
+from torch.distributed import FileStore
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
+from xectool.engine.launching import _settings, command_again
 from xectool.engine.ranks import processes
 from xectool.engine.ranks.outcome import DIRECTORY, run_as_rank
 from xectool.engine.ranks.processes import ForwardedSignals, SurvivorsEnded
@@ -93,3 +96,12 @@ def test_a_rank_that_hears_no_interrupt_ends_some_time_after_the_second(
     failures = {0: SimpleNamespace(pid=rank.pid, exitcode=rank.returncode, timestamp=1.0)}
     with pytest.raises(KeyboardInterrupt):
         verdict_of(Ending(1, tmp_path, failures, frozenset(survivors.ended), signals.interrupted), "")  # type: ignore[arg-type]
+
+
+def test_what_the_launcher_unpickles_does_not_lie_on_the_network(tmp_path: Path) -> None:
+    settings = _settings(2, tmp_path)
+    place = RendezvousParameters(
+        settings.rdzv_backend, settings.rdzv_endpoint, settings.run_id, 1, 1, **settings.rdzv_configs
+    )
+    assert isinstance(create_backend(place)[1], FileStore)
+    assert Path(settings.rdzv_endpoint).parent == tmp_path  # a directory of the user's own

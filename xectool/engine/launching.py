@@ -129,7 +129,9 @@ def _settings(nproc: int, directory: Path) -> LaunchConfig:
         nproc_per_node=nproc,
         run_id=uuid.uuid4().hex,
         rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",
+        # The launcher unpickles what lies in there: over TCP anybody who reaches the machine could write to it.
+        rdzv_endpoint=str(directory / "rendezvous"),
+        rdzv_configs={"store_type": "file"},
         local_addr="127.0.0.1",
         max_restarts=0,
         monitor_interval=0.1,
