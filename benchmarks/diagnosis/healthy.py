@@ -7,6 +7,8 @@ import os
 import signal
 from typing import Any
 
+import numpy as np
+from xectool.checkpoint import store
 from xectool.config.tasks import TRUTH_BRANCHES
 
 from benchmarks.diagnosis import hooks
@@ -115,6 +117,26 @@ def refreshed(lab: Lab) -> None:
     lab.train(max_steps=30)
     lab.set(training={"lr": 3e-4, "lr_scheduler": "cosine"}, checkpoint={"refresh_lr": True})
     lab.train(resume="auto")
+
+
+@fault("resumed from an older, numbered checkpoint", GROUP)
+def older(lab: Lab) -> None:
+    lab.configure(steps=60, checkpoint={"save_interval": 1})
+    lab.train()
+    lab.train(resume=str(lab.run_dir / store.epoch_name(1)))
+
+
+@fault("a scan of energies in order", GROUP)
+def scanned(lab: Lab) -> None:
+    lab.configure(steps=60)
+    lab.settings["tasks"]["energy"] = {"enabled": True, "scale": "auto", "shift": "auto"}
+
+    def change(rows: Any, index: int) -> None:
+        order = np.argsort(rows["energyTruth"].ravel())
+        rows.update({name: values[order] for name, values in rows.items()})
+
+    rewritten(lab, change)
+    lab.train()
 
 
 @fault("truth unknown for a third of the events", GROUP)

@@ -29,11 +29,16 @@ def resumed(lab: Lab, damage: Callable[[Any], None] | None, *, kinds: tuple[str,
     lab.configure(kinds, steps=70, training={"lr_scheduler": lab.choose(["constant", "cosine"])})
     lab.train(max_steps=int(lab.num_steps * lab.rng.uniform(0.4, 0.7)))
     if damage is not None:
-        path = lab.run_dir / store.LAST_NAME
-        saved = store.load(path)
-        damage(saved)
-        store.save(path, saved)  # the digest is that of the damaged numbers
+        edited(lab, damage)
     lab.train(resume="auto")
+
+
+def edited(lab: Lab, damage: Callable[[Any], object]) -> None:
+    """Change what was saved last."""
+    path = lab.run_dir / store.LAST_NAME
+    saved = store.load(path)
+    damage(saved)
+    store.save(path, saved)  # the digest is that of the damaged numbers
 
 
 def _moments(saved: Any) -> list[torch.Tensor]:
@@ -117,6 +122,56 @@ def unloaded(lab: Lab) -> None:
     lab.set(training={"lr": lab.log_uniform(5e-4, 1.5e-3), "grad_accum_steps": 1, "ema_decay": None})
     lab.train(max_steps=int(lab.num_steps * 0.7))
     lab.train(lambda: setattr(state, "load_weights", lambda *_: None), resume="auto")
+
+
+@fault("both moments begin again at a resume", "restart", "XT-RESTART")
+def moments_anew(lab: Lab) -> None:
+    def damage(saved: Any) -> None:
+        for entry in saved.training["optimizer"]["state"].values():
+            for value in entry.values():
+                value.zero_()
+
+    resumed(lab, damage, kinds=("regressor", "mae"))
+
+
+@fault("the average begins again at a resume", "restart", "XT-RESTART")
+def average_anew(lab: Lab) -> None:
+    def damage(saved: Any) -> None:
+        saved.meta["num_averaged"] = 0
+        for key, weight in saved.model.items():
+            saved.ema[key].copy_(weight)
+
+    lab.configure(steps=70, training={"ema_decay": 0.99})
+    lab.train(max_steps=int(lab.num_steps * lab.rng.uniform(0.4, 0.7)))
+    edited(lab, damage)
+    lab.train(resume="auto")
+
+
+@fault("the schedule begins again at a resume", "restart", "XT-RESTART")
+def schedule_anew(lab: Lab) -> None:
+    lab.configure(("regressor", "mae"), steps=70)
+    lab.set(training={"lr_scheduler": lab.choose(["cosine", "onecycle"]), "warmup_epochs": 0})
+    lab.train(max_steps=int(lab.num_steps * lab.rng.uniform(0.4, 0.7)))
+    edited(lab, lambda saved: saved.meta["schedule"].update(start_step=saved.meta["progress"]["step"]))
+    lab.train(resume="auto")
+
+
+@fault("an older file in the place of the last checkpoint", "restart", "XT-RESTART")
+def set_back(lab: Lab) -> None:
+    lab.configure(("regressor", "mae"), steps=60)
+    lab.train(max_steps=int(lab.rng.integers(3, 12)))
+    older = (lab.run_dir / store.LAST_NAME).read_bytes()
+    lab.train(resume="auto", max_steps=int(lab.num_steps * 0.7))
+    (lab.run_dir / store.LAST_NAME).write_bytes(older)
+    lab.train(resume="auto")
+
+
+@fault("ended by a batch system, and begun anew as it was", "restart", "XT-RESTART")
+def put_off(lab: Lab) -> None:
+    lab.configure(("regressor", "mae"), steps=50, checkpoint={"overwrite": True})
+    step, number = int(lab.num_steps * lab.rng.uniform(0.4, 0.8)), lab.choose([signal.SIGTERM, signal.SIGUSR1])
+    lab.train(lambda: hooks.at_step(step, lambda _: os.kill(os.getpid(), number)))
+    lab.train()
 
 
 @fault("steps recorded and taken twice", "duplicates", "XT-DUPLICATE-STEPS")

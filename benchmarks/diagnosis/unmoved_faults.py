@@ -57,6 +57,37 @@ def mirrored(lab: Lab) -> None:
     lab.train()
 
 
+@fault("a gain 2.5 to 12 times off in a part of the entries", "input", "XT-INPUT-SCALE")
+def part_of_gain(lab: Lab) -> None:
+    lab.configure(steps=60)
+    lab.settings["tasks"]["energy"] = {"enabled": True, "scale": "auto", "shift": "auto"}
+    factor = lab.choose([lab.log_uniform(2.5, 12), 1 / lab.log_uniform(2.5, 12)])
+    drifts, first = lab.choose([True, False]), float(lab.rng.uniform(0.3, 0.6))
+
+    def change(rows: Rows, index: int) -> None:
+        place = np.linspace(0, 1, len(rows["npho"]))
+        gain = factor ** (2 * place - 1) if drifts else np.where(place > first, factor, 1.0)
+        rows["npho"][:] = np.where(rows["npho"] < 9e9, rows["npho"] * gain[:, None], rows["npho"])
+
+    lab.train_files = lab.train_files[:1] if drifts else lab.train_files
+    rewritten(lab, change)
+    lab.train()
+
+
+@fault("readings that come again under other numbers", "duplicates", "XT-DUPLICATE-EVENTS")
+def renumbered(lab: Lab) -> None:
+    lab.configure(("regressor", "mae"), steps=40)
+
+    def change(rows: Rows, index: int) -> None:
+        half = len(rows["npho"]) // 2
+        for name, values in rows.items():
+            if name not in ("run", "event"):
+                values[half : 2 * half] = values[:half]
+
+    rewritten(lab, change)
+    lab.train()
+
+
 @fault("validation files in another unit", "input", "XT-INPUT-SCALE")
 def other_validation(lab: Lab) -> None:
     lab.configure(("regressor", "mae"), steps=40)

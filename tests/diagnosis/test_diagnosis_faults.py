@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from xectool.diagnosis.cases.memory_fault import from_text
 from xectool.diagnosis.cases.nan import nan_cases
@@ -252,6 +252,7 @@ def test_averaged_weights_that_are_not_finite_are_no_data(record: Record, course
 
 @few
 @given(seed=seeds, at=st.integers(30, 120), factor=st.floats(30, 1e5))
+@example(seed=1300, at=113, factor=30.0)  # the running median lags behind a loss that falls
 def test_a_loss_that_explodes_after_a_resume_is_the_state_it_brought_back(
     record: Record, course: Any, seed: int, at: int, factor: float
 ) -> None:
@@ -510,6 +511,16 @@ def test_float16_that_ends_behind_a_rate_beyond_all_reason_is_the_rates_fault(
     run.event(20, "nonfinite_skip", suspects=[], stage="gradient", events=EVENTS)
     run.event(20, "triage", cause="XT-AMP-OVERFLOW", confidence="certain")
     assert roots(diagnose(gather(write_run(run))))[0] == first
+
+
+@pytest.mark.parametrize("objective", [[], ["tasks.energy.weight"]])
+def test_a_loss_that_is_another_number_after_a_resume_is_no_damage(
+    record: Record, course: Any, objective: list[str]
+) -> None:
+    run = course(seed=4, resume_at=100, resume_data={"objective": objective})
+    run.scale(101, np.full(100, 60.0), np.full(100, 1.0))
+    run.event(100, "baseline", terms={"energy": 60.0, "uvwFI": 60.0})  # that of the other objective
+    assert roots(record(run)) == ([] if objective else ["XT-NAN-RESUME"])
 
 
 @few

@@ -14,7 +14,8 @@ from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
 from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.ranking import diagnose
-from xectool.diagnosis.rules.resumed_state import changes
+from xectool.diagnosis.rules.resumed_state import changes, set_back
+from xectool.runlog.records import EventRecord
 
 Damage = Callable[[Checkpoint], object]
 CUT = 4
@@ -139,6 +140,16 @@ MARKS = {
 def test_another_device_average_or_rate_that_was_asked_for_is_no_other_state(other: dict[str, Any]) -> None:
     assert list(changes({"marks": MARKS}, {"marks": MARKS | other})) == []
     assert list(changes({}, {"marks": MARKS | other})) == []
+
+
+@pytest.mark.parametrize(("name", "step", "named"), [
+    ("r/checkpoint_last.pt", 20, True), ("r/checkpoint_last.pt", 0, False), ("r/checkpoint_best.pt", 20, False),
+    ("other/checkpoint_last.pt", 20, False), ("r/checkpoint_last.pt", 40, False),
+])  # fmt: skip
+def test_only_the_last_checkpoint_of_the_run_itself_can_be_too_old(name: str, step: int, named: bool) -> None:
+    saved = EventRecord("checkpoint", 100.0, 100.0, 40)
+    resume = EventRecord("resume", 200.0, 200.0, step, data={"path": f"/runs/{name}"})
+    assert bool(set_back(Path("/runs/r"), resume, [saved])) is named
 
 
 def test_weights_that_are_not_finite_are_not_those_that_were_saved() -> None:

@@ -109,3 +109,12 @@ def test_detector_goes_on_from_its_state_as_if_nothing_had_happened() -> None:
     for loss in losses[251:]:
         resumed.accept(loss, resumed.judge(loss))
     assert resumed.state_dict() == whole.state_dict()
+
+
+def test_another_objective_is_measured_by_its_own_losses() -> None:
+    detector = SpikeDetector(GuardsConfig(), 400)
+    for _ in range(200):
+        detector.accept(0.1, detector.judge(0.1))
+    assert detector.judge(20.0) is Judgement.SPIKE
+    detector.forget_losses()
+    assert detector.judge(20.0) is Judgement.CALM

@@ -34,9 +34,7 @@ _CLIMBED: Final = 2.0
 _HIGH_START: Final = 3.0  # rise of the first losses that counts where the rate is beyond all reason as well
 TAIL_EVENTS: Final = 3  # events that stand out one by one; fewer are damage, more are how the data are distributed
 TAIL_FACTOR: Final = 100.0  # and none of them by more than this
-_RISEN: Final = (
-    3.0  # times the level, in several of the steps after the rate jumped: the jump makes the rest of the case
-)
+_RISEN: Final = 3.0  # times the level, in several steps after the rate jumped: the jump makes the rest of the case
 _RISEN_STEPS: Final = 20
 _RISEN_ROWS: Final = 3
 
@@ -178,6 +176,7 @@ def spike_cases(evidence: Evidence) -> list[SpikeCase]:
     if start is not None:
         found = [(rows, False) for rows, _ in found if rows[0] > start[-1] + _GAP]
         found.insert(0, (start, True))
+    found = [(rows, at_start) for rows, at_start in found if not _of_another_objective(evidence, int(rows[0]))]
     one_each = _epochs_with_one(steps, high)
     return [
         SpikeCase(evidence, rows, _level(evidence, rows, at_start), at_start, one_each, len(found))
@@ -276,6 +275,12 @@ def exploding_start(steps: StepHistory) -> NDArray[np.intp] | None:
     above = rows[rise >= (SPIKE_FACTOR if far else _HIGH_START)]
     # A single high step that is over at once is a batch, not an explosion.
     return above if above.size > 1 or rows.size < 5 or high_rate else None
+
+
+def _of_another_objective(evidence: Evidence, row: int) -> bool:
+    """Return whether the attempt of a row had just gone on with another objective: its losses do not compare."""
+    step = int(evidence.steps["step"][row])
+    return any(event.data.get("objective") and 0 < step - event.step <= _GAP for event in evidence.of("resume"))
 
 
 def _level(evidence: Evidence, rows: NDArray[np.intp], at_start: bool) -> float:

@@ -24,6 +24,8 @@ _BATCH_SIGNALS: Final = ("SIGTERM", "SIGUSR1")
 _SAVE_SIGNAL: Final = "SIGUSR2"
 _WINDOW: Final = 20  # steps before and after a loss of all weights in mid-run
 _LEARNED: Final = 0.8  # of the first losses, below which there was something to lose
+_FAR: Final = 3.0  # times the first losses of the run, beyond which nothing that only forgot can be
+_BEYOND: Final = "beyond the first losses: it did not only forget"
 _LOST_SHARE: Final = 0.6  # of the way back to where the run began
 _AT_MOST: Final = 1.5  # of the first losses: what goes beyond is a jump, which has rules of its own
 _RISE: Final = 1.1
@@ -46,6 +48,9 @@ class SilentRestart(DiagnosisRule):
         for attempt in evidence.attempts[1:]:
             forgotten = self._forgotten(evidence, attempt)
             lines = forgotten or self._untrained(evidence, attempt)
+            if lines and lines[-1] == _BEYOND:
+                yield _brought_back(evidence, attempt, lines)
+                return
             if lines:
                 # What was saved after the weights were lost holds the loss.
                 before = (attempt.resumed_after or 0) + 1
@@ -103,7 +108,8 @@ class SilentRestart(DiagnosisRule):
         """Look for a step from which on the loss is that of the first steps, though the rate is as before."""
         rows = evidence.steps.good_rows
         losses, rates, numbers = (evidence.steps[name][rows] for name in ("loss", "lr", "step"))
-        if rows.size < 3 * _WINDOW or float(np.nanmax(rates)) > HIGH_LR or evidence.of("rewind"):
+        other_objective = any(event.data.get("objective") for event in evidence.of("resume"))
+        if other_objective or rows.size < 3 * _WINDOW or float(np.nanmax(rates)) > HIGH_LR or evidence.of("rewind"):
             return
         jumps = {
             row: jump
@@ -152,6 +158,8 @@ class SilentRestart(DiagnosisRule):
         """Return how the losses after a resume are back at those of the first steps, though the rate did not rise."""
         if attempt.resumed_after is None or attempt.resumed_after < 2 * _AROUND:
             return []
+        if any(event.data.get("objective") for event in evidence.of("resume") if event.step == attempt.resumed_after):
+            return []  # its losses do not compare
         steps = evidence.steps
         rows = steps.good_rows
         numbers = steps["step"][rows]
@@ -165,12 +173,29 @@ class SilentRestart(DiagnosisRule):
         told = [event for event in evidence.of("resume") if event.step == attempt.resumed_after]
         recorded = number(told[-1].data.get("loss_before")) if told else math.nan
         noise = max(spread(losses[before]), 0.02 * abs(was))
-        back = now - was > _CLEAR * noise and now - was > _BACK_SHARE * (first - was) > 0 and now <= 3 * abs(first)
+        risen = now - was > _CLEAR * noise
+        beyond = risen and now > _FAR * max(abs(first), abs(was))
+        back = beyond or (risen and now - was > _BACK_SHARE * (first - was) > 0)
         if not back or float(np.nanmax(steps["lr"][after])) > 3 * float(np.nanmax(steps["lr"][before])):
             return []
         text = f"after the resume at step {attempt.resumed_after} the loss is {now:.4g}, before it {was:.4g}"
         lines = [text, f"the first steps of the run had {first:.4g}"]
+        if beyond:
+            return [*lines, _BEYOND]
         return [*lines, f"loss before, as the resume recorded it: {recorded:.4g}"] if recorded == recorded else lines
+
+
+def _brought_back(evidence: Evidence, attempt: Attempt, lines: list[str]) -> Cause:
+    """Return that a resume brought back a state that is worse than none: the loss is beyond that of the first steps."""
+    return Cause(
+        code="XT-NAN-RESUME",
+        confidence=0.85,
+        problem=f"the state that the resume brought back is damaged: {lines[0]}",
+        evidence=tuple(lines[1:]),
+        fix=fixes.continue_from_best(evidence, step=attempt.resumed_after or 1),
+        step=max(1, attempt.first_step),
+        symptom=f"restart@{attempt.number}",
+    )
 
 
 def _put_off(evidence: Evidence, earlier: Attempt, attempt: Attempt) -> bool:

@@ -46,11 +46,11 @@ class ResumedState(DiagnosisRule):
         saved = [event for event in (*evidence.events, *evidence.given_up) if event.kind == "checkpoint"]
         for event in evidence.of("resume"):
             before = sorted((item for item in saved if item.time <= event.time), key=lambda item: item.time)
-            older = set_back(evidence, event, before)
+            older = set_back(evidence.run_dir, event, before)
             if older:
                 yield self._cause(evidence, event, [Change(older)])
             same_step = [item for item in before if item.step == event.step]
-            if not same_step or _from_elsewhere(evidence, event):
+            if not same_step or _from_elsewhere(evidence.run_dir, event):
                 continue
             found = min((list(changes(item.data, event.data)) for item in same_step[-2:]), key=len)
             if found:
@@ -69,10 +69,12 @@ class ResumedState(DiagnosisRule):
         )
 
 
-def set_back(evidence: Evidence, event: EventRecord, before: list[EventRecord]) -> str:
+def set_back(run_dir: Path, event: EventRecord, before: list[EventRecord]) -> str:
     """Return that the file of the last checkpoint was an older one than the run had written under that name."""
     path = str(event.data.get("path") or "")
-    if Path(path).name != LAST_NAME or not before or _from_elsewhere(evidence, event):
+    if Path(path).name != LAST_NAME or not before or _from_elsewhere(run_dir, event):
+        return ""
+    if not event.step:  # checkpoint.reset_epoch counts from there, and no step was saved under 0
         return ""
     last = before[-1]
     if last.step <= event.step:
@@ -143,9 +145,9 @@ def _copied(was: Any, now: Any) -> bool:
     return math.isfinite(size) and all(abs(a - b) <= SAME * size for a, b in zip(saved, loaded, strict=True))
 
 
-def _from_elsewhere(evidence: Evidence, event: EventRecord) -> bool:
+def _from_elsewhere(run_dir: Path, event: EventRecord) -> bool:
     """Return whether a resume took the checkpoint of another run; directories may have been moved since."""
-    return Path(str(event.data.get("path") or "")).parent.name not in ("", evidence.run_dir.resolve().name)
+    return Path(str(event.data.get("path") or "")).parent.name not in ("", run_dir.resolve().name)
 
 
 def _listed(blocks: list[str]) -> str:

@@ -22,7 +22,7 @@ from xectool.training.record.heartbeat import Heartbeat
 from xectool.training.record.recorder import watch_readers
 from xectool.training.record.run_dir import RunPlace
 from xectool.training.record.run_facts import require_sound_resume, resume_facts, run_start_facts
-from xectool.training.saving.resume import data_facts
+from xectool.training.saving.resume import data_facts, objective_changes
 from xectool.training.saving.saver import Saver
 from xectool.training.stepping.build import RunData
 from xectool.training.stepping.parts import RunParts
@@ -124,6 +124,7 @@ class RunAttempt:
         if checkpoint is not None and path is not None:
             saver.recall(checkpoint, path.parent)
             facts = resume_facts(self.parts, self.place, progress, len(saver.states))
+            facts["objective"] = objective_changes(self.parts.config, checkpoint)
             writer.resume(progress.step, progress.epoch, **facts)
             require_sound_resume(facts)
             added = self.parts.quarantine.read(self.place.directory)

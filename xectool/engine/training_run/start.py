@@ -104,6 +104,8 @@ def begin(parts: RunParts, data: RunData, place: RunPlace, observer: Observer) -
         return Progress(), {}
     progress = restore(parts, place.checkpoint)
     changed = objective_changes(parts.config, place.checkpoint)
+    if changed:
+        parts.spikes.forget_losses()
     if changed and progress.best_epoch:
         observer.message(f"another {', '.join(changed[:5])}: its losses do not compare; the best is found anew")
         progress.forget_best()

@@ -48,9 +48,9 @@ class NoLearning(Guard):
         self._last: dict[str, float] = {}
 
     def begin(self, progress: Progress) -> Iterator[Notice]:
-        """Record what the best constant reaches, after a resume where the truth is in another unit (of new files)."""
+        """Record what the best constant reaches, of each attempt: files and objective of a resume may be other ones."""
         baseline = self.parts.baseline
-        if baseline.terms and (progress.step == 0 or baseline.units):
+        if baseline.terms:
             targets = {"target_std": baseline.target_std, "target_far": baseline.far, "target_unit": baseline.units}
             yield Notice("baseline", {"terms": baseline.terms, "val_terms": baseline.val_terms} | targets)
 

@@ -141,6 +141,12 @@ class SpikeDetector:
         """Begin anew after the step was taken back: what follows is measured by what was normal before."""
         self.steps_high, self._high = 0, []
 
+    def forget_losses(self) -> None:
+        """Begin anew with another objective, whose losses do not compare with those of before."""
+        self._losses.replace([])
+        self._recent.replace([])
+        self.forget_spike()
+
     def state_dict(self) -> dict[str, Any]:
         """Return what a resume needs."""
         return {"losses": list(self._losses.values), "recent": list(self._recent.values), "high": list(self._high)}
