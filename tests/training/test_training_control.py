@@ -5,20 +5,23 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from xectool import engine
 from xectool.checkpoint import store
 from xectool.engine.live import ControlResult
-from xectool.errors import DiskError, XecError
+from xectool.errors import CheckpointError, DiskError, XecError
 from xectool.runlog.reader import RunReader
 from xectool.training.control import LiveControl
 from xectool.training.process.progress import NullObserver
 from xectool.training.process.signals import StopRequest
 from xectool.training.saving.saver import Saver
+from xectool.training.stepping.state import Progress
 
 
 class Asking(NullObserver):
@@ -59,6 +62,68 @@ def asked(tiny_config: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.
             asking.join()
 
     return train, asking
+
+
+COUNT, ASKED = 2.0**-12, 10
+
+
+class AskingOften(Asking):
+    """Asks for checkpoints, each under a name of its own, and then for an end."""
+
+    def _ask(self, run: Path) -> None:
+        with contextlib.suppress(XecError):
+            for number in range(ASKED):
+                self.answers.append(engine.control(run, "checkpoint", tag=f"n{number}", wait_s=60))
+            engine.control(run, "stop", wait_s=60)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_checkpoint_that_is_asked_for_holds_the_weights_of_one_step(
+    tiny_config: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    """Every weight counts the steps; the control saves from the thread of the socket, beside the training."""
+    found: dict[str, Any] = {}
+
+    def count(optimizer: torch.optim.Optimizer, closure: object = None) -> None:
+        with torch.no_grad():
+            for weight in (weight for group in optimizer.param_groups for weight in group["params"]):
+                weight.add_(COUNT) if "begun" in found else weight.zero_()
+                time.sleep(3e-4)  # lets others run
+        found["begun"] = True
+
+    def begin(control: LiveControl, progress: Progress) -> None:
+        weights = control._parts.model.named_parameters()
+        found.update(progress=progress, names=[name for name, weight in weights if weight.requires_grad])
+
+    def answer(control: LiveControl, request: Any, author: int) -> dict[str, Any]:
+        if request.action != "checkpoint":
+            return wait(control, request, author)
+        done, message = control._do(request, found["progress"])
+        return {"action": request.action, "done": done, "step": 0, "phase": "", "message": message}
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", count)
+    monkeypatch.setattr(LiveControl, "begin", begin)
+    wait = LiveControl._answer
+    if beside:
+        monkeypatch.setattr(LiveControl, "_answer", answer)
+    asking = AskingOften(tmp_path / "runs" / "r")
+    try:
+        with contextlib.suppress(*([XecError] if beside else [])):  # it takes files away from the training, too
+            engine.train(tiny_config(training={"epochs": 100_000}), observer=asking)
+    finally:
+        asking.join()
+    saved = list((tmp_path / "runs" / "r").glob("checkpoint_n*.pt"))
+    assert beside or len(saved) == ASKED
+    assert all(is_of_one_step(path, found["names"]) for path in saved) is not beside
+
+
+def is_of_one_step(path: Path, names: list[str]) -> bool:
+    try:
+        saved = store.load(path)
+    except CheckpointError:  # two write at once
+        return False
+    counted = {round(float(value) / COUNT) for name in names for value in saved.model[name].unique()}
+    return counted == {saved.meta["progress"]["step"] - 1}
 
 
 def refuse(path: Path, *_: Any) -> None:
