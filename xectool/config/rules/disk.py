@@ -36,7 +36,7 @@ class DiskHasRoom(Rule[Room]):
         if free < needed:
             yield self.error(
                 "checkpoint.save_dir",
-                f"free disk {free / 1e9:.2f} GB in {existing} is below 3 checkpoints ({needed / 1e9:.2f} GB)",
+                f"free disk {free / 1e9:.2g} GB in {existing} is below 3 checkpoints ({needed / 1e9:.2g} GB)",
                 "--set checkpoint.save_dir=PATH  # on a larger disk",
             )
 
