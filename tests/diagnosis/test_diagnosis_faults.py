@@ -496,12 +496,14 @@ def test_numbers_that_no_event_can_have_are_named_and_noise_below_the_domain_is_
     assert [cause.code for cause in record(run).causes] == (["XT-NAN-DATA"] if named else [])
 
 
-@pytest.mark.parametrize(("rate", "first"), [(4.0, "XT-NAN-LR"), (1e-3, "XT-AMP-OVERFLOW")])
+@pytest.mark.parametrize(("rate", "rise", "first"), [
+    (0.05, 20.0, "XT-NAN-LR"), (4.0, 1.0, "XT-NAN-LR"), (1e-3, 20.0, "XT-AMP-OVERFLOW"), (0.05, 1.0, "XT-AMP-OVERFLOW"),
+])  # fmt: skip
 def test_float16_that_ends_behind_a_rate_beyond_all_reason_is_the_rates_fault(
-    course: Any, write_run: Callable[[Any], Path], rate: float, first: str
+    course: Any, write_run: Callable[[Any], Path], rate: float, rise: float, first: str
 ) -> None:
     run = course(steps=30, lr=rate, floor=1.0, noise=0.05)
-    run.scale(5, np.full(26, 20.0), np.ones(26))
+    run.scale(5, np.full(26, rise), np.ones(26))
     for step in range(1, 31):
         run.at(
             step,

@@ -152,6 +152,12 @@ def test_only_the_last_checkpoint_of_the_run_itself_can_be_too_old(name: str, st
     assert bool(set_back(Path("/runs/r"), resume, [saved])) is named
 
 
+@pytest.mark.parametrize(("first", "damaged"), [({"a": [2.0, 0.1]}, False), ({"a": [1.0, 0.1]}, True), (None, True)])
+def test_weights_that_the_run_began_with_are_forgotten_and_not_damaged(first: Any, damaged: bool) -> None:
+    (found,) = changes({"marks": MARKS}, {"marks": MARKS | {"weights": {"a": [2.0, 0.1]}}}, first)
+    assert found.damaged is damaged
+
+
 def test_weights_that_are_not_finite_are_not_those_that_were_saved() -> None:
     (found,) = changes({"marks": MARKS}, {"marks": MARKS | {"weights": {"a": ["Infinity", 0.4]}}})
     assert found.damaged

@@ -28,6 +28,7 @@ _UNSCALED: Final = 1.0  # a gradient that overflows at this scale is broken
 _MAX_HALVINGS: Final = 16  # from 2^16, where scaling starts, to 1
 _FIRST: Final = 3  # steps whose loss says where a run began
 _LATER: Final = 10
+_ERASING: Final = 10 * HIGH_LR  # of weights of 0.03 to 0.1 nothing is left after one step
 _RISEN: Final = 3.0  # times the first losses; a sound start may rise so far, but not at such rates
 
 
@@ -72,12 +73,17 @@ class NanCase(StepCase):
 
     @cached_property
     def driven(self) -> bool:
-        """Whether steps beyond what AdamW takes had raised the loss by then: what then overflows follows from that."""
+        """Whether steps beyond what AdamW takes had raised the loss by then, or moved weights by more than their size.
+
+        What then overflows follows from that.
+        """
         steps = self.evidence.steps
         before = np.arange(self.row)
         losses = finite(steps["loss"][before])
         with np.errstate(invalid="ignore"):
             taken = (steps["lr"][before] > HIGH_LR) & (steps["skipped"][before] == 0)
+            if (taken & (steps["lr"][before] > _ERASING)).any():
+                return True
         if losses.size < 2 * _FIRST or not taken.any():
             return False
         return median(losses[-_LATER:]) >= _RISEN * abs(median(losses[:_FIRST]))

@@ -52,7 +52,8 @@ class ResumedState(DiagnosisRule):
             same_step = [item for item in before if item.step == event.step]
             if not same_step or _from_elsewhere(evidence.run_dir, event):
                 continue
-            found = min((list(changes(item.data, event.data)) for item in same_step[-2:]), key=len)
+            first = _first_weights(evidence, event)
+            found = min((list(changes(item.data, event.data, first)) for item in same_step[-2:]), key=len)
             if found:
                 yield self._cause(evidence, event, found)
 
@@ -82,31 +83,41 @@ def set_back(run_dir: Path, event: EventRecord, before: list[EventRecord]) -> st
     return f"{LAST_NAME} held step {event.step}, though step {last.step} had been saved there"
 
 
-def changes(saved: Mapping[str, Any], loaded: Mapping[str, Any]) -> Iterator[Change]:
-    """Yield what differs between the marks of a checkpoint and those of the resume from it."""
+def changes(saved: Mapping[str, Any], loaded: Mapping[str, Any], first: object = None) -> Iterator[Change]:
+    """Yield what differs between the marks of a checkpoint and those of the resume from it.
+
+    Args:
+        saved: What the checkpoint recorded.
+        loaded: What the resume recorded.
+        first: Marks of the weights the run began with, where they are known.
+    """
     was, now = saved.get("marks"), loaded.get("marks")
     if not isinstance(was, Mapping) or not isinstance(now, Mapping):
         return
-    yield from _weights(was, now, same_signs(saved.get("signs"), loaded.get("signs")))
-    yield from _average(was, now)
+    yield from _weights(was, now, first, same_signs(saved.get("signs"), loaded.get("signs")))
+    yield from _average(was, now, first)
     yield from _moments(was, now)
     yield from _rate(was, now)
 
 
-def _weights(was: Mapping[str, Any], now: Mapping[str, Any], signs: float) -> Iterator[Change]:
+def _weights(was: Mapping[str, Any], now: Mapping[str, Any], first: object, signs: float) -> Iterator[Change]:
     blocks = _differing(was.get("weights"), now.get("weights"))
-    if blocks:
+    known = isinstance(first, Mapping) and all(block in first for block in blocks)
+    if blocks and known and not set(blocks) & set(_differing(first, now.get("weights"))):
+        yield Change(f"weights of {_listed(blocks)} are those the run began with")
+    elif blocks:
         yield Change(f"weights of {_listed(blocks)} are other ones", damaged=signs >= COPY)
 
 
-def _average(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
+def _average(was: Mapping[str, Any], now: Mapping[str, Any], first: object) -> Iterator[Change]:
     blocks = _differing(was.get("average"), now.get("average"))
     seen, before = number(now.get("averaged")), number(was.get("averaged"))
     again = seen < before and bool(now.get("average")) and bool(was.get("average"))
     if again:
         yield Change(f"the average of the weights began again: it holds {seen:.0f} steps, saved were {before:.0f}")
     elif blocks:
-        restarted = not _differing(now.get("weights"), now.get("average"))
+        begun = [marks for marks in (now.get("weights"), first) if isinstance(marks, Mapping)]
+        restarted = any(not _differing(marks, now.get("average")) for marks in begun)
         yield Change(f"averaged weights of {_listed(blocks)} are other ones", damaged=not restarted)
 
 
@@ -143,6 +154,13 @@ def _copied(was: Any, now: Any) -> bool:
         return True
     size = max(abs(saved[0]), abs(loaded[0]))
     return math.isfinite(size) and all(abs(a - b) <= SAME * size for a, b in zip(saved, loaded, strict=True))
+
+
+def _first_weights(evidence: Evidence, event: EventRecord) -> object:
+    """Return the marks of the weights with which the run began that a resume goes on with."""
+    begun = (*evidence.events, *evidence.given_up)
+    starts = [item for item in begun if item.kind == "run_start" and item.step == 0 and item.time <= event.time]
+    return max(starts, key=lambda item: item.time).data.get("marks") if starts else None
 
 
 def _from_elsewhere(run_dir: Path, event: EventRecord) -> bool:

@@ -13,7 +13,7 @@ from xectool.config.root import RegressorConfig
 from xectool.errors import CheckpointError
 from xectool.training.optimization.parameter_blocks import weight_norm
 from xectool.training.record.run_dir import RunPlace
-from xectool.training.record.state_marks import state_marks
+from xectool.training.record.state_marks import state_marks, weight_marks
 from xectool.training.stepping.build import RunData
 from xectool.training.stepping.parts import RunParts
 from xectool.training.stepping.state import Progress
@@ -44,6 +44,7 @@ def run_start_facts(parts: RunParts, data: RunData) -> dict[str, Any]:
         "blocks": list(parts.stepper.blocks.names),
         "parameters": sum(p.numel() for p in parts.model.parameters() if p.requires_grad),
         "weight_norm": weight_norm(parts.stepper.parameters()),
+        "marks": weight_marks(parts.model),
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from xectool.training.optimization.parameter_blocks import cut_blocks
 from xectool.training.ranks.agreement import digest
@@ -38,7 +38,7 @@ def state_marks(parts: RunParts, progress: Progress) -> dict[str, Any]:
     kept = training.ema_decay is not None
     rate_of = {key: getattr(training, key) for key in _RATE_KEYS} | {"steps": schedule.steps_per_epoch}
     return {
-        "weights": _marks(parts.model.named_parameters(), block_of),
+        "weights": weight_marks(parts.model),
         "average": _marks(parts.average.best_model.named_parameters(), block_of) if kept else {},
         **{
             key: _marks(((name, own[key]) for name, own in held.items() if isinstance(own.get(key), Tensor)), block_of)
@@ -49,6 +49,13 @@ def state_marks(parts: RunParts, progress: Progress) -> dict[str, Any]:
         "rate": schedule(schedule.place(progress.epoch, progress.batch)),
         "rate_of": digest(rate_of),
     }
+
+
+def weight_marks(model: nn.Module) -> Marks:
+    """Return what tells the weights of a model from any other, block by block."""
+    named = list(model.named_parameters())
+    blocks = cut_blocks([(name, parameter.numel()) for name, parameter in named])
+    return _marks(named, {name: block for (name, _), block in zip(named, blocks, strict=True)})
 
 
 @torch.no_grad()
