@@ -18,6 +18,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import types
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,11 +30,12 @@ LOADED = (
     "xectool.cli.app", "xectool.engine.diagnose.run_health", "xectool.engine.prediction", "xectool.engine.reporting",
     "xectool.engine.training",
 )  # fmt: skip
+MOST_S = 400.0  # a command that takes longer hangs, and is killed
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 
 
 class WarmProcess:
-    """One command; the part of `subprocess.Popen` that tests need.
+    """One command, killed after `MOST_S`; the part of `subprocess.Popen` that tests need.
 
     Attributes:
         pid: Of the command.
@@ -53,6 +55,9 @@ class WarmProcess:
         request = json.dumps({"argv": list(argv), "env": dict(env), "cwd": cwd})
         socket.send_fds(self._connection, [request.encode()], list(streams))
         self.pid = int(self._connection.recv(64))
+        self._limit = threading.Timer(MOST_S, self.send_signal, (signal.SIGKILL,))
+        self._limit.daemon = True
+        self._limit.start()
 
     def poll(self) -> int | None:
         """Return the exit status, None while the command runs."""
@@ -64,6 +69,7 @@ class WarmProcess:
         """Wait for the end and return the exit status."""
         if self.returncode is None:
             self.returncode = int(self._connection.recv(64))
+            self._limit.cancel()
             self._connection.close()
         return self.returncode
 
