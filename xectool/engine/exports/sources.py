@@ -30,11 +30,11 @@ def require_sound(path: Path) -> str:
     fit = next(item for item in found.fit_for if item.action == "export")
     wrong = [item for item in found.findings if item.severity is Severity.ERROR and item.code not in _OF_TRAINING]
     if wrong:
-        first = wrong[0]
+        first, errors = wrong[0], f"{len(wrong)} error{'s' * (len(wrong) > 1)}"
         raise CheckpointError(
             f"this checkpoint is not exported: {first.problem}",
             where=f"{path}: {first.where}" if first.where else str(path),
-            fix=f"xectool inspect-ckpt {path}   # {len(wrong)} error{'s' * (len(wrong) > 1)}; then export a sound checkpoint",
+            fix=f"xectool inspect-ckpt {path}   # {errors}; then export a sound checkpoint",
             code=first.code,
         )
     if not fit.possible:
