@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -72,9 +73,18 @@ def test_a_rank_that_is_interrupted_by_itself_ends_the_job_as_an_interrupt(tmp_p
         verdict_of(Ending(2, tmp_path, {1: failure}, frozenset(), False), "")  # type: ignore[dict-item]
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Interrupts are heard; a suite that was started in the background ignores them, and so would its ranks."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 WAITS = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 
 
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize(("interrupts", "left"), [(1, True), (2, False)])
 def test_a_rank_that_hears_no_interrupt_ends_some_time_after_the_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupts: int, left: bool
