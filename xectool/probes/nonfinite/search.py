@@ -20,7 +20,7 @@ Batches = Callable[[], Iterable[EventBatch]]
 TRIED_TOGETHER = 4  # extreme events in one try
 NUM_ORDINARY = 2  # events of the first batch that are tried in any case
 BUDGET_SHARE = 0.05  # of the time of the pass, for trying extreme events on the network
-LEAST_BUDGET_S = 0.5  # the same for a small data set
+LEAST_BUDGET_S = 0.3  # the same for a small data set
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _first_culprit(
     tried, began = 0, time.perf_counter()
     budget_s = max(LEAST_BUDGET_S, BUDGET_SHARE * report.seconds)
     # The number of suspects is bounded; extreme events are tried for as long as the budget lasts, some in any case.
-    promised = len(report.suspects) + 2
+    promised = len(report.suspects) + 1
     for number, window in enumerate(windows):
         if not full and number >= promised and time.perf_counter() - began > budget_s:
             break
@@ -114,9 +114,12 @@ def _served(culprit: Culprit, report: ScanReport) -> EventBatch | None:
 def _chosen(report: ScanReport, ordinary: bool) -> Iterator[list[EventBatch]]:
     """Yield batches with illegal numbers, ordinary events if asked, and extreme events, the most extreme first."""
     yield from ([batch] for batch in report.suspects)
+    extremes = iter(as_steps(report.extremes, TRIED_TOGETHER))
     if ordinary and report.first is not None:
-        yield [report.first.take(np.arange(min(NUM_ORDINARY, report.first.num_events)))]
-    yield from ([batch] for batch in as_steps(report.extremes, TRIED_TOGETHER))
+        # One step, as most of a try is its update; which of the events is at fault is told apart afterwards.
+        usual = report.first.take(np.arange(min(NUM_ORDINARY, report.first.num_events)))
+        yield [usual, *islice(extremes, 1)]
+    yield from ([batch] for batch in extremes)
 
 
 def _every(batches: Batches, size: int) -> Iterator[list[EventBatch]]:
