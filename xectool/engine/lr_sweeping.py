@@ -139,11 +139,7 @@ def lr_sweep(  # noqa: PLR0913  the function is the command: one argument an opt
             sweep = sweep_ramp(sweeper, *ramp, seeds)
         else:
             sweep = sweep_grid(sweeper, rates, seeds, extend=not lrs)
-        doubts = _doubts(sweep, parts.baseline.objective, command)
-        if final and sweep.choice is not None and len(rates) > 1 and not _refuses(doubts):
-            watching.phase("final", seeds * final * FINALISTS)
-            sweep = run_final(sweeper, sweep, seeds, final)
-            doubts += () if sweep.choice else (none_holds(sweep, command),)
+        sweep, doubts = _with_final(sweep, sweeper, (seeds, final), command, watching)
     result = _result(sweep, loaded.config, command, length, seeds, doubts, ramp is not None)
     curves, rows = {"curves": sweep.curves, "final_curves": sweep.final_curves}, (*result.rows, *result.beyond)
     drawn = None if output is None else draw_sweep(result.as_dict(), rows, curves, Path(output).expanduser())
@@ -151,6 +147,26 @@ def lr_sweep(  # noqa: PLR0913  the function is the command: one argument an opt
     reference = explain("lr-sweep").text if show_reference else None
     added = {"findings": (*result.findings, *loaded.findings), "plot": drawn, "written": written}
     return LrSweepResult(**{**vars(result), **added, "reference": reference})
+
+
+def _with_final(
+    sweep: Sweep, sweeper: Sweeper, size: tuple[int, int], command: str, observer: Observer
+) -> tuple[Sweep, tuple[Finding, ...]]:
+    """Return a sweep and what speaks against it; a grid of several rates that nothing speaks against has its final.
+
+    Args:
+        sweep: What came out.
+        sweeper: Took its steps.
+        size: Seeds, and steps of the final; 0 for none.
+        command: Configuration and settings as typed.
+        observer: Receives progress.
+    """
+    doubts, (seeds, steps) = _doubts(sweep, sweeper.parts.baseline.objective, command), size
+    if not steps or sweep.choice is None or len(sweep.rows) < 2 or _refuses(doubts):
+        return sweep, doubts
+    observer.phase("final", seeds * steps * FINALISTS)
+    sweep = run_final(sweeper, sweep, seeds, steps)
+    return sweep, doubts if sweep.choice else (*doubts, none_holds(sweep, command))
 
 
 def _checked(
