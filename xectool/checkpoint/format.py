@@ -126,9 +126,13 @@ def unpack(payload: Mapping[str, Plain], where: str) -> Checkpoint:
             code="XT-CKPT-VERSION",
         )
     content: dict[str, Any] = {name: payload.get(name) for name in ("meta", "model", "ema", "training")}
-    if not isinstance(version, int) or digest(content) != payload.get("digest"):
+    numbered = type(version) is int and version > 0
+    if not numbered or digest(content) != payload.get("digest"):
+        what = (
+            "its content does not match the digest stored with it" if numbered else f"no format has version {version}"
+        )
         raise CheckpointError(
-            "the checkpoint is damaged: its content does not match the digest stored with it",
+            f"the checkpoint is damaged: {what}",
             where=where,
             fix="use another checkpoint of the run; xectool train CONFIG --resume auto picks the newest sound one",
             code="XT-CKPT-CORRUPT",

@@ -15,6 +15,7 @@ from xectool.checkpoint.inspection.content_rules import CONTENT_RULES, tasks_of
 from xectool.checkpoint.inspection.facts import Inspected, inspect
 from xectool.checkpoint.inspection.fitness import Fitness, bit_exact, finished_epochs, fitness
 from xectool.checkpoint.inspection.layout import OLDER, XECTOOL
+from xectool.checkpoint.inspection.origin_rules import ORIGIN_RULES
 from xectool.checkpoint.inspection.state_rules import STATE_RULES
 from xectool.checkpoint.inspection.structure_rules import STRUCTURE_RULES
 from xectool.checkpoint.inspection.trust import UnsafeGlobal
@@ -197,7 +198,8 @@ def _concluded(
 def _judged(path: Path) -> tuple[Inspected, tuple[Finding, ...]]:
     """Return the facts of a file and what the rules say to them."""
     facts, notes = rebuilt(inspect(path))
-    report = run_rules((*BYTE_RULES, *STRUCTURE_RULES, *CONTENT_RULES, *STATE_RULES), facts).report
+    rules = (*BYTE_RULES, *ORIGIN_RULES, *STRUCTURE_RULES, *CONTENT_RULES, *STATE_RULES)
+    report = run_rules(rules, facts).report
     taken = assumptions(facts.layout.meta, str(path)) if facts.layout.origin == OLDER else ()
     return facts, (*report, *notes, *taken)
 

@@ -121,7 +121,7 @@ class VersionIsKnown(Rule[Inspected]):
         if layout.origin != XECTOOL or facts.contents.format == "safetensors":
             return
         version = payload.get("version")
-        if not isinstance(version, int) or version > FORMAT_VERSION:
+        if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
             problem = f"format version {version} is not one this xectool understands ({FORMAT_VERSION})"
             yield self.error("version", problem, "pip install --upgrade xectool")
         missing = [name for name in ("meta", "model", "ema", "training", "digest") if name not in payload]
