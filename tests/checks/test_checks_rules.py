@@ -439,6 +439,8 @@ def test_23_idle_workers_and_ranks(look: Any, load: Any, good: Path) -> None:
     assert {share.files for share in facts.sharing.shares} <= {0, 1}
     facts.sharing = plan_sharing(files, DataPlan(files, 8, 1, chunksize=1024), 4)
     one("DAT-23", facts, "warning", "3 workers read nothing", "data.num_workers=1")
+    facts.sharing = plan_sharing(files, DataPlan(files, 8, 1, chunksize=1024), 2)
+    one("DAT-23", facts, "warning", "1 worker reads nothing: rank 0 worker 1", "data.num_workers=1")
     facts.sharing = Sharing(1, 1, 2, 0, (1, 0), (WorkerShare(0, 0, 1, 1, 1), WorkerShare(1, 0, 0, 0, 0)), 1)
     one("DAT-23", facts, "error", "ranks [1]", "distributed.num_gpus")
     facts.refusal = DataUnusable("no event passes the cut", where="data.fiducial", fix="widen it")
@@ -463,7 +465,7 @@ def test_24_a_buffer_beyond_the_memory(look: Any, load: Any, good: Path) -> None
     one("DAT-24", facts, "error", "GB", "data.chunksize")
     facts.memory_bytes, facts.free_disk_bytes = 10**12, 10**6
     facts.disk_needed_bytes = {"checkpoints": 1e9}
-    one("DAT-24", facts, "error", "checkpoints 1.0 GB", "checkpoint.save_dir")
+    one("DAT-24", facts, "error", "checkpoints 1 GB", "0.001 GB are free", "checkpoint.save_dir")
 
 
 def test_25_angle_and_vector_that_disagree(look: Any, rows: Rows) -> None:

@@ -32,6 +32,8 @@ def test_an_epoch_of_one_short_step_is_told() -> None:
     (found,) = count_rules(config(data={"batch_size": 64}), 100, 10, world_size=2)
     assert (found.code, found.severity, found.fix) == ("DAT-06", Severity.WARNING, "--set data.batch_size=50")
     assert len(count_rules(config(data={"batch_size": 50}), 100, 10, world_size=2)) == 0
+    (found,) = count_rules(config(data={"batch_size": 1}), 3, 10, world_size=8)  # no batch is smaller
+    assert found.fix == "--set distributed.num_gpus=3"
 
 
 def test_accumulation_beyond_the_epoch_names_the_effective_batch() -> None:

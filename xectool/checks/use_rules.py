@@ -75,11 +75,12 @@ class WorkIsShared(Rule[DataFacts]):
                 f"--set distributed.num_gpus={max(1, plan.num_events)}",
             )
         if plan.num_workers and plan.idle_workers:
+            count = len(plan.idle_workers)
             idle = ", ".join(f"rank {share.rank} worker {share.worker}" for share in plan.idle_workers[:8])
-            busy = max(1, plan.num_workers - len(plan.idle_workers) // plan.world_size)
+            busy = max(1, plan.num_workers - count // plan.world_size)
             yield self.warning(
                 "data.num_workers",
-                f"{len(plan.idle_workers)} workers read nothing: {idle}",
+                f"{count} {'worker reads' if count == 1 else 'workers read'} nothing: {idle}",
                 f"--set data.num_workers={busy}",
             )
         if plan.num_workers > 1 and plan.imbalance > _IMBALANCE:
@@ -108,15 +109,15 @@ class CapacitySuffices(Rule[DataFacts]):
             )
             yield self.error(
                 "data.chunksize",
-                f"reading takes about {total / 1e9:.1f} GB of memory, {facts.memory_bytes / 1e9:.1f} GB are free",
+                f"reading takes about {total / 1e9:.3g} GB of memory, {facts.memory_bytes / 1e9:.3g} GB are free",
                 f"--set data.chunksize={max(fitting, facts.config.data.batch_size)}",
             )
         needed = sum(facts.disk_needed_bytes.values())
         if facts.free_disk_bytes and needed > _BUDGET * facts.free_disk_bytes:
-            shown = ", ".join(f"{name} {size / 1e9:.1f} GB" for name, size in facts.disk_needed_bytes.items())
+            shown = ", ".join(f"{name} {size / 1e9:.3g} GB" for name, size in facts.disk_needed_bytes.items())
             yield self.error(
                 "checkpoint.save_dir",
-                f"a run writes about {needed / 1e9:.1f} GB ({shown}), {facts.free_disk_bytes / 1e9:.1f} GB are free",
+                f"a run writes about {needed / 1e9:.3g} GB ({shown}), {facts.free_disk_bytes / 1e9:.3g} GB are free",
                 "--set checkpoint.save_dir=PATH  # on a larger disk",
             )
 

@@ -68,7 +68,9 @@ class EpochFillsABatch(Rule[Counts]):
                 "data.batch_size",
                 f"{facts.num_train} events are fewer than one step: data.batch_size {facts.config.data.batch_size} x "
                 f"{facts.world_size} ranks; an epoch is one short step",
-                f"--set data.batch_size={max(1, facts.num_train // facts.world_size)}",
+                f"--set data.batch_size={facts.num_train // facts.world_size}"
+                if facts.num_train >= facts.world_size
+                else f"--set distributed.num_gpus={max(1, facts.num_train)}",
             )
 
 
