@@ -6,8 +6,9 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,8 @@ import pytest
 from torch.distributed import FileStore
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
+from torch.distributed.launcher.api import LaunchConfig
+from xectool.engine import launching
 from xectool.engine.launching import _settings, command_again
 from xectool.engine.ranks import processes
 from xectool.engine.ranks.outcome import DIRECTORY, run_as_rank
@@ -106,6 +109,38 @@ def test_a_rank_that_hears_no_interrupt_ends_some_time_after_the_second(
     failures = {0: SimpleNamespace(pid=rank.pid, exitcode=rank.returncode, timestamp=1.0)}
     with pytest.raises(KeyboardInterrupt):
         verdict_of(Ending(1, tmp_path, failures, frozenset(survivors.ended), signals.interrupted), "")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("nproc", "left"), [(1, True), (2, False)])
+def test_a_rank_that_is_gone_before_the_first_look_is_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nproc: int, left: bool
+) -> None:
+    """The others would wait for it at the store for as long as PyTorch's launcher lets them."""
+    monkeypatch.setattr(processes, "_LOOK_EVERY_S", 0.05)
+    command, ended = [sys.executable, "-c", WAITS, "xectool"], SurvivorsEnded(tmp_path, nproc, 0.1, ForwardedSignals())
+    with subprocess.Popen(command, start_new_session=True) as rank, ended as survivors:
+        until = time.monotonic() + (1.0 if left else 20.0)
+        while rank.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+        assert (rank.poll() is None, rank.pid in survivors.ended) == (left, not left)
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"), [(KeyboardInterrupt(), 0), (WorldError("gone", where="rank 1"), 0), (None, 1)]
+)
+def test_nothing_is_left_of_a_job_but_the_log_that_an_error_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException | None, kept: int
+) -> None:
+    def ends(settings: LaunchConfig, command: Sequence[str]) -> None:
+        raise error or WorldError("gone", where=f"{settings.rdzv_endpoint}: last words")
+
+    (tmp_path / "c.yaml").write_text("{kind: regressor, tasks: {energy: {enabled: true}}}")
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setattr(launching, "_launch", ends)
+    with pytest.raises((KeyboardInterrupt, WorldError)):
+        launching.train_ranks(tmp_path / "c.yaml", 2)
+    assert len(list((tmp_path / "temporary").iterdir())) == kept
 
 
 def test_what_the_launcher_unpickles_does_not_lie_on_the_network(tmp_path: Path) -> None:

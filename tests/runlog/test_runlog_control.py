@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from xectool.errors import UsageError, WorldError
-from xectool.runlog.control import ControlServer, Request, ask
+from xectool.runlog.control import _MACHINE, ControlServer, Request, ask
 
 
 def answered(request: Request, author: int) -> dict[str, Any]:
@@ -48,15 +49,19 @@ def test_sockets_of_killed_processes_are_removed_and_those_that_answer_are_not(m
         monkeypatch.setenv("XDG_RUNTIME_DIR", root)
         place, none = Path(root) / "xectool", 2**22 + 1  # above the largest number of a process
         place.mkdir(mode=0o700)
-        dead, elsewhere, live = (place / f"{pid}-x.sock" for pid in (none, none + 1, 1))
-        with socket.socket(socket.AF_UNIX) as other:  # as a process of another container has it
-            other.bind(str(elsewhere))
-            other.listen()
-            for path in (dead, live):
+        here, there = (place / f"{pid}-{_MACHINE}-x.sock" for pid in (none, 1)), place / f"{none}-ab12-x.sock"
+        (dead, live), stopped = here, [place / f"{none + number}-{_MACHINE}-x.sock" for number in (1, 2)]
+        with ExitStack() as stack:
+            for path in stopped:  # as a process of another container has it
+                other = stack.enter_context(socket.socket(socket.AF_UNIX))
+                other.bind(str(path))
+                other.listen(0)
+            stack.enter_context(socket.socket(socket.AF_UNIX)).connect(str(stopped[1]))  # nobody else gets in
+            for path in (dead, live, there):  # nothing answers to this kernel on the socket of another machine
                 with socket.socket(socket.AF_UNIX) as killed:
                     killed.bind(str(path))
-            with ControlServer(answered) as server:
-                assert set(place.iterdir()) == {elsewhere, live, server.path}
+            server = stack.enter_context(ControlServer(answered))
+            assert set(place.iterdir()) == {*stopped, live, there, server.path}
 
 
 def test_a_process_that_ends_without_an_answer_is_not_another_users(tmp_path: Path) -> None:

@@ -122,6 +122,21 @@ def judged(writer: RunWriter) -> tuple[str, str, str]:
     return found.findings[0].code, found.verdict, found.next
 
 
+def test_a_mirror_that_is_stopped_while_it_starts_is_named(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with RunWriter(run_dir):
+        assert engine.diagnose.hang(run_dir).findings[0].code == "XT-HANG-NONE"
+        tracker = Tracker(run_dir, settings(tmp_path / "mlflow.db"))
+        os.kill(tracker.pid, signal.SIGSTOP)
+        try:
+            found, status = engine.diagnose.hang(run_dir), engine.diagnose.status(run_dir)
+        finally:
+            os.kill(tracker.pid, signal.SIGKILL)
+        assert (found.findings[0].code, found.next) == ("XT-HANG-TRACKER", f"kill -CONT {tracker.pid}")
+        assert status.next == found.next
+        tracker.finish(0.0)
+
+
 def test_mirror_killed_twice_ends_with_each_point_once(database, tmp_path):
     run_dir = tmp_path / "run"
     (run_dir / "plots").mkdir(parents=True)

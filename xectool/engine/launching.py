@@ -72,26 +72,42 @@ def train_ranks(config: str | Path, nproc: int, arguments: Sequence[str] = ()) -
     number = f"distributed.num_gpus={nproc}"
     overrides = [value for name, value in pairwise(arguments) if name == "--set"]
     loaded = load_config(config, [*overrides, number])  # a wrong configuration is said once, not by every rank
-    directory, oom_before = Path(tempfile.mkdtemp(prefix="xectool-ranks-")), oom_kills()
     command = ["-m", "xectool", "train", str(config), *arguments, "--set", number]
+    with _directory() as directory:
+        ending, run = _watched(_settings(nproc, directory), directory, loaded.config.guards.hang_s, command)
+        return verdict_of(ending, command_again(config, nproc, arguments, run))
+
+
+def _watched(
+    settings: LaunchConfig, directory: Path, hang_s: float, command: Sequence[str]
+) -> tuple[Ending, Path | None]:
+    """Run the ranks to their end; return how that was, and the directory of the run."""
+    nproc, oom_before = settings.nproc_per_node, oom_kills()
     with ExitStack() as stack:
         stack.enter_context(_environment(directory, nproc))
         stack.enter_context(_quiet_launcher())
         signals = stack.enter_context(ForwardedSignals())
         survivors = stack.enter_context(SurvivorsEnded(directory, nproc, GRACE_S, signals))
-        watch = stack.enter_context(RankWatch(loaded.config.guards.hang_s))
-        failures = _launch(_settings(nproc, directory), command)
+        watch = stack.enter_context(RankWatch(hang_s))
+        failures = _launch(settings, command)
         places = {rank: watch.place(rank) for rank in range(nproc)}
         ended, killed = frozenset(survivors.ended), oom_kills_since(oom_before)
         ending = Ending(nproc, directory, failures, ended, signals.interrupted, places, watch.verdict, killed)
+    return ending, watch.run
+
+
+@contextmanager
+def _directory() -> Iterator[Path]:
+    """Yield a directory for outcomes and logs of the ranks; it stays where an error names a log in it."""
+    directory, kept = Path(tempfile.mkdtemp(prefix="xectool-ranks-")), False
     try:
-        result = verdict_of(ending, command_again(config, nproc, arguments, watch.run))
+        yield directory
     except XecError as error:
-        if str(directory) not in error.where:  # else it names the log of the rank
-            shutil.rmtree(directory, ignore_errors=True)
+        kept = str(directory) in error.where
         raise
-    shutil.rmtree(directory, ignore_errors=True)
-    return result
+    finally:
+        if not kept:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def command_again(config: str | Path, nproc: int | None, arguments: Sequence[str], run: Path | None) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import math
 import os
@@ -31,6 +32,7 @@ SILENT: Final = "XT-CTL-SILENT"
 _TAG: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _OWN_TAG: Final = re.compile(r"best|last|epoch_.*", re.IGNORECASE)  # checkpoints that a run names itself
 _PATH_BYTES: Final = 107  # struct sockaddr_un of Linux, less the zero at its end
+_MACHINE: Final = hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest()
 _CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid
 
 
@@ -153,7 +155,7 @@ class ControlServer:
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
-        self.path = _private_place(f"{os.getpid()}-{secrets.token_hex(4)}.sock")
+        self.path = _private_place(f"{os.getpid()}-{_MACHINE}-{secrets.token_hex(4)}.sock")
         _sweep(self.path.parent)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -257,12 +259,13 @@ def _private_place(name: str) -> Path:
 
 
 def _sweep(place: Path) -> None:
-    """Remove the sockets of processes that were killed, which nobody else would."""
-    for path in place.glob("*-*.sock"):
+    """Remove the sockets of killed processes, which nobody else would; another machine may share the directory."""
+    for path in place.glob(f"*-{_MACHINE}-*.sock"):
         pid = path.name.partition("-")[0]
         if not pid.isdecimal() or Path("/proc", pid).exists():
             continue
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+            connection.setblocking(False)  # a stopped one with a full queue would be waited for
             if connection.connect_ex(str(path)) == errno.ECONNREFUSED:  # one of another container answers
                 path.unlink()
 

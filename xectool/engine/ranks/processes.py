@@ -108,13 +108,15 @@ class SurvivorsEnded:
         self._end(rank_processes())  # also when the launcher itself fails
 
     def _run(self) -> None:
-        started, since = False, 0.0
+        seen, started, since = False, False, 0.0
         while not self._stop.wait(_LOOK_EVERY_S):
             left = rank_processes()
             if time.monotonic() > self._signals.deadline:
                 self._end(left)
-            started = started or len(left) == self._nproc
+            # all begin within moments: one may be gone again before the first look
+            started, seen = started or seen or len(left) == self._nproc, bool(left)
             if not started or not self._lost(len(left)):
+                since = 0.0
                 continue
             since = since or time.monotonic()
             if time.monotonic() - since > self._grace_s:

@@ -96,6 +96,9 @@ class Tracker:
         self._database = sqlite_path(settings.uri)
         save_settings(run_dir, settings, new_run=new_run)
         self._process = _start(run_dir, "--parent", str(os.getpid()))
+        state = TrackerState(pid=self._process.pid, uri=without_password(settings.uri), attempt=settings.attempt)
+        with contextlib.suppress(DiskError):  # it says so itself once MLflow is loaded; it may be stopped before
+            save_state(run_dir, state)
 
     @property
     def pid(self) -> int:
