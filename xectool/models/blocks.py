@@ -24,7 +24,7 @@ from xectool.models.products import PositionLinear, wants_plain_operations
 
 NORM_EPS = 1e-6
 HEX_EDGE_TYPES = 7
-CACHED_BYTES = 2**18
+CACHED_BYTES = 2**20
 
 
 class ResponseNorm(nn.Module):

@@ -27,7 +27,7 @@ from xectool.models import event_parts
 from xectool.models.products import input_gradient, linear, wants_plain_operations, weight_gradient
 
 RESPONSE_EPS = 1e-6
-CACHED_BYTES = 2**20
+CACHED_BYTES = 2**22
 _TINY = 1e-30  # keeps the response of a feature that is zero everywhere differentiable
 
 
