@@ -202,6 +202,20 @@ def test_an_untrained_network_is_wrong_about_some_events_by_chance(parts: RunPar
     assert (poisoned.suspects, poisoned.cause) == ((worst,), "XT-SPIKE-EVENT")
 
 
+class OwnHalf(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x.half() + 65504).float() * 0 + (x.half() * 1e7).float()
+
+
+def test_a_module_that_rounds_to_float16_by_itself_is_no_fault_of_the_events(parts: RunParts) -> None:
+    """Automatic precision is off: only without the module's own rounding the step is finite."""
+    parts.model.heads["energy"].append(OwnHalf())
+    found = triage_window(Trial.of(parts), [one_batch(parts)], "nonfinite")
+    assert (found.cause, found.finite_in_float32) == ("XT-AMP-OVERFLOW", True)
+    parts.model.heads["energy"][-1] = Log()
+    assert triage_window(Trial.of(parts), [one_batch(parts)], "nonfinite").finite_in_float32 is None
+
+
 class Log(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.log(x)

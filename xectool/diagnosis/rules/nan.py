@@ -151,6 +151,8 @@ class NanFromOverflow(NanRule):
     def look(self, evidence: Evidence) -> Iterator[Opinion]:
         """Weigh single steps, and count how often the gradient scale had to give way."""
         if not evidence.uses_fp16:
+            # A module may round to float16 by itself, whatever the precision of the run is.
+            yield from (self.opinion(case) for case in nan_cases(evidence) if case.triage.finite_in_float32)
             return
         yield from super().look(evidence)
         if any(case.driven for case in nan_cases(evidence)):
@@ -182,14 +184,15 @@ class NanFromOverflow(NanRule):
         if triage.finite_in_float32 is False:
             return 0.05, ["the batch is not finite in float32 either"]
         if triage.finite_in_float32:
-            return 0.95, ["the same batch is finite in float32"]
+            module = triage.module if triage.module_input_absmax < FLOAT16_MAX else ""
+            return CERTAIN, ["the same batch is finite in float32", *([f"it begins in {module}"] if module else [])]
         if triage.module_input_absmax > FLOAT16_MAX / 10:
             return 0.85, [f"{triage.module} is given values up to {triage.module_input_absmax:.4g}"]
         return 0.55, ["the run computes in float16; whether the batch is finite in float32 was not tried"]
 
     def fix(self, case: NanCase) -> str:
-        """Return the wider precision."""
-        return self._precision(case.evidence)
+        """Return the wider precision, or what names the module that rounds by itself."""
+        return self._precision(case.evidence) if case.evidence.uses_fp16 else fixes.nan_batch(case.evidence)
 
     def _precision(self, evidence: Evidence) -> str:
         return fixes.resume(evidence, "training.amp=bf16")

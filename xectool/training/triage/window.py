@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from xectool.data.batch import EventBatch
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.training.triage.bisect import bisect_events
+from xectool.training.triage.halves import WidenedHalves
 from xectool.training.triage.modules import ModuleFault, first_nonfinite_module
 from xectool.training.triage.trial import Trial, kept_generators
 
@@ -148,9 +149,7 @@ def _of_nan(trial: Trial, window: Sequence[EventBatch], found: Triage, reference
         return replace(found, cause="XT-NAN-WEIGHTS", confidence="certain")
     truth = np.concatenate([trial.has_truth(batch) for batch in window])
     bad = np.flatnonzero(truth & ~np.isfinite(found.losses))
-    if trial.execution.autocast_dtype is not None:
-        full = replace(trial, execution=replace(trial.execution, autocast_dtype=None, use_scaler=False), loss_scale=1.0)
-        found = replace(found, finite_in_float32=full.is_finite(window))
+    found = replace(found, finite_in_float32=_is_finite_in_float32(trial, window))
     if reference.weights is not None:
         with other_weights(trial.model, reference.weights):
             found = replace(found, finite_with_saved_weights=trial.is_finite(window))
@@ -166,6 +165,15 @@ def _of_nan(trial: Trial, window: Sequence[EventBatch], found: Triage, reference
     if rows and (len(rows) <= MAX_SHARE * len(truth) or len(truth) == 1):
         return replace(found, suspects=tuple(rows), cause="XT-NAN-GRAD", confidence="certain")
     return replace(found, cause="XT-NAN-GRAD", confidence="possible")
+
+
+def _is_finite_in_float32(trial: Trial, window: Sequence[EventBatch]) -> bool | None:
+    """Return whether a step is finite without any float16, a module's own included; None where there is none."""
+    reduced = trial.execution.autocast_dtype is not None
+    full = replace(trial, execution=replace(trial.execution, autocast_dtype=None, use_scaler=False), loss_scale=1.0)
+    with WidenedHalves() as widened:
+        finite = full.is_finite(window)
+    return finite if reduced or widened.count else None
 
 
 def _blame(found: Triage, bad: npt.NDArray[np.int64], num_events: int, cause: str) -> Triage:
