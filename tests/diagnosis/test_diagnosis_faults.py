@@ -1159,3 +1159,31 @@ def test_a_run_killed_long_after_it_began_to_save_is_a_hang_of_the_file_system(
     page[Word.HEARTBEAT_NS] = time.monotonic_ns()
     page[Word.PHASE_SINCE_NS] = page[Word.HEARTBEAT_NS] - int(held_s * 1e9)
     assert roots(diagnose(gather(run_dir)))[0] == code
+
+
+@pytest.mark.parametrize(("npho", "time", "named"), [(0.0, 1.0, "npho"), (1.0, 1e-12, "time"), (1.0, 0.1, "")])
+def test_a_channel_that_the_loss_leaves_out_is_predicted_untrained(
+    record: Record, course: Any, npho: float, time: float, named: str
+) -> None:
+    training = {"npho_weight": npho, "time": {"weight": time}}
+    run = course(steps=60, config={"model": {"predict_channels": ["npho", "time"]}, "training": training})
+    run.event(1, "run_start", blocks=["decoder"])
+    for row in run.rows:
+        row["block_norms"] = {"decoder": 1.0}
+    causes = record(run).causes
+    assert [cause.code for cause in causes] == ["XT-UNTRAINED-HEAD"] * bool(named)
+    assert not named or causes[0].problem.startswith(f"{named} is predicted and not trained")
+
+
+def test_readings_that_are_off_with_the_usual_constants_are_those_of_the_files(record: Record, course: Any) -> None:
+    def said(scale: float) -> str:
+        config = {"normalization": {"npho_scheme": "log1p", "npho_scale": scale, "npho_scale2": 4.08}}
+        run = course(steps=60, config={**config, "data": {"train_path": "t.root"}})
+        channels = {"npho": {"mean": 0.001, "std": 7e-4, "absmax": 0.1}}
+        run.event(1, "input_scale", channels=channels, level="error", reason="its spread is 0.0007")
+        (found,) = record(run).causes
+        assert found.code == "XT-INPUT-SCALE"
+        return str(found.problem)
+
+    assert "another gain or unit than the detector" in said(1000)
+    assert "not normalised" in said(1e7)

@@ -53,12 +53,43 @@ def test_a_sensor_that_outshines_all_others_is_named_once(batch: EventBatch) -> 
     assert found.startswith("(1,): sensor 2345 has")
 
 
-@pytest.mark.parametrize(("factor", "named"), [(400.0, True), (1 / 400, True), (4.0, False)])
-def test_a_gain_that_drifts_over_the_entries_is_named(batch: EventBatch, factor: float, named: bool) -> None:
+@pytest.mark.parametrize("factor", [400.0, 1 / 400, 6.0, 1.4])
+def test_a_gain_that_drifts_over_the_entries_is_named(batch: EventBatch, factor: float) -> None:
+    """Without a true energy the fluctuation of the counts tells what is less than twentyfold."""
     one = replace(batch, file_index=batch.file_index * 0, entry=torch.arange(batch.num_events).numpy(), targets={})
-    gain = factor ** (torch.arange(batch.num_events) / (batch.num_events - 1))
-    found = said(replace(one, npho=torch.where(one.npho < 9e9, one.npho * gain[:, None], one.npho)))
-    assert ["rises" if factor > 1 else "falls"] * named == [line.split()[3] for line in found]
+    found = said(gained(one, factor ** (torch.arange(batch.num_events) / (batch.num_events - 1))))
+    course = {400.0: "the light rises", 1 / 400: "the light falls", 6.0: "times the fluctuation of the counts"}
+    assert any(course[factor] in line for line in found) if factor in course else not found, found
+
+
+def gained(batch: EventBatch, gain: torch.Tensor) -> EventBatch:
+    """Return events of another gain each, shape (B,), dead channels as they are."""
+    return replace(batch, npho=torch.where(batch.npho < 9e9, batch.npho * gain[:, None], batch.npho))
+
+
+@pytest.mark.parametrize("gain", [3.0, 0.25])
+def test_another_gain_of_a_file_is_named_without_an_energy(batch: EventBatch, gain: float) -> None:
+    """Photons are counted: a gain raises their fluctuation, another energy of the beam does not."""
+    (found,) = said(gained(replace(batch, targets={}), torch.where(of_file(batch, 1), gain, 1.0)))
+    assert found.startswith(f"({int(gain > 1)}, {int(gain < 1)}): its fluctuation of the counts is"), found
+
+
+@pytest.mark.parametrize("photons", [40_000.0, 500.0])
+def test_a_pedestal_is_no_light(batch: EventBatch, photons: float) -> None:
+    shifted = torch.where(of_file(batch, 0)[:, None] & (batch.npho < 9e9), batch.npho + photons, batch.npho)
+    for told in (batch.targets, {}):
+        (found,) = said(replace(batch, npho=shifted, targets=told))
+        assert found.startswith("(0,): even its darkest sensors have"), found
+
+
+@pytest.mark.parametrize(("gain", "energy_known"), [(0.02, True), (0.02, False), (30.0, False)])
+def test_light_that_no_such_detector_gives_is_named_in_all_files(
+    batch: EventBatch, gain: float, energy_known: bool
+) -> None:
+    energy = {"energy": torch.full((batch.num_events, 1), 0.04)} if energy_known else {}
+    found = said(gained(replace(batch, targets=energy), torch.full((batch.num_events,), gain)))
+    assert [line[:5] for line in sorted(found)] == ["(0,):", "(1,):"]
+    assert all(("photons a GeV" if energy_known else "a photoelectron were") in line for line in found)
 
 
 @pytest.mark.parametrize(("course", "named"), [

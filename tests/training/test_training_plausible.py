@@ -191,3 +191,32 @@ def test_one_event_out_of_scale_is_found_beside_any_others(tiny_config: Config, 
     ((row, reason),) = implausible(replace(batch, npho=npho), normalizer)
     assert row == 2
     assert "photons" in reason or "reading" in reason
+
+
+def test_one_event_of_a_small_batch_is_found_by_those_before(tiny_config: Config) -> None:
+    """Sensor-level training takes two or three events a step, which say nothing of what is usual."""
+    batch, normalizer = batch_of(tiny_config()).take(np.arange(2)), Normalizer(NormalizationConfig())
+    npho = batch.npho.clone()
+    npho[1, 1234] = 1e8
+    broken = replace(batch, npho=npho)
+    assert implausible(broken, normalizer) == [], "nothing to compare with: it may be a matter of units"
+    assert [row for row, _ in implausible(broken, normalizer, [7e5] * 4)] == [1]
+    assert implausible(broken, normalizer, [1e8] * 4) == []
+
+
+def test_a_truth_that_no_event_can_have_is_named_though_its_loss_does_not_stand_out(
+    tiny_config: Config, tiny_data: Path, tmp_path: Path
+) -> None:
+    far = tmp_path / "far.root"
+    with uproot.open(tiny_data / "train_000.root") as file:
+        columns = dict(file["tree"].arrays(library="np"))
+    columns["uvwTruth"] = columns["uvwTruth"].copy()
+    columns["uvwTruth"][7, 1] += 300.0
+    with TreeWriter(far, {name: (v.dtype.str[1:], v.shape[1:]) for name, v in columns.items()}) as writer:
+        writer.extend(columns)
+    tasks = {"uvwFI": {"enabled": True, "scale": "auto", "shift": "auto"}}
+    result = engine.train(tiny_config(data={"train_path": str(far)}, tasks=tasks), max_steps=2)
+    (cause,) = engine.diagnose.run(result.run_dir).causes
+    assert cause.code == "XT-SPIKE-EVENT"
+    assert "entry 7 of" in cause.problem
+    assert str(far) in cause.problem

@@ -61,6 +61,19 @@ RANGES: Final[dict[str, TruthRange]] = {
 _ANGLES_TO_TELL: Final = 10
 
 
+def impossible(task: str, rows: Array) -> npt.NDArray[np.bool_]:
+    """Return which events have a truth that lies beyond its range by more than the width of that, shape (n,).
+
+    Args:
+        task: The task.
+        rows: Truth, shape (n, D); what is not known, NaN or 1e10, is not impossible.
+    """
+    low, high = np.array(RANGES[task].low), np.array(RANGES[task].high)
+    known = np.abs(rows) < c.UNKNOWN_ABOVE
+    beyond = (rows < 2 * low - high) | (rows > 2 * high - low)
+    return np.asarray((known & beyond).any(axis=1))
+
+
 def typical_size(rows: Array) -> float:
     """Return the median over events of the largest component."""
     return float(np.median(np.abs(rows).max(axis=1)))

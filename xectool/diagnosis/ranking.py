@@ -19,7 +19,7 @@ from xectool.diagnosis.rules.data import (
     Quarantine,
 )
 from xectool.diagnosis.rules.heads import UntrainedHead
-from xectool.diagnosis.rules.inputs import FilesDiffer, InputScale, SensorOrder, TargetScale, TruthElsewhere
+from xectool.diagnosis.rules.inputs import FilesDiffer, InputScale, SensorOrder
 from xectool.diagnosis.rules.learning import (
     ClippingMostSteps,
     Collapsed,
@@ -52,10 +52,12 @@ from xectool.diagnosis.rules.surroundings import (
     ZeroGradient,
 )
 from xectool.diagnosis.rules.throughput import CheckpointSlow, LoaderSlow, Recompiling, UnevenRanks
+from xectool.diagnosis.rules.truth import ImpossibleTruth, TargetScale, TruthElsewhere
 from xectool.findings import Severity
 
 RULES: Final[tuple[DiagnosisRule, ...]] = (
-    NanFromData(), Quarantine(), InvalidReadings(), ImplausibleEvents(), ValidationNotFinite(), SpikeFromEvent(),
+    NanFromData(), Quarantine(), InvalidReadings(), ImplausibleEvents(), ImpossibleTruth(), ValidationNotFinite(),
+    SpikeFromEvent(),
     DuplicateEvents(), EventsMissing(), DuplicateSteps(), InputScale(), FilesDiffer(), SensorOrder(), TargetScale(),
     TruthElsewhere(),
     NanFromLossDomain(), NanFromOverflow(), NanFromGradient(), NanFromResume(), SpikeFromResume(), ResumedState(),

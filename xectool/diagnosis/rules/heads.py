@@ -16,6 +16,8 @@ from xectool.diagnosis.rules.learning import ADAM_EPS, DEAD_STEPS
 
 HEADS: Final = "heads."
 SOUND_WEIGHT: Final = 1e3  # of a task, and one over it; with the others at 1
+CHANNEL_WEIGHTS: Final = {"npho": "training.npho_weight", "time": "training.time.weight"}
+NO_WEIGHT: Final = 1e-9  # of the largest: less than AdamW tells from no gradient
 _STARVED: Final = "less gradient than AdamW adds to it (1e-8)"
 
 
@@ -34,6 +36,7 @@ class UntrainedHead(DiagnosisRule):
         """Look for parameters and blocks of heads without gradient; a loss alone does not tell late from never."""
         if no_step_size(evidence):
             return
+        yield from self._weightless_channels(evidence)
         named = [
             str(name)
             for event in evidence.of("zero_gradient")
@@ -46,6 +49,26 @@ class UntrainedHead(DiagnosisRule):
             flat = [level.text() for level in term_levels(evidence) if level.trivial_reached]
             why = f"no gradient: {', '.join(lost[:5])}" if lost else f"{_STARVED}: {', '.join(starved[:5])}"
             yield self._cause(evidence, sorted({_head(name) for name in (lost or starved)}), [why, *flat])
+
+    def _weightless_channels(self, evidence: Evidence) -> Iterator[Cause]:
+        """Yield channels of sensors that are predicted and that the loss leaves out: both share their layers."""
+        weights = {
+            name: evidence.setting(CHANNEL_WEIGHTS[name]) for name in evidence.setting("model.predict_channels") or ()
+        }
+        known = {name: float(value) for name, value in weights.items() if isinstance(value, int | float)}
+        largest = max(known.values(), default=0.0)
+        lost = [name for name, value in known.items() if value < NO_WEIGHT * largest]
+        if lost:
+            settings = [f"{CHANNEL_WEIGHTS[name]}=1.0" for name in lost]
+            yield Cause(
+                code=self.code,
+                confidence=0.9,
+                problem=f"{', '.join(lost)} is predicted and not trained: "
+                + ", ".join(f"{CHANNEL_WEIGHTS[name]} is {known[name]:g}" for name in lost),
+                evidence=(f"model.predict_channels: {', '.join(weights)}",),
+                fix=fixes.train_again(evidence, *settings, name="all-channels"),
+                symptom="channel",
+            )
 
     def _cause(self, evidence: Evidence, heads: list[str], lines: list[str]) -> Cause:
         weights = _absurd_weights(evidence, heads)

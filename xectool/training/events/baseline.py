@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from xectool.detector.truth_ranges import other_unit
 from xectool.tasks.balance import ManualBalance
 from xectool.tasks.base import TrainingTask
 from xectool.tasks.sensor_task import SensorTask
-from xectool.training.events.targets import known_truth, plausible, truth_by_file
+from xectool.training.events.targets import impossible_truth, known_truth, plausible, truth_by_file
 
 FEWEST_OF_FILE = 10  # events whose truth tells its unit
 SENSOR_EVENTS = 128  # with some hundred hidden sensors each
@@ -41,6 +42,7 @@ class Baseline:
         objective: The terms as the task combines them, or NaN.
         val_terms: The same as ``terms`` for the validation events; none without truth, or of the sensor kinds.
         units: Unit the truth of a task seems to be in, where that is another than it should be.
+        impossible: What `impossible_truth` found of each task with such.
         far: Share of the training events whose truth of a task is far from all others, by task.
     """
 
@@ -50,6 +52,7 @@ class Baseline:
     far: dict[str, float] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
     val_terms: dict[str, float] = field(default_factory=dict)
+    impossible: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, config: RunConfig, task: TrainingTask, source: EventSource, val: EventSource) -> Baseline:
@@ -74,7 +77,8 @@ class Baseline:
             if (unit := _other_unit(name, truth[name], parts, source) or _unit_of_file(name, validated[name], val))
         }
         val_terms = task.trivial_losses({name: _plausible_sample(parts) for name, parts in validated.items()})
-        return cls(terms, spread, task.combine(sums, counts), far, units, val_terms)
+        beyond = {name: found for name in task.terms if (found := impossible_truth(name, source))}
+        return cls(terms, spread, task.combine(sums, counts), far, units, val_terms, beyond)
 
     @classmethod
     def of_sensors(cls, task: SensorTask, batches: Iterable[EventBatch]) -> Baseline:

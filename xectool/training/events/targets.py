@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from xectool.config.root import RegressorConfig
 from xectool.config.tasks import NONFINITE_TRUTH_FIX, TaskConfig
 from xectool.data.events import EventSource
 from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.detector.truth_ranges import impossible
 from xectool.errors import ConfigError, DataUnusable
 from xectool.findings import Finding, Severity
 from xectool.models.heads import LOG_FLOOR
@@ -130,6 +132,24 @@ def truth_by_file(name: str, source: EventSource) -> list[np.ndarray]:
     """Return the known truth of a task in physical units, float64, shape (B, D), of each file."""
     found = [source.truth(index, name).astype(np.float64) for index in range(len(source.files))]
     return [truth[(np.isfinite(truth) & (np.abs(truth) < UNKNOWN_ABOVE)).all(axis=1)] for truth in found]
+
+
+def impossible_truth(name: str, source: EventSource) -> dict[str, Any]:
+    """Return how many events have a truth of a task that no event can have, and the first of them; empty without any.
+
+    Returns:
+        ``count``, ``file`` as its index, ``entry`` and ``value`` of the first.
+    """
+    count, first = 0, {}
+    for index, file in enumerate(source.files):
+        truth = source.truth(index, name)
+        rows = np.flatnonzero(impossible(name, truth))
+        count += len(rows)
+        if len(rows) and not first:
+            entry = int(rows[0] if file.selected is None else file.selected[rows[0]])
+            value = truth[rows[0]]
+            first = {"file": index, "entry": entry, "value": float(value[np.abs(value).argmax()])}
+    return {"count": count, **first} if first else {}
 
 
 def known_truth(name: str, source: EventSource) -> list[np.ndarray]:

@@ -51,7 +51,12 @@ class NoLearning(Guard):
         """Record what the best constant reaches, of each attempt: files and objective of a resume may be other ones."""
         baseline = self.parts.baseline
         if baseline.terms:
-            targets = {"target_std": baseline.target_std, "target_far": baseline.far, "target_unit": baseline.units}
+            targets: dict[str, Any] = {
+                "target_std": baseline.target_std,
+                "target_far": baseline.far,
+                "target_unit": baseline.units,
+            }
+            targets["target_impossible"] = baseline.impossible
             yield Notice("baseline", {"terms": baseline.terms, "val_terms": baseline.val_terms} | targets)
 
     def after_epoch(self, progress: Progress, metrics: dict[str, Any]) -> Iterator[Notice]:

@@ -9,6 +9,7 @@ Axes: B events, S sensors.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
@@ -33,6 +34,7 @@ from xectool.training.triage.window import without_rows
 
 OF_MEDIAN: Final = 20.0  # and times the events it came with: in another unit all are beyond the bound
 FEWEST_EVENTS: Final = 4  # whose median says what is usual
+REMEMBERED: Final = 64  # events of the batches before, beside those of a batch that is small
 ALONE_PHOTONS: Final = 2e8  # the bound where there are fewer
 # Of the size of all readings, that adds up: noise is of both signs and of N sensors leaves 1 / sqrt(N).
 OF_ONE_SIGN: Final = 0.5
@@ -76,6 +78,7 @@ class PlausibleEvents:
         self._places, self._validated_places = LightPlaces(), LightPlaces()
         self._repeated: RepeatedReadings | None = RepeatedReadings()
         self._validated = False
+        self._before: deque[float] = deque(maxlen=REMEMBERED)
         guards = parts.config.guards
         self._usual = usual_extremes(self._normalizer)
         self.active = guards.active("G01")
@@ -97,9 +100,18 @@ class PlausibleEvents:
         found, start = [], 0
         for batch in window:
             if not self._usual.holds(batch.extremes):
-                found += [Implausible(start + row, reason) for row, reason in implausible(batch, self._normalizer)]
+                named = implausible(batch, self._normalizer, self._before)
+                found += [Implausible(start + row, reason) for row, reason in named]
+            self._remember(batch)
             start += batch.num_events
         return found
+
+    def _remember(self, batch: EventBatch) -> None:
+        """Keep the light of what came before: of few events at once nothing says what is usual."""
+        if batch.num_events < FEWEST_EVENTS:
+            known = batch.extremes
+            light = _light(batch)[0].tolist() if known is None else known[:, PHOTONS].tolist()
+            self._before.extend(light)
 
     def _compare_files(self, window: Sequence[EventBatch]) -> None:
         files = self.parts.train_loader.source.files
@@ -194,14 +206,20 @@ class PlausibleEvents:
         return PoisonedEvent(path, index, *place, item.code, self.reporter.step)
 
 
-def implausible(batch: EventBatch, normalizer: Normalizer) -> list[tuple[int, str]]:
-    """Return row and reason of each event of a batch that cannot be, by a few passes over the raw readings."""
+def implausible(batch: EventBatch, normalizer: Normalizer, before: Sequence[float] = ()) -> list[tuple[int, str]]:
+    """Return row and reason of each event of a batch that cannot be, by a few passes over the raw readings.
+
+    Args:
+        batch: B events.
+        normalizer: Says what the unit of time is.
+        before: Photons of events of the same run, which say what is usual where there are few in the batch.
+    """
     if not batch.num_events:
         return []
-    known = batch.npho.abs() <= UNKNOWN_ABOVE
-    photons = torch.where(known, batch.npho, 0.0).sum(dim=1, dtype=torch.float64)
+    photons, known = _light(batch)
     many = batch.num_events >= FEWEST_EVENTS
-    bound = max(MOST_PHOTONS, OF_MEDIAN * float(photons.median())) if many else ALONE_PHOTONS
+    others = photons if many else torch.cat((photons, photons.new_tensor(list(before))))
+    bound = max(MOST_PHOTONS, OF_MEDIAN * float(others.median())) if len(others) >= FEWEST_EVENTS else ALONE_PHOTONS
     absent, bright, below = ~known.any(dim=1), photons > bound, photons < FEWEST_PHOTONS
     times, far = _times(batch, known, normalizer)
     late = (times > LARGEST_TIME) | (far > FAR_SENSORS)
@@ -217,6 +235,12 @@ def implausible(batch: EventBatch, normalizer: Normalizer) -> list[tuple[int, st
     for row in late.nonzero().flatten().tolist():
         reasons.setdefault(row, _late(float(times[row]), float(far[row])))
     return sorted(reasons.items()) if not many or len(reasons) <= MOST_OF_BATCH * batch.num_events else []
+
+
+def _light(batch: EventBatch) -> tuple[Tensor, Tensor]:
+    """Return the photons of each event, shape (B,), and which readings are known, shape (B, S)."""
+    known = batch.npho.abs() <= UNKNOWN_ABOVE
+    return torch.where(known, batch.npho, 0.0).sum(dim=1, dtype=torch.float64), known
 
 
 def usual_extremes(normalizer: Normalizer) -> Usual:

@@ -1,0 +1,174 @@
+"""The truth: in its unit, of these events, on the scale of the loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from xectool.diagnosis import fixes
+from xectool.diagnosis.cause import Cause, DiagnosisRule
+from xectool.diagnosis.evidence.evidence import Evidence
+from xectool.diagnosis.evidence.files import train_files
+from xectool.diagnosis.evidence.incidents import number
+from xectool.diagnosis.rules.data import SINGLE_EVENTS
+from xectool.findings import Severity
+
+TARGET_RANGE: Final = 1e3
+"""Largest spread of a target inside the network, and one over the smallest: it should be 1. Energy in GeV has 0.013,
+positions in cm have 24; seconds have 2e-9, which no loss tells from 0, and photons 1e5, which no weight reaches."""
+WIDEST: Final[Mapping[str, float]] = {"angle": 180.0, "energy": 1.0, "timing": 1e-5, "uvwFI": 100.0, "angleVec": 1.0}
+"""Spread of a truth, in its unit, that no event has: beams of less than 1 GeV, times of a trace, the size in cm."""
+UNITS: Final[Mapping[str, str]] = {"angle": "deg", "energy": "GeV", "timing": "s", "uvwFI": "cm", "angleVec": "1"}
+MOST_FAR: Final = 0.05  # of the events: as many as a run leaves out, beside SINGLE_EVENTS
+CONSTANT_STD: Final = 1e-12  # less than this is the rounding of a truth that is the same in all events
+_POSITION: Final = "uvwTruth"  # branch of the true position where no other is set
+
+
+class TruthElsewhere(DiagnosisRule):
+    """The true position is where the light is."""
+
+    code = "XT-TRUTH-ELSEWHERE"
+    title = "the truth of the position does not follow the light"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Report a truth of other events, or of something else; what it leads to is the likelier word for a plateau."""
+        for event in evidence.of("truth_elsewhere")[:1]:
+            branch = evidence.setting("data.truth_branches.uvwFI", _POSITION)
+            yield Cause(
+                code=self.code,
+                confidence=0.75,
+                problem=f"uvwFI: {event.message}: it is of other events, or something else",
+                evidence=(f"data.truth_branches.uvwFI: {branch}",),
+                fix=fixes.check_named_files(evidence, "train")
+                if branch == _POSITION
+                else fixes.train_again(evidence, f"data.truth_branches.uvwFI={_POSITION}", name="position"),
+                severity=Severity.WARNING,
+                step=1,
+                symptom="truth elsewhere",
+            )
+
+
+class TargetScale(DiagnosisRule):
+    """Targets spread about 1 inside the network."""
+
+    code = "XT-TARGET-SCALE"
+    title = "targets are not on the scale of the loss"
+
+    def unseen(self, evidence: Evidence) -> str:
+        """Return that the truth was not measured where it was not."""
+        return "" if evidence.of("baseline") else "the spread of the truth was not recorded"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Compare the spread of each truth with the scale it was given."""
+        baseline = evidence.last("baseline")
+        spreads = (baseline.data.get("target_std") if baseline else None) or {}
+        yield from self._in_another_unit(evidence, baseline.data if baseline else {})
+        yield from self._in_two_units(evidence, (baseline.data.get("target_far") if baseline else None) or {})
+        found = {
+            task: std / scale
+            for task, recorded in spreads.items()
+            if (std := number(recorded)) > CONSTANT_STD and (scale := _scale(evidence, task)) > 0
+        }
+        off = {task: spread for task, spread in found.items() if not 1 / TARGET_RANGE <= spread <= TARGET_RANGE}
+        if not off:
+            return
+        settings = [f"tasks.{task}.{key}=auto" for task in off for key in ("scale", "shift")]
+        yield Cause(
+            code=self.code,
+            confidence=0.93,
+            problem="; ".join(
+                f"{task}: the truth spreads {spread:.3g} inside the network, not about 1"
+                for task, spread in off.items()
+            ),
+            evidence=tuple(f"tasks.{task}.scale {evidence.setting(f'tasks.{task}.scale')}" for task in off),
+            fix=fixes.train_again(evidence, *settings, name="scaled"),
+            severity=Severity.WARNING,
+            step=1,
+            symptom="target scale",
+        )
+
+    def _in_another_unit(self, evidence: Evidence, known: Mapping[str, Any]) -> Iterator[Cause]:
+        """Yield the truths that no event of the detector can have, whatever scale makes the loss fit them."""
+        spreads = {task: number(value) for task, value in (known.get("target_std") or {}).items()}
+        found = {
+            task: f"{task}: the truth spreads {spreads[task]:.3g} {UNITS[task]}, at most {limit:g} in this detector"
+            for task, limit in WIDEST.items()
+            if spreads.get(task, 0.0) > limit
+        }
+        for task, unit in (known.get("target_unit") or {}).items():
+            found.setdefault(task, f"{task}: the truth seems to be in {unit}, not in {UNITS.get(task, '1')}")
+        if found:
+            yield Cause(
+                code=self.code,
+                confidence=0.9,
+                problem="; ".join(found.values()) + ": what is predicted is in that other unit, too",
+                evidence=tuple(f"{task}: spread {spreads.get(task, math.nan):.3g}" for task in found),
+                fix=fixes.check_named_files(evidence, "train"),
+                severity=Severity.WARNING,
+                step=1,
+                symptom="target unit",
+            )
+
+    def _in_two_units(self, evidence: Evidence, shares: Mapping[str, Any]) -> Iterator[Cause]:
+        """Yield the truths that are far from all others in more events than may be left out: those of whole files."""
+        started = evidence.last("run_start")
+        num_train = number(started.data.get("num_train")) if started else math.nan
+        most = max(MOST_FAR, SINGLE_EVENTS / num_train if num_train > 0 else 0.0)
+        far = {task: share for task, known in shares.items() if (share := number(known)) > most}
+        if far:
+            yield Cause(
+                code=self.code,
+                confidence=0.92,
+                problem="; ".join(f"{task}: {share:.0%} of the truths are far" for task, share in far.items())
+                + " from all others: some files are in another unit",
+                evidence=("beyond 200 robust standard deviations from the median of all training events",),
+                fix=fixes.check_named_files(evidence, "train"),
+                severity=Severity.WARNING,
+                step=1,
+                symptom="two units",
+            )
+
+
+class ImpossibleTruth(DiagnosisRule):
+    """The truth of each event lies in the detector and in its beam."""
+
+    code = "XT-SPIKE-EVENT"
+    title = "events have a truth that no event can have"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Report single such events; where they are many, the truth is in another unit."""
+        baseline, started = evidence.last("baseline"), evidence.last("run_start")
+        num_train = number(started.data.get("num_train")) if started else math.nan
+        most = max(SINGLE_EVENTS, MOST_FAR * num_train if num_train > 0 else 0.0)
+        found = (baseline.data.get("target_impossible") if baseline else None) or {}
+        single = {
+            task: told for task, told in found.items() if 0 < number(told.get("count")) <= min(most, num_train / 2)
+        }
+        if not single:
+            return
+        files = train_files(evidence.manifest)
+        task, told = next(iter(single.items()))
+        place = int(number(told.get("file")))
+        path = files[place] if 0 <= place < len(files) else f"file {place}"
+        value = f"{number(told.get('value')):.4g} {UNITS.get(task, '')}".strip()
+        yield Cause(
+            code=self.code,
+            confidence=0.8,
+            problem=f"{task}: entry {told.get('entry')} of {path} has a truth of {value}, which no event can have",
+            evidence=tuple(
+                f"{name}: {int(number(one.get('count')))} of {num_train:g} events" for name, one in single.items()
+            ),
+            fix=fixes.check_files(evidence.run_dir, [path]),
+            severity=Severity.WARNING,
+            step=1,
+            symptom="impossible truth",
+        )
+
+
+def _scale(evidence: Evidence, task: str) -> float:
+    """Return the scale of a task, 1 without one; NaN for what is learned as a logarithm."""
+    known = {key: evidence.setting(f"tasks.{task}.{key}") for key in ("enabled", "scale", "log_transform")}
+    if not known["enabled"] or known["log_transform"]:
+        return math.nan
+    return 1.0 if known["scale"] is None else number(known["scale"])
