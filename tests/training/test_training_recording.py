@@ -33,6 +33,7 @@ from xectool.training.record.heartbeat import Heartbeat
 from xectool.training.record.recorder import FlightRecorder
 from xectool.training.stepping.epoch_stats import EpochStats
 from xectool.training.stepping.step import StepResult, stream_seed
+from xectool.training.tracking import NullTracker
 from xectool.training.trainer import Trainer
 
 
@@ -406,3 +407,20 @@ def test_loader_goes_on_without_notes_where_the_run_directory_is_gone(tmp_path, 
     with loader(num_workers=1) as events:
         events.slots = SlotRange(tmp_path / "gone" / "slots", 0, 2, 0)
         assert sum(batch.num_events for batch in events.epoch(1)) == 40
+
+
+def test_memory_of_the_mirror_is_not_that_of_the_run(tiny_config, monkeypatch):
+    """It imports MLflow in the first seconds of a run: 120 MB, which would look like memory that grows."""
+
+    class Mirror(NullTracker):
+        pid = 4321
+
+    put_aside = []
+    monkeypatch.setattr("xectool.engine.training_run.attempt.start_tracker", lambda *_, **__: Mirror())
+    monkeypatch.setattr(
+        "xectool.training.record.heartbeat.tree_memory",
+        lambda pid, aside: (put_aside.append(set(aside)), tree_memory(pid, aside))[1],
+    )
+    monkeypatch.setattr(Heartbeat.__init__, "__defaults__", (0.01,))
+    engine.train(tiny_config(training={"epochs": 1}), max_steps=2)
+    assert put_aside[-1] == {4321}
