@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from xectool import engine
 from xectool.engine.checking import CheckOptions
 from xectool.errors import CheckpointError, DataFileError, DiskError, UsageError, XecError
@@ -49,6 +50,27 @@ def test_no_file_that_is_read_is_replaced(command: Any, inputs: Path, name: str)
     assert {path: path.read_bytes() for path in inputs.iterdir()} == before
     with pytest.raises(CheckpointError):  # the control: another output is not held up
         command(inputs / "model.pth", data, output=inputs / "out.root", dead=f"{inputs}/dead.txt")
+
+
+def test_a_checkpoint_is_never_replaced_and_an_earlier_result_is(inputs: Path) -> None:
+    own = {name: inputs / f"other_{name}" for name in ("run.pt", "script.pt", "program.pt2")}
+    torch.save({"model": {"w": torch.ones(2)}}, own["run.pt"])
+    with pytest.deprecated_call():
+        torch.jit.script(torch.nn.Linear(2, 2)).save(own["script.pt"])
+    torch.export.save(torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)), own["program.pt2"])
+    calls: tuple[Call, ...] = (
+        lambda path: engine.export(inputs / "model.pth", output=path, to="torchscript"),
+        lambda path: engine.predict(inputs / "model.pth", [f"{inputs}/data.root"], output=path),
+        lambda path: engine.inspect_ckpt(inputs / "model.pth", extract="encoder", output=path),
+    )
+    for call in calls:
+        with pytest.raises(UsageError, match="would replace a checkpoint") as caught:
+            call(own["run.pt"])
+        assert caught.value.fix.startswith(f"--output {inputs}/other_run_written")
+    with pytest.raises(CheckpointError):  # what an export wrote is no checkpoint: the next complaint is of the model
+        engine.export(inputs / "model.pth", output=own["program.pt2"])
+    with pytest.raises(CheckpointError):
+        engine.export(inputs / "model.pth", output=own["script.pt"])
 
 
 def test_file_named_as_url_is_not_replaced(inputs: Path) -> None:

@@ -1,10 +1,14 @@
-"""Where a command writes: refused before any work where it would replace what it reads, or nothing can be written."""
+"""Where a command writes: refused before any work where it would replace what it reads, or nothing can be written.
+
+What an earlier call wrote is replaced, as compilers and simulations do; a checkpoint, which a training made, never is.
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
 import tempfile
+import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -51,8 +55,8 @@ def require_file_place(place: str | Path, option: str, name: str, inputs: Iterab
         inputs: What is read.
 
     Raises:
-        UsageError: It is a directory, a device or an input, its name is too long, or a file stands where its folder
-            should be.
+        UsageError: It is a directory, a device, an input or a checkpoint, its name is too long, or a file stands where
+            its folder should be.
         DiskError: Its folder cannot be written.
     """
     target = Path(os.path.expanduser(place))
@@ -70,6 +74,10 @@ def require_file_place(place: str | Path, option: str, name: str, inputs: Iterab
     if own is not None:
         another = target.with_name(f"{target.stem}_written{Path(name).suffix}")
         raise UsageError(f"the output would replace its own input, {own}", where=option, fix=_option(option, another))
+    if _is_checkpoint(target):
+        another = target.with_name(f"{target.stem}_written{Path(name).suffix}")
+        problem = f"the output would replace a checkpoint, {target}"
+        raise UsageError(problem, where=option, fix=f"{_option(option, another)}   # or move the checkpoint away")
     require_folder(target.parent, option, target.name)
     return target
 
@@ -120,6 +128,16 @@ def _own_inputs(target: Path, inputs: Iterable[Path]) -> Iterator[Path]:
     """Yield the inputs that the target is, under whatever name; it is written as ``.part`` first."""
     written = [path for path in (target, target.with_name(f"{target.name}.part")) if path.exists()]
     return (read for read in inputs if any(os.path.exists(read) and path.samefile(read) for path in written))
+
+
+def _is_checkpoint(target: Path) -> bool:
+    """Return whether a file is what `torch.save` writes; TorchScript and ``.pt2`` hold code or other entries."""
+    try:
+        with zipfile.ZipFile(target) as archive:
+            inside = {entry.partition("/")[2] for entry in archive.namelist()}
+    except (OSError, ValueError, zipfile.BadZipFile):  # not there, or no archive
+        return False
+    return "data.pkl" in inside and "constants.pkl" not in inside
 
 
 def _option(option: str, path: Path) -> str:
