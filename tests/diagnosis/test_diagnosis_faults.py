@@ -1187,3 +1187,16 @@ def test_readings_that_are_off_with_the_usual_constants_are_those_of_the_files(r
 
     assert "another gain or unit than the detector" in said(1000)
     assert "not normalised" in said(1e7)
+
+
+@pytest.mark.parametrize(("left", "entries", "named"), [
+    (3, 100, True), (900, 100_000, True), (20, 20, False), (9, 12, False), (20_000, 100_000, False), (60, 300, False),
+])  # fmt: skip
+def test_a_cut_that_leaves_hardly_any_event_is_named(
+    record: Record, course: Any, left: int, entries: int, named: bool
+) -> None:
+    run = course(steps=60, config={"data": {"fiducial": {"enabled": True, "u_max": 0.3}}})
+    run.event(1, "run_start", num_train=left, num_entries=entries)
+    causes = record(run).causes
+    assert [cause.code for cause in causes] == ["XT-DATA-NO-EVENTS"] * named
+    assert not named or (f"leaves {left}" in causes[0].problem and "u_max 0.3" in causes[0].evidence[0])

@@ -9,6 +9,7 @@ from typing import Final
 from xectool.diagnosis.cause import Cause, Diagnosis, DiagnosisRule, Opinion, RuledOut
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.rules.crash import CompileKilled, DiskFull, Failed, Hang, Killed, RecordDamaged, WorkerDead
+from xectool.diagnosis.rules.cuts import CutTooTight
 from xectool.diagnosis.rules.data import (
     LEFT_OUT,
     DuplicateEvents,
@@ -58,8 +59,8 @@ from xectool.findings import Severity
 RULES: Final[tuple[DiagnosisRule, ...]] = (
     NanFromData(), Quarantine(), InvalidReadings(), ImplausibleEvents(), ImpossibleTruth(), ValidationNotFinite(),
     SpikeFromEvent(),
-    DuplicateEvents(), EventsMissing(), DuplicateSteps(), InputScale(), FilesDiffer(), SensorOrder(), TargetScale(),
-    TruthElsewhere(),
+    CutTooTight(), DuplicateEvents(), EventsMissing(), DuplicateSteps(), InputScale(), FilesDiffer(), SensorOrder(),
+    TargetScale(), TruthElsewhere(),
     NanFromLossDomain(), NanFromOverflow(), NanFromGradient(), NanFromResume(), SpikeFromResume(), ResumedState(),
     SilentRestart(),
     NanFromWeights(), WeightsOutOfReach(), SpikeFromRestart(),
@@ -89,6 +90,7 @@ _COSTS_TIME: Final = frozenset({"XT-LOADER-SLOW", "XT-CKPT-SLOW", "XT-RECOMPILE"
 LEADS_TO: Final[dict[str, frozenset[str]]] = {
     "XT-INPUT-SCALE": _NAN | _SPIKES | _FLAT | {"XT-UNTRAINED-HEAD", "XT-DIVERGED", "XT-DATA-UNUSABLE"} | _STOPS,
     "XT-SENSOR-ORDER": _FLAT,
+    "XT-DATA-NO-EVENTS": _FLAT | _SPIKES,
     "XT-TARGET-SCALE": _SPIKES | _FLAT | _STOPS | {"XT-NAN-LR", "XT-NAN-GRAD", "XT-NAN-LOSS", "XT-AMP-OVERFLOW"},
     "XT-NAN-RESUME": _SPIKES | _STOPS | (_NAN - {"XT-NAN-RESUME"}) | {"XT-RESTART"} | _FLAT,
     "XT-NAN-LR": _SPIKES | _STOPS | {"XT-NAN-GRAD", "XT-NAN-WEIGHTS", "XT-AMP-OVERFLOW"} | _FLAT,

@@ -31,6 +31,7 @@ def run_start_facts(parts: RunParts, data: RunData) -> dict[str, Any]:
         "terms": list(parts.task.terms),
         "world_size": parts.ranks.world_size,
         "num_train": data.train.num_events,
+        "num_entries": sum(file.num_entries for file in data.train.files),
         "num_val": data.val.num_events,
         "num_repeated": data.num_repeated,
         "steps_per_epoch": parts.schedule.steps_per_epoch,
