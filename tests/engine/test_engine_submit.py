@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -95,7 +96,8 @@ def test_the_script_keeps_caches_on_the_node(tmp_path: Path) -> None:
         *(
             ({name: word}, "XT-SUBMIT-REQUEST", "no word")
             for name in ("partition", "account", "exclude", "nodelist")
-            for word in ("a\nrm x", "a\r", "a b", " ")
+            for word in ("a\nrm x", "a\r", "a b", " ", "")
+            if word or name != "partition"
         ),
         ({"gpus": -1}, "XT-SUBMIT-REQUEST", "--gpus -1"),
         ({"nodes": 0}, "XT-SUBMIT-REQUEST", "--nodes 0"),
@@ -128,11 +130,20 @@ def test_gpus_that_nothing_uses_are_said_to_be_idle(config: Path) -> None:
         assert ("XT-SUBMIT-IDLE" in {finding.code for finding in found}) is said
 
 
-@pytest.mark.parametrize("name", ["50%j", "a\nb"])
-def test_a_directory_that_slurm_would_read_otherwise_is_refused(name: str, config: Path, tmp_path: Path) -> None:
-    where = f"checkpoint.save_dir={json.dumps(str(tmp_path / name))}"
-    with pytest.raises(UsageError, match="reads a %"):
-        engine.submit(config, replace(ONE, gpus=0), overrides=[where], dry_run=True)
+@pytest.mark.parametrize("name", ["50%j", "a\nb", "a\\b", "it's 5%"])
+@pytest.mark.parametrize("is_relative", [False, True])
+def test_a_directory_that_slurm_would_read_otherwise_is_refused(
+    name: str, is_relative: bool, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / name)
+    place = "artifacts" if is_relative else str(tmp_path / name)
+    submit = partial(engine.submit, config, replace(ONE, gpus=0), dry_run=True)
+    with pytest.raises(UsageError, match="reads a %") as caught:
+        submit(overrides=[f"checkpoint.save_dir={json.dumps(place)}"])
+    option, setting = shlex.split(caught.value.fix)
+    assert option == "--set"
+    assert Path(submit(overrides=[setting]).folder).is_relative_to(tmp_path)
 
 
 def test_without_slurm_the_rehearsal_is_offered(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,11 +141,13 @@ def _folder(settings: RunConfig, name: str) -> Path:
         UsageError: SLURM would write them somewhere else.
     """
     folder = Path(settings.checkpoint.save_dir).expanduser().absolute() / "slurm" / name
-    if "%" in str(folder) or not str(folder).isprintable():
+    if set("%\\") & set(str(folder)) or not str(folder).isprintable():
+        place = str(folder.parents[1])  # may be the working directory, where another relative path changes nothing
+        sound = "".join(char if char.isprintable() and char not in "%\\" else "_" for char in place)
         raise UsageError(
-            "SLURM reads a % in the name of an output file as a number of its own, and takes no line end in it",
-            where=f"checkpoint.save_dir: {str(folder.parents[1])!r}",
-            fix="--set checkpoint.save_dir=artifacts",
+            "SLURM reads a % or \\ in the name of an output file as a sign of its own, and takes no line end in it",
+            where=f"checkpoint.save_dir: {place!r}",
+            fix=f"--set {shlex.quote(f'checkpoint.save_dir={sound}')}",
             code="XT-SUBMIT-REQUEST",
         )
     return folder

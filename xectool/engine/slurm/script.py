@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -104,12 +105,14 @@ class JobRequest:
                 code="XT-SUBMIT-REQUEST",
             )
         for option in ("partition", "account", "exclude", "nodelist"):
-            word = getattr(self, option) or "-"
-            if not word.isprintable() or len(word.split()) != 1:  # a line of its own would be run as a command
+            word = getattr(self, option)
+            # a line of its own would be run as a command
+            if word is not None and (not word.isprintable() or len(word.split()) != 1):
+                sound = "".join(char for char in word if char.isprintable() and char != " ")
                 raise UsageError(
                     f"{word!r} is no word that SLURM takes: no spaces, no line ends",
                     where=f"--{option}",
-                    fix=f"--{option} {''.join(char for char in word if char.isprintable() and char != ' ') or 'NAME'}",
+                    fix=f"--{option} {shlex.quote(sound) if sound else 'NAME'}",
                     code="XT-SUBMIT-REQUEST",
                 )
         least = {"gpus": 0, "nodes": 1, "cpus_per_gpu": 1, "max_requeues": 1, "signal_before_s": 10}
