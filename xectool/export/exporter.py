@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from xectool.errors import DiskError
+from xectool.errors import CheckpointError, DiskError, OutputsDiffer, XecError
 from xectool.export.description import Description
 from xectool.export.edge_events import edge_events, edge_masks
 from xectool.export.formats import FORMATS
@@ -33,6 +33,7 @@ from xectool.models.normalize import Normalizer
 BATCH_SIZES = (1, 2, 7, 64)
 HIDDEN_SHARE = 0.05
 _MASK_SEED = 20240601
+_REFUSED_AS = {"XT-EXPORT-BATCH": "X-05", "XT-EXPORT-INPUT": "X-10"}
 _SENSOR_OUTPUTS = ("pred_npho", "pred_time")
 
 
@@ -109,12 +110,13 @@ def export(order: Order, first: RawEvents, more: Iterable[RawEvents], target: Pa
         OutputsDiffer: The file gives other numbers; nothing is left behind.
         DiskError: The disk refuses.
     """
-    with _beside(target) as folder:
+    with _beside(target) as folder, _named(target, folder):
         path = folder / target.name
         example = tuple(torch.from_numpy(value) for value in _feed(order, first, slice(0, 3)).values())
         written = FORMATS[order.format].write(order.graph, order.description, example, path)
-        runtime = FORMATS[order.format].open(path)
-        found = compare(order, runtime, first, more)
+        with _refusing():
+            runtime = FORMATS[order.format].open(path)
+            found = compare(order, runtime, first, more)
         files = []
         for file in written.files:
             _durable(file)
@@ -250,6 +252,28 @@ def _beside(target: Path) -> Iterator[Path]:
         ) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _named(target: Path, folder: Path) -> Iterator[None]:
+    """Name the file as the user did, not under its temporary name, in what is raised inside."""
+    try:
+        yield
+    except XecError as error:
+        for part in ("where", "problem", "fix"):
+            setattr(error, part, getattr(error, part).replace(f"{folder}{os.sep}", str(target)[: -len(target.name)]))
+        raise
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Make it a refusal of the export, and no fault of the checkpoint, that what was just written does not run."""
+    try:
+        yield
+    except CheckpointError as error:
+        code = _REFUSED_AS.get(error.code, error.code)
+        fix = f"do not use this export; nothing was written. xectool explain {code}"
+        raise OutputsDiffer(error.problem, where=error.where, fix=fix, code=code) from error
 
 
 def _durable(file: Path) -> None:

@@ -1,0 +1,48 @@
+"""A file that turns out wrong after it was written: refused under the name the user gave, and nothing is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from xectool import engine
+from xectool.errors import OutputsDiffer
+from xectool.export import onnx_file
+
+
+def frozen_inside(graph: Any) -> None:
+    """The ports say that the batch is free; an operation inside knows better."""
+    name = graph.output[0].name
+    for node in graph.node:
+        node.output[:] = [f"{name}_raw" if output == name else output for output in node.output]
+    graph.initializer.append(numpy_helper.from_array(np.array([3, -1]), "three"))
+    graph.node.append(helper.make_node("Reshape", [f"{name}_raw", "three"], [name]))
+
+
+def of_another_domain(graph: Any) -> None:
+    graph.node[-1].op_type = "Frobnicate"
+
+
+@pytest.mark.parametrize(("change", "code"), [(frozen_inside, "X-05"), (of_another_domain, "X-06")])
+def test_an_export_that_does_not_run_is_refused_by_its_own_name(
+    make_checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any, code: str
+) -> None:
+    def converted(*given: Any) -> onnx.ModelProto:
+        model = real(*given)
+        change(model.graph)
+        return model
+
+    real = onnx_file._converted
+    monkeypatch.setattr(onnx_file, "_converted", converted)
+    target = tmp_path / "model.onnx"
+    with pytest.raises(OutputsDiffer) as caught:
+        engine.export(make_checkpoint("regressor"), output=target)
+    assert (caught.value.code, caught.value.where) == (code, str(target))
+    assert caught.value.fix == f"do not use this export; nothing was written. xectool explain {code}"
+    assert ".part" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
