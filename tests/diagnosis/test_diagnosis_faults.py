@@ -947,9 +947,10 @@ def test_a_rate_of_0_for_most_of_the_run_is_named(record: Record, course: Any, z
     assert [cause.code for cause in record(run).causes] == ["XT-NO-LEARNING"] * named
 
 
-@pytest.mark.parametrize(
-    ("stall", "every", "named"), [(4.0, 9, True), (0.4, 9, False), (6.0, 27, True), (6.0, 50, False), (4.0, 27, False)]
-)
+@pytest.mark.parametrize(("stall", "every", "named"), [
+    (4.0, 9, True), (0.4, 9, False), (6.0, 27, True), (6.0, 50, False), (4.0, 27, False), (0.4, 4, True),
+    (0.06, 4, False),
+])  # fmt: skip
 def test_a_file_server_that_stalls_now_and_then_is_named(
     record: Record, course: Any, stall: float, every: int, named: bool
 ) -> None:

@@ -31,6 +31,8 @@ STALL_S: Final = 1.0  # and ten median steps: a file that does not answer for a 
 STALL_STEPS: Final = 10
 LEAST_STALLS: Final = 3
 LONG_STALL_S: Final = 5.0  # of which two tell
+LATE_WAITS: Final = 10  # longer than a step, which nothing hides, where they take so much of the time:
+LATE_SHARE: Final = 1 / 3
 SOUND_BYTES_PER_S: Final = 12.5e6  # a hundred-megabit network; a busy local disk stays above it
 SYNC_S: Final = 1.0  # a flush to a busy disk, however small the file
 LEAST_SAVES: Final = 2  # one slow save is an accident of the moment
@@ -65,7 +67,9 @@ class LoaderSlow(DiagnosisRule):
         else:
             shares = wait_shares(waits, steps)
         stalls = stall_waits(waits, steps)
-        if not (shares[0] > WAIT_SHARE and (shares[1] > TYPICAL_SHARE or _many(stalls))):
+        late = waits[waits > median(finite(steps - waits))]
+        often = shares[0] > LATE_SHARE and late.size >= LATE_WAITS
+        if not (shares[0] > WAIT_SHARE and (shares[1] > TYPICAL_SHARE or _many(stalls) or often)):
             return
         lines = [
             f"waiting is {shares[0]:.0%} of {rows.size} steps (limit {WAIT_SHARE:.0%}); median step {shares[1]:.0%}"
