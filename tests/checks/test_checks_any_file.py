@@ -167,3 +167,35 @@ def test_a_sample_to_compare_with_that_cannot_be_read_is_an_error(
         assert [(item.code, item.problem.split(":")[0]) for item in found] == [(code, "sample to compare with")]
         assert name in found[0].where
     assert [item for item in check(good, against=[str(real)]).findings if item.code < "DAT-07"] == []  # the control
+
+
+def test_values_of_the_other_sample_are_judged_too(
+    rows: dict[str, Any], good: Path, write: Callable[..., Path], check: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Of a validation sample as of a training sample; of one to compare with nothing is worse than a warning."""
+    bad = rows | {name: rows[name].copy() for name in ("npho", "relative_time", "energyTruth")}
+    bad["event"], bad["energyTruth"][3] = rows["event"] + 999, np.nan
+    bad["npho"][7, 1234], bad["relative_time"][9, 99] = np.nan, -np.inf
+    write(tmp_path / "sound.root", rows | {"event": rows["event"] + 999})
+    write(tmp_path / "bad.root", bad)
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        f"kind: regressor\ndata: {{train_path: {good}, val_path: bad.root, batch_size: 8}}\n"
+        "tasks: {energy: {enabled: true, scale: auto, shift: auto}}\nmlflow: {enabled: false}\n"
+    )
+
+    def told(title: str, **options: Any) -> set[tuple[str, str]]:
+        found = check(good, **options).findings
+        return {(item.code, item.severity.value) for item in found if item.problem.startswith(f"{title}: ")}
+
+    bad_there, sound_there = (f"data.val_path={tmp_path / name}" for name in ("bad.root", "sound.root"))
+    found = told("validation sample", config=str(config), overrides=[bad_there])
+    assert found == {("DAT-07", "warning"), ("DAT-16", "error")}
+    where = [item.where for item in check(good, config=str(config), overrides=[bad_there]).findings]
+    assert any("bad.root branch npho entry 7 run" in place and "sensor 1234 face" in place for place in where)
+    assert told("validation sample", config=str(config), overrides=[sound_there]) == set()
+    assert told("sample to compare with", against=[str(tmp_path / "bad.root")]) == {
+        ("DAT-07", "warning"),
+        ("DAT-16", "warning"),
+    }
+    assert told("sample to compare with", against=[str(tmp_path / "sound.root")]) == set()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from xectool.checks.catalogue import DATA_CHECKS
+from xectool.checks.catalogue import DATA_CHECKS, VALUE_CHECKS
 from xectool.checks.data_facts import DataFacts
 from xectool.checks.file_rules import FILE_RULES
 from xectool.checks.running import Inspection, Progress, Silent, inspect_sample, repeated_events, shared_events
@@ -81,7 +81,6 @@ def check_data(
     settings = config or config_from_overrides(options.overrides)
     paths = expand_inputs(data)
     compared = _compared(options, config)
-    aside: tuple[Finding, ...] = ()
     how = _inspection(options, settings, len(paths), progress or Silent())
     sample, digests = inspect_sample(paths, how)
     facts = DataFacts(how.settings, sample, config)
@@ -89,12 +88,16 @@ def check_data(
     if compared:
         theirs = _inspection(options, settings, len(compared), how.progress, other=True)
         facts.other, _ = inspect_sample(compared, theirs)
-        aside = _aside(theirs, facts.other, "sample to compare with" if options.against else "validation sample")
         facts.shared, facts.shared_files = shared_events(sample, facts.other, how)
     if config is not None:
         _look_at_use(facts, config)
     ran = run_rules((*DATA_CHECKS, *plugin_rules("checks", DATA_CHECKS)), facts)
-    ran = replace(ran, report=Report((*ran.report, *aside)))
+    if compared and facts.other is not None:
+        aside = _aside(DataFacts(theirs.settings, facts.other, config), is_validation=not options.against)
+        told = {(item.code, item.where) for item in ran.report}
+        ran = replace(
+            ran, report=Report((*ran.report, *(item for item in aside if (item.code, item.where) not in told)))
+        )
     drawn = [] if plots_into is None else _plots(facts, plots_into)
     return summarised(facts, ran, digests=digests, plots=drawn, deep=options.deep)
 
@@ -119,11 +122,18 @@ def _inspection(
     return Inspection(settings, options.deep, options.write_digest and not other, options.time_limit_s, progress)
 
 
-def _aside(how: Inspection, sample: Sample, title: str) -> tuple[Finding, ...]:
-    """Return what keeps the other sample from being read: nothing is compared with it then, or less."""
-    found = run_rules(FILE_RULES, DataFacts(how.settings, sample)).report
-    told = [item for item in found if item.severity is not Severity.INFO]
-    return tuple(replace(item, problem=f"{title}: {item.problem}") for item in told)
+def _aside(facts: DataFacts, is_validation: bool) -> list[Finding]:
+    """Return what keeps the other sample from being read or its values from being trusted.
+
+    Wrong values of a sample to compare with are warnings: the files that are checked may be sound.
+    """
+    title = "validation sample" if is_validation else "sample to compare with"
+    found = [*run_rules(FILE_RULES, replace(facts, config=None)).report]
+    if facts.sample.scanned:
+        values = run_rules(VALUE_CHECKS, facts if is_validation else replace(facts, config=None)).report
+        worst = Severity.ERROR if is_validation else Severity.WARNING
+        found += [replace(item, severity=worst) if item.severity is Severity.ERROR else item for item in values]
+    return [replace(item, problem=f"{title}: {item.problem}") for item in found if item.severity is not Severity.INFO]
 
 
 def _look_at_use(facts: DataFacts, config: RunConfig) -> None:
