@@ -23,6 +23,7 @@ from xectool.detector import faces
 from xectool.models.normalize import Normalizer
 from xectool.rootio.writer import TreeWriter
 from xectool.runlog.reader import RunReader
+from xectool.training.guards.inputs import opinion_of
 from xectool.training.healing.file_light import LightByFile
 from xectool.training.healing.plausible import implausible, usual_extremes
 from xectool.training.process.device import plan_execution
@@ -220,3 +221,13 @@ def test_a_truth_that_no_event_can_have_is_named_though_its_loss_does_not_stand_
     assert cause.code == "XT-SPIKE-EVENT"
     assert "entry 7 of" in cause.problem
     assert str(far) in cause.problem
+
+
+def test_a_pedestal_in_all_files_is_no_light(tiny_config: Config) -> None:
+    batch = batch_of(tiny_config())
+    npho = torch.where(batch.npho.abs() < 9e9, batch.npho + 40_000.0, batch.npho)
+    opinion = opinion_of(replace(batch, npho=npho), Normalizer(NormalizationConfig()))
+    assert (opinion.level, opinion.channel) == ("error", "npho")
+    assert "in its darkest sensors" in opinion.reason
+    bright = opinion_of(replace(batch, npho=batch.npho * 1e4), Normalizer(NormalizationConfig()))
+    assert bright.reason.startswith("an event has")

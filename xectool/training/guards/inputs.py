@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from xectool.config.input_limits import LARGEST_ABS, LARGEST_MEAN, LARGEST_STD, SMALLEST_STD
 from xectool.data.batch import EventBatch
+from xectool.detector.photon_statistics import PEDESTAL, photon_statistics
 from xectool.errors import DataUnusable
 from xectool.models.normalize import Normalizer
 from xectool.training.guards.base import Guard, Notice
@@ -24,6 +26,7 @@ P99_WARNING: Final = 10.0
 # 52.8 MeV in liquid xenon make about 2e6 photons: twenty times that is 1 GeV, which nothing in the beam leaves there.
 MOST_PHOTONS: Final = 4e7
 FEWEST_PHOTONS: Final = -1e4  # of an event: 0.3 MeV less than nothing
+FEW: Final = 16  # events that tell a pedestal from light
 FEWEST: Final = 20  # valid readings of an event that say anything about its spread
 
 
@@ -167,6 +170,12 @@ def judge(values: Tensor, valid: Tensor, photons: Tensor | None) -> tuple[str, s
     if photons is not None:
         total = float(torch.where(valid, photons.double()[telling], 0.0).sum(dim=1).median())
         if total > MOST_PHOTONS or total < FEWEST_PHOTONS:
+            dark = float(np.median([photon_statistics(row)[1] for row in photons[:FEW].numpy(force=True)]))
+            if abs(dark) > PEDESTAL:
+                return (
+                    "error",
+                    f"{total:.2g} photons an event: {dark:.2g} times their fluctuation in its darkest sensors",
+                )
             return "error", f"an event has {total:.2g} photons (52.8 MeV make about 2e6)"
     if abs(mean) > LARGEST_MEAN:
         return "error", f"its mean in network units is {mean:.3g}, beyond {LARGEST_MEAN:g}"

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
+from xectool.detector.photon_statistics import PEDESTAL
+
 FEWEST_EVENTS: Final = 8  # of a file, whose middle says what is usual there
 PART_EVENTS: Final = 24  # of a file whose quarters are compared
 GAIN: Final = 2.0  # of light per energy; of sound events 90 % lie within 0.8 to 1.6, and medians of files within 5 %
@@ -20,7 +22,6 @@ YIELDS: Final = (2e6, 2.5e8)
 ENERGIES: Final = (1e-3, 0.5)  # GeV; an energy in another unit says nothing of the light
 # Photons for a photoelectron: no sensor is more than 80 % efficient, and one of 2 % counts nothing that is worth it.
 COUNTS: Final = (1.2, 75.0)
-PEDESTAL: Final = 15.0  # fluctuations of a dark sensor; light of 0.5 GeV in the darkest ones
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import torch
 
 from xectool.data.batch import EventBatch
 from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.detector.photon_statistics import photon_statistics
 from xectool.models.normalize import Normalizer
 from xectool.training.healing.file_gains import (
     FEWEST_EVENTS,
@@ -26,7 +27,6 @@ from xectool.training.healing.file_gains import (
     parts_differ,
 )
 from xectool.training.healing.file_light import FACTOR
-from xectool.training.healing.photon_statistics import photon_statistics
 
 AT_ONCE: Final = 16  # events that are taken as they come; then one a batch, so that they lie all over the file
 MOST_EVENTS: Final = 64

@@ -19,6 +19,7 @@ from xectool.detector import constants as c
 Array = npt.NDArray[Any]
 USED: Final = (4.0, 40.0)  # light in units of the dark sensors' fluctuation: above noise, below steep and uneven light
 FEWEST_SENSORS: Final = 40
+PEDESTAL: Final = 15.0  # fluctuations of a dark sensor; light of 0.5 GeV in the darkest ones
 _ROOT_OF_VARIANCE: Final = 1.5**0.5  # of a reading less the mean of the two beside it
 _MEDIAN_OF_NORMAL: Final = 0.6745  # of the size of a normal number
 
