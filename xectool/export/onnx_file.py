@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from xectool.checkpoint.inspection.onnx_digest import BLANK, KEY, file_digest_holds, seal
+from xectool.checkpoint.inspection.onnx_seals import SEALS_KEY, changed_parts, seals_of
 from xectool.errors import CheckpointError, OutputsDiffer
 from xectool.export.description import EXPORT_AGAIN, PRODUCER, Description
 from xectool.export.formats import Written, register
@@ -63,6 +64,7 @@ class OnnxFormat:
             onnx.save(model, path, save_as_external_data=True, all_tensors_to_one_file=True, location=beside)
         else:
             path.write_bytes(model.SerializeToString(deterministic=True))
+        _seal_parts(path)
         seal(path)
         check(path, graph.inputs, graph.outputs)
         what = f"weights of {size / 2**30:.1f} GiB do not fit one ONNX file: copy {beside} with it"
@@ -138,7 +140,10 @@ def _require_as_exported(path: Path) -> None:
         CheckpointError: Its digest does not hold.
     """
     if file_digest_holds(path) is False:
+        changed = changed_parts(path, memoryview(path.read_bytes()))
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         problem = "the file is damaged or was changed: its content does not match the digest stored with it (SHA-256)"
+        problem += f"; not what was exported: {changed[0]}{more}" if changed else ""
         raise CheckpointError(problem, where=str(path), fix=EXPORT_AGAIN, code="XT-CKPT-CORRUPT")
 
 
@@ -226,6 +231,16 @@ def _describe(model: onnx.ModelProto, description: Description) -> None:
     for key, text in sorted({**description.to_metadata(), KEY: BLANK}.items()):
         item = model.metadata_props.add()
         item.key, item.value = key, text
+
+
+def _seal_parts(path: Path) -> None:
+    """Add a checksum of every part to the metadata of a file; weights beside it stay where they are."""
+    import onnx
+
+    model = onnx.load(path, load_external_data=False)
+    item = model.metadata_props.add()
+    item.key, item.value = SEALS_KEY, seals_of(path)
+    path.write_bytes(model.SerializeToString(deterministic=True))
 
 
 @contextmanager

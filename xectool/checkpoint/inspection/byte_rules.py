@@ -42,7 +42,8 @@ class DigestHolds(Rule[Inspected]):
         """Yield an error for each digest that does not hold, a note where nothing protects the bytes."""
         contents, name = facts.contents, shlex.quote(str(facts.contents.path))
         for place in facts.changed[:_SHOWN]:
-            yield self.error(_bytes_of(facts, place), f"{place} is not what was saved: its checksum differs", ANOTHER)
+            problem = f"{place} is not what was saved: its checksum differs"
+            yield self.error(_bytes_of(facts, place), problem, _again(facts))
         if len(facts.changed) > _SHOWN:
             yield self.error("content", f"{len(facts.changed) - _SHOWN} more parts are not what was saved", ANOTHER)
         if facts.digest_holds is False:

@@ -104,7 +104,7 @@ def inspect(path: Path) -> Inspected:
         stats=stats,
         optimizer=optimizer_state(layout.training.get("optimizer"), _learned(contents, layout)),
         digest_holds=_digest_holds(contents) if layout.origin == XECTOOL or contents.format in _SEALED else None,
-        changed=_changed(contents) if layout.origin == XECTOOL else (),
+        changed=_changed(contents) if layout.origin == XECTOOL else tuple(contents.facts.get("changed", ())),
         sidecar=_sidecar(path),
     )
 

@@ -16,8 +16,8 @@ from xectool.checkpoint.inspection.protobuf import Field, fields
 
 KEY: Final = "xectool.content_sha256"
 BLANK: Final = "0" * 64
-_GRAPH, _METADATA = 7, 14
-_INITIALIZER = 5
+GRAPH, METADATA = 7, 14
+INITIALIZER = 5
 _RAW, _EXTERNAL, _LOCATION = 9, 13, 14
 _KEY, _VALUE = 1, 2
 
@@ -64,7 +64,7 @@ def _digest(path: Path, data: memoryview, place: Field) -> str:
         content = data[item.start : item.end]
         if item.start <= place.start < item.end:
             content = memoryview(bytes(data[item.start : place.start]) + BLANK.encode() + data[place.end : item.end])
-        for number, part in _parts(path, content) if item.number == _GRAPH else [(item.number, content)]:
+        for number, part in _parts(path, content) if item.number == GRAPH else [(item.number, content)]:
             found.update(f"{number} {len(part)} ".encode())
             found.update(part)
     return found.hexdigest()
@@ -72,19 +72,30 @@ def _digest(path: Path, data: memoryview, place: Field) -> str:
 
 def _parts(path: Path, graph: memoryview) -> Iterator[tuple[int, memoryview]]:
     """Yield what stands in a graph; of a weight its bytes, in whichever file they lie."""
-    beside: dict[str, memoryview] = {}
+    opened: dict[str, memoryview] = {}
     for item in fields(graph):
         content = graph[item.start : item.end]
-        if item.number != _INITIALIZER:
+        if item.number == INITIALIZER:
+            yield from weight_parts(path, content, opened)
+        else:
             yield item.number, content
-            continue
-        inside = [(part.number, content[part.start : part.end]) for part in fields(content)]
-        yield from ((number, part) for number, part in inside if number not in (_EXTERNAL, _LOCATION))
-        told = dict(_pair(part) for number, part in inside if number == _EXTERNAL)
-        if told:
-            whole = beside.setdefault(told["location"], _beside(path, told["location"]))
-            start = int(told.get("offset", 0))
-            yield _RAW, whole[start : start + int(told.get("length", len(whole)))]
+
+
+def weight_parts(path: Path, weight: memoryview, opened: dict[str, memoryview]) -> Iterator[tuple[int, memoryview]]:
+    """Yield what stands in a weight, with its bytes in whichever file they lie.
+
+    Args:
+        path: The model.
+        weight: The message that describes it.
+        opened: Files beside the model by name; those that are opened are added.
+    """
+    inside = [(part.number, weight[part.start : part.end]) for part in fields(weight)]
+    yield from ((number, part) for number, part in inside if number not in (_EXTERNAL, _LOCATION))
+    told = dict(pair(part) for number, part in inside if number == _EXTERNAL)
+    if told:
+        whole = opened.setdefault(told["location"], _beside(path, told["location"]))
+        start = int(told.get("offset", 0))
+        yield _RAW, whole[start : start + int(told.get("length", len(whole)))]
 
 
 def _beside(path: Path, location: str) -> memoryview:
@@ -99,7 +110,7 @@ def _place(data: memoryview) -> Field | None:
     """Return where the digits stand."""
     for item in fields(data):
         entry = data[item.start : item.end]
-        if item.number == _METADATA and _pair(entry)[0] == KEY:
+        if item.number == METADATA and pair(entry)[0] == KEY:
             value = next((part for part in fields(entry) if part.number == _VALUE), None)
             if value is not None and value.end - value.start == len(BLANK):
                 return value._replace(start=item.start + value.start, end=item.start + value.end)
@@ -108,11 +119,11 @@ def _place(data: memoryview) -> Field | None:
 
 def _is_misspelt(data: memoryview) -> bool:
     """Return whether a key is that of the digest but for one letter: a flipped bit there must not pass for none."""
-    keys = [_pair(data[item.start : item.end])[0] for item in fields(data) if item.number == _METADATA]
+    keys = [pair(data[item.start : item.end])[0] for item in fields(data) if item.number == METADATA]
     return any(len(key) == len(KEY) and sum(map(str.__ne__, key, KEY)) == 1 for key in keys)
 
 
-def _pair(entry: memoryview) -> tuple[str, str]:
+def pair(entry: memoryview) -> tuple[str, str]:
     """Return key and value of a message that holds one of each."""
     found = {part.number: bytes(entry[part.start : part.end]).decode(errors="replace") for part in fields(entry)}
     return found.get(_KEY, ""), found.get(_VALUE, "")

@@ -14,6 +14,7 @@ from onnx import TensorProto
 from xectool.checkpoint.inspection.archive import Problem
 from xectool.checkpoint.inspection.contents import Contents
 from xectool.checkpoint.inspection.onnx_digest import digest_holds
+from xectool.checkpoint.inspection.onnx_seals import SEALS_KEY, changed_parts
 from xectool.checkpoint.inspection.protobuf import CutShort, fields
 from xectool.checkpoint.inspection.symbols import BadTensor, StorageRef, TensorRef, item_size
 from xectool.checkpoint.inspection.window import Content, unreadable
@@ -46,7 +47,8 @@ def read_onnx(content: Content) -> Contents:
     external = _External(content.path, out.problems)
     tree = dict(_weights(model, external, out.problems))
     digest = _DIGEST[digest_holds(content.path, content.data)]
-    out.facts = _facts(model) | {"external_data": sorted(external.names), "digest": digest}
+    changed = changed_parts(content.path, content.data) if digest == _DIGEST[False] else ()
+    out.facts = _facts(model) | {"external_data": sorted(external.names), "digest": digest, "changed": changed}
     out.fill(tree)
     if not external.names:
         _check(model, out)
@@ -177,7 +179,7 @@ def _facts(model: onnx.ModelProto) -> dict[str, Any]:
         "inputs": [_port(item) for item in model.graph.input],
         "outputs": [_port(item) for item in model.graph.output],
         "nodes": len(model.graph.node),
-        "metadata": {item.key: item.value for item in model.metadata_props},
+        "metadata": {item.key: item.value for item in model.metadata_props if item.key != SEALS_KEY},
     }
 
 
