@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from xectool.config.document import Document
 from xectool.config.load import load_config
-from xectool.config.platform import Platform
+from xectool.config.platform import Platform, memory_limits
 from xectool.config.root import RegressorConfig
 from xectool.config.rules.capacity import CAPACITY_RULES, host_memory_bytes
 from xectool.config.rules.platform import PLATFORM_RULES, Situation
@@ -197,6 +198,22 @@ def test_a_control_group_lowers_the_memory(monkeypatch: pytest.MonkeyPatch, tmp_
     (tmp_path / "memory.current").write_text("400000\n")
     monkeypatch.setattr("xectool.config.cgroups._MOUNT", tmp_path)
     assert Platform.detect().memory_bytes == 600_000
+
+
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_memory_of_a_gpu_that_the_kernel_counts_is_not_the_hosts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_gpu: bool
+) -> None:
+    """As on Grace-Hopper, where it is a node without processors; without a GPU such a node is plain memory."""
+    for node, (cpus, free_kib) in enumerate([("0-71", 400 << 20), ("", 90 << 20), ("", 0)]):
+        place = tmp_path / f"node{node}"
+        place.mkdir()
+        (place / "cpulist").write_text(f"{cpus}\n")
+        (place / "meminfo").write_text(f"Node {node} MemTotal: 1 kB\nNode {node} MemFree:  {free_kib} kB\n")
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=490 << 30))
+    monkeypatch.setattr("xectool.config.platform._NODES", tmp_path)
+    monkeypatch.setattr("xectool.config.platform._GPU_DIRECTORY", tmp_path if has_gpu else tmp_path / "none")
+    assert memory_limits()["MemAvailable"] == (400 if has_gpu else 490) << 30
 
 
 def test_an_odd_version_is_not_guessed() -> None:

@@ -33,6 +33,7 @@ WATCHED_VARIABLES = (
 )
 _GPU_DIRECTORY = Path("/proc/driver/nvidia/gpus")
 _MOUNTS = Path("/proc/self/mounts")
+_NODES = Path("/sys/devices/system/node")
 _MIB = 1024 * 1024
 MAPPED_BYTES = 1_100_000_000
 """Address space that a training maps and never touches: libraries, heaps of its threads (measured, 7 threads)."""
@@ -113,7 +114,7 @@ def memory_limits(ranks: int = 1) -> dict[str, int]:
     Args:
         ranks: Processes of the run on this machine, which share its memory.
     """
-    limits = {"MemAvailable": psutil.virtual_memory().available}
+    limits = {"MemAvailable": max(0, psutil.virtual_memory().available - _gpu_node_bytes())}
     for group in cgroup_memory():
         if group.free_bytes is not None:
             limits[f"control group {group.path}"] = group.free_bytes
@@ -124,6 +125,28 @@ def memory_limits(ranks: int = 1) -> dict[str, int]:
     if address_space != resource.RLIM_INFINITY:
         limits[ADDRESS_SPACE] = max(0, address_space - MAPPED_BYTES)
     return limits
+
+
+def _gpu_node_bytes() -> int:
+    """Return the free bytes that the kernel counts as available and that are a GPU's own, as on Grace-Hopper.
+
+    There the memory of the GPU is a node without processors; batches that spilled into it would leave the GPU less.
+    """
+    if not _GPU_DIRECTORY.is_dir():
+        return 0
+    lines = [line.split() for path in _NODES.glob("node*/meminfo") if _has_no_cpu(path) for line in _lines(path)]
+    return sum(int(words[3]) * 1024 for words in lines if len(words) > 3 and words[2] == "MemFree:")
+
+
+def _has_no_cpu(meminfo: Path) -> bool:
+    return _lines(meminfo.with_name("cpulist")) == [""]
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().split("\n")[:-1]
+    except OSError:
+        return []
 
 
 def _job_memory() -> dict[str, int]:
