@@ -256,3 +256,28 @@ def _numbered(n: int) -> EventBatch:
     numbers = np.arange(n)
     values = torch.zeros((n, 2))
     return EventBatch(values, values, {}, torch.ones(n), numbers.astype(np.int32), numbers, numbers, numbers, 1, 0)
+
+
+def test_an_event_is_not_to_blame_for_a_bright_sensor_that_was_hidden(sensor_config: Callable[..., Path]) -> None:
+    """The same event is as usual with other sensors hidden; one that is wrong all over is not."""
+    data = open_data(load_config(sensor_config("inpainter", mask_ratio=0.05)).config)
+    built = build_parts(data, plan_execution(data.config.training, "cpu"), Ranks())
+    built.model.eval()
+    batch = one_batch(built)
+    bright = batch.npho.clone()
+    bright[1, 2000] = 3e5
+    trial = Trial.of(built)
+    hidden = next(
+        moved
+        for epoch in range(1, 400)
+        if bool(built.task.prepare(moved := replace(batch, npho=bright, epoch=epoch)).mask[1, 2000])
+    )
+    usual = trial.event_losses(batch)
+    reference = Reference(typical=float(usual.mean()), limit=2 * float(usual.max()))
+    assert trial.event_losses(hidden)[1] > reference.limit
+    found = triage_window(trial, [hidden], "spike", reference)
+    assert (found.suspects, found.by_mask, found.cause) == ((), True, "XT-SPIKE")
+    wrong = batch.npho.clone()
+    wrong[1] = wrong[1].roll(1700) * 30
+    found = triage_window(trial, [replace(batch, npho=wrong)], "spike", reference)
+    assert (found.suspects, found.by_mask) == ((1,), False)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xectool.diagnosis.cases.growth import HIGH_LR, LOOK_BACK, LR_JUMP
+from xectool.diagnosis.cases.no_spike import by_mask, of_another_objective
 from xectool.diagnosis.cases.plateau import term_levels
 from xectool.diagnosis.cases.step import StepCase
 from xectool.diagnosis.evidence.evidence import Evidence
@@ -176,7 +177,8 @@ def spike_cases(evidence: Evidence) -> list[SpikeCase]:
     if start is not None:
         found = [(rows, False) for rows, _ in found if rows[0] > start[-1] + _GAP]
         found.insert(0, (start, True))
-    found = [(rows, at_start) for rows, at_start in found if not _of_another_objective(evidence, int(rows[0]))]
+    found = [(rows, at_start) for rows, at_start in found if not of_another_objective(evidence, int(rows[0]))]
+    found = [(rows, at_start) for rows, at_start in found if at_start or not by_mask(evidence, rows)]
     one_each = _epochs_with_one(steps, high)
     return [
         SpikeCase(evidence, rows, _level(evidence, rows, at_start), at_start, one_each, len(found))
@@ -275,12 +277,6 @@ def exploding_start(steps: StepHistory) -> NDArray[np.intp] | None:
     above = rows[rise >= (SPIKE_FACTOR if far else _HIGH_START)]
     # A single high step that is over at once is a batch, not an explosion.
     return above if above.size > 1 or rows.size < 5 or high_rate else None
-
-
-def _of_another_objective(evidence: Evidence, row: int) -> bool:
-    """Return whether the attempt of a row had just gone on with another objective: its losses do not compare."""
-    step = int(evidence.steps["step"][row])
-    return any(event.data.get("objective") and 0 < step - event.step <= _GAP for event in evidence.of("resume"))
 
 
 def _level(evidence: Evidence, rows: NDArray[np.intp], at_start: bool) -> float:

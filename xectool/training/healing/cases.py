@@ -107,6 +107,7 @@ class CaseBook:
             incident=incident,
             action=action,
             suspects=[event.identity for event in case.suspects],
+            by_mask=case.found.by_mask,
         )
         self._triage(incident, case)
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class WidenedHalves(TorchDispatchMode):
+class WidenedHalves(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves the class untyped
     """Computes in float32 what is turned into float16 or made in it while it is entered.
 
     Attributes:
@@ -17,7 +17,7 @@ class WidenedHalves(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.count = 0
 
     def __torch_dispatch__(

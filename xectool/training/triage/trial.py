@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from xectool.config.training import TrainingConfig
 from xectool.data.batch import EventBatch
 from xectool.tasks.base import Outputs, TrainingTask
+from xectool.tasks.sensor_task import SensorTask
 from xectool.training.events.augment import drop_channels
 from xectool.training.process.device import Execution
 from xectool.training.stepping.batch_loss import seed_batch
@@ -26,6 +27,8 @@ from xectool.training.stepping.evaluate import in_float32
 
 if TYPE_CHECKING:
     from xectool.training.stepping.parts import RunParts
+
+MASKS = 5  # other choices of hidden sensors that say what an event usually loses
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,18 @@ class Trial:
         with kept_generators():
             _, outputs = self.forward(batch)
             return np.array([self._one_loss(batch, outputs, row) for row in range(batch.num_events)])
+
+    def usual_losses(self, window: Sequence[EventBatch]) -> npt.NDArray[np.float64]:
+        """Return what each event mostly adds with other sensors hidden, shape (B,); infinite where none are.
+
+        A bright sensor beside the shower is hard to foretell, and hidden now and then; what is wrong with an event
+        stays.
+        """
+        if not isinstance(self.task, SensorTask):
+            return np.full(sum(batch.num_events for batch in window), math.inf)
+        masked = [[replace(batch, epoch=batch.epoch + shift) for batch in window] for shift in range(1, MASKS + 1)]
+        losses = [np.concatenate([self.event_losses(batch) for batch in one]) for one in masked]
+        return np.asarray(np.median(losses, axis=0))
 
     @torch.no_grad()
     def has_finite_outputs(self, batch: EventBatch) -> bool:

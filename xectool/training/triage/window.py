@@ -75,6 +75,7 @@ class Triage:
         finite_with_saved_weights: Whether it is sound with the earlier weights; None where there are none.
         weights_finite: Whether the weights are.
         weight_norm: Their L2 norm.
+        by_mask: Whether the events are as usual with other sensors hidden: then their loss is that of this mask.
     """
 
     suspects: tuple[int, ...]
@@ -87,6 +88,7 @@ class Triage:
     finite_with_saved_weights: bool | None = None
     weights_finite: bool = True
     weight_norm: float = math.nan
+    by_mask: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """Return what an incident folder keeps, as plain values."""
@@ -105,6 +107,7 @@ class Triage:
             "finite_with_saved_weights": self.finite_with_saved_weights,
             "weights_finite": self.weights_finite,
             "weight_norm": self.weight_norm,
+            "by_mask": self.by_mask,
             "suspects": list(self.suspects),
             "cause": self.cause,
             "confidence": self.confidence,
@@ -212,6 +215,10 @@ def _of_spike(trial: Trial, window: Sequence[EventBatch], found: Triage, referen
     if not reference.trusted:
         calm = calm and _far(losses[high], rest, reference)
     if len(high) and calm:
+        lasting = high[trial.usual_losses(window)[high] > reference.limit]
+        if not len(lasting):
+            return replace(found, cause="XT-SPIKE", confidence="certain", by_mask=True)
+        high = lasting
         return replace(found, suspects=tuple(high.tolist()), cause="XT-SPIKE-EVENT", confidence="certain")
     return replace(found, cause="XT-SPIKE-LR", confidence="likely" if reference.grew else "possible")
 
