@@ -5,7 +5,9 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import awkward as ak
@@ -15,9 +17,12 @@ import uproot
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from xectool.checks import sandbox
+from xectool.checks.branches import Wanted, check_branches
+from xectool.checks.header import friend_of
 from xectool.checks.probing import probe
 from xectool.checks.sandbox import Sandbox
 from xectool.engine.data_report import DataChecked
+from xectool.rootio.reader import EventFile
 
 
 def make(path: Path, **objects: Any) -> Path:
@@ -199,3 +204,36 @@ def test_values_of_the_other_sample_are_judged_too(
         ("DAT-16", "warning"),
     }
     assert told("sample to compare with", against=[str(tmp_path / "sound.root")]) == set()
+
+
+def test_a_file_that_was_never_closed_is_told(
+    good: Path, check: Callable[..., Any], codes: Callable[..., Any], tmp_path: Path
+) -> None:
+    """What a killed job leaves: ROOT writes the place of the free list when it closes a file, zero before."""
+    content = bytearray(good.read_bytes())
+    assert int.from_bytes(content[4:8], "big") < 1_000_000  # the narrow header
+    content[16:20] = bytes(4)
+    (tmp_path / "unclosed.root").write_bytes(content)
+    (told,) = [item for item in check(tmp_path / "unclosed.root").findings if "never closed" in item.problem]
+    assert (told.code, told.severity.value) == ("DAT-02", "warning")
+    assert not any("never closed" in item.problem for item in check(good).findings)
+    result = check(tmp_path / "unclosed.root:absent")
+    assert any(item.code == "DAT-03" and "never closed" in item.problem for item in result.findings)
+
+
+def test_a_missing_branch_may_lie_in_a_friend(good: Path) -> None:
+    """The bytes are those of ROOT 6.40."""
+
+    class Key:
+        def get_uncompressed_chunk_cursor(self) -> Any:
+            head = b"TFriendElement\0@\0\0*\0\x02@\0\0\x1d\0\x01\0\x01\0\0\0\0\0\0\0\0"
+            return SimpleNamespace(raw_data=b"before" + head + b"\x05truth\ntruth.root\x05truth"), None
+
+    assert friend_of(SimpleNamespace(parent=Key())) == "'truth' of truth.root"
+    with EventFile(str(good), "tree") as file:
+        facts = replace(probe(str(good)), friend="'truth' of truth.root")
+        wanted = [Wanted("angles", 2, "truth of task angle", "data.truth_branches.angle", True)]
+        (missing,) = check_branches(file, facts, wanted).troubles
+    assert missing.problem.endswith("; the tree has the friend 'truth' of truth.root, which is not read")
+    assert missing.fix.startswith("ROOT.RDataFrame(")
+    assert probe(str(good)).friend == ""

@@ -105,6 +105,8 @@ class FileFacts:
         troubles: What is wrong with its structure.
         names: The branches as a reader calls them.
         notes: What is unusual in its structure, and no fault.
+        unclosed: Whether the program that wrote it ended before it closed it.
+        friend: The tree that ROOT reads further branches of its tree from, with its file; nothing here follows it.
     """
 
     path: str
@@ -116,6 +118,8 @@ class FileFacts:
     troubles: tuple[Trouble, ...] = ()
     names: tuple[str, ...] = ()
     notes: tuple[Trouble, ...] = ()
+    unclosed: bool = False
+    friend: str = ""
 
     @property
     def opened(self) -> bool:

@@ -111,6 +111,13 @@ class FilesAreWhole(TroubleRule):
         yield from self.found(facts)
         yield from self.notes(facts)
         yield from (self.finding(note, Severity.INFO) for file in facts.sample.files for note in file.notes)
+        for file in facts.sample.files:
+            if file.opened and file.unclosed:
+                problem = (
+                    f"'{file.path}' was never closed: the program that wrote it ended before that; the "
+                    f"{file.num_entries} entries it had saved are read, later ones are lost"
+                )
+                yield self.warning(file.where, problem, "write the file again, or go on with what is there")
         data = facts.settings.data
         for npho, time in facts.sample.counts.values():
             yield from self._impossible(npho, data.npho_branch)

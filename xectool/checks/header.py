@@ -12,6 +12,8 @@ from xectool.rootio.source import LocalSource
 _COPY: Final = "copy the file again and compare its checksum, or take it out of the list"
 _APART: Final = "hadd -f WHOLE.root FIRST.root SECOND.root   # from the files it was made of"
 _HEAD_BYTES: Final = 75
+_FRIEND: Final = b"TFriendElement\0"
+_BEFORE_NAME: Final = 22  # byte counts and versions of TFriendElement and TNamed, a TObject
 _BIG_FILE, _BIG_KEY = 1_000_000, 1000
 
 
@@ -39,6 +41,38 @@ def read_header(head: bytes) -> Header:
     wide = ">qqi8xBiqi" if version >= _BIG_FILE else ">iii8xBiii"
     end, free, free_bytes, _units, _compression, info, info_bytes = struct.unpack_from(wide, head, 12)
     return Header(end, free, free_bytes, info, info_bytes)
+
+
+def is_unclosed(path: str) -> bool:
+    """Say whether a local ROOT file was never closed: ROOT writes the list of free places when it closes one."""
+    source = LocalSource(path)
+    try:
+        head = source.read(0, _HEAD_BYTES)
+    except OPEN_ERRORS:
+        return False
+    finally:
+        source.close()
+    return len(head) == _HEAD_BYTES and head.startswith(b"root") and not read_header(head).free
+
+
+def friend_of(tree: Any) -> str:
+    """Return the first friend of a TTree and its file, empty without one; by its bytes, uproot passes over them."""
+    try:
+        data = bytes(tree.parent.get_uncompressed_chunk_cursor()[0].raw_data)
+    except OPEN_ERRORS:
+        return ""
+    at = data.find(_FRIEND)
+    if at < 0:
+        return ""
+    name, end = _text(data, at + len(_FRIEND) + _BEFORE_NAME)
+    title, _ = _text(data, end)
+    return f"'{name}' of {title}" if title else f"'{name}'"
+
+
+def _text(data: bytes, at: int) -> tuple[str, int]:
+    """Return a name as ROOT writes it, a byte of length before it, and where it ends."""
+    end = at + 1 + (data[at] if at < len(data) else 0)
+    return data[at + 1 : end].decode("utf-8", "replace"), end
 
 
 def header_troubles(path: str, where: str, size: int, opened: Any) -> tuple[list[Trouble], list[Trouble]]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from xectool.checks.facts import BranchFacts, FileFacts, Trouble
-from xectool.checks.header import header_troubles
+from xectool.checks.header import friend_of, header_troubles, is_unclosed
 from xectool.checks.layout import layout_troubles, ntuple_columns, tree_branches
 from xectool.errors import DataFileError
 from xectool.rootio.files import OPEN_ERRORS, cannot_open, is_remote, open_tree, split_tree
@@ -25,6 +25,9 @@ def probe(path: str, default_tree: str = "tree") -> FileFacts:
         trouble = Trouble.of("DAT-03" if error.code == "XT-DATA-TREE" else "DAT-01", error)
         if trouble.check == "DAT-03" and "data.tree_name=" in trouble.fix:  # the fix is the path with a tree it has
             trouble = replace(trouble, fix=f"xectool check-data {trouble.fix}")
+        if size and is_unclosed(path):
+            problem = f"{trouble.problem}; the file was never closed: the program that wrote it ended before that"
+            trouble = replace(trouble, problem=problem)
         return FileFacts(path, tree_name, "", size, troubles=(trouble,))
 
 
@@ -36,6 +39,7 @@ def _structure(file: EventFile, size: int) -> FileFacts:
         if size:
             wrong, odd = header_troubles(file.path, file.where, size, tree.file)
         branches = ntuple_columns(tree, file) if file.is_ntuple else tree_branches(tree, file)
+        friend = "" if file.is_ntuple else friend_of(tree)
     except OPEN_ERRORS as error:
         raise cannot_open(file.path, file.tree, error) from error
     finally:
@@ -44,7 +48,10 @@ def _structure(file: EventFile, size: int) -> FileFacts:
     troubles = wrong + layout_troubles(file.where, branches, file.num_entries, size)
     troubles += _missing_entries(file, branches)
     names = tuple(file.branch_names)
-    return FileFacts(file.path, file.tree, kind, size, file.num_entries, branches, tuple(troubles), names, tuple(odd))
+    return FileFacts(
+        file.path, file.tree, kind, size, file.num_entries, branches, tuple(troubles), names, tuple(odd),
+        bool(size) and is_unclosed(file.path), friend,
+    )  # fmt: skip
 
 
 def _missing_entries(file: EventFile, branches: dict[str, BranchFacts]) -> list[Trouble]:
