@@ -161,3 +161,11 @@ def test_weights_that_the_run_began_with_are_forgotten_and_not_damaged(first: An
 def test_weights_that_are_not_finite_are_not_those_that_were_saved() -> None:
     (found,) = changes({"marks": MARKS}, {"marks": MARKS | {"weights": {"a": ["Infinity", 0.4]}}})
     assert found.damaged
+
+
+@pytest.mark.parametrize("key", ["exp_avg", "exp_avg_sq"])
+@pytest.mark.parametrize("value", ["NaN", "Infinity"])
+def test_moments_that_are_not_finite_are_damaged(key: str, value: str) -> None:
+    """Numbers that are not finite are recorded as text."""
+    (found,) = changes({"marks": {key: {"a": [1.0, 0.2]}}}, {"marks": {key: {"a": [value, value]}}})
+    assert found.damaged

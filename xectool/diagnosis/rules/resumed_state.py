@@ -124,7 +124,7 @@ def _average(was: Mapping[str, Any], now: Mapping[str, Any], first: object) -> I
 def _moments(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
     """Yield moments that are other ones; those that begin again do so together, or the steps are out of proportion."""
     changed = {key: blocks for key in _MOMENTS if (blocks := _differing(was.get(key), now.get(key)))}
-    less = {key: all(now[key][name][0] < HALF * was[key][name][0] for name in names) for key, names in changed.items()}
+    less = {key: all(_is_less(was[key][name], now[key][name]) for name in names) for key, names in changed.items()}
     again = len(less) == len(_MOMENTS) and all(less.values())
     for key, blocks in changed.items():
         how = "began again" if again else "are smaller" if less[key] else "are other ones"
@@ -132,6 +132,11 @@ def _moments(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]
     seen, before = number(now.get("updates")), number(was.get("updates"))
     if seen < before:
         yield Change(f"the optimizer began again: it counts {seen:.0f} updates, saved were {before:.0f}")
+
+
+def _is_less(was: Any, now: Any) -> bool:
+    """Return whether a block is less than half as large; one that is not finite is not."""
+    return number(now[0]) < HALF * number(was[0])
 
 
 def _rate(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
