@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ from xectool.diagnosis.cases.memory_fault import from_text
 from xectool.diagnosis.cases.nan import nan_cases
 from xectool.diagnosis.cases.plateau import TermLevel
 from xectool.diagnosis.cases.spike import spike_cases
-from xectool.diagnosis.cause import Diagnosis
+from xectool.diagnosis.cause import Diagnosis, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import gather
-from xectool.diagnosis.ranking import diagnose
+from xectool.diagnosis.ranking import RULES, diagnose
 from xectool.diagnosis.rules.nan_state import moment_limit, state_damage
 from xectool.diagnosis.signatures.details import detail_of
 from xectool.runlog.json_lines import DISK, LIMIT
@@ -1201,3 +1201,20 @@ def test_a_cut_that_leaves_hardly_any_event_is_named(
     causes = record(run).causes
     assert [cause.code for cause in causes] == ["XT-DATA-NO-EVENTS"] * named
     assert not named or (f"leaves {left}" in causes[0].problem and "u_max 0.3" in causes[0].evidence[0])
+
+
+def test_a_rule_that_fails_is_named_and_the_others_stand(course: Any, write_run: Callable[[Any], Path]) -> None:
+    class Broken(DiagnosisRule):
+        code = "XT-NAN-DATA"
+        title = "fails"
+
+        def look(self, evidence: Any) -> Iterator[Any]:
+            yield from ()
+            raise TypeError("'<' not supported")
+
+    run = course(steps=60)
+    run.event(20, "files_differ", files=["b.root", "a.root"], ratio=61.0)
+    found = diagnose(gather(write_run(run)), (Broken(), *RULES))
+    assert [cause.code for cause in found.causes] == ["XT-INPUT-SCALE", "XT-DEFECT"]
+    assert "Broken failed: TypeError: '<' not supported" in found.causes[1].problem
+    assert "test_diagnosis_faults.py line" in found.causes[1].evidence[0]

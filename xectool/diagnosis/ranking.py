@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from xectool.diagnosis.cause import Cause, Diagnosis, DiagnosisRule, Opinion, RuledOut
@@ -134,11 +136,29 @@ def diagnose(evidence: Evidence, rules: Sequence[DiagnosisRule] = RULES) -> Diag
             skipped[rule.name] = reason
             continue
         ran.append(rule.name)
-        opinions += rule.look(evidence)
+        opinions += _asked(rule, evidence)
     ranked = rank(opinions, [rule.code for rule in rules])
     causes = tuple(cause for cause in ranked if cause.severity is not Severity.INFO)
     notes = tuple(cause for cause in ranked if cause.severity is Severity.INFO)
     return Diagnosis(verdict(causes, evidence), causes, notes, tuple(ran), skipped)
+
+
+def _asked(rule: DiagnosisRule, evidence: Evidence) -> list[Opinion]:
+    """Return the opinions of a rule; one that fails is a fault of its own, and what the others say stands."""
+    try:
+        return list(rule.look(evidence))
+    except Exception as error:  # noqa: BLE001  whatever it is, it is told with its place
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        defect = Cause(
+            code="XT-DEFECT",
+            confidence=0.3,
+            problem=f"the rule {rule.name} failed: {type(error).__name__}: {error}",
+            evidence=(f"{Path(place.filename).name} line {place.lineno}; what the other rules say stands",),
+            fix="xectool explain XT-DEFECT",
+            severity=Severity.WARNING,
+            symptom=f"defect of {rule.name}",
+        )
+        return [defect]
 
 
 def verdict(causes: Sequence[Cause], evidence: Evidence) -> str:
