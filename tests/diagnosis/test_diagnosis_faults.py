@@ -1218,3 +1218,16 @@ def test_a_rule_that_fails_is_named_and_the_others_stand(course: Any, write_run:
     assert [cause.code for cause in found.causes] == ["XT-INPUT-SCALE", "XT-DEFECT"]
     assert "Broken failed: TypeError: '<' not supported" in found.causes[1].problem
     assert "test_diagnosis_faults.py line" in found.causes[1].evidence[0]
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_a_position_that_does_not_follow_the_light_is_in_no_other_unit(
+    record: Record, course: Any, elsewhere: bool
+) -> None:
+    """Metres would follow it as well; what does not is the branch of something else."""
+    run = course(steps=40, config={"data": {"truth_branches": {"uvwFI": "emiVec"}}})
+    run.event(1, "baseline", terms={}, target_std={"uvwFI": 0.3}, target_unit={"uvwFI": "m"})
+    if elsewhere:
+        run.event(20, "truth_elsewhere", message="u of the truth does not follow the light", sample="train")
+    (found,) = record(run).causes
+    assert found.code == ("XT-TRUTH-ELSEWHERE" if elsewhere else "XT-TARGET-SCALE")

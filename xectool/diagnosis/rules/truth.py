@@ -98,6 +98,8 @@ class TargetScale(DiagnosisRule):
         }
         for task, unit in (known.get("target_unit") or {}).items():
             found.setdefault(task, f"{task}: the truth seems to be in {unit}, not in {UNITS.get(task, '1')}")
+        if any(event.data.get("sample", "train") == "train" for event in evidence.of("truth_elsewhere")):
+            found.pop("uvwFI", None)  # in another unit it would follow the light as well: it is something else
         if found:
             yield Cause(
                 code=self.code,
