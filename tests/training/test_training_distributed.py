@@ -76,7 +76,7 @@ def test_two_ranks_take_the_steps_of_one_process_with_the_doubled_batch(
             assert sorted(alone["own"]) == sorted(left["own"] + right["own"])
             assert alone["events"] == left["events"] == right["events"] == len(alone["own"])
             assert left["loss"] == right["loss"] == pytest.approx(alone["loss"], abs=1e-6)
-            assert left["grad_norm"] == right["grad_norm"] == pytest.approx(alone["grad_norm"], rel=1e-3)
+            assert left["grad_norm"] == right["grad_norm"] == pytest.approx(alone["grad_norm"], rel=1e-5)
             assert torch.equal(left["weights"], right["weights"])
             apart = (alone["weights"] - left["weights"]).abs()
             # AdamW divides a gradient by its own size: one that is next to nothing moves its weight by its rounding.
