@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TextIO
 
 import pytest
 from torch.distributed import FileStore
@@ -24,7 +29,7 @@ from xectool.engine.ranks.outcome import DIRECTORY, run_as_rank
 from xectool.engine.ranks.processes import ForwardedSignals, SurvivorsEnded
 from xectool.engine.ranks.verdict import Ending, verdict_of
 from xectool.engine.training_run.result import TrainResult
-from xectool.errors import WorldError
+from xectool.errors import DiskError, WorldError
 
 GIVEN = ["--run-name", "it's", "--set", "training.epochs=200"]
 
@@ -141,6 +146,30 @@ def test_nothing_is_left_of_a_job_but_the_log_that_an_error_names(
     with pytest.raises((KeyboardInterrupt, WorldError)):
         launching.train_ranks(tmp_path / "c.yaml", 2)
     assert len(list((tmp_path / "temporary").iterdir())) == kept
+
+
+@pytest.mark.parametrize("refusing", [1, 3])
+def test_ranks_meet_where_files_can_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusing: int) -> None:
+    """Lustre may be mounted without locks, and PyTorch's launcher then ends with an error of its own."""
+    tried: list[Path] = []
+
+    def lock(file: TextIO, operation: int) -> None:
+        tried.append(Path(file.name))
+        if len(tried) <= refusing:
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(fcntl, "flock", lock)
+    if refusing == 3:
+        with pytest.raises(DiskError, match="Function not implemented"):
+            launching._made_directory()
+    else:
+        made = launching._made_directory()
+        assert made.parent == Path("/tmp")
+        assert _settings(2, made).rdzv_endpoint == str(tried[-1])
+        shutil.rmtree(made)
+    assert tried[0].is_relative_to(tmp_path)
+    assert not any(path.parent.exists() for path in tried)
 
 
 def test_what_the_launcher_unpickles_does_not_lie_on_the_network(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import shlex
@@ -26,10 +27,11 @@ from xectool.engine.ranks.processes import ForwardedSignals, SurvivorsEnded
 from xectool.engine.ranks.verdict import Ending, verdict_of
 from xectool.engine.ranks.watch import RankWatch
 from xectool.engine.training_run.result import TrainResult
-from xectool.errors import UsageError, XecError
+from xectool.errors import DiskError, UsageError, XecError
 from xectool.runlog.process import oom_kills, oom_kills_since
 from xectool.training.record.run_dir import AUTO
 
+MEETING: Final = "rendezvous"
 GRACE_S: Final = 12  # of ranks that are left after one has died; gloo tells them at once, NCCL may not
 
 
@@ -99,7 +101,7 @@ def _watched(
 @contextmanager
 def _directory() -> Iterator[Path]:
     """Yield a directory for outcomes and logs of the ranks; it stays where an error names a log in it."""
-    directory, kept = Path(tempfile.mkdtemp(prefix="xectool-ranks-")), False
+    directory, kept = _made_directory(), False
     try:
         yield directory
     except XecError as error:
@@ -146,7 +148,7 @@ def _settings(nproc: int, directory: Path) -> LaunchConfig:
         run_id=uuid.uuid4().hex,
         rdzv_backend="c10d",
         # The launcher unpickles what lies in there: over TCP anybody who reaches the machine could write to it.
-        rdzv_endpoint=str(directory / "rendezvous"),
+        rdzv_endpoint=str(directory / MEETING),
         rdzv_configs={"store_type": "file"},
         local_addr="127.0.0.1",
         max_restarts=0,
@@ -154,6 +156,32 @@ def _settings(nproc: int, directory: Path) -> LaunchConfig:
         logs_specs=DefaultLogsSpecs(log_dir=str(directory), redirects=quiet),
         # the others are passed on to the ranks, which save and end by themselves
         signals_to_handle="SIGQUIT",
+    )
+
+
+def _made_directory() -> Path:
+    """Make a private directory where the ranks can meet: PyTorch locks their file, which not every ``TMPDIR`` allows.
+
+    Raises:
+        DiskError: No place does.
+    """
+    failures = []
+    for place in (tempfile.gettempdir(), "/tmp", "/dev/shm"):
+        with ExitStack() as undone:
+            try:
+                directory = Path(tempfile.mkdtemp(prefix="xectool-ranks-", dir=place))
+                undone.callback(shutil.rmtree, directory, ignore_errors=True)
+                with (directory / MEETING).open("w") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                failures.append(f"{place}: {error.strerror}")
+                continue
+            undone.pop_all()
+            return directory
+    raise DiskError(
+        f"the ranks cannot meet, for lack of a directory whose files can be locked: {'; '.join(failures)}",
+        where="TMPDIR",
+        fix="export TMPDIR=PATH   # on a local disk",
     )
 
 
