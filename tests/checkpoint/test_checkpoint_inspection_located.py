@@ -221,3 +221,17 @@ def test_a_damaged_model_of_torch_export_is_named_and_located(tmp_path: Path, in
     content[content.index(bytes(range(256))) + 9] ^= 2
     with pytest.raises(Exception, match="it is damaged: CRC mismatch in m/data/weights/weight_0"):
         inspected(bytes(content), "b.pt2")
+
+
+def test_damage_of_the_facts_in_safetensors_is_one_finding_with_its_place(
+    families: dict[str, Path], tmp_path: Path
+) -> None:
+    """The facts are then no JSON, and nothing in the file says that it is ours but the checksums."""
+    path = tmp_path / "weights.safetensors"
+    store.save(path, store.load(families["regressor"]))
+    content = path.read_bytes()
+    at = content.index(rb"\"allow_overlap\":") + len(rb"\"allow_overlap\":")
+    path.write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
+    told = [(item.where, item.problem) for item in engine.inspect_ckpt(path).findings if item.severity.value == "error"]
+    assert [where for where, _ in told] == ["meta", "digest"]
+    assert told[0][1] == "meta is not what was saved: its checksum differs"

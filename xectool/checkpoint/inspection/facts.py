@@ -104,7 +104,7 @@ def inspect(path: Path) -> Inspected:
         stats=stats,
         optimizer=optimizer_state(layout.training.get("optimizer"), _learned(contents, layout)),
         digest_holds=_digest_holds(contents) if layout.origin == XECTOOL or contents.format in _SEALED else None,
-        changed=_changed(contents) if layout.origin == XECTOOL else tuple(contents.facts.get("changed", ())),
+        changed=_changed(contents, layout),
         sidecar=_sidecar(path),
     )
 
@@ -151,11 +151,15 @@ def _digest_holds(contents: Contents) -> bool | None:
     return bool(digest(content) == payload["digest"])
 
 
-def _changed(contents: Contents) -> tuple[str, ...]:
+def _changed(contents: Contents, layout: Layout) -> tuple[str, ...]:
     payload = contents.payload
+    if contents.format == "onnx":
+        return tuple(contents.facts["changed"])
     if contents.format == "safetensors":
-        metadata = contents.facts["metadata"]
+        metadata = contents.facts["metadata"]  # damage there may hide that the file is ours
         return broken_seals(sections(str(metadata.get(FORMAT_NAME)), payload), metadata.get(METADATA_SEALS_KEY))
+    if layout.origin != XECTOOL:
+        return ()
     return broken_seals({name: payload.get(name) for name in _SECTIONS}, payload.get(SEALS_KEY))
 
 
