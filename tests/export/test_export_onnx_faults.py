@@ -455,3 +455,16 @@ def test_a_lost_part_and_weights_beside_the_file(tmp_path: Path, monkeypatch: py
     del model.graph.node[0]
     path.write_bytes(model.SerializeToString(deterministic=True))
     assert changed_parts(path, memoryview(path.read_bytes())) == ("parts that are gone (1)",)
+
+
+def test_an_operator_without_onnx_function_is_named_without_colours(tmp_path: Path) -> None:
+    class Eigen(TinyGraph):
+        def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
+            return tuple(
+                value + torch.linalg.eigvals(value.new_ones(3, 3)).real[0] for value in super().forward(*given)
+            )
+
+    example = tuple(torch.from_numpy(value) for value in readings(3).values())
+    with pytest.raises(CheckpointError, match=r"to ONNX: no ONNX function for aten\.linalg_eig") as caught:
+        OnnxFormat.write(Eigen(), description(), example, tmp_path / "eigen.onnx")
+    assert caught.value.code == "XT-EXPORT-OP"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ _RANDOM: Final = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )
 _TRAINING: Final = frozenset({"Dropout", "BatchNormalization"})
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+_OPERATOR: Final = re.compile(r"No ONNX function found for <OpOverload\(op='([^']+)'")
 _LOGGERS: Final = ("torch.onnx", "onnxscript", "onnx_ir")
 
 
@@ -205,9 +208,8 @@ def _converted(graph: ExportGraph, example: tuple[torch.Tensor, ...], path: Path
                 verbose=False,
             )
         except torch.onnx.OnnxExporterError as error:
-            first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise CheckpointError(
-                f"PyTorch {torch.__version__} cannot export this network to ONNX: {first}",
+                f"PyTorch {torch.__version__} cannot export this network to ONNX: {_obstacle(error)}",
                 where=str(path),
                 fix="pip install --upgrade torch onnxscript, or --to pt2",
                 code="XT-EXPORT-OP",
@@ -215,6 +217,14 @@ def _converted(graph: ExportGraph, example: tuple[torch.Tensor, ...], path: Path
     assert program is not None
     model: onnx.ModelProto = program.model_proto
     return model
+
+
+def _obstacle(error: BaseException) -> str:
+    """Return the operator that has no ONNX function, or the first line that is said, without colours."""
+    said = _COLOURS.sub("", f"{error}\n{error.__cause__ or ''}")
+    operators = dict.fromkeys(_OPERATOR.findall(said))
+    first = next((line for line in said.splitlines() if line.strip()), type(error).__name__)
+    return f"no ONNX function for {', '.join(list(operators)[:5])}" if operators else first
 
 
 def _describe(model: onnx.ModelProto, description: Description) -> None:

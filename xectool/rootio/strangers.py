@@ -4,9 +4,23 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Any
+from typing import Any, Final
 
 from xectool.errors import DataFileError
+
+_MAGICS: Final = (
+    (b"\x89HDF", "an HDF5 file"),
+    (b"\x1f\x8b", "packed with gzip: gunzip unpacks it"),
+    (b"\xfd7zXZ\0", "packed with xz: unxz unpacks it"),
+    (b"BZh", "packed with bzip2: bunzip2 unpacks it"),
+    (b"\x28\xb5\x2f\xfd", "packed with zstd: unzstd unpacks it"),
+    (b"PK\x03\x04", "a zip archive: of files (unzip), or of NumPy or PyTorch"),
+    (b"PAR1", "a Parquet file"),
+    (b"ARROW1", "an Arrow file"),
+    (b"\x93NUMPY", "a NumPy array"),
+    (b"SIMPLE  =", "a FITS file"),
+    (b"\x7fELF", "a program"),
+)
 
 
 def not_a_chain(path: str, tree_name: str, key: Any) -> DataFileError:
@@ -31,8 +45,9 @@ def what_it_is(head: bytes) -> str:
         return "it is a web page (a download that needs a login?) or XML"
     if head.startswith(b"version https://git-lfs"):
         return "it is a Git LFS pointer; the data were never fetched (git lfs pull)"
-    if head.startswith(b"\x89HDF"):
-        return "it is an HDF5 file"
+    known = next((what for magic, what in _MAGICS if head.startswith(magic)), "")
+    if known:
+        return f"it is {known}"
     if not head.strip(b"\0"):
         return "it starts with zero bytes (an interrupted copy)"
     if all(32 <= byte < 127 or byte in b"\t\r\n" for byte in head):
