@@ -1231,3 +1231,16 @@ def test_a_position_that_does_not_follow_the_light_is_in_no_other_unit(
         run.event(20, "truth_elsewhere", message="u of the truth does not follow the light", sample="train")
     (found,) = record(run).causes
     assert found.code == ("XT-TRUTH-ELSEWHERE" if elsewhere else "XT-TARGET-SCALE")
+
+
+@pytest.mark.parametrize(("seconds", "every", "named"), [(1.8, 4, True), (0.5, 4, False), (1.8, 45, False)])
+def test_saving_that_takes_half_of_the_run_is_slow_on_any_disk(
+    record: Record, course: Any, seconds: float, every: int, named: bool
+) -> None:
+    run = course(steps=90, config={"checkpoint": {"save_steps": every}})
+    for row in run.rows:
+        row |= {"step_s": 0.1}
+    for step in range(every, 91, every):
+        run.event(step, "checkpoint", path="checkpoint_last.pt", bytes=50_000_000, seconds=seconds)
+    causes = [cause for cause in record(run).causes if cause.code == "XT-CKPT-SLOW"]
+    assert [cause.fix.endswith("checkpoint.save_steps=null") for cause in causes] == [True] * named

@@ -12,6 +12,7 @@ import torch
 from xectool.config.load import load_config
 from xectool.config.normalization import NormalizationConfig
 from xectool.data.batch import EventBatch
+from xectool.detector import faces
 from xectool.models.normalize import Normalizer
 from xectool.training.healing.file_signs import FileSigns
 from xectool.training.process.device import plan_execution
@@ -140,3 +141,17 @@ def test_the_truth_is_looked_at_again_in_each_epoch_until_it_is_elsewhere(batch:
     assert [misfit.file_index for misfit in places.look(moved)] == [None]
     places.next_epoch()
     assert places.truth_judged
+
+
+def test_the_same_few_events_served_again_say_nothing_of_the_order_of_sensors(batch: EventBatch) -> None:
+    """Two events of a narrow cut, epoch after epoch: light and faces agree by chance or not."""
+    ends = [torch.tensor(faces.sensors(name)) for name in ("us", "ds")]
+    npho = batch.npho.clone()
+    npho[:, ends[0]], npho[:, ends[1]] = batch.npho[:, ends[1]], batch.npho[:, ends[0]]
+    swapped = replace(batch, npho=npho, targets={})
+    whole = LightPlaces()
+    assert [misfit.file_index for misfit in whole.look([swapped])] == [0, 1]
+    few = LightPlaces()
+    for _ in range(20):
+        assert list(few.look([swapped.take(np.arange(4))])) == []
+        few.next_epoch()

@@ -38,6 +38,7 @@ SYNC_S: Final = 1.0  # a flush to a busy disk, however small the file
 LEAST_SAVES: Final = 2  # one slow save is an accident of the moment
 BUSY_BYTES_PER_S: Final = 2 * SOUND_BYTES_PER_S  # asked for where saving takes so much of a run:
 MUCH_SAVING: Final = 0.2
+HALF_SAVING: Final = 0.5  # which is too much on any disk, where a save is no mere flush
 SAVING_SHARE: Final = 0.05  # of the wall time, below which slow saving costs nothing worth a change
 _MIN_WALL_S: Final = 1e-3
 BEFORE_MEETING: Final = ("data_wait_s", "forward_s")  # of its own; ranks wait for each other in transfer and backward
@@ -122,8 +123,12 @@ class CheckpointSlow(DiagnosisRule):
         total = sum(item[0] for item in known)
         share = total / max(evidence.status.seconds, total, _MIN_WALL_S)
         asked = BUSY_BYTES_PER_S if share >= MUCH_SAVING else SOUND_BYTES_PER_S
-        if seconds <= SYNC_S + size / asked or share < SAVING_SHARE:
+        slow = seconds > SYNC_S + size / asked
+        often = share >= HALF_SAVING and seconds > SYNC_S
+        if not (slow or often) or share < SAVING_SHARE:
             return
+        rarer = not slow and evidence.setting("checkpoint.save_steps")
+        local = f"checkpoint.save_dir={_local_place(evidence.run_dir)}"
         yield Cause(
             code=self.code,
             confidence=0.92,
@@ -133,7 +138,9 @@ class CheckpointSlow(DiagnosisRule):
                 f"a hundred-megabit network takes {SOUND_BYTES_PER_S / 1e6:g} MB/s",
                 "a local directory may end with the job: copy the run back from it",
             ),
-            fix=fixes.train_again(evidence, f"checkpoint.save_dir={_local_place(evidence.run_dir)}", name="local"),
+            fix=fixes.resume(evidence, "checkpoint.save_steps=null")
+            if rarer
+            else fixes.train_again(evidence, local, name="local"),
             severity=Severity.WARNING,
             step=evidence.of("checkpoint")[0].step,
             symptom="saving",

@@ -50,6 +50,7 @@ class LightPlaces:
         """Ask for the truth again, unless it was found elsewhere: what simulates or serves events may change."""
         self._truth_judged = self._truth_elsewhere
         self._truth.clear()
+        self._rows.clear()  # the same few events, served again, are no more of them
 
     def look(self, window: Sequence[EventBatch]) -> Iterator[Misfit]:
         """Take events of files that are not judged yet; yield what does not fit.
