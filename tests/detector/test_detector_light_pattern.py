@@ -58,3 +58,12 @@ def test_a_truth_of_other_events_or_of_something_else_is_told() -> None:
     assert truth_elsewhere(places, uvw) == "", "what is not known is no other place"
     uvw[1] = 4000.0
     assert truth_elsewhere(places, uvw) == "", "one position that is far off is one event"
+
+
+def test_a_narrow_beam_beside_pile_up_is_no_truth_of_other_events() -> None:
+    """In a beam of 6 cm the end faces follow the second gamma of an event; in a wide one they would not."""
+    (beam, uvw), (other, _) = flashes(96, spread=0.1), flashes(96)
+    piled = beam + np.where(np.arange(96)[:, np.newaxis] % 3 == 0, other, 0.0).astype(np.float32)
+    places = light_places(piled)
+    assert (places[:, 3] - places[:, 3].mean()).std() > 0.05, "which was all that was asked for"
+    assert truth_elsewhere(places[1::3], uvw[1::3][::-1]) == "", "too narrow to tell, either way"
