@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import safetensors.torch
 import torch
@@ -23,6 +24,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from xectool import engine
 from xectool.checkpoint import store
+from xectool.checkpoint.inspection.onnx_digest import BLANK, KEY, seal
+from xectool.checkpoint.inspection.onnx_seals import SEALS_KEY, seals_of
 from xectool.config.json_schema import json_schema
 from xectool.config.load import load_config
 from xectool.config.root import KINDS
@@ -186,7 +189,22 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     meta = {"kind": "mae", "config": config, "epoch": 1, "step": 5, "progress": {"epoch": 1, "step": 5}}
     store.save(folder / "ours.pt", store.Checkpoint(meta, weights, {}, {"optimizer": {}}))
     safetensors.torch.save_file(weights, folder / "encoder.safetensors")
+    store.save(folder / "ours.safetensors", store.Checkpoint(meta, weights))
+    _write_onnx(folder / "graph.onnx")
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def _write_onnx(path: Path) -> None:
+    """A graph of one product, sealed as an export is."""
+    ports = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", 4]) for name in ("x", "y")]
+    weight = onnx.numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")
+    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"], name="product")
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", ports[:1], ports[1:], [weight]))
+    onnx.helper.set_model_props(model, {KEY: BLANK})
+    path.write_bytes(model.SerializeToString(deterministic=True))
+    onnx.helper.set_model_props(model, {KEY: BLANK, SEALS_KEY: seals_of(path)})
+    path.write_bytes(model.SerializeToString(deterministic=True))
+    seal(path)
 
 
 @fuzzed(80)
