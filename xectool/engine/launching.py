@@ -167,22 +167,27 @@ def _made_directory() -> Path:
     """
     failures = []
     for place in (tempfile.gettempdir(), "/tmp", "/dev/shm"):
-        with ExitStack() as undone:
-            try:
-                directory = Path(tempfile.mkdtemp(prefix="xectool-ranks-", dir=place))
-                undone.callback(shutil.rmtree, directory, ignore_errors=True)
-                with (directory / MEETING).open("w") as file:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                failures.append(f"{place}: {error.strerror}")
-                continue
-            undone.pop_all()
-            return directory
+        try:
+            return _lockable(place)
+        except OSError as error:
+            failures.append(f"{place}: {error.strerror}")
     raise DiskError(
         f"the ranks cannot meet, for lack of a directory whose files can be locked: {'; '.join(failures)}",
         where="TMPDIR",
         fix="export TMPDIR=PATH   # on a local disk",
     )
+
+
+def _lockable(place: str) -> Path:
+    """Make a directory with a file that was locked; raise OSError, and leave nothing, where that cannot be."""
+    directory = Path(tempfile.mkdtemp(prefix="xectool-ranks-", dir=place))
+    try:
+        with (directory / MEETING).open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    return directory
 
 
 @contextmanager
