@@ -61,7 +61,6 @@ def test_a_checkpoint_is_never_replaced_and_an_earlier_result_is(inputs: Path) -
     calls: tuple[Call, ...] = (
         lambda path: engine.export(inputs / "model.pth", output=path, to="torchscript"),
         lambda path: engine.predict(inputs / "model.pth", [f"{inputs}/data.root"], output=path),
-        lambda path: engine.inspect_ckpt(inputs / "model.pth", extract="encoder", output=path),
     )
     for call in calls:
         with pytest.raises(UsageError, match="would replace a checkpoint") as caught:

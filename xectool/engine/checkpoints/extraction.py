@@ -44,7 +44,10 @@ def target_of(path: Path, extract: str | None, output: Path | str | None) -> Pat
         problem = f"unknown suffix '{target.suffix}'"
         named = target.parent / f"{target.stem or ENCODER}.safetensors"
         raise UsageError(problem, where="--output", fix=_line(path, named))
-    return require_file_place(target, "--output", target.name, [path])
+    if os.path.exists(target):  # what is written is a checkpoint, and no checkpoint is ever replaced
+        another = target.with_name(f"another_{target.name}")
+        raise UsageError(f"{target} exists already", where="--output", fix=_line(path, another))
+    return require_file_place(target, "--output", target.name)
 
 
 def write_part(facts: Inspected, findings: Sequence[Finding], run: RunConfig | None, target: Path) -> str:
