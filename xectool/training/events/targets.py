@@ -140,7 +140,8 @@ def impossible_truth(name: str, source: EventSource) -> dict[str, Any]:
     Returns:
         ``count``, ``file`` as its index, ``entry`` and ``value`` of the first.
     """
-    count, first = 0, {}
+    count = 0
+    first: dict[str, Any] = {}
     for index, file in enumerate(source.files):
         truth = source.truth(index, name)
         rows = np.flatnonzero(impossible(name, truth))
