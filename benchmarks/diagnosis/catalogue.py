@@ -43,7 +43,7 @@ class Case:
 CASES: dict[str, Case] = {}
 MODULES = (
     "nan_faults", "spike_faults", "learning_faults", "unmoved_faults", "state_faults", "machine_faults", "flow_faults",
-    "pairs", "healthy",
+    "quiet_faults", "pairs", "healthy",
 )  # fmt: skip
 
 

@@ -125,6 +125,10 @@ LEADS_TO: Final[dict[str, frozenset[str]]] = {
 """Which faults lead to which others; a consequence is listed after its root and says so."""
 
 
+FAILURES: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What a rule fails by on a record that nobody thought of."""
+
+
 def diagnose(evidence: Evidence, rules: Sequence[DiagnosisRule] = RULES) -> Diagnosis:
     """Return what the rules say about a run, most likely cause first."""
     opinions: list[Opinion] = []
@@ -147,7 +151,7 @@ def _asked(rule: DiagnosisRule, evidence: Evidence) -> list[Opinion]:
     """Return the opinions of a rule; one that fails is a fault of its own, and what the others say stands."""
     try:
         return list(rule.look(evidence))
-    except Exception as error:  # noqa: BLE001  whatever it is, it is told with its place
+    except FAILURES as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         defect = Cause(
             code="XT-DEFECT",
