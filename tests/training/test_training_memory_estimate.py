@@ -36,6 +36,7 @@ pytestmark = pytest.mark.deep
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = {"energy": {"enabled": True}, "uvwFI": {"enabled": True}}
+GPU = "gpu: "
 SMALL = {"encoder_dim": 32, "num_fusion_layers": 1}
 CASES: dict[str, dict[str, Any]] = {
     "regressor": {
@@ -83,12 +84,21 @@ def tapes() -> dict[str, Recording]:
     """The step of every case, all of a window taped, and the steps of the regressor's plan."""
     base = config_from_dict(CASES["regressor"], "test")
     asked = plan(base, "off", (1.0, 1.0), larger=True, remedies=True)
-    requests = {**{name: request_of(case) for name, case in CASES.items()}, **asked.requests}
+    on_gpu = plan(base, "off", (1.0, 1.0), larger=True, remedies=False, on_gpu=True)
+    others = {name: request_of(case) for name, case in CASES.items()}
+    others |= {GPU + name: request for name, request in on_gpu.requests.items()}
+    requests = {**others, **asked.requests}
     answer = ask(requests, 1000)
     found = dict(zip(requests, answer.recordings, strict=True))
     whole = {name: asked.whole(name, found[name]) for name in asked.requests}
     assert answer.rss_bytes < 1.0e9
     return found | whole
+
+
+@pytest.fixture(scope="module")
+def gpu_tapes(tapes: dict[str, Recording]) -> dict[str, Recording]:
+    """The step and two larger ones as a GPU takes them: all events at once, where a CPU works in parts of some size."""
+    return {name: tapes[GPU + name] for name in (BASE, LARGER, FAR)}
 
 
 @pytest.mark.slow
@@ -130,27 +140,27 @@ def test_modules_name_what_they_keep(tapes: dict[str, Recording]) -> None:
 
 @given(st.integers(1, 100_000), st.integers(1, 100_000))
 @settings(deadline=None, max_examples=30)
-def test_a_larger_batch_never_needs_less(tapes: dict[str, Recording], first: int, second: int) -> None:
-    at = line(tapes)
+def test_a_larger_batch_never_needs_less(gpu_tapes: dict[str, Recording], first: int, second: int) -> None:
+    at = line(gpu_tapes)
     assert at is not None
     low, high = sorted((first, second))
     assert at(low).peak() <= at(high).peak()
 
 
-def test_line_through_two_batches_meets_a_third(tapes: dict[str, Recording]) -> None:
-    found = BatchLine(tapes[BASE], tapes[LARGER])
+def test_line_through_two_batches_meets_a_third(gpu_tapes: dict[str, Recording]) -> None:
+    found = BatchLine(gpu_tapes[BASE], gpu_tapes[LARGER])
     assert found.same_program
-    assert found.at(tapes[FAR].batch_size).peak() == pytest.approx(tapes[FAR].peak(), rel=1e-3)
+    assert found.at(gpu_tapes[FAR].batch_size).peak() == pytest.approx(gpu_tapes[FAR].peak(), rel=1e-3)
 
 
-def test_another_program_gives_no_line(tapes: dict[str, Recording]) -> None:
-    assert line({**tapes, LARGER: tapes["checkpointing"]}) is None
-    bent = replace(tapes[FAR], size=tapes[FAR].size * 2)
-    assert line({**tapes, FAR: bent}) is None
+def test_another_program_gives_no_line(tapes: dict[str, Recording], gpu_tapes: dict[str, Recording]) -> None:
+    assert line({**gpu_tapes, LARGER: tapes["checkpointing"]}) is None
+    bent = replace(gpu_tapes[FAR], size=gpu_tapes[FAR].size * 2)
+    assert line({**gpu_tapes, FAR: bent}) is None
 
 
-def test_largest_batch_fits_and_the_next_does_not(tapes: dict[str, Recording]) -> None:
-    at = line(tapes)
+def test_largest_batch_fits_and_the_next_does_not(gpu_tapes: dict[str, Recording]) -> None:
+    at = line(gpu_tapes)
     assert at is not None
     for total in (2e9, 16e9, 42e9):
         device = Device("card", round(total), is_gpu=True)

@@ -120,17 +120,13 @@ class _NeighbourSum(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, senders: Tensor, receivers: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, senders: Tensor, receivers: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight, receivers)
         padded, total = F.pad(x, (0, 0, 0, 1)), torch.zeros_like(x)
         for part in event_parts.of(x, CACHED_BYTES):
             for k in range(HEX_EDGE_TYPES):
                 total[part].addcmul_(padded[part].index_select(1, senders[k]), weight[k])
         return total
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        x, weight, _, receivers = inputs
-        ctx.save_for_backward(x, weight, receivers)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

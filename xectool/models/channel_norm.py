@@ -46,18 +46,15 @@ class ChannelNorm(nn.LayerNorm):
 
 class _NarrowNorm(torch.autograd.Function):
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.eps = eps
         x, rows = x.contiguous(), _Rows.of(x)
         out, weight, bias = torch.empty_like(x), weight.repeat(rows.side_by_side), bias.repeat(rows.side_by_side)
         for part in event_parts.of(x, CACHED_BYTES):
             normal = rows.normalised(x[part], eps)[0]
             torch.addcmul(bias, normal, weight, out=rows.cut(out[part]))
         return out
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs[:2])
-        ctx.eps = inputs[3]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

@@ -54,27 +54,23 @@ def mix_channels(h: Tensor, gamma: Tensor, beta: Tensor, weight: Tensor, bias: T
     """
     if wants_plain_operations():
         return _mixed(h, gamma, beta, weight, bias)[0]
-    mixed: Tensor = _MixChannels.apply(h, gamma, beta, weight, bias)[0]  # type: ignore[no-untyped-call]  # torch's own
+    mixed: Tensor = _MixChannels.apply(h, gamma, beta, weight, bias)  # type: ignore[no-untyped-call]  # torch's own
     return mixed
 
 
 class _MixChannels(torch.autograd.Function):
     @staticmethod
-    def forward(h: Tensor, gamma: Tensor, beta: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, h: Tensor, gamma: Tensor, beta: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         parts = event_parts.of(h, CACHED_BYTES)
         if parts == event_parts.WHOLE:
-            return _mixed(h, gamma, beta, weight, bias)
-        mixed = h.new_empty((*h.shape[:2], weight.shape[0]))
-        size = gamma.new_empty((h.shape[0], 1, h.shape[2]))
-        for part in parts:
-            mixed[part], size[part] = _mixed(h[part], gamma, beta, weight, bias)
-        return mixed, size
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-        h, gamma, beta, weight, _ = inputs
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(h, gamma, beta, weight, output[1])
+            mixed, size = _mixed(h, gamma, beta, weight, bias)
+        else:
+            mixed = h.new_empty((*h.shape[:2], weight.shape[0]))
+            size = gamma.new_empty((h.shape[0], 1, h.shape[2]))
+            for part in parts:
+                mixed[part], size[part] = _mixed(h[part], gamma, beta, weight, bias)
+        ctx.save_for_backward(h, gamma, beta, weight, size)
+        return mixed
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:

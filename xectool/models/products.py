@@ -10,6 +10,7 @@ Axes: R rows (all leading axes), K features in, N features out.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,8 @@ _HAS_ONEDNN = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-unty
 _FEWEST_IMAGES = 16
 _SHORTEST_ROW = 8
 _FEW_ROWS = 512
+# A convolution takes 50 us before it begins. MKL is done with so many operations before that, unless a side is short.
+_LEAST_WORK, _LEAST_WORK_OF_SHORT, _SHORT = 2**23, 2**20, 16
 # Gradients by so few features are faster as matrix products.
 _FEWEST_FOR_INPUT, _FEWEST_FOR_WEIGHT = 8, 16
 
@@ -39,17 +42,40 @@ def wants_plain_operations() -> bool:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return x W^T + b, shape (..., N), of x (..., K), W (N, K) and b (N,)."""
-    if not _on_cpu(x, weight):
+    if not _on_cpu(x, weight) or _is_little(x, weight):
         return F.linear(x, weight, bias)
     rows, shape = x.shape[:-1].numel(), (*x.shape[:-1], weight.shape[0])
     width = _cut(rows if rows >= _FEW_ROWS else weight.shape[0])
     if not width or rows < _FEWEST_IMAGES:
         return F.linear(x, weight, bias)
     if rows >= _FEW_ROWS:
-        return _as_rows(F.conv2d(_as_images(x, width), _as_kernel(weight), bias)).view(shape)
+        product: Tensor = _Product.apply(x, weight, bias, width)  # type: ignore[no-untyped-call]  # torch's own
+        return product.view(shape)
     # oneDNN reorders the kernel, so the smaller matrix is the kernel.
     out = F.conv2d(_as_images(weight, width), _as_kernel(x.reshape(rows, -1)))
     return (_as_rows(out).view(-1, rows).t().contiguous() + bias).view(shape)
+
+
+class _Product(torch.autograd.Function):
+    """x W^T + b as a convolution; oneDNN takes five times as long for the gradient of b as a sum over the rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, width: int) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.width = width
+        return _as_rows(F.conv2d(_as_images(x, width), _as_kernel(weight), bias))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        g_out, wanted = gradients[0], ctx.needs_input_grad
+        g_x, g_weight, _ = _gradients(g_out, x, weight, ctx.width, [wanted[0], wanted[1], False])
+        return (
+            _as_rows(g_x).view(x.shape) if wanted[0] else None,
+            g_weight.view(weight.shape) if wanted[1] else None,
+            g_out.flatten(0, -2).sum(0) if wanted[2] else None,
+            None,
+        )
 
 
 def input_gradient(g_out: Tensor, x: Tensor, weight: Tensor) -> Tensor:
@@ -78,7 +104,7 @@ def _gradients(g_out: Tensor, x: Tensor, weight: Tensor, width: int, wanted: lis
 
 def _image_width(rows: Tensor, weight: Tensor) -> int:
     """Return the width of the images that the rows are cut into, 0 where a convolution would not be faster."""
-    return _cut(rows.shape[:-1].numel()) if _on_cpu(rows, weight) else 0
+    return _cut(rows.shape[:-1].numel()) if _on_cpu(rows, weight) and not _is_little(rows, weight) else 0
 
 
 def _on_cpu(x: Tensor, weight: Tensor) -> bool:
@@ -86,6 +112,11 @@ def _on_cpu(x: Tensor, weight: Tensor) -> bool:
     if wants_plain_operations() or torch.is_autocast_enabled("cpu") or not _HAS_ONEDNN:
         return False
     return all(tensor.device.type == "cpu" and tensor.dtype is torch.float32 for tensor in (x, weight))
+
+
+def _is_little(rows: Tensor, weight: Tensor) -> bool:
+    work = 2 * rows.shape[:-1].numel() * weight.numel()
+    return work < (_LEAST_WORK if min(weight.shape) >= _SHORT else _LEAST_WORK_OF_SHORT)
 
 
 @lru_cache(maxsize=1024)
