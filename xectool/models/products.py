@@ -21,8 +21,9 @@ _HAS_ONEDNN = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-unty
 _FEWEST_IMAGES = 16
 _SHORTEST_ROW = 8
 _FEW_ROWS = 512
-# A convolution takes 50 us before it begins. MKL is done with so many operations before that, unless a side is short.
-_LEAST_WORK, _LEAST_WORK_OF_SHORT, _SHORT = 2**23, 2**20, 16
+# A convolution takes 50 us before it begins, and more where few rows are turned round. MKL is done with so many
+# operations before that, unless a side is short.
+_LEAST_WORK, _LEAST_WORK_OF_FEW, _LEAST_WORK_OF_SHORT, _SHORT = 2**23, 2**28, 2**20, 16
 # Gradients by so few features are faster as matrix products.
 _FEWEST_FOR_INPUT, _FEWEST_FOR_WEIGHT = 8, 16
 
@@ -115,8 +116,9 @@ def _on_cpu(x: Tensor, weight: Tensor) -> bool:
 
 
 def _is_little(rows: Tensor, weight: Tensor) -> bool:
-    work = 2 * rows.shape[:-1].numel() * weight.numel()
-    return work < (_LEAST_WORK if min(weight.shape) >= _SHORT else _LEAST_WORK_OF_SHORT)
+    count = rows.shape[:-1].numel()
+    least = _LEAST_WORK_OF_FEW if count < _FEW_ROWS else _LEAST_WORK
+    return 2 * count * weight.numel() < (least if min(weight.shape) >= _SHORT else _LEAST_WORK_OF_SHORT)
 
 
 @lru_cache(maxsize=1024)
