@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from xectool.diagnosis.cases.memory_fault import from_text
+from xectool.diagnosis.cases.memory_growth import Growth
 from xectool.diagnosis.cases.nan import nan_cases
 from xectool.diagnosis.cases.plateau import TermLevel
 from xectool.diagnosis.cases.spike import spike_cases
@@ -579,6 +580,17 @@ def test_memory_that_rises_with_every_step_is_growth(
     for step, row in enumerate(run.rows):
         row[column] = int(5e8 + per_step * (step // 5 * 5) + rng.normal(0, 1e5))
     assert record(run).causes[0].code == "XT-MEM-GROWTH"
+
+
+@pytest.mark.parametrize(
+    ("slope", "settled", "alarming"), [(1.3e6, False, False), (2.5e6, False, True), (1.3e6, True, True)]
+)
+def test_libraries_that_start_late_in_the_first_epoch_are_no_growth(
+    slope: float, settled: bool, alarming: bool
+) -> None:
+    """A sound run took 50 MB in 39 steps of its only epoch."""
+    found = Growth("host", 39, "step", slope, 496e6, 496e6 + 39 * slope, 2, 39, steady=True, settled=settled)
+    assert found.alarming == alarming
 
 
 @pytest.mark.parametrize(

@@ -40,11 +40,12 @@ from xectool.errors import (
 from xectool.runlog.process import tree_memory
 from xectool.runlog.reader import RunReader
 from xectool.runlog.status_page import StatusPage, Word
+from xectool.training.guards import memory
 from xectool.training.guards.base import StepFacts
 from xectool.training.guards.inputs import InputScale
 from xectool.training.guards.learning import Collapsed, NoLearning, ZeroGradient
 from xectool.training.guards.loop import DataWait, LazyState, MetricGraph, RankHashes, RankSteps
-from xectool.training.guards.memory import HostMemory, MemoryGrowth, growth
+from xectool.training.guards.memory import START_UP_BYTES, HostMemory, MemoryGrowth, growth
 from xectool.training.guards.numbers import AmpScale, GradientNorm, LearningRateSanity, gradient_verdict
 from xectool.training.guards.phase_limits import Deadlines
 from xectool.training.guards.process import CrashStacks, SaveRequest
@@ -344,6 +345,16 @@ def test_leak_of_5_mb_a_step_is_seen_and_flat_memory_is_not(parts: RunParts, mon
     assert found
     assert found[0][0] <= 40
     assert found[0][1].data["bytes_per_step"] == pytest.approx(5e6, rel=0.2)
+
+
+def test_what_libraries_take_in_the_first_epoch_is_no_leak(parts: RunParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    guard, step = MemoryGrowth(parts), facts(parts)
+    most = guard._allowance + START_UP_BYTES
+    for rise, named in ((0.9 * most / 60, False), (1.5 * most / 60, True)):
+        guard, sizes = MemoryGrowth(parts), iter(range(61))
+        monkeypatch.setattr(memory, "resident_bytes", lambda _: int(5e8 + rise * next(sizes)))  # noqa: B023
+        found = [n for number in range(1, 61) for n in guard.after_step(Progress(epoch=1, step=number), step)]
+        assert bool(found) == named
 
 
 @pytest.mark.parametrize("seed", range(100))

@@ -14,6 +14,7 @@ from xectool.diagnosis.evidence.statistics import Series, slope
 
 BYTES_PER_STEP: Final = 1e6  # F014
 BYTES_PER_EPOCH: Final = 50e6  # F014
+START_UP_BYTES: Final = 64e6  # sound short runs took 42 and 50 MB in 30 and 39 steps of their first epoch, and no more
 BYTES_IN_ALL: Final = 150e6  # lost little by little after the first epoch, which is as deadly in a long run
 IGNORED: Final = 2  # F014: the first steps allocate
 LEAST_STEPS: Final = 20  # F014
@@ -59,9 +60,11 @@ class Growth:
     @property
     def alarming(self) -> bool:
         """Whether the slope is beyond F014 or adds up to much, and lasts."""
+        in_all = self.slope * self.units
+        if self.unit == "step" and not self.settled:
+            return self.steady and self.slope > BYTES_PER_STEP and in_all > START_UP_BYTES
         limit = BYTES_PER_STEP if self.unit == "step" else BYTES_PER_EPOCH
-        in_all = self.slope * self.units if self.settled else 0.0
-        return self.steady and (self.slope > limit or in_all > BYTES_IN_ALL)
+        return self.steady and (self.slope > limit or (self.settled and in_all > BYTES_IN_ALL))
 
     @property
     def refutes(self) -> bool:

@@ -24,6 +24,7 @@ LOOK_EVERY_S: Final = 5.0
 WINDOW: Final = 30  # steps a slope is taken over
 FIRST_STEPS: Final = 5  # in which allocators fill their pools
 GROWTH_BYTES: Final = 1e6  # a step
+START_UP_BYTES: Final = 64e6  # that a sound run takes late, beside its loader: threads, libraries, pools
 MONOTONE: Final = 0.9  # share of the steps that do not shrink
 _STATM: Final = "/proc/self/statm"
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -80,7 +81,7 @@ class HostMemory(Guard):
 class MemoryGrowth(Guard):
     """G15: resident memory that grows with every step.
 
-    In the first epoch the buffers of the loader fill, so only what goes beyond them counts.
+    In the first epoch the buffers of the loader fill and libraries start, so only what goes beyond that counts.
     """
 
     code = "G15"
@@ -106,7 +107,7 @@ class MemoryGrowth(Guard):
         if self._steps <= FIRST_STEPS or self._said:
             return
         self._samples.append(resident)
-        filling = progress.epoch == self._first_epoch and resident < self._start + self._allowance
+        filling = progress.epoch == self._first_epoch and resident < self._start + self._allowance + START_UP_BYTES
         if self._steps % 10 or len(self._samples) < WINDOW or filling:
             return
         slope = growth(np.array(self._samples))
