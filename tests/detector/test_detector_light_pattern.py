@@ -7,15 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 from xectool.detector import coordinates, faces, geometry
-from xectool.detector.light_pattern import light_places, misplaced, truth_elsewhere
+from xectool.detector.light_pattern import doubtful, light_places, misplaced, truth_elsewhere
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(7)
 
 
-def flashes(events: int, spread: float = 1.0) -> tuple[Array, Array]:
+def flashes(events: int, spread: float = 1.0, deepest_cm: float = 30.0) -> tuple[Array, Array]:
     """Photons of point sources anywhere in the detector, and where they are."""
-    uvw = np.stack([RNG.uniform(-25, 25, events), RNG.uniform(-60, 60, events), RNG.uniform(2, 30, events)], axis=-1)
+    uvw = np.stack(
+        [RNG.uniform(-25, 25, events), RNG.uniform(-60, 60, events), RNG.uniform(2, deepest_cm, events)], axis=-1
+    )
     uvw *= (spread, spread, 1.0)
     gaps = coordinates.uvw_to_xyz(uvw)[:, np.newaxis] - geometry.positions_cm()
     return RNG.poisson(5e4 / np.square(gaps).sum(axis=-1)).astype(np.float32), uvw
@@ -43,8 +45,20 @@ def test_faces_that_changed_places_are_told(low: str, high: str, axis: str) -> N
 
 
 def test_another_order_of_sensors_is_told() -> None:
-    npho, _ = flashes(16)
+    npho, _ = flashes(64, deepest_cm=5.0)
     assert "do not agree" in misplaced(light_places(npho[:, RNG.permutation(4760)]))
+
+
+def test_few_events_beside_pile_up_may_disagree_by_chance_and_more_events_decide() -> None:
+    told = {}
+    for number in (16, 64):
+        for likeness in (0.6, 0.0):  # of a narrow cut with pile-up, and of sensors in another order
+            drawn = RNG.multivariate_normal([0, 0], [[1, likeness], [likeness, 1]], (200, number)) * (30.0, 0.2)
+            places = drawn[..., [0, 0, 1, 1]] * (1, 0, 1, 0)
+            told[number, likeness] = np.mean([bool(misplaced(one)) for one in places])
+            assert not any(misplaced(one) and doubtful(one) for one in places)
+    assert max(told[16, 0.6], told[64, 0.6]) <= 0.03
+    assert told[64, 0.0] >= 0.95
 
 
 def test_a_truth_of_other_events_or_of_something_else_is_told() -> None:

@@ -8,6 +8,7 @@ Axes: B events, S sensors.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ AXES: Final = ("u", "v")
 ENDS: Final = (("us", "ds"), ("bot", "top"))
 """Faces at the low and the high end of u and v."""
 LEAST_LIKENESS: Final = 0.3  # correlation over events; 0.8 to 1 with half of them piled up and a third of sensors dead
+USUAL_LIKENESS: Final = 0.6  # of few events of a narrow cut with pile-up
 LEAST_SPREAD: Final = (
     0.05  # of the share of an end face: light that always comes from one place correlates with nothing
 )
@@ -29,6 +31,8 @@ LEAST_WIDTHS_CM: Final = (3.0, 12.0)
 """Spread of u and v on the inner face below which the end faces rather follow pile-up than the place: in a beam of 7 cm
 in v they agree by 0.3."""
 
+_DEVIATIONS: Final = 2.5
+_OF_FISHER: Final = 3  # his variance is 1 / (n - 3)
 _FEWEST_ENERGIES: Final = 40
 _LEAST_ENERGY_SPREAD: Final = 0.1  # of a beam of one energy the light tells its place, not its energy
 _OFTEN: Final = 0.1
@@ -61,17 +65,35 @@ def misplaced(places: Array) -> str:
     Args:
         places: As `light_places` returns them, of one file.
     """
-    for axis, name in enumerate(AXES):
-        known = places[np.isfinite(places).all(axis=1)]
-        inner, ends = known[:, axis], known[:, 2 + axis]
-        if len(known) < 3 or not ends.std() >= LEAST_SPREAD or not inner.std() > 0:
-            continue
-        likeness = float(np.corrcoef(inner, ends)[0, 1])
-        if likeness < LEAST_LIKENESS:
+    for axis, likeness, number in _likenesses(places):
+        if likeness < LEAST_LIKENESS and _highest(likeness, number) < USUAL_LIKENESS:
             low, high = ENDS[axis]
             how = "have changed places, or are mirrored" if likeness < -LEAST_LIKENESS else "do not agree"
-            return f"{name} by the inner face and by '{low}' and '{high}' {how} (correlation {likeness:.2f})"
+            return f"{AXES[axis]} by the inner face and by '{low}' and '{high}' {how} (correlation {likeness:.2f})"
     return ""
+
+
+def doubtful(places: Array) -> bool:
+    """Return whether the faces seem to disagree, but so few events may do so by chance."""
+    found = [(likeness, _highest(likeness, number)) for _, likeness, number in _likenesses(places)]
+    return any(likeness < LEAST_LIKENESS and highest >= USUAL_LIKENESS for likeness, highest in found)
+
+
+def _likenesses(places: Array) -> Iterator[tuple[int, float, int]]:
+    """Yield axis, correlation of the inner face and the ends, and events, where light comes from many places."""
+    known = places[np.isfinite(places).all(axis=1)]
+    for axis in range(len(AXES)):
+        inner, ends = known[:, axis], known[:, 2 + axis]
+        if len(known) > _OF_FISHER and ends.std() >= LEAST_SPREAD and inner.std() >= LEAST_WIDTHS_CM[axis]:
+            yield axis, float(np.corrcoef(inner, ends)[0, 1]), len(known)
+
+
+def _highest(likeness: float, number: int) -> float:
+    """Return the highest true correlation that so many events may show as this one.
+
+    Source: the variance of the inverse hyperbolic tangent of a correlation, Fisher 1915, doi:10.2307/2331838.
+    """
+    return float(np.tanh(np.arctanh(np.clip(likeness, -0.999, 0.999)) + _DEVIATIONS / np.sqrt(number - _OF_FISHER)))
 
 
 def truth_elsewhere(places: Array, uvw_cm: Array) -> str:

@@ -5,6 +5,7 @@ Axes: B events, S sensors.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -13,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from xectool.data.batch import EventBatch
-from xectool.detector.light_pattern import light_places, misplaced, truth_elsewhere
+from xectool.detector.light_pattern import doubtful, light_places, misplaced, truth_elsewhere
 from xectool.detector.sensor_rows import displaced_rows
 
 Array = npt.NDArray[Any]
 POSITION: Final = "uvwFI"
-FEWEST_EVENTS: Final = 16  # of a file
+LOOKS: Final = (16, 24, 36, 64)  # events of a file; more than the first where so few may disagree by chance
 MOST_FILES: Final = 64  # those that come first; a fault of one production is in many
 TRUTH_EVENTS: Final = 48  # of all files together
 
@@ -37,6 +38,7 @@ class LightPlaces:
 
     _rows: dict[int, list[Array]] = field(default_factory=dict)
     _judged: set[int] = field(default_factory=set)
+    _doubts: dict[int, int] = field(default_factory=dict)
     _truth: list[tuple[Array, Array]] = field(default_factory=list)
     _truth_judged: bool = False
     _truth_elsewhere: bool = False
@@ -50,6 +52,7 @@ class LightPlaces:
         """Ask for the truth again, unless it was found elsewhere: what simulates or serves events may change."""
         self._truth_judged = self._truth_elsewhere
         self._truth.clear()
+        self._doubts.clear()
         self._rows.clear()  # the same few events, served again, are no more of them
 
     def look(self, window: Sequence[EventBatch]) -> Iterator[Misfit]:
@@ -76,11 +79,15 @@ class LightPlaces:
         return index not in self._judged and (index in self._rows or len(self._rows) + len(self._judged) < MOST_FILES)
 
     def _files(self) -> Iterator[Misfit]:
-        for index in [index for index, rows in self._rows.items() if len(rows) >= FEWEST_EVENTS]:
-            rows = self._rows.pop(index)
+        for index in [index for index, rows in self._rows.items() if len(rows) >= LOOKS[self._doubts.get(index, 0)]]:
+            photons = np.stack(self._rows[index])
+            places = light_places(photons)
+            if doubtful(places) and len(photons) < LOOKS[-1]:
+                self._doubts[index] = bisect_right(LOOKS, len(photons))
+                continue
+            del self._rows[index]
             self._judged.add(index)
-            photons = np.stack(rows)
-            if message := misplaced(light_places(photons)) or displaced_rows(photons):
+            if message := misplaced(places) or displaced_rows(photons):
                 yield Misfit(message, index)
 
     def _positions(self, batch: EventBatch, wanted: list[int], photons: Array) -> Iterator[Misfit]:
