@@ -165,7 +165,7 @@ def exit_codes() -> Iterator[str]:
         codes = ", ".join(f"`{leaf.default_code}`" for leaf in leaves if leaf is not kind)
         first = (inspect.getdoc(kind) or "").partition(";")[0]
         yield f"| {kind.exit_code} | {first} ({codes}) |"
-    yield f"| {errors.EXIT_INTERRUPTED} | interrupted: Ctrl-C, SIGTERM, or a batch system's signal before its limit |"
+    yield f"| {errors.EXIT_INTERRUPTED} | interrupted: Ctrl-C, SIGTERM, a closed terminal, or a batch system's signal |"
     yield f"| {errors.EXIT_DEFECT} | a defect of xectool; the traceback is kept in a file that the message names |"
     yield from ("", "The tree of errors that the Python API raises:", "", "```text")
     yield (inspect.getdoc(errors) or "").partition("::\n\n")[2].partition("\n\nExit 130")[0]

@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 import xectool as package
 from xectool import engine
+from xectool.cli.render import Output
 from xectool.runlog.reader import RunReader
 
 XECTOOL = [sys.executable, "-m", "xectool"]
 PLAIN = ["--set", "checkpoint.save_artifacts=false"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.usefixtures("shallow")
 def test_signal_ends_in_one_document_and_a_run_that_goes_on(
     files: Path, xectool: Callable[..., Any], warm: Any, number: signal.Signals
@@ -92,6 +93,7 @@ def test_a_signal_in_the_set_up_of_a_training_interrupts_it(files: Path, monkeyp
 LOADS = """
 import signal, sys, time
 from xectool.cli import signals
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may run under nohup
 signals.hear()
 if sys.argv[1] == "plain":
     signal.signal(signal.SIGUSR1, signal.default_int_handler)
@@ -101,6 +103,7 @@ try:
 except KeyboardInterrupt:
     sys.stdout.write("loaded" if "slow" in sys.modules else "broken")
     signal.raise_signal(signal.SIGTERM)  # passed on by a launcher
+    signal.raise_signal(signal.SIGHUP)
 """
 
 
@@ -142,6 +145,18 @@ def test_no_color_on_a_terminal_means_no_escape_codes_at_all(files: Path, warm: 
     assert b"epoch 1" in shown
     assert b"CFG-29" in shown
     assert b"\x1b" not in shown
+
+
+def test_a_closed_terminal_ends_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    main, terminal = pty.openpty()
+    with os.fdopen(terminal, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr(sys, "stdout", stream)
+        os.close(main)
+        with pytest.raises(OSError, match="Input/output error"):
+            os.write(terminal, b"lost")
+        for as_json in (False, True):
+            Output("train", as_json).interrupted()
 
 
 def read(descriptor: int) -> bytes:

@@ -319,7 +319,7 @@ if __name__ == "__main__":
     below = psutil.Process().children(recursive=True)
     assert len(below) >= 4, below  # fork server, resource tracker, two readers
     for process in below:
-        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
             process.send_signal(number)
     served += sum(len(batch.event) for batch in batches)
     assert served == sum(file.num_entries for file in source.files), served

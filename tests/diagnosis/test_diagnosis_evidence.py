@@ -195,7 +195,8 @@ def test_a_new_start_after_an_end_is_meant(course: Any, write_run: Write, end: s
 
 
 @pytest.mark.parametrize(("name", "changed", "named"), [
-    ("SIGTERM", False, True), ("SIGUSR1", False, True), ("SIGINT", False, False), ("SIGTERM", True, False),
+    ("SIGTERM", False, True), ("SIGUSR1", False, True), ("SIGHUP", False, True),
+    ("SIGINT", False, False), ("SIGTERM", True, False),
 ])  # fmt: skip
 def test_what_a_batch_system_ended_and_began_anew_as_it_was_was_to_go_on(
     course: Any, write_run: Write, name: str, changed: bool, named: bool

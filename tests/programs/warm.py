@@ -31,7 +31,7 @@ LOADED = (
     "xectool.engine.training",
 )  # fmt: skip
 MOST_S = 400.0  # a command that takes longer hangs, and is killed
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGHUP)
 
 
 class WarmProcess:
@@ -144,6 +144,7 @@ def _answer(connection: socket.socket) -> None:
 
 
 def _become(request: dict[str, object], streams: Sequence[int]) -> NoReturn:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may run under nohup
     for target, stream in enumerate(streams):
         os.dup2(stream, target)
         os.close(stream)

@@ -6,7 +6,7 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +155,16 @@ def test_without_that_the_emergency_checkpoint_would_end_the_training(
     assert (answer.done, answer.message) == (False, "the training ends before it could be done")
 
 
-@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+@pytest.fixture
+def hangup() -> Iterator[None]:
+    """A closed terminal is heard, also where the tests run under ``nohup``."""
+    before = signal.signal(signal.SIGHUP, lambda number, frame: None)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangup")
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
 def test_a_signal_asks_for_an_end_and_ctrl_c_after_it_interrupts_at_once(first: signal.Signals) -> None:
     with StopRequest() as stop:
         assert not stop.requested
@@ -163,3 +172,12 @@ def test_a_signal_asks_for_an_end_and_ctrl_c_after_it_interrupts_at_once(first: 
         assert (stop.requested, stop.name) == (True, first.name)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.usefixtures("hangup")
+def test_under_nohup_a_closed_terminal_ends_no_training() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with StopRequest() as stop:
+        signal.raise_signal(signal.SIGHUP)
+    assert not stop.requested
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

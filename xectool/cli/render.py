@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import io
 import json
 import math
@@ -79,6 +80,12 @@ def console() -> Console:
     from rich.console import Console
 
     class Screen(Console):
+        def _check_buffer(self) -> None:
+            try:
+                super()._check_buffer()
+            except OSError:  # the terminal was closed, or the disk of the log is full: not what the command is about
+                self.on_broken_pipe()
+
         def on_broken_pipe(self) -> None:
             # rich would end the process; a training goes on, and the exit code stays that of the work
             self.quiet = True
@@ -191,7 +198,9 @@ class Output:
         try:
             sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
             sys.stdout.flush()
-        except BrokenPipeError:
+        except OSError as error:
+            if not isinstance(error, BrokenPipeError) and error.errno != errno.EIO:  # of a terminal that was closed
+                raise
             give_up(sys.stdout)
 
 

@@ -8,8 +8,8 @@ import threading
 from types import FrameType
 from typing import Final
 
-# Ctrl-C, what a batch system ends a job with, and what it is usually asked to send some time before.
-_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+# Ctrl-C, what a batch system ends a job with, what it is usually asked to send some time before, a closed terminal.
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 _EARLY: Final[list[int]] = []
 _LOADER: Final = "<frozen importlib._bootstrap>"
 _AGAIN_S: Final = 0.1
@@ -55,8 +55,9 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         again.daemon = True
         again.start()
         return
-    for other in (signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(other, _pass)  # a batch system sends one to all, and a launcher passes it on
+    for other in _ENDING[1:]:  # a batch system sends one to all, and a launcher passes it on
+        if signal.getsignal(other) is not signal.SIG_IGN:
+            signal.signal(other, _pass)
     raise KeyboardInterrupt
 
 

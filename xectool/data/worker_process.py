@@ -23,7 +23,8 @@ COMM: Final = "xectool-read"
 """Name of a loader process in ``/proc/PID/comm`` and in ``ps``; at most 15 characters."""
 STACKS_SIGNAL: Final = signal.SIGQUIT
 """As of Java and Go: writes the stacks of all threads; SIGUSR1 and SIGUSR2 are what batch systems send."""
-BATCH_SIGNALS: Final = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+BATCH_SIGNALS: Final = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
+"""What comes to every process of a job, or of a terminal that is closed."""
 _PR_SET_NAME: Final = 15  # linux/prctl.h
 _SOCKET_OF_SERVER: Final = "pymp-01234567/listener-01234567"
 """Form of the name that the fork server's socket has below the directory for temporary files."""

@@ -12,9 +12,10 @@ NO_SIGNAL: Final = 0
 
 
 class StopRequest:
-    """Turns the first SIGINT, SIGTERM or SIGUSR1 into a request; a second SIGINT interrupts at once.
+    """Turns the first SIGINT, SIGTERM, SIGUSR1 or SIGHUP into a request; a second SIGINT interrupts at once.
 
-    SIGUSR1 is what batch scripts usually ask SLURM for before the time is up (``#SBATCH --signal=USR1@120``).
+    SIGUSR1 is what batch scripts usually ask SLURM for before the time is up (``#SBATCH --signal=USR1@120``), SIGHUP
+    comes where the terminal is closed, and stays ignored under ``nohup``.
 
     Only the main thread can own signal handlers; elsewhere the request stays unset.
     """
@@ -44,6 +45,8 @@ class StopRequest:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
                 self._previous[number] = signal.signal(number, self._handle)
+            if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+                self._previous[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._handle)
         return self
 
     def __exit__(

@@ -186,7 +186,7 @@ class RankGroup(Ranks):
         all agreed to stop. After this no signal interrupts the last words of this rank.
         """
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGUSR1):
+            for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)  # no handler: Python gives those back while it ends
         try:
             self.store.set(f"{_KEY}/left/{self.rank}", "failed" if failed else "done")
