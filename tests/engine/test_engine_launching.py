@@ -130,6 +130,49 @@ def test_a_rank_that_is_gone_before_the_first_look_is_missed(
         assert (rank.poll() is None, rank.pid in survivors.ended) == (left, not left)
 
 
+PAIR = [(0.0, {7, 8}), (100.0, {7}), (110.0, {7}), (113.0, {7})]
+
+
+@pytest.mark.parametrize(("looks", "outcomes", "ended"), [
+    (PAIR[:3], {}, set()),  # it may save yet
+    (PAIR, {}, {7}),
+    (PAIR, {1: 8}, set()),  # the other was done
+    (PAIR, {0: 7}, {7}),  # its own is written, and it hangs while it ends
+    ([(0.0, {7}), (1.0, {7}), *PAIR[:3]], {}, set()),  # the second began late
+    ([(0.0, {7}), (1.0, {7}), *PAIR], {}, {7}),
+])  # fmt: skip
+def test_who_is_left_has_its_time_from_when_another_is_lost(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    looks: list[tuple[float, set[int]]],
+    outcomes: dict[int, int],
+    ended: set[int],
+) -> None:
+    for rank, pid in outcomes.items():
+        monkeypatch.setattr("xectool.engine.ranks.outcome.os.getpid", lambda pid=pid: pid)
+        monkeypatch.setenv(DIRECTORY, str(tmp_path))
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setattr("xectool.engine.ranks.outcome._end_with_launcher", lambda: None)
+        run_as_rank(fails)
+    survivors, found, later = SurvivorsEnded(tmp_path, 2, 12.0, ForwardedSignals()), set[int](), iter(looks)
+    seen = [looks[0]]
+
+    def wait(seconds: float) -> bool:
+        seen[0] = next(later, (-1.0, set()))
+        return seen[0][0] < 0
+
+    monkeypatch.setattr(survivors, "_stop", SimpleNamespace(wait=wait))
+    monkeypatch.setattr(survivors, "_end", lambda left: found.update(item.pid for item in left))
+    monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=lambda: 1.0 + seen[0][0]))
+    monkeypatch.setattr(processes, "rank_processes", lambda: [SimpleNamespace(pid=pid) for pid in sorted(seen[0][1])])
+    survivors._run()
+    assert found == ended
+
+
+def fails() -> TrainResult:
+    raise WorldError("lost the others", where="rank 0")
+
+
 @pytest.mark.parametrize(
     ("error", "kept"), [(KeyboardInterrupt(), 0), (WorldError("gone", where="rank 1"), 0), (None, 1)]
 )
@@ -170,6 +213,16 @@ def test_ranks_meet_where_files_can_be_locked(tmp_path: Path, monkeypatch: pytes
         shutil.rmtree(made)
     assert tried[0].is_relative_to(tmp_path)
     assert not any(path.parent.exists() for path in tried)
+
+
+def test_without_any_place_of_its_own_python_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    made = launching._made_directory()
+    shutil.rmtree(made)
+    assert made.parent == Path("/tmp")
 
 
 def test_what_the_launcher_unpickles_does_not_lie_on_the_network(tmp_path: Path) -> None:

@@ -166,11 +166,11 @@ def _made_directory() -> Path:
         DiskError: No place does.
     """
     failures = []
-    for place in (tempfile.gettempdir(), "/tmp", "/dev/shm"):
+    for place in (None, "/tmp", "/dev/shm"):  # the first is that of tempfile, which may have none at all
         try:
             return _lockable(place)
         except OSError as error:
-            failures.append(f"{place}: {error.strerror}")
+            failures.append(f"{place or 'TMPDIR'}: {error.strerror}")
     raise DiskError(
         f"the ranks cannot meet, for lack of a directory whose files can be locked: {'; '.join(failures)}",
         where="TMPDIR",
@@ -178,7 +178,7 @@ def _made_directory() -> Path:
     )
 
 
-def _lockable(place: str) -> Path:
+def _lockable(place: str | None) -> Path:
     """Make a directory with a file that was locked; raise OSError, and leave nothing, where that cannot be."""
     directory = Path(tempfile.mkdtemp(prefix="xectool-ranks-", dir=place))
     try:

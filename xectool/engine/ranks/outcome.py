@@ -37,12 +37,12 @@ def run_as_rank(train: Callable[[], TrainResult]) -> int:
     try:
         result = train()
     except XecError as error:
-        write_json(path, {"error": as_facts(error), "exit_code": error.exit_code})
+        write_json(path, {"pid": os.getpid(), "error": as_facts(error), "exit_code": error.exit_code})
         return error.exit_code
     except KeyboardInterrupt:  # the launcher says so once, for all of them
         return EXIT_INTERRUPTED
     findings = [found.as_dict() for found in result.findings]
-    write_json(path, {"result": result.as_dict(), "findings": findings})
+    write_json(path, {"pid": os.getpid(), "result": result.as_dict(), "findings": findings})
     return EXIT_INTERRUPTED if result.status == "interrupted" else EXIT_OK
 
 

@@ -8,13 +8,14 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 import psutil
 
-from xectool.engine.ranks.outcome import outcome_path
+from xectool.engine.ranks.outcome import read_outcome
 
 _LOOK_EVERY_S: Final = 1.0  # a look goes through all processes of the machine
 AGAIN_S: Final = 5.0  # a rank that was interrupted twice and stays waits in a call that no signal ends
@@ -115,17 +116,18 @@ class SurvivorsEnded:
                 self._end(left)
             # all begin within moments: one may be gone again before the first look
             started, seen = started or seen or len(left) == self._nproc, bool(left)
-            if not started or not self._lost(len(left)):
+            if not started or not self._lost(left):
                 since = 0.0
                 continue
             since = since or time.monotonic()
             if time.monotonic() - since > self._grace_s:
                 self._end(left)
 
-    def _lost(self, num_left: int) -> bool:
-        """Return whether more ranks are gone than have left an outcome."""
-        said = sum(outcome_path(self._directory, rank).exists() for rank in range(self._nproc))
-        return num_left < self._nproc - said
+    def _lost(self, left: list[psutil.Process]) -> bool:
+        """Return whether more ranks are gone than have left an outcome; one may hang after it has left its own."""
+        outcomes, alive = map(partial(read_outcome, self._directory), range(self._nproc)), {item.pid for item in left}
+        ended = [outcome for outcome in outcomes if outcome and outcome["pid"] not in alive]
+        return len(left) < self._nproc - len(ended)
 
     def _end(self, processes: list[psutil.Process]) -> None:
         for process in processes:
