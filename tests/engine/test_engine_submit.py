@@ -130,7 +130,7 @@ def test_gpus_that_nothing_uses_are_said_to_be_idle(config: Path) -> None:
         assert ("XT-SUBMIT-IDLE" in {finding.code for finding in found}) is said
 
 
-@pytest.mark.parametrize("name", ["50%j", "a\nb", "a\\b", "it's 5%"])
+@pytest.mark.parametrize("name", ["50%j", "a\nb", "a\\b", "it's 5%", "new #5%", "new: 5%"])
 @pytest.mark.parametrize("is_relative", [False, True])
 def test_a_directory_that_slurm_would_read_otherwise_is_refused(
     name: str, is_relative: bool, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -143,7 +143,8 @@ def test_a_directory_that_slurm_would_read_otherwise_is_refused(
         submit(overrides=[f"checkpoint.save_dir={json.dumps(place)}"])
     option, setting = shlex.split(caught.value.fix)
     assert option == "--set"
-    assert Path(submit(overrides=[setting]).folder).is_relative_to(tmp_path)
+    sound = tmp_path / "".join(char if char not in "%\\\n" else "_" for char in name)
+    assert Path(submit(overrides=[setting]).folder).is_relative_to(sound)
 
 
 def test_without_slurm_the_rehearsal_is_offered(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from xectool.errors import UsageError, WorldError
-from xectool.runlog.control import _MACHINE, ControlServer, Request, ask
+from xectool.runlog.control import ControlServer, Request, ask
+from xectool.runlog.process import machine_mark
 
 
 def answered(request: Request, author: int) -> dict[str, Any]:
@@ -47,10 +48,13 @@ def test_a_directory_too_long_for_a_socket_is_passed_over(monkeypatch: pytest.Mo
 def test_sockets_of_killed_processes_are_removed_and_those_that_answer_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory() as root:
         monkeypatch.setenv("XDG_RUNTIME_DIR", root)
-        place, none = Path(root) / "xectool", 2**22 + 1  # above the largest number of a process
+        place, none, own = Path(root) / "xectool", 2**22 + 1, machine_mark()  # above the largest number of a process
+        with monkeypatch.context() as elsewhere:  # a node of the same name, as those that start from one image
+            elsewhere.setattr("xectool.runlog.process.boot_id", lambda: "another")
+            theirs = machine_mark()
         place.mkdir(mode=0o700)
-        here, there = (place / f"{pid}-{_MACHINE}-x.sock" for pid in (none, 1)), place / f"{none}-ab12-x.sock"
-        (dead, live), stopped = here, [place / f"{none + number}-{_MACHINE}-x.sock" for number in (1, 2)]
+        dead, live, there = (place / f"{mark}-x.sock" for mark in (f"{none}-{own}", f"1-{own}", f"{none}-{theirs}"))
+        stopped = [place / f"{none + number}-{own}-x.sock" for number in (1, 2)]
         with ExitStack() as stack:
             for path in stopped:  # as a process of another container has it
                 other = stack.enter_context(socket.socket(socket.AF_UNIX))

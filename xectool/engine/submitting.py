@@ -18,6 +18,7 @@ from xectool.config.root import RunConfig
 from xectool.config.rules.capacity import CAPACITY_RULES
 from xectool.config.rules.path import path_rules
 from xectool.config.rules.platform import NETWORK_FILE_SYSTEMS, Situation
+from xectool.config.serialize import inline_yaml
 from xectool.engine.slurm.job import TrainingJob
 from xectool.engine.slurm.script import JobRequest, executor
 from xectool.errors import UsageError, WorldError
@@ -147,7 +148,7 @@ def _folder(settings: RunConfig, name: str) -> Path:
         raise UsageError(
             "SLURM reads a % or \\ in the name of an output file as a sign of its own, and takes no line end in it",
             where=f"checkpoint.save_dir: {place!r}",
-            fix=f"--set {shlex.quote(f'checkpoint.save_dir={sound}')}",
+            fix=f"--set {shlex.quote(f'checkpoint.save_dir={inline_yaml(sound)}')}",
             code="XT-SUBMIT-REQUEST",
         )
     return folder

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import math
 import os
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xectool.errors import UsageError, WorldError
+from xectool.runlog.process import machine_mark
 
 MAX_BYTES: Final = 4096
 CLIENT_S: Final = 5.0  # longest wait for the rest of a request
@@ -32,7 +32,6 @@ SILENT: Final = "XT-CTL-SILENT"
 _TAG: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _OWN_TAG: Final = re.compile(r"best|last|epoch_.*", re.IGNORECASE)  # checkpoints that a run names itself
 _PATH_BYTES: Final = 107  # struct sockaddr_un of Linux, less the zero at its end
-_MACHINE: Final = hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest()
 _CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid
 
 
@@ -155,7 +154,7 @@ class ControlServer:
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
-        self.path = _private_place(f"{os.getpid()}-{_MACHINE}-{secrets.token_hex(4)}.sock")
+        self.path = _private_place(f"{os.getpid()}-{machine_mark()}-{secrets.token_hex(4)}.sock")
         _sweep(self.path.parent)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -260,7 +259,7 @@ def _private_place(name: str) -> Path:
 
 def _sweep(place: Path) -> None:
     """Remove the sockets of killed processes, which nobody else would; another machine may share the directory."""
-    for path in place.glob(f"*-{_MACHINE}-*.sock"):
+    for path in place.glob(f"*-{machine_mark()}-*.sock"):
         pid = path.name.partition("-")[0]
         if not pid.isdecimal() or Path("/proc", pid).exists():
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import os
 import signal
 import socket
@@ -30,6 +31,11 @@ def boot_id() -> str:
     """Return the identity of the running kernel, or an empty string where the system does not tell."""
     path = Path("/proc/sys/kernel/random/boot_id")
     return path.read_text().strip() if path.exists() else ""
+
+
+def machine_mark() -> str:
+    """Return eight characters for this machine until it starts again: several may have one name, or one kernel."""
+    return hashlib.blake2b(f"{socket.gethostname()} {boot_id()}".encode(), digest_size=4).hexdigest()
 
 
 def start_ticks(pid: int) -> int:
