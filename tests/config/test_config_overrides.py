@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import string
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from xectool.config.invalid import InvalidConfigError
 from xectool.config.keys import keys_of
 from xectool.config.load import config_from_dict, load_config
 from xectool.config.root import KINDS, RegressorConfig, RunConfig
-from xectool.config.serialize import to_yaml
+from xectool.config.serialize import starting_from, to_yaml
 from xectool.errors import ConfigError
 from xectool.findings import Finding
 
@@ -36,6 +37,13 @@ def test_overrides_are_typed_as_yaml(write: Write) -> None:
     assert config.mlflow.run_name == "a=b"
     assert config.tasks.timing.scale == 1e-9
     assert config.export.onnx is None
+
+
+@pytest.mark.parametrize("path", ["runs/a.pt", "of June: all/a.pt", "it's #1/a.pt", "[1]/a.pt", "a\nb.pt"])
+def test_the_line_that_starts_from_a_checkpoint_names_it_whatever_its_name(write: Write, path: str) -> None:
+    option, setting = shlex.split(starting_from(Path(path)))
+    assert option == "--set"
+    assert load_config(write(GOOD), [setting]).config.checkpoint.init_from == path
 
 
 def test_overriding_a_section_keeps_its_other_keys(write: Write) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -25,6 +27,15 @@ def inline_yaml(value: Any) -> str:
     """
     text: str = yaml.dump(value, Dumper=YamlDumper, sort_keys=False, default_flow_style=True, width=10**6)
     return text.removesuffix("\n").removesuffix("\n...")
+
+
+def starting_from(path: str | Path) -> str:
+    """Return the option that starts a run from the weights of a file, as a shell and the reader of settings take it.
+
+    >>> starting_from("runs/a.pt")
+    '--set checkpoint.init_from=runs/a.pt'
+    """
+    return f"--set {shlex.quote(f'checkpoint.init_from={inline_yaml(str(path))}')}"
 
 
 def dotted_values(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

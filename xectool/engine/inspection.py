@@ -21,6 +21,7 @@ from xectool.checkpoint.inspection.structure_rules import STRUCTURE_RULES
 from xectool.checkpoint.inspection.trust import UnsafeGlobal
 from xectool.config.load import load_config
 from xectool.config.root import RunConfig
+from xectool.config.serialize import starting_from
 from xectool.engine.checkpoints.extraction import target_of, write_part
 from xectool.engine.checkpoints.facts import Section, TensorRow, lineage_of, parameters_of, sections_of, tensor_rows
 from xectool.engine.checkpoints.rebuilding import outlook, rebuilt
@@ -188,10 +189,9 @@ def _concluded(
         following = " ".join((again, *fixes))
     number = sum(isinstance(item, TensorDifference) for item in result.differences)
     following = following.replace("train CONFIG", shlex.join(("train", *asked)))
-    if number:
-        verdict = f"{verdict}; tensors that differ from {compare_with}: {number}"
+    verdict += f"; tensors that differ from {compare_with}: {number}" if number else ""
     if result.extracted is not None:
-        following = f"xectool train CONFIG --set {shlex.quote(f'checkpoint.init_from={result.extracted}')}"
+        following = f"xectool train CONFIG {starting_from(result.extracted)}"
     return replace(result, verdict=verdict, next=following)
 
 
@@ -294,7 +294,7 @@ def _next(path: Path, facts: Inspected, fit: Sequence[Fitness], errors: Sequence
     if "predict" in possible:
         return f"xectool predict {name} DATA.root"
     if "fine-tune" in possible:
-        return f"xectool train CONFIG --set checkpoint.init_from={name}"
+        return f"xectool train CONFIG {starting_from(path)}"
     if facts.layout.is_ours and facts.layout.config is None:
         return f"xectool inspect-ckpt {name} --extract encoder --config CONFIG --output encoder.pt"
     return f"xectool inspect-ckpt {name} --tensors"

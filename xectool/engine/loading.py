@@ -17,6 +17,7 @@ from xectool.checkpoint.format import Checkpoint
 from xectool.checkpoint.soundness import require_finite
 from xectool.config.load import config_from_dict
 from xectool.config.root import RunConfig
+from xectool.config.serialize import starting_from
 from xectool.config.training import MAX_HOPS
 from xectool.data.events import EventSource
 from xectool.data.loader import EventLoader
@@ -104,7 +105,7 @@ def load_checkpoint(path: str | Path, weights: str) -> Checkpoint:
         raise UsageError(
             f"{path} is an encoder alone, which predicts nothing: it is there for another network to start from",
             where=str(path),
-            fix=f"xectool train CONFIG --set {shlex.quote(f'checkpoint.init_from={path}')}",
+            fix=f"xectool train CONFIG {starting_from(path)}",
         )
     best = path.with_name(store.BEST_NAME)
     if weights != "best" or checkpoint.best or path == best:
@@ -153,8 +154,8 @@ def assumptions(meta: Mapping[str, Any], where: str) -> tuple[Finding, ...]:
             Severity.INFO,
             f"the file does not tell {key}: {value}, the default of the older system, is assumed",
             where,
-            fix="nothing, if that training kept the default; else fine-tune from it: --set "
-            f"{shlex.quote(f'checkpoint.init_from={where}')} --set {key}=VALUE",
+            fix="nothing, if that training kept the default; else fine-tune from it: "
+            f"{starting_from(where)} --set {key}=VALUE",
         )
         for key, value in meta.get("assumed", {}).items()
     )

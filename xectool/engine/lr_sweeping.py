@@ -10,6 +10,7 @@ from typing import Any
 
 from xectool.config.load import load_config
 from xectool.config.root import RunConfig
+from xectool.config.serialize import inline_yaml
 from xectool.engine.explanation import explain
 from xectool.engine.lr_sweep_outputs import draw_sweep, edited, write_rate
 from xectool.engine.output_places import require_folder
@@ -123,7 +124,7 @@ def lr_sweep(  # noqa: PLR0913  the function is the command: one argument an opt
     """
     rates, length = _checked(lrs, ramp, steps, seeds)
     final = _final_steps(final_steps, ramp, length)
-    start = [] if ckpt is None else [f"checkpoint.init_from={Path(ckpt).expanduser().absolute()}"]
+    start = [] if ckpt is None else [f"checkpoint.init_from={inline_yaml(str(Path(ckpt).expanduser().absolute()))}"]
     settings = [*overrides, *start]
     loaded = load_config(config, settings)
     command = " ".join([shlex.quote(str(config)), *(f"--set {shlex.quote(setting)}" for setting in settings)])

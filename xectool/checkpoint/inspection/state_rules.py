@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -11,6 +10,7 @@ from xectool.checkpoint.inspection.facts import Inspected
 from xectool.checkpoint.inspection.fitness import KINDS
 from xectool.checkpoint.inspection.layout import XECTOOL
 from xectool.checkpoint.inspection.training_state import resume_gaps, scheduler_problem
+from xectool.config.serialize import starting_from
 from xectool.findings import Finding
 from xectool.rules import Rule
 
@@ -29,7 +29,7 @@ class OptimizerFits(Rule[Inspected]):
         state = facts.optimizer
         fix = "resume with the program that wrote it, from another of its checkpoints; the weights are not concerned"
         if facts.layout.is_ours:
-            fix = "xectool train CONFIG --set " + shlex.quote(f"checkpoint.init_from={facts.contents.path}")
+            fix = f"xectool train CONFIG {starting_from(facts.contents.path)}"
         for problem in (state.problems if state else ())[:_SHOWN]:
             yield self.error(problem.where, problem.what, fix)
         for first in (state.strangers if state else ())[:1]:
@@ -53,7 +53,7 @@ class ResumeIsWhole(Rule[Inspected]):
         trains = layout.origin == XECTOOL and layout.kind in KINDS and layout.training
         gaps = resume_gaps(layout) if trains else []
         if gaps:
-            fix = "xectool train CONFIG --set " + shlex.quote(f"checkpoint.init_from={facts.contents.path}")
+            fix = f"xectool train CONFIG {starting_from(facts.contents.path)}"
             yield self.warning("training", f"no run can go on from it as it was: {'; '.join(gaps[:4])}", fix)
 
 

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from xectool.config.root import RegressorConfig, RunConfig
+from xectool.config.serialize import starting_from
 from xectool.findings import Finding
 from xectool.rules import Rule
 
@@ -21,7 +22,7 @@ def of_export(key: str, path: str, what: str) -> tuple[str, str]:
     """Return the problem and the fix for an export in place of a checkpoint to start from."""
     if what == _BARE:
         problem = f"{key} {path} is {what}: a resume needs optimizer state, a new run can start from them"
-        return problem, f"{key}: null   # and a new run from them: --set {shlex.quote(f'checkpoint.init_from={path}')}"
+        return problem, f"{key}: null   # and a new run from them: {starting_from(path)}"
     problem = f"{key} {path} is {what}, which no training can start from: it needs the checkpoint that was exported"
     return problem, f"{key}: null   # or that checkpoint, which is named by: xectool inspect-ckpt {shlex.quote(path)}"
 

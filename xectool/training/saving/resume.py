@@ -11,7 +11,7 @@ from xectool.checkpoint.format import FORMAT_NAME, Checkpoint
 from xectool.config.load import config_from_dict
 from xectool.config.order_keys import ORDER_KEYS
 from xectool.config.root import InpainterConfig, MaeConfig, RegressorConfig, RunConfig
-from xectool.config.serialize import inline_yaml
+from xectool.config.serialize import inline_yaml, starting_from
 from xectool.data.events import EventSource
 from xectool.errors import CheckpointError
 from xectool.models.regressor import GAUSSIAN_NLL
@@ -193,7 +193,7 @@ def start_options(config: RunConfig, checkpoint: Checkpoint, path: Path) -> str:
     fitting = [_as_saved(key, saved) for key, saved, _ in found if key.startswith(_NETWORK)]
     if is_same:
         fitting += _head_options(checkpoint.config.get("tasks", {}), config.to_dict().get("tasks", {}))
-    return " ".join([f"--set {shlex.quote(f'checkpoint.init_from={path}')}", *fitting])
+    return " ".join([starting_from(path), *fitting])
 
 
 def _head_options(saved: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
@@ -216,7 +216,7 @@ def _predicts_width(task: Mapping[str, Any]) -> bool:
 def _refusal(effect: str, differing: list[tuple[str, Any, Any]], path: Path) -> CheckpointError:
     shown = "; ".join(f"{key}: {saved} in the checkpoint, {current} now" for key, saved, current in differing[:5])
     more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
-    start = f"start a new run from its weights: --set {shlex.quote(f'checkpoint.init_from={path}')}"
+    start = f"start a new run from its weights: {starting_from(path)}"
     keys = [key for key, _, _ in differing]
     pasted = [_as_saved(key, saved) for key, saved, _ in differing if key != _FILES]
     if _FILES in keys:
