@@ -16,12 +16,18 @@ _ema_multi_avg_fn = cast("Callable[[float], Callable[..., None]]", swa_utils.get
 
 
 class _Tensors(NamedTuple):
-    parameters: list[nn.Parameter]
+    """Tensors of the average, and those of the model by the same names."""
+
+    parameters: list[Tensor]
+    their_parameters: list[Tensor]
     buffers: list[Tensor]
+    their_buffers: list[Tensor]
 
     @classmethod
-    def of(cls, network: nn.Module) -> _Tensors:
-        return cls(list(network.parameters()), list(network.buffers()))
+    def of(cls, average: nn.Module, model: nn.Module) -> _Tensors:
+        parameters, buffers = dict(average.named_parameters()), dict(average.named_buffers())
+        theirs = [model.get_parameter(name) for name in parameters], [model.get_buffer(name) for name in buffers]
+        return cls(list(parameters.values()), list(theirs[0]), list(buffers.values()), theirs[1])
 
 
 class WeightAverage:
@@ -53,18 +59,17 @@ class WeightAverage:
         """Fold in the current weights; called after each optimizer step that changed them. Buffers are copied."""
         if self._average is None:
             return
-        own, current = self._tensors
         if self._count == 0:
-            _copy(own.parameters, current.parameters)
+            _copy(self._tensors.parameters, self._tensors.their_parameters)
         else:
-            self._fold(own.parameters, current.parameters, self._count)
-        _copy(own.buffers, current.buffers)
+            self._fold(self._tensors.parameters, self._tensors.their_parameters, self._count)
+        _copy(self._tensors.buffers, self._tensors.their_buffers)
         self._count += 1
 
     @cached_property
-    def _tensors(self) -> tuple[_Tensors, _Tensors]:
-        """Those of the average and of the model, looked up at the first update."""
-        return _Tensors.of(self.best_model), _Tensors.of(self._model)
+    def _tensors(self) -> _Tensors:
+        """Looked up at the first update."""
+        return _Tensors.of(self.best_model, self._model)
 
     def weights(self) -> dict[str, Tensor]:
         """Return the averaged weights by the model's own keys; empty without an average."""
