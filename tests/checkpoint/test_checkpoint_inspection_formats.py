@@ -219,7 +219,6 @@ STRANGERS: dict[str, tuple[bytes, str]] = {
     "zip": (_zip(**{"readme.txt": b"hello"}), "a zip archive of something else"),
     "npz": (_zip(**{"a.npy": b"\x93NUMPY"}), "NumPy archive"),
     "docx": (_zip(**{"[Content_Types].xml": b"<x/>", "word/document.xml": b"<x/>"}), "office document"),
-    "pt2": (_zip(**{"m/archive_format": b"pt2", "m/models/model.json": b"{}"}), "torch.export"),
     "no description": (_zip(**{"archive/data/0": b"\0" * 8, "archive/version": b"3"}), "no data.pkl"),
     "tar": (_tar(), "tar archive of something else"),
     "zeros": (bytes(5000), "zero bytes"),

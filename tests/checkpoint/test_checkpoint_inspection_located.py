@@ -209,20 +209,6 @@ def test_nothing_is_extracted_from_an_encoder_that_is_not_whole(families: dict[s
     engine.inspect_ckpt(tmp_path / "b.pt", extract="encoder", output=tmp_path / "f.pt", config=tmp_path / "c.yaml")
 
 
-def test_a_damaged_model_of_torch_export_is_named_and_located(tmp_path: Path, inspected: Callable[..., Any]) -> None:
-    with zipfile.ZipFile(tmp_path / "m.pt2", "w") as archive:
-        archive.writestr("m/archive_format", "pt2")
-        archive.writestr("m/data/weights/weight_0", bytes(range(256)))
-        archive.writestr("m/data/sample_inputs/model.pt", b"x")
-    content = bytearray((tmp_path / "m.pt2").read_bytes())
-    with pytest.raises(Exception, match=r"torch.export (.|\n)*xectool export CKPT --to onnx") as sound:
-        inspected(bytes(content), "a.pt2")
-    assert "is damaged" not in str(sound.value)
-    content[content.index(bytes(range(256))) + 9] ^= 2
-    with pytest.raises(Exception, match="it is damaged: CRC mismatch in m/data/weights/weight_0"):
-        inspected(bytes(content), "b.pt2")
-
-
 def test_damage_of_the_facts_in_safetensors_is_one_finding_with_its_place(
     families: dict[str, Path], tmp_path: Path
 ) -> None:

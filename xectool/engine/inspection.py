@@ -14,7 +14,7 @@ from xectool.checkpoint.inspection.compare import TensorDifference, compare
 from xectool.checkpoint.inspection.content_rules import CONTENT_RULES, tasks_of
 from xectool.checkpoint.inspection.facts import Inspected, inspect
 from xectool.checkpoint.inspection.fitness import Fitness, bit_exact, finished_epochs, fitness
-from xectool.checkpoint.inspection.layout import OLDER, XECTOOL
+from xectool.checkpoint.inspection.layout import OLDER
 from xectool.checkpoint.inspection.origin_rules import ORIGIN_RULES
 from xectool.checkpoint.inspection.state_rules import STATE_RULES
 from xectool.checkpoint.inspection.structure_rules import STRUCTURE_RULES
@@ -41,8 +41,7 @@ class CheckpointInspected:
         why: Reasons for it, most important first.
         next: A line to paste.
         format: Whose layout it is, such as ``xectool``, ``older system``, ``Lightning 2.5.5``, ``ONNX, by pytorch``.
-        container: How it is stored: ``torch-zip``, ``torch-legacy``, ``torch-tar``, ``torchscript``, ``safetensors``,
-            ``onnx`` or ``pickle``.
+        container: How it is stored, as ``torch-zip``, ``torchscript``, ``torch-export``, ``safetensors`` or ``onnx``.
         kind: ``regressor``, ``mae``, ``inpainter``, ``encoder``, or a description of another network.
         epoch: Epoch as stored, None where it is not.
         step: Optimizer steps as stored, None where they are not.
@@ -265,8 +264,7 @@ def _described(
 
 def _verdict(facts: Inspected, errors: Sequence[Finding]) -> str:
     layout = facts.layout
-    whose = layout.origin if layout.origin != XECTOOL else "xectool"
-    what = f"{layout.kind} ({whose})"
+    what = f"{layout.kind} ({layout.origin})"
     if not errors:
         return f"a sound checkpoint: {what}"
     states = (
@@ -295,6 +293,8 @@ def _next(path: Path, facts: Inspected, fit: Sequence[Fitness], errors: Sequence
         return f"xectool predict {name} DATA.root"
     if "fine-tune" in possible:
         return f"xectool train CONFIG {starting_from(path)}"
+    if facts.contents.format == "torch-export":
+        return f"xectool export {shlex.quote(str(facts.layout.meta.get('xectool.checkpoint', 'CKPT')))} --to onnx"
     if facts.layout.is_ours and facts.layout.config is None:
         return f"xectool inspect-ckpt {name} --extract encoder --config CONFIG --output encoder.pt"
     return f"xectool inspect-ckpt {name} --tensors"

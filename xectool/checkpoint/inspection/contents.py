@@ -21,8 +21,8 @@ class Contents:
 
     Attributes:
         path: The file.
-        format: ``torch-zip``, ``torch-legacy``, ``torch-tar``, ``torchscript``, ``safetensors``, ``onnx`` or
-            ``pickle``.
+        format: ``torch-zip``, ``torch-legacy``, ``torch-tar``, ``torchscript``, ``torch-export``, ``safetensors``,
+            ``onnx`` or ``pickle``.
         sha256: Digest of the file on disk.
         size_bytes: Its size on disk.
         payload: Plain values with tensors that view the file.

@@ -86,7 +86,8 @@ class Inspected:
         """Return whether infinities belong there: bookkeeping, or masks, edges and bounds."""
         if name.startswith(_BOOKKEEPING):
             return True
-        return may_be_infinite("mask" if self.contents.format == "onnx" else name, self.contents.values[name])
+        nameless = self.contents.format == "onnx" or name.startswith("lifted_tensor")  # a constant of a graph
+        return may_be_infinite("mask" if nameless else name, self.contents.values[name])
 
 
 def inspect(path: Path) -> Inspected:

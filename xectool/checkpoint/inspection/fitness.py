@@ -14,7 +14,7 @@ ACTIONS: Final = ("resume", "fine-tune", "predict", "export")
 KINDS: Final = ("regressor", "mae", "inpainter")
 _SETS: Final = {"ema": "averaged weights", "model": "raw weights"}
 _PREDICTING: Final = ("ema", "model", "best")
-_GRAPHS: Final = ("onnx", "torchscript")
+_GRAPHS: Final = ("onnx", "torchscript", "torch-export")
 _NO_CONFIG: Final = "it stores no configuration, so normalisation and pooling are unknown"
 
 
@@ -89,6 +89,8 @@ def _reasons(action: str, facts: Inspected) -> Iterator[str]:
             named = layout.meta.get("xectool.checkpoint")
             source = f" ({named})" if named else ""
             yield f"{contents.format} is an exported graph; use the checkpoint it was exported from{source}"
+        elif contents.format == "torch-export":
+            yield "PyTorch runs what stands in a .pt2 when it opens one; xectool predicts with its checkpoint or ONNX"
         elif not _is_our_export(contents.facts, layout.meta):
             yield "no metadata of xectool: units and normalisation of its inputs are unknown"
         return

@@ -77,6 +77,9 @@ def recognise(contents: Contents) -> Layout:
     if contents.format == "onnx":
         producer = str(contents.facts.get("producer") or "unknown")
         return Layout(f"ONNX, by {producer}", "graph", {"model": _tensors(payload)}, meta=contents.facts["metadata"])
+    if contents.format == "torch-export":
+        kind = "graph" if contents.facts["graphs"] or not contents.facts["compiled"] else "compiled graph"
+        return Layout("torch.export", kind, {"model": _tensors(payload)}, meta=contents.facts["metadata"])
     if isinstance(payload, Opaque):
         script = contents.format == "torchscript"
         name = _MANGLED.sub("", payload.name)

@@ -41,8 +41,6 @@ _JSON = re.compile(r'\s*(\{\s*["}]|\[\s*(["{\[\]]|-?\d|true|false|null))')
 _TFLITE: Final = b"TFL3"
 _PAGE = re.compile(rb"^\s*(<!doctype html|<html|<head|<\?xml[^>]*>\s*<(!doctype )?html)", re.IGNORECASE)
 _DOWNLOAD_FIX: Final = "download it again: a web page came instead of the file (log in, or use the direct link)"
-_EXPORTED: Final = "a model of torch.export (.pt2)"
-_EXPORT_FIX: Final = "inspect the checkpoint it was exported from; to predict: xectool export CKPT --to onnx"
 _ARCHIVES: Final[tuple[tuple[str, Callable[[Sequence[str]], bool]], ...]] = (
     ("a NumPy archive (.npz)", lambda names: all(name.endswith(".npy") for name in names)),
     ("an office document", lambda names: "[Content_Types].xml" in names),
@@ -51,7 +49,6 @@ _ARCHIVES: Final[tuple[tuple[str, Callable[[Sequence[str]], bool]], ...]] = (
     ("a Keras model", lambda names: any(name.endswith(".weights.h5") for name in names)),
     ("a TensorFlow model", lambda names: any(name.endswith("saved_model.pb") for name in names)),
     ("an Open Document", lambda names: "META-INF/manifest.xml" in names),
-    (_EXPORTED, lambda names: any(name.endswith("archive_format") for name in names)),
 )
 _HOLD_CHECKPOINTS: Final = (".pt", ".pth", ".ckpt", ".safetensors", ".onnx", ".bin")
 
@@ -65,7 +62,6 @@ def archive_of(names: Sequence[str]) -> tuple[str, str]:
     if missing:
         return "the archive has tensors but no data.pkl, which says what they are", ""
     fix = f"unzip FILE {shlex.quote(inside)}" if inside else GIVE_ANOTHER
-    fix = _EXPORT_FIX if what == _EXPORTED else fix
     return f"{_NOT_WEIGHTS.format(what=what)}; it holds {shown}", fix
 
 

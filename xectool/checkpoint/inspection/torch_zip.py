@@ -12,10 +12,10 @@ from xectool.checkpoint.inspection.opcodes import read_pickle
 from xectool.checkpoint.inspection.rebuild import StorageOf, dtype_of_storage
 from xectool.checkpoint.inspection.sniff import archive_of
 from xectool.checkpoint.inspection.symbols import BadTensor, StorageRef, item_size
+from xectool.checkpoint.inspection.torch_export import read_export, root_of
 from xectool.checkpoint.inspection.tree import Opaque
 from xectool.checkpoint.inspection.trust import UnsafeGlobal
 from xectool.checkpoint.inspection.window import Content, unreadable
-from xectool.errors import CheckpointError
 
 _SCRIPT_MODULES = ("__torch__", "torch.jit._pickle")
 _VERSION_OFFSET_LIMIT = 64
@@ -32,9 +32,12 @@ def read_zip(content: Content) -> Contents:
     except DamagedArchive as error:
         raise unreadable(content.path, f"cannot read the checkpoint: {error}") from error
     names = [entry.name for entry in archive.entries]
+    exported = root_of(names)
+    if exported is not None:
+        return read_export(content, archive, exported)
     root = _root(names)
     if root is None:
-        raise _stranger(content, archive, names)
+        raise unreadable(content.path, *archive_of(names))
     is_script = f"{root}constants.pkl" in archive.by_name
     allowed = _SCRIPT_MODULES if is_script else ()
     out = Contents(content.path, "torchscript" if is_script else "torch-zip", content.sha256, content.size_bytes)
@@ -49,15 +52,6 @@ def read_zip(content: Content) -> Contents:
         out.facts = {**out.facts, **found}
         out.problems += _without_code(out.payload, root, archive)
     return out
-
-
-def _stranger(content: Content, archive: Archive, names: list[str]) -> CheckpointError:
-    """Return the error for an archive that holds no checkpoint; of a torch.export model also what is damaged."""
-    what, fix = archive_of(names)
-    damage = [*archive.problems, *archive.verify()] if any(name.endswith("archive_format") for name in names) else []
-    if damage:
-        what = f"{what}; it is damaged: {damage[0].what} ({damage[0].where})"
-    return unreadable(content.path, what, fix)
 
 
 def _without_code(payload: Any, root: str, archive: Archive) -> Iterator[Problem]:
