@@ -16,7 +16,10 @@ from typing import Any
 import pytest
 import xectool as package
 from xectool import engine
+from xectool.cli import boundary
+from xectool.cli.app import app
 from xectool.cli.render import Output
+from xectool.errors import EXIT_WORLD
 from xectool.runlog.reader import RunReader
 
 XECTOOL = [sys.executable, "-m", "xectool"]
@@ -147,7 +150,8 @@ def test_no_color_on_a_terminal_means_no_escape_codes_at_all(files: Path, warm: 
     assert b"\x1b" not in shown
 
 
-def test_a_closed_terminal_ends_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_closed_terminal_ends_no_command(as_json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     main, terminal = pty.openpty()
     with os.fdopen(terminal, "w") as stream:
         monkeypatch.setattr(sys, "stderr", stream)
@@ -155,8 +159,20 @@ def test_a_closed_terminal_ends_no_command(monkeypatch: pytest.MonkeyPatch) -> N
         os.close(main)
         with pytest.raises(OSError, match="Input/output error"):
             os.write(terminal, b"lost")
-        for as_json in (False, True):
-            Output("train", as_json).interrupted()
+        Output("train", as_json).interrupted()
+
+
+@pytest.mark.parametrize("argv", [["explain", "XT-NAN"], ["explain", "XT-NONE-SUCH"]])
+def test_a_document_that_finds_no_room_is_a_failure_of_the_disk(
+    argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open("/dev/full", "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert boundary.run(app, [*argv, "--json"]) == EXIT_WORLD
+    shown = capsys.readouterr().err
+    assert "XT-DISK" in shown
+    assert "No space left on device" in shown
+    assert "Traceback" not in shown
 
 
 def read(descriptor: int) -> bytes:

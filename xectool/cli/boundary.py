@@ -37,14 +37,22 @@ def run(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], None] 
     argv = _take_verbosity(argv)
     output = render.Output(command=_command_of(app, argv), as_json="--json" in argv and not _is_later_rank())
     try:
+        return _outcome(app, argv, first, output)
+    except render.AlreadyShown as shown:  # also where the last words could not be written
+        return shown.exit_code
+
+
+def _outcome(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], None], output: render.Output) -> int:
+    """Run the application, say how it failed if it did, and return the exit code."""
+    try:
         _require_working_directory()
         first()
         code = app(args=list(argv), prog_name="xectool", standalone_mode=False)
     except XecError as error:
         output.error(error)
         return error.exit_code
-    except render.AlreadyShown as shown:
-        return shown.exit_code
+    except render.AlreadyShown:
+        raise
     except TyperException as error:
         output.usage_error(error.format_message() or "no command is given", _helping(app, argv))
         return EXIT_USER

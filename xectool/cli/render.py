@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from xectool.errors import XecError
+from xectool.errors import EXIT_WORLD, DiskError, XecError
 from xectool.findings import Finding, Severity
 
 if TYPE_CHECKING:
@@ -199,9 +199,12 @@ class Output:
             sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
             sys.stdout.flush()
         except OSError as error:
-            if not isinstance(error, BrokenPipeError) and error.errno != errno.EIO:  # of a terminal that was closed
-                raise
             give_up(sys.stdout)
+            if isinstance(error, BrokenPipeError) or error.errno == errno.EIO:  # of a terminal that was closed
+                return
+            problem, fix = f"the document cannot be written: {error.strerror}", "df -h   # free space, then once more"
+            Output(self.command, as_json=False).error(DiskError(problem, where="stdout", fix=fix))
+            raise AlreadyShown(EXIT_WORLD) from error
 
 
 def _show_causes(screen: Console, error: BaseException) -> None:
