@@ -18,6 +18,8 @@ from xectool.models.regressor import Regressor
 
 NUM_EVENTS: Final = 4
 KEPT_SENSORS: Final = 16
+RECORDS: Final[Mapping[str, str]] = {"model": "fingerprint", "ema": "fingerprint_ema"}
+"""Facts of a checkpoint that hold the outputs, by the set of weights that gave them; early files lack the second."""
 Outputs = dict[str, list[float]]
 
 

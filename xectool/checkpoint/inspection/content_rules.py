@@ -181,12 +181,13 @@ class OutputsAreReproduced(Rule[Inspected]):
     title = "Stored outputs are reproduced"
 
     def check(self, facts: Inspected) -> Iterator[Finding]:
-        """Yield an error that says how far outputs are off."""
-        if facts.outputs_differ:
-            problem = f"the network gives other numbers than when it was saved: {facts.outputs_differ}"
+        """Yield an error for each set of weights that says how far outputs are off."""
+        for role, found in facts.outputs_differ.items():
+            which, place = ("average of the network", "_ema") if role == "ema" else ("network", "")
+            problem = f"the {which} gives other numbers than when it was saved: {found}"
             if facts.version == __version__ or not facts.version:
                 problem += "; weights, normalisation or pooling were changed after that"
-            yield self.error("meta.fingerprint", problem, _of_version(facts))
+            yield self.error(f"meta.fingerprint{place}", problem, _of_version(facts))
 
 
 def tasks_of(layout: Layout) -> dict[str, str]:

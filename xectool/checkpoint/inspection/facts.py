@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,7 +45,7 @@ class Inspected:
         sidecar: Its digest in a ``.sha256`` file beside it; empty where that holds none, None without such a file.
         misfits: How the weights contradict the stored configuration; None where nobody could tell.
         foreign_tables: Index tables of another geometry than that of this xectool.
-        outputs_differ: How outputs for fixed events differ from those stored; empty where they do not.
+        outputs_differ: How outputs for fixed events differ from those stored, by the set of weights.
     """
 
     contents: Contents
@@ -57,7 +57,7 @@ class Inspected:
     sidecar: str | None = None
     misfits: tuple[str, ...] | None = None
     foreign_tables: tuple[str, ...] = ()
-    outputs_differ: str = ""
+    outputs_differ: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def version(self) -> str:

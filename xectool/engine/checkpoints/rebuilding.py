@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from xectool.engine.checkpoints.resume_contract import misfits
 from xectool.errors import ConfigError
 from xectool.findings import Finding, Severity
 from xectool.models.build import build_model
-from xectool.models.fingerprint import difference, outputs_of
+from xectool.models.fingerprint import RECORDS, difference, outputs_of
 from xectool.training.optimization.schedule import LearningRate
 
 _OF_POSITIONS: Final = "cross_attn_head."
@@ -55,11 +55,22 @@ def rebuilt(facts: Inspected) -> tuple[Inspected, tuple[Finding, ...]]:
         network = build_model(config_from_dict(config, "the checkpoint's configuration"))
     tables = _foreign_tables(network.state_dict(), layout.main)
     facts = _with_moments(facts, network)
-    stored = layout.meta.get("fingerprint")
-    if tables or not isinstance(stored, Mapping) or not stored or "model" not in layout.weights:
-        return replace(facts, foreign_tables=tables), ()
-    network.load_state_dict(layout.main)
-    return replace(facts, foreign_tables=tables, outputs_differ=difference(stored, outputs_of(network))), ()
+    differ = {} if tables else dict(_differences(network, layout))
+    return replace(facts, foreign_tables=tables, outputs_differ=differ), ()
+
+
+def _differences(network: nn.Module, layout: Layout) -> Iterator[tuple[str, str]]:
+    """Yield how outputs differ from those stored, by the set of weights; of a set with neither nothing is known."""
+    shapes = {name: value.shape for name, value in layout.main.items()}
+    for role, record in RECORDS.items():
+        weights, stored = layout.weights.get(role), layout.meta.get(record)
+        if not weights or not isinstance(stored, Mapping) or not stored:
+            continue
+        if {name: value.shape for name, value in weights.items()} != shapes:  # K09 says so
+            continue
+        network.load_state_dict(weights)
+        if found := difference(stored, outputs_of(network)):
+            yield role, found
 
 
 def _with_moments(facts: Inspected, network: nn.Module) -> Inspected:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
 from xectool.errors import CheckpointError, DiskError, RunDiverged
-from xectool.models.fingerprint import outputs_of
+from xectool.models.fingerprint import RECORDS, outputs_of
 from xectool.runlog.writer import RunWriter
 from xectool.training.events import quarantine
 from xectool.training.record import incidents
@@ -133,11 +134,14 @@ class Saver:
     def _facts(self) -> dict[str, Any]:
         """Return what goes into a checkpoint beside the state; the good states it names are on the disk before it."""
         states = {"ring": self.states.write(self.run_dir)} if len(self.states) else {}
+        networks: dict[str, nn.Module] = {"model": self.parts.model}
+        if self.parts.average.best_model is not self.parts.model:  # predictions are made with the average
+            networks["ema"] = self.parts.average.best_model
         try:
-            outputs = outputs_of(self.parts.model)
+            outputs = {RECORDS[role]: outputs_of(network) for role, network in networks.items()}
         except torch.OutOfMemoryError:  # a checkpoint without them is better than none
-            outputs = {}
-        return self.facts | states | {"fingerprint": outputs}
+            outputs = {RECORDS["model"]: {}}
+        return self.facts | states | outputs
 
     def _look_at_disk(self, progress: Progress) -> None:
         """Record a disk that has no room for three more checkpoints, as many as a save and its names may need."""
