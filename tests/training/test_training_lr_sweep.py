@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 import torch
 from xectool import engine
 from xectool.config.load import load_config
-from xectool.errors import UsageError
+from xectool.errors import UsageError, XecError
 from xectool.rootio.reader import EventFile
 from xectool.rootio.writer import TreeWriter
 from xectool.runlog.reader import RunReader
@@ -49,6 +50,15 @@ def test_the_losses_of_a_sweep_are_those_of_a_run(tiny_config: Callable[..., Pat
     run = engine.train(path, max_steps=2)
     recorded = [step.loss for step in RunReader(Path(run.run_dir)).steps()]
     assert list(sweep(path)[1].losses[:2]) == recorded
+
+
+@pytest.mark.parametrize("name", ["of June: all", "new #5", "[1]"])
+def test_a_sweep_starts_from_the_file_that_is_named_whatever_its_name(
+    name: str, tiny_config: Callable[..., Path], tmp_path: Path
+) -> None:
+    missing = tmp_path / name / "a.pt"
+    with pytest.raises(XecError, match=re.escape(str(missing))):
+        engine.lr_sweep(tiny_config(), ckpt=missing, steps=5, device="cpu")
 
 
 def test_every_rate_begins_with_the_same_weights_and_batches(tiny_config: Callable[..., Path]) -> None:
