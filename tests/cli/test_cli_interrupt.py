@@ -18,7 +18,7 @@ import xectool as package
 from xectool import engine
 from xectool.cli import boundary
 from xectool.cli.app import app
-from xectool.cli.render import Output
+from xectool.cli.render import Output, give_up
 from xectool.errors import EXIT_WORLD
 from xectool.runlog.reader import RunReader
 
@@ -162,13 +162,16 @@ def test_a_closed_terminal_ends_no_command(as_json: bool, monkeypatch: pytest.Mo
         Output("train", as_json).interrupted()
 
 
-@pytest.mark.parametrize("argv", [["explain", "XT-NAN"], ["explain", "XT-NONE-SUCH"]])
-def test_a_document_that_finds_no_room_is_a_failure_of_the_disk(
+@pytest.mark.parametrize(
+    "argv", [["explain", "XT-NAN", "--json"], ["explain", "XT-NONE-SUCH", "--json"], ["--version"]]
+)
+def test_an_answer_that_finds_no_room_is_a_failure_of_the_disk(
     argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with open("/dev/full", "w") as stream:
+    with open("/dev/full", "w", buffering=1) as stream:
         monkeypatch.setattr(sys, "stdout", stream)
-        assert boundary.run(app, [*argv, "--json"]) == EXIT_WORLD
+        assert boundary.run(app, argv) == EXIT_WORLD
+        give_up(stream)  # what is left in it would be written at its end
     shown = capsys.readouterr().err
     assert "XT-DISK" in shown
     assert "No space left on device" in shown

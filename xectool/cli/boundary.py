@@ -64,7 +64,8 @@ def _outcome(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], N
         render.give_up(sys.stdout)
         return EXIT_OK
     except Exception as error:  # noqa: BLE001  the boundary is where the unforeseen ends
-        if (known := _damaged_byte_code(error) or _long_name(error) or _no_compiler_cache(error)) is not None:
+        known = _damaged_byte_code(error) or _long_name(error) or _no_compiler_cache(error) or _full_disk(error)
+        if known is not None:
             output.error(known)
             return known.exit_code
         output.defect(error, _keep_traceback())
@@ -121,6 +122,14 @@ def _no_compiler_cache(error: Exception) -> DiskError | None:
     if not isinstance(error, OSError) or "torch._inductor.runtime.cache_dir_utils" not in modules:
         return None
     return no_compiler_place(error)
+
+
+def _full_disk(error: Exception) -> DiskError | None:
+    """Return what to say of a full disk that nobody has named before: mostly that of the file stdout goes to."""
+    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return None
+    where = str(error.filename or "stdout, or a file of the command")
+    return DiskError(f"what was to be written finds no room: {error.strerror}", where=where, fix="df -h   # free space")
 
 
 def _take_verbosity(argv: Sequence[str]) -> list[str]:
