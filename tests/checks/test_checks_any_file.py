@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from xectool.checks import sandbox
 from xectool.checks.branches import Wanted, check_branches
-from xectool.checks.header import friend_of
+from xectool.checks.header import friends_of
 from xectool.checks.probing import probe
 from xectool.checks.sandbox import Sandbox
 from xectool.engine.data_report import DataChecked
@@ -221,19 +221,43 @@ def test_a_file_that_was_never_closed_is_told(
     assert any(item.code == "DAT-03" and "never closed" in item.problem for item in result.findings)
 
 
-def test_a_missing_branch_may_lie_in_a_friend(good: Path) -> None:
-    """The bytes are those of ROOT 6.40."""
+def friend_list(*friends: tuple[str, str]) -> Any:
+    """The part of a tree with its friends as ROOT writes it: the name of their class stands before the first alone."""
 
-    class Key:
-        def get_uncompressed_chunk_cursor(self) -> Any:
-            head = b"TFriendElement\0@\0\0*\0\x02@\0\0\x1d\0\x01\0\x01\0\0\0\0\0\0\0\0"
-            return SimpleNamespace(raw_data=b"before" + head + b"\x05truth\ntruth.root\x05truth"), None
+    def text(value: str) -> bytes:
+        size = bytes([len(value)]) if len(value) < 255 else b"\xff" + struct.pack(">I", len(value))
+        return size + value.encode()
 
-    assert friend_of(SimpleNamespace(parent=Key())) == "'truth' of truth.root"
+    def counted(*parts: bytes) -> bytes:
+        return struct.pack(">I", 0x40000000 | len(b"".join(parts))) + b"".join(parts)
+
+    written = b"before" + struct.pack(">i", len(friends))
+    for number, (name, file) in enumerate(friends):
+        named = counted(b"\0\x01\0\x01\0\0\0\0\0\0\0\0", text(name), text(file))
+        mark = b"\x80\0\0\x55" if number else b"\xff\xff\xff\xffTFriendElement\0"
+        written += counted(mark, counted(b"\0\x02", named, text(name), b"\0")) + b"\0"
+    chunk = SimpleNamespace(raw_data=written + b"after")
+    return SimpleNamespace(parent=SimpleNamespace(get_uncompressed_chunk_cursor=lambda: (chunk, None)))
+
+
+def test_a_missing_branch_may_lie_in_friends_and_all_are_named(good: Path) -> None:
+    """The bytes of one are those of ROOT 6.40."""
+    one = friend_list(("truth", "truth.root"))
+    head = b"TFriendElement\0@\0\0*\0\x02@\0\0\x1d\0\x01\0\x01\0\0\0\0\0\0\0\0\x05truth\ntruth.root\x05truth"
+    assert head in one.parent.get_uncompressed_chunk_cursor()[0].raw_data
+    assert friends_of(one) == ("'truth' of truth.root",)
+    assert friends_of(friend_list()) == ()
+    far = "/" + "d" * 300 + "/c.root"
+    three = friends_of(friend_list(("truth", "truth.root"), ("cuts", ""), ("calib", far)))
+    assert three == ("'truth' of truth.root", "'cuts'", f"'calib' of {far}")
     with EventFile(str(good), "tree") as file:
-        facts = replace(probe(str(good)), friend="'truth' of truth.root")
         wanted = [Wanted("angles", 2, "truth of task angle", "data.truth_branches.angle", True)]
-        (missing,) = check_branches(file, facts, wanted).troubles
-    assert missing.problem.endswith("; the tree has the friend 'truth' of truth.root, which is not read")
-    assert missing.fix.startswith("ROOT.RDataFrame(")
-    assert probe(str(good)).friend == ""
+        for friends, told in (
+            (three[:1], "the friend 'truth' of truth.root, which is not read"),
+            (three[:2], "the friends 'truth' of truth.root and 'cuts', which are not read"),
+            (three, f"the friends 'truth' of truth.root, 'cuts' and 'calib' of {far}, which are not read"),
+        ):
+            (missing,) = check_branches(file, replace(probe(str(good)), friends=friends), wanted).troubles
+            assert missing.problem.endswith(f"; the tree has {told}")
+            assert missing.fix.startswith("ROOT.RDataFrame(")
+    assert probe(str(good)).friends == ()

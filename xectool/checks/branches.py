@@ -80,7 +80,7 @@ def check_branches(file: EventFile, facts: FileFacts, wanted: Iterable[Wanted]) 
     near = {branch.name: nearest(branch.name, _of_width(others, branch.width), count=1) for branch in wanted}
     others = {name: branch for name, branch in others.items() if [name] not in near.values()}
     for branch in wanted:
-        trouble = _with_friend(_trouble(file, others, near[branch.name], branch), facts)
+        trouble = _with_friends(_trouble(file, others, near[branch.name], branch), facts)
         if trouble is None:
             usable.add(branch.name)
             notes += _type_note(file, branch)
@@ -93,14 +93,16 @@ def check_branches(file: EventFile, facts: FileFacts, wanted: Iterable[Wanted]) 
     return BranchVerdict(frozenset(usable), tuple(troubles), tuple(notes))
 
 
-def _with_friend(trouble: Trouble | None, facts: FileFacts) -> Trouble | None:
-    """Return what is wrong with a branch; one that is missing may lie in a friend of the tree, which ROOT follows."""
-    if trouble is None or trouble.code != _CODES["missing"] or not facts.friend:
+def _with_friends(trouble: Trouble | None, facts: FileFacts) -> Trouble | None:
+    """Return what is wrong with a branch; one that is missing may lie in friends of the tree, which ROOT follows."""
+    if trouble is None or trouble.code != _CODES["missing"] or not facts.friends:
         return trouble
-    problem = f"{trouble.problem}; the tree has the friend {facts.friend}, which is not read"
+    *others, last = facts.friends
+    which = f"the friends {', '.join(others)} and {last}, which are" if others else f"the friend {last}, which is"
+    problem = f"{trouble.problem}; the tree has {which} not read"
     name = facts.tree.rpartition("/")[2]
     line = f'ROOT.RDataFrame(ROOT.TFile("{facts.path}").Get("{facts.tree}")).Snapshot("{name}", "whole.root")'
-    return replace(trouble, problem=problem, fix=f"{line}   # in ROOT: both trees in one")
+    return replace(trouble, problem=problem, fix=f"{line}   # in ROOT: all these trees in one")
 
 
 def _of_width(others: Mapping[str, BranchFacts], width: int) -> list[str]:

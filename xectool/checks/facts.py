@@ -106,7 +106,7 @@ class FileFacts:
         names: The branches as a reader calls them.
         notes: What is unusual in its structure, and no fault.
         unclosed: Whether the program that wrote it ended before it closed it.
-        friend: The tree that ROOT reads further branches of its tree from, with its file; nothing here follows it.
+        friends: Trees that ROOT reads further branches of its tree from, with their files; nothing here follows them.
     """
 
     path: str
@@ -119,7 +119,7 @@ class FileFacts:
     names: tuple[str, ...] = ()
     notes: tuple[Trouble, ...] = ()
     unclosed: bool = False
-    friend: str = ""
+    friends: tuple[str, ...] = ()
 
     @property
     def opened(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from xectool.checks.facts import Trouble
@@ -14,6 +15,8 @@ _APART: Final = "hadd -f WHOLE.root FIRST.root SECOND.root   # from the files it
 _HEAD_BYTES: Final = 75
 _FRIEND: Final = b"TFriendElement\0"
 _BEFORE_NAME: Final = 22  # byte counts and versions of TFriendElement and TNamed, a TObject
+_BEFORE_CLASS: Final = 12
+_NEW_CLASS, _COUNTED, _LONG = 0xFFFFFFFF, 0x40000000, 255
 _BIG_FILE, _BIG_KEY = 1_000_000, 1000
 
 
@@ -55,23 +58,42 @@ def is_unclosed(path: str) -> bool:
     return len(head) == _HEAD_BYTES and head.startswith(b"root") and not read_header(head).free
 
 
-def friend_of(tree: Any) -> str:
-    """Return the first friend of a TTree and its file, empty without one; by its bytes, uproot passes over them."""
+def friends_of(tree: Any) -> tuple[str, ...]:
+    """Return the friends of a TTree with their files, none without one; by their bytes, uproot passes over them."""
     try:
         data = bytes(tree.parent.get_uncompressed_chunk_cursor()[0].raw_data)
     except OPEN_ERRORS:
-        return ""
-    at = data.find(_FRIEND)
-    if at < 0:
-        return ""
-    name, end = _text(data, at + len(_FRIEND) + _BEFORE_NAME)
-    title, _ = _text(data, end)
-    return f"'{name}' of {title}" if title else f"'{name}'"
+        return ()
+    first = data.find(_FRIEND)
+    # ROOT writes the name of the class once: before it the number of friends, bytes of the object, a mark.
+    return tuple(_friends(data, first - _BEFORE_CLASS)) if first >= _BEFORE_CLASS else ()
+
+
+def _friends(data: bytes, at: int) -> Iterator[str]:
+    """Yield the elements of a list of friends, which begins with how many they are.
+
+    Each is its length, its class (a name or where that stands), a TFriendElement, and an option of the list.
+    """
+    (number,) = struct.unpack_from(">i", data, at)
+    at += 4
+    for _ in range(number):
+        if at + 8 > len(data):
+            return
+        length, mark = struct.unpack_from(">II", data, at)
+        body = at + 8 + (len(_FRIEND) if mark == _NEW_CLASS else 0)
+        name, after = _text(data, body + _BEFORE_NAME)
+        title, _ = _text(data, after)
+        yield f"'{name}' of {title}" if title else f"'{name}'"
+        _, at = _text(data, at + 4 + (length & ~_COUNTED))
 
 
 def _text(data: bytes, at: int) -> tuple[str, int]:
-    """Return a name as ROOT writes it, a byte of length before it, and where it ends."""
-    end = at + 1 + (data[at] if at < len(data) else 0)
+    """Return a text as ROOT writes it, a byte of length before it or five for a long one, and where it ends."""
+    length = data[at] if at < len(data) else 0
+    if length == _LONG and at + 5 <= len(data):
+        (length,) = struct.unpack_from(">I", data, at + 1)
+        at += 4
+    end = at + 1 + length
     return data[at + 1 : end].decode("utf-8", "replace"), end
 
 

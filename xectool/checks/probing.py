@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from xectool.checks.facts import BranchFacts, FileFacts, Trouble
-from xectool.checks.header import friend_of, header_troubles, is_unclosed
+from xectool.checks.header import friends_of, header_troubles, is_unclosed
 from xectool.checks.layout import layout_troubles, ntuple_columns, tree_branches
 from xectool.errors import DataFileError
 from xectool.rootio.files import OPEN_ERRORS, cannot_open, is_remote, open_tree, split_tree
@@ -39,7 +39,7 @@ def _structure(file: EventFile, size: int) -> FileFacts:
         if size:
             wrong, odd = header_troubles(file.path, file.where, size, tree.file)
         branches = ntuple_columns(tree, file) if file.is_ntuple else tree_branches(tree, file)
-        friend = "" if file.is_ntuple else friend_of(tree)
+        friends = () if file.is_ntuple else friends_of(tree)
     except OPEN_ERRORS as error:
         raise cannot_open(file.path, file.tree, error) from error
     finally:
@@ -50,7 +50,7 @@ def _structure(file: EventFile, size: int) -> FileFacts:
     names = tuple(file.branch_names)
     return FileFacts(
         file.path, file.tree, kind, size, file.num_entries, branches, tuple(troubles), names, tuple(odd),
-        bool(size) and is_unclosed(file.path), friend,
+        bool(size) and is_unclosed(file.path), friends,
     )  # fmt: skip
 
 
