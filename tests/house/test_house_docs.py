@@ -143,6 +143,11 @@ def test_a_command_that_would_be_refused_is_seen(line: str, said: str) -> None:
     assert bool(said) == bool(complaint(line, whole=True))
 
 
+def test_no_line_of_the_changelog_is_over_160_columns() -> None:
+    lines = (ROOT / "CHANGELOG.md").read_text().splitlines()
+    assert [number for number, line in enumerate(lines, 1) if len(line) > 160] == []
+
+
 def test_help_holds_nothing_that_is_taken_for_markup_or_doubled() -> None:
     for name, command in leaves(root_command(), "xectool"):
         for parameter in command.params:
