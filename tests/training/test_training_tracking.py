@@ -1,8 +1,10 @@
 import math
+import shlex
 import time
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from xectool.errors import ConfigError, TrackerError, UsageError
@@ -12,7 +14,7 @@ from xectool.training.tracking import NullTracker, TrackerSettings, resolve_uri,
 from xectool.training.tracking import mirror as mirror_module
 from xectool.training.tracking.mirror import Mirror
 from xectool.training.tracking.points import Progress, point_groups
-from xectool.training.tracking.settings import load_settings, load_state, save_settings
+from xectool.training.tracking.settings import default_uri, load_settings, load_state, save_settings
 
 
 class MemoryStore:
@@ -185,6 +187,14 @@ def test_uri_is_absolute_and_prefers_the_configured_one(tmp_path, monkeypatch):
 def test_file_store_is_refused_with_the_database_to_use(uri):
     with pytest.raises(ConfigError, match=r"tracking_uri=sqlite:////data/mlflow\.db"):
         resolve_uri(uri, "artifacts")
+
+
+@pytest.mark.parametrize("place", ["/of June", "/of June: all", "/new #5"])
+def test_the_database_to_use_is_named_whatever_its_directory_is_called(place):
+    with pytest.raises(ConfigError) as caught:
+        resolve_uri(f"{place}/mlruns", "artifacts")
+    option, setting = shlex.split(caught.value.fix)
+    assert (option, yaml.safe_load(setting.removeprefix("mlflow.tracking_uri="))) == ("--set", default_uri(place))
 
 
 def test_settings_of_a_resumed_attempt_keep_identity_and_first_params(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -73,12 +74,14 @@ def resolve_uri(configured: str | None, save_dir: Path | str) -> str:
     """
     uri = configured or os.environ.get(ENVIRONMENT_URI) or default_uri(save_dir)
     if uri.startswith("file:") or ("://" not in uri and not uri.startswith("databricks")):
+        from xectool.config.serialize import inline_yaml  # the process that mirrors a run does without
+
         where = "mlflow.tracking_uri" if configured else f"environment variable {ENVIRONMENT_URI}"
         database = Path(uri.removeprefix("file://").removeprefix("file:")).resolve().parent
         raise ConfigError(
             f"'{uri}' is a directory of files, which MLflow no longer writes to",
             where=where,
-            fix=f"--set mlflow.tracking_uri={default_uri(database)}",
+            fix=f"--set {shlex.quote(f'mlflow.tracking_uri={inline_yaml(default_uri(database))}')}",
             code="CFG-47",
         )
     relative = re.fullmatch(r"sqlite:///(?!/)([^?]+)(\?.*)?", uri)
