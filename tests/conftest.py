@@ -19,6 +19,7 @@ import pytest
 
 PROGRAM = Path(__file__).parent / "programs" / "warm.py"
 LEAN = Path(__file__).parent / "programs" / "lean"
+OF_A_TEST = ("PYTEST_CURRENT_TEST", "XDG_CACHE_HOME")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -84,6 +85,24 @@ def shallow() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Give each module a cache of events of its own.
+
+    A run whose epochs make a copy worth its disk leaves one, and every later run on those files reads the copy.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if not os.environ.get("MPLCONFIGDIR"):
+            patch.setenv("MPLCONFIGDIR", str(_fonts()))
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def _fonts() -> Path:
+    """Return where matplotlib keeps its list of fonts, which takes seconds to make."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "matplotlib"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _kept_opener() -> Iterator[None]:
     """Let all checks of data share one process that opens files: half a second of CPU for each of them, else.
@@ -99,7 +118,8 @@ def _kept_opener() -> Iterator[None]:
 
         def here(self, time_limit_s: float) -> Kept:
             self.time_limit_s = time_limit_s
-            place = (os.getcwd(), {name: os.environ[name] for name in os.environ if name != "PYTEST_CURRENT_TEST"})
+            others = {name: os.environ[name] for name in os.environ if name not in OF_A_TEST}
+            place = (os.getcwd(), others)
             if place != self.place:
                 self._end()
             self.place = place
