@@ -29,6 +29,7 @@ from xectool.export.description import PREFIX, Description
 from xectool.export.graphs import NPHO, TIME, ExportGraph
 from xectool.export.onnx_faults import translated
 from xectool.export.onnx_file import OPSET, OnnxFormat, OnnxRuntime, check
+from xectool.export.onnx_providers import wanted_providers
 from xectool.export.onnx_rehearsal import rehearse
 from xectool.export.parity import Parity
 from xectool.export.ports import Port
@@ -352,14 +353,21 @@ def test_foreign_file_is_refused_with_what_it_lacks(altered: Any) -> None:
         assert "xectool export" in caught.value.fix
 
 
-def test_provider_that_is_not_there_is_said_and_threads_are_those_allowed(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.filterwarnings("ignore:Specified provider")
+@pytest.mark.parametrize(("built", "said"), [([], "is not available"), (["CUDAExecutionProvider"], "could not start")])
+def test_provider_that_does_not_compute_is_said_and_threads_are_those_allowed(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, built: list[str], said: str
 ) -> None:
-    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
-    runtime = OnnxRuntime(tiny, "cuda")
+    """A build for GPUs lists CUDA on a machine without, and falls back (seen with onnxruntime-gpu 1.31)."""
+    available = [*built, "CPUExecutionProvider"]
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: available)
+    runtime = OnnxRuntime(tiny, "cuda:1")
     assert runtime.providers == ("CPUExecutionProvider",)
     assert [note.code for note in runtime.notes] == ["X-14"]
+    assert said in runtime.notes[0].problem
     assert "CPUExecutionProvider runs instead" in runtime.notes[0].problem
+    asked = wanted_providers("cuda:1", available)
+    assert asked == [("CUDAExecutionProvider", {"device_id": 1})] * len(built) + ["CPUExecutionProvider"]
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert allowed_threads() == 1
     monkeypatch.setenv("OMP_NUM_THREADS", "1000000")

@@ -16,7 +16,7 @@ import torch
 import uproot
 from xectool import engine
 from xectool.checkpoint import store
-from xectool.errors import CheckpointError, UsageError, UserError
+from xectool.errors import CheckpointError, DeviceError, UsageError, UserError
 from xectool.export import pt2
 from xectool.export.formats import FORMATS
 from xectool.export.torch_runtime import EXTRA_FILE, described
@@ -47,6 +47,7 @@ def test_torchscript_regressor_predicts_as_its_checkpoint(script_regressor: Any,
 def test_onnx_regressor_predicts_as_its_checkpoint(onnx_regressor: Any, events: Path, tmp_path: Path) -> None:
     found = same_predictions(onnx_regressor, events, tmp_path)
     assert (found.events, found.engine) == (20, "onnx")
+    assert "run by CPUExecutionProvider" in found.engine_reason
 
 
 def test_torchscript_inpainter_predicts_the_same_sensors(script_inpainter: Any, events: Path, tmp_path: Path) -> None:
@@ -165,9 +166,14 @@ def _rewrite(source: Path, target: Path, edit: Any) -> None:
             new.writestr(entry, data)
 
 
-def test_options_without_effect_on_an_exported_file_are_refused(script_regressor: Any, events: Path) -> None:
+def test_options_without_effect_on_an_exported_file_are_refused(
+    script_regressor: Any, onnx_regressor: Any, events: Path
+) -> None:
     with pytest.raises(UsageError, match="leave out --weights"):
         engine.predict(script_regressor.path, [str(events)], weights="ema")
+    for sample, device in ((onnx_regressor, "banana"), (onnx_regressor, "mps"), (script_regressor, "cuda:99")):
+        with pytest.raises(DeviceError, match=device):
+            engine.predict(sample.path, [str(events)], device=device)
 
 
 def test_model_files_are_called_what_they_are(script_inpainter: Any, onnx_regressor: Any, tmp_path: Path) -> None:

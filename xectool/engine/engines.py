@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from xectool.engine.exporting import export
 from xectool.engine.exports.loading import load_exported
 from xectool.engine.loading import LoadedModel, served_in_order
 from xectool.errors import DeviceError, DiskError, OutputsDiffer, UsageError, XecError, unknown_choice
+from xectool.export.network import ExportedRegressor, ExportedSensorModel
 from xectool.findings import Finding, Severity
 from xectool.training.process.device import Execution, compile_faults, plan_execution
 from xectool.training.stepping.batch_loss import compiled
@@ -127,7 +128,8 @@ def _own_engine(loaded: LoadedModel, asked: str) -> Engine:
             where=f"--engine {asked}",
             fix="leave out --engine, or predict with the checkpoint",
         )
-    return Engine(loaded, loaded.network, "the format of the file")
+    ran_by = ", ".join(cast(ExportedRegressor | ExportedSensorModel, loaded.network).runtime.providers)
+    return Engine(loaded, loaded.network, f"the format of the file, run by {ran_by}")
 
 
 def choose_engine(loaded: LoadedModel, request: Request, source: EventSource) -> Engine:

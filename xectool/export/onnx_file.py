@@ -20,6 +20,7 @@ from xectool.export.formats import Written, register
 from xectool.export.graphs import ExportGraph
 from xectool.export.installed import require
 from xectool.export.onnx_faults import onnx_faults
+from xectool.export.onnx_providers import unused_provider, wanted_providers
 from xectool.export.onnx_rehearsal import rehearse
 from xectool.export.ports import BATCH_AXIS, Port
 from xectool.export.reference import Arrays
@@ -85,7 +86,7 @@ class OnnxRuntime(Runtime):
 
     Args:
         path: The file.
-        device: ``cpu`` or ``cuda``; what is not there is said in :attr:`notes`.
+        device: ``cpu``, ``cuda`` or ``cuda:N``; what is not there is said in :attr:`notes`.
 
     Raises:
         CheckpointError: The file cannot be run, or xectool did not export it.
@@ -97,20 +98,18 @@ class OnnxRuntime(Runtime):
         import onnxruntime
 
         self.path = path
-        wanted = ["CUDAExecutionProvider"] if device.startswith("cuda") else []
         available = onnxruntime.get_available_providers()
-        missing = [name for name in wanted if name not in available]
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = allowed_threads()
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
         with onnx_faults(path):
-            providers = [*(name for name in wanted if name in available), "CPUExecutionProvider"]
+            providers = wanted_providers(device, available)
             self.session: Any = onnxruntime.InferenceSession(str(path), options, providers=providers)
         self.providers = tuple(self.session.get_providers())
         self.description = Description.from_metadata(dict(self.session.get_modelmeta().custom_metadata_map), str(path))
         _require_as_exported(Path(path))
-        self.notes = tuple(_not_available(name, self.providers[0]) for name in missing)
+        self.notes = unused_provider(device, available, self.providers)
 
     def rehearse(self, cases: Mapping[str, Arrays]) -> None:
         """Run inputs in a process of its own.
@@ -267,11 +266,6 @@ def _quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-
-
-def _not_available(wanted: str, used: str) -> Finding:
-    problem = f"{wanted} was asked for and is not available; {used} runs instead"
-    return Finding("X-14", Severity.WARNING, problem, "--device", fix="pip install onnxruntime-gpu, or --device cpu")
 
 
 def _port(value: onnx.ValueInfoProto) -> tuple[str, str, int, str]:

@@ -16,7 +16,7 @@ from xectool.export.graphs import RAW
 from xectool.export.network import network_of
 from xectool.findings import Finding, Severity
 from xectool.tasks import build_task
-from xectool.training.process.device import plan_execution
+from xectool.training.process.device import named_device, plan_execution, resolve_device
 
 
 def load_exported(path: Path, format_name: str, weights: str, device: str | None) -> LoadedModel:
@@ -85,9 +85,13 @@ def folded(config: RunConfig, inputs_mode: str, where: str) -> tuple[Finding, ..
 
 
 def _device(device: str | None, format_name: str) -> str:
-    """Return where to run: where nothing is said, a GPU only if the runtime has one."""
+    """Return where to run: where nothing is said, a GPU only if the runtime has one.
+
+    Raises:
+        DeviceError: There is no such device; whether ONNX Runtime has a GPU is known when it has started.
+    """
     if device not in (None, "auto"):
-        return str(device)
+        return str(named_device(str(device)) if format_name == "onnx" else resolve_device(str(device)))
     if format_name == "onnx":
         from onnxruntime import get_available_providers
 

@@ -80,12 +80,7 @@ def resolve_device(name: str) -> torch.device:
     """
     if name == "auto":
         return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise DeviceError(
-            f"unknown device '{name}'", where="training.device or --device", fix="--device cpu", code="XT-DEVICE"
-        ) from error
+    device = named_device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise DeviceError(
             f"device '{name}' is not here: {torch.cuda.device_count()} CUDA devices, PyTorch {torch.__version__}",
@@ -93,10 +88,22 @@ def resolve_device(name: str) -> torch.device:
             fix="--device cpu",
             code="XT-DEVICE",
         )
+    return device
+
+
+def named_device(name: str) -> torch.device:
+    """Return the device of a name that is not ``auto``, whether it is here or not.
+
+    Raises:
+        DeviceError: No device that we compute on has this name.
+    """
+    where, fix = "training.device or --device", "--device cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise DeviceError(f"unknown device '{name}'", where=where, fix=fix, code="XT-DEVICE") from error
     if device.type not in {"cpu", "cuda"}:
-        raise DeviceError(
-            f"device type '{device.type}' is not supported", where="training.device or --device", fix="--device cpu"
-        )
+        raise DeviceError(f"device type '{device.type}' is not supported", where=where, fix=fix, code="XT-DEVICE")
     return device
 
 
