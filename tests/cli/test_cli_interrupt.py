@@ -18,7 +18,7 @@ import xectool as package
 from xectool import engine
 from xectool.cli import boundary
 from xectool.cli.app import app
-from xectool.cli.render import Output, give_up
+from xectool.cli.render import Output, console
 from xectool.errors import EXIT_WORLD
 from xectool.runlog.reader import RunReader
 
@@ -162,20 +162,52 @@ def test_a_closed_terminal_ends_no_command(as_json: bool, monkeypatch: pytest.Mo
         Output("train", as_json).interrupted()
 
 
-@pytest.mark.parametrize(
-    "argv", [["explain", "XT-NAN", "--json"], ["explain", "XT-NONE-SUCH", "--json"], ["--version"]]
-)
-def test_an_answer_that_finds_no_room_is_a_failure_of_the_disk(
+EXPLAIN = ["explain", "XT-NAN"]
+FULL = "No space left on device"
+
+
+@pytest.mark.parametrize("full", ["stdout", "stderr", "both"])
+@pytest.mark.parametrize("argv", [EXPLAIN, [*EXPLAIN, "--json"], ["nonsense"], ["--version"], ["--help"]])
+def test_an_answer_that_finds_no_room_is_a_failure_of_the_disk_and_is_on_the_other_stream(
+    argv: list[str], full: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    boundary.run(app, argv)
+    usual = capsys.readouterr()
+    with open("/dev/full", "w", buffering=1) as stream:
+        for name in ("stdout", "stderr") if full == "both" else (full,):
+            monkeypatch.setattr(sys, name, stream)
+        code = boundary.run(app, argv)
+    shown = capsys.readouterr()
+    lost = {"stdout": usual.out, "stderr": usual.err, "both": usual.out + usual.err}[full]
+    assert (code == EXIT_WORLD) == bool(lost)
+    other = "" if full == "both" else shown.err if full == "stdout" else shown.out
+    assert (FULL in other and "XT-DISK" in other and lost in other) == (bool(lost) and full != "both")
+
+
+@pytest.mark.parametrize("argv", [EXPLAIN, [*EXPLAIN, "--json"], ["nonsense"], ["--version"], ["--help"]])
+def test_streams_that_the_shell_closed_are_no_defect(
     argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with open("/dev/full", "w", buffering=1) as stream:
-        monkeypatch.setattr(sys, "stdout", stream)
-        assert boundary.run(app, argv) == EXIT_WORLD
-        give_up(stream)  # what is left in it would be written at its end
-    shown = capsys.readouterr().err
-    assert "XT-DISK" in shown
-    assert "No space left on device" in shown
-    assert "Traceback" not in shown
+    usual = boundary.run(app, argv)
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    assert boundary.run(app, argv) == usual
+
+
+def test_a_reader_that_takes_nothing_for_a_while_gets_every_line_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xectool.cli.streams.PATIENCE_S", 0.01)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    filled = os.write(writing, b"." * (1 << 20))
+    with os.fdopen(writing, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        screen = console()
+        screen.print("first")
+        screen.print("second")
+        assert os.read(reading, filled) == b"." * filled
+        screen.print("third")
+        assert os.read(reading, 100) == b"first\nsecond\nthird\n"
+    os.close(reading)
 
 
 def read(descriptor: int) -> bytes:

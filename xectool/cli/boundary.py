@@ -10,12 +10,22 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TextIO, cast
 
 from typer.exceptions import Abort, TyperException
 
 from xectool.cli import render, signals
-from xectool.errors import EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_OK, EXIT_USER, DiskError, UsageError, XecError
+from xectool.cli.streams import Steady, steadied
+from xectool.errors import (
+    EXIT_DEFECT,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_USER,
+    EXIT_WORLD,
+    DiskError,
+    UsageError,
+    XecError,
+)
 from xectool.errors.compiler_place import no_compiler_place
 
 
@@ -36,10 +46,34 @@ def run(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], None] 
     render.keep_readable(sys.stdout, sys.stderr)
     argv = _take_verbosity(argv)
     output = render.Output(command=_command_of(app, argv), as_json="--json" in argv and not _is_later_rank())
-    try:
-        return _outcome(app, argv, first, output)
-    except render.AlreadyShown as shown:  # also where the last words could not be written
-        return shown.exit_code
+    with steadied() as (stdout, stderr):
+        return _delivered(_outcome(app, argv, first, output), output, stdout, stderr)
+
+
+def _delivered(code: int, output: render.Output, stdout: Steady, stderr: Steady) -> int:
+    """Return the exit code, which is no good one where the answer found no room: the other stream has it, if it can."""
+    lost = stdout.settle(), stderr.settle()
+    # beside a document stderr has remarks only, and a launcher answers for its ranks
+    counts = lost[0] or (lost[1] and not output.as_json)
+    if not counts or _is_later_rank() or "XECTOOL_RANK_OUTCOMES" in os.environ:
+        return code
+    if not lost[1]:
+        _pass_on("stdout", lost[0], stdout.error, stderr)
+    elif not lost[0] and not stdout.used:  # what was piped into a file or a program stays as it is
+        _pass_on("stderr", lost[1], stderr.error, stdout)
+    return code if code in (EXIT_DEFECT, EXIT_INTERRUPTED) else EXIT_WORLD
+
+
+def _pass_on(name: str, lost: str, why: OSError | None, other: Steady) -> None:
+    """Say on the other stream that the answer could not be written, and what it was."""
+    failure = DiskError(
+        f"the answer cannot be written: {why.strerror if why else 'no room'}",
+        where=name,
+        fix="df -h   # free space; what found no room follows",
+    )
+    render.show_findings(render.console(cast(TextIO, other)), render.findings_of(failure))
+    other.write(lost)
+    other.settle()
 
 
 def _outcome(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], None], output: render.Output) -> int:
@@ -51,18 +85,13 @@ def _outcome(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], N
     except XecError as error:
         output.error(error)
         return error.exit_code
-    except render.AlreadyShown:
-        raise
+    except render.AlreadyShown as shown:
+        return shown.exit_code
     except TyperException as error:
         output.usage_error(error.format_message() or "no command is given", _helping(app, argv))
         return EXIT_USER
     except (KeyboardInterrupt, Abort):
         return _interrupted(output, argv)
-    except (BrokenPipeError, SystemExit) as gone:
-        if not isinstance(gone, BrokenPipeError) and not isinstance(gone.__context__, BrokenPipeError):
-            raise  # rich, which draws the help, makes the one of the other
-        render.give_up(sys.stdout)
-        return EXIT_OK
     except Exception as error:  # noqa: BLE001  the boundary is where the unforeseen ends
         known = _damaged_byte_code(error) or _long_name(error) or _no_compiler_cache(error) or _full_disk(error)
         if known is not None:

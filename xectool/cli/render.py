@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import errno
 import io
 import json
 import math
@@ -14,9 +13,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
-from xectool.errors import EXIT_WORLD, DiskError, XecError
+from xectool.cli.streams import steady
+from xectool.errors import XecError
 from xectool.findings import Finding, Severity
 
 if TYPE_CHECKING:
@@ -68,34 +68,16 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
     return text.encode("ascii", "backslashreplace").decode(), error.end
 
 
-def give_up(stream: IO[str]) -> None:
-    """Let what is written from now on vanish: the reader is gone (xectool … | head), and Python would say so again."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, stream.fileno())
-    os.close(null)
-
-
-def console() -> Console:
-    """Return a console on stderr; plain when stderr is not a terminal or under ``NO_COLOR``, quiet without a reader."""
+def console(stream: TextIO | None = None) -> Console:
+    """Return a console on stderr or ``stream``; plain where that is no terminal or under ``NO_COLOR``."""
     from rich.console import Console
 
-    class Screen(Console):
-        def _check_buffer(self) -> None:
-            try:
-                super()._check_buffer()
-            except OSError:  # the terminal was closed, or the disk of the log is full: not what the command is about
-                self.on_broken_pipe()
-
-        def on_broken_pipe(self) -> None:
-            # rich would end the process; a training goes on, and the exit code stays that of the work
-            self.quiet = True
-            give_up(sys.stderr)
-
+    file = cast(IO[str], steady(stream or sys.stderr))
     # rich itself only drops colours under NO_COLOR; bold text and moving bars are escape codes as well
     force_plain = False if os.environ.get("NO_COLOR") else None
     # a table in a file or a log has all the room it needs
-    width = None if sys.stderr.isatty() or "COLUMNS" in os.environ else FILE_WIDTH
-    return Screen(stderr=True, highlight=False, soft_wrap=True, force_terminal=force_plain, width=width)
+    width = None if file.isatty() or "COLUMNS" in os.environ else FILE_WIDTH
+    return Console(file=file, stderr=True, highlight=False, soft_wrap=True, force_terminal=force_plain, width=width)
 
 
 def plain(value: Any) -> Any:
@@ -153,8 +135,7 @@ class Output:
 
     def error(self, error: XecError, result: Any = None) -> None:
         """Show a failure the user can act on; an error may carry one finding or several."""
-        carried: tuple[Finding, ...] = tuple(getattr(error, "findings", ()))
-        found = carried or (Finding(error.code, Severity.ERROR, error.problem, where=error.where, fix=error.fix),)
+        found = findings_of(error)
         if self.as_json:
             self._document("error", plain(result or {}), found)
         else:
@@ -195,16 +176,15 @@ class Output:
             "result": result,
             "findings": [plain(found.as_dict()) for found in findings],
         }
-        try:
-            sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
-            sys.stdout.flush()
-        except OSError as error:
-            give_up(sys.stdout)
-            if isinstance(error, BrokenPipeError) or error.errno == errno.EIO:  # of a terminal that was closed
-                return
-            problem, fix = f"the document cannot be written: {error.strerror}", "df -h   # free space, then once more"
-            Output(self.command, as_json=False).error(DiskError(problem, where="stdout", fix=fix))
-            raise AlreadyShown(EXIT_WORLD) from error
+        stdout = steady(sys.stdout)
+        stdout.write(json.dumps(document, allow_nan=False) + "\n")
+        stdout.flush()
+
+
+def findings_of(error: XecError) -> tuple[Finding, ...]:
+    """Return the findings that an error carries, or the one that it is."""
+    carried: tuple[Finding, ...] = tuple(getattr(error, "findings", ()))
+    return carried or (Finding(error.code, Severity.ERROR, error.problem, where=error.where, fix=error.fix),)
 
 
 def _show_causes(screen: Console, error: BaseException) -> None:

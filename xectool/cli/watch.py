@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from xectool.cli.options import JsonOption
 from xectool.cli.render import Output, console, table
+from xectool.cli.streams import steady
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -38,8 +40,9 @@ def watch(
 
     watching = Watch(run)
     view = watching.look()
+    screen = steady(sys.stderr)
     with Live(_frame(run, view), console=console(), auto_refresh=False) as live:
-        while not view.is_over and not live.console.quiet:
+        while not view.is_over and not screen.gone:
             time.sleep(every)
             view = watching.look()
             live.update(_frame(run, view), refresh=True)
