@@ -168,3 +168,23 @@ def test_events_of_all_attempts_are_kept(tmp_path):
     attempt(tmp_path, 1, 2, resume=True, end="finished")
     assert [event.kind for event in RunReader(tmp_path).events()] == ["failed", "resume", "finished"]
     assert all(isinstance(event, EventRecord) for event in RunReader(tmp_path).events())
+
+
+def test_what_holds_no_record_names_the_run_that_was_meant(tmp_path, monkeypatch):
+    """A file was 'no such directory', and a directory of runs led to another command."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("older", "my first"):
+        attempt(Path("artifacts") / name, 1, 1)
+    Path("artifacts/my first/config.yaml").touch()
+    meant = {
+        "artifacts": ("holds no run record", "name 'artifacts/my first'"),  # the newest
+        "artifacts/my first/plots": ("no such directory", "name 'artifacts/my first'"),
+        "artifacts/my first/config.yaml": ("this is a file", "name 'artifacts/my first'"),
+        "artifacts/oldr": ("no such directory", "name artifacts/older"),
+        "older": ("no such directory", "name artifacts/older"),
+        "nothing/like/it": ("no such directory", "name the directory of a run; `xectool runs` lists them"),
+    }
+    for given, (problem, fix) in meant.items():
+        with pytest.raises(UsageError, match=problem) as refused:
+            RunReader(given)
+        assert refused.value.fix == fix

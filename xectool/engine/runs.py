@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from xectool.engine.run_comparison import RunDifference, RunsCompared, compare
 from xectool.engine.run_files import BEST_METRIC, best_epoch, resolved_config
 from xectool.errors import UsageError
 from xectool.runlog.reader import RunReader
-from xectool.runlog.storage import RECORD_DIR
+from xectool.runlog.run_dirs import run_dirs
 from xectool.training.tracking import resolve_uri, sync_run
 
 __all__ = [
@@ -84,7 +83,7 @@ def list_runs(root: Path | str = "artifacts", tracking_uri: str | None = None) -
     place = Path(root).expanduser()
     if not place.is_dir():
         raise UsageError("there are no runs here: no such directory", where=str(place), fix="xectool runs --root DIR")
-    rows = (_row(path) for path in _run_dirs(place))
+    rows = (_row(path) for path in run_dirs(place))
     return RunsResult(str(place), tuple(sorted(rows, key=lambda row: row.started)))
 
 
@@ -104,11 +103,6 @@ def sync(run_dir: Path | str, tracking_uri: str | None = None) -> SyncResult:
     RunReader(place)
     state = sync_run(place, resolve_uri(tracking_uri, place.parent) if tracking_uri else None)
     return SyncResult(state.points, state.uri, state.run_id)
-
-
-def _run_dirs(root: Path) -> Iterator[Path]:
-    patterns = (RECORD_DIR, f"*/{RECORD_DIR}", f"*/*/{RECORD_DIR}")
-    yield from (path.parent for pattern in patterns for path in sorted(root.glob(pattern)) if any(path.glob("a[0-9]*")))
 
 
 def _row(path: Path) -> RunRow:

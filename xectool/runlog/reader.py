@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,10 +15,11 @@ from xectool.runlog.json_lines import all_lines
 from xectool.runlog.layout import StepBlock
 from xectool.runlog.process import boot_id
 from xectool.runlog.records import FORMAT, AttemptRecord, EpochRecord, EventRecord, Record, StepRecord
+from xectool.runlog.run_dirs import require_record
 from xectool.runlog.run_status import RunStatus, Tally
 from xectool.runlog.status_page import PageView, read_page
 from xectool.runlog.step_log import StepFiles
-from xectool.runlog.storage import LINES_FILE, RECORD_DIR, RecordSource, attempt_dir, attempts, open_source
+from xectool.runlog.storage import LINES_FILE, RecordSource, attempt_dir, attempts, open_source
 from xectool.runlog.worker_slots import SlotView, read_slots
 
 __all__ = ["Position", "RunReader", "RunStatus"]
@@ -64,13 +64,7 @@ class RunReader:
     def __init__(self, run_dir: Path | str) -> None:
         self.run_dir = Path(run_dir)
         self._sources: dict[int, RecordSource] = {}
-        _require_own(self.run_dir)
-        if not attempts(self.run_dir):
-            raise UsageError(
-                "this directory holds no run record" if self.run_dir.is_dir() else "there is no such directory",
-                where=str(self.run_dir),
-                fix="name the directory of a run; `xectool runs` lists them",
-            )
+        require_record(self.run_dir)
 
     def steps(self) -> Iterator[StepRecord]:
         """Yield the steps that count, in order."""
@@ -265,20 +259,6 @@ class _Standing:
         for after, limit in self._rewinds:
             kept &= (block.seqs >= after) | (steps <= limit)
         return kept
-
-
-def _require_own(run_dir: Path) -> None:
-    try:
-        os.scandir(run_dir / RECORD_DIR).close()
-    except PermissionError as error:
-        raise UsageError(
-            "the run belongs to another user, and its record is closed to others",
-            where=str(run_dir),
-            fix="ask its owner, or log in as the owner",
-            code="XT-CTL-USER",
-        ) from error
-    except OSError:
-        return
 
 
 def _counts(record: Record, limit: float) -> bool:
