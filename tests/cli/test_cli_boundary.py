@@ -242,3 +242,25 @@ def test_a_working_directory_that_was_removed_is_named(
     for command in (("train", "a.yaml"), ("check-data", "a.root"), ("explain", "units"), ("--version",)):
         outcome = xectool(*command)
         assert (outcome.code, "working directory does not exist any more" in outcome.err) == (2, True)
+
+
+def test_a_missing_argument_is_filled_in_with_what_lies_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The fix was the help of the command."""
+
+    def fix_of(line: str) -> str:
+        assert boundary.run(app, line.split()) == errors.EXIT_USER
+        return capfd.readouterr().err.strip().splitlines()[-1].partition("fix: ")[2]
+
+    monkeypatch.chdir(tmp_path)
+    assert fix_of("train --dry-run") == "xectool config init > config.yaml && xectool train --dry-run config.yaml"
+    assert [fix_of(line) for line in ("watch", "predict")] == ["xectool watch --help", "xectool predict --help"]
+    record = tmp_path / "artifacts/my run/rec/a0001"
+    record.mkdir(parents=True)
+    (tmp_path / "mine.yaml").touch()
+    assert fix_of("diagnose loader") == "xectool diagnose loader mine.yaml"
+    assert fix_of("watch") == "xectool watch 'artifacts/my run'"
+    assert fix_of("predict") == "xectool predict --help"
+    (tmp_path / "artifacts/my run/checkpoint_last.pt").touch()
+    assert fix_of("predict") == "xectool predict 'artifacts/my run/checkpoint_last.pt'"

@@ -88,7 +88,11 @@ def _outcome(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], N
     except render.AlreadyShown as shown:
         return shown.exit_code
     except TyperException as error:
-        output.usage_error(error.format_message() or "no command is given", _helping(app, argv))
+        from xectool.engine.at_hand import completed  # what reads records takes a tenth of a second to import
+
+        wanted = getattr(getattr(error, "param", None), "metavar", None)
+        fix = completed(wanted or "", argv) or f"xectool {_helping(app, argv)} --help".replace("  ", " ")
+        output.error(UsageError(error.format_message() or "no command is given", where="command line", fix=fix))
         return EXIT_USER
     except (KeyboardInterrupt, Abort):
         return _interrupted(output, argv)

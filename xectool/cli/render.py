@@ -144,11 +144,6 @@ class Output:
             if VERBOSITY.get() is Verbosity.VERBOSE:
                 _show_causes(screen, error)
 
-    def usage_error(self, message: str, helping: str) -> None:
-        """Show a mistake on the command line, and the command whose help says what may be written."""
-        fix = f"xectool {helping} --help".replace("  ", " ")
-        self.error(XecError(message, where="command line", fix=fix, code="XT-USAGE"))
-
     def interrupted(self, result: Any = None, fix: str = "") -> None:
         """Say that the user stopped the command.
 

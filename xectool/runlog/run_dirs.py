@@ -11,13 +11,18 @@ from typing import Final
 from xectool.errors import UsageError, nearest
 from xectool.runlog.storage import RECORD_DIR, attempts
 
-_USUAL: Final = Path("artifacts")  # checkpoint.save_dir where nothing else is set
+USUAL_DIR: Final = Path("artifacts")  # checkpoint.save_dir where nothing else is set
 
 
 def run_dirs(root: Path) -> Iterator[Path]:
     """Yield the run directories at a place and up to two levels below it."""
     patterns = (RECORD_DIR, f"*/{RECORD_DIR}", f"*/*/{RECORD_DIR}")
     yield from (path.parent for pattern in patterns for path in sorted(root.glob(pattern)) if any(path.glob("a[0-9]*")))
+
+
+def newest_run(root: Path) -> Path | None:
+    """Return the run at a place or up to two levels below it that was started last, if there is one."""
+    return max(run_dirs(root), key=lambda run: (run / RECORD_DIR).stat().st_mtime, default=None)
 
 
 def require_record(run_dir: Path) -> None:
@@ -52,7 +57,7 @@ def _meant(given: Path) -> Path | None:
     """Return the run around a place, the newest below it, or where it does not exist the one of the nearest name."""
     around = next((parent for parent in given.parents if attempts(parent)), None)
     if around is not None or given.exists():
-        return around or max(run_dirs(given), key=lambda run: (run / RECORD_DIR).stat().st_mtime, default=None)
+        return around or newest_run(given)
     beside = (path.parent for path in given.parent.glob(f"*/{RECORD_DIR}"))
-    known = {run.name: run for run in (*run_dirs(_USUAL), *beside)}
+    known = {run.name: run for run in (*run_dirs(USUAL_DIR), *beside)}
     return next((known[name] for name in nearest(given.name, known, 1)), None)

@@ -1,0 +1,40 @@
+"""What to write where a command was given without its configuration, run or checkpoint: one that lies here."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from xectool.checkpoint.names import BEST_NAME, LAST_NAME
+from xectool.runlog.run_dirs import USUAL_DIR, newest_run
+
+USUAL_CONFIG: Final = Path("config.yaml")
+
+
+def completed(wanted: str, argv: Sequence[str]) -> str:
+    """Return the command line with what it lacks, or an empty string where nothing of that kind lies here.
+
+    Args:
+        wanted: Name of the missing argument in the help, such as CONFIG, RUN or CKPT.
+        argv: Arguments without the program name.
+    """
+    given = shlex.join(["xectool", *argv])
+    if "CONFIG" in wanted:
+        found = _configuration()
+        first = "" if found else f"xectool config init > {USUAL_CONFIG} && "
+        return f"{first}{given} {shlex.quote(str(found or USUAL_CONFIG))}"
+    run = newest_run(USUAL_DIR)
+    if run is None:
+        return ""
+    if "RUN" in wanted:
+        return f"{given} {shlex.quote(str(run))}"
+    if wanted in ("CKPT", "MODEL"):
+        found = next((run / name for name in (BEST_NAME, LAST_NAME) if (run / name).is_file()), None)
+        return f"{given} {shlex.quote(str(found))}" if found else ""
+    return ""
+
+
+def _configuration() -> Path | None:
+    return USUAL_CONFIG if USUAL_CONFIG.is_file() else min(Path().glob("*.y*ml"), default=None)
