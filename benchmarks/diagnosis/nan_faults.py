@@ -141,9 +141,9 @@ def rate(lab: Lab) -> None:
     lab.train()
 
 
-@fault("weights run away until they overflow", "not finite", "XT-NAN-LR", "XT-SPIKE-LR")
+@fault("weights run away until they overflow", "not finite", "XT-NAN-LR", "XT-SPIKE-LR", "XT-NAN-WEIGHTS")
 def runaway(lab: Lab) -> None:
-    """Plain gradient ascent on the loss: every step multiplies the weights of a head."""
+    """Every step multiplies the weights of a head, by more than any rate would: both are true to say."""
     lab.configure(steps=60)
     begin, growth = int(lab.rng.integers(8, 25)), float(lab.rng.uniform(1.5, 6))
 

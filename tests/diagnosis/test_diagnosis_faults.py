@@ -497,6 +497,16 @@ def test_numbers_that_no_event_can_have_are_named_and_noise_below_the_domain_is_
     assert [cause.code for cause in record(run).causes] == (["XT-NAN-DATA"] if named else [])
 
 
+@pytest.mark.parametrize(("back", "first"), [(True, "XT-NAN-GRAD"), (False, "XT-NAN-LR")])
+def test_a_gradient_norm_that_came_back_did_not_grow(record: Record, course: Any, back: bool, first: str) -> None:
+    run = course(steps=60, lr=2e-4)
+    run.at(24, grad_norm=375.0)
+    if not back:
+        run.at(25, grad_norm=1200.0)
+    run.nan(26, terms=(), stage="gradient", suspects=[], finite_batches=True)
+    assert record(run).causes[0].code == first
+
+
 @pytest.mark.parametrize(("rate", "rise", "first"), [
     (0.05, 20.0, "XT-NAN-LR"), (4.0, 1.0, "XT-NAN-LR"), (1e-3, 20.0, "XT-AMP-OVERFLOW"), (0.05, 1.0, "XT-AMP-OVERFLOW"),
 ])  # fmt: skip

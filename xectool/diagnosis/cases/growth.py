@@ -18,6 +18,7 @@ HIGH_LR: Final = 1e-2  # CFG-29: no plausible rate for AdamW above it
 LARGEST_INPUT: Final = 10.0  # F033 (a): |z| below which the inputs are not to blame
 LR_JUMP: Final = 3.0  # a linear warm-up at most doubles the rate from its second step on
 _FEW: Final = 8
+_BACK: Final = 2.0  # times the usual: one value that stood out before it is an outlier
 _RUINED: Final = 100.0  # times the lowest loss before it: weights that give such losses are not gone back to
 
 
@@ -114,12 +115,15 @@ def input_absmax(evidence: Evidence) -> float:
 
 
 def _growth(values: Series) -> float:
-    """Return how much the largest of the last three values exceeds the median of the older ones."""
+    """Return how much the largest of the last three values exceeds the median of the older ones.
+
+    What came back to where it was did not grow: then it is the last value alone that is compared.
+    """
     kept = finite(values)
     if kept.size < 2:
         return 1.0
-    older = kept[:1] if kept.size < _FEW else kept[:-3]
-    return _against(kept, median(older))
+    usual = median(kept[:1] if kept.size < _FEW else kept[:-3])
+    return _against(kept[-1:] if kept[-1] <= _BACK * usual else kept, usual)
 
 
 def _against(values: Series, reference: float) -> float:
