@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from xectool.detector import coordinates, faces, geometry
-from xectool.detector.light_pattern import doubtful, light_places, misplaced, truth_elsewhere
+from xectool.detector.light_pattern import doubtful, energy_elsewhere, light_places, misplaced, truth_elsewhere
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(7)
@@ -81,3 +81,26 @@ def test_a_narrow_beam_beside_pile_up_is_no_truth_of_other_events() -> None:
     places = light_places(piled)
     assert (places[:, 3] - places[:, 3].mean()).std() > 0.05, "which was all that was asked for"
     assert truth_elsewhere(places[1::3], uvw[1::3][::-1]) == "", "too narrow to tell, either way"
+
+
+def lights(events: int, share: float) -> tuple[Any, Any]:
+    """Energies and their light, to which a second gamma of twice as much at most is added in a share of the events."""
+    energies = RNG.uniform(0.015, 0.060, events)
+    second = RNG.uniform(0.005, 0.060, events) * (RNG.random(events) < share)
+    return 1e6 * (energies + second) * RNG.normal(1.0, 0.05, events), energies
+
+
+def test_an_energy_of_other_events_does_not_follow_the_light() -> None:
+    for events, share in ((192, 0.0), (192, 0.3), (192, 0.7), (48, 0.0)):
+        light, energies = lights(events, share)
+        assert energy_elsewhere(light, energies) == ""
+        assert energy_elsewhere(light, 1000.0 * energies) == "", "in any unit"
+        assert energy_elsewhere(light, energies.max() + energies.min() - energies), "the light falls with it"
+    light, energies = lights(192, 0.0)
+    shuffled = [energy_elsewhere(light, RNG.permutation(energies)) for _ in range(50)]
+    assert sum(map(bool, shuffled)) >= 45  # 98 % of permutations
+    assert energy_elsewhere(light[:40], -energies[:40]) == "", "too few"
+    assert energy_elsewhere(light, np.roll(0.05 + 1e-4 * energies, 1)) == "", "a beam of one energy"
+    assert energy_elsewhere(light, np.full(192, 1e10)) == "", "not known"
+    wide = light * RNG.lognormal(0, 1.0, 192)
+    assert energy_elsewhere(wide, energies[::-1]) == "", "light that is mostly that of other gamma rays"

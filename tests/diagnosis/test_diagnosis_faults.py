@@ -1039,6 +1039,15 @@ def test_light_at_another_place_is_named(record: Record, course: Any, kind: str,
     assert ("data.truth_branches.uvwFI=uvwTruth" in found.fix) == (kind == "truth_elsewhere")
 
 
+def test_an_energy_of_other_events_leads_to_the_files_unless_its_branch_is_another(record: Record, course: Any) -> None:
+    for branches, fix in (({}, "check-data t.root"), ({"energy": "mine"}, "data.truth_branches.energy=energyTruth")):
+        run = course(steps=40, config={"data": {"train_path": "t.root", "truth_branches": branches}})
+        run.event(20, "truth_elsewhere", task="energy", sample="train", message="does not follow the light")
+        (found,) = record(run).causes
+        assert (found.code, found.problem.partition(":")[0]) == ("XT-TRUTH-ELSEWHERE", "energy")
+        assert fix in found.fix
+
+
 @pytest.mark.parametrize(("risen", "named"), [(1.0, True), (4.0, False)])
 def test_weights_lost_in_mid_run_are_a_restart_unless_the_rate_rose(
     record: Record, course: Any, risen: float, named: bool

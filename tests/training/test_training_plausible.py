@@ -17,7 +17,7 @@ from xectool.config.load import load_config
 from xectool.config.normalization import NormalizationConfig
 from xectool.config.tasks import NONFINITE_TRUTH_FIX
 from xectool.data.batch import EventBatch
-from xectool.data.extremes import measure
+from xectool.data.extremes import PHOTONS, measure
 from xectool.data.window import WindowArrays
 from xectool.detector import faces
 from xectool.models.normalize import Normalizer
@@ -31,6 +31,7 @@ from xectool.training.process.progress import NullObserver
 from xectool.training.ranks.base import Ranks
 from xectool.training.record.readings import ReadingWatch
 from xectool.training.stepping.build import build_parts, open_data
+from xectool.training.symptoms.light_energy import LightEnergies
 
 Config = Callable[..., Path]
 BRIGHT, DEAD, SENTINEL, LATE = 3, 8, 11, 15
@@ -95,6 +96,40 @@ def test_sensors_that_changed_places_are_told_once_a_file(tiny_config: Config, t
     told = events(result.run_dir, "sensor_order")
     assert [event.data["sample"] for event in told] == ["train", "val"]
     assert [event.data["files"] for event in told] == [[str(swapped)], [str(shifted)]]
+
+
+def test_an_energy_of_other_events_is_told_once_and_of_its_file(tiny_config: Config) -> None:
+    batch = batch_of(tiny_config())
+    rng, light = np.random.default_rng(3), LightEnergies()
+    energies, files = rng.uniform(0.015, 0.060, 900), np.arange(900) % 3
+    elsewhere = np.where(files == 1, rng.permutation(energies), energies)
+    told: list[tuple[str, int]] = []
+    for start in range(0, 900, 30):
+        rows = slice(start, start + 30)
+        extremes = np.zeros((30, 6))
+        extremes[:, PHOTONS] = 1e6 * energies[rows]
+        targets = {"energy": torch.from_numpy(elsewhere[rows, np.newaxis])}
+        told += light.look([replace(batch, targets=targets, extremes=extremes, file_index=files[rows])])
+    assert [index for _, index in told] == [1]
+    assert "correlation of ranks" in told[0][0]
+    assert light.rest() == ""
+    few = LightEnergies()
+    assert list(few.look([replace(batch, targets=targets, extremes=extremes, file_index=files[rows])])) == []
+    assert few.rest() == "", "too few to tell"
+
+
+def test_a_run_on_energies_of_other_events_says_so(tiny_config: Config, tiny_data: Path, tmp_path: Path) -> None:
+    """There are fewer than 192 in the file, so that it is judged when the first epoch is over."""
+    target = tmp_path / "reversed.root"
+    with uproot.open(tiny_data / "train_000.root") as file:
+        columns = {name: np.repeat(rows, 3, axis=0) for name, rows in file["tree"].arrays(library="np").items()}
+    ranks = np.argsort(np.argsort(np.where(columns["npho"] < 9e9, columns["npho"], 0).sum(axis=1)))
+    columns["energyTruth"] = np.sort(columns["energyTruth"])[::-1][ranks].copy()
+    with TreeWriter(target, {name: (v.dtype.str[1:], v.shape[1:]) for name, v in columns.items()}) as writer:
+        writer.extend(columns)
+    result = engine.train(tiny_config(data={"train_path": str(target)}, tasks=ENERGY))
+    (told,) = events(result.run_dir, "truth_elsewhere")
+    assert told.data["task"] == "energy"
 
 
 def events(run_dir: str, kind: str) -> list[Any]:

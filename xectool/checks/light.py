@@ -61,7 +61,8 @@ def light_misfit(
         known = lit & (np.abs(uvw_cm) < UNKNOWN_ABOVE).all(axis=1)
         truth = truth_elsewhere(places[known], uvw_cm[known]) if known.sum() >= FEWEST_EVENTS else ""
     if energy_branch is not None:
-        energy = energy_elsewhere(npho, _numbers(file, energy_branch, entries, 1)[:, 0])
+        light = np.where((npho >= 0) & (npho < UNKNOWN_ABOVE), npho, 0.0).sum(axis=1, dtype=np.float64)
+        energy = energy_elsewhere(light, _numbers(file, energy_branch, entries, 1)[:, 0])
     return LightMisfit(truth=truth, energy=energy, times=times)
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from xectool.config.tasks import TRUTH_BRANCHES
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
@@ -22,31 +23,37 @@ WIDEST: Final[Mapping[str, float]] = {"angle": 180.0, "energy": 1.0, "timing": 1
 UNITS: Final[Mapping[str, str]] = {"angle": "deg", "energy": "GeV", "timing": "s", "uvwFI": "cm", "angleVec": "1"}
 MOST_FAR: Final = 0.05  # of the events: as many as a run leaves out, beside SINGLE_EVENTS
 CONSTANT_STD: Final = 1e-12  # less than this is the rounding of a truth that is the same in all events
-_POSITION: Final = "uvwTruth"  # branch of the true position where no other is set
 
 
 class TruthElsewhere(DiagnosisRule):
-    """The true position is where the light is."""
+    """The true position is where the light is, and the true energy is as much as the light."""
 
     code = "XT-TRUTH-ELSEWHERE"
-    title = "the truth of the position does not follow the light"
+    title = "the truth does not follow the light"
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
-        """Report a truth of other events, or of something else; what it leads to is the likelier word for a plateau."""
-        for event in evidence.of("truth_elsewhere")[:1]:
-            branch = evidence.setting("data.truth_branches.uvwFI", _POSITION)
-            yield Cause(
-                code=self.code,
-                confidence=0.75,
-                problem=f"uvwFI: {event.message}: it is of other events, or something else",
-                evidence=(f"data.truth_branches.uvwFI: {branch}",),
-                fix=fixes.check_named_files(evidence, "train")
-                if branch == _POSITION
-                else fixes.train_again(evidence, f"data.truth_branches.uvwFI={_POSITION}", name="position"),
-                severity=Severity.WARNING,
-                step=1,
-                symptom="truth elsewhere",
-            )
+        """Report a truth of other events, or of something else."""
+        told = {event.data.get("task", "uvwFI"): event for event in reversed(evidence.of("truth_elsewhere"))}
+        if not told:
+            return
+        branches = {task: evidence.setting(f"data.truth_branches.{task}", TRUTH_BRANCHES[task]) for task in told}
+        other = [
+            f"data.truth_branches.{task}={usual}" for task in told if branches[task] != (usual := TRUTH_BRANCHES[task])
+        ]
+        samples = {event.data.get("sample", "train") for event in told.values()}
+        yield Cause(
+            code=self.code,
+            confidence=0.85,
+            problem="; ".join(f"{task}: {event.message}" for task, event in told.items())
+            + ": it is of other events, or something else",
+            evidence=tuple(f"data.truth_branches.{task}: {branch}" for task, branch in branches.items()),
+            fix=fixes.train_again(evidence, *other, name="truth")
+            if other
+            else fixes.check_named_files(evidence, "train" if "train" in samples else "val"),
+            severity=Severity.WARNING,
+            step=1,
+            symptom="truth elsewhere",
+        )
 
 
 class TargetScale(DiagnosisRule):
@@ -98,8 +105,9 @@ class TargetScale(DiagnosisRule):
         }
         for task, unit in (known.get("target_unit") or {}).items():
             found.setdefault(task, f"{task}: the truth seems to be in {unit}, not in {UNITS.get(task, '1')}")
-        if any(event.data.get("sample", "train") == "train" for event in evidence.of("truth_elsewhere")):
-            found.pop("uvwFI", None)  # in another unit it would follow the light as well: it is something else
+        for event in evidence.of("truth_elsewhere"):
+            if event.data.get("sample", "train") == "train":
+                found.pop(event.data.get("task", "uvwFI"), None)  # in another unit it would follow the light as well
         if found:
             yield Cause(
                 code=self.code,

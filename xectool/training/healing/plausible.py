@@ -29,6 +29,7 @@ from xectool.training.healing.file_signs import FileSigns
 from xectool.training.healing.repeated_readings import RepeatedReadings
 from xectool.training.record.incidents import IDENTITY_COLUMNS
 from xectool.training.stepping.parts import RunParts
+from xectool.training.symptoms.light_energy import ENERGY, LightEnergies
 from xectool.training.symptoms.light_places import LightPlaces
 from xectool.training.triage.window import without_rows
 
@@ -75,7 +76,7 @@ class PlausibleEvents:
         self._first: int | None = None
         self._truth_epoch: int | None = None
         self._light, self._signs = LightByFile(), FileSigns(self._normalizer)
-        self._places, self._validated_places = LightPlaces(), LightPlaces()
+        self._places, self._validated_places, self._energies = LightPlaces(), LightPlaces(), LightEnergies()
         self._repeated: RepeatedReadings | None = RepeatedReadings()
         self._validated = False
         self._before: deque[float] = deque(maxlen=REMEMBERED)
@@ -91,10 +92,13 @@ class PlausibleEvents:
         if not self.active:
             return []
         if epoch != self._first:
+            self._first_epoch_over()
             self._compare_truth(window)
             return []
         self._compare_files(window)
         self._compare_places(window)
+        for message, index in self._energies.look(window):
+            self._energy_elsewhere(f"{self.parts.train_loader.source.files[index].path}: {message}")
         if self._repeated is not None:
             self._repeated.add(window)
         found, start = [], 0
@@ -149,15 +153,24 @@ class PlausibleEvents:
 
     def passing(self, batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
         """Yield the batches of a validation, in the first one with a look at where their light lies."""
-        self._tell_of_repeated()
+        self._first_epoch_over()
         first, self._validated = self.active and not self._validated, True
         for batch in batches:
             if first:
                 self._compare_places([batch], "val")
             yield batch
 
+    def _first_epoch_over(self) -> None:
+        """Judge what was gathered: at the first validation, or where there is none before the second epoch."""
+        self._tell_of_repeated()
+        if message := self._energies.rest():
+            self._energy_elsewhere(message)
+
+    def _energy_elsewhere(self, message: str) -> None:
+        self.reporter.event("truth_elsewhere", message, sample="train", task=ENERGY)
+
     def _tell_of_repeated(self) -> None:
-        """Say at the first validation which events of training have the readings of another."""
+        """Say which events of training have the readings of another."""
         alike = self._repeated.found() if self._repeated is not None else None
         self._repeated = None
         if alike is None:
