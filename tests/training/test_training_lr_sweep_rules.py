@@ -271,8 +271,16 @@ def test_a_final_names_the_best_rate_and_half_way_between_rates_alike(
     found = choose_final(grid(ends))
     assert found is not None
     assert low < found.lr < high
-    assert found.band[0] <= 1.2 * found.lr
-    assert found.band[1] >= 0.8 * found.lr
+    assert found.band[0] <= found.lr <= found.band[1]
+
+
+def test_the_band_of_seeds_that_differ_holds_the_rate_of_both() -> None:
+    """Together they are less sure that the lowest is best than each of them: 1.2e-4 stood beside 1e-4 to 1e-4."""
+    curves = [one for one in grid({1e-4: 0.3, 3e-4: 0.5}) if one.seed == 0]
+    found = choose_final(curves + [one for one in grid({1e-4: 0.3, 3e-4: 0.9}) if one.seed == 1])
+    assert found is not None
+    assert found.lr > 1.1e-4
+    assert found.band == (1e-4, found.lr)
 
 
 def test_a_final_of_rates_that_all_explode_names_none() -> None:

@@ -28,7 +28,7 @@ class Choice:
 
     Attributes:
         lr: The rate, two digits.
-        band: Lowest and highest rate that a single seed recommends.
+        band: Lowest and highest rate that is recommended by a single seed, or by all.
         rule: How it was found.
         as_well: Rates of a grid below ``best`` that do as well within two errors.
         best: Rate of a grid with the largest decrease of all that do not explode.
@@ -51,15 +51,20 @@ def choose(rows: Sequence[RateRow], curves: Sequence[Curve]) -> Choice:
     sound = [row.lr for row in rows if row.verdict != EXPLODES and math.isfinite(row.loss_decrease)]
     usable = [curve for curve in curves if curve.lr in sound and len(curve.gains)]
     whole, as_well, best = _recommended(usable)
-    singles = recommended_by_seed(usable, lambda own: _recommended(own)[0]) or [whole]
-    return Choice(rounded(whole), (rounded(min(singles)), rounded(max(singles))), GRID_RULE, as_well, best)
+    band = band_of(usable, lambda own: _recommended(own)[0])
+    return Choice(rounded(whole), band, GRID_RULE, as_well, best)
 
 
-def recommended_by_seed(curves: Sequence[Curve], recommend: Callable[[Sequence[Curve]], float]) -> list[float]:
-    """Return what each seed alone would recommend, but for those in which the loss falls at no rate."""
+def band_of(curves: Sequence[Curve], recommend: Callable[[Sequence[Curve]], float]) -> tuple[float, float]:
+    """Return the limits of what all seeds together and each alone recommend, but for those in which no loss falls.
+
+    The seeds differ from each other, so that together they are less sure than each alone: their rate may be outside.
+    """
     seeds = sorted({curve.seed for curve in curves})
     groups = [[curve for curve in curves if curve.seed == seed] for seed in seeds]
-    return [recommend(own) for own in groups if max(float(curve.gains.mean()) for curve in own) > 0]
+    falling = [own for own in groups if max(float(curve.gains.mean()) for curve in own) > 0]
+    rates = [recommend(own) for own in (curves, *falling)]
+    return rounded(min(rates)), rounded(max(rates))
 
 
 def _recommended(curves: Sequence[Curve]) -> tuple[float, tuple[float, ...], float]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from xectool.training.lr_sweep.choice import Choice, as_well_as, decreases_of, missed_by, recommended_by_seed, rounded
+from xectool.training.lr_sweep.choice import Choice, as_well_as, band_of, decreases_of, missed_by, rounded
 from xectool.training.lr_sweep.curves import Curve
 from xectool.training.lr_sweep.rows import EXPLODES, grid_rows
 from xectool.training.lr_sweep.runner import Sweeper
@@ -80,10 +80,8 @@ def choose_final(curves: Sequence[Curve]) -> Choice | None:
     usable = [curve for curve in curves if curve.lr in sound and len(curve.gains)]
     if not usable:
         return None
-    lr = _centre(usable)
-    band = recommended_by_seed(usable, _centre) or [lr]
     best = _best(usable)
-    return Choice(rounded(lr), (rounded(min(band)), rounded(max(band))), FINAL_RULE, as_well_as(best, usable), best)
+    return Choice(rounded(_centre(usable)), band_of(usable, _centre), FINAL_RULE, as_well_as(best, usable), best)
 
 
 def _best(curves: Sequence[Curve]) -> float:
