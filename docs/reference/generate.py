@@ -167,6 +167,11 @@ def exit_codes() -> Iterator[str]:
         yield f"| {kind.exit_code} | {first} ({codes}) |"
     yield f"| {errors.EXIT_INTERRUPTED} | interrupted: Ctrl-C, SIGTERM, a closed terminal, or a batch system's signal |"
     yield f"| {errors.EXIT_DEFECT} | a defect of xectool; the traceback is kept in a file that the message names |"
+    yield from (
+        "",
+        "An answer that finds no room on a full disk is 3 as well, and stands on the other of stdout and stderr;",
+    )
+    yield "`train` without `--json` keeps the code of its work, which is in its directory whatever became of its log."
     yield from ("", "The tree of errors that the Python API raises:", "", "```text")
     yield (inspect.getdoc(errors) or "").partition("::\n\n")[2].partition("\n\nExit 130")[0]
     yield from (

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import xectool as package
 from xectool import engine
 from xectool.cli import boundary
@@ -182,6 +183,24 @@ def test_an_answer_that_finds_no_room_is_a_failure_of_the_disk_and_is_on_the_oth
     assert (code == EXIT_WORLD) == bool(lost)
     other = "" if full == "both" else shown.err if full == "stdout" else shown.out
     assert (FULL in other and "XT-DISK" in other and lost in other) == (bool(lost) and full != "both")
+
+
+def test_a_training_whose_log_finds_no_room_ends_as_its_work_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = iter((0, 0, 1))
+    commands = typer.Typer()
+
+    @commands.command()
+    @commands.command("predict")
+    def train() -> int:
+        sys.stdout.write("epoch 1\n")
+        return next(results)
+
+    codes = []
+    for command in ("train", "predict", "train"):
+        with open("/dev/full", "w", buffering=1) as stream:
+            monkeypatch.setattr(sys, "stdout", stream)
+            codes.append(boundary.run(commands, [command]))
+    assert codes == [0, EXIT_WORLD, 1]
 
 
 @pytest.mark.parametrize("argv", [EXPLAIN, [*EXPLAIN, "--json"], ["nonsense"], ["--version"], ["--help"]])

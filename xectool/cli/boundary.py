@@ -51,7 +51,10 @@ def run(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], None] 
 
 
 def _delivered(code: int, output: render.Output, stdout: Steady, stderr: Steady) -> int:
-    """Return the exit code, which is no good one where the answer found no room: the other stream has it, if it can."""
+    """Return the exit code, which is no good one where the answer found no room: the other stream has it, if it can.
+
+    A training keeps its own: what it is asked for is in its directory, and its log is no part of that.
+    """
     lost = stdout.settle(), stderr.settle()
     # beside a document stderr has remarks only, and a launcher answers for its ranks
     counts = lost[0] or (lost[1] and not output.as_json)
@@ -61,6 +64,8 @@ def _delivered(code: int, output: render.Output, stdout: Steady, stderr: Steady)
         _pass_on("stdout", lost[0], stdout.error, stderr)
     elif not lost[0] and not stdout.used:  # what was piped into a file or a program stays as it is
         _pass_on("stderr", lost[1], stderr.error, stdout)
+    if output.command == "train" and not output.as_json:
+        return code
     return code if code in (EXIT_DEFECT, EXIT_INTERRUPTED) else EXIT_WORLD
 
 
