@@ -76,4 +76,4 @@ def test_directory_that_is_no_run_is_the_users_to_fix(root, capsys):
     assert boundary.run(app, ["runs", "sync", str(root), "--json"]) == 2
     document = json.loads(capsys.readouterr().out)
     assert document["status"] == "error"
-    assert "`xectool runs` lists them" in document["findings"][0]["fix"]
+    assert document["findings"][0]["fix"] == f"name {root / 'two'}"  # the latest run in it

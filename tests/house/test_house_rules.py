@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -103,6 +104,32 @@ def test_no_catch_all_outside_the_boundary() -> None:
         and not (isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None)  # cleaning up and passing it on
     ]
     assert catching == ["xectool/cli/boundary.py"]
+
+
+COMMAND = re.compile(r"(?:^|[;&|`]\s*|: )(?:xectool|ls|df|rm|chmod|git|python|cat|mv|cp|dd|torchrun) ")
+PLACES = re.compile(r"\b(?:path|paths|parent|directory|folder|run_dir|place|file|inside)$")
+
+
+def unquoted(source: str) -> list[str]:
+    """The paths in lines to paste that a shell would take apart at a space."""
+    return [
+        f"{value.lineno}: {ast.unparse(part.value)}"
+        for value in ast.walk(ast.parse(source))
+        if isinstance(value, ast.JoinedStr)
+        and COMMAND.search("".join(part.value if isinstance(part, ast.Constant) else "{}" for part in value.values))
+        for part in value.values
+        if isinstance(part, ast.FormattedValue)
+        and not isinstance(part.value, ast.Call)
+        and PLACES.search(ast.unparse(part.value))
+    ]
+
+
+def test_every_path_in_a_line_to_paste_is_quoted() -> None:
+    assert {str(path.relative_to(ROOT)): found for path in SOURCES if (found := unquoted(path.read_text()))} == {}
+
+
+def test_a_path_that_is_not_quoted_is_seen() -> None:
+    assert unquoted('f"ls -l {path.parent}"; f"{n} of {path}"; f"xectool train {in_shell(path)}"') == ["1: path.parent"]
 
 
 def test_the_library_does_not_print() -> None:

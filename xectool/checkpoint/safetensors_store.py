@@ -13,7 +13,7 @@ from torch import Tensor
 
 from xectool.checkpoint.format import FORMAT_NAME, Checkpoint, digest
 from xectool.checkpoint.seals import seals
-from xectool.errors import CheckpointError
+from xectool.errors import CheckpointError, in_shell
 
 DIGEST_KEY = "xectool-digest"
 SEALS_KEY = "xectool-seals"
@@ -54,7 +54,7 @@ def load(path: Path) -> Checkpoint:
         raise CheckpointError(
             "the file has weights but no configuration, so their normalisation and pooling are unknown",
             where=str(path),
-            fix=f"xectool inspect-ckpt {path} --extract encoder --config CONFIG --output encoder.pt",
+            fix=f"xectool inspect-ckpt {in_shell(path)} --extract encoder --config CONFIG --output encoder.pt",
             code="XT-CKPT-NO-CONFIG",
         )
     meta = metadata[FORMAT_NAME]
@@ -68,6 +68,6 @@ def _damaged(path: Path, detail: str) -> CheckpointError:
     return CheckpointError(
         f"the checkpoint is damaged: {detail}",
         where=str(path),
-        fix=f"xectool inspect-ckpt {path} says where; write it again from the checkpoint it came from",
+        fix=f"xectool inspect-ckpt {in_shell(path)} says where; write it again from the checkpoint it came from",
         code="XT-CKPT-CORRUPT",
     )

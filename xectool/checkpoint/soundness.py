@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from typing import Final
 from torch import Tensor
 
 from xectool.checkpoint.inspection.values import may_be_infinite, statistics
-from xectool.errors import CheckpointError
+from xectool.errors import CheckpointError, in_shell
 
 _UNREADABLE: Final = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError, RuntimeError)
 
@@ -52,5 +51,5 @@ def require_finite(weights: Mapping[str, Tensor], path: str | Path) -> None:
 
 
 def _refused(path: str | Path, problem: str, code: str) -> CheckpointError:
-    fix = f"xectool inspect-ckpt {shlex.quote(str(path))}   # all that is wrong; then use another checkpoint"
+    fix = f"xectool inspect-ckpt {in_shell(path)}   # all that is wrong; then use another checkpoint"
     return CheckpointError(problem, where=str(path), fix=fix, code=code)

@@ -7,7 +7,6 @@ import errno
 import lzma
 import os
 import pickle
-import shlex
 import shutil
 import struct
 import warnings
@@ -26,7 +25,7 @@ from xectool.checkpoint.names import BEST_NAME as BEST_NAME
 from xectool.checkpoint.names import LAST_NAME as LAST_NAME
 from xectool.checkpoint.names import epoch_name as epoch_name
 from xectool.checkpoint.soundness import require_checksums
-from xectool.errors import CheckpointError, DiskError, XecError, nearest
+from xectool.errors import CheckpointError, DiskError, XecError, in_shell, nearest
 from xectool.runlog.atomic import sync_directory
 
 SAFETENSORS_HEADER_LIMIT = 100_000_000  # the format's own
@@ -139,7 +138,7 @@ def _translated(payload: dict[str, Any], path: Path, needs_config: bool) -> Chec
         assumed = {"assumed": foreign.assumed(payload)} if layout.has_config else {}
     except CheckpointError as error:
         error.where = error.where or str(path)
-        error.fix = error.fix.replace("PATH", shlex.quote(str(path)))
+        error.fix = error.fix.replace("PATH", in_shell(path))
         raise
     return Checkpoint(
         meta={"kind": layout.kind, "config": config, "epoch": layout.epoch, **assumed},
@@ -257,10 +256,10 @@ def _not_a_checkpoint(path: Path, detail: str) -> CheckpointError:
         what = f"it is damaged (first bytes {head[:8]!r})"
     elif looks_like_onnx(memoryview(head)):
         what = "it is an ONNX graph, not a checkpoint"
-        fix = f"xectool inspect-ckpt {shlex.quote(str(path))}   # names the checkpoint it was exported from"
+        fix = f"xectool inspect-ckpt {in_shell(path)}   # names the checkpoint it was exported from"
     else:
         what, repair = stranger(head, path.stat().st_size)
-        fix = fix if repair == GIVE_ANOTHER else repair.replace("FILE", shlex.quote(str(path)))
+        fix = fix if repair == GIVE_ANOTHER else repair.replace("FILE", in_shell(path))
     problem = f"cannot read the checkpoint: {what} ({detail})"
     return CheckpointError(problem, where=str(path), fix=fix, code="XT-CKPT-CORRUPT")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -10,7 +9,7 @@ from xectool.checks.facts import BranchFacts, FileFacts, Trouble, arguments
 from xectool.config.data import DataConfig
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.detector.constants import NUM_SENSORS
-from xectool.errors import DataFileError, nearest
+from xectool.errors import DataFileError, in_shell, nearest
 from xectool.rootio.reader import EventFile
 
 # Numbers of another detector are the usual reason for a width that does not fit.
@@ -139,7 +138,7 @@ def _trouble(file: EventFile, others: Mapping[str, BranchFacts], near: list[str]
 
 def _again(file: EventFile, setting: str) -> str:
     """Return the check of this file under another setting, as a command."""
-    return f"xectool check-data {arguments(file.path, file.tree)} --set {shlex.quote(setting)}"
+    return f"xectool check-data {arguments(file.path, file.tree)} --set {in_shell(setting)}"
 
 
 def _type_note(file: EventFile, branch: Wanted) -> list[Trouble]:

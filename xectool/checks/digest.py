@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +14,7 @@ from typing import Any, Final
 import xxhash
 
 from xectool.checks.facts import FileFacts, Trouble
-from xectool.errors import DiskError
+from xectool.errors import DiskError, in_shell
 from xectool.rootio.source import LocalSource
 
 SUFFIX: Final = ".digest.json"
@@ -58,7 +57,9 @@ def write_digest(facts: FileFacts, advanced: Callable[[int], None] = lambda _: N
         os.replace(part, place)
     except OSError as error:
         raise DiskError(
-            f"cannot write '{place}': {error.strerror}", where=str(place), fix=f"ls -ld {place.parent}"
+            f"cannot write '{place}': {error.strerror}",
+            where=str(place),
+            fix=f"ls -ld {in_shell(place.parent)}",
         ) from (error)
     return place
 
@@ -71,7 +72,7 @@ def verify_digest(path: str, advanced: Callable[[int], None] = lambda _: None) -
     recorded = _read(place)
     if recorded is None:
         problem = f"the recorded hashes in '{place}' cannot be read"
-        again = f"xectool check-data {shlex.quote(path)} --write-digest"
+        again = f"xectool check-data {in_shell(path)} --write-digest"
         return [Trouble("DAT-02", "XT-DATA-DIGEST", problem, str(place), again)]
     size = os.path.getsize(path)
     if size == recorded["size_bytes"] and _file_hash(path, advanced) == recorded["xxh3_128"]:

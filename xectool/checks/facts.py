@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xectool.errors import DataFileError
+from xectool.errors import DataFileError, in_shell
 from xectool.rootio.files import split_tree
 
 IntArray = npt.NDArray[np.int64]
@@ -148,7 +147,7 @@ def arguments(path: str, tree: str) -> str:
     ('a.root:sub/events', 'a.dat --set data.tree_name=events')
     """
     if split_tree(path) == (path, tree):
-        return shlex.quote(path)
+        return in_shell(path)
     if split_tree(f"{path}:{tree}") == (path, tree):
-        return shlex.quote(f"{path}:{tree}")
-    return f"{shlex.quote(path)} --set {shlex.quote(f'data.tree_name={tree}')}"
+        return in_shell(f"{path}:{tree}")
+    return f"{in_shell(path)} --set {in_shell(f'data.tree_name={tree}')}"

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from xectool.checks.facts import FileFacts, Trouble
+from xectool.errors import in_shell
 from xectool.rootio.files import is_remote, split_tree
 
 TIME_LIMIT_S: Final = 25.0
@@ -104,7 +105,7 @@ def _unreadable(path: str, default_tree: str, reason: str) -> FileFacts:
 def _slow(path: str, default_tree: str, limit_s: float) -> FileFacts:
     name, tree = split_tree(path, default_tree)
     problem = f"'{name}' is given up: reading its metadata takes more than {limit_s:g} s; damage or very many branches"
-    fix = f"xectool check-data {name} --time-limit {10 * limit_s:g}"
+    fix = f"xectool check-data {in_shell(name)} --time-limit {10 * limit_s:g}"
     return FileFacts(name, tree, troubles=(Trouble("DAT-01", "XT-DATA-DAMAGED", problem, f"{name}:{tree}", fix),))
 
 

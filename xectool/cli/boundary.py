@@ -25,6 +25,7 @@ from xectool.errors import (
     DiskError,
     UsageError,
     XecError,
+    in_shell,
 )
 from xectool.errors.compiler_place import no_compiler_place
 
@@ -136,7 +137,7 @@ def _damaged_byte_code(error: Exception) -> DiskError | None:
         return None
     path = str(last.f_locals["bytecode_path"])
     problem = f"the byte code that Python keeps of {last.f_locals['name']} is damaged ({error})"
-    fix = f"a disk was full when it was written; remove it, Python writes it anew: rm {shlex.quote(path)}"
+    fix = f"a disk was full when it was written; remove it, Python writes it anew: rm {in_shell(path)}"
     return DiskError(problem, where=path, fix=fix)
 
 

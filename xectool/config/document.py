@@ -12,7 +12,7 @@ import yaml
 
 from xectool.config.invalid import InvalidConfigError, config_finding
 from xectool.config.section import NUMBER
-from xectool.errors import ConfigError, did_you_mean
+from xectool.errors import ConfigError, did_you_mean, in_shell
 from xectool.findings import Finding
 
 KeyPath = tuple[str, ...]
@@ -176,7 +176,7 @@ def _read_text(path: Path) -> str:
         ) from None
     except (OSError, ValueError) as error:  # a name with a zero byte
         problem = f"cannot read the file: {getattr(error, 'strerror', None) or error}"
-        raise ConfigError(problem, where=where, fix=f"ls -l {where}", code="CFG-00") from None
+        raise ConfigError(problem, where=where, fix=f"ls -l {in_shell(where)}", code="CFG-00") from None
 
 
 def _siblings(path: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import yaml
 
 from xectool.config.root import RunConfig
 from xectool.config.section import NUMBER
+from xectool.errors import in_shell
 
 
 def to_yaml(config: RunConfig) -> str:
@@ -35,7 +35,7 @@ def starting_from(path: str | Path) -> str:
     >>> starting_from("runs/a.pt")
     '--set checkpoint.init_from=runs/a.pt'
     """
-    return f"--set {shlex.quote(f'checkpoint.init_from={inline_yaml(str(path))}')}"
+    return f"--set {in_shell(f'checkpoint.init_from={inline_yaml(str(path))}')}"
 
 
 def dotted_values(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xectool.detector import constants as c
-from xectool.errors import DataFileError, UsageError, WorldError
+from xectool.errors import DataFileError, UsageError, WorldError, in_shell
 
 STATUS_QUERY = """\
 SELECT status.idx, status.IsBad
@@ -180,7 +180,7 @@ def sqlite_dead_channels(path: Path) -> SqlDeadChannels:
         DataFileError: The file does not exist.
     """
     if not path.is_file():
-        raise DataFileError("the database file does not exist", where=str(path), fix=f"ls -l '{path.parent}'")
+        raise DataFileError("the database file does not exist", where=str(path), fix=f"ls -l {in_shell(path.parent)}")
     return SqlDeadChannels(
         connect=lambda: sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True),
         errors=sqlite3.Error,

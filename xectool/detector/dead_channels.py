@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -12,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xectool.detector import constants as c
-from xectool.errors import DataFileError, UsageError
+from xectool.errors import DataFileError, UsageError, in_shell
 
 IntArray = npt.NDArray[np.int64]
 _MOST_DIGITS: Final = 20
@@ -82,7 +81,7 @@ def _words(path: Path) -> Iterator[tuple[int, str]]:
 
 def _each_once(path: Path) -> str:
     """Return the command that writes the list with every sensor once."""
-    source, target = (shlex.quote(str(p)) for p in (path, path.with_name(f"{path.stem}_once{path.suffix}")))
+    source, target = (in_shell(p) for p in (path, path.with_name(f"{path.stem}_once{path.suffix}")))
     return f"sed 's/#.*//' {source} | tr -s '[:space:]' '\\n' | grep . | sort -nu > {target}   # then give {target}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -15,6 +14,7 @@ from xectool.diagnosis.evidence.evidence import MAX_EVENTS_PER_KIND, Evidence
 from xectool.diagnosis.evidence.files import CONFIG_FILE, train_files
 from xectool.diagnosis.evidence.incidents import number
 from xectool.diagnosis.evidence.run_place import beside, inside, plain_name
+from xectool.errors import in_shell
 
 LR_DIVISOR: Final = 10.0  # F033: training.lr: OLD/10
 RECOVERY_CLIP: Final = 0.5  # F042
@@ -85,7 +85,7 @@ def continue_from_best(evidence: Evidence, *settings: str, step: int = 0, name: 
     reorders = any(item.partition("=")[0] in ORDER_KEYS for item in settings)
     if source is None or (source == _LAST and reorders and _stands_in_an_epoch(evidence)):
         return train_again(evidence, *settings, name=name)
-    checkpoint = shlex.quote(str(evidence.run_dir / source))
+    checkpoint = in_shell(evidence.run_dir / source)
     return _train(evidence, f"--resume {checkpoint} --run-name {run_name(evidence, name)}", settings)
 
 
@@ -133,8 +133,8 @@ def search_data(evidence: Evidence, which: str) -> str:
 
 def check_files(run_dir: Path, files: Iterable[str]) -> str:
     """Return the command that reads all events of some files and judges them for a run."""
-    named = " ".join(shlex.quote(path) for path in sorted(set(files))[:MOST_FILES])
-    return f"xectool check-data {named} --config {shlex.quote(str(run_dir / CONFIG_FILE))} --deep"
+    named = " ".join(in_shell(path) for path in sorted(set(files))[:MOST_FILES])
+    return f"xectool check-data {named} --config {in_shell(run_dir / CONFIG_FILE)} --deep"
 
 
 def check_named_files(evidence: Evidence, sample: str) -> str:
@@ -172,12 +172,12 @@ def default_lr(evidence: Evidence) -> float:
 
 def quoted(evidence: Evidence) -> str:
     """Return the run directory as a shell word."""
-    return shlex.quote(str(evidence.run_dir))
+    return in_shell(evidence.run_dir)
 
 
 def config_path(evidence: Evidence) -> str:
     """Return the resolved configuration of the run as a shell word."""
-    return shlex.quote(str(evidence.run_dir / CONFIG_FILE))
+    return in_shell(evidence.run_dir / CONFIG_FILE)
 
 
 def run_name(evidence: Evidence, suffix: str = "") -> str:

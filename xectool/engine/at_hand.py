@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from xectool.checkpoint.names import BEST_NAME, LAST_NAME
+from xectool.errors import in_shell
 from xectool.runlog.run_dirs import USUAL_DIR, newest_run
 
 USUAL_CONFIG: Final = Path("config.yaml")
@@ -24,15 +25,15 @@ def completed(wanted: str, argv: Sequence[str]) -> str:
     if "CONFIG" in wanted:
         found = _configuration()
         first = "" if found else f"xectool config init > {USUAL_CONFIG} && "
-        return f"{first}{given} {shlex.quote(str(found or USUAL_CONFIG))}"
+        return f"{first}{given} {in_shell(found or USUAL_CONFIG)}"
     run = newest_run(USUAL_DIR)
     if run is None:
         return ""
     if "RUN" in wanted:
-        return f"{given} {shlex.quote(str(run))}"
+        return f"{given} {in_shell(run)}"
     if wanted in ("CKPT", "MODEL"):
         found = next((run / name for name in (BEST_NAME, LAST_NAME) if (run / name).is_file()), None)
-        return f"{given} {shlex.quote(str(found))}" if found else ""
+        return f"{given} {in_shell(found)}" if found else ""
     return ""
 
 

@@ -22,7 +22,7 @@ from xectool.engine.loading import (
     served_in_order,
 )
 from xectool.engine.repairing import filler, load_inpainter
-from xectool.errors import DataUnusable, UsageError, did_you_mean
+from xectool.errors import DataUnusable, UsageError, did_you_mean, in_shell
 from xectool.findings import Finding, Severity
 from xectool.tasks.event_variants import Variant, with_dead, with_neighbours, with_network
 from xectool.tasks.metric_units import with_unit
@@ -203,7 +203,7 @@ def _load_regressor(path: str | Path, weights: str, device: str | None) -> Loade
         raise UsageError(
             f"{path} is of kind {checkpoint.kind}; --compare runs a regressor",
             where="--compare",
-            fix=f"xectool predict REGRESSOR DATA --compare raw,neighbour,inpainted --inpainter {path}"
+            fix=f"xectool predict REGRESSOR DATA --compare raw,neighbour,inpainted --inpainter {in_shell(path)}"
             if checkpoint.kind == "inpainter"
             else "give the checkpoint of a run of kind regressor",
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from xectool.engine.exports.events import VerifyEvents, yardsticks
 from xectool.engine.exports.sources import require_sound, source_of
 from xectool.engine.loading import LoadedModel, check_options, load_checkpoint, ready_model
 from xectool.engine.output_places import files_read, require_file_place
-from xectool.errors import UsageError, nearest, unknown_choice
+from xectool.errors import UsageError, in_shell, nearest, unknown_choice
 from xectool.export import exporter
 from xectool.export.description import Description
 from xectool.export.exporter import Exported, Order
@@ -175,7 +174,7 @@ def _target(source: Path, to: str | None, output: str | Path | None) -> tuple[st
         raise UsageError(
             f"--to {name} and a file that ends in {target.suffix} contradict each other",
             where=f"--output {output}",
-            fix=f"--output {shlex.quote(str(target.with_suffix(SUFFIXES[name])))}",
+            fix=f"--output {in_shell(target.with_suffix(SUFFIXES[name]))}",
         )
     return name, target
 
@@ -189,7 +188,7 @@ def _no_format(target: Path, output: str | Path, by_suffix: Mapping[str, str]) -
     return UsageError(
         f"the format is not known from {ending}: {', '.join(f'{end} is {by_suffix[end]}' for end in known)}",
         where=f"--output {output}",
-        fix=f"--output {shlex.quote(str(named))}   # or --to {by_suffix[meant]}, which takes any name",
+        fix=f"--output {in_shell(named)}   # or --to {by_suffix[meant]}, which takes any name",
     )
 
 

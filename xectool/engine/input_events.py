@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from xectool.data.events import EventSource
 from xectool.data.source import open_source
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.engine.loading import LoadedModel, served_in_order
+from xectool.errors import in_shell
 from xectool.findings import Finding, Severity
 from xectool.models.normalize import Normalizer
 from xectool.tasks.baselines import ConventionalEstimator
@@ -113,4 +113,4 @@ def _settings(config: RunConfig) -> str:
     own = {"data": config.data.model_dump(include={"npho_branch", "time_branch"}, exclude_defaults=True)}
     own["normalization"] = config.normalization.model_dump(exclude_defaults=True)
     pairs = [f"{section}.{key}={value}" for section, values in own.items() for key, value in values.items()]
-    return "".join(f" --set {shlex.quote(pair)}" for pair in pairs)
+    return "".join(f" --set {in_shell(pair)}" for pair in pairs)

@@ -26,6 +26,7 @@ from xectool.engine.checkpoints.extraction import target_of, write_part
 from xectool.engine.checkpoints.facts import Section, TensorRow, lineage_of, parameters_of, sections_of, tensor_rows
 from xectool.engine.checkpoints.rebuilding import outlook, rebuilt
 from xectool.engine.checkpoints.resume_contract import KeyEffect, resume_contract
+from xectool.engine.checkpoints.wording import next_line, reasons, verdict
 from xectool.engine.loading import assumptions
 from xectool.findings import Finding, Severity
 from xectool.rules import run_rules
@@ -182,16 +183,16 @@ def _concluded(
     result: CheckpointInspected, again: str, asked: Sequence[str], compare_with: Path | str | None
 ) -> CheckpointInspected:
     """Return the result with what it says of another file, and the line to paste for what was asked."""
-    verdict, following = result.verdict, result.next
+    said, following = result.verdict, result.next
     fixes = [item.paste() for item in result.contract if item.is_bad]
     if fixes and following.startswith(again):  # nothing is wrong with the file itself
         following = " ".join((again, *fixes))
     number = sum(isinstance(item, TensorDifference) for item in result.differences)
     following = following.replace("train CONFIG", shlex.join(("train", *asked)))
-    verdict += f"; tensors that differ from {compare_with}: {number}" if number else ""
+    said += f"; tensors that differ from {compare_with}: {number}" if number else ""
     if result.extracted is not None:
         following = f"xectool train CONFIG {starting_from(result.extracted)}"
-    return replace(result, verdict=verdict, next=following)
+    return replace(result, verdict=said, next=following)
 
 
 def _judged(path: Path) -> tuple[Inspected, tuple[Finding, ...]]:
@@ -233,9 +234,9 @@ def _described(
     errors = [found for found in findings if found.severity is Severity.ERROR]
     return CheckpointInspected(
         path=str(path),
-        verdict=_verdict(facts, errors),
-        why=_reasons(fit, errors),
-        next=_next(path, facts, fit, errors, done),
+        verdict=verdict(facts, errors),
+        why=reasons(fit, errors),
+        next=next_line(path, facts, fit, errors, done),
         format=layout.origin,
         container=contents.format,
         kind=layout.kind,
@@ -260,41 +261,3 @@ def _described(
         facts=dict(contents.facts),
         findings=findings,
     )
-
-
-def _verdict(facts: Inspected, errors: Sequence[Finding]) -> str:
-    layout = facts.layout
-    what = f"{layout.kind} ({layout.origin})"
-    if not errors:
-        return f"a sound checkpoint: {what}"
-    states = (
-        (any(item.trust == "code" for item in facts.contents.unsafe), "dangerous"),
-        (bool(facts.contents.unsafe) and errors[0].code == "K03", "not safe to load"),
-        (not facts.is_intact, "damaged"),
-        (bool(facts.nonfinite), "not finite"),
-    )
-    return f"{next((name for holds, name in states if holds), 'not usable as it is')}: {what}"
-
-
-def _reasons(fit: Sequence[Fitness], errors: Sequence[Finding]) -> tuple[str, ...]:
-    if errors:
-        return tuple(f"{found.problem} ({found.where})" if found.where else found.problem for found in errors[:5])
-    return tuple(f"{item.action}: {'yes' if item.possible else 'no'}, {item.why}" for item in fit)
-
-
-def _next(path: Path, facts: Inspected, fit: Sequence[Fitness], errors: Sequence[Finding], done: int) -> str:
-    name = shlex.quote(str(path))
-    if errors:
-        return errors[0].fix
-    possible = {item.action for item in fit if item.possible}
-    if "resume" in possible:
-        return f"xectool train CONFIG --resume {name}" + (f" --set training.epochs={2 * done}" if done else "")
-    if "predict" in possible:
-        return f"xectool predict {name} DATA.root"
-    if "fine-tune" in possible:
-        return f"xectool train CONFIG {starting_from(path)}"
-    if facts.contents.format == "torch-export":
-        return f"xectool export {shlex.quote(str(facts.layout.meta.get('xectool.checkpoint', 'CKPT')))} --to onnx"
-    if facts.layout.is_ours and facts.layout.config is None:
-        return f"xectool inspect-ckpt {name} --extract encoder --config CONFIG --output encoder.pt"
-    return f"xectool inspect-ckpt {name} --tensors"

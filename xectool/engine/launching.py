@@ -27,7 +27,7 @@ from xectool.engine.ranks.processes import ForwardedSignals, SurvivorsEnded
 from xectool.engine.ranks.verdict import Ending, verdict_of
 from xectool.engine.ranks.watch import RankWatch
 from xectool.engine.training_run.result import TrainResult
-from xectool.errors import DiskError, UsageError, XecError
+from xectool.errors import DiskError, UsageError, XecError, in_shell
 from xectool.runlog.process import oom_kills, oom_kills_since
 from xectool.training.record.run_dir import AUTO
 
@@ -51,7 +51,7 @@ def ranks_wanted(config: str | Path, overrides: Sequence[str] = (), nproc: int |
             raise UsageError(
                 "this process is one of the ranks of torchrun already; it cannot start others",
                 where=f"--nproc {nproc} with RANK={os.environ['RANK']}",
-                fix=f"torchrun --nproc-per-node {nproc} -m xectool train {config}",
+                fix=f"torchrun --nproc-per-node {nproc} -m xectool train {in_shell(config)}",
                 code="XT-RANK-ENVIRONMENT",
             )
         return 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import numpy as np
 
 from xectool.checkpoint.names import LAST_NAME
 from xectool.diagnosis.reports.status import StatusReport, status_report
-from xectool.errors import UsageError, XecError
+from xectool.errors import UsageError, XecError, in_shell
 from xectool.runlog.control import SILENT, Request, ask
 from xectool.runlog.reader import RunReader, RunStatus
 from xectool.runlog.records import ROUTINE_KINDS, EventRecord
@@ -63,7 +62,7 @@ def control(
     try:
         answer = ask(_socket(directory), request)
     except XecError as error:
-        error.fix = error.fix.replace("RUN", shlex.quote(str(directory)))
+        error.fix = error.fix.replace("RUN", in_shell(directory))
         if error.code == SILENT:  # the run cannot say it itself
             last = directory / LAST_NAME
             error.problem += (
@@ -86,7 +85,7 @@ def _socket(run_dir: Path) -> Path:
         raise UsageError(
             f"the run is over ({status.state}): there is nothing to control",
             where=str(run_dir),
-            fix=f"xectool diagnose run {shlex.quote(str(run_dir))}",
+            fix=f"xectool diagnose run {in_shell(run_dir)}",
             code="XT-CTL-OVER",
         )
     opened = [event for event in reader.last_events() if event.kind == "control_socket"]
@@ -94,7 +93,7 @@ def _socket(run_dir: Path) -> Path:
         raise UsageError(
             opened[-1].message if opened else "the run is still starting; it can be controlled from its first step on",
             where=str(run_dir),
-            fix=f"xectool diagnose status {shlex.quote(str(run_dir))}",
+            fix=f"xectool diagnose status {in_shell(run_dir)}",
             code="XT-CTL-CLOSED",
         )
     return Path(str(opened[-1].data["socket"]))
@@ -110,7 +109,7 @@ def require_here(status: RunStatus, run_dir: Path, command: str) -> None:
         raise UsageError(
             f"the run is on {status.host}, this is {socket.gethostname()}",
             where=str(run_dir),
-            fix=f"ssh {status.host} xectool {command.format(run=shlex.quote(str(run_dir.resolve())))}",
+            fix=f"ssh {status.host} xectool {command.format(run=in_shell(run_dir.resolve()))}",
             code="XT-CTL-HOST",
         )
 

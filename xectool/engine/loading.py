@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from xectool.config.training import MAX_HOPS
 from xectool.data.events import EventSource
 from xectool.data.loader import EventLoader
 from xectool.engine.model_files import exported_format
-from xectool.errors import CheckpointError, UsageError, unknown_choice
+from xectool.errors import CheckpointError, UsageError, in_shell, unknown_choice
 from xectool.findings import Finding, Severity
 from xectool.models.build import build_model
 from xectool.tasks import build_task
@@ -98,7 +97,7 @@ def load_checkpoint(path: str | Path, weights: str) -> Checkpoint:
         raise UsageError(
             f"{path} is an exported file ({graph}): it predicts, and here the checkpoint it was made from is needed",
             where=str(path),
-            fix=f"give that checkpoint; xectool inspect-ckpt {shlex.quote(str(path))} names it",
+            fix=f"give that checkpoint; xectool inspect-ckpt {in_shell(path)} names it",
         )
     checkpoint = store.load(path)
     if checkpoint.kind == ENCODER:
@@ -138,7 +137,7 @@ def ready_model(checkpoint: Checkpoint, name: str | Path, weights: str, device: 
     network = build_model(config)
     chosen = checkpoint.weights(weights)
     require_finite(chosen, name)
-    fix = f"xectool inspect-ckpt {shlex.quote(str(name))}   # what it holds; then give a sound one"
+    fix = f"xectool inspect-ckpt {in_shell(name)}   # what it holds; then give a sound one"
     load_weights(network, chosen, fix)
     network = network.to(execution.device)
     task = build_task(config, network).to(execution.device)

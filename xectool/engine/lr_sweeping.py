@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from xectool.engine.explanation import explain
 from xectool.engine.lr_sweep_outputs import draw_sweep, edited, write_rate
 from xectool.engine.output_places import require_folder
 from xectool.engine.training_run.start import start_from
-from xectool.errors import UsageError
+from xectool.errors import UsageError, in_shell
 from xectool.findings import Finding, Severity
 from xectool.training.lr_sweep.finals import FINALISTS, LONGER, run_final
 from xectool.training.lr_sweep.refusal import bad_batches, refusals, unscaled
@@ -127,7 +126,7 @@ def lr_sweep(  # noqa: PLR0913  the function is the command: one argument an opt
     start = [] if ckpt is None else [f"checkpoint.init_from={inline_yaml(str(Path(ckpt).expanduser().absolute()))}"]
     settings = [*overrides, *start]
     loaded = load_config(config, settings)
-    command = " ".join([shlex.quote(str(config)), *(f"--set {shlex.quote(setting)}" for setting in settings)])
+    command = " ".join([in_shell(config), *(f"--set {in_shell(setting)}" for setting in settings)])
     if output is not None:  # what cannot be written is said before the sweep, not after it
         require_folder(output, "--output", "lr_sweep")
     if write:

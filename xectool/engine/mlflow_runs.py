@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import shlex
 import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from xectool.errors import ConfigError, TrackerError, UsageError, did_you_mean
+from xectool.errors import ConfigError, TrackerError, UsageError, did_you_mean, in_shell
 from xectool.training.tracking.settings import resolve_uri, sqlite_path
 
 LOSSES: Final = ("val/loss", "val/total_loss", "total_loss")
@@ -66,7 +65,7 @@ def mlflow_runs(uri: str) -> tuple[MlflowRun, ...]:
             return tuple(_runs(connection))
     except sqlite3.DatabaseError as error:
         raise TrackerError(
-            f"the database cannot be read: {error}", where=str(path), fix=f"xectool diagnose mlflow {shlex.quote(uri)}"
+            f"the database cannot be read: {error}", where=str(path), fix=f"xectool diagnose mlflow {in_shell(uri)}"
         ) from error
 
 
@@ -86,7 +85,7 @@ def mlflow_run(uri: str, name: str) -> MlflowRun:
     raise UsageError(
         f"no run '{name}' in this database" + (f", {hint}" if hint else ""),
         where=uri,
-        fix=f"xectool runs --tracking-uri {shlex.quote(uri)}   # lists the {len(runs)} there are",
+        fix=f"xectool runs --tracking-uri {in_shell(uri)}   # lists the {len(runs)} there are",
     )
 
 
@@ -99,7 +98,7 @@ def _database(uri: str) -> Path:
         raise UsageError(
             "only sqlite databases are read, not a directory of files",
             where=uri,
-            fix=f"mlflow migrate-filestore --source {shlex.quote(str(root))} --target {shlex.quote(target)}",
+            fix=f"mlflow migrate-filestore --source {in_shell(root)} --target {in_shell(target)}",
         ) from error
     if path is None:
         fix = "--tracking-uri sqlite:////absolute/path/mlflow.db"

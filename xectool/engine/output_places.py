@@ -6,7 +6,6 @@ What an earlier call wrote is replaced, as compilers and simulations do; a check
 from __future__ import annotations
 
 import os
-import shlex
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
@@ -15,7 +14,7 @@ from typing import Final
 
 from xectool.checkpoint import store
 from xectool.data.dead_channel_maps import file_of_origin
-from xectool.errors import DiskError, UsageError
+from xectool.errors import DiskError, UsageError, in_shell
 from xectool.rootio.files import input_paths
 
 _LONGEST_NAME: Final = 255
@@ -141,4 +140,4 @@ def _is_checkpoint(target: Path) -> bool:
 
 
 def _option(option: str, path: Path) -> str:
-    return f"{option} {shlex.quote(str(path))}"
+    return f"{option} {in_shell(path)}"

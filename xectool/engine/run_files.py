@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from xectool.errors import UsageError
+from xectool.errors import UsageError, in_shell
 from xectool.runlog.records import EpochRecord
 
 CONFIG_FILE: Final = "config.yaml"
@@ -40,4 +39,4 @@ def resolved_config(run_dir: Path) -> Mapping[str, Any]:
     if isinstance(content, Mapping):
         return content
     problem = f"the resolved configuration cannot be read: {content or 'it is empty'}"
-    raise UsageError(problem, where=str(path), fix=f"head {shlex.quote(str(path))}")
+    raise UsageError(problem, where=str(path), fix=f"head {in_shell(path)}")

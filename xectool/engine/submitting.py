@@ -21,7 +21,7 @@ from xectool.config.rules.platform import NETWORK_FILE_SYSTEMS, Situation
 from xectool.config.serialize import inline_yaml
 from xectool.engine.slurm.job import TrainingJob
 from xectool.engine.slurm.script import JobRequest, executor
-from xectool.errors import UsageError, WorldError
+from xectool.errors import UsageError, WorldError, in_shell
 from xectool.findings import Finding, Report, Severity
 from xectool.rules import run_rules
 from xectool.training.record.run_dir import choose_place, plain_name
@@ -87,7 +87,7 @@ def submit(
         raise UsageError(
             "there is no sbatch on this machine, so nothing can be submitted",
             where="PATH",
-            fix=f"xectool submit {shlex.quote(str(config))} {_options(request)} --dry-run   # shows the script",
+            fix=f"xectool submit {in_shell(config)} {_options(request)} --dry-run   # shows the script",
             code="XT-SUBMIT-SLURM",
         )
     queue = executor(request, folder, name)
@@ -148,7 +148,7 @@ def _folder(settings: RunConfig, name: str) -> Path:
         raise UsageError(
             "SLURM reads a % or \\ in the name of an output file as a sign of its own, and takes no line end in it",
             where=f"checkpoint.save_dir: {place!r}",
-            fix=f"--set {shlex.quote(f'checkpoint.save_dir={inline_yaml(sound)}')}",
+            fix=f"--set {in_shell(f'checkpoint.save_dir={inline_yaml(sound)}')}",
             code="XT-SUBMIT-REQUEST",
         )
     return folder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from xectool.config.rules.platform import Situation
 from xectool.engine.training_run.attempt import RunAttempt
 from xectool.engine.training_run.result import TrainResult
 from xectool.engine.training_run.start import assemble, begin, shared_place
-from xectool.errors import XecError
+from xectool.errors import XecError, in_shell
 from xectool.rules import run_rules
 from xectool.training.process.device import Execution, plan_execution
 from xectool.training.process.heap import keep_freed_memory
@@ -96,7 +95,7 @@ def _train(
 def _reported(result: TrainResult, watching: Observer) -> TrainResult:
     """Write the page of a run that came to its end; a training never fails for it."""
     if result.status == "interrupted":  # a batch system gives it seconds
-        watching.message(f"no report was written: xectool report {shlex.quote(result.run_dir)}")
+        watching.message(f"no report was written: xectool report {in_shell(result.run_dir)}")
         return result
     from xectool.engine.reporting import report  # the diagnosis and matplotlib
 

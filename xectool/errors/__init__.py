@@ -24,6 +24,7 @@ Exit 130 is an interrupt, 70 a defect of xectool (the traceback is kept).
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterable
 
 EXIT_OK = 0
@@ -156,6 +157,15 @@ class TrackerError(WorldError):
     """A tracking server or database failed."""
 
     default_code = "XT-TRACKER"
+
+
+def in_shell(word: object) -> str:
+    """Return a path, name or setting as a shell takes it: every line to paste is made with it.
+
+    >>> in_shell("run 1/config.yaml"), in_shell("run_1/config.yaml")
+    ("'run 1/config.yaml'", 'run_1/config.yaml')
+    """
+    return shlex.quote(str(word))
 
 
 _SHORTEST_PART = 3  # two letters begin and end too many names

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import shlex
 import tempfile
 
-from xectool.errors import DiskError
+from xectool.errors import DiskError, in_shell
 
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -20,4 +19,4 @@ def no_compiler_place(error: OSError) -> DiskError:
         usable = tempfile.gettempdir()
     except FileNotFoundError:
         usable = os.curdir
-    return DiskError(problem, where=where, fix=f'export {VARIABLE}="$(mktemp -d -p {shlex.quote(usable)})"')
+    return DiskError(problem, where=where, fix=f'export {VARIABLE}="$(mktemp -d -p {in_shell(usable)})"')

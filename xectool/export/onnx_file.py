@@ -14,7 +14,7 @@ import torch
 
 from xectool.checkpoint.inspection.onnx_digest import BLANK, KEY, file_digest_holds, seal
 from xectool.checkpoint.inspection.onnx_seals import SEALS_KEY, changed_parts, seals_of
-from xectool.errors import CheckpointError, OutputsDiffer
+from xectool.errors import CheckpointError, OutputsDiffer, in_shell
 from xectool.export.description import EXPORT_AGAIN, PRODUCER, Description
 from xectool.export.formats import Written, register
 from xectool.export.graphs import ExportGraph
@@ -72,7 +72,9 @@ class OnnxFormat:
         seal(path)
         check(path, graph.inputs, graph.outputs)
         what = f"weights of {size / 2**30:.1f} GiB do not fit one ONNX file: copy {beside} with it"
-        notes = (Finding("X-07", Severity.WARNING, what, path.name, fix=f"ls -l {path.name}*"),) if beside else ()
+        notes = (
+            (Finding("X-07", Severity.WARNING, what, path.name, fix=f"ls -l {in_shell(path.name)}*"),) if beside else ()
+        )
         return Written(tuple(path.with_name(name) for name in (path.name, beside) if name), notes)
 
     @staticmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import cast
 
@@ -13,7 +12,7 @@ from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
 from xectool.config.load import config_from_dict
 from xectool.config.tasks import TASK_WIDTHS
-from xectool.errors import CheckpointError
+from xectool.errors import CheckpointError, in_shell
 from xectool.export.description import PREFIX, Description
 from xectool.export.formats import Written, register
 from xectool.export.graphs import ExportGraph, RegressorGraph, make_graph
@@ -61,7 +60,7 @@ class SafetensorsFormat:
             raise CheckpointError(
                 f"the weights do not fit the configuration in the file: {', '.join(sorted(unlike)[:3])}",
                 where=f"{path}: {PREFIX}config",
-                fix=f"xectool inspect-ckpt {shlex.quote(str(path))}",
+                fix=f"xectool inspect-ckpt {in_shell(path)}",
                 code="X-03",
             )
         model.load_state_dict(checkpoint.model)

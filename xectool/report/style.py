@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from xectool.errors import DiskError
+from xectool.errors import DiskError, in_shell
 
 BLUE, ORANGE, RED, PURPLE, GREY, VIOLET = "#5790fc", "#f89c20", "#e42536", "#964a8b", "#9c9ca1", "#7a21dd"
 BROWN, CYAN = "#a96b59", "#92dadd"
@@ -96,7 +95,7 @@ def save(figure: Figure, out_dir: Path, stem: str) -> list[Path]:
         raise DiskError(
             f"the plot '{stem}' cannot be written: {error.strerror or error}",
             where=str(out_dir),
-            fix=f"df -h {shlex.quote(str(out_dir.parent))}   # free space there, or name another folder for the plots",
+            fix=f"df -h {in_shell(out_dir.parent)}   # free space there, or name another folder for the plots",
         ) from error
     return [pdf, png]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import os
 import re
-import shlex
 import stat
 import struct
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 import aiohttp
 import uproot
 
-from xectool.errors import DataFileError, nearest
+from xectool.errors import DataFileError, in_shell, nearest
 from xectool.rootio.inflate import INFLATE_ERRORS, require_bounded
 from xectool.rootio.list_files import read_list
 from xectool.rootio.strangers import not_a_chain, what_it_is
@@ -111,7 +110,9 @@ def _expand_one(part: str, lists: tuple[Path, ...] = ()) -> list[str]:
     if glob.has_magic(path):
         matches = sorted(glob.glob(path, recursive=True))
         if not matches:
-            raise DataFileError(f"no file matches '{path}'", where=path, fix=f"ls {os.path.dirname(path) or '.'}")
+            raise DataFileError(
+                f"no file matches '{path}'", where=path, fix=f"ls {in_shell(os.path.dirname(path) or '.')}"
+            )
         return [match + suffix for match in matches]
     raise missing_file(path)
 
@@ -169,11 +170,15 @@ def missing_file(path: str, kind: str = "file") -> DataFileError:
     """Return the error for a path that is not there, with the nearest names beside it."""
     parent, problem = Path(path).parent, f"{kind} '{path}' does not exist"
     if os.path.islink(path):
-        return DataFileError(f"{problem}: it links to '{os.readlink(path)}'", where=path, fix=f"ls -l '{path}'")
+        return DataFileError(f"{problem}: it links to '{os.readlink(path)}'", where=path, fix=f"ls -l {in_shell(path)}")
     if not os.path.isdir(parent):
-        return DataFileError(f"{problem}: there is no directory '{parent}'", where=path, fix=f"ls {parent.parent}")
+        return DataFileError(
+            f"{problem}: there is no directory '{parent}'", where=path, fix=f"ls {in_shell(parent.parent)}"
+        )
     close = nearest(Path(path).name, sorted(entry.name for entry in parent.iterdir()))
-    fix = f"did you mean {', '.join(repr(str(parent / name)) for name in close)}?" if close else f"ls {parent}"
+    fix = (
+        f"did you mean {', '.join(repr(str(parent / name)) for name in close)}?" if close else f"ls {in_shell(parent)}"
+    )
     return DataFileError(problem, where=path, fix=fix)
 
 
@@ -224,13 +229,15 @@ def check_local_file(path: str) -> None:
             raise DataFileError(f"'{path}' is a directory, not a file", where=path, fix=f"'{path}/*.root'")
         if not stat.S_ISREG(mode):  # a pipe would wait for ever for who writes into it
             problem = f"'{path}' is no regular file (a pipe, socket or device)"
-            raise DataFileError(problem, where=path, fix=f"ls -l '{path}'", code="XT-DATA-NOT-ROOT")
+            raise DataFileError(problem, where=path, fix=f"ls -l {in_shell(path)}", code="XT-DATA-NOT-ROOT")
         with open(path, "rb") as stream:
             head = stream.read(64)
     except FileNotFoundError as error:
         raise missing_file(path) from error
     except OSError as error:
-        raise DataFileError(f"cannot read '{path}': {error.strerror}", where=path, fix=f"ls -l '{path}'") from error
+        raise DataFileError(
+            f"cannot read '{path}': {error.strerror}", where=path, fix=f"ls -l {in_shell(path)}"
+        ) from error
     if size == 0:
         raise DataFileError(f"'{path}' is empty (0 bytes)", where=path, fix=_COPY_AGAIN, code="XT-DATA-EMPTY")
     if not head.startswith(b"root"):
@@ -277,10 +284,10 @@ def _missing_tree(path: str, tree_name: str, classes: dict[str, str]) -> DataFil
     there = f"trees there: {', '.join(trees)}" if trees else f"objects there: {', '.join(classes) or 'none'}"
     near = nearest(tree_name, trees, count=1)
     best = next(iter(near or trees), "")
-    by_key = f"--set {shlex.quote(f'data.tree_name={best}')}"
-    named = f"{shlex.quote(f'{path}:{best}')}   # or for all files: {by_key}"
+    by_key = f"--set {in_shell(f'data.tree_name={best}')}"
+    named = f"{in_shell(f'{path}:{best}')}   # or for all files: {by_key}"
     if split_tree(f"{path}:{best}") != (path, best):  # a name without .root takes no tree after it
-        named = f"{shlex.quote(path)} {by_key}"
+        named = f"{in_shell(path)} {by_key}"
     return DataFileError(
         f"'{path}' has no tree '{tree_name}' ({there})" + (f"; did you mean '{best}'?" if near else ""),
         where=f"{path}:{tree_name}",

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection
 from pathlib import Path
 
-from xectool.errors import DataFileError
+from xectool.errors import DataFileError, in_shell
 
 
 def read_list(list_path: Path, above: Collection[Path] = ()) -> list[str]:
@@ -27,8 +26,9 @@ def read_list(list_path: Path, above: Collection[Path] = ()) -> list[str]:
         lines = list_path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         problem = f"the list file '{where}' is no UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}"
-        raise DataFileError(problem, where=where, fix="one path a line; a data file goes without @: {where}") from error
+        fix = f"one path a line; a data file goes without @: {in_shell(where)}"
+        raise DataFileError(problem, where=where, fix=fix) from error
     except OSError as error:
         problem = f"the list file '{where}' cannot be read: {error.strerror}"
-        raise DataFileError(problem, where=where, fix=f"chmod u+r {shlex.quote(where)}") from error
+        raise DataFileError(problem, where=where, fix=f"chmod u+r {in_shell(where)}") from error
     return [entry for line in lines if (entry := line.split("#", 1)[0].strip())]

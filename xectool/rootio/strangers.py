@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import shlex
 from typing import Any, Final
 
-from xectool.errors import DataFileError
+from xectool.errors import DataFileError, in_shell
 
 _MAGICS: Final = (
     (b"\x89HDF", "an HDF5 file"),
@@ -30,7 +29,7 @@ def not_a_chain(path: str, tree_name: str, key: Any) -> DataFileError:
     # a text is its length, then the characters
     texts = (stored[at + 1 : at + 1 + size] for at, size in enumerate(stored) if at + 1 + size <= len(stored))
     files = dict.fromkeys(text.decode() for text in texts if re.fullmatch(rb"[\x20-\x7e]+\.root", text))
-    named = " ".join(shlex.quote(name) for name in files)
+    named = " ".join(in_shell(name) for name in files)
     return DataFileError(
         f"'{tree_name}' of '{path}' is a chain (TChain): it names files ({len(files)}) and holds no event itself",
         where=f"{path}:{tree_name}",

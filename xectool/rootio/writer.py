@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Literal, Self
 import numpy as np
 import uproot
 
-from xectool.errors import DiskError, UsageError, did_you_mean
+from xectool.errors import DiskError, UsageError, did_you_mean, in_shell
 
 FileFormat = Literal["ttree", "rntuple"]
 BranchSpec = tuple[Any, tuple[int, ...]] | str
@@ -283,5 +283,5 @@ def _disk_errors(path: Path) -> Iterator[None]:
         raise DiskError(
             f"cannot write '{path}': {reason}",
             where=str(path),
-            fix=f"df -h '{path.parent}'   # free space there, or name another place for the output",
+            fix=f"df -h {in_shell(path.parent)}   # free space there, or name another place for the output",
         ) from error

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from xectool.errors import DiskError
+from xectool.errors import DiskError, in_shell
 from xectool.runlog.records import to_json
 
 
@@ -47,7 +47,7 @@ def write_text(path: Path, text: str, *, mode: int = 0o644, durable: bool = True
                 os.fsync(stream.fileno())
         temporary.replace(path)
     except OSError as error:
-        fix = f"free space on the disk that holds it: df -h {path.parent}"
+        fix = f"free space on the disk that holds it: df -h {in_shell(path.parent)}"
         raise DiskError(f"{path.name} cannot be written: {error.strerror}", where=str(path), fix=fix) from error
     finally:  # also where Ctrl-C came
         with contextlib.suppress(OSError):

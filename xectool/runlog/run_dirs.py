@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from xectool.errors import UsageError, nearest
+from xectool.errors import UsageError, in_shell, nearest
 from xectool.runlog.storage import RECORD_DIR, attempts
 
 USUAL_DIR: Final = Path("artifacts")  # checkpoint.save_dir where nothing else is set
@@ -49,7 +48,7 @@ def require_record(run_dir: Path) -> None:
     else:
         problem = "this is a file, not the directory of a run" if run_dir.exists() else "there is no such directory"
     meant = _meant(run_dir)
-    fix = f"name {shlex.quote(str(meant))}" if meant else "name the directory of a run; `xectool runs` lists them"
+    fix = f"name {in_shell(meant)}" if meant else "name the directory of a run; `xectool runs` lists them"
     raise UsageError(problem, where=str(run_dir), fix=fix)
 
 

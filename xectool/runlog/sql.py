@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import decimal
 import re
-import shlex
 import threading
 import time
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any, Final
 
 import duckdb
 
-from xectool.errors import UsageError, nearest
+from xectool.errors import UsageError, in_shell, nearest
 from xectool.runlog.reader import RunReader
 from xectool.runlog.tables import TABLES, load_table
 
@@ -59,7 +58,7 @@ def query(reader: RunReader, text: str) -> QueryRows:
             connection.execute(setting)
         try:
             if (count := len(connection.extract_statements(text))) != 1:
-                fix = f'xectool diagnose query {shlex.quote(str(reader.run_dir))} "{_EXAMPLE}"'
+                fix = f'xectool diagnose query {in_shell(reader.run_dir)} "{_EXAMPLE}"'
                 problem = "the query is empty" if not count else f"the query holds {count} statements, not one"
                 raise UsageError(problem, where=f"'{text}'", fix=fix, code="XT-QUERY")
             return _answer(connection, text)
@@ -91,8 +90,7 @@ def _too_long(text: str, reader: RunReader) -> UsageError:
     return UsageError(
         f"the query was stopped: it took more than {_LONGEST_S:g} s",
         where=text,
-        fix=f"ask for less, with LIMIT or GROUP BY: xectool diagnose query "
-        f'{shlex.quote(str(reader.run_dir))} "{_EXAMPLE}"',
+        fix=f'ask for less, with LIMIT or GROUP BY: xectool diagnose query {in_shell(reader.run_dir)} "{_EXAMPLE}"',
         code="XT-QUERY",
     )
 

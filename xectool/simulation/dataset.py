@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,7 +22,7 @@ import numpy.typing as npt
 
 from xectool.detector import constants as c
 from xectool.detector import coordinates
-from xectool.errors import UsageError
+from xectool.errors import UsageError, in_shell
 from xectool.rootio.writer import FileFormat, TreeWriter
 from xectool.simulation import physics as p
 from xectool.simulation.events import Gamma, make_gamma
@@ -157,7 +156,7 @@ def _require_root_path(output: str) -> None:
         problem, meant = f"'{output}' does not end in .root", str(Path(output).with_suffix(".root"))
     else:
         return
-    raise UsageError(problem, where="OUT.root", fix=f"xectool simulate {shlex.quote(meant)}")
+    raise UsageError(problem, where="OUT.root", fix=f"xectool simulate {in_shell(meant)}")
 
 
 def _fill(writer: TreeWriter, blocks: Iterator[Rows], run_number: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -10,6 +9,7 @@ from typing import Final
 from xectool.checkpoint.inspection.facts import Inspected
 from xectool.checkpoint.inspection.layout import XECTOOL
 from xectool.checkpoint.inspection.trust import Trust
+from xectool.errors import in_shell
 from xectool.findings import Finding
 from xectool.rules import Rule
 
@@ -40,7 +40,7 @@ class DigestHolds(Rule[Inspected]):
 
     def check(self, facts: Inspected) -> Iterator[Finding]:
         """Yield an error for each digest that does not hold, a note where nothing protects the bytes."""
-        contents, name = facts.contents, shlex.quote(str(facts.contents.path))
+        contents, name = facts.contents, in_shell(facts.contents.path)
         for place in facts.changed[:_SHOWN]:
             problem = f"{place} is not what was saved: its checksum differs"
             yield self.error(_bytes_of(facts, place), problem, _again(facts))
@@ -98,7 +98,7 @@ class RunsNoCode(Rule[Inspected]):
     def _without(facts: Inspected) -> str:
         if not facts.layout.is_ours:
             return "ask its author for a state_dict: torch.save(model.state_dict(), 'weights.pt')"
-        name = shlex.quote(str(facts.contents.path))
+        name = in_shell(facts.contents.path)
         return f"its weights can be taken out without them: xectool inspect-ckpt {name} --extract encoder --output e.pt"
 
     @staticmethod

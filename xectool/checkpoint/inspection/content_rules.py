@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -16,6 +15,7 @@ from xectool.checkpoint.inspection.facts import Inspected
 from xectool.checkpoint.inspection.layout import OLDER, XECTOOL, Layout
 from xectool.checkpoint.inspection.values import TensorStats
 from xectool.config.tasks import TASK_WIDTHS
+from xectool.errors import in_shell
 from xectool.findings import Finding
 from xectool.rules import Rule
 
@@ -64,7 +64,7 @@ class ValuesArePlausible(Rule[Inspected]):
             if outlier.impossible:
                 yield self.error(_place(facts, name), f"{problem}: a damaged value, not a trained one", ANOTHER)
             elif not facts.contents.checksums or not facts.is_intact or facts.outputs_differ:
-                again = f"xectool inspect-ckpt {shlex.quote(str(facts.contents.path))}"
+                again = f"xectool inspect-ckpt {in_shell(facts.contents.path)}"
                 fix = f"compare with another checkpoint of the run: {again} --compare OTHER"
                 yield self.warning(_place(facts, name), f"{problem}: a flipped bit, or a step that went wrong", fix)
 

@@ -18,7 +18,7 @@ from xectool.checkpoint.inspection.torch_zip import read_zip
 from xectool.checkpoint.inspection.trust import Trust, trust_of
 from xectool.checkpoint.inspection.window import Content, open_content, unreadable
 from xectool.checkpoint.inspection.zip_headers import CENTRAL_MAGIC, END_MAGIC
-from xectool.errors import CheckpointError, nearest
+from xectool.errors import CheckpointError, in_shell, nearest
 
 _HEAD: Final = 4096
 _TAIL: Final = 1 << 16
@@ -95,9 +95,11 @@ def _missing(path: Path) -> CheckpointError:
         if inside is None and (path / ".metadata").is_file():
             what = "this is a directory of torch.distributed.checkpoint; its shards are no single file"
             return unreadable(
-                path, what, f"python -m torch.distributed.checkpoint.format_utils dcp_to_torch {path} F.pt"
+                path,
+                what,
+                f"python -m torch.distributed.checkpoint.format_utils dcp_to_torch {in_shell(path)} F.pt",
             )
-        fix = f"xectool inspect-ckpt {path / inside}" if inside else "name a checkpoint file"
+        fix = f"xectool inspect-ckpt {in_shell(path / inside)}" if inside else "name a checkpoint file"
         return unreadable(path, "this is a directory, not a checkpoint", fix, "XT-CKPT-MISSING")
     if os.path.exists(path):
         return unreadable(path, "this is no regular file (a pipe, socket or device)", "name a file", "XT-CKPT-MISSING")

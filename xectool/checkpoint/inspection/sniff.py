@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Sequence
 from typing import Final
+
+from xectool.errors import in_shell
 
 GIVE_ANOTHER: Final = "give a checkpoint (.pt, .pth, .safetensors, .onnx)"
 _NOT_WEIGHTS: Final = "this is {what}, not a checkpoint"
@@ -61,7 +62,7 @@ def archive_of(names: Sequence[str]) -> tuple[str, str]:
     missing = any(name.rsplit("/", 1)[0].endswith("/data") and name.rsplit("/")[-1].isdigit() for name in names)
     if missing:
         return "the archive has tensors but no data.pkl, which says what they are", ""
-    fix = f"unzip FILE {shlex.quote(inside)}" if inside else GIVE_ANOTHER
+    fix = f"unzip FILE {in_shell(inside)}" if inside else GIVE_ANOTHER
     return f"{_NOT_WEIGHTS.format(what=what)}; it holds {shown}", fix
 
 

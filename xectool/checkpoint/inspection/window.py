@@ -7,12 +7,11 @@ import io
 import lzma
 import mmap
 import re
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from xectool.errors import CheckpointError
+from xectool.errors import CheckpointError, in_shell
 
 XZ_MAGIC: Final = b"\xfd7zXZ\x00"
 _BLOCK: Final = 1 << 22
@@ -140,5 +139,5 @@ def unreadable(path: Path, problem: str, fix: str = "", code: str = "XT-CKPT-COR
     """Return the error for a file that holds no readable checkpoint; ``FILE`` in the fix becomes its path."""
     fix = fix or "use another checkpoint of the run; xectool train CONFIG --resume auto picks the newest sound one"
     # As a word of its own: a path in the fix may hold it.
-    fix = re.sub(r"(?<!\S)FILE(?!\S)", lambda _: shlex.quote(str(path)), fix)
+    fix = re.sub(r"(?<!\S)FILE(?!\S)", lambda _: in_shell(path), fix)
     return CheckpointError(problem, where=str(path), fix=fix, code=code)

@@ -12,7 +12,7 @@ from pathlib import Path
 from xectool.config.root import RunConfig
 from xectool.config.rules.run import of_export
 from xectool.config.serialize import inline_yaml
-from xectool.errors import nearest
+from xectool.errors import in_shell, nearest
 from xectool.findings import Finding, Report
 from xectool.rules import Rule, run_rules
 
@@ -82,7 +82,7 @@ class InputsExist(Rule[Start]):
             if not path.endswith(".root"):
                 yield self.error(key, f"{key}: {path} is not a .root file", "give .root files, or a list as @files.txt")
             elif not os.access(path, os.R_OK):
-                yield self.error(key, f"{key}: {path} is not readable", f"chmod +r {path}")
+                yield self.error(key, f"{key}: {path} is not readable", f"chmod +r {in_shell(path)}")
 
     def _missing(self, key: str, spec: str) -> Finding:
         listed = "@" if spec.startswith("@") else ""

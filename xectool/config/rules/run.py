@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.serialize import starting_from
+from xectool.errors import in_shell
 from xectool.findings import Finding
 from xectool.rules import Rule
 
@@ -24,7 +24,7 @@ def of_export(key: str, path: str, what: str) -> tuple[str, str]:
         problem = f"{key} {path} is {what}: a resume needs optimizer state, a new run can start from them"
         return problem, f"{key}: null   # and a new run from them: {starting_from(path)}"
     problem = f"{key} {path} is {what}, which no training can start from: it needs the checkpoint that was exported"
-    return problem, f"{key}: null   # or that checkpoint, which is named by: xectool inspect-ckpt {shlex.quote(path)}"
+    return problem, f"{key}: null   # or that checkpoint, which is named by: xectool inspect-ckpt {in_shell(path)}"
 
 
 class IntervalsFitTheRun(Rule[RunConfig]):

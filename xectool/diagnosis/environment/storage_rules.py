@@ -8,6 +8,7 @@ from typing import Final
 
 from xectool.diagnosis.environment.facts import EnvironmentFacts
 from xectool.diagnosis.environment.places import TRACKER
+from xectool.errors import in_shell
 from xectool.findings import Finding
 from xectool.rules import Rule
 
@@ -26,9 +27,9 @@ class PlacesTakeWrites(Rule[EnvironmentFacts]):
     def check(self, facts: EnvironmentFacts) -> Iterator[Finding]:
         """Yield an error where nothing can be written, a warning where little is free."""
         for place in facts.places:
-            fix = f"df -h {place.path}"
+            fix = f"df -h {in_shell(place.path)}"
             if not place.writable:
-                yield self.error(place.path, f"the {place.role} cannot be written", f"ls -ld {place.path}")
+                yield self.error(place.path, f"the {place.role} cannot be written", f"ls -ld {in_shell(place.path)}")
             elif 0 <= place.free_bytes < LEAST_FREE_BYTES:
                 free = f"{place.free_bytes / _MEGABYTE:.0f} MB are free"
                 yield self.warning(place.path, f"{free} where the {place.role} lies ({place.file_system})", fix)
@@ -131,11 +132,15 @@ class NoBigFilesInGit(Rule[EnvironmentFacts]):
             report = self.error if file.size_bytes > REFUSED_BYTES else self.warning
             where = f"{facts.git.root}/{file.path}"
             if file.in_history_only:
-                fix = f"git filter-repo --invert-paths --path {file.path}   # then push with --force-with-lease"
+                fix = (
+                    f"git filter-repo --invert-paths --path {in_shell(file.path)}   # then push with --force-with-lease"
+                )
                 yield report(where, f"{file.path} ({size}) is in the history of the repository", fix)
             else:
                 yield report(
-                    where, f"git tracks {file.path} ({size}); hosts refuse 100.00 MB", f"git rm --cached {file.path}"
+                    where,
+                    f"{file.path} ({size}) is tracked by git; hosts refuse 100.00 MB",
+                    f"git rm --cached {in_shell(file.path)}",
                 )
 
 

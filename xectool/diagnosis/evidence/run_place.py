@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from xectool.config.serialize import inline_yaml
 from xectool.diagnosis.evidence.files import setting
+from xectool.errors import in_shell
 
 _MOST_LETTERS: Final = 100
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9._+-]+")
@@ -25,7 +25,7 @@ def beside(run_dir: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
     root, parent = setting(config, "checkpoint.save_dir"), run_dir.resolve().parent
     if not isinstance(root, str) or Path(root).expanduser().resolve() == parent:
         return ()
-    return (shlex.quote(f"checkpoint.save_dir={inline_yaml(str(parent))}"),)
+    return (in_shell(f"checkpoint.save_dir={inline_yaml(str(parent))}"),)
 
 
 def inside(run_dir: Path, config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 
 from xectool.diagnosis.evidence.files import TRACKER_SETTINGS, TRACKER_STATE, tolerant_json
 from xectool.diagnosis.evidence.kernel import HELD, ProcessView
 from xectool.diagnosis.hang.hang import Hang
 from xectool.diagnosis.reports.status import TRACKER
+from xectool.errors import in_shell
 from xectool.runlog.file_locks import command_of, lock_holders
 
 
@@ -86,7 +86,7 @@ def tracker_trouble(tracker: TrackerFacts | None, run: str, going: str) -> Hang 
     """
     if tracker is None or tracker.status == "done":
         return None
-    pid, replay, look = tracker.pid, f"xectool runs sync {run}", f"xectool diagnose mlflow {quote(tracker.uri)}"
+    pid, replay, look = tracker.pid, f"xectool runs sync {run}", f"xectool diagnose mlflow {in_shell(tracker.uri)}"
     aside = "the training does not wait for it, and its own record is whole"
     if tracker.status == "behind":
         verdict = f"{going}; its tracker has given up with records left: {tracker.error}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from shlex import quote
 from typing import Final
 
 from xectool.diagnosis.evidence.kernel import HELD
@@ -18,6 +17,7 @@ from xectool.diagnosis.hang.facts import HEARTBEAT_LATE_S, RankFacts, Reader, Ru
 from xectool.diagnosis.hang.hang import Hang
 from xectool.diagnosis.hang.tracker import tracker_trouble
 from xectool.diagnosis.hang.wording import in_file_system, kernel_line, quoted, stack_line
+from xectool.errors import in_shell
 
 RECENT_S: Final = 600.0  # what the kernel kills later may be something else
 STARVED: Final = 0.8  # part of the time in which a process is ready to run and has no processor
@@ -171,7 +171,7 @@ def _waits_for_data(facts: RunFacts, rank: RankFacts) -> Hang | None:
         "XT-HANG-READER-IO",
         verdict,
         why,
-        f"timeout 10 head -c 1000000 {quote(worst.file)} | wc -c",
+        f"timeout 10 head -c 1000000 {in_shell(worst.file)} | wc -c",
         rank=number,
         pid=pid,
     )
@@ -212,7 +212,7 @@ def _saves(facts: RunFacts, rank: RankFacts) -> Hang | None:
         f"the file system does not take the checkpoint of rank {rank.page.rank}: nothing written for {age_s:.0f} s"
     )
     seen = (kernel_line(view), *stack_line(rank))
-    probe = quote(f"{facts.run_dir}/.probe")
+    probe = in_shell(f"{facts.run_dir}/.probe")
     next_line = f"timeout 10 dd if=/dev/zero of={probe} bs=1M count=8 conv=fsync; rm {probe}"
     return Hang("XT-HANG-CHECKPOINT", verdict, seen, next_line, rank=rank.page.rank, pid=view.pid)
 
@@ -241,7 +241,7 @@ def _starts(facts: RunFacts, rank: RankFacts) -> Hang | None:
     if in_file_system(view):
         verdict = f"rank {page.rank} cannot open its files: {page.phase} for {page.phase_age_s:.0f} s"
         first = facts.files[0] if facts.files else "TRAIN.root"
-        fix = f"xectool check-data {quote(first)} --config {quoted(facts, 'config.yaml')}"
+        fix = f"xectool check-data {in_shell(first)} --config {quoted(facts, 'config.yaml')}"
         return Hang("XT-HANG-OPEN", verdict, (kernel_line(view), *stack_line(rank)), fix, rank=page.rank, pid=view.pid)
     return None
 

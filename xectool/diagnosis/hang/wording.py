@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from shlex import quote
 from typing import Final
 
 from xectool.diagnosis.evidence.kernel import ProcessView
 from xectool.diagnosis.hang.facts import RankFacts, RunFacts
+from xectool.errors import in_shell
 
 _IO: Final = re.compile(
     r"nfs|rpc|lustre|ll_|cl_|gpfs|fuse|ceph|wait_for_partner|rwsem|io_schedule|folio|wait_on_|blk|jbd2|ext4|xfs|pipe_|fifo"
@@ -16,7 +16,7 @@ _IO: Final = re.compile(
 
 def quoted(facts: RunFacts, *parts: str) -> str:
     """Return the run directory, or a file in it, as a shell takes it."""
-    return quote("/".join((str(facts.run_dir), *parts)))
+    return in_shell("/".join((str(facts.run_dir), *parts)))
 
 
 def place(rank: RankFacts) -> str:

@@ -18,6 +18,7 @@ from xectool.diagnosis.cases.spike import spike_cases
 from xectool.diagnosis.cause import Cause, Diagnosis
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.gradient_bands import GradientSummary, summarise
+from xectool.errors import in_shell
 
 MAX_SPIKES: Final = 50
 MAX_EPOCHS: Final = 200
@@ -147,7 +148,7 @@ def _command(causes: tuple[Cause, ...]) -> str:
         return ""
     line = _roots(causes)[0].fix
     own = settings_of(line)
-    more = [f"--set {shlex.quote(f'{key}={text}')}" for key, text in _joined(causes).items() if key not in own]
+    more = [f"--set {in_shell(f'{key}={text}')}" for key, text in _joined(causes).items() if key not in own]
     return " ".join([line, *more]) if line.startswith("xectool train ") else line
 
 

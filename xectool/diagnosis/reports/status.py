@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +20,7 @@ from xectool.diagnosis.evidence.files import (
     train_files,
 )
 from xectool.diagnosis.evidence.kernel import HELD, held_launcher, process_state
+from xectool.errors import in_shell
 from xectool.runlog.file_locks import command_of
 from xectool.runlog.manifest import MANIFEST_FILE
 from xectool.runlog.process import start_ticks
@@ -129,7 +129,7 @@ def status_report(run_dir: Path, reader: RunReader | None = None) -> StatusRepor
         )  # fmt: skip
     workers = tuple(_worker(slot, files) for slot in reader.workers())
     verdict, bad, line = _verdict(ranks, status.state, _held(run_dir, ranks, workers), limits_s[0])
-    return StatusReport(str(run_dir), verdict, status.state, bad, line.format(run=quote(str(run_dir))), ranks, workers)
+    return StatusReport(str(run_dir), verdict, status.state, bad, line.format(run=in_shell(run_dir)), ranks, workers)
 
 
 def _live(state: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final
 
@@ -12,6 +11,7 @@ from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import number
 from xectool.diagnosis.rules.crash import first_line
 from xectool.diagnosis.rules.heads import HEADS, silent_blocks
+from xectool.errors import in_shell
 from xectool.findings import Severity
 from xectool.runlog.records import EpochRecord
 
@@ -64,7 +64,7 @@ class TrackerStalled(DiagnosisRule):
 
 
 def _look(uri: str) -> str:
-    return f"xectool diagnose mlflow {shlex.quote(uri)}" if uri else "xectool diagnose mlflow"
+    return f"xectool diagnose mlflow {in_shell(uri)}" if uri else "xectool diagnose mlflow"
 
 
 class ValidationNotFinite(DiagnosisRule):

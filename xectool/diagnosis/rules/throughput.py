@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import number
 from xectool.diagnosis.evidence.statistics import Series, finite, median
 from xectool.diagnosis.tracking_store import file_system
+from xectool.errors import in_shell
 from xectool.findings import Severity
 from xectool.runlog.reader import RunReader
 
@@ -252,7 +252,7 @@ def _local_place(run_dir: Path) -> str:
     kinds = {base: file_system(base) for base in known if os.access(base, os.W_OK)}
     local = [base for base, kind in kinds.items() if not is_network(kind) and kind not in IN_MEMORY] or known
     others = [base for base in local if base.exists() and base.stat().st_dev != run_dir.stat().st_dev]
-    return shlex.quote(str((others or local)[0] / "xectool-runs"))
+    return in_shell((others or local)[0] / "xectool-runs")
 
 
 def steady_rows(evidence: Evidence) -> NDArray[np.intp]:

@@ -13,7 +13,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Final
 
-from xectool.errors import UsageError
+from xectool.errors import UsageError, in_shell
 
 CHUNK_BYTES: Final = 1 << 20
 MAX_LINE_BYTES: Final = 1 << 16  # a longer line is looked at in pieces of this size
@@ -58,7 +58,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
         return  # cut short while it was compressed: what came before is all there is
     except OSError as error:
         raise UsageError(
-            f"the log cannot be read: {error.strerror or error}", where=str(path), fix=f"ls -l {path}"
+            f"the log cannot be read: {error.strerror or error}", where=str(path), fix=f"ls -l {in_shell(path)}"
         ) from None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from xectool.diagnosis.signatures.details import detail_of
 from xectool.diagnosis.signatures.scan import QUOTED, UNKNOWN, Hit, Scan
 from xectool.diagnosis.signatures.signature import Role
+from xectool.errors import in_shell
 from xectool.explanations import library
 from xectool.findings import Finding, Severity
 
@@ -123,7 +123,7 @@ def _cause(hits: list[Hit], count: int) -> LogCause:
 
 def _about(line: str, hits: list[Hit]) -> str:
     """Put the logs at hand into a line that asks for the logs of all ranks."""
-    folder = shlex.quote(str(hits[0].path.parent))
+    folder = in_shell(hits[0].path.parent)
     return line.replace("RANK_LOGS", folder)
 
 

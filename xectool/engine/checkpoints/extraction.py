@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, cast
@@ -15,7 +14,7 @@ from xectool.checkpoint.inspection.facts import Inspected
 from xectool.checkpoint.soundness import require_finite
 from xectool.config.root import RunConfig
 from xectool.engine.output_places import require_file_place
-from xectool.errors import CheckpointError, UsageError, did_you_mean
+from xectool.errors import CheckpointError, UsageError, did_you_mean, in_shell
 from xectool.findings import Finding, Severity
 
 _SUFFIXES: Final = (".pt", ".pth", ".safetensors")
@@ -66,7 +65,7 @@ def write_part(facts: Inspected, findings: Sequence[Finding], run: RunConfig | N
         raise CheckpointError(
             f"nothing is extracted from this checkpoint: {wrong[0].problem}",
             where=f"{source}: {wrong[0].where}" if wrong[0].where else str(source),
-            fix=f"xectool inspect-ckpt {shlex.quote(str(source))}   # all that is wrong; then name a sound checkpoint",
+            fix=f"xectool inspect-ckpt {in_shell(source)}   # all that is wrong; then name a sound checkpoint",
             code=wrong[0].code,
         )
     config = layout.config if run is None else run.to_dict()
@@ -84,4 +83,4 @@ def write_part(facts: Inspected, findings: Sequence[Finding], run: RunConfig | N
 
 def _line(path: Path, output: Path | str) -> str:
     """Return the whole command for this file."""
-    return f"xectool inspect-ckpt {shlex.quote(str(path))} --extract {ENCODER} --output {shlex.quote(str(output))}"
+    return f"xectool inspect-ckpt {in_shell(path)} --extract {ENCODER} --output {in_shell(output)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +15,7 @@ from xectool.config.load import config_from_dict
 from xectool.config.order_keys import ORDER_KEYS
 from xectool.config.root import RunConfig
 from xectool.config.serialize import dotted_values, inline_yaml
-from xectool.errors import XecError
+from xectool.errors import XecError, in_shell
 from xectool.models.build import build_model
 from xectool.models.regressor import GAUSSIAN_NLL
 from xectool.training.saving.resume import OUTPUT_KEYS, is_free, is_idle, is_objective
@@ -80,7 +79,7 @@ class KeyEffect:
 
     def paste(self) -> str:
         """Return the option that takes the value of the checkpoint."""
-        return f"--set {shlex.quote(f'{self.key}={_shown(self.saved)}')}"
+        return f"--set {in_shell(f'{self.key}={_shown(self.saved)}')}"
 
 
 def misfits(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> tuple[str, ...]:

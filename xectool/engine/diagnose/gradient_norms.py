@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +17,7 @@ from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.fixes import DEFAULT_LR, DEFAULT_LR_SENSORS, LARGEST_LR, LR_DIVISOR
 from xectool.diagnosis.gradient_bands import FREQUENT
 from xectool.diagnosis.reports.gradients import GradientReport, gradient_report
-from xectool.errors import UsageError
+from xectool.errors import UsageError, in_shell
 
 if TYPE_CHECKING:
     from xectool.training.stepping.step import StepResult
@@ -74,7 +73,7 @@ def gradients(
     place = Path(source).expanduser()
     if place.is_dir():
         report, count = _recorded(place)
-        look = f"xectool diagnose {'run' if report.bad else 'loss'} {quote(str(place))}"
+        look = f"xectool diagnose {'run' if report.bad else 'loss'} {in_shell(place)}"
         return GradientHealth(str(place), count, report, look * (report.bad or report.total.clipped > FREQUENT))
     report, count, config = _taken(place, overrides, steps, device)
     return GradientHealth(str(place), count, report, _cure(report, config, place, overrides) if report.bad else "")
@@ -82,7 +81,7 @@ def gradients(
 
 def _cure(report: GradientReport, config: RunConfig, path: Path, overrides: Sequence[str]) -> str:
     """Return the line against what steps of a configuration have shown."""
-    given = " ".join([quote(str(path)), *(f"--set {quote(text)}" for text in overrides)])
+    given = " ".join([in_shell(path), *(f"--set {in_shell(text)}" for text in overrides)])
     states = {block.state for block in report.blocks}
     if report.nonfinite or "nonfinite" in states:
         return f"xectool diagnose nan-batch {given}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from xectool.diagnosis.hang.hang import Hang
 from xectool.diagnosis.hang.stacks import ProcessStacks, Target, stacks_of
 from xectool.diagnosis.hang.verdict import judge
 from xectool.engine.live import require_here
-from xectool.errors import UsageError
+from xectool.errors import UsageError, in_shell
 from xectool.findings import Finding, Severity
 from xectool.runlog.reader import RunReader
 
@@ -136,7 +135,7 @@ def _judged(facts: RunFacts) -> Hang:
         return found
     first = facts.elsewhere[0]
     verdict = f"every rank of this machine waits in a collective for one of another machine, from rank {first} on"
-    command = f"xectool diagnose hang {shlex.quote(str(facts.run_dir))}   # on the machine of rank {first}"
+    command = f"xectool diagnose hang {in_shell(facts.run_dir)}   # on the machine of rank {first}"
     return Hang("XT-HANG-RANK", verdict, (found.verdict, *found.why), command)
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import glob
 import os
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from xectool.diagnosis.signatures import LogCause, rank_causes, scan_file
-from xectool.errors import UsageError, nearest
+from xectool.errors import UsageError, in_shell, nearest
 from xectool.findings import Finding
 
 # Files of a run directory that are no logs; everything else in a directory is read.
@@ -94,7 +93,7 @@ def _expanded(given: str) -> Iterator[Path]:
     if path.is_dir():
         found = sorted(inside for inside in path.rglob("*") if inside.is_file() and _may_be_log(inside, path))
         if not found:
-            raise UsageError("no log in this directory", where=str(path), fix=f"ls -lR {path}")
+            raise UsageError("no log in this directory", where=str(path), fix=f"ls -lR {in_shell(path)}")
         yield from found
     elif path.exists():
         _require_text(path)
@@ -114,7 +113,7 @@ def _require_text(path: Path) -> None:
         head = stream.read(8)
     for magic, (what, fix) in _NO_TEXT.items():
         if head.startswith(magic):
-            raise UsageError(f"this is {what}, not a log", where=str(path), fix=f"{fix} {shlex.quote(str(path))}")
+            raise UsageError(f"this is {what}, not a log", where=str(path), fix=f"{fix} {in_shell(path)}")
 
 
 def _may_be_log(path: Path, root: Path) -> bool:
@@ -125,5 +124,5 @@ def _may_be_log(path: Path, root: Path) -> bool:
 def _missing(path: Path) -> UsageError:
     beside = [item.name for item in path.parent.iterdir()] if path.parent.is_dir() else []
     near = nearest(path.name, beside, count=1)
-    fix = f"did you mean {path.with_name(near[0])}?" if near else f"ls {path.parent}"
+    fix = f"did you mean {in_shell(path.with_name(near[0]))}?" if near else f"ls {in_shell(path.parent)}"
     return UsageError("no such log", where=str(path), fix=fix)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from xectool.checkpoint import store
 from xectool.config.load import load_config
 from xectool.config.root import RunConfig
-from xectool.errors import UsageError, XecError
+from xectool.errors import UsageError, XecError, in_shell
 from xectool.findings import Finding
 from xectool.probes.instruments.minimal import SavedBatch, plain_window, save_batch
 from xectool.probes.nonfinite.facts import NanFacts
@@ -252,5 +251,5 @@ def _result(
 
 
 def _command(batch: Path, config: str | Path | None) -> str:
-    named = f" {shlex.quote(str(config))}" if config is not None else ""
-    return f"xectool diagnose nan-batch{named} --batch {shlex.quote(str(batch))}"
+    named = f" {in_shell(config)}" if config is not None else ""
+    return f"xectool diagnose nan-batch{named} --batch {in_shell(batch)}"

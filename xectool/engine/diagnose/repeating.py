@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from xectool.config.load import load_config
-from xectool.errors import UsageError
+from xectool.errors import UsageError, in_shell
 from xectool.findings import Finding, Severity
 from xectool.probes.repetition.history import CONFIG_FILE
 from xectool.probes.repetition.reproducibility import Cure, Difference, Reproducibility, probe
@@ -76,7 +75,7 @@ def reproducibility(
     path = path / CONFIG_FILE if path.is_dir() else path
     loaded = load_config(path, overrides).config
     found = probe(loaded, str(path), device, steps, threads)
-    command = " ".join([shlex.quote(str(path)), *(f"--set {shlex.quote(setting)}" for setting in overrides)])
+    command = " ".join([in_shell(path), *(f"--set {in_shell(setting)}" for setting in overrides)])
     cure = next((cure.setting for cure in found.cures if cure.identical), "")
     notes = ["steps are run eager, whatever training.compile says"] if loaded.training.compile != "none" else []
     return ReproducibilityResult(

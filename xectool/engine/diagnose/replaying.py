@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from xectool.data.batch import EventBatch
 from xectool.diagnosis import fixes
 from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.fixes import check_files
+from xectool.errors import in_shell
 from xectool.findings import Finding, Severity
 from xectool.probes.instruments.module_stats import ModuleStats, step_stats
 from xectool.probes.repetition.circumstances import differences, recorded_threads
@@ -255,11 +255,11 @@ class _Session:
         """Return the command for a step that is healthy now and not what was recorded."""
         if changed:
             return "xectool explain XT-REPLAY-DIFFERS"
-        return f"xectool diagnose reproducibility {shlex.quote(str(self.history.run_dir))}"
+        return f"xectool diagnose reproducibility {in_shell(self.history.run_dir)}"
 
     def _cure(self, result: StepResult, suspects: tuple[dict[str, Any], ...], found: list[Counterfactual]) -> str:
         """Return the command for a step that is bad: data, precision, rate, else what a run does by itself."""
-        run, cures = shlex.quote(str(self.history.run_dir)), {item.change for item in found if item.cures}
+        run, cures = in_shell(self.history.run_dir), {item.change for item in found if item.cures}
         if not result.finite:
             return f"xectool diagnose nan-batch --run {run}"
         if suspects and (not found or WITHOUT_SUSPECTS in cures):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from xectool.diagnosis.evidence.files import TRACKER_SETTINGS, TRACKER_STATE, tolerant_json
 from xectool.diagnosis.tracking_store import Holder, StoreState, look_at
+from xectool.errors import in_shell
 from xectool.training.tracking.settings import resolve_uri, sqlite_path, without_password
 
 DEFAULT_ROOT = "artifacts"
@@ -63,7 +64,7 @@ def mlflow(uri: str | None = None, *, root: Path | str = DEFAULT_ROOT) -> Tracki
     shown = without_password(address)
     path = sqlite_path(address)
     behind = tuple(str(run) for run in _behind(place))
-    replay = tuple(f"xectool runs sync {shlex.quote(run)}" for run in behind)
+    replay = tuple(f"xectool runs sync {in_shell(run)}" for run in behind)
     if path is None:
         return _server(shown, behind, replay)
     state = look_at(path)

@@ -7,7 +7,7 @@ from typing import Final
 
 from xectool.checkpoint import store
 from xectool.engine.inspection import inspect_ckpt
-from xectool.errors import CheckpointError
+from xectool.errors import CheckpointError, in_shell
 from xectool.findings import Severity
 
 _OF_TRAINING: Final = ("K10", "K11", "K12", "K14")
@@ -34,14 +34,14 @@ def require_sound(path: Path) -> str:
         raise CheckpointError(
             f"this checkpoint is not exported: {first.problem}",
             where=f"{path}: {first.where}" if first.where else str(path),
-            fix=f"xectool inspect-ckpt {path}   # {errors}; then export a sound checkpoint",
+            fix=f"xectool inspect-ckpt {in_shell(path)}   # {errors}; then export a sound checkpoint",
             code=first.code,
         )
     if not fit.possible:
         raise CheckpointError(
             f"this file cannot be exported: {fit.why}",
             where=str(path),
-            fix=f"xectool inspect-ckpt {path}",
+            fix=f"xectool inspect-ckpt {in_shell(path)}",
             code="X-01",
         )
     return found.sha256

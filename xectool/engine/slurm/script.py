@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +11,7 @@ from typing import Any, Final
 from submitit.slurm.slurm import SlurmExecutor
 
 from xectool.engine.slurm.job import NODE_DIRECTORIES, NODE_DIRECTORY
-from xectool.errors import UsageError
+from xectool.errors import UsageError, in_shell
 
 SIGNAL_BEFORE_S: Final = 180
 _TIME: Final = re.compile(r"^(?:(\d+)-)?(\d{1,3}):([0-5]\d):([0-5]\d)$")
@@ -112,7 +111,7 @@ class JobRequest:
                 raise UsageError(
                     f"{word!r} is no word that SLURM takes: no spaces, no line ends",
                     where=f"--{option}",
-                    fix=f"--{option} {shlex.quote(sound) if sound else 'NAME'}",
+                    fix=f"--{option} {in_shell(sound) if sound else 'NAME'}",
                     code="XT-SUBMIT-REQUEST",
                 )
         least = {"gpus": 0, "nodes": 1, "cpus_per_gpu": 1, "max_requeues": 1, "signal_before_s": 10}

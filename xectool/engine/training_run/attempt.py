@@ -9,6 +9,7 @@ from typing import Any
 from xectool.checkpoint import store
 from xectool.engine.training_run.artifacts import RunOutputs, calibrate_conventional, write_outputs
 from xectool.engine.training_run.result import TrainResult
+from xectool.errors import in_shell
 from xectool.findings import Finding, Severity
 from xectool.runlog.atomic import write_json
 from xectool.runlog.writer import RunWriter
@@ -91,7 +92,9 @@ class RunAttempt:
     def _finish_tracking(self, tracker: TrackerHandle) -> None:
         state = tracker.finish()
         if state.status == "behind":
-            self.observer.message(f"tracking is behind: {state.error}; xectool runs sync {self.place.directory}")
+            self.observer.message(
+                f"tracking is behind: {state.error}; xectool runs sync {in_shell(self.place.directory)}"
+            )
 
     def _train(
         self, progress: Progress, tracker: TrackerHandle, max_steps: int | None, writer: RunWriter

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from xectool.data.events import EventSource
 from xectool.data.plan import DataPlan
 from xectool.data.source import EventIdentity, open_source
 from xectool.detector.constants import UNKNOWN_ABOVE
-from xectool.errors import UsageError
+from xectool.errors import UsageError, in_shell
 from xectool.probes.instruments.bench import Bench, build_bench
 from xectool.probes.instruments.minimal import load_batch
 from xectool.probes.repetition.history import RunHistory
@@ -126,7 +125,7 @@ def of_batch(path: Path, config: RunConfig | None, checkpoint: Path | None, devi
         raise UsageError(
             "the batch carries no configuration",
             where=str(path),
-            fix=f"xectool diagnose nan-batch CONFIG --batch {path}",
+            fix=f"xectool diagnose nan-batch CONFIG --batch {in_shell(path)}",
         )
     resolved = config_from_dict(facts["config"], str(path)) if "config" in facts else config
     assert resolved is not None
@@ -164,7 +163,7 @@ def near_incident(
     if not counts:
         note += f"; attempt {attempt}, which had the incident, was given up"
     elif checkpoint is None and between:
-        run = shlex.quote(str(history.run_dir))
+        run = in_shell(history.run_dir)
         note += f"; xectool diagnose nan-batch --run {run} --incident {int(folder.name)} runs them again"
     bench = replace(bench, rank=int(facts.get("rank", 0)), channel_dropout=resolved.training.channel_dropout_rate)
     window = incident_window(history, folder / "batch.npz", facts)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from xectool.errors import OutOfMemory, XecError
+from xectool.errors import OutOfMemory, XecError, in_shell
 from xectool.runlog.status_page import PHASES, Word
 from xectool.runlog.storage import attempt_dir, slots_path
 from xectool.runlog.worker_slots import stacks_path
@@ -75,7 +74,7 @@ class GuardSession:
 
     def _witness(self, stacks: Path) -> Witness:
         keep = partial(self._folders.write, "hang")
-        return Witness(stacks, self.say, keep, f"xectool diagnose run {shlex.quote(str(self.writer.run_dir))}")
+        return Witness(stacks, self.say, keep, f"xectool diagnose run {in_shell(self.writer.run_dir)}")
 
     def _fail(self, error: XecError) -> None:
         page, step = self.writer.status, next_step(error, self.writer.run_dir)
@@ -97,7 +96,7 @@ class GuardSession:
 
 def next_step(error: XecError, run_dir: Path) -> str:
     """Return the command that looks into a failure."""
-    run = shlex.quote(str(run_dir))
+    run = in_shell(run_dir)
     if error.code.startswith(("XT-NAN", "XT-QUARANTINE")):
-        return f"xectool diagnose nan-batch {shlex.quote(str(run_dir / CONFIG_NAME))} --run {run}"
+        return f"xectool diagnose nan-batch {in_shell(run_dir / CONFIG_NAME)} --run {run}"
     return f"xectool diagnose run {run}"

@@ -18,7 +18,7 @@ WARMUP_EPOCHS = 2
 WIDE_BAND = 3.5  # one step of the default grid
 
 
-def unsure(sweep: Sweep, path: str) -> Finding:
+def unsure(sweep: Sweep, config: str) -> Finding:
     """Return why the readings of a ramp name no rate, and the sweep that tells."""
     rates, reading = sweep.rates, read_ramp(sweep.rates, mean_losses(sweep.curves))
     decades = np.log10(rates[-1] / rates[0])
@@ -38,11 +38,11 @@ def unsure(sweep: Sweep, path: str) -> Finding:
         )
         valley = "none" if reading.valley is None else f"{reading.valley:.2g}"
         evidence.append(f"valley {valley}, a tenth of the minimum {reading.tenth:.2g}")
-    fix = f"xectool lr-sweep {path} {fix}"
+    fix = f"xectool lr-sweep {config} {fix}"
     return Finding("XT-LR-UNSURE", Severity.ERROR, problem, where="--range", evidence=tuple(evidence), fix=fix)
 
 
-def none_holds(sweep: Sweep, path: str) -> Finding:
+def none_holds(sweep: Sweep, config: str) -> Finding:
     """Return that no rate which held in the grid holds for longer, and the grid that looks lower."""
     lowest = min(row.lr for row in sweep.final_rows)
     steps = len(sweep.final_curves[0].losses)
@@ -52,12 +52,12 @@ def none_holds(sweep: Sweep, path: str) -> Finding:
         f"no rate down to {lowest:g} that held for {len(sweep.curves[0].losses)} steps holds for {steps}",
         where="--final-steps",
         evidence=tuple(f"{row.lr:g}: loss {row.loss_start:.3g} to {row.loss_end:.3g}" for row in sweep.final_rows),
-        fix=f"xectool lr-sweep {path} --lrs {lowest / 100:.1g},{lowest / 30:.1g},{lowest / 10:.1g} --steps {steps}",
+        fix=f"xectool lr-sweep {config} --lrs {lowest / 100:.1g},{lowest / 30:.1g},{lowest / 10:.1g} --steps {steps}",
     )
 
 
 def remarks(
-    rows: Sequence[RateRow], choice: Choice, sweep: Sweep, steps: int, path: str, training: TrainingConfig
+    rows: Sequence[RateRow], choice: Choice, sweep: Sweep, steps: int, config: str, training: TrainingConfig
 ) -> tuple[Finding, ...]:
     """Return what to know about a recommended rate."""
     found: list[Finding] = []
@@ -80,11 +80,11 @@ def remarks(
         text = (
             f"single seeds recommend {choice.band[0]:g} to {choice.band[1]:g}: the rate is not known better than that"
         )
-        note(text, f"xectool lr-sweep {path} --seeds 4 --steps {2 * steps}", Severity.WARNING)
+        note(text, f"xectool lr-sweep {config} --seeds 4 --steps {2 * steps}", Severity.WARNING)
     good = [row for row in rows if row.verdict in (STABLE, OPTIMAL)]
     best = max(good, key=lambda row: row.loss_decrease, default=None)
     if best is not None and best is max(rows, key=lambda row: row.lr) and not len(found):
-        note(f"the highest rate, {best.lr:g}, is the best: a higher one may be better", _higher(best.lr, path))
+        note(f"the highest rate, {best.lr:g}, is the best: a higher one may be better", _higher(best.lr, config))
     if choice.as_well:
         lower = min(choice.as_well)
         text = f"{lower:g} and {choice.best:g} do as well within two errors; the lower one, with a warm-up, is safer"
@@ -114,5 +114,5 @@ def _gentle(training: TrainingConfig, lr: float) -> str:
     return line if rises or training.epochs <= WARMUP_EPOCHS else f"{line} --set training.warmup_epochs={WARMUP_EPOCHS}"
 
 
-def _higher(lr: float, path: str) -> str:
-    return f"xectool lr-sweep {path} --lrs {lr:g},{min(3 * lr, HIGHEST_RATE):g},{min(10 * lr, HIGHEST_RATE):g}"
+def _higher(lr: float, config: str) -> str:
+    return f"xectool lr-sweep {config} --lrs {lr:g},{min(3 * lr, HIGHEST_RATE):g},{min(10 * lr, HIGHEST_RATE):g}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from xectool.config.order_keys import ORDER_KEYS
 from xectool.config.root import InpainterConfig, MaeConfig, RegressorConfig, RunConfig
 from xectool.config.serialize import inline_yaml, starting_from
 from xectool.data.events import EventSource
-from xectool.errors import CheckpointError
+from xectool.errors import CheckpointError, in_shell
 from xectool.models.regressor import GAUSSIAN_NLL
 
 # Keys that change what the weights mean; a resume with another value would train on silently wrong.
@@ -231,7 +230,7 @@ def _refusal(effect: str, differing: list[tuple[str, Any, Any]], path: Path) -> 
 
 def _as_saved(key: str, saved: Any) -> str:
     """Return the option that sets a key to its value in the checkpoint, as a shell takes it."""
-    return f"--set {shlex.quote(f'{key}={inline_yaml(saved)}')}"
+    return f"--set {in_shell(f'{key}={inline_yaml(saved)}')}"
 
 
 def _at(config: dict[str, Any], dotted: str) -> Any:

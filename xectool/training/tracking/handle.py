@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import xectool
-from xectool.errors import EXIT_OK, EXIT_WORLD, DiskError, TrackerError, UsageError
+from xectool.errors import EXIT_OK, EXIT_WORLD, DiskError, TrackerError, UsageError, in_shell
 from xectool.runlog.file_locks import command_of, lock_holders
 from xectool.runlog.reader import RunReader
 from xectool.training.tracking.settings import (
@@ -173,7 +172,7 @@ def start_tracker(run_dir: Path, settings: TrackerSettings | None, *, new_run: b
 
 def sync_command(run_dir: Path) -> str:
     """Return the command that replays what the mirror of a run missed."""
-    return f"xectool runs sync {shlex.quote(str(run_dir))}"
+    return f"xectool runs sync {in_shell(run_dir)}"
 
 
 def sync_run(run_dir: Path, uri: str | None = None, timeout_s: float = 3600.0) -> TrackerState:
@@ -202,7 +201,7 @@ def sync_run(run_dir: Path, uri: str | None = None, timeout_s: float = 3600.0) -
     where = without_password(uri or settings.uri)
     if code == EXIT_WORLD:
         raise TrackerError(state.error, where=where, fix=state.fix)
-    log = shlex.quote(str(tracking_dir(run_dir) / "mirror.log"))
+    log = in_shell(tracking_dir(run_dir) / "mirror.log")
     raise TrackerError(f"the replay ended with code {code}", where=where, fix=f"tail {log}")
 
 

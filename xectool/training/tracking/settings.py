@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from xectool.errors import ConfigError, UsageError
+from xectool.errors import ConfigError, UsageError, in_shell
 from xectool.runlog.atomic import read_json, write_json
 
 TRACKING_DIR: Final = "tracking"
@@ -81,7 +80,7 @@ def resolve_uri(configured: str | None, save_dir: Path | str) -> str:
         raise ConfigError(
             f"'{uri}' is a directory of files, which MLflow no longer writes to",
             where=where,
-            fix=f"--set {shlex.quote(f'mlflow.tracking_uri={inline_yaml(default_uri(database))}')}",
+            fix=f"--set {in_shell(f'mlflow.tracking_uri={inline_yaml(default_uri(database))}')}",
             code="CFG-47",
         )
     relative = re.fullmatch(r"sqlite:///(?!/)([^?]+)(\?.*)?", uri)

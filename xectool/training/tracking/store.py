@@ -17,7 +17,7 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.tracking import MlflowClient
 
 import xectool
-from xectool.errors import TrackerError
+from xectool.errors import TrackerError, in_shell
 from xectool.runlog.lock import ProcessLock
 from xectool.training.tracking.points import EPOCH_MARK, STEP_MARK, Point, Progress
 from xectool.training.tracking.settings import TrackerSettings, sqlite_path, without_password
@@ -79,7 +79,7 @@ class MlflowStore:
         answering.
         """
         uri = without_password(self._settings.uri)
-        fix = f"training is not affected; later: xectool runs sync {self._run_dir}"
+        fix = f"training is not affected; later: xectool runs sync {in_shell(self._run_dir)}"
         try:
             _require_unlocked(sqlite_path(self._settings.uri))
             return action()
