@@ -18,6 +18,7 @@ from xectool.data.extremes import NPHO_HIGH, PHOTONS, TIME_HIGH, TIME_LOW
 
 MOST_EVENTS: Final = 1 << 20  # that are remembered, 24 bytes each
 FEWEST_ALIKE: Final = 2
+AT_ONCE: Final = 64  # batches: array operations on a few numbers cost 5 us each with the cold caches of a step
 _COLUMNS: Final = [PHOTONS, NPHO_HIGH, TIME_LOW, TIME_HIGH]
 _PRIME: Final = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT: Final = np.uint64(29)
@@ -37,22 +38,33 @@ class RepeatedReadings:
     """Remembers what tells the events of an epoch apart."""
 
     def __init__(self) -> None:
+        self._batches: list[tuple[Array, Array, Array]] = []
         self._marks: list[Array] = []
         self._places: list[Array] = []
         self._num_events = 0
 
     def add(self, window: Sequence[EventBatch]) -> None:
         """Take the events of a window whose extremes are known and that have light."""
-        for batch in window:
-            if batch.extremes is None or self._num_events >= MOST_EVENTS:
-                continue
-            lit = np.flatnonzero(batch.extremes[:, PHOTONS] > 0)
-            self._marks.append(_marks(batch.extremes[lit][:, _COLUMNS]))
-            self._places.append(np.stack((batch.file_index[lit].astype(np.int64), batch.entry[lit]), axis=1))
-            self._num_events += len(lit)
+        if self._num_events >= MOST_EVENTS:
+            return
+        self._batches += [(b.extremes, b.file_index, b.entry) for b in window if b.extremes is not None]
+        if len(self._batches) >= AT_ONCE:
+            self._pack()
+
+    def _pack(self) -> None:
+        """Keep of the batches at hand what tells their events apart."""
+        if not self._batches:
+            return
+        extremes, files, entries = (np.concatenate(part) for part in zip(*self._batches, strict=True))
+        self._batches.clear()
+        lit = np.flatnonzero(extremes[:, PHOTONS] > 0)
+        self._marks.append(_marks(extremes[lit][:, _COLUMNS]))
+        self._places.append(np.stack((files[lit].astype(np.int64), entries[lit]), axis=1))
+        self._num_events += len(lit)
 
     def found(self) -> Alike | None:
         """Return the events with the readings of another at another place; None where there are hardly any."""
+        self._pack()
         if not self._marks:
             return None
         marks, places = np.concatenate(self._marks), np.concatenate(self._places)
