@@ -268,7 +268,7 @@ class Trainer:
         if is_due(config, progress.epoch) and self.parts.ranks.is_first:
             predicted = kept(predicted, self.parts.task, self.saver.run_dir / predictions_name(progress.epoch))
         rate = evaluate(self.guards.watch(predicted), accumulator, self._validated_batch)
-        accumulator, rate = merged(self.parts, accumulator, rate)
+        accumulator, rate = merged(self.parts.task, self.parts.ranks, accumulator, rate)
         self.worst = tuple(accumulator.worst(NUM_WORST_EVENTS))
         metrics = {**accumulator.compute(), "perf/val_events_per_s": rate}
         facts = finiteness(self.parts, model, metrics["val/loss"]) | {"events": (events := loader.plan.num_events)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +11,7 @@ from torch import Tensor, nn
 from xectool.data.batch import EventBatch
 from xectool.tasks.base import MetricAccumulator, TrainingTask
 from xectool.training.process.device import Execution
-
-if TYPE_CHECKING:
-    from xectool.training.stepping.parts import RunParts
+from xectool.training.ranks.base import Ranks
 
 Forward = Callable[..., dict[str, Tensor]]
 Predicted = tuple[EventBatch, dict[str, Tensor]]
@@ -75,11 +72,13 @@ def evaluate(predicted: Iterable[Predicted], accumulator: MetricAccumulator, on_
     return num_events / max(time.perf_counter() - started, 1e-9)
 
 
-def merged(parts: RunParts, accumulator: MetricAccumulator, rate: float) -> tuple[MetricAccumulator, float]:
+def merged(
+    task: TrainingTask, ranks: Ranks, accumulator: MetricAccumulator, rate: float
+) -> tuple[MetricAccumulator, float]:
     """Return what all ranks have collected, the same on each of them, and the events per second of all."""
-    if parts.ranks.world_size == 1:
+    if ranks.world_size == 1:
         return accumulator, rate
-    whole = parts.task.accumulator()
-    for state, _ in (everywhere := parts.ranks.gather((accumulator.state(), rate))):
+    whole = task.accumulator()
+    for state, _ in (everywhere := ranks.gather((accumulator.state(), rate))):
         whole.merge(state)
     return whole, sum(part for _, part in everywhere)
