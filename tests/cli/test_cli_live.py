@@ -189,6 +189,25 @@ def test_another_user_is_refused_even_where_the_directory_is_open(training: Any)
     assert done.stdout == "b''" or any(name in done.stderr for name in refusals)
 
 
+@pytest.mark.parametrize("look", [engine.diagnose.hang, engine.diagnose.stacks, engine.diagnose.status])
+def test_a_process_of_another_user_is_not_called_one_of_no_run(training: Any, monkeypatch: Any, look: Any) -> None:
+    _, process = training
+    look(pid=process.pid)
+    monkeypatch.setattr(os, "getuid", lambda: 65534)
+    with pytest.raises(UsageError, match="belongs to another user") as caught:
+        look(pid=process.pid)
+    assert caught.value.code == "XT-CTL-USER"
+
+
+def test_ctl_shows_memory_as_it_shows_status_and_stacks(training: Any, xectool: Any) -> None:
+    run, _ = training
+    shown = xectool("ctl", str(run), "memory", "--json")
+    assert shown.document["result"]["table"]
+    assert "memory is sufficient" in xectool("ctl", str(run), "memory").err
+    unknown = xectool("ctl", str(run), "forget")
+    assert (unknown.code, "stacks, memory" in unknown.err) == (2, True)
+
+
 def test_watch_shows_the_run(training: Any, xectool: Any) -> None:
     run, _ = training
     shown = xectool("watch", str(run), "--once", "--json")

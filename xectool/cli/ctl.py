@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from xectool.cli.diagnose.hang import show_stacks
+from xectool.cli.diagnose.memory import show_memory
 from xectool.cli.diagnose.status import show_status
 from xectool.cli.options import JsonOption
 from xectool.cli.render import AlreadyShown, Output
 from xectool.errors import EXIT_BAD_RESULT, UsageError
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+VIEWS = ("status", "stacks", "memory")
+"""What is seen of a run from outside, whether it answers or not."""
+
 
 def ctl(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Directory of a running training.")],
     action: Annotated[
-        str, typer.Argument(metavar="ACTION", help="checkpoint, stop, lr, clip, cancel, status or stacks.")
+        str, typer.Argument(metavar="ACTION", help="checkpoint, stop, lr, clip, cancel, status, stacks or memory.")
     ],
     value: Annotated[float | None, typer.Argument(metavar="VALUE", help="Largest gradient norm, for clip.")] = None,
     scale: Annotated[float | None, typer.Option(metavar="FACTOR", help="Factor of the learning rate, for lr.")] = None,
@@ -29,18 +37,30 @@ def ctl(
     from xectool import engine
 
     output, number = Output("ctl", json), _number(action, value, scale, tag)
-    if action == "status":
-        report = engine.diagnose.status(run)
-        output.result(report, bad=report.bad, human=lambda screen: show_status(screen, report))
-        return
-    if action == "stacks":
-        found = engine.diagnose.stacks(run)
-        output.result({"processes": found}, human=lambda screen: show_stacks(screen, found))
+    if action in VIEWS:
+        result, bad, show = _view(action, run)
+        output.result(result, bad=bad, human=show)
+        if bad:
+            raise AlreadyShown(EXIT_BAD_RESULT)
         return
     done = engine.control(run, action, value=number, tag=tag, wait_s=wait)
     output.result(done, bad=not done.done, human=lambda screen: screen.print(done.message, markup=False))
     if not done.done:
         raise AlreadyShown(EXIT_BAD_RESULT)
+
+
+def _view(name: str, run: str) -> tuple[Any, bool, Callable[[Console], None]]:
+    """Return what is seen of a run from outside, whether it is bad, and how it is shown."""
+    from xectool import engine
+
+    if name == "stacks":
+        found = engine.diagnose.stacks(run)
+        return {"processes": found}, False, lambda screen: show_stacks(screen, found)
+    if name == "memory":
+        sizes = engine.diagnose.memory(run)
+        return sizes, bool(sizes.code), lambda screen: show_memory(screen, sizes)
+    report = engine.diagnose.status(run)
+    return report, report.bad, lambda screen: show_status(screen, report)
 
 
 def _number(action: str, value: float | None, scale: float | None, tag: str) -> float:

@@ -88,7 +88,7 @@ class Request:
             raise UsageError(
                 f"a run knows no action '{str(self.action)[:40]}'",
                 where="xectool ctl",
-                fix=f"one of: {', '.join(item.example for item in ACTIONS.values())}, status, stacks",
+                fix=f"one of: {', '.join(item.example for item in ACTIONS.values())}, status, stacks, memory",
                 code="XT-CTL-ACTION",
             )
         if action.value and not action.low <= self.value <= action.high:

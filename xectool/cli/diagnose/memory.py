@@ -25,12 +25,13 @@ def memory(
 
     result = engine.diagnose.memory(source)
     bad = bool(result.code)
-    Output("diagnose memory", json).result(result, bad=bad, human=lambda s: _show(s, result))
+    Output("diagnose memory", json).result(result, bad=bad, human=lambda s: show_memory(s, result))
     if bad:
         raise AlreadyShown(EXIT_BAD_RESULT)
 
 
-def _show(screen: Console, result: MemoryReport) -> None:
+def show_memory(screen: Console, result: MemoryReport) -> None:
+    """Print what was found of memory."""
     if result.table:
         rows = [[name, f"{size / 1e9:.3f}"] for name, size in result.table.items()]
         screen.print(table("memory", ["what", "GB"], rows))

@@ -103,6 +103,13 @@ def descendants(pid: int) -> list[int]:
     return []
 
 
+def owner(pid: int) -> int | None:
+    """Return the user of a process, None where it is gone."""
+    with contextlib.suppress(psutil.Error, ValueError):
+        return psutil.Process(pid).uids().real
+    return None
+
+
 def _view(pid: int, place: str, start: int, before: _Counters, began: float) -> ProcessView:
     state = _state(place)
     if state in ("", "zombie") or (start and start_ticks(pid) != start):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,11 +110,23 @@ def run_named(run_dir: Path | str | None, pid: int | None) -> Path | None:
     """Return the directory of a run that is named, or that of a process; None where a process belongs to none.
 
     Raises:
-        UsageError: Not exactly one is named.
+        UsageError: Not exactly one is named; there is no such process, or it is another user's.
     """
     if (run_dir is None) == (pid is None):
         raise UsageError("name a run or a process", where="command line", fix="xectool diagnose hang artifacts/first")
-    return Path(run_dir).expanduser() if run_dir is not None else run_of(pid or 0)
+    if run_dir is not None:
+        return Path(run_dir).expanduser()
+    owner = kernel.owner(pid or 0)
+    if owner is None:
+        raise _no_process(pid or 0)
+    if os.getuid() not in (0, owner):
+        raise UsageError(
+            f"process {pid} belongs to another user (uid {owner}): neither its stack nor its run can be seen",
+            where="--pid",
+            fix="ask its owner, or log in as the owner",
+            code="XT-CTL-USER",
+        )
+    return run_of(pid or 0)
 
 
 def _processes(
@@ -171,14 +184,18 @@ def _tree(pid: int, native: bool) -> tuple[ProcessLine, ...]:
     """Return the lines of a process of no run and of those below it."""
     views = kernel.look(dict.fromkeys([pid, *kernel.descendants(pid)], 0))
     if not views[pid].is_alive:
-        ended = f"process {pid} has ended, and its parent has not asked how"
-        problem = ended if views[pid].state == "zombie" else f"there is no process {pid}"
-        raise UsageError(problem, where="--pid", fix="ps -ef | grep xectool   # names those there are")
+        raise _no_process(pid, is_zombie=views[pid].state == "zombie")
     lines, stacks = [], stacks_of([Target(number, view.state) for number, view in views.items()], native)
     for view, found in zip(views.values(), stacks, strict=True):
         waits = f"kernel: {view.waits_in}" if view.waits_in else f"{view.cpu_share:.0%} of a core"
         lines.append(_line(-1, "process", view.state, waits, found))
     return tuple(lines)
+
+
+def _no_process(pid: int, is_zombie: bool = False) -> UsageError:
+    ended = f"process {pid} has ended, and its parent has not asked how"
+    problem = ended if is_zombie else f"there is no process {pid}"
+    return UsageError(problem, where="--pid", fix="ps -ef | grep xectool   # names those there are")
 
 
 def _line(rank: int, role: str, state: str, waits: str, found: ProcessStacks) -> ProcessLine:
