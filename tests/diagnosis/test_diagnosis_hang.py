@@ -24,6 +24,7 @@ from xectool.diagnosis.hang.facts import RankFacts, Reader, RunFacts, gather
 from xectool.diagnosis.hang.stacks import Frame, ProcessStacks, ThreadStack, parse_dump
 from xectool.diagnosis.hang.tracker import TrackerFacts
 from xectool.diagnosis.hang.verdict import is_late, judge
+from xectool.diagnosis.hang.wording import in_file_system
 from xectool.runlog.reader import RunReader
 from xectool.runlog.status_page import PageView, StatusPage
 from xectool.runlog.worker_slots import SlotView
@@ -64,6 +65,7 @@ def verdict(*ranks: RankFacts, state: str = "running", **more: Any) -> Any:
 
 
 NFS, FUTEX = "nfs_wait_bit_killable", view(900, waits_in="futex_do_wait")
+POLL, FROZEN = view(900, waits_in="poll_schedule_timeout.constprop.0"), "percpu_rwsem_wait"
 ONE_RANK: list[tuple[str, RankFacts, bool]] = [
     ("XT-HANG-NONE", rank(page(age_s=1.0)), False),
     ("XT-HANG-STOPPED", rank(page(), view(state="stopped")), True),
@@ -86,6 +88,12 @@ ONE_RANK: list[tuple[str, RankFacts, bool]] = [
     ("XT-HANG-READER-DEAD", rank(page(age_s=1.0), None, reader("idle", of=view(900, "gone"))), True),  # not missed yet
     ("XT-HANG-STOPPED", rank(page(phase="data_wait"), None, reader(of=view(900, "stopped"))), True),
     ("XT-HANG-STUCK", rank(page(phase="data_wait"), None, reader("idle")), True),
+    ("XT-HANG-STUCK", rank(page(phase="data_wait"), None, reader("idle", of=POLL)), True),  # as every idle one waits
+    (
+        "XT-HANG-READER-IO",
+        rank(page(phase="data_wait"), None, reader(of=view(900, "uninterruptible", waits_in=FROZEN))),
+        True,
+    ),
     # between two reads
     (
         "XT-HANG-READER-LOCK",
@@ -107,6 +115,10 @@ ONE_RANK: list[tuple[str, RankFacts, bool]] = [
     ("XT-HANG-STUCK", rank(page(phase="data_wait"), None, reader("idle", thread=FUTEX)), True),
     ("XT-HANG-READER-IO", rank(page(phase="validation"), None, reader(of=FUTEX, thread=view(901, waits_in=NFS))), True),
     ("XT-HANG-STUCK", rank(page(phase="validation"), None, reader(age_s=1.0)), True),
+    # many reads in one phase: a reader that has just moved gets on, also where the machine starves
+    ("XT-HANG-STARTING", rank(page(phase="data_open"), None, reader("idle", age_s=1.0)), False),
+    ("XT-HANG-STUCK", rank(page(phase="data_open"), None, reader("idle")), True),
+    ("XT-HANG-STUCK", rank(page(phase="forward"), None, reader("idle", age_s=1.0)), True),
     ("XT-HANG-CHECKPOINT", rank(page(phase="checkpoint"), view(state="uninterruptible", waits_in=NFS)), True),
     ("XT-HANG-SLOW", rank(page(phase="checkpoint"), view(written_bytes_per_s=1e7)), False),
     ("XT-HANG-COMPILE", rank(page(phase="compile"), view(compilers=("cc1plus",))), False),
@@ -164,15 +176,17 @@ def test_all_ranks_inside_is_the_connection() -> None:
 
 
 def test_a_rank_that_left_a_collective_out_waits_in_the_next_under_its_number() -> None:
-    def called(number: int, line: int, last: int) -> RankFacts:
+    def called(number: int, line: int, last: int, step: int = 6) -> RankFacts:
         frames = (Frame("any_of", "/x/xectool/training/ranks/group.py", 121), Frame("look", "/x/xectool/a.py", line))
         stacks = ProcessStacks(100 + number, "py-spy", (ThreadStack("MainThread", frames),))
-        return replace(inside(number, batch=(0, 1, last - 1, last)), stacks=stacks)
+        return replace(inside(number, batch=(0, 1, last - 1, last), step=step), stacks=stacks)
 
     found = verdict(called(0, 196, 6), called(1, 88, 7), called(2, 196, 6))
     assert (found.code, found.rank) == ("XT-HANG-RANK", 1)
     assert "rank 0 waits in look (xectool/a.py:196)" in found.why
     assert verdict(called(0, 196, 6), called(1, 88, 7)).rank == 1  # the one that is further
+    assert verdict(called(0, 122, 7), called(1, 207, 7, step=7)).rank == 1  # also within a batch
+    assert verdict(called(0, 207, 7, step=7), called(1, 122, 7)).rank == 0
     assert verdict(called(0, 196, 6), called(1, 196, 6)).code == "XT-HANG-TRANSPORT"
 
 
@@ -185,6 +199,18 @@ def test_a_rank_that_ended_its_epoch_waits_under_the_same_number_and_batch() -> 
     found = verdict(called(0, "_must_stop", "_train_epoch"), called(1, "Trainer._validate", "Trainer._finish_epoch"))
     assert (found.code, found.rank) == ("XT-HANG-UNEVEN", 1)
     assert verdict(called(0, "_finish_epoch"), called(1, "_finish_epoch")).code == "XT-HANG-TRANSPORT"
+
+
+@pytest.mark.parametrize(
+    ("waits_in", "expected"),
+    [
+        ("poll_schedule_timeout.constprop.0", False), ("anon_pipe_read", False), ("do_epoll_wait", False),
+        ("futex_do_wait", False), ("hrtimer_nanosleep", False), ("ll_file_read", True), ("cl_sync_io_wait", True),
+        ("wait_for_partner", True), ("request_wait_answer", True), ("percpu_rwsem_wait", True), ("pipe_read", True),
+    ],
+)  # fmt: skip
+def test_what_the_kernel_waits_in_tells_a_file_system_from_a_poll(waits_in: str, expected: bool) -> None:
+    assert in_file_system(view(waits_in=waits_in)) is expected
 
 
 def test_a_rank_that_spins_in_a_collective_waits_there() -> None:

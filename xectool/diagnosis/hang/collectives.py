@@ -112,8 +112,7 @@ def _from_elsewhere(facts: RunFacts, where: tuple[str, ...]) -> Hang | None:
     if "" in calls.values() or len(set(calls.values())) == 1:
         return None
     count = Counter(calls.values())
-    odd = min(facts.ranks, key=lambda rank: (count[calls[rank.page.rank]], [-part for part in rank.page.batch]))
-    page = odd.page
+    page = min((rank.page for rank in facts.ranks), key=lambda page: (count[calls[page.rank]], *_most_first(page)))
     what = page.collective or "collective"
     verdict = f"rank {page.rank} is in another {what} than the others: it left one out, or has one more"
     callers = tuple(f"rank {number} waits in {call}" for number, call in calls.items())
@@ -121,6 +120,11 @@ def _from_elsewhere(facts: RunFacts, where: tuple[str, ...]) -> Hang | None:
     return Hang(
         "XT-HANG-RANK", verdict, (*callers, *_batches(facts.ranks), *where), stacks, rank=page.rank, pid=page.pid
     )
+
+
+def _most_first(page: PageView) -> tuple[int, ...]:
+    """Return what puts the rank first that is further: one that left a collective out runs ahead of the others."""
+    return tuple(-part for part in (*page.batch, page.step))
 
 
 def _caller(rank: RankFacts) -> str:

@@ -6,6 +6,7 @@ lasts no longer than usual is no hang, whatever it is.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +26,9 @@ READS_BYTES_PER_S: Final = 1e5  # the heartbeat's look at /proc is far below
 READING: Final = ("validation", "outputs")  # events are read in there as well
 STARTING: Final = ("start", "data_open", "build")
 _LOST: Final = re.compile(r"another rank is gone|by peer")
-_LOCK: Final = re.compile(r"futex|sem_|mutex")
+_LOCK: Final = re.compile(
+    r"futex|semtimedop"
+)  # of programs; those of the kernel, rwsem and mutex, are the file system's
 
 
 def judge(facts: RunFacts) -> Hang:
@@ -233,8 +236,9 @@ def _starts(facts: RunFacts, rank: RankFacts) -> Hang | None:
     if _in_a_read(rank):
         return _waits_for_data(facts, rank)
     view, page = rank.view, rank.page
-    if view.is_busy or view.read_bytes_per_s > READS_BYTES_PER_S:
-        verdict = f"rank {page.rank} is still starting: {page.phase} for {page.phase_age_s:.0f} s, and busy"
+    moved_s = min((item.slot.age_s for item in rank.readers if item.view.is_alive), default=math.inf)
+    if view.is_busy or view.read_bytes_per_s > READS_BYTES_PER_S or moved_s < rank.usual_s:
+        verdict = f"rank {page.rank} is still starting: {page.phase} for {page.phase_age_s:.0f} s, and gets on"
         why = (f"{view.cpu_share:.0%} of a core, {view.read_bytes_per_s / 1e6:.1f} MB/s", *stack_line(rank))
         status = f"xectool diagnose status {quoted(facts)}"
         return Hang("XT-HANG-STARTING", verdict, why, status, False, page.rank, view.pid)

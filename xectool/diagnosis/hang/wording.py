@@ -9,8 +9,9 @@ from xectool.diagnosis.evidence.kernel import ProcessView
 from xectool.diagnosis.hang.facts import RankFacts, RunFacts
 from xectool.errors import in_shell
 
-_IO: Final = re.compile(
-    r"nfs|rpc|lustre|ll_|cl_|gpfs|fuse|ceph|wait_for_partner|rwsem|io_schedule|folio|wait_on_|blk|jbd2|ext4|xfs|pipe_|fifo"
+_IO: Final = re.compile(  # whole beginnings of names: poll_ is no ll_, and an anon_pipe_ no file
+    r"nfs|rpc|lustre|gpfs|fuse|request_wait_answer|ceph|wait_for_partner|rwsem|io_schedule|folio|wait_on_|blk|jbd2|ext4|xfs"
+    r"|fifo|\b(?:ll|cl|pipe)_"
 )
 
 
