@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -98,6 +99,25 @@ def test_a_run_of_another_machine_is_not_judged_from_here(tmp_path: Path, monkey
         assert caught.value.code == "XT-CTL-HOST"
         assert caught.value.fix == f"ssh node7 xectool diagnose hang '{tmp_path / 'a run'}'"
     writer.close()
+
+
+def test_the_copy_of_a_live_run_is_not_judged_in_its_place(tmp_path: Path) -> None:
+    run, copy, moved = tmp_path / "run", tmp_path / "copy", tmp_path / "moved"
+    with RunWriter(run) as writer, RunWriter(tmp_path / "beside"):  # one process may have several
+        assert engine.diagnose.status(tmp_path / "beside").state == "running"
+        shutil.copytree(run, copy)
+        for look in (engine.diagnose.hang, engine.diagnose.stacks, lambda place: engine.control(place, "stop")):
+            with pytest.raises(UsageError, match="copy of a run that goes on") as caught:
+                look(copy)
+            assert caught.value.code == "XT-CTL-COPY"
+            assert str(run) in caught.value.fix
+        status = engine.diagnose.status(copy)
+        assert (status.state, status.next) == ("unknown", f"xectool diagnose status {run}")
+        assert engine.diagnose.status(run).state == "running"
+        run.rename(moved)  # no copy
+        assert engine.diagnose.status(moved).state == "running"
+        writer.event("finished")
+    assert engine.diagnose.status(moved).state == "finished"
 
 
 def test_an_attempt_that_starts_has_no_socket_yet(tmp_path: Path) -> None:

@@ -100,11 +100,23 @@ def _socket(run_dir: Path) -> Path:
 
 
 def require_here(status: RunStatus, run_dir: Path, command: str) -> None:
-    """Refuse a run of another machine; ``command`` is what to do there, with ``{run}`` in place of the run.
+    """Refuse a run of another machine, and the copy of one that goes on elsewhere.
+
+    Args:
+        status: How it stands.
+        run_dir: Its directory.
+        command: What to do there, with ``{run}`` in place of the run.
 
     Raises:
         UsageError: The processes of the run cannot be seen from here.
     """
+    if status.original:
+        raise UsageError(
+            f"this is a copy of a run that goes on: process {status.pid} writes to {status.original}",
+            where=str(run_dir),
+            fix=f"xectool {command.format(run=in_shell(status.original))}",
+            code="XT-CTL-COPY",
+        )
     if status.state == "unknown":
         raise UsageError(
             f"the run is on {status.host}, this is {socket.gethostname()}",

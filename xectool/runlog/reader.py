@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from xectool.runlog.json_lines import all_lines
 from xectool.runlog.layout import StepBlock
 from xectool.runlog.process import boot_id
 from xectool.runlog.records import FORMAT, AttemptRecord, EpochRecord, EventRecord, Record, StepRecord
-from xectool.runlog.run_dirs import require_record
+from xectool.runlog.run_dirs import original_of, require_record
 from xectool.runlog.run_status import RunStatus, Tally
 from xectool.runlog.status_page import PageView, read_page
 from xectool.runlog.step_log import StepFiles
@@ -133,7 +133,9 @@ class RunReader:
                 tally.add(record, limit)
             if last is not None:
                 tally.add(last, limit)
-        return tally.status(len(limits))
+        status = tally.status(len(limits))
+        original = original_of(self.run_dir, status.pid) if status.state == "running" else None
+        return replace(status, state="unknown", original=str(original)) if original is not None else status
 
     def live(self) -> list[PageView]:
         """Return the status pages of the last attempt, one a rank; empty for runs of format 1."""

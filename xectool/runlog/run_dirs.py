@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from xectool.errors import UsageError, in_shell, nearest
-from xectool.runlog.storage import RECORD_DIR, attempts
+from xectool.runlog.storage import LINES_FILE, RECORD_DIR, attempt_dir, attempts
 
+_PAGE: Final = re.compile(rf"\s(/\S.*)/{RECORD_DIR}/a\d+/rank\d+\.(?:status|workers)$", re.MULTILINE)
 USUAL_DIR: Final = Path("artifacts")  # checkpoint.save_dir where nothing else is set
 
 
@@ -22,6 +24,32 @@ def run_dirs(root: Path) -> Iterator[Path]:
 def newest_run(root: Path) -> Path | None:
     """Return the run at a place or up to two levels below it that was started last, if there is one."""
     return max(run_dirs(root), key=lambda run: (run / RECORD_DIR).stat().st_mtime, default=None)
+
+
+def runs_in_memory(pid: int) -> tuple[Path, ...]:
+    """Return the run directories whose status pages or notes of readers a process has in memory."""
+    try:
+        found = _PAGE.findall(Path(f"/proc/{pid}/maps").read_text())
+    except OSError:
+        return ()
+    return tuple(Path(run) for run in dict.fromkeys(found))
+
+
+def original_of(run_dir: Path, pid: int) -> Path | None:
+    """Return the directory that the live process of a run writes to, None where it is this one or not known."""
+    attempt = attempts(run_dir)[-1]
+    opening = _opening(run_dir, attempt)
+    alike = (run for run in runs_in_memory(pid) if _opening(run, attempt) == opening)
+    return next((run for run in alike if opening and not run.samefile(run_dir)), None)
+
+
+def _opening(run_dir: Path, attempt: int) -> bytes:
+    """Return the first line of an attempt, which no other has: process and time; empty where there is none."""
+    try:
+        with (attempt_dir(run_dir, attempt) / LINES_FILE).open("rb") as lines:
+            return lines.readline()
+    except OSError:
+        return b""
 
 
 def require_record(run_dir: Path) -> None:

@@ -11,7 +11,7 @@ from xectool.runlog.records import END_KINDS, AttemptRecord, EventRecord, Record
 @dataclass(frozen=True)
 class RunStatus:
     """State of a run: ``running``, ``finished``, ``failed``, ``interrupted``, ``killed`` (ended without a word) or
-    ``unknown`` (written on another host, which cannot be asked).
+    ``unknown`` (written on another host, which cannot be asked; or a copy, while the run goes on in ``original``).
 
     ``damaged`` counts lines that cannot be read, ``lost`` records that the disk refused; both are 0 on a healthy run.
     """
@@ -27,6 +27,7 @@ class RunStatus:
     message: str
     damaged: int
     lost: int
+    original: str = ""
 
     @property
     def seconds(self) -> float:

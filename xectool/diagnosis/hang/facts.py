@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from xectool.diagnosis.hang.tracker import TrackerFacts, TrackerLook
 from xectool.diagnosis.reports.status import file_name, file_names, usual_s
 from xectool.runlog.process import boot_id, oom_kills
 from xectool.runlog.reader import RunReader, RunStatus
+from xectool.runlog.run_dirs import runs_in_memory
 from xectool.runlog.status_page import PageView, read_page
 from xectool.runlog.storage import attempt_dir, attempts, slots_path, status_path
 from xectool.runlog.worker_slots import SlotView, read_slots, stacks_path
@@ -24,7 +24,6 @@ from xectool.runlog.worker_slots import SlotView, read_slots, stacks_path
 HEARTBEAT_LATE_S: Final = 5.0  # it beats once a second
 BEAT_WAIT_S: Final = 3.0  # for a heartbeat that is late, from a machine that may just have been woken
 _BEAT_EVERY_S: Final = 0.2
-_PAGE: Final = re.compile(r"\s(/\S.*)/rec/a\d+/rank\d+\.(?:status|workers)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -105,18 +104,9 @@ class RunFacts:
 
 def run_of(pid: int) -> Path | None:
     """Return the run directory of a rank, of a loader process, or of the launcher of ranks; None for any other."""
-    own = _run_in_memory(pid)
-    below = {run for child in kernel.descendants(pid) if (run := _run_in_memory(child))} if own is None else set()
-    return own or (below.pop() if len(below) == 1 else None)
-
-
-def _run_in_memory(pid: int) -> Path | None:
-    """Return the run directory whose status page or notes of readers a process has in memory, or None."""
-    try:
-        found = _PAGE.search(Path(f"/proc/{pid}/maps").read_text())
-    except OSError:
-        return None
-    return Path(found[1]) if found else None
+    own = runs_in_memory(pid)[:1]
+    below = own or {run for child in kernel.descendants(pid) for run in runs_in_memory(child)[:1]}
+    return next(iter(below)) if len(below) == 1 else None
 
 
 def gather(run_dir: Path, native: bool = False) -> RunFacts:

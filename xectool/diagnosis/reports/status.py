@@ -129,7 +129,10 @@ def status_report(run_dir: Path, reader: RunReader | None = None) -> StatusRepor
         )  # fmt: skip
     workers = tuple(_worker(slot, files) for slot in reader.workers())
     verdict, bad, line = _verdict(ranks, status.state, _held(run_dir, ranks, workers), limits_s[0])
-    return StatusReport(str(run_dir), verdict, status.state, bad, line.format(run=in_shell(run_dir)), ranks, workers)
+    if status.original:
+        verdict, line = f"a copy, {verdict}; the run goes on in {status.original}", "xectool diagnose status {run}"
+    run = in_shell(status.original or run_dir)
+    return StatusReport(str(run_dir), verdict, status.state, bad, line.format(run=run), ranks, workers)
 
 
 def _live(state: str) -> str:
