@@ -117,7 +117,7 @@ def test_what_is_shown_loads_again(path: Path, tmp_path: Path) -> None:
 
 def test_check_refuses_overlap_without_looking_for_files(path: Path) -> None:
     same = ["data.train_path=/nowhere/a.root", "data.val_path=/nowhere/a.root"]
-    with pytest.raises(ConfigError, match=r"data\.allow_overlap: true") as caught:
+    with pytest.raises(ConfigError, match=r"--set data\.allow_overlap=true") as caught:
         commands.check(path, same)
     assert caught.value.where == "--set (data.val_path)"
     found = commands.check(path, [*same, "data.allow_overlap=true"]).findings
@@ -143,7 +143,7 @@ def test_a_deep_check_looks_at_memory(path: Path, tmp_path: Path) -> None:
 def test_check_knows_the_machine(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     monkeypatch.setitem(__import__("sys").modules, "triton", None)
-    with pytest.raises(ConfigError, match=r"training\.compile: none"):
+    with pytest.raises(ConfigError, match=r"--set training\.compile=none"):
         commands.check(path, ["training.compile=max-autotune"])
 
 

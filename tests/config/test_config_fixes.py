@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,39 @@ def test_pasting_the_fix_of_any_refused_value_ends_the_error(kind: str, value: A
             assert pastes_until_accepted(values) <= _PASTES
         except (InvalidConfigError, AssertionError) as error:
             pytest.fail(f"{key}: {error}")
+
+
+SETTINGS = [
+    "model.encoder_dim=48", "training.lr=44", "training.compile=foo", "model.outer_fine_pool=[a, b]",
+    "training.epochs=1e", "training.warmup_epochs=300", "tasks.energy.enabled=false",
+]  # fmt: skip
+TEXT = "kind: regressor\ntasks: {energy: {enabled: true, scale: auto}}\ndata: {train_path: train.root}\n"
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_refused_setting_is_answered_with_a_setting_to_paste_behind_it(setting: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(TEXT)
+    with pytest.raises(InvalidConfigError) as caught:
+        load_config(path, [setting])
+    pasted = [shlex.split(found.fix, comments=True) for found in caught.value.findings]
+    assert {words[0] for words in pasted} == {"--set"}
+    load_config(path, [setting, *(words[1] for words in pasted)])
+
+
+def test_a_refused_line_is_answered_with_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(TEXT + "training: {lr: 44}\n")
+    with pytest.raises(InvalidConfigError) as caught:
+        load_config(path, ["training.epochs=3"])
+    assert caught.value.fix.startswith("training.lr: ")
+
+
+def test_a_setting_without_a_key_is_to_be_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(TEXT)
+    with pytest.raises(InvalidConfigError, match=r"leave out --set training\.no_such_key; training knows"):
+        load_config(path, ["training.no_such_key=1"])
 
 
 @settings(max_examples=60, deadline=None)

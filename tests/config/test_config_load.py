@@ -175,9 +175,9 @@ def test_a_typo_of_any_key_names_that_key_or_one_as_near(data: st.DataObject) ->
 @pytest.mark.parametrize(
     ("setting", "meant"),
     [
-        ("dta.batch_size=3", "data.batch_size: 3"),
-        ("tasks.enrgy.enabled=true", "tasks.energy.enabled: true"),
-        ("optimizer.weight_decay=0.1", "training.weight_decay: 0.1"),
+        ("dta.batch_size=3", "--set data.batch_size=3"),
+        ("tasks.enrgy.enabled=true", "--set tasks.energy.enabled=true"),
+        ("optimizer.weight_decay=0.1", "--set training.weight_decay=0.1"),
     ],
 )
 def test_a_setting_in_a_section_that_is_none_is_named_whole(setting: str, meant: str, write: Write) -> None:
@@ -186,4 +186,4 @@ def test_a_setting_in_a_section_that_is_none_is_named_whole(setting: str, meant:
     (found,) = caught.value.findings
     assert (found.code, found.fix) == ("CFG-01", meant)
     assert found.where.startswith("--set")
-    load_config(write(GOOD), [meant.replace(": ", "=")])
+    load_config(write(GOOD), [meant.removeprefix("--set ")])

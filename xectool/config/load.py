@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from xectool.config.rules.run import RUN_RULES
 from xectool.config.rules.task import TASK_RULES
 from xectool.config.rules.training import TRAINING_RULES
 from xectool.config.translate import find_kind, translate
+from xectool.errors import in_shell
 from xectool.findings import Finding, Report, Severity
 from xectool.rules import Rule, run_rules
 from xectool.rules.plugins import plugin_rules
@@ -39,6 +41,7 @@ CONFIG_RULES: tuple[Rule[RunConfig], ...] = (
     *RUN_RULES,
 )
 _ROUNDS = 5
+_LINE = re.compile(r"(?P<key>[a-z]\w*(?:\.\w+)*): (?P<value>.+?)(?P<comment>\s+# .*)?")
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class LoadedConfig:
     def locate(self, report: Report) -> Report:
         """Return findings whose place is a dotted key with ``file:line`` before it."""
         document = Document(str(self.path), {}, {tuple(key.split(".")): where for key, where in self.origins.items()})
-        return Report(tuple(_located(found, document) for found in report))
+        return Report(tuple(_answered(_located(found, document), document) for found in report))
 
     def require(self, report: Report) -> LoadedConfig:
         """Return this configuration with the findings of later rules added.
@@ -129,10 +132,11 @@ def _checked(document: Document, platform: Platform | None) -> tuple[RunConfig, 
         if platform is not None:
             found = found.merged(run_rules(PLATFORM_RULES, Situation(config, platform)).report)
         findings += [_located(item, document) for item in found if not _touches(item.where, repaired)]
-    errors = [item for item in findings if item.severity is Severity.ERROR]
+    answered = tuple(_answered(item, document) for item in findings)
+    errors = [item for item in answered if item.severity is Severity.ERROR]
     if errors or config is None:
         raise InvalidConfigError(errors, document.source)
-    return config, tuple(findings)
+    return config, answered
 
 
 def _validated(document: Document, kind: str) -> tuple[RunConfig | None, list[Finding], set[str]]:
@@ -164,6 +168,17 @@ def _repair(document: Document, key: str, kind: str, unknown: bool) -> set[str]:
 
 def _touches(where: str, repaired: set[str]) -> bool:
     return any(where == key or where.startswith(key + ".") or key.startswith(where + ".") for key in repaired)
+
+
+def _answered(found: Finding, document: Document) -> Finding:
+    """Return a finding on a ``--set`` with one to paste: it replaces whatever line is in the file."""
+    if found.where.startswith(SET) and found.fix.startswith("delete "):
+        return dataclasses.replace(found, fix=found.fix.replace("delete", f"leave out {SET}", 1))
+    line = _LINE.fullmatch(found.fix)
+    if line is None or SET not in (found.where.partition(" ")[0], document.origin(line["key"])):
+        return found
+    setting = in_shell(f"{line['key']}={line['value']}")
+    return dataclasses.replace(found, fix=f"{SET} {setting}{line['comment'] or ''}")
 
 
 def _located(found: Finding, document: Document) -> Finding:
