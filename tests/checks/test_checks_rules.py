@@ -166,8 +166,17 @@ def test_04_the_branch_that_may_be_meant_comes_as_a_command(look: Any, rows: Row
 
 def test_04_what_is_near_one_name_is_not_proposed_for_another(look: Any, rows: Rows) -> None:
     rows["nph"], rows["tns"] = rows.pop("npho"), rows.pop("relative_time")
-    told = [item.fix.rpartition(" ")[2] for item in BY_CODE["DAT-04"].check(look(rows)) if "sensor" in item.problem]
-    assert told == ["data.npho_branch=nph", "data.time_branch=tns"]
+    told = [shlex.split(item.fix)[3:] for item in BY_CODE["DAT-04"].check(look(rows)) if "sensor" in item.problem]
+    assert told == 2 * [["--set", "data.npho_branch=nph", "--set", "data.time_branch=tns"]]
+
+
+def test_04_one_line_names_photons_and_times_by_their_width(look: Any, rows: Rows) -> None:
+    rows |= dict.fromkeys("abcdefgh", rows["run"])
+    rows["xec_nphe"], rows["xec_t"] = rows.pop("npho"), rows.pop("relative_time")
+    found_now = [item for item in BY_CODE["DAT-04"].check(look(rows)) if "sensor" in item.problem]
+    assert all("xec_nphe, xec_t" in item.problem for item in found_now), "not the first eight names alone"
+    told = [shlex.split(item.fix)[3:] for item in found_now]
+    assert told == 2 * [["--set", "data.npho_branch=xec_nphe", "--set", "data.time_branch=xec_t"]]
 
 
 def test_04_only_a_branch_of_its_width_is_proposed_for_a_truth(look: Any, load: Any, rows: Rows) -> None:

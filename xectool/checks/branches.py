@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from xectool.checks.facts import BranchFacts, FileFacts, Trouble, arguments
@@ -76,10 +76,10 @@ def check_branches(file: EventFile, facts: FileFacts, wanted: Iterable[Wanted]) 
     wanted = list(wanted)
     known = {branch.name for branch in wanted}
     others = {name: branch for name, branch in facts.branches.items() if name not in known and branch.dtype}
-    near = {branch.name: nearest(branch.name, _of_width(others, branch.width), count=1) for branch in wanted}
-    others = {name: branch for name, branch in others.items() if [name] not in near.values()}
+    meant = _meant(others, [branch for branch in wanted if branch.name not in file.branch_names])
+    others = {name: branch for name, branch in others.items() if name not in meant.values()}
     for branch in wanted:
-        trouble = _with_friends(_trouble(file, others, near[branch.name], branch), facts)
+        trouble = _with_friends(_trouble(file, others, meant, branch), facts)
         if trouble is None:
             usable.add(branch.name)
             notes += _type_note(file, branch)
@@ -108,16 +108,33 @@ def _of_width(others: Mapping[str, BranchFacts], width: int) -> list[str]:
     return [name for name, facts in others.items() if facts.width == width]
 
 
-def _trouble(file: EventFile, others: Mapping[str, BranchFacts], near: list[str], wanted: Wanted) -> Trouble | None:
-    """Return what is wrong with a branch; it may be the one ``near`` in name, or one of ``others``, near to no name."""
+def _meant(others: Mapping[str, BranchFacts], missing: Sequence[Wanted]) -> dict[str, str]:
+    """Return the setting of each missing branch that may have another name; the same name is told for one alone.
+
+    Near names come first; then a branch alone in its width, and for photons and times those of their width in order.
+    """
+    found: dict[str, str] = {}
+    for branch in missing:
+        near = nearest(branch.name, _of_width(others, branch.width), count=1)
+        found |= {branch.option: near[0]} if near else {}
+    for branch in missing:
+        free = [name for name in _of_width(others, branch.width) if name not in found.values()]
+        fits = free and branch.required and (len(free) == 1 or branch.width == NUM_SENSORS)
+        if branch.option not in found and fits:
+            found[branch.option] = free[0]
+    return found
+
+
+def _trouble(
+    file: EventFile, others: Mapping[str, BranchFacts], meant: Mapping[str, str], wanted: Wanted
+) -> Trouble | None:
+    """Return what is wrong with a branch; ``meant`` are the names of missing ones, ``others`` what nothing names."""
     where = f"{file.where} branch {wanted.name}"
     if wanted.name not in file.branch_names:
-        fitting = _of_width(others, wanted.width) if wanted.required else []
-        meant = near or (fitting if len(fitting) == 1 or wanted.width == NUM_SENSORS else [])
         problem = f"'{file.path}' has no branch '{wanted.name}', the {wanted.role} ({file.names_like(wanted.name)})"
         other = f"name the branch that holds it with {wanted.option}, or {wanted.without}"
-        fix = _again(file, f"{wanted.option}={meant[0]}") if meant else other
-        return Trouble("DAT-04", _CODES["missing"], problem, where, fix)
+        fix = _again(file, *(f"{option}={name}" for option, name in meant.items()))
+        return Trouble("DAT-04", _CODES["missing"], problem, where, fix if wanted.option in meant else other)
     try:
         width = file.column(wanted.name).width
         found = file.first_width(wanted.name) if file.num_entries else wanted.width if width is None else width
@@ -136,9 +153,10 @@ def _trouble(file: EventFile, others: Mapping[str, BranchFacts], near: list[str]
     return Trouble("DAT-05", _CODES["width"], problem, where, fix)
 
 
-def _again(file: EventFile, setting: str) -> str:
-    """Return the check of this file under another setting, as a command."""
-    return f"xectool check-data {arguments(file.path, file.tree)} --set {in_shell(setting)}"
+def _again(file: EventFile, *settings: str) -> str:
+    """Return the check of this file under other settings, as a command."""
+    chosen = (f"--set {in_shell(setting)}" for setting in settings)
+    return " ".join(("xectool check-data", arguments(file.path, file.tree), *chosen))
 
 
 def _type_note(file: EventFile, branch: Wanted) -> list[Trouble]:

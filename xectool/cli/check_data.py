@@ -86,7 +86,8 @@ def _show_readings(screen: Console, result: DataChecked) -> None:
     figures = ("min", "max", "mean", "std", "p1", "p99")
     shown = [[name, *(getattr(row, name, "-") for row in columns.values())] for name in figures]
     screen.print(table("readings", ["", *columns], shown))
-    fit = "fit" if result.normalization["fits"] else f"do not fit; {result.normalization['suggested']}"
+    better = result.normalization["suggested"]
+    fit = "fit" if result.normalization["fits"] else "do not fit" + (f"; {better}" if better else "")
     screen.print(f"normalisation: the constants {fit}", markup=False)
     counts = [[state, result.sensors[state]] for state in ("good", "dead", "constant", "hot", "noisy")]
     screen.print(table(f"sensors, by {result.sensors['events']} events", ["state", "sensors"], counts))

@@ -168,6 +168,19 @@ def in_shell(word: object) -> str:
     return shlex.quote(str(word))
 
 
+_LISTED = 40
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names as a list of words, and how many more there are.
+
+    >>> listed(["npho", "run"]), listed(map(str, range(42)))[-13:]
+    ('npho, run', '39 and 2 more')
+    """
+    every = list(names)
+    return ", ".join(every[:_LISTED]) + (f" and {len(every) - _LISTED} more" if len(every) > _LISTED else "")
+
+
 _SHORTEST_PART = 3  # two letters begin and end too many names
 
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 import aiohttp
 import uproot
 
-from xectool.errors import DataFileError, in_shell, nearest
+from xectool.errors import DataFileError, in_shell, listed, nearest
 from xectool.rootio.inflate import INFLATE_ERRORS, require_bounded
 from xectool.rootio.list_files import read_list
 from xectool.rootio.strangers import not_a_chain, what_it_is
@@ -281,7 +281,7 @@ def cannot_open(path: str, tree_name: str, error: BaseException) -> DataFileErro
 
 def _missing_tree(path: str, tree_name: str, classes: dict[str, str]) -> DataFileError:
     trees = [name for name, kind in classes.items() if "TTree" in kind or "TNtuple" in kind or "RNTuple" in kind]
-    there = f"trees there: {', '.join(trees)}" if trees else f"objects there: {', '.join(classes) or 'none'}"
+    there = f"trees there: {listed(trees)}" if trees else f"objects there: {listed(classes) or 'none'}"
     near = nearest(tree_name, trees, count=1)
     best = next(iter(near or trees), "")
     by_key = f"--set {in_shell(f'data.tree_name={best}')}"

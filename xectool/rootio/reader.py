@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from xectool.errors import DataFileError, did_you_mean, nearest
+from xectool.errors import DataFileError, did_you_mean, listed, nearest
 from xectool.rootio.columns import (
     READ_ERRORS,
     Array,
@@ -101,9 +101,9 @@ class EventFile:
         )
 
     def names_like(self, branch: str) -> str:
-        """Return the branches of names near to one that is not there, or, none being near, the first of all."""
+        """Return the branches of names near to one that is not there, or, none being near, what is there."""
         close = nearest(branch, self.branch_names)
-        return f"nearest there: {', '.join(close)}" if close else f"branches there: {', '.join(self.branch_names[:8])}"
+        return f"nearest there: {', '.join(close)}" if close else f"branches there: {listed(self.branch_names)}"
 
     def type_name(self, branch: str) -> str:
         """Return the type of a branch in C++ terms; the class of its leaf where uproot stumbles over the type."""
