@@ -11,7 +11,7 @@ import pytest
 import uproot
 from xectool import engine
 from xectool.checkpoint import store
-from xectool.errors import CheckpointError, UsageError
+from xectool.errors import CheckpointError, UsageError, XecError
 from xectool.rootio.writer import TreeWriter
 
 Run = Callable[..., Any]
@@ -104,3 +104,22 @@ def test_engine_that_would_do_nothing_is_refused(xectool: Run, files: Path, trai
     outcome = xectool(*argv, "--compare", "raw")
     assert outcome.code == 2
     assert "leave out --engine" in outcome.err
+
+
+def test_files_with_other_names_than_those_of_the_training(files: Path, trained: Any, tmp_path: Path) -> None:
+    values = uproot.open(f"{files / 'val.root'}:tree").arrays(library="np")
+    own, output = tmp_path / "own.root", tmp_path / "p.root"
+    with uproot.recreate(own) as file:
+        file["rec"] = {{"npho": "nphe", "energyTruth": "e"}.get(name, name): rows for name, rows in values.items()}
+    usual = engine.predict(trained.checkpoint_best, [str(files / "val.root")], output=output, batch_size=8)
+    with pytest.raises(XecError, match="--set data\\.npho_branch="):
+        engine.predict(trained.checkpoint_best, [f"{own}:rec"], output=output)
+    names = ["data.npho_branch=nphe", "data.truth_branches.energy=e", "data.tree_name=rec"]
+    told = engine.predict(trained.checkpoint_best, [str(own)], output=output, batch_size=8, names=names)
+    assert told.metrics == usual.metrics
+
+
+def test_predict_takes_names_and_no_other_settings(files: Path, trained: Any, tmp_path: Path) -> None:
+    for setting in ("normalization.time_scale=1e-9", "data.batch_size=4", "training.lr=1"):
+        with pytest.raises(UsageError, match=f"leave out --set {setting.partition('=')[0]}, or name one of data"):
+            engine.predict(trained.checkpoint_best, [str(files / "val.root")], output=tmp_path / "p", names=[setting])

@@ -23,6 +23,7 @@ HOPS_HELP = (
 ENGINE_HELP = (
     "What computes a checkpoint: eager, compiled, onnx, or auto (default: eager; on a GPU compiled where it pays)."
 )
+NAMES_HELP = "A name in DATA that is not the training's: data.npho_branch, data.tree_name and the like; repeatable."
 
 
 def predict(
@@ -61,6 +62,7 @@ def predict(
     engine: Annotated[str | None, typer.Option(metavar="NAME", help=ENGINE_HELP)] = None,
     device: DeviceOption = None,
     max_events: MaxEventsOption = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=NAMES_HELP)] = None,
     json: JsonOption = False,
 ) -> None:
     """Predict events of ROOT files in physical units, with metrics where the files hold the truth.
@@ -77,6 +79,7 @@ def predict(
         "batch_size": batch_size,
         "device": device,
         "max_events": max_events,
+        "names": set_ or (),
     }
     if repair is not None:
         _repair(model, data, repair, common, json)

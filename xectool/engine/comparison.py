@@ -94,6 +94,7 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
     batch_size: int | None = None,
     device: str | None = None,
     max_events: int | None = None,
+    names: Sequence[str] = (),
     hops: int | None = None,
     observer: Observer | None = None,
 ) -> CompareResult:
@@ -111,6 +112,7 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
         batch_size: Events in one forward pass; None takes what is fastest on the device.
         device: Device; None takes the configuration's.
         max_events: Stop after this many events.
+        names: ``data.npho_branch=NAME`` and the like, where the files have other names than those of the training.
         hops: Reach of the neighbours of the variant ``neighbour``; None is 1.
         observer: Receives progress.
 
@@ -125,7 +127,7 @@ def compare(  # noqa: PLR0913 - the function is the command: one argument an opt
     reach = (hops or DEFAULT_HOPS) if "neighbour" in variants else None
     loaded = _load_regressor(model, weights, device)
     filling = None if inpainter is None else load_inpainter(inpainter, "auto", device, "--inpainter")
-    source = open_events(loaded, data, max_events)
+    source = open_events(loaded, data, max_events, names)
     if not source.branches.truth:
         raise _no_truth(loaded, source)
     sensors = open_dead_sensors(dead, run_number, source)

@@ -9,6 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from xectool.checks.facts import arguments
+from xectool.config.data import DataConfig
+from xectool.config.load import config_from_overrides
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.data.batch import EventBatch
 from xectool.data.blocks import SourceFile
@@ -16,32 +18,61 @@ from xectool.data.events import EventSource
 from xectool.data.source import open_source
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.engine.loading import LoadedModel, served_in_order
-from xectool.errors import in_shell
+from xectool.errors import UsageError, in_shell
 from xectool.findings import Finding, Severity
 from xectool.models.normalize import Normalizer
 from xectool.tasks.baselines import ConventionalEstimator
 from xectool.training.guards.inputs import Opinion, opinion_of, raw_line
 
 _KEPT_FILES = 4
+_FIELDS = ("tree_name", "npho_branch", "time_branch", "run_branch", "event_branch", "truth_branches")
+_NAMES = {("data", name) for name in _FIELDS}
 _EVENTS = 16  # of each file; the median of their means and spreads decides
 _OTHER_LIGHT = 5.0  # times more or less than in the training, and
 _LIT = 0.2  # of the sensors: a sum over fewer says nothing of the unit
 _OUTSIDE = 2.0  # spreads of its energies away from their mean
 
 
-def open_events(loaded: LoadedModel, data: Sequence[str], max_events: int | None) -> EventSource:
+def open_events(
+    loaded: LoadedModel, data: Sequence[str], max_events: int | None, names: Sequence[str] = ()
+) -> EventSource:
     """Open the files without the training's cuts: every event is served, whether its truth is known or not.
 
-    A file whose first events are out of scale is a finding of the source.
+    A file whose first events are out of scale is a finding of the source. ``names`` are settings of names that these
+    files have in place of those of the training.
     """
     config = loaded.config
     tasks = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
-    section = config.data.model_copy(update={"num_workers": 0})
+    section = config.data.model_copy(update={"num_workers": 0, **_own_names(config.data, names)})
     source = open_source(section, list(data), tasks=tasks, require_truth=False)
     source = source if max_events is None else source.first(max_events)
     source.kept_files = _KEPT_FILES  # read once, one after the other: 64 open ones would be 9 MB
     source.findings += scale_findings(loaded, source)
     return source
+
+
+def _own_names(usual: DataConfig, names: Sequence[str]) -> dict[str, object]:
+    """Return the fields of the data section that settings of names give another value.
+
+    Raises:
+        XecError: A setting is of something else than a name, or none.
+    """
+    if not names:
+        return {}
+    keys = [tuple(text.partition("=")[0].strip().split(".")) for text in names]
+    for key, text in zip(keys, names, strict=True):
+        if "=" in text and key[:2] not in _NAMES:
+            raise UsageError(
+                f"{'.'.join(key)} belongs to the training of the model: only names in the files can be told",
+                where=f"--set {text}",
+                fix=f"leave out --set {'.'.join(key)}, or name one of {', '.join(map('.'.join, sorted(_NAMES)))}",
+            )
+    told = config_from_overrides(names).data
+    found: dict[str, object] = {key[1]: getattr(told, key[1]) for key in keys}
+    tasks = [key[2] for key in keys if key[2:]]  # the other tasks keep the names of the training
+    if tasks:
+        found["truth_branches"] = {**usual.truth_branches, **{task: told.truth_branches[task] for task in tasks}}
+    return found
 
 
 def scale_findings(loaded: LoadedModel, source: EventSource) -> tuple[Finding, ...]:
@@ -55,6 +86,7 @@ def scale_findings(loaded: LoadedModel, source: EventSource) -> tuple[Finding, .
         return ()
     file, opinion = found[0]
     branch = source.branches.npho if opinion.channel == "npho" else source.branches.time
+    settings = _settings(loaded.config, source)
     many = f" ({len(found)} of {len(files)} files)" if len(files) > 1 else ""
     return (
         Finding(
@@ -64,7 +96,7 @@ def scale_findings(loaded: LoadedModel, source: EventSource) -> tuple[Finding, .
             "predicted from it means nothing",
             where=f"{file.path}:{file.tree} branch {branch}",
             evidence=(f"raw {opinion.channel} of its first events: {raw_line(opinion.channels[opinion.channel])}",),
-            fix=f"xectool check-data {arguments(file.path, file.tree)}{_settings(loaded.config)}   # names the unit",
+            fix=f"xectool check-data {arguments(file.path, file.tree)}{settings}   # names the unit",
         ),
     )
 
@@ -108,9 +140,11 @@ def _number(value: float | tuple[float, ...] | str | None) -> float:
     return first if isinstance(first, float | int) else math.nan  # auto: the data said it, and no longer do
 
 
-def _settings(config: RunConfig) -> str:
-    """Return what the model reads and how it normalises, where that is not the default, as options."""
-    own = {"data": config.data.model_dump(include={"npho_branch", "time_branch"}, exclude_defaults=True)}
-    own["normalization"] = config.normalization.model_dump(exclude_defaults=True)
-    pairs = [f"{section}.{key}={value}" for section, values in own.items() for key, value in values.items()]
+def _settings(config: RunConfig, source: EventSource) -> str:
+    """Return what is read and how the model normalises it, where that is not the default, as options."""
+    usual, read = DataConfig(), source.branches
+    pairs = [f"data.npho_branch={read.npho}"] if read.npho != usual.npho_branch else []
+    pairs += [f"data.time_branch={read.time}"] if read.time != usual.time_branch else []
+    changed = config.normalization.model_dump(exclude_defaults=True)
+    pairs += [f"normalization.{key}={value}" for key, value in changed.items()]
     return "".join(f" --set {in_shell(pair)}" for pair in pairs)

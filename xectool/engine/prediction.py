@@ -82,6 +82,7 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
     batch_size: int | None = None,
     device: str | None = None,
     max_events: int | None = None,
+    names: Sequence[str] = (),
     dead: str | None = None,
     run_number: int | None = None,
     engine: str = AUTO,
@@ -99,6 +100,7 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
         batch_size: Events in one forward pass; None takes what is fastest on the device.
         device: Device; None takes the configuration's.
         max_events: Stop after this many events.
+        names: ``data.npho_branch=NAME`` and the like, where the files have other names than those of the training.
         dead: Dead channels to hide instead of random sensors, where the model predicts sensors; as
             `xectool.data.dead_channel_maps.find_dead_channels` takes them.
         run_number: Run that a database of dead channels is asked for.
@@ -119,7 +121,7 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
     loaded = _loaded(model, weights, device)
     checkpoint = loaded.checkpoint
     _refuse_dead(checkpoint, dead, run_number)
-    source = open_events(loaded, data, max_events)
+    source = open_events(loaded, data, max_events, names)
     sensors = None if dead is None else open_dead_sensors(dead, run_number, source)
     request = Request(Path(os.path.expanduser(model)), weights, engine, events_at_once(loaded, batch_size))
     watching.phase("choose the engine", 0)

@@ -68,6 +68,7 @@ def repair(  # noqa: PLR0913 - the function is the command: one argument an opti
     batch_size: int | None = None,
     device: str | None = None,
     max_events: int | None = None,
+    names: Sequence[str] = (),
     observer: Observer | None = None,
 ) -> RepairResult:
     """Write the events of ROOT files with their dead sensors filled, flagged in a branch ``repaired``.
@@ -82,6 +83,7 @@ def repair(  # noqa: PLR0913 - the function is the command: one argument an opti
         batch_size: Events in one forward pass; None takes what is fastest on the device.
         device: Device; None takes the configuration's.
         max_events: Stop after this many events.
+        names: ``data.npho_branch=NAME`` and the like, where the files have other names than those of the training.
         observer: Receives progress.
 
     Raises:
@@ -91,7 +93,7 @@ def repair(  # noqa: PLR0913 - the function is the command: one argument an opti
     check_options(weights, batch_size, max_events)
     target = require_file_place(output, "--repair", "repaired.root", files_read([model], data, weights, dead))
     loaded = load_inpainter(model, weights, device, "--repair")
-    source = open_events(loaded, data, max_events)
+    source = open_events(loaded, data, max_events, names)
     sensors = open_dead_sensors(dead, run_number, source)
     size = events_at_once(loaded, batch_size)
     run = RepairRun(filler(loaded), sensors, loaded.execution.device, size, lambda: watching.advanced(1, {}))
