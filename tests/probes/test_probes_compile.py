@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 from xectool.config.load import load_config
 from xectool.errors import DiskError
+from xectool.findings import Severity
 from xectool.models.encoder import Encoder
 from xectool.probes.compilation import race
 from xectool.probes.compilation.findings import LARGEST_DIFFERENCE, CompileFacts, Toolchain, findings_of, usable_modes
-from xectool.probes.compilation.graphs import GraphReport, inspect_graphs
+from xectool.probes.compilation.graphs import AGAIN, GraphReport, inspect_graphs
 from xectool.probes.compilation.mode import ModeTime, measure_mode
 from xectool.probes.compilation.race import measure_modes, modes_of, recommend
 from xectool.probes.nonfinite.subject import Subject, of_config
@@ -44,6 +45,23 @@ class Sized(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x * (1 + int(x.shape[0]) // 1000) if x.shape[0] not in (2, 3) else x + 0
+
+
+class Counting(nn.Module):
+    """Reckons with a Python number that changes until a call.
+
+    Args:
+        until: The last call at which it changes.
+    """
+
+    def __init__(self, until: int) -> None:
+        super().__init__()
+        self.until, self.calls = until, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.calls < self.until:
+            self.calls += 1
+        return x * self.calls
 
 
 def few_operations(self: Encoder, x: Tensor, mask: Any = None, valid: Any = None) -> Tensor:
@@ -107,6 +125,20 @@ def test_batches_of_other_sizes_compile_again_and_are_named(subject: Subject) ->
     assert report.recompiles[0].events == 3
     found = {finding.code: finding for finding in findings_of(CompileFacts(SOUND, report, (), "none", False))}
     assert any("batch of 3" in line for line in found["XT-RECOMPILE"].evidence)
+
+
+@pytest.mark.parametrize(("until", "again"), [(100, AGAIN), (1, 1)])
+def test_value_that_changes_at_every_step_is_told_from_one_that_settles(
+    subject: Subject, until: int, again: int
+) -> None:
+    head = subject.bench.model.heads["energy"]
+    head[1] = nn.Sequential(head[1], Counting(until))
+    report = inspect_graphs(subject.bench, list(subject.batches())[:1])
+    assert report.batch_sizes == (4,)
+    assert [found.seen for found in report.recompiles] == list(range(1, again + 1))
+    told = findings_of(CompileFacts(SOUND, report, (), "none", False))
+    assert [(found.code, found.severity) for found in told] == [("XT-RECOMPILE", Severity.WARNING)] * (again == AGAIN)
+    assert all("calls" in found.problem and "register_buffer" in found.fix for found in told)
 
 
 def blank(**changes: Any) -> GraphReport:

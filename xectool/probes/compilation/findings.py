@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from xectool.findings import Finding, Severity
-from xectool.probes.compilation.graphs import GraphReport
+from xectool.probes.compilation.graphs import AGAIN, GraphReport, Recompile
 from xectool.probes.compilation.mode import ModeTime
 
 LARGEST_DIFFERENCE = 0.05  # of the largest output; bfloat16 keeps 8 bits, and a network adds up its rounding
@@ -102,17 +102,27 @@ def _breaks(facts: CompileFacts) -> Iterator[Finding]:
 
 def _recompiles(facts: CompileFacts) -> Iterator[Finding]:
     graphs = facts.graphs
-    if not graphs.recompiles and not graphs.given_up:
-        return
+    values = [found for found in graphs.recompiles if found.seen == AGAIN]
+    for found in values:
+        problem = f"compiled again at every step, with batches of one size: {found.reason}"
+        evidence = (f"at each of {AGAIN} further steps with {found.events} events; the compiler gives up after some",)
+        fix = "--set training.compile=none   # or keep what changes in a tensor (self.register_buffer)"
+        yield Finding("XT-RECOMPILE", Severity.WARNING, problem, found.function, evidence, fix)
+    sizes = tuple(found for found in graphs.recompiles if not found.seen)
+    if sizes or (graphs.given_up and not values):
+        yield _of_sizes(graphs, sizes)
+
+
+def _of_sizes(graphs: GraphReport, recompiles: Sequence[Recompile]) -> Finding:
     sizes = ", ".join(str(size) for size in graphs.batch_sizes)
-    evidence = tuple(f"batch of {found.events}: {found.reason} in {found.function}" for found in graphs.recompiles)
+    evidence = tuple(f"batch of {found.events}: {found.reason} in {found.function}" for found in recompiles)
     if graphs.given_up:
         problem = f"the compiler gives up and runs eagerly: {graphs.given_up}"
     else:
-        problem = f"compiled again {len(graphs.recompiles)} times in an epoch with batches of {sizes} events"
-    few = len(graphs.recompiles) <= _FREE_RECOMPILES and not graphs.given_up
+        problem = f"compiled again {len(recompiles)} times in an epoch with batches of {sizes} events"
+    few = len(recompiles) <= _FREE_RECOMPILES and not graphs.given_up
     severity = Severity.INFO if few else Severity.WARNING
-    yield Finding("XT-RECOMPILE", severity, problem, "data.drop_last", evidence, "--set data.drop_last=true")
+    return Finding("XT-RECOMPILE", severity, problem, "data.drop_last", evidence, "--set data.drop_last=true")
 
 
 def _skips(facts: CompileFacts) -> Iterator[Finding]:

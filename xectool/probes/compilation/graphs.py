@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -28,6 +28,8 @@ _CURES = (
     ("dynamic shape", "keep shapes fixed: a mask in place of boolean indexing or nonzero"),
     ("torch.compiler.disable", "the function is excluded on purpose; take @torch.compiler.disable away"),
 )
+AGAIN: Final = 3
+"""Further steps of one size; only a value that goes into the graph is compiled again at each of them."""
 _OTHER_CURE = "move this line out of forward, or exclude its function by torch.compiler.disable"
 
 
@@ -58,11 +60,13 @@ class Recompile:
         function: Compiled function with file and line.
         reason: The guard that failed, with the shape or value that changed.
         events: Events of the batch that caused it.
+        seen: Batches of that size before it; 0 where the size was new.
     """
 
     function: str
     reason: str
     events: int
+    seen: int = 0
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ class _Collector:
 
 
 def inspect_graphs(bench: Bench, batches: Sequence[EventBatch]) -> GraphReport:
-    """Trace the forward pass of a network as training compiles it, for every batch in turn.
+    """Trace the forward pass of a network as training compiles it: every batch, then further steps of the last.
 
     Args:
         bench: What is trained; in training mode from here on.
@@ -116,20 +120,22 @@ def inspect_graphs(bench: Bench, batches: Sequence[EventBatch]) -> GraphReport:
     traced = replace(bench, model=_compiled(bench.model, collector))
     bench.model.train()
     recompiles: list[Recompile] = []
-    first, sizes = 0, list[int]()
     with CompilerLog(lambda kind, message, **data: given_up.append(str(data.get("reason", message)))):
-        for batch in traced.prepared(batches):
-            seen = len(get_compilation_metrics())
-            traced.forward(batch)
-            sizes.append(batch.num_events)
-            first = first or len(collector.graphs)
-            recompiles += _recompiles(get_compilation_metrics()[seen:], batch.num_events)
+        recompiles += _traced(traced, batches[0])
+        first = len(collector.graphs)
+        for batch in batches[1:]:
+            recompiles += _traced(traced, batch)
+        for seen in range(1, AGAIN + 1):
+            again = _traced(traced, replace(batches[-1], step=batches[-1].step + seen), seen)
+            recompiles += again
+            if not again:
+                break
     kept = [node.target for graph in collector.graphs[:first] for node in _operations(graph)]
     return GraphReport(
         graphs=first,
         ops=len(kept),
         unique_ops=len({str(target) for target in kept}),
-        batch_sizes=tuple(sizes),
+        batch_sizes=tuple(batch.num_events for batch in batches),
         breaks=_breaks(graph_break_reasons),
         recompiles=tuple(recompiles),
         given_up=given_up[-1] if given_up else "",
@@ -159,10 +165,16 @@ def _breaks(reasons: Sequence[Any]) -> tuple[GraphBreak, ...]:
     return tuple(found.values())
 
 
-def _recompiles(metrics: Sequence[Any], events: int) -> list[Recompile]:
+def _traced(bench: Bench, batch: EventBatch, seen: int = 0) -> list[Recompile]:
+    """Trace a batch as its step would, with masks of its own, and return what was compiled again for it."""
+    known = len(get_compilation_metrics())
+    for prepared in bench.prepared([batch]):
+        bench.forward(prepared)
     return [
-        Recompile(f"{found.co_name} ({found.co_filename}:{found.co_firstlineno})", _first_line(found), events)
-        for found in metrics
+        Recompile(
+            f"{found.co_name} ({found.co_filename}:{found.co_firstlineno})", _first_line(found), batch.num_events, seen
+        )
+        for found in get_compilation_metrics()[known:]
         if found.recompile_reason
     ]
 
