@@ -130,6 +130,21 @@ def test_a_short_grid_without_decrease_is_to_be_longer_and_a_ramp_to_be_looked_i
     assert found.fix == "xectool diagnose gradients c.yaml"
 
 
+def test_rates_that_are_all_too_low_are_named_as_such_and_not_as_too_few_steps() -> None:
+    def falling(lr: float, share: float) -> Curve:
+        steps, window = 8, window_length(8)
+        losses = 1.0 - share * np.linspace(0, 1, steps)
+        return Curve(lr, 0, losses, np.ones(steps), np.ones(steps, dtype=bool), np.ones(window))
+
+    low = [falling(lr, 100 * lr) for lr in (1e-9, 1e-8, 1e-7)]
+    (found,) = refusals(grid_rows(low), low, SOUND, math.nan, "c.yaml")
+    assert (found.code, found.fix) == ("XT-CONFIG-LR", "xectool lr-sweep c.yaml --range 1e-06:0.1")
+    control = [falling(lr, -100 * lr) for lr in (1e-9, 1e-8, 1e-7)]
+    assert [item.code for item in refusals(grid_rows(control), control, SOUND, math.nan, "c.yaml")] == [
+        "XT-NO-LEARNING"
+    ]
+
+
 def shortened(whole: Curve, steps: int) -> Curve:
     cut = {name: getattr(whole, name)[:steps] for name in ("losses", "grad_norms", "finite", "start_losses")}
     return replace(whole, **cut)

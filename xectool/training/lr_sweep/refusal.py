@@ -20,6 +20,7 @@ from xectool.training.stepping.state import Progress
 LEARNT_SHARE = 0.98  # F045: of the loss of the best constant
 DEAD_NORM = 1e-12
 FEW_STEPS = 40  # the default of a grid
+WIDE_RAMP = 1e-6, 1e-1
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def _reason(rows: Sequence[RateRow], curves: Sequence[Curve], baseline: float, c
         return _all_explode(rows, config)
     sound = [row for row in rows if row.verdict != EXPLODES]
     if not any(row.loss_decreasing and row.loss_decrease >= _least(row) for row in sound):
-        return _no_decrease(rows, curves, config)
+        return _all_too_low(rows, config) if _too_low(rows) else _no_decrease(rows, curves, config)
     best = min((row.loss_end for row in sound if math.isfinite(row.loss_end)), default=math.nan)
     if math.isfinite(baseline) and baseline > 0 and best >= LEARNT_SHARE * baseline:
         return _only_constant(best, baseline, len(curves[0].losses), config)
@@ -190,6 +191,24 @@ def _all_explode(rows: Sequence[RateRow], config: str) -> Finding:
         where="--lrs",
         evidence=tuple(f"lr {row.lr:g}: gradient norm up to {row.grad_norm_max:.4g}" for row in rows[:5]),
         fix=f"xectool lr-sweep {config} --range {max(lowest / 1e4, 1e-12):.0e}:{lowest:.0e}",
+    )
+
+
+def _too_low(rows: Sequence[RateRow]) -> bool:
+    """Return whether the loss falls more with every higher rate: no other cause makes that."""
+    falls = [row.loss_decrease for row in rows]
+    return rows[-1].lr < WIDE_RAMP[1] and rows[-1].loss_decreasing and falls == sorted(set(falls)) and len(falls) > 1
+
+
+def _all_too_low(rows: Sequence[RateRow], config: str) -> Finding:
+    highest, most = rows[-1].lr, rows[-1].loss_decrease / abs(rows[-1].loss_start)
+    return Finding(
+        "XT-CONFIG-LR",
+        Severity.ERROR,
+        f"all {len(rows)} rates are too low: the loss falls more at each higher one, {most:.1g} of it at {highest:g}",
+        where="--lrs",
+        evidence=tuple(f"lr {row.lr:g}: {row.loss_decrease:+.3g} +- {row.loss_decrease_error:.2g}" for row in rows[:6]),
+        fix=f"xectool lr-sweep {config} --range {max(highest, WIDE_RAMP[0]):.0e}:{WIDE_RAMP[1]:g}",
     )
 
 
