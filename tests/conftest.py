@@ -16,6 +16,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("shared machine", deadline=None)  # how long an example takes is the load of others
+settings.load_profile("shared machine")
 
 PROGRAM = Path(__file__).parent / "programs" / "warm.py"
 LEAN = Path(__file__).parent / "programs" / "lean"

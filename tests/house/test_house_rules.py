@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "xectool").rglob("*.py"))
@@ -145,3 +146,7 @@ def test_the_library_does_not_print() -> None:
 @pytest.mark.parametrize("name", ["utils.py", "helpers.py", "common.py", "misc.py"])
 def test_no_room_without_a_name(name: str) -> None:
     assert not [path for path in SOURCES if path.name == name]
+
+
+def test_no_property_fails_for_the_load_of_the_machine() -> None:
+    assert settings().deadline is None
