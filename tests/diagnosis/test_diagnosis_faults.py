@@ -736,6 +736,34 @@ def test_events_in_quarantine_are_not_missing(record: Record, course: Any, reaso
     assert found.causes[0].fix.startswith(f"xectool {look}")  # what is finite, nan-batch does not find
 
 
+@pytest.mark.parametrize(
+    ("counts", "named"),
+    [
+        ({40: 40, 80: 80}, []),
+        ({40: 37, 80: 77}, []),  # refused steps
+        ({40: 80, 80: 160}, ["XT-DUPLICATE-STEPS"]),
+        ({40: 40, 80: 81}, ["XT-DUPLICATE-STEPS"]),
+    ],
+)
+def test_updates_beyond_the_steps_are_steps_taken_twice(
+    record: Record, course: Any, counts: dict[int, float], named: list[str]
+) -> None:
+    run = course()
+    for step, updates in counts.items():
+        run.event(step, "checkpoint", path="checkpoint_last.pt", marks={"updates": updates})
+    assert roots(record(run)) == named
+
+
+def test_an_optimizer_that_goes_on_counting_after_a_resume_or_a_rewind_repeats_nothing(
+    record: Record, course: Any
+) -> None:
+    run = course(resume_at=100, resume_data={"marks": {"updates": 250.0}})
+    run.event(40, "rewind", from_step=40, to_step=20)
+    for step, updates in {60: 99.0, 80: 119.0, 140: 290.0}.items():
+        run.event(step, "checkpoint", path="checkpoint_last.pt", marks={"updates": updates})
+    assert roots(record(run)) == []
+
+
 @pytest.mark.parametrize("way", ["step", "batch"])
 def test_steps_taken_twice_are_named(record: Record, course: Any, way: str) -> None:
     run = course()

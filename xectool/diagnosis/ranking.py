@@ -15,7 +15,6 @@ from xectool.diagnosis.rules.cuts import CutTooTight
 from xectool.diagnosis.rules.data import (
     LEFT_OUT,
     DuplicateEvents,
-    DuplicateSteps,
     EventsMissing,
     ImplausibleEvents,
     InvalidReadings,
@@ -39,6 +38,7 @@ from xectool.diagnosis.rules.nan_state import (
 from xectool.diagnosis.rules.ranks import RankDied, RankRanOut
 from xectool.diagnosis.rules.rate import RateBeyondReason
 from xectool.diagnosis.rules.restart import SilentRestart
+from xectool.diagnosis.rules.repeated_steps import DuplicateSteps
 from xectool.diagnosis.rules.resumed_state import ResumedState
 from xectool.diagnosis.rules.spike import SpikeFromEvent, SpikeFromLearningRate, SpikeFromRestart, SpikeFromResume
 from xectool.diagnosis.rules.stopped import SavingHung, Stopped

@@ -1,4 +1,4 @@
-"""Events that came twice or not at all, steps that were taken twice, and what was put in quarantine."""
+"""Events that came twice or not at all, and what was put in quarantine."""
 
 from __future__ import annotations
 
@@ -101,37 +101,6 @@ class EventsMissing(DiagnosisRule):
             fix=_with_one_reader(evidence),
             step=1,
             symptom="audit",
-        )
-
-
-class DuplicateSteps(DiagnosisRule):
-    """A step is taken once, a batch is used once an epoch."""
-
-    code = "XT-DUPLICATE-STEPS"
-    title = "steps or batches were repeated"
-
-    def unseen(self, evidence: Evidence) -> str:
-        """Return that the steps are missing where they are."""
-        return "" if len(evidence.steps) else "no step was recorded"
-
-    def look(self, evidence: Evidence) -> Iterator[Cause]:
-        """Look for step numbers and batches that come again without a rewind."""
-        if not evidence.repeated and not evidence.repeated_batches:
-            return
-        lines = []
-        if evidence.repeated:
-            lines.append(f"step numbers recorded again: {', '.join(map(str, evidence.repeated[:5]))}")
-        if evidence.repeated_batches:
-            named = ", ".join(f"{batch} of epoch {epoch}" for epoch, batch in evidence.repeated_batches[:5])
-            lines.append(f"batches trained on again: {named}")
-        yield Cause(
-            code=self.code,
-            confidence=0.95,
-            problem=f"{max(len(evidence.repeated), len(evidence.repeated_batches))} steps were taken twice",
-            evidence=tuple(lines),
-            fix=fixes.train_again(evidence, name="once"),
-            step=min([*evidence.repeated, *([1] if evidence.repeated_batches else [])]),
-            symptom="steps",
         )
 
 
