@@ -211,6 +211,41 @@ def test_a_step_that_is_not_finite_records_the_norm_of_the_weights(tiny_config, 
     assert (steps["weight_norm"] > 0).all()
 
 
+def hooked(monkeypatch, attach):
+    """Give the optimizer of the next training to a function before its first step."""
+    fit = Trainer.fit
+
+    def patched(self, progress):
+        attach(self.parts.stepper.optimizer)
+        return fit(self, progress)
+
+    monkeypatch.setattr(Trainer, "fit", patched)
+
+
+@pytest.mark.parametrize("factor", [1.0, 50.0])
+def test_the_rate_of_the_optimizer_is_recorded_whoever_set_it(tiny_config, monkeypatch, factor):
+    def raise_rate(optimizer, *_):
+        for group in optimizer.param_groups:
+            group["lr"] *= factor
+
+    hooked(monkeypatch, lambda optimizer: optimizer.register_step_pre_hook(raise_rate))
+    training = {"epochs": 1, "lr": 1e-4, "lr_scheduler": "constant", "warmup_epochs": 0}
+    result = engine.train(str(tiny_config(training=training)), max_steps=2)
+    assert gather(result.run_dir).steps["lr"] == pytest.approx(1e-4 * factor, rel=1e-5)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_optimizer_that_steps_twice_is_named(tiny_config, monkeypatch, times):
+    def again(optimizer):
+        step = optimizer.step
+        monkeypatch.setattr(optimizer, "step", lambda: [step() for _ in range(times)])
+
+    hooked(monkeypatch, again)
+    result = engine.train(str(tiny_config(training={"epochs": 1})))
+    codes = [cause.code for cause in diagnose(gather(result.run_dir)).causes]
+    assert codes[:1] == ["XT-DUPLICATE-STEPS"] * (times - 1)
+
+
 @settings(deadline=None)  # 200 steps take what a loaded machine leaves them
 @given(st.lists(st.floats(1e-12, 1e12), min_size=1, max_size=200), st.floats(0.01, 1.0))
 def test_gradient_quantile_is_right_to_three_percent(norms, share):

@@ -146,12 +146,12 @@ class Trainer:
         try:
             self.guards.before_step(progress, window)
             result, window = self.healer.take(progress, window, lr)
-            step = StepFacts(window, result, lr, wait_s, time.perf_counter() - began)
+            step = StepFacts(window, result, result.lr, wait_s, time.perf_counter() - began)
             progress.step += 1
             progress.batch += len(window)
             progress.position = progress.batch * self.parts.train_loader.plan.global_batch_size
             progress.stats.add(result, wait_s, step.step_s)
-            self.flight.step(progress, window, result, StepTiming(lr, wait_s, step.step_s))
+            self.flight.step(progress, window, result, StepTiming(result.lr, wait_s, step.step_s))
             self.guards.after_step(progress, step)
             self._look_at_weights(progress)
             if not result.overflow:

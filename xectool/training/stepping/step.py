@@ -51,6 +51,7 @@ class StepResult:
         rng: Seed of the random numbers of the first batch.
         held: Whether a finite step was not taken because it was vetoed; the weights are untouched.
         tallies: What the task counts beside its loss, added over the window.
+        lr: Highest learning rate the optimizer had for the step, whoever set it.
     """
 
     finite: bool
@@ -68,6 +69,7 @@ class StepResult:
     rng: int = 0
     held: bool = False
     tallies: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    lr: float = 0.0
 
     @property
     def taken(self) -> bool:
@@ -197,6 +199,7 @@ class Stepper:
             rng=stream_seed(self.config.seed, window[0].epoch, window[0].step, self.ranks.rank),
             held=update.held,
             tallies=tallies,
+            lr=max(float(group["lr"]) for group in self.optimizer.param_groups),
         )
 
     def objective(self, window: Sequence[EventBatch]) -> float:
