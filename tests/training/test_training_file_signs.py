@@ -14,6 +14,7 @@ from xectool.config.normalization import NormalizationConfig
 from xectool.data.batch import EventBatch
 from xectool.detector import faces
 from xectool.models.normalize import Normalizer
+from xectool.training.healing.file_gains import MEASURES, PART_EVENTS, MeasuredEvent, parts_differ
 from xectool.training.healing.file_signs import FileSigns
 from xectool.training.process.device import plan_execution
 from xectool.training.ranks.base import Ranks
@@ -155,3 +156,21 @@ def test_the_same_few_events_served_again_say_nothing_of_the_order_of_sensors(ba
     for _ in range(20):
         assert list(few.look([swapped.take(np.arange(4))])) == []
         few.next_epoch()
+
+
+def events_of_a_file(seed: int, shuffled: bool, jump: float) -> list[MeasuredEvent]:
+    """Events as a run remembers them: light that follows the energy to 20 %, and jumps in the middle of the file."""
+    rng = np.random.default_rng(seed)
+    energy = rng.uniform(0.015, 0.06, PART_EVENTS)
+    light = 2e7 * energy * rng.lognormal(0, 0.2, PART_EVENTS) * np.where(np.arange(PART_EVENTS) < 12, 1.0, jump)
+    told = rng.permutation(energy) if shuffled else energy
+    pairs = zip(light.tolist(), told.tolist(), strict=True)
+    return [MeasuredEvent(place, photons, 0, 0.01, 0.0, gev) for place, (photons, gev) in enumerate(pairs)]
+
+
+@pytest.mark.parametrize(
+    ("shuffled", "jump", "least", "most"), [(True, 1.0, 0, 1), (False, 1.0, 0, 0), (False, 2.5, 290, 300)]
+)
+def test_energies_of_other_events_are_no_gain_that_drifts(shuffled: bool, jump: float, least: int, most: int) -> None:
+    found = [parts_differ(0, events_of_a_file(seed, shuffled, jump), MEASURES[0]) for seed in range(300)]
+    assert least <= sum(sign is not None for sign in found) <= most

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 from typing import Final
 
 from xectool.detector.photon_statistics import PEDESTAL
@@ -17,6 +17,9 @@ FEWEST_EVENTS: Final = 8  # of a file, whose middle says what is usual there
 PART_EVENTS: Final = 24  # of a file whose quarters are compared
 GAIN: Final = 2.0  # of light per energy; of sound events 90 % lie within 0.8 to 1.6, and medians of files within 5 %
 GAIN_SIGMA: Final = 5.0
+OWN: Final = (
+    1.1  # of the scatter of the light, beyond which the light per energy does not scatter if both are of an event
+)
 # Light per energy of this detector is 1.3e7 to 4e7 photons a GeV, with what it collects and how it is calibrated.
 YIELDS: Final = (2e6, 2.5e8)
 ENERGIES: Final = (1e-3, 0.5)  # GeV; an energy in another unit says nothing of the light
@@ -99,7 +102,7 @@ def parts_differ(index: int, events: Sequence[MeasuredEvent], measure: Measure) 
         return None
     parts = [known[start : start + quarter] for start in range(0, 4 * quarter, quarter)]
     low, high = (choose(parts, key=lambda part: _middle(part, measure)) for choose in (min, max))
-    if not _gains_differ(low, high, measure):
+    if not _gains_differ(low, high, measure, parts):
         return None
     entries = [f"{part[0].entry} to {part[-1].entry}" for part in (high, low)]
     ratio = math.exp(_middle(high, measure) - _middle(low, measure))
@@ -113,7 +116,7 @@ def other_gain(index: int, files: Mapping[int, Sequence[MeasuredEvent]], measure
     own = known.get(index, ())
     for other, events in known.items() if own else ():
         low, high = sorted((own, events), key=lambda part: _middle(part, measure))
-        if _gains_differ(low, high, measure):
+        if _gains_differ(low, high, measure, (low, high)):
             named = (index, other) if high is own else (other, index)
             ratio = math.exp(_middle(high, measure) - _middle(low, measure))
             return Sign(f"its {measure.name} is {ratio:.3g} times that of another file", named, "gains differ")
@@ -145,20 +148,30 @@ def _middle(events: Sequence[MeasuredEvent], measure: Measure) -> float:
     return median(measure.value(event) for event in events)
 
 
-def _gains_differ(low: Sequence[MeasuredEvent], high: Sequence[MeasuredEvent], measure: Measure) -> bool:
-    """Return whether two parts differ, and not by the noise of single events.
+def _gains_differ(
+    low: Sequence[MeasuredEvent],
+    high: Sequence[MeasuredEvent],
+    measure: Measure,
+    parts: Sequence[Sequence[MeasuredEvent]],
+) -> bool:
+    """Return whether two parts differ, and not by the noise of single events, which all parts together tell.
 
-    Beams of other energies have the same light per energy, and the same fluctuation of the counts.
+    Beams of other energies have the same light per energy, and the same fluctuation of the counts. Energies of other
+    events make it scatter more.
     """
     apart = _middle(high, measure) - _middle(low, measure)
     light = [median(math.log(event.light) for event in part) for part in (high, low)]
     follows = not measure.light_follows or light[0] - light[1] > math.log(GAIN) / 2
-    noise = math.hypot(*(_error(part, measure) for part in (low, high)))
+    noise = _scatter(parts, measure) * math.hypot(*(1.25 / math.sqrt(len(part)) for part in (low, high)))
     return apart > math.log(GAIN) and follows and apart > GAIN_SIGMA * noise
 
 
-def _error(events: Sequence[MeasuredEvent], measure: Measure) -> float:
-    """Return the standard error of the middle, from the median distance to it."""
-    middle = _middle(events, measure)
-    distance = median(abs(measure.value(event) - middle) for event in events)
-    return 1.25 * 1.48 * distance / math.sqrt(len(events))
+def _scatter(parts: Sequence[Sequence[MeasuredEvent]], measure: Measure) -> float:
+    """Return the standard deviation of single events, from the mean distance to the middle of their part.
+
+    The median distance is half of it by chance where parts hold six events.
+    """
+    middles = [_middle(part, measure) for part in parts]
+    return 1.25 * fmean(
+        abs(measure.value(event) - at) for part, at in zip(parts, middles, strict=True) for event in part
+    )
