@@ -1089,6 +1089,17 @@ def test_weights_lost_in_mid_run_are_a_restart_unless_the_rate_rose(
     assert not named or 85 <= causes[0].step <= 95
 
 
+@pytest.mark.parametrize("seconds", [0.06, 0.9])
+def test_waits_of_a_step_now_and_then_are_told_where_they_cost_long(
+    record: Record, course: Any, seconds: float
+) -> None:
+    run = course(steps=72)
+    for number, row in enumerate(run.rows):
+        waits = seconds if number % 3 == 2 else 0.0
+        row |= {"step_s": 0.95 * seconds + waits, "data_wait_s": waits}
+    assert [cause.code for cause in record(run).causes] == ["XT-LOADER-SLOW"] * (seconds > 0.5)
+
+
 @pytest.mark.parametrize(("wait", "named"), [(0.9, True), (0.05, False)])
 def test_half_of_fifty_steps_tell_of_waits_that_are_long(record: Record, course: Any, wait: float, named: bool) -> None:
     run = course(steps=36)

@@ -31,7 +31,7 @@ STALL_S: Final = 1.0  # and ten median steps: a file that does not answer for a 
 STALL_STEPS: Final = 10
 LEAST_STALLS: Final = 3
 LONG_STALL_S: Final = 5.0  # of which two tell
-LATE_WAITS: Final = 10  # longer than a step, which nothing hides, where they take so much of the time:
+LATE_WAITS: Final = 10  # longer than a step, which nothing hides, where they take LONG_WAIT_S or so much of the time:
 LATE_SHARE: Final = 1 / 3
 SOUND_BYTES_PER_S: Final = 12.5e6  # a hundred-megabit network; a busy local disk stays above it
 SYNC_S: Final = 1.0  # a flush to a busy disk, however small the file
@@ -69,7 +69,8 @@ class LoaderSlow(DiagnosisRule):
             shares = wait_shares(waits, steps)
         stalls = stall_waits(waits, steps)
         late = waits[waits > median(finite(steps - waits))]
-        often = shares[0] > LATE_SHARE and late.size >= LATE_WAITS
+        costly = shares[0] > LATE_SHARE or float(late.sum()) >= LONG_WAIT_S
+        often = costly and late.size >= LATE_WAITS
         if not (shares[0] > WAIT_SHARE and (shares[1] > TYPICAL_SHARE or _many(stalls) or often)):
             return
         lines = [
