@@ -145,12 +145,17 @@ def test_one_event_with_a_corrupted_truth(
     assert any("entry 11" in line for line in found.causes[0].evidence)
 
 
-def test_a_process_that_was_killed(config: Callable[..., Path], tmp_path: Path, warm: Any) -> None:
+@pytest.mark.parametrize(("number", "said"), [(signal.SIGKILL, "SIGKILL, out of memory"), (signal.SIGBUS, "Bus error")])
+def test_a_process_that_was_killed_or_crashed(
+    config: Callable[..., Path], tmp_path: Path, warm: Any, number: signal.Signals, said: str
+) -> None:
     process = warm.start("train", str(config(training={"epochs": 500})))
     wait_for_steps(tmp_path / "runs" / "r", process)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    assert first(tmp_path / "runs" / "r") == "XT-KILLED"
+    process.send_signal(number)
+    assert process.wait() == -number
+    cause = look(tmp_path / "runs" / "r").causes[0]
+    assert cause.code == "XT-KILLED"
+    assert said in cause.problem
 
 
 def wait_for_steps(run_dir: Path, process: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from xectool.diagnosis.cause import Cause, Diagnosis, DiagnosisRule, Opinion, RuledOut
 from xectool.diagnosis.evidence.evidence import Evidence
-from xectool.diagnosis.rules.crash import CompileKilled, DiskFull, Failed, Hang, Killed, RecordDamaged, WorkerDead
+from xectool.diagnosis.rules.crash import CompileKilled, DiskFull, Failed, Hang, RecordDamaged, WorkerDead
 from xectool.diagnosis.rules.cuts import CutTooTight
 from xectool.diagnosis.rules.data import (
     LEFT_OUT,
@@ -22,6 +22,7 @@ from xectool.diagnosis.rules.data import (
 )
 from xectool.diagnosis.rules.heads import UntrainedHead
 from xectool.diagnosis.rules.inputs import FilesDiffer, InputScale, SensorOrder
+from xectool.diagnosis.rules.killed import Killed
 from xectool.diagnosis.rules.learning import (
     ClippingMostSteps,
     Collapsed,
@@ -37,8 +38,8 @@ from xectool.diagnosis.rules.nan_state import (
 )
 from xectool.diagnosis.rules.ranks import RankDied, RankRanOut
 from xectool.diagnosis.rules.rate import RateBeyondReason
-from xectool.diagnosis.rules.restart import SilentRestart
 from xectool.diagnosis.rules.repeated_steps import DuplicateSteps
+from xectool.diagnosis.rules.restart import SilentRestart
 from xectool.diagnosis.rules.resumed_state import ResumedState
 from xectool.diagnosis.rules.spike import SpikeFromEvent, SpikeFromLearningRate, SpikeFromRestart, SpikeFromResume
 from xectool.diagnosis.rules.stopped import SavingHung, Stopped

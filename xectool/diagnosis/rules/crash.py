@@ -103,49 +103,6 @@ class CompileKilled(DiagnosisRule):
         )
 
 
-class Killed(DiagnosisRule):
-    """The process ended without a word."""
-
-    code = "XT-KILLED"
-    title = "the process was killed"
-
-    def look(self, evidence: Evidence) -> Iterator[Cause]:
-        """Report an end without a last record."""
-        status = evidence.status
-        if status.state != "killed":
-            return
-        signal = evidence.last("signal")
-        lines = [f"the last record is of step {status.step}; process {status.pid} on {status.host} is gone"]
-        if signal is not None:
-            lines.append(f"signal {signal.data.get('name') or signal.message} was received at step {signal.step}")
-        refused = signal is None and _disk_refuses_last(evidence)
-        if refused:
-            lines.append("the disk took no more, so that its last word may be missing, too")
-        yield Cause(
-            code=self.code,
-            confidence=0.8,
-            problem=f"the process was killed {_when(status.step)} (SIGKILL, out of memory or power)",
-            evidence=tuple(lines),
-            fix=fixes.resume(evidence),
-            severity=Severity.INFO if refused else Severity.ERROR,
-            step=status.step,
-            symptom="end",
-        )
-
-
-def _disk_refuses_last(evidence: Evidence) -> bool:
-    """Return whether the last that was to be saved was not, for want of space."""
-    refused = [
-        event for event in evidence.of(*UNSAVED_KINDS) if event.kind != "disk_low" and event.data.get("reason") != LIMIT
-    ]
-    saved = evidence.last("checkpoint")
-    return bool(refused) and (saved is None or refused[-1].step >= saved.step)
-
-
-def _when(step: int) -> str:
-    return f"after step {step}" if step > 0 else "before its first step"
-
-
 class RecordDamaged(DiagnosisRule):
     """Steps were taken and none can be read, so that no rule has seen them."""
 
@@ -252,10 +209,15 @@ def standing_at(evidence: Evidence, hang: EventRecord) -> tuple[int, str]:
         last = file.read_text(errors="replace").rpartition("\n== ")[2]
     except OSError:
         return attempt, ""
-    threads = parse_dump(last.partition("\nchild ")[0].splitlines())
+    return attempt, innermost(last.partition("\nchild ")[0])
+
+
+def innermost(dump: str) -> str:
+    """Return the innermost call of the thread that a dump tells last, which is not a library's; empty without one."""
+    threads = parse_dump(dump.splitlines())
     frames = threads[0].frames if threads else ()
     own = next((frame for frame in frames if not _is_of_library(frame.file)), None)
-    return attempt, f"{own.function}, {own.file}:{own.line}" if own else ""
+    return f"{own.function}, {own.file}:{own.line}" if own else ""
 
 
 def _is_of_library(file: str) -> bool:
