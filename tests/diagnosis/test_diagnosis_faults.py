@@ -1154,6 +1154,20 @@ def test_words_of_an_older_pytorch_are_understood(reserved: float, code: str) ->
     assert ("fragmentation" in detail_of("XT-OOM-GPU", [text]).text) == (code == "XT-OOM-FRAGMENTATION")
 
 
+@pytest.mark.parametrize(("norm", "lr", "root"), [(1e6, 1e-3, "XT-NAN-WEIGHTS"), (1e5, 1.0, "XT-NAN-LR")])
+def test_no_rate_is_blamed_for_weights_that_it_cannot_have_made(
+    record: Record, course: Any, norm: float, lr: float, root: str
+) -> None:
+    """Such weights run away as those of a high rate do, up to the same NaN."""
+    run = course(lr=lr)
+    run.event(1, "run_start", parameters=100_000, blocks=["backbone.inner", "heads.energy"])
+    run.at(50, weight_norm=norm)
+    explode(run, 40)
+    found = record(run)
+    assert roots(found) == [root]
+    assert "XT-NAN-LR" in [cause.code for cause in found.causes]
+
+
 @pytest.mark.parametrize(("norm", "named"), [(900.0, True), (45.0, False)])
 def test_weights_that_grew_before_they_were_first_looked_at_are_named(
     record: Record, course: Any, norm: float, named: bool

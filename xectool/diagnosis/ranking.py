@@ -105,7 +105,7 @@ LEADS_TO: Final[dict[str, frozenset[str]]] = {
     "XT-NAN-DATA": _STOPS,
     "XT-NAN-LOSS": _STOPS,
     "XT-NAN-GRAD": _STOPS,
-    "XT-NAN-WEIGHTS": _STOPS | _SPIKES | _FLAT | {"XT-NAN-GRAD"},
+    "XT-NAN-WEIGHTS": _STOPS | _SPIKES | _FLAT | {"XT-NAN-GRAD", "XT-NAN-LR"},
     "XT-AMP-OVERFLOW": _STOPS | {"XT-NAN-GRAD"},
     "XT-RESTART": frozenset({"XT-DUPLICATE-STEPS", "XT-NAN-RESUME", "XT-NAN-WEIGHTS"}) | _SPIKES | _FLAT,
     "XT-COLLAPSED": frozenset({"XT-NO-LEARNING"}),
@@ -242,14 +242,17 @@ def _root_of(cause: Cause, causes: Sequence[Cause]) -> Cause | None:
     leading = [
         other
         for other in causes
-        if cause.code in LEADS_TO.get(other.code, ())
-        and _not_after(other, cause)
+        if _may_lead(other, cause)
         and other.confidence >= 0.5
         and not (other.symptom.startswith(LEFT_OUT) and cause.code not in _STOPS)
         # Of two that may each be the root of the other it is the likelier.
-        and not (other.code in LEADS_TO.get(cause.code, ()) and other.confidence <= cause.confidence)
+        and not (_may_lead(cause, other) and other.confidence <= cause.confidence)
     ]
     return min(leading, key=lambda other: other.step, default=None)
+
+
+def _may_lead(root: Cause, cause: Cause) -> bool:
+    return cause.code in LEADS_TO.get(root.code, ()) and _not_after(root, cause)
 
 
 def _not_after(root: Cause, cause: Cause) -> bool:
