@@ -261,6 +261,12 @@ def test_unknown_operator_and_cut_file_are_named(altered: Any, tiny: Path, tmp_p
 
     path = altered(unknown)
     refused(path, "X-06")
+    with pytest.raises(CheckpointError, match=r"was changed: .*not what was exported: node ") as caught:
+        OnnxRuntime(path)
+    assert caught.value.code == "XT-CKPT-CORRUPT", "no other ONNX Runtime would help"
+    foreign = onnx.load(path)
+    del foreign.metadata_props[:]
+    onnx.save(foreign, path)
     with pytest.raises(CheckpointError, match="cannot run its graph") as caught:
         OnnxRuntime(path)
     assert caught.value.code == "X-06"
@@ -332,12 +338,13 @@ def test_foreign_file_is_refused_with_what_it_lacks(altered: Any) -> None:
     def strip(model: Any) -> None:
         del model.metadata_props[:]
 
-    def partly(model: Any) -> None:
-        kept = [item for item in model.metadata_props if not item.key.endswith(("units", "state", "config"))]
+    def partly(model: Any, gone: tuple[str, ...] = ("units", "state", "config", "content_sha256")) -> None:
+        kept = [item for item in model.metadata_props if not item.key.endswith(gone)]
         del model.metadata_props[:]
         model.metadata_props.extend(kept)
 
     def tamper(model: Any) -> None:
+        partly(model, ("content_sha256",))
         for item in model.metadata_props:
             if item.key == f"{PREFIX}config":
                 item.value = item.value.replace('"npho_scale": 1000.0', '"npho_scale": 10.0')
@@ -351,6 +358,16 @@ def test_foreign_file_is_refused_with_what_it_lacks(altered: Any) -> None:
             OnnxRuntime(altered(edit))
         assert caught.value.code == "X-15"
         assert "xectool export" in caught.value.fix
+    path = altered(strip)
+    found = engine.inspect_ckpt(path)
+    assert [(item.code, item.where) for item in found.findings if item.severity.value == "error"] == [
+        ("X-15", "metadata")
+    ]
+    assert not next(item for item in found.fit_for if item.action == "predict").possible
+    foreign = onnx.load(path)
+    foreign.producer_name = "pytorch"
+    onnx.save(foreign, path)
+    assert not engine.inspect_ckpt(path).is_bad, "a sound graph of another maker"
 
 
 @pytest.mark.filterwarnings("ignore:Specified provider")

@@ -100,6 +100,7 @@ class OnnxRuntime(Runtime):
         import onnxruntime
 
         self.path = path
+        _require_as_exported(Path(path))
         available = onnxruntime.get_available_providers()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = allowed_threads()
@@ -110,7 +111,6 @@ class OnnxRuntime(Runtime):
             self.session: Any = onnxruntime.InferenceSession(str(path), options, providers=providers)
         self.providers = tuple(self.session.get_providers())
         self.description = Description.from_metadata(dict(self.session.get_modelmeta().custom_metadata_map), str(path))
-        _require_as_exported(Path(path))
         self.notes = unused_provider(device, available, self.providers)
 
     def rehearse(self, cases: Mapping[str, Arrays]) -> None:

@@ -151,4 +151,4 @@ def _how(action: str, facts: Inspected, done: int) -> str:
 
 def _is_our_export(facts: Mapping[str, Any], meta: Mapping[str, Any]) -> bool:
     named = [*map(str, meta), *map(str, facts.get("extra_files", ()))]
-    return any(XECTOOL in name for name in named) or XECTOOL in str(facts.get("producer", ""))
+    return any(XECTOOL in name for name in named)

@@ -13,7 +13,7 @@ from onnx import TensorProto
 
 from xectool.checkpoint.inspection.archive import Problem
 from xectool.checkpoint.inspection.contents import Contents
-from xectool.checkpoint.inspection.onnx_digest import digest_holds
+from xectool.checkpoint.inspection.onnx_digest import KEY, digest_holds
 from xectool.checkpoint.inspection.onnx_seals import SEALS_KEY, changed_parts
 from xectool.checkpoint.inspection.protobuf import CutShort, fields
 from xectool.checkpoint.inspection.symbols import BadTensor, StorageRef, TensorRef, item_size
@@ -49,6 +49,9 @@ def read_onnx(content: Content) -> Contents:
     digest = _DIGEST[digest_holds(content.path, content.data)]
     changed = changed_parts(content.path, content.data) if digest == _DIGEST[False] else ()
     out.facts = _facts(model) | {"external_data": sorted(external.names), "digest": digest, "changed": changed}
+    if out.facts["producer"].startswith(KEY.partition(".")[0]) and KEY not in out.facts["metadata"]:
+        what = "xectool wrote the graph, and its metadata are gone: units, normalisation and digest are unknown"
+        out.problems.append(Problem(what, "metadata", "X-15"))
     out.fill(tree)
     if not external.names:
         _check(model, out)

@@ -19,6 +19,7 @@ SEALS_KEY: Final = "xectool.seals"
 _DIGITS: Final = 8
 _TITLES: Final = {1: "node", 5: "weight", 11: "input", 12: "output", 13: "shape"}
 _NAMES: Final = {1: (3, 2), 5: (8,), 11: (1,), 12: (1,), 13: (1,)}
+_HEADER: Final = {1: "ir_version", 2: "producer_name", 3: "producer_version", 8: "opset_import"}
 _OWN: Final = (onnx_digest.KEY, SEALS_KEY)
 
 
@@ -67,7 +68,8 @@ def _parts(path: Path, data: memoryview) -> Iterator[_Part]:
         if item.number == onnx_digest.GRAPH:
             yield from _graph_parts(path, content, item.start)
         elif item.number != onnx_digest.METADATA:
-            yield _Part(f"header field {item.number} (byte {item.start})", _crc(content, item.number))
+            label = f"header {_HEADER.get(item.number, f'field {item.number}')} (byte {item.start})"
+            yield _Part(label, _crc(content, item.number))
     for key, _, item in _metadata(data):
         if key not in _OWN:
             content = data[item.start : item.end]
