@@ -212,6 +212,14 @@ def test_05_a_narrow_file_among_others(look: Any, good: Path, rows: Rows) -> Non
     one("DAT-05", look(good, rows), "error", "branches of that width: charge", "--set data.npho_branch=charge")
 
 
+def test_05_another_vector_is_not_proposed_for_a_truth_of_a_wrong_width(look: Any, rows: Rows) -> None:
+    rows["emiVec"] = rows["emiVec"][:, :2]
+    item = one("DAT-05", look(rows), "error", "branches of that width", "xyzVTX")
+    assert "xyzVTX" not in item.fix, "where the photon was made is no direction"
+    rows["emiVecTrue"] = rows["xyzVTX"]
+    assert one("DAT-05", look(rows), "error", "emiVec").fix.endswith("angleVec=emiVecTrue")
+
+
 def test_06_no_events_and_too_few(look: Any, load: Any, good: Path, rows: Rows) -> None:
     empty = {name: values[:0] for name, values in rows.items()}
     one("DAT-06", look(good, empty), "warning", "a1.root", "no entries")
@@ -525,7 +533,7 @@ def test_25_a_position_of_other_events(look: Any, rows: Rows) -> None:
 
 def test_25_an_energy_of_other_events(look: Any, rows: Rows) -> None:
     rows["energyTruth"] = rows["energyTruth"][np.random.default_rng(2).permutation(len(rows["energyTruth"]))]
-    item = one("DAT-25", look(rows), "warning", "energy does not follow the light", "same event")
+    item = one("DAT-25", look(rows), "warning", "energy does not follow the light", "write the energy of")
     assert item.where.endswith("branch energyTruth")
     rows["energyTruth"][:] = 0.0528 * np.random.default_rng(3).normal(1, 0.01, len(rows["energyTruth"]))
     assert found("DAT-25", look(rows)) == []  # a beam of one energy: the control

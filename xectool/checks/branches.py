@@ -130,9 +130,9 @@ def _trouble(
 ) -> Trouble | None:
     """Return what is wrong with a branch; ``meant`` are the names of missing ones, ``others`` what nothing names."""
     where = f"{file.where} branch {wanted.name}"
+    other = f"name the branch that holds it with {wanted.option}, or {wanted.without}"
     if wanted.name not in file.branch_names:
         problem = f"'{file.path}' has no branch '{wanted.name}', the {wanted.role} ({file.names_like(wanted.name)})"
-        other = f"name the branch that holds it with {wanted.option}, or {wanted.without}"
         fix = _again(file, *(f"{option}={name}" for option, name in meant.items()))
         return Trouble("DAT-04", _CODES["missing"], problem, where, fix if wanted.option in meant else other)
     try:
@@ -149,7 +149,9 @@ def _trouble(
         f"branch '{wanted.name}' of '{file.path}' holds {found} numbers an event where the {wanted.role} has "
         f"{wanted.width} ({shown})"
     )
-    fix = _again(file, f"{wanted.option}={fitting[0]}") if fitting else _OTHER_FILE
+    # as many numbers as sensors are unmistakable, while three may be any vector
+    named = nearest(wanted.name, fitting, count=1) or (fitting if wanted.width == NUM_SENSORS else [])
+    fix = _again(file, f"{wanted.option}={named[0]}") if named else other if fitting else _OTHER_FILE
     return Trouble("DAT-05", _CODES["width"], problem, where, fix)
 
 

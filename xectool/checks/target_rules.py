@@ -25,6 +25,7 @@ _UNLIKE: Final = 0.3
 _SHOWN: Final = 10
 _FEWEST_EVENTS: Final = 20
 _ORDER_FIX: Final = "write sensors in the order of the geometry: xectool explain DAT-25"
+_ENERGY_FIX: Final = "write the energy of the photon of the same event: xectool explain XT-TRUTH-ELSEWHERE"
 _POSITION_FIX: Final = "write the point of the first conversion of the same event: xectool explain XT-TRUTH-ELSEWHERE"
 
 
@@ -211,7 +212,7 @@ class BranchesAgree(Rule[DataFacts]):
         for name, branch, fix in (
             ("order", data.npho_branch, _ORDER_FIX),
             ("truth", branches["uvwFI"], _POSITION_FIX),
-            ("energy", branches["energy"], _POSITION_FIX),
+            ("energy", branches["energy"], _ENERGY_FIX),
             ("times", data.time_branch, _ORDER_FIX),
         ):
             odd = {path: getattr(item, name) for path, item in judged.items() if path not in shuffled}

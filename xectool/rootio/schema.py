@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
+from xectool.detector.constants import NUM_SENSORS
 from xectool.errors import DataFileError, nearest
 from xectool.rootio.reader import EventFile
 
@@ -66,11 +67,13 @@ def _meant(file: EventFile, wanted: ExpectedBranch, known: Set[str]) -> str:
 def _other_width(file: EventFile, branch: ExpectedBranch, width: int, known: Set[str]) -> DataFileError:
     fitting = [name for name in file.branch_names if name not in known and _width_of(file, name) == branch.width]
     shown = f"branches of that width: {', '.join(fitting[:5])}" if fitting else "no other branch has that width"
+    near = nearest(branch.name, fitting, count=1)  # as many numbers as sensors are unmistakable, three are not
+    meant = next(iter(near or (fitting if branch.width == NUM_SENSORS else [])), "")
     return DataFileError(
         f"branch '{branch.name}' of '{file.path}' holds {width} values an event where the {branch.role} has "
         f"{branch.width} ({shown})",
         where=f"{file.where} branch {branch.name}",
-        fix=f"--set {branch.option}={fitting[0]}" if fitting else "use the files of this detector",
+        fix=f"--set {branch.option}={meant}" if meant else "use the files of this detector",
         code="XT-DATA-WIDTH",
     )
 
