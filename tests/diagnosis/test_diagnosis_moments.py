@@ -264,3 +264,14 @@ def test_a_killed_reader_is_a_lack_of_memory_only_where_memory_was_short(
     found = record(run)
     assert codes(found)[0] == code
     assert "XT-WORKER-DEAD" in codes(found)
+
+
+@pytest.mark.parametrize(("leak", "named"), [(0.0, ["XT-RECOMPILE"]), (5e6, ["XT-MEM-GROWTH", "XT-RECOMPILE"])])
+def test_memory_of_graphs_that_are_compiled_is_no_leak(
+    record: Record, course: Any, leak: float, named: list[str]
+) -> None:
+    run = course(seed=9, steps=180, per_epoch=180)
+    run.event(90, "recompile_limit", reason="tensor 'x' size mismatch at index 0")
+    for step, row in enumerate(run.rows, 1):
+        row["rss_bytes"] = int(5e8 + 7e5 * min(step, 90) + (9e5 + leak) * step)
+    assert sorted(cause.code for cause in record(run).causes) == named

@@ -110,12 +110,15 @@ def memory_growth(evidence: Evidence) -> Growth:
 def _processes(evidence: Evidence) -> list[NDArray[np.intp]]:
     """Return the rows of each attempt, as each process begins with memory of its own.
 
-    Without its first epoch, in which buffers fill and mapped files are touched for the first time, where more is known.
+    Without its first epoch, in which buffers fill and mapped files are touched for the first time, where more is known,
+    and without what comes before the limit of recompilations, as each graph takes memory of its own.
     """
     attempts, epochs, times = evidence.steps.attempt, evidence.steps["epoch"], evidence.steps["time"]
+    compiled = max((event.step for event in evidence.of("recompile_limit")), default=0)
+    after = evidence.steps["step"] > compiled
     found = []
-    for number in np.unique(attempts):
-        own = np.flatnonzero(attempts == number)
+    for number in np.unique(attempts[after]):
+        own = np.flatnonzero((attempts == number) & after)
         later = own[epochs[own] > epochs[own[0]]]
         long = later.size >= LEAST_STEPS + IGNORED and np.ptp(times[later]) >= LEAST_SAMPLES * SAMPLED_EVERY_S
         found.append(later if long else own)
