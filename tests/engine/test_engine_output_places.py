@@ -137,3 +137,19 @@ def test_folder_for_plots_is_tried_before_the_work(
     figure.subplots()
     with pytest.raises(DiskError):  # a folder that goes bad during the work
         save(figure, Path(folder), "plot")
+
+
+def test_an_older_checkpoint_and_a_root_file_are_replaced_by_no_export(inputs: Path) -> None:
+    torch.save({"w": torch.ones(2)}, inputs / "old.pth", _use_new_zipfile_serialization=False)
+    (inputs / "events.root").write_bytes(b"root\0\0\0\0")
+    (inputs / "earlier.onnx").write_bytes(b"\x08\x0a")
+    for name, what in (("old.pth", "a checkpoint"), ("events.root", "a ROOT file")):
+        before = (inputs / name).read_bytes()
+        with pytest.raises(UsageError, match=f"would replace {what}") as caught:
+            engine.export(inputs / "model.pth", output=inputs / name, to="onnx")
+        assert "_written.onnx" in caught.value.fix
+        assert (inputs / name).read_bytes() == before
+    with pytest.raises(CheckpointError):  # the controls: an earlier result is replaced, and a ROOT file by another
+        engine.export(inputs / "model.pth", output=inputs / "earlier.onnx")
+    with pytest.raises(CheckpointError):
+        engine.predict(inputs / "model.pth", [f"{inputs}/data.root"], output=inputs / "events.root")

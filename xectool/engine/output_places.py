@@ -1,6 +1,7 @@
 """Where a command writes: refused before any work where it would replace what it reads, or nothing can be written.
 
-What an earlier call wrote is replaced, as compilers and simulations do; a checkpoint, which a training made, never is.
+What an earlier call wrote is replaced, as compilers and simulations do; a checkpoint, which a training made, never is,
+nor is a ROOT file by anything but another one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ _LONGEST_NAME: Final = 255
 _LONGEST_PATH: Final = 4095
 """What Linux takes, in bytes."""
 _SHORTENED: Final = 40
+_PICKLES: Final = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
+"""How a file begins that older versions of torch.save wrote."""
 
 
 def files_read(
@@ -73,10 +76,11 @@ def require_file_place(place: str | Path, option: str, name: str, inputs: Iterab
     if own is not None:
         another = target.with_name(f"{target.stem}_written{Path(name).suffix}")
         raise UsageError(f"the output would replace its own input, {own}", where=option, fix=_option(option, another))
-    if _is_checkpoint(target):
+    kept = _kept(target, Path(name).suffix)
+    if kept:
         another = target.with_name(f"{target.stem}_written{Path(name).suffix}")
-        problem = f"the output would replace a checkpoint, {target}"
-        raise UsageError(problem, where=option, fix=f"{_option(option, another)}   # or move the checkpoint away")
+        problem = f"the output would replace {kept}, {target}"
+        raise UsageError(problem, where=option, fix=f"{_option(option, another)}   # or move that file away")
     require_folder(target.parent, option, target.name)
     return target
 
@@ -127,6 +131,18 @@ def _own_inputs(target: Path, inputs: Iterable[Path]) -> Iterator[Path]:
     """Yield the inputs that the target is, under whatever name; it is written as ``.part`` first."""
     written = [path for path in (target, target.with_name(f"{target.name}.part")) if path.exists()]
     return (read for read in inputs if any(os.path.exists(read) and path.samefile(read) for path in written))
+
+
+def _kept(target: Path, suffix: str) -> str:
+    """Return what a file is that nothing replaces, but for a ROOT file another one; an empty string for all else."""
+    try:
+        with target.open("rb") as stream:
+            head = stream.read(4)
+    except OSError:  # not there
+        return ""
+    if head == b"root":
+        return "" if suffix == ".root" else "a ROOT file"
+    return "a checkpoint" if head[:2] in _PICKLES or _is_checkpoint(target) else ""
 
 
 def _is_checkpoint(target: Path) -> bool:
