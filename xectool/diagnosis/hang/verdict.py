@@ -26,9 +26,8 @@ READS_BYTES_PER_S: Final = 1e5  # the heartbeat's look at /proc is far below
 READING: Final = ("validation", "outputs")  # events are read in there as well
 STARTING: Final = ("start", "data_open", "build")
 _LOST: Final = re.compile(r"another rank is gone|by peer")
-_LOCK: Final = re.compile(
-    r"futex|semtimedop"
-)  # of programs; those of the kernel, rwsem and mutex, are the file system's
+# Of programs; those of the kernel, rwsem and mutex, are the file system's.
+_LOCK: Final = re.compile(r"futex|semtimedop")
 
 
 def judge(facts: RunFacts) -> Hang:

@@ -17,9 +17,6 @@ FEWEST_EVENTS: Final = 8  # of a file, whose middle says what is usual there
 PART_EVENTS: Final = 24  # of a file whose quarters are compared
 GAIN: Final = 2.0  # of light per energy; of sound events 90 % lie within 0.8 to 1.6, and medians of files within 5 %
 GAIN_SIGMA: Final = 5.0
-OWN: Final = (
-    1.1  # of the scatter of the light, beyond which the light per energy does not scatter if both are of an event
-)
 # Light per energy of this detector is 1.3e7 to 4e7 photons a GeV, with what it collects and how it is calibrated.
 YIELDS: Final = (2e6, 2.5e8)
 ENERGIES: Final = (1e-3, 0.5)  # GeV; an energy in another unit says nothing of the light
