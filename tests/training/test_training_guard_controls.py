@@ -66,8 +66,8 @@ class Run:
     def fact(self, batch: Any, **changes: Any) -> StepFacts:
         sums = changes.pop("sums", torch.zeros(2, dtype=torch.float64))
         known = {k: changes.pop(k) for k in list(changes) if k in StepResult.__dataclass_fields__}
-        result = replace(StepResult(True, 1.0, sums, torch.ones(2), 0.5, 1.0, batch.num_events), **known)
-        return replace(StepFacts([batch], result, 1e-3, 0.0, 0.01), **changes)
+        result = replace(StepResult(True, 1.0, sums, torch.ones(2), 0.5, 1.0, batch.num_events, lr=1e-3), **known)
+        return replace(StepFacts([batch], result, 0.0, 0.01), **changes)
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def forgotten_module(run: Run, _: pytest.MonkeyPatch) -> None:
     guards, batch = run.guards, run.batch()
     for step in range(1, 4):
         result = run.parts.stepper.run([batch], 1e-3)
-        guards.after_step(Progress(step=step), StepFacts([batch], result, 1e-3, 0.0, 0.1))
+        guards.after_step(Progress(step=step), StepFacts([batch], result, 0.0, 0.1))
 
 
 def starving_loop(run: Run, _: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ def lazy_module(run: Run, _: pytest.MonkeyPatch) -> None:
     guards, batch = run.guards, run.batch()
     guards.begin(Progress())
     result = run.parts.stepper.run([batch], 1e-3)
-    guards.after_step(Progress(step=1), StepFacts([batch], result, 1e-3, 0.0, 0.1))
+    guards.after_step(Progress(step=1), StepFacts([batch], result, 0.0, 0.1))
 
 
 def no_rate(run: Run, _: pytest.MonkeyPatch) -> None:

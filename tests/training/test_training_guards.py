@@ -79,8 +79,8 @@ def facts(parts: RunParts, **changes: Any) -> StepFacts:
     with parts.train_loader as loader:
         batch = next(iter(loader.epoch(1)))
     zero = torch.zeros(2, dtype=torch.float64)
-    result = StepResult(True, 1.0, zero, zero, 0.5, 1.0, batch.num_events)
-    step = StepFacts([batch], result, 1e-3, 0.0, 0.01)
+    result = StepResult(True, 1.0, zero, zero, 0.5, 1.0, batch.num_events, lr=1e-3)
+    step = StepFacts([batch], result, 0.0, 0.01)
     result_changes = {k: changes.pop(k) for k in list(changes) if k in StepResult.__dataclass_fields__}
     return replace(step, result=replace(result, **result_changes), **changes)
 
@@ -294,7 +294,7 @@ def test_parameters_that_no_loss_reaches_are_named(parts: RunParts) -> None:
     with parts.train_loader as loader:
         for step, batch in zip(range(1, 4), loader.epoch(1), strict=False):
             result = parts.stepper.run([batch], 1e-3)
-            found += list(guard.after_step(Progress(step=step), StepFacts([batch], result, 1e-3, 0.0, 0.1)))
+            found += list(guard.after_step(Progress(step=step), StepFacts([batch], result, 0.0, 0.1)))
     (notice,) = found
     assert notice.data["parameters"] == ["forgotten.bias", "forgotten.weight"]
 
@@ -668,7 +668,7 @@ def test_state_made_in_forward_is_named(parts: RunParts) -> None:
         guard = LazyState(parts)
         list(guard.begin(Progress()))
         result = parts.stepper.run([batch], 1e-3)
-        found = list(guard.after_step(Progress(step=1), StepFacts([batch], result, 1e-3, 0.0, 0.1)))
+        found = list(guard.after_step(Progress(step=1), StepFacts([batch], result, 0.0, 0.1)))
         assert kinds(found) == expected
     assert "cache" in found[0].data["modules"][0]
 

@@ -146,7 +146,7 @@ class Trainer:
         try:
             self.guards.before_step(progress, window)
             result, window = self.healer.take(progress, window, lr)
-            step = StepFacts(window, result, result.lr, wait_s, time.perf_counter() - began)
+            step = StepFacts(window, result, wait_s, time.perf_counter() - began)
             progress.step += 1
             progress.batch += len(window)
             progress.position = progress.batch * self.parts.train_loader.plan.global_batch_size
@@ -165,7 +165,7 @@ class Trainer:
     def _show(self, progress: Progress, step: StepFacts) -> None:
         stats = progress.stats
         seconds = max(stats.seconds, 1e-9)
-        shown = {"loss": step.result.loss, "lr": step.lr, "grad_norm": step.result.grad_norm}
+        shown = {"loss": step.result.loss, "lr": step.result.lr, "grad_norm": step.result.grad_norm}
         rates = {"events_per_s": stats.events / seconds, "data_wait": stats.data_wait_s / seconds}
         self.observer.advanced(len(step.window), shown | rates)
 

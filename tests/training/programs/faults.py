@@ -95,7 +95,7 @@ def one_rank_would_stop(parts: RunParts, batch: EventBatch, suffix: str = "") ->
     """Let the readings and the memory of rank 1 be what a run stops for."""
     other = parts.ranks.rank == 1
     scaled = replace(batch, npho=batch.npho * 1e6) if other else batch
-    step = StepFacts([batch], cast(StepResult, None), 1e-3, 0.0, 0.0)
+    step = StepFacts([batch], cast(StepResult, None), 0.0, 0.0)
     memory.available_memory = lambda: 0 if other else 1 << 50
     raised(f"scale{suffix}", lambda: list(InputScale(parts).before_step(Progress(), [scaled])))
     raised(f"memory{suffix}", lambda: list(HostMemory(parts).after_step(Progress(step=1), step)))

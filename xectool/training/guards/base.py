@@ -37,14 +37,12 @@ class StepFacts:
     Attributes:
         window: Its events.
         result: What it did.
-        lr: Learning rate.
         wait_s: Seconds the loop waited for the events.
         step_s: Seconds of the whole step, waiting included.
     """
 
     window: Sequence[EventBatch]
     result: StepResult
-    lr: float
     wait_s: float
     step_s: float
 

@@ -120,7 +120,7 @@ class LearningRateSanity(Guard):
         Raises:
             RunDiverged: The rate is not a number, or zero long before the end.
         """
-        schedule, lr, before = self.parts.schedule, step.lr, self._last
+        schedule, lr, before = self.parts.schedule, step.result.lr, self._last
         self._last = lr
         planned = schedule.start_step + schedule.total_steps
         left = planned - schedule.place(progress.epoch, progress.batch)
