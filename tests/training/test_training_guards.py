@@ -45,7 +45,7 @@ from xectool.training.guards.base import StepFacts
 from xectool.training.guards.inputs import InputScale
 from xectool.training.guards.learning import Collapsed, NoLearning, ZeroGradient
 from xectool.training.guards.loop import DataWait, LazyState, MetricGraph, RankHashes, RankSteps
-from xectool.training.guards.memory import START_UP_BYTES, HostMemory, MemoryGrowth, growth
+from xectool.training.guards.memory import EVERY, START_UP_BYTES, WINDOW, HostMemory, MemoryGrowth, growth
 from xectool.training.guards.numbers import AmpScale, GradientNorm, LearningRateSanity, gradient_verdict
 from xectool.training.guards.phase_limits import Deadlines
 from xectool.training.guards.process import CrashStacks, SaveRequest
@@ -351,7 +351,7 @@ def test_what_libraries_take_in_the_first_epoch_is_no_leak(parts: RunParts, monk
     guard, step = MemoryGrowth(parts), facts(parts)
     most = guard._allowance + START_UP_BYTES
     for rise, named in ((0.9 * most / 60, False), (1.5 * most / 60, True)):
-        guard, sizes = MemoryGrowth(parts), iter(range(61))
+        guard, sizes = MemoryGrowth(parts), iter(range(0, 61, EVERY))
         monkeypatch.setattr(memory, "resident_bytes", lambda _: int(5e8 + rise * next(sizes)))  # noqa: B023
         found = [n for number in range(1, 61) for n in guard.after_step(Progress(epoch=1, step=number), step)]
         assert bool(found) == named
@@ -360,8 +360,9 @@ def test_what_libraries_take_in_the_first_epoch_is_no_leak(parts: RunParts, monk
 @pytest.mark.parametrize("seed", range(100))
 def test_memory_that_fluctuates_or_fills_up_does_not_grow(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    flat = 1e9 + rng.normal(0, 2e6, 30)
-    filling = 1e9 + 1e8 * (1 - np.exp(-np.arange(30) / 5)) + rng.normal(0, 1e5, 30)
+    steps = np.arange(0, WINDOW, EVERY)
+    flat = 1e9 + rng.normal(0, 2e6, len(steps))
+    filling = 1e9 + 1e8 * (1 - np.exp(-steps / 5)) + rng.normal(0, 1e5, len(steps))
     assert growth(flat) is None
     assert growth(filling) is None
 

@@ -32,15 +32,16 @@ class CgroupMemory:
         return None if self.limit_bytes is None else max(0, self.limit_bytes - self.used_bytes)
 
 
-def cgroup_memory(root: Path = Path("/")) -> tuple[CgroupMemory, ...]:
+def cgroup_memory(root: Path = Path("/"), *, limited: bool = False) -> tuple[CgroupMemory, ...]:
     """Return the groups this process is in, innermost first.
 
     Args:
         root: Where ``proc`` and ``sys`` lie.
+        limited: Return only those with a limit; of the others nothing but that is read.
     """
     found: dict[str, CgroupMemory] = {}
     for directory, version in _directories(root):
-        group = _read_v2(directory) if version == 2 else _read_v1(directory)
+        group = _read_v2(directory, limited) if version == 2 else _read_v1(directory, limited)
         if group is not None:
             found.setdefault(group.path, group)
     return tuple(found.values())
@@ -62,11 +63,11 @@ def _directories(root: Path) -> Iterator[tuple[Path, int]]:
             yield mount / str(level).lstrip("/"), version
 
 
-def _read_v2(directory: Path) -> CgroupMemory | None:
+def _read_v2(directory: Path, limited: bool) -> CgroupMemory | None:
     limits = [_number(directory / name) for name in ("memory.max", "memory.high")]
-    if not (directory / "memory.max").is_file():
-        return None
     known = [limit for limit in limits if limit is not None]
+    if (limited and not known) or not (directory / "memory.max").is_file():
+        return None
     cache = _field(directory / "memory.stat", "inactive_file")
     used = max(0, (_number(directory / "memory.current") or 0) - cache)
     return CgroupMemory(
@@ -74,9 +75,9 @@ def _read_v2(directory: Path) -> CgroupMemory | None:
     )
 
 
-def _read_v1(directory: Path) -> CgroupMemory | None:
+def _read_v1(directory: Path, limited: bool) -> CgroupMemory | None:
     limit = _number(directory / "memory.limit_in_bytes")
-    if limit is None:
+    if limit is None or (limited and limit >= _UNLIMITED_BYTES):
         return None
     cache = _field(directory / "memory.stat", "total_inactive_file")
     used = max(0, (_number(directory / "memory.usage_in_bytes") or 0) - cache)

@@ -106,7 +106,7 @@ GUARDS: tuple[GuardFact, ...] = (
     GuardFact(
         "G14", "host_memory", "Host memory of the process tree", "every 5 s", "records 80 %; saves and stops at 95 %"
     ),
-    GuardFact("G15", "memory_growth", "Memory does not grow with the steps", "every step", "records the slope"),
+    GuardFact("G15", "memory_growth", "Memory does not grow with the steps", "every second step", "records the slope"),
     GuardFact(
         "G16",
         "out_of_memory",

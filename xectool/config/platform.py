@@ -115,7 +115,7 @@ def memory_limits(ranks: int = 1) -> dict[str, int]:
         ranks: Processes of the run on this machine, which share its memory.
     """
     limits = {"MemAvailable": max(0, psutil.virtual_memory().available - _gpu_node_bytes())}
-    for group in cgroup_memory():
+    for group in cgroup_memory(limited=True):
         if group.free_bytes is not None:
             limits[f"control group {group.path}"] = group.free_bytes
     limits |= _job_memory()

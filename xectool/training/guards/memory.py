@@ -22,6 +22,7 @@ from xectool.training.stepping.state import Progress
 
 LOOK_EVERY_S: Final = 5.0
 WINDOW: Final = 30  # steps a slope is taken over
+EVERY: Final = 2  # steps; a read of 1 us costs 60 with the cold caches of a step
 FIRST_STEPS: Final = 5  # in which allocators fill their pools
 GROWTH_BYTES: Final = 1e6  # a step
 START_UP_BYTES: Final = 64e6  # that a sound run takes late, beside its loader: threads, libraries, pools
@@ -94,21 +95,23 @@ class MemoryGrowth(Guard):
         self._start = 0
         self._steps = 0
         self._said = False
-        self._samples: deque[int] = deque(maxlen=WINDOW)
+        self._samples: deque[int] = deque(maxlen=WINDOW // EVERY)
         self._statm = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._statm)
 
     def after_step(self, progress: Progress, step: StepFacts) -> Iterator[Notice]:
-        """Take a sample; look at the slope every tenth step."""
-        resident = resident_bytes(self._statm)
+        """Take a sample every second step; look at the slope every tenth one."""
         self._steps += 1
+        if self._said or self._steps % EVERY:
+            return
+        resident = resident_bytes(self._statm)
         if self._first_epoch < 0:
             self._first_epoch, self._start = progress.epoch, resident
-        if self._steps <= FIRST_STEPS or self._said:
+        if self._steps <= FIRST_STEPS:
             return
         self._samples.append(resident)
         filling = progress.epoch == self._first_epoch and resident < self._start + self._allowance + START_UP_BYTES
-        if self._steps % 10 or len(self._samples) < WINDOW or filling:
+        if self._steps % 10 or len(self._samples) < WINDOW // EVERY or filling:
             return
         slope = growth(np.array(self._samples))
         if slope is not None:
@@ -122,24 +125,27 @@ class MemoryGrowth(Guard):
 
 
 def resident_bytes(statm: int) -> int:
-    """Return the resident memory of the process whose open ``/proc/PID/statm`` is given; asked for at every step."""
+    """Return the resident memory of the process whose open ``/proc/PID/statm`` is given."""
     return int(os.pread(statm, 128, 0).split()[1]) * _PAGE_BYTES
 
 
 def growth(samples: np.ndarray) -> float | None:
-    """Return the slope of samples in bytes a step where it is steady and above 1 MB, else None.
+    """Return the slope in bytes a step of samples taken every second step, where it is steady and above 1 MB.
 
     Source: the median of all pairwise slopes, Theil 1950 and Sen 1968, doi:10.1080/01621459.1968.10480934.
 
     Args:
-        samples: Resident memory, one a step, shape (n,).
+        samples: Resident memory, one in ``EVERY`` steps, shape (n,).
+
+    Returns:
+        The slope, None where there is none.
     """
     # The second half must grow like the first: what fills up and stops is no leak. Nearly every look ends here.
     half = len(samples) // 2
-    late = float(samples[-1] - samples[half]) / max(1, len(samples) - 1 - half)
+    late = float(samples[-1] - samples[half]) / (EVERY * max(1, len(samples) - 1 - half))
     if late <= GROWTH_BYTES / 2:
         return None
     first, second = np.triu_indices(len(samples), 1)
-    slope = float(np.median((samples[second] - samples[first]) / (second - first)))
+    slope = float(np.median((samples[second] - samples[first]) / (second - first))) / EVERY
     steady = float((np.diff(samples) >= 0).mean()) >= MONOTONE
     return slope if slope > GROWTH_BYTES and steady else None
