@@ -7,11 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import torch
 from xectool import engine
+from xectool.checkpoint import store
+from xectool.checkpoint.format import Checkpoint
 from xectool.engine.checking import CheckOptions
+from xectool.engine.earlier_results import in_the_way
 from xectool.errors import CheckpointError, DataFileError, DiskError, UsageError, XecError
+from xectool.export.description import EXPORTED, EXTRA_FILE, PREFIX
 from xectool.report.style import new_figure, save
 
 Call = Callable[[Path], Any]
@@ -52,24 +57,16 @@ def test_no_file_that_is_read_is_replaced(command: Any, inputs: Path, name: str)
         command(inputs / "model.pth", data, output=inputs / "out.root", dead=f"{inputs}/dead.txt")
 
 
-def test_a_checkpoint_is_never_replaced_and_an_earlier_result_is(inputs: Path) -> None:
-    own = {name: inputs / f"other_{name}" for name in ("run.pt", "script.pt", "program.pt2")}
-    torch.save({"model": {"w": torch.ones(2)}}, own["run.pt"])
-    with pytest.deprecated_call():
-        torch.jit.script(torch.nn.Linear(2, 2)).save(own["script.pt"])
-    torch.export.save(torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)), own["program.pt2"])
+def test_a_checkpoint_is_never_replaced(inputs: Path) -> None:
+    torch.save({"model": {"w": torch.ones(2)}}, inputs / "other_run.pt")
     calls: tuple[Call, ...] = (
         lambda path: engine.export(inputs / "model.pth", output=path, to="torchscript"),
         lambda path: engine.predict(inputs / "model.pth", [f"{inputs}/data.root"], output=path),
     )
     for call in calls:
         with pytest.raises(UsageError, match="would replace a checkpoint") as caught:
-            call(own["run.pt"])
+            call(inputs / "other_run.pt")
         assert caught.value.fix.startswith(f"--output {inputs}/other_run_written")
-    with pytest.raises(CheckpointError):  # what an export wrote is no checkpoint: the next complaint is of the model
-        engine.export(inputs / "model.pth", output=own["program.pt2"])
-    with pytest.raises(CheckpointError):
-        engine.export(inputs / "model.pth", output=own["script.pt"])
 
 
 def test_file_named_as_url_is_not_replaced(inputs: Path) -> None:
@@ -142,14 +139,51 @@ def test_folder_for_plots_is_tried_before_the_work(
 def test_an_older_checkpoint_and_a_root_file_are_replaced_by_no_export(inputs: Path) -> None:
     torch.save({"w": torch.ones(2)}, inputs / "old.pth", _use_new_zipfile_serialization=False)
     (inputs / "events.root").write_bytes(b"root\0\0\0\0")
-    (inputs / "earlier.onnx").write_bytes(b"\x08\x0a")
     for name, what in (("old.pth", "a checkpoint"), ("events.root", "a ROOT file")):
         before = (inputs / name).read_bytes()
         with pytest.raises(UsageError, match=f"would replace {what}") as caught:
             engine.export(inputs / "model.pth", output=inputs / name, to="onnx")
         assert "_written.onnx" in caught.value.fix
         assert (inputs / name).read_bytes() == before
-    with pytest.raises(CheckpointError):  # the controls: an earlier result is replaced, and a ROOT file by another
-        engine.export(inputs / "model.pth", output=inputs / "earlier.onnx")
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError):  # the control: a ROOT file is replaced by another
         engine.predict(inputs / "model.pth", [f"{inputs}/data.root"], output=inputs / "events.root")
+
+
+FOREIGN = {"notes.yaml": b"model:\n  encoder_dim: 32\n", "page.html": b"<!doctype html><title>mine</title>",
+           "table.csv": b"a,b\n1,2\n", "graph.onnx": b"\x08\x0a", "eight": b"12345678{}"}  # fmt: skip
+FORMATS = {"onnx": ".onnx", "torchscript": ".pt", "pt2": ".pt2", "safetensors": ".safetensors"}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_no_earlier_call_wrote_is_replaced_by_no_result(inputs: Path, name: str) -> None:
+    target = inputs / name
+    target.write_bytes(FOREIGN[name])
+    data = [f"{inputs}/data.root"]
+    calls = [lambda to=to: engine.export(inputs / "model.pth", output=target, to=to) for to in FORMATS]
+    if target.suffix == ".onnx":  # any other suffix contradicts the name before that
+        calls = calls[:1]
+    for call in (*calls, lambda: engine.predict(inputs / "model.pth", data, output=target)):
+        with pytest.raises(UsageError, match="would replace a file that is no earlier") as caught:
+            call()
+        assert caught.value.fix.startswith(f"--output {target.with_name(target.stem)}_written.")
+    assert target.read_bytes() == FOREIGN[name]
+
+
+def test_an_earlier_export_of_the_same_format_and_an_empty_file_are_replaced(inputs: Path) -> None:
+    model = onnx.helper.make_model(onnx.helper.make_graph([], "g", [], []))
+    onnx.helper.set_model_props(model, {f"{PREFIX}version": "0.1"})
+    onnx.save(model, inputs / "earlier.onnx")
+    with pytest.deprecated_call():
+        torch.jit.script(torch.nn.Linear(2, 2)).save(inputs / "earlier.pt", _extra_files={EXTRA_FILE: "{}"})
+    program = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
+    torch.export.save(program, inputs / "earlier.pt2", extra_files={EXTRA_FILE: "{}"})
+    store.save(inputs / "earlier.safetensors", Checkpoint({EXPORTED: {}}, {"w": torch.ones(2)}))
+    store.save(inputs / "encoder.safetensors", Checkpoint({}, {"w": torch.ones(2)}))
+    (inputs / "page.html").write_text("<!doctype html><title>run – xectool</title>")
+    for suffix in FORMATS.values():
+        (inputs / f"empty{suffix}").touch()
+        assert not in_the_way(inputs / f"empty{suffix}", suffix)
+        for kind in (*FORMATS.values(), ".html", ".root"):
+            assert bool(in_the_way(inputs / f"earlier{suffix}", kind)) == (kind != suffix), (suffix, kind)
+    assert not in_the_way(inputs / "page.html", ".html")
+    assert in_the_way(inputs / "encoder.safetensors", ".safetensors")  # by --extract: no export, a checkpoint

@@ -18,8 +18,9 @@ from xectool import engine
 from xectool.checkpoint import store
 from xectool.errors import CheckpointError, DeviceError, UsageError, UserError
 from xectool.export import pt2
+from xectool.export.description import EXTRA_FILE
 from xectool.export.formats import FORMATS
-from xectool.export.torch_runtime import EXTRA_FILE, described
+from xectool.export.torch_runtime import described
 
 
 def same_predictions(sample: Any, events: Path, folder: Path, close: float = 1e-5) -> Any:

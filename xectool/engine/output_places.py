@@ -1,20 +1,19 @@
 """Where a command writes: refused before any work where it would replace what it reads, or nothing can be written.
 
-What an earlier call wrote is replaced, as compilers and simulations do; a checkpoint, which a training made, never is,
-nor is a ROOT file by anything but another one.
+An earlier result of the same kind is replaced, as compilers and simulations do, and an empty file; nothing else is.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 from xectool.checkpoint import store
 from xectool.data.dead_channel_maps import file_of_origin
+from xectool.engine.earlier_results import in_the_way
 from xectool.errors import DiskError, UsageError, in_shell
 from xectool.rootio.files import input_paths
 
@@ -22,8 +21,6 @@ _LONGEST_NAME: Final = 255
 _LONGEST_PATH: Final = 4095
 """What Linux takes, in bytes."""
 _SHORTENED: Final = 40
-_PICKLES: Final = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
-"""How a file begins that older versions of torch.save wrote."""
 
 
 def files_read(
@@ -57,8 +54,8 @@ def require_file_place(place: str | Path, option: str, name: str, inputs: Iterab
         inputs: What is read.
 
     Raises:
-        UsageError: It is a directory, a device, an input or a checkpoint, its name is too long, or a file stands where
-            its folder should be.
+        UsageError: It is a directory, a device, an input or anything but an earlier result of the same kind, its name
+            is too long, or a file stands where its folder should be.
         DiskError: Its folder cannot be written.
     """
     target = Path(os.path.expanduser(place))
@@ -76,7 +73,7 @@ def require_file_place(place: str | Path, option: str, name: str, inputs: Iterab
     if own is not None:
         another = target.with_name(f"{target.stem}_written{Path(name).suffix}")
         raise UsageError(f"the output would replace its own input, {own}", where=option, fix=_option(option, another))
-    kept = _kept(target, Path(name).suffix)
+    kept = in_the_way(target, Path(name).suffix)
     if kept:
         another = target.with_name(f"{target.stem}_written{Path(name).suffix}")
         problem = f"the output would replace {kept}, {target}"
@@ -131,28 +128,6 @@ def _own_inputs(target: Path, inputs: Iterable[Path]) -> Iterator[Path]:
     """Yield the inputs that the target is, under whatever name; it is written as ``.part`` first."""
     written = [path for path in (target, target.with_name(f"{target.name}.part")) if path.exists()]
     return (read for read in inputs if any(os.path.exists(read) and path.samefile(read) for path in written))
-
-
-def _kept(target: Path, suffix: str) -> str:
-    """Return what a file is that nothing replaces, but for a ROOT file another one; an empty string for all else."""
-    try:
-        with target.open("rb") as stream:
-            head = stream.read(4)
-    except OSError:  # not there
-        return ""
-    if head == b"root":
-        return "" if suffix == ".root" else "a ROOT file"
-    return "a checkpoint" if head[:2] in _PICKLES or _is_checkpoint(target) else ""
-
-
-def _is_checkpoint(target: Path) -> bool:
-    """Return whether a file is what `torch.save` writes; TorchScript and ``.pt2`` hold code or other entries."""
-    try:
-        with zipfile.ZipFile(target) as archive:
-            inside = {entry.partition("/")[2] for entry in archive.namelist()}
-    except (OSError, ValueError, zipfile.BadZipFile):  # not there, or no archive
-        return False
-    return "data.pkl" in inside and "constants.pkl" not in inside
 
 
 def _option(option: str, path: Path) -> str:

@@ -15,6 +15,10 @@ from xectool.export.ports import Port
 
 PRODUCER: Final = "xectool"
 PREFIX: Final = "xectool."
+EXTRA_FILE: Final = "xectool.json"
+"""The entry of an archive of PyTorch that holds the description."""
+EXPORTED: Final = "exported"
+"""The key under which the facts of a safetensors file hold it."""
 NONFINITE: Final = (
     "raw: NaN, infinite or beyond 9e9 counts as no reading, so outputs stay finite; normalized: NaN in gives NaN out"
 )

@@ -13,12 +13,12 @@ from typing import Final
 import torch
 from torch.export.passes import move_to_device_pass
 
-from xectool.export.description import Description
+from xectool.export.description import EXTRA_FILE, Description
 from xectool.export.formats import Written, register
 from xectool.export.graphs import ExportGraph
 from xectool.export.ports import BATCH_AXIS
 from xectool.export.runtime import Runtime
-from xectool.export.torch_runtime import EXTRA_FILE, TorchRuntime, damaged, described
+from xectool.export.torch_runtime import TorchRuntime, damaged, described
 
 _WHAT: Final = "file of torch.export"
 _UNREADABLE: Final = (RuntimeError, ValueError, OSError, KeyError, pickle.UnpicklingError, zipfile.BadZipFile)

@@ -13,14 +13,12 @@ from xectool.checkpoint.format import Checkpoint
 from xectool.config.load import config_from_dict
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.errors import CheckpointError, in_shell
-from xectool.export.description import PREFIX, Description
+from xectool.export.description import EXPORTED, PREFIX, Description
 from xectool.export.formats import Written, register
 from xectool.export.graphs import ExportGraph, RegressorGraph, make_graph
 from xectool.export.runtime import Runtime
 from xectool.export.torch_runtime import TorchRuntime
 from xectool.models.build import build_model
-
-EXPORTED = "exported"
 
 
 @register("safetensors", ".safetensors")

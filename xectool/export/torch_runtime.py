@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 
 from xectool.errors import CheckpointError
-from xectool.export.description import EXPORT_AGAIN, Description
+from xectool.export.description import EXPORT_AGAIN, EXTRA_FILE, Description
 from xectool.export.reference import Arrays
 from xectool.export.runtime import Runtime, in_order
-
-EXTRA_FILE: Final = "xectool.json"
 
 
 class TorchRuntime(Runtime):

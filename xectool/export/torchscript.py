@@ -11,11 +11,11 @@ import torch
 
 from xectool.checkpoint.soundness import require_checksums
 from xectool.errors import CheckpointError, UsageError
-from xectool.export.description import Description
+from xectool.export.description import EXTRA_FILE, Description
 from xectool.export.formats import Written, register
 from xectool.export.graphs import ExportGraph
 from xectool.export.runtime import Runtime
-from xectool.export.torch_runtime import EXTRA_FILE, TorchRuntime, damaged, described
+from xectool.export.torch_runtime import TorchRuntime, damaged, described
 from xectool.findings import Finding, Severity
 
 _DEPRECATED: Final = "deprecated"
