@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import re
-import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,10 +15,11 @@ from xectool.export.description import EXPORT_AGAIN, PRODUCER, Description
 from xectool.export.formats import Written, register
 from xectool.export.graphs import ExportGraph
 from xectool.export.installed import require
+from xectool.export.onnx_conversion import OPSET, converted
 from xectool.export.onnx_faults import onnx_faults
 from xectool.export.onnx_providers import unused_provider, wanted_providers
 from xectool.export.onnx_rehearsal import rehearse
-from xectool.export.ports import BATCH_AXIS, Port
+from xectool.export.ports import Port
 from xectool.export.reference import Arrays
 from xectool.export.runtime import Runtime, allowed_threads, in_order
 from xectool.findings import Finding, Severity
@@ -30,16 +27,12 @@ from xectool.findings import Finding, Severity
 if TYPE_CHECKING:
     import onnx
 
-OPSET: Final = 20
 SINGLE_FILE_LIMIT: Final = 2**31 - 2**20
 """Protobuf's limit of 2 GiB, with room for the graph."""
 _RANDOM: Final = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )
 _TRAINING: Final = frozenset({"Dropout", "BatchNormalization"})
-_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
-_OPERATOR: Final = re.compile(r"No ONNX function found for <OpOverload\(op='([^']+)'")
-_LOGGERS: Final = ("torch.onnx", "onnxscript", "onnx_ir")
 
 
 @register("onnx", ".onnx")
@@ -60,7 +53,7 @@ class OnnxFormat:
         require("onnx", "onnxscript", "onnxruntime", what="an export to ONNX")
         import onnx
 
-        model = _converted(graph, example, path)
+        model = converted(graph, example, path)
         _describe(model, description)
         size = model.ByteSize()
         beside = f"{path.name}.data" if size > SINGLE_FILE_LIMIT else ""
@@ -191,43 +184,6 @@ def _check_ports(
         raise _refused("X-05", f"the batch of {', '.join(fixed)} is fixed to {told[0][2]}", path)
 
 
-def _converted(graph: ExportGraph, example: tuple[torch.Tensor, ...], path: Path) -> onnx.ModelProto:
-    if example[0].shape[0] < 2:
-        raise ValueError("an example of one event freezes the batch: give two or more")
-    batch = torch.export.Dim(BATCH_AXIS, min=1)
-    with _quiet(), torch.no_grad():
-        try:
-            program = torch.onnx.export(
-                graph,
-                example,
-                dynamo=True,
-                dynamic_shapes=(tuple({0: batch} for _ in example),),
-                input_names=[port.name for port in graph.inputs],
-                output_names=[port.name for port in graph.outputs],
-                opset_version=OPSET,
-                external_data=False,
-                verbose=False,
-            )
-        except torch.onnx.OnnxExporterError as error:
-            raise CheckpointError(
-                f"PyTorch {torch.__version__} cannot export this network to ONNX: {_obstacle(error)}",
-                where=str(path),
-                fix="pip install --upgrade torch onnxscript, or --to pt2",
-                code="XT-EXPORT-OP",
-            ) from error
-    assert program is not None
-    model: onnx.ModelProto = program.model_proto
-    return model
-
-
-def _obstacle(error: BaseException) -> str:
-    """Return the operator that has no ONNX function, or the first line that is said, without colours."""
-    said = _COLOURS.sub("", f"{error}\n{error.__cause__ or ''}")
-    operators = dict.fromkeys(_OPERATOR.findall(said))
-    first = next((line for line in said.splitlines() if line.strip()), type(error).__name__)
-    return f"no ONNX function for {', '.join(list(operators)[:5])}" if operators else first
-
-
 def _describe(model: onnx.ModelProto, description: Description) -> None:
     """Put the description into the model and take out what differs between machines: paths of source files."""
     for node in model.graph.node:
@@ -252,22 +208,6 @@ def _seal_parts(path: Path) -> None:
     item = model.metadata_props.add()
     item.key, item.value = SEALS_KEY, seals_of(path)
     path.write_bytes(model.SerializeToString(deterministic=True))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the exporter's remarks on its own state off the screen; what matters is compared afterwards."""
-    loggers = [logging.getLogger(name) for name in _LOGGERS]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
 
 
 def _port(value: onnx.ValueInfoProto) -> tuple[str, str, int, str]:
