@@ -34,7 +34,7 @@ def scan(light: np.ndarray, time: np.ndarray, run: np.ndarray | None = None) -> 
     return [(item.kind, " ".join(item.faces), item.first, item.last) for item in found.found()]
 
 
-@pytest.mark.parametrize("count", [5, 40, 199, 400, 2000])
+@pytest.mark.parametrize("count", [5, 40, 64, 128, 199, 400, 2000])
 def test_sound_files_are_silent_sorted_or_not(count: int) -> None:
     for seed in range(6):
         assert [scan(*events(seed, count, slope)) for slope in (0.0, 1.0, -3.0)] == [[], [], []]
@@ -69,6 +69,19 @@ def test_time_and_light_that_jump_are_located() -> None:
     assert scan(light, time, np.arange(1000) // 500) == [], "another run may be of another source"
     light[500:] = light[500:, [0, 2, 1, 3, 4, 5]]
     assert scan(*(np.concatenate([part, part[:, [0, 2, 1, 3, 4, 5]]]) for part in events(3, 300, 0.01))) == []
+
+
+@pytest.mark.parametrize("count", [40, 64, 128, 199])
+def test_a_plain_jump_is_told_of_few_events_too(count: int) -> None:
+    for seed in range(6):
+        light, time = events(seed, count)
+        time[count // 2 :] += 4e-8
+        ((kind, _, first, last),) = scan(light, time)
+        assert kind == "time"
+        assert (first, last) in ((0, count // 2 - 1), (count // 2, count - 1))
+        time = events(seed, count)[1]
+        time[count // 2 :] += 6e-10  # the control: what six hundred events would tell, forty do not
+        assert scan(light, time) == []
 
 
 def test_long_files_are_kept_as_means_that_name_their_entries() -> None:

@@ -21,9 +21,10 @@ Array = npt.NDArray[Any]
 _MOST_ROWS: Final = 8192
 _SHORTEST: Final = 10  # rows on end of one and the same sum; events differ in their light
 _RARE: Final = 0.1  # where more rows than this repeat the one before, that is how the file is written
-_BLOCK: Final = 25
-_FEWEST_BLOCKS: Final = 8
-_SURE: Final = 6.0  # standard errors of the difference of two medians
+_BLOCKS: Final = 8  # of a short file; of a long one more of the largest size, then fewer and larger ones
+_BLOCK_ROWS: Final = (5, 25)  # the smallest that have a median and a spread, and those that see any jump in the bounds
+_SURE: Final = 6.0  # standard errors of the difference of two medians, where their spread is well known
+_FEW_ROWS: Final = 8.7  # of few rows it is not: 4 times as many errors at blocks of 5, as Student's t, 1.1 at 25
 _TREND: Final = 2.0  # a step exceeds what changes beside it: sorted events change everywhere
 _MAD_TO_SIGMA, _MEDIAN_ERROR = 1.4826, 1.2533
 # What the place of the shower makes of the light of a face or of its time is less, or changes other faces as well.
@@ -155,7 +156,7 @@ def _jumps(rows: Array, series: Array, kind: str, light: Array) -> Iterator[Stre
         sizes = [float(np.nanmedian(values[low:high]) - usual) for low, high in parts]
         far = max(range(len(parts)), key=lambda part: abs(sizes[part]))
         low, high = parts[far]
-        if abs(sizes[far]) >= _LEAST[kind] and high - low >= _BLOCK:
+        if abs(sizes[far]) >= _LEAST[kind] and high - low >= _block(values):
             found.append((sizes[far], low, high, name))
     if found:
         size, low, high, _ = max(found, key=lambda item: abs(item[0]))
@@ -168,9 +169,10 @@ def _parts(values: Array, jumps: list[int]) -> list[tuple[int, int]]:
     """Return the rows between jumps; beside a sure one, a second of half its size is believed."""
     edges = [0, *jumps, len(values)]
     size = max(abs(_difference(values, *part)) for part in zip(edges, edges[1:], edges[2:], strict=False))
+    block = _block(values)
     for low, high in itertools.pairwise(list(edges)):
-        at = _edge(values, low, high) if high - low > 2 * _BLOCK else low
-        inside = min(at - low, high - at) >= _BLOCK
+        at = _edge(values, low, high) if high - low > 2 * block else low
+        inside = min(at - low, high - at) >= block
         if inside and abs(_difference(values, low, at, high)) > size / 2:
             edges.append(at)
     return list(itertools.pairwise(sorted(edges)))
@@ -181,11 +183,17 @@ def _difference(values: Array, low: int, at: int, high: int) -> float:
     return float(np.nanmedian(values[at:high]) - np.nanmedian(values[low:at]))
 
 
+def _block(values: Array) -> int:
+    """Return how many rows are compared with as many others: fewer of a short file, whose jumps have to be larger."""
+    least, most = _BLOCK_ROWS
+    return min(max(len(values) // _BLOCKS, least), most)
+
+
 def _steps(values: Array, least: float) -> list[tuple[int, int]]:
     """Return where a series jumps, as the rows of three blocks; the middle one may hold the jump."""
     found: list[tuple[int, int]] = []
-    size = _BLOCK
-    while len(values) // size >= _FEWEST_BLOCKS:
+    size = _block(values)
+    while len(values) // size >= _BLOCKS:
         count = len(values) // size
         blocks = values[: count * size].reshape(count, size)
         enough = np.isfinite(blocks).sum(axis=1) > size / 2
@@ -198,6 +206,7 @@ def _steps(values: Array, least: float) -> list[tuple[int, int]]:
         error = _MEDIAN_ERROR * np.maximum(spread[2:], spread[:-2]) * np.sqrt(2 / size)
         along = np.pad(step, 2)  # beside a step, what changes in its direction is a trend
         trend = np.maximum.reduce([np.sign(step) * along[:-4], np.sign(step) * along[4:], np.zeros_like(step)])
+        error *= 1 + (_FEW_ROWS / size) ** 2
         sure = (np.abs(step) > np.maximum(_SURE * error + _TREND * trend, least)) & enough[2:] & enough[:-2]
         for at in np.flatnonzero(sure):
             low, high = int(at) * size, (int(at) + 3) * size
