@@ -192,6 +192,29 @@ def test_the_line_about_a_tracking_database_is_quoted_and_holds_no_password(cour
         assert "secret" not in str(cause)
 
 
+@pytest.mark.parametrize("warned", [False, True])
+def test_a_mirror_that_had_no_time_is_a_note_with_the_line_that_replays(
+    course: Any, write_run: Write, warned: bool
+) -> None:
+    recorded = course()
+    if warned:
+        recorded.event(10, "tracker", message="tracking is paused: no route")
+    recorded.event(20, "interrupted")
+    run = write_run(recorded)
+    (run / "tracking").mkdir(exist_ok=True)
+    uri = "sqlite:////tmp/mlflow.db"
+    for status in ("late", "behind"):
+        state = {"status": status, "error": "no time", "uri": uri}
+        (run / "tracking" / "state.json").write_text(json.dumps(state))
+        found = diagnose(gather(run))
+        failed = warned or status == "behind"
+        (cause,) = [item for item in (found.causes if failed else found.notes) if item.code == "XT-TRACKER-DOWN"]
+        line = f"diagnose mlflow {uri}" if status == "behind" else f"runs sync {run}"
+        assert cause.fix == f"xectool {line}"
+        assert "no time" in str(cause)
+        assert "caught up" not in str(cause)
+
+
 @pytest.mark.parametrize("code", ["XT-NAN-LR", "XT-AMP-OVERFLOW", "XT-INPUT-SCALE"])
 def test_the_recovery_configuration_loads_and_holds_its_changes(
     course: Any, write_run: Write, tmp_path: Path, code: str

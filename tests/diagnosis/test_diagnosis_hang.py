@@ -285,6 +285,10 @@ NAMED: dict[str, tuple[str, Any, tuple[str, ...], str]] = {
     ),
     "tracker stopped": ("XT-HANG-TRACKER", verdict(WELL, tracker=mirror("stopped")), ("700",), "kill -CONT 700"),
     "tracker gone": ("XT-HANG-TRACKER", verdict(WELL, tracker=mirror("gone")), ("700",), "xectool runs sync run"),
+    "tracker late": (
+        "XT-HANG-TRACKER", verdict(WELL, state="interrupted", tracker=mirror("gone", "late")), ("is late",),
+        "xectool runs sync run",
+    ),
     "tracker behind": (
         "XT-HANG-TRACKER", verdict(WELL, state="finished", tracker=mirror("gone", "behind")), ("has ended",),
         "xectool runs sync run",

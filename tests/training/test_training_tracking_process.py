@@ -181,7 +181,22 @@ def test_a_mirror_that_never_comes_to_work_is_not_waited_for(tmp_path, monkeypat
         tracker = Tracker(tmp_path / "run", settings(tmp_path / "mlflow.db"))
         write_steps(writer, 1, 10)
         assert tracker.poll() == ""
-        assert tracker.finish(timeout_s=0.1).status == "behind"
+        state = tracker.finish(timeout_s=0.1)
+    assert (state.status, state.error) == (
+        "late",
+        "the mirror had no time to catch up; steps after 0 are not in it",
+    )
+
+
+def test_a_mirror_that_ends_with_an_error_is_not_called_late(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with RunWriter(tmp_path / "run") as writer:
+        tracker = Tracker(tmp_path / "run", settings(tmp_path / "mlflow.db"))
+        write_steps(writer, 1, 10)
+        writer.event("interrupted")
+        state = tracker.finish()
+    assert state.status == "behind"
+    assert state.error.startswith("the tracking process ended with code 1 (see ")
 
 
 @pytest.mark.slow

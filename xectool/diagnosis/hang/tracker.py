@@ -22,7 +22,7 @@ class TrackerFacts:
     Attributes:
         pid: Its process.
         view: What the kernel says about it; one that has got its number since counts as gone.
-        status: ``starting``, ``mirroring``, ``paused``, ``behind`` or ``done``, as it says itself.
+        status: ``starting``, ``mirroring``, ``paused``, ``late``, ``behind`` or ``done``, as it says itself.
         error: What it waits for, in its own words.
         uri: The database, without password.
         holder: Process that holds the lock of its sqlite file, 0 for none.
@@ -88,6 +88,9 @@ def tracker_trouble(tracker: TrackerFacts | None, run: str, going: str) -> Hang 
         return None
     pid, replay, look = tracker.pid, f"xectool runs sync {run}", f"xectool diagnose mlflow {in_shell(tracker.uri)}"
     aside = "the training does not wait for it, and its own record is whole"
+    if tracker.status == "late":
+        verdict = f"{going}; its tracker is late: {tracker.error}"
+        return Hang("XT-HANG-TRACKER", verdict, (aside,), replay, bad=False, pid=pid)
     if tracker.status == "behind":
         verdict = f"{going}; its tracker has given up with records left: {tracker.error}"
         return Hang("XT-HANG-TRACKER", verdict, (aside,), replay, pid=pid)

@@ -35,29 +35,31 @@ class TrackerStalled(DiagnosisRule):
         state: dict[str, Any] = dict(evidence.tracker)
         event = evidence.last("tracker")
         since = number(state.get("failing_since"))
-        # The mirror of a finished run ends as done or behind; while it pauses it still tries.
+        late = state.get("status") == "late"  # nothing failed: a training that was stopped gives its mirror seconds
+        # The mirror of a run that has ended is done, late or behind; while it pauses it still tries.
         failing = state.get("status") == "behind" or (
             state.get("status") == "paused" and since > 0 and evidence.now - since > WARN_AFTER_S
         )
-        if not failing and event is None:
+        if not failing and not late and event is None:
             return
-        said = str(state.get("error") or "") if failing else ""
-        text = said or (first_line(event) if event else "")
+        said = str(state.get("error") or "") if failing or late else ""
+        text = first_line(event) if event and not (failing and said) else said
         holder = event.data.get("holder") if event else None
         locked = _LOCKED in f"{text} {event.message if event else ''}".lower()
         uri = str(state.get("uri") or "")  # the mirror wrote it without the password that its settings may hold
         lines = [text or "the mirror is behind", *([f"database {uri}"] if uri else [])]
         if holder:
             lines.append(f"held by {holder}")
-        if not failing:
-            lines.append("it has caught up since")
+        if event and not failing:
+            lines.append(said or "it has caught up since")
+        how = "stands still" if failing else "stood still" if event else "is late"
         yield Cause(
             code="XT-DB-LOCKED" if locked else self.code,
             confidence=0.93,
-            problem=f"tracking {'stands' if failing else 'stood'} still: {text}; the training itself is not affected",
+            problem=f"tracking {how}: {text}; the training itself is not affected",
             evidence=tuple(lines),
             fix=_look(uri) if failing else f"xectool runs sync {fixes.quoted(evidence)}",
-            severity=Severity.WARNING,
+            severity=Severity.WARNING if failing or event else Severity.INFO,
             step=event.step if event else 0,
             symptom="tracking",
         )

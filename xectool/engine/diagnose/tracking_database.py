@@ -136,7 +136,7 @@ def _evidence(state: StoreState, behind: tuple[str, ...]) -> list[str]:
 
 
 def _behind(root: Path) -> list[Path]:
-    """Return the runs below a directory whose mirror stands still with records left."""
+    """Return the runs below a directory whose mirror has ended or stands still with records left."""
     settings = [*root.glob(TRACKER_SETTINGS), *root.glob(f"*/{TRACKER_SETTINGS}")]
     runs = sorted({path.parents[1] for path in settings})
-    return [run for run in runs if tolerant_json(run / TRACKER_STATE).get("status") in ("behind", "paused")]
+    return [run for run in runs if tolerant_json(run / TRACKER_STATE).get("status") in ("late", "behind", "paused")]

@@ -91,7 +91,7 @@ class RunAttempt:
 
     def _finish_tracking(self, tracker: TrackerHandle) -> None:
         state = tracker.finish()
-        if state.status == "behind":
+        if state.status != "done":
             self.observer.message(
                 f"tracking is behind: {state.error}; xectool runs sync {in_shell(self.place.directory)}"
             )

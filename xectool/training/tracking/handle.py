@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -128,8 +129,7 @@ class Tracker:
         state = load_state(self._run_dir)
         replay = f"training continues; replay later: {sync_command(self._run_dir)}"
         if code is not None:
-            log = tracking_dir(self._run_dir) / "mirror.log"
-            return f"the tracking process ended with code {code} (see {log}); {replay}"
+            return f"{_ended(self._run_dir, code)}; {replay}"
         failing_s = time.time() - state.failing_since
         if state.status == "paused" and state.pid == self._process.pid and failing_s > self._warn_after_s:
             return f"tracking is paused: {state.error}; {replay}"
@@ -138,8 +138,8 @@ class Tracker:
     def finish(self, timeout_s: float | None = None) -> TrackerState:
         """Let the mirror catch up and end; returns after ``timeout_s`` at the latest, whatever the database does.
 
-        A mirror that died during the training is started once more. The state's ``status`` is ``done``, or ``behind``
-        where a replay is needed; the run keeps it.
+        A mirror that died during the training is started once more. The state's ``status`` is ``done``, or ``late`` or
+        ``behind`` where a replay is needed; the run keeps it.
 
         Args:
             timeout_s: None gives a minute to a training that is finished, and seconds to one that was told to stop.
@@ -154,8 +154,10 @@ class Tracker:
         state = load_state(self._run_dir)
         if code == EXIT_OK:
             return state
-        error = state.error or "the mirror had no time to catch up"
-        state = replace(state, status="behind", error=f"{error}; steps after {state.step} are not in it")
+        late = code == -signal.SIGKILL and not state.error
+        state = replace(state, status="late" if late else "behind")
+        error = state.error or ("the mirror had no time to catch up" if late else _ended(self._run_dir, code))
+        state = replace(state, error=f"{error}; steps after {state.step} are not in it")
         with contextlib.suppress(DiskError):  # the disk is full: that has been said
             save_state(self._run_dir, state)
         return state
@@ -203,6 +205,10 @@ def sync_run(run_dir: Path, uri: str | None = None, timeout_s: float = 3600.0) -
         raise TrackerError(state.error, where=where, fix=state.fix)
     log = in_shell(tracking_dir(run_dir) / "mirror.log")
     raise TrackerError(f"the replay ended with code {code}", where=where, fix=f"tail {log}")
+
+
+def _ended(run_dir: Path, code: int) -> str:
+    return f"the tracking process ended with code {code} (see {tracking_dir(run_dir) / 'mirror.log'})"
 
 
 def _start(run_dir: Path, *options: str) -> subprocess.Popen[bytes]:

@@ -156,9 +156,9 @@ def _read(run_dir: Path) -> TrackerSettings | None:
 
 @dataclass(frozen=True)
 class TrackerState:
-    """How the mirror is doing; ``status`` is ``starting``, ``mirroring``, ``paused``, ``behind`` or ``done``.
+    """How the mirror is doing; ``status`` is ``starting``, ``mirroring``, ``paused``, ``late``, ``behind`` or ``done``.
 
-    ``behind`` means that the mirror gave up with records still to log.
+    ``late`` and ``behind`` mean that records are still to log: the mirror had no time to, or it gave up.
     """
 
     status: str = "starting"
