@@ -138,6 +138,9 @@ def test_interrupt_is_130_and_says_how_to_go_on(capfd: pytest.CaptureFixture[str
         (["train"], "config"),
         (["train", "c.yaml", "--max-step", "3"], "max-steps"),
         (["simulate", "x.root", "--events", "many"], "1_000_000"),
+        (["ctl", "run", "clip", "-1"], "-1 stands where an argument is expected, and none of them is a number below"),
+        (["ctl", "run", "clip", "-.5e3"], "-.5e3 stands where"),
+        (["check-data", "-x.root"], "no such option: -x"),
     ],
 )
 def test_usage_mistake_is_exit_2_and_names_the_cure(xectool: Run, argv: list[str], said: str) -> None:
@@ -147,6 +150,15 @@ def test_usage_mistake_is_exit_2_and_names_the_cure(xectool: Run, argv: list[str
     document = xectool(*argv, "--json").document  # type: ignore[attr-defined]
     assert document["status"] == "error"
     assert len(document["findings"]) == 1
+
+
+def test_a_file_that_begins_with_a_dash_is_given_as_a_path(
+    xectool: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "-x.root").write_bytes(b"no events")
+    finding = xectool("check-data", "-x.root", "--json").document["findings"][0]  # type: ignore[attr-defined]
+    assert finding["fix"] == "xectool check-data ./-x.root --json"
 
 
 @pytest.mark.parametrize(

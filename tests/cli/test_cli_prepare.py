@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,25 @@ def test_a_second_call_finds_everything_there(files, xectool, tmp_path):
     assert again.code == 0
     assert "0 of 2 files copied" in again.out + again.err
     assert not [path for path in Path(tmp_path, "c").iterdir() if path.suffix in (".part", ".lock")]
+
+
+def test_files_that_another_process_copies_are_not_said_to_be_there(files, xectool, tmp_path):
+    options = ("prepare", files / "config.yaml", "--set", f"data.cache={tmp_path}/c")
+    xectool(*options)
+    first, _ = sorted(Path(tmp_path, "c").glob("*.events"))
+    first.unlink()
+    holder = (
+        f"import sys, xectool.runlog.lock as l; l.ProcessLock(l.Path({str(first.with_suffix('.lock'))!r})).acquire()"
+    )
+    program = [sys.executable, "-c", f"{holder}; print(1, flush=True); sys.stdin.read()"]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        meanwhile = xectool(*options)
+        other.communicate()
+    assert "0 of 2 files copied, 1 being copied by another process, 1 there before" in meanwhile.out + meanwhile.err
+    assert xectool(*options, "--json").document["result"]["elsewhere"] == 0
+    again = xectool(*options)
+    assert "0 of 2 files copied, 2 there before" in again.out + again.err
 
 
 def test_a_damaged_file_is_built_again(files, xectool, tmp_path):

@@ -72,6 +72,12 @@ def test_a_time_that_cannot_be_is_left_out(root, capsys):
     assert [bool(run["started"]) for run in document["result"]["runs"]] == [False, True]
 
 
+def test_a_run_to_compare_that_is_not_there_is_said_to_be_missing(root, capsys):
+    assert boundary.run(app, ["runs", "compare", str(root / "one"), str(root / "gone"), "--json"]) == 2
+    (found,) = json.loads(capsys.readouterr().out)["findings"]
+    assert (found["problem"], found["where"]) == ("there is no such directory", str(root / "gone"))
+
+
 def test_directory_that_is_no_run_is_the_users_to_fix(root, capsys):
     assert boundary.run(app, ["runs", "sync", str(root), "--json"]) == 2
     document = json.loads(capsys.readouterr().out)

@@ -42,6 +42,14 @@ def test_every_line_of_a_started_configuration_says_what_it_means(kind: str) -> 
     assert all("  # " in line for line in lines)
 
 
+@pytest.mark.parametrize(("what", "name", "line"), [("kind", "foo", "--kind "), ("preset", "gh20", "--preset gh200")])
+def test_an_unknown_choice_names_its_option_and_one_that_is_known(what: str, name: str, line: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        commands.init(**{"kind": "mae", what: name})
+    assert caught.value.where == f"--{what}"
+    assert caught.value.fix.startswith(line)
+
+
 def test_a_comment_holds_unit_and_bound() -> None:
     assert key_comment(keys_of("mae")["data.timeout_s"]).endswith("[s, > 0, <= 86400]")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import shlex
 import sys
 import tempfile
@@ -94,11 +95,7 @@ def _outcome(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], N
     except render.AlreadyShown as shown:
         return shown.exit_code
     except TyperException as error:
-        from xectool.engine.at_hand import completed  # what reads records takes a tenth of a second to import
-
-        wanted = getattr(getattr(error, "param", None), "metavar", None)
-        fix = completed(wanted or "", argv) or f"xectool {_helping(app, argv)} --help".replace("  ", " ")
-        output.error(UsageError(error.format_message() or "no command is given", where="command line", fix=fix))
+        output.error(_mistyped(error, app, argv))
         return EXIT_USER
     except (KeyboardInterrupt, Abort):
         return _interrupted(output, argv)
@@ -112,6 +109,23 @@ def _outcome(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], N
     if code == EXIT_INTERRUPTED:
         return _interrupted(output, argv)
     return int(code or EXIT_OK)
+
+
+def _mistyped(error: TyperException, app: Callable[..., Any], argv: Sequence[str]) -> UsageError:
+    """Return what to say of a command line that cannot be taken."""
+    from xectool.engine.at_hand import completed  # what reads records takes a tenth of a second to import
+
+    wanted = getattr(getattr(error, "param", None), "metavar", None)
+    problem, help_line = error.format_message(), f"xectool {_helping(app, argv)} --help".replace("  ", " ")
+    fix = completed(wanted or "", argv) or help_line
+    if option := str(getattr(error, "option_name", "")):  # one that is not known, or that lacks its value
+        word = next((word for word in argv if word.startswith(option)), option)
+        if re.fullmatch(r"-[.\d]\S*", word):
+            problem = f"{word} stands where an argument is expected, and none of them is a number below zero"
+        elif os.path.exists(word):
+            problem = f"{word} is taken for an option, as it begins with -: {problem}"
+            fix = shlex.join(["xectool", *(f"./{known}" if known == word else known for known in argv)])
+    return UsageError(problem or "no command is given", where="command line", fix=fix)
 
 
 def _require_working_directory() -> None:

@@ -14,7 +14,7 @@ from xectool.config.rules.capacity import HostMemorySuffices
 from xectool.config.rules.platform import Situation
 from xectool.config.serialize import inline_yaml
 from xectool.config.tasks import TASK_NAMES
-from xectool.errors import UsageError, did_you_mean
+from xectool.errors import unknown_choice
 
 _COMMENT_COLUMN = 38
 _SIZES = ("chunksize", "batch_size", "num_workers", "num_threads")
@@ -76,8 +76,7 @@ def _cut_to_compiler(values: dict[str, Any], platform: Platform) -> list[str]:
 
 def _known(what: str, name: str, known: Mapping[str, object]) -> None:
     if name not in known:
-        hint = did_you_mean(name, known) or f"choose one of {', '.join(known)}"
-        raise UsageError(f"unknown {what} '{name}'", where=f"known: {', '.join(known)}", fix=hint)
+        raise unknown_choice(what, name, known, f"--{what}")
 
 
 def _lines(config: RunConfig, keys: Mapping[str, Key], values: Mapping[str, Any], preset: Preset) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,7 +28,8 @@ class Prepared:
         directory: Where it lies.
         precision: How readings are stored, ``lossless`` or ``compact``.
         files: Files of both data sets.
-        built: Files copied now; the others were there.
+        built: Files copied now.
+        elsewhere: Files that another process is copying at the end of this one.
         events: Events of both data sets.
         cache_bytes: Bytes of all files in the directory.
         tables: Results about the files that are kept, by name.
@@ -41,6 +42,7 @@ class Prepared:
     precision: str
     files: int
     built: int
+    elsewhere: int
     events: int
     cache_bytes: int
     tables: tuple[str, ...]
@@ -90,6 +92,7 @@ def prepare(config: str | Path, *, overrides: Sequence[str] = (), observer: Obse
         precision=settings.data.cache_precision,
         files=sum(len(source.files) for source in (data.train, data.val)),
         built=sum(result.built for result in results),
+        elsewhere=sum(_still_missing(cache, failed) for cache in caches),
         events=data.train.num_events + data.val.num_events,
         cache_bytes=store.used_bytes(),
         tables=tuple(sorted(path.name for path in (data.tables.directory or store.directory).glob("*.npz"))),
@@ -109,6 +112,10 @@ def _missing_events(cache: CachedEvents) -> int:
     return sum(cache.source.files[index].num_selected for index in cache.missing())
 
 
+def _still_missing(cache: CachedEvents, failed: Collection[str]) -> int:
+    return sum(cache.source.files[index].path not in failed for index in cache.missing())
+
+
 def _build(cache: CachedEvents, num_threads: int, watching: Observer) -> BuildResult:
     """Build what is missing in threads, each beginning in another place; locks keep them apart."""
     if cache.store is not None:
@@ -123,7 +130,7 @@ def _build(cache: CachedEvents, num_threads: int, watching: Observer) -> BuildRe
         ]
         results = [future.result() for future in told]
     failed = {path: reason for result in results for path, reason in result.failed.items()}
-    return BuildResult(sum(result.built for result in results), 0, failed)
+    return BuildResult(sum(result.built for result in results), failed)
 
 
 def _no_room(note: str) -> DiskError:

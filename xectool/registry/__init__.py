@@ -55,12 +55,8 @@ class Registry(Generic[T]):
         try:
             return self._found[name]
         except KeyError:
-            hint = did_you_mean(name, self._found)
-            raise UsageError(
-                f"unknown {self.family} '{name}'",
-                where=f"known: {', '.join(self.names())}",
-                fix=hint or f"choose one of {', '.join(self.names())}",
-            ) from None
+            hint = did_you_mean(name, self._found) or f"choose one of {', '.join(self.names())}"
+            raise UsageError(f"unknown {self.family} '{name}'", fix=hint) from None
 
     def _load(self) -> None:
         importlib.import_module(self.package)

@@ -32,12 +32,10 @@ class BuildResult:
 
     Attributes:
         built: Files that were built.
-        elsewhere: Files that another process builds or has built.
         failed: Why a file was not built, by its path.
     """
 
     built: int
-    elsewhere: int
     failed: dict[str, str]
 
 
@@ -55,24 +53,22 @@ def build_missing(
         stopped: Asked after each block whether to stop.
         advanced: Told the events of each block.
     """
-    built, elsewhere, failed = 0, 0, {}
+    built, failed = 0, {}
     missing = cache.missing()
     begin = next((at for at, index in enumerate(missing) if index >= first), 0)
     for index in missing[begin:] + missing[:begin]:
         path = cache.source.files[index].path
         try:
-            done = _build(cache, index, stopped, advanced)
+            built += _build(cache, index, stopped, advanced)
         except _StoppedError:
             break
         except OSError as error:
             failed[path] = error.strerror or str(error)
         except DataFileError as error:  # said where the training reads it
             failed[path] = error.problem
-        else:
-            built, elsewhere = built + done, elsewhere + (not done)
     for path, reason in failed.items():
         _LOG.warning("XT-CACHE-NOT-BUILT: the cache of %s is not built: %s", path, reason)
-    return BuildResult(built, elsewhere, failed)
+    return BuildResult(built, failed)
 
 
 def _build(cache: CachedEvents, index: int, stopped: Callable[[], bool], advanced: Callable[[int], None]) -> bool:
