@@ -282,6 +282,17 @@ def test_10_times_in_nanoseconds(look: Any, rows: Rows, factor: float, unit: str
     assert [line for item in BY_CODE["DAT-02"].check(facts) for line in item.evidence][-1] == "xectool explain units"
 
 
+@pytest.mark.parametrize(("channel", "factor"), [("relative_time", 1.0), ("relative_time", 1e9), ("npho", 1e8)])
+def test_all_figures_of_a_channel_are_of_the_same_readings(look: Any, rows: Rows, channel: str, factor: float) -> None:
+    before = {row.feature: row for row in look(rows).raw}
+    valid = rows[channel] < 9e9
+    rows[channel] = np.where(valid, np.minimum(rows[channel] * factor, 9e9), rows[channel]).astype("f4")
+    for row in look(rows).raw:
+        assert row.min <= row.p1 <= row.mean <= row.p99 <= row.max
+        wanted = factor if channel.endswith(row.feature) else 1.0
+        assert row.p99 == pytest.approx(min(before[row.feature].p99 * wanted, 9e9), rel=0.05)
+
+
 def test_10_a_time_scale_that_does_not_fit(look: Any, rows: Rows) -> None:
     facts = look(rows, time_scale=1e-9, time_shift=5.0)
     assert [item.severity.value for item in BY_CODE["DAT-10"].check(facts)] == ["info"]

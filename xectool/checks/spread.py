@@ -8,8 +8,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from xectool.checks.cells import CellScan, EventReservoir
+from xectool.checks.cells import LARGEST_NPHO, LARGEST_TIME_S, CellScan, EventReservoir
 from xectool.checks.normalizing import NphoMap
+from xectool.checks.sums import SensorSums
 from xectool.config.normalization import TIME_SCALES_S, NormalizationConfig
 from xectool.detector import faces
 from xectool.detector.constants import UNKNOWN_ABOVE
@@ -25,6 +26,7 @@ KNOWN: Final[dict[str, dict[str, object]]] = {
         "npho_scheme": "log1p", "npho_scale": 0.58, "npho_scale2": 1.0, "time_scale": 6.5e-8, "time_shift": 0.5,
     },
 }  # fmt: skip
+_LARGEST: Final = {"npho": LARGEST_NPHO, "time": LARGEST_TIME_S}
 HIGHEST_Z: Final = 10.0
 SMALLEST_STD: Final = 1e-3
 LARGEST_STD: Final = 20.0
@@ -36,7 +38,10 @@ _FEWEST: Final = (1000, 100)
 
 @dataclass(frozen=True)
 class RawRow:
-    """One line of the table of raw readings; valid ones only, quantiles from the kept events."""
+    """One line of the table of raw readings; valid ones only, quantiles from the kept events.
+
+    Where most readings are of another unit than a sensor's, all figures are of them, from the kept events.
+    """
 
     feature: str
     min: float
@@ -73,18 +78,30 @@ def raw_table(cells: CellScan, npho: Array, time: Array) -> list[RawRow]:
     """Return the table of raw readings from the sums over all events and the kept readings."""
     rows = []
     for feature, sums, values in (("npho", cells.npho, npho), ("time", cells.time, time)):
-        count = int(sums.valid.sum())
         chosen = values[np.isfinite(values)]
-        if not count or not len(chosen):
+        if not len(chosen):
             continue
-        mean = float(sums.sum.sum() / count)
-        std = float(np.sqrt(max(sums.squares.sum() / count - mean**2, 0.0)))
+        mean, std = float(chosen.mean()), float(chosen.std())
+        if not _of_another_unit(feature, sums, chosen):
+            count = int(sums.valid.sum())
+            mean = float(sums.sum.sum() / count)
+            std = float(np.sqrt(max(sums.squares.sum() / count - mean**2, 0.0)))
         p1, p99 = (float(value) for value in np.quantile(chosen, (0.01, 0.99)))
-        seen = sums.valid > 0
-        rows.append(
-            RawRow(feature, float(sums.lowest[seen].min()), float(sums.highest[seen].max()), mean, std, p1, p99)
-        )
+        rows.append(RawRow(feature, *_ends(feature, sums, chosen), mean, std, p1, p99))
     return rows
+
+
+def _of_another_unit(channel: str, sums: SensorSums, kept: Array) -> bool:
+    """Return whether most readings are none that a sensor delivers: the sums then hold what is left of them."""
+    return not sums.valid.any() or bool(np.median(np.abs(kept)) > _LARGEST[channel])
+
+
+def _ends(channel: str, sums: SensorSums, kept: Array, ids: Any = slice(None)) -> tuple[float, float]:
+    """Return the smallest and the largest of the valid readings, those of another unit as they are."""
+    if _of_another_unit(channel, sums, kept):
+        return float(kept.min()), float(kept.max())
+    seen = sums.valid[ids] > 0
+    return float(sums.lowest[ids][seen].min()), float(sums.highest[ids][seen].max())
 
 
 def normalized_table(cells: CellScan, npho: Array, time: Array, settings: NormalizationConfig) -> list[NormalizedRow]:
@@ -98,12 +115,10 @@ def normalized_table(cells: CellScan, npho: Array, time: Array, settings: Normal
         for face in ("all", *faces.FACES):
             ids = slice(None) if face == "all" else faces.sensors(face)
             part = values[:, ids]
-            seen = sums.valid[ids] > 0
             chosen = part[part >= lowest[channel]]  # NaN compares false
-            if len(chosen) < _FEWEST[face == "all"] or not seen.any():
+            if len(chosen) < _FEWEST[face == "all"] or not sums.valid[ids].any():
                 continue
-            ends = np.array([sums.lowest[ids][seen].min(), sums.highest[ids][seen].max()])
-            ends = function(np.maximum(ends, lowest[channel]))
+            ends = function(np.maximum(_ends(channel, sums, chosen, ids), lowest[channel]))
             normal = function(chosen)
             rows.append(
                 NormalizedRow(
