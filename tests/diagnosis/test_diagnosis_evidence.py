@@ -158,7 +158,7 @@ def test_the_same_step_of_two_attempts_is_told_apart(course: Any, write_run: Wri
     (cause,) = diagnose(gather(place)).causes
     assert cause.code == "XT-NAN-DATA"
     lines = " ".join(cause.evidence)
-    assert "entry 2 (run 1, event 2)" in lines
+    assert "entry 2 (run 1 event 2)" in lines
     assert "entry 1 " not in lines
     assert "incidents/0002" in lines
 

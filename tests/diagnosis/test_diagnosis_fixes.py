@@ -425,4 +425,4 @@ def test_events_are_named_by_their_file() -> None:
     manifest = {"attempts": [{"data_files": [{"path": "v.root", "role": "val"}, {"path": "a.root", "role": "train"}]}]}
     evidence = cast(Evidence, SimpleNamespace(manifest=manifest))
     named = fixes.events_named(evidence, [(0, 37, 1, 2), (5, 1, 1, 2)])
-    assert named == "a.root entry 37 (run 1, event 2); file 5 entry 1 (run 1, event 2)"
+    assert named == "a.root entry 37 (run 1 event 2); file 5 entry 1 (run 1 event 2)"

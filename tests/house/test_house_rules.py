@@ -133,6 +133,12 @@ def test_a_path_that_is_not_quoted_is_seen() -> None:
     assert unquoted('f"ls -l {path.parent}"; f"{n} of {path}"; f"xectool train {in_shell(path)}"') == ["1: path.parent"]
 
 
+def test_an_event_is_named_in_one_place_which_knows_that_a_run_may_be_unknown() -> None:
+    shape = re.compile(r"run \{[^}]*\},?\s+event \{")
+    assert [path.name for path in SOURCES if shape.search(path.read_text())] == ["__init__.py"]
+    assert shape.search("f'(run {e.run}, event {e.event})'")
+
+
 def test_the_library_does_not_print() -> None:
     printing = [
         str(path.relative_to(ROOT))

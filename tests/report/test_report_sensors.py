@@ -114,7 +114,7 @@ def test_an_event_of_which_only_times_were_predicted_shows_times(tmp_path: Path,
 def test_an_event_is_put_together_from_its_rows(tmp_path: Path, sources: SensorFiles) -> None:
     rows = table()
     first, second = masked_events(written(tmp_path / "p.root", rows), sources, 2)
-    assert first.title == "run 7  event 100: 290 hidden, 10 dead sensors filled"
+    assert first.title == "run 7 event 100: 290 hidden, 10 dead sensors filled"
     assert first.hidden.sum() == PER_EVENT - 10
     inside = rows["entry"] == 1
     np.testing.assert_allclose(second.predicted[rows["sensor"][inside]], rows["pred_npho"][inside])

@@ -15,7 +15,7 @@ from xectool.checks.similarity import Likeness, compare_samples
 from xectool.checks.spread import NormalizedRow, RawRow, normalized_table, raw_table, suggest, valid_readings
 from xectool.config.root import RunConfig
 from xectool.detector import faces
-from xectool.errors import XecError
+from xectool.errors import XecError, event_named
 
 
 @dataclass
@@ -119,7 +119,7 @@ def sensor_place(cell: Cell, branch: str) -> str:
 
 def event_place(cell: Cell, branch: str) -> str:
     """Return file, branch, entry, run and event of a value."""
-    return f"{cell.path} branch {branch} entry {cell.entry} run {cell.run} event {cell.event}"
+    return f"{cell.path} branch {branch} entry {cell.entry} {event_named(cell.run, cell.event)}"
 
 
 def settings_line(constants: dict[str, object]) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from xectool.checks.by_file import odd_stretches
 from xectool.checks.data_facts import DataFacts
 from xectool.checks.identity import SameEvent
+from xectool.errors import event_named
 from xectool.findings import Finding, Severity
 from xectool.rules import Rule
 
@@ -128,7 +129,7 @@ class SamplesAreAlike(Rule[DataFacts]):
 
 
 def _second(pair: SameEvent) -> str:
-    return f"{pair.path} entry {pair.entry} run {pair.run} event {pair.event}"
+    return f"{pair.path} entry {pair.entry} {event_named(pair.run, pair.event)}"
 
 
 SAMPLE_RULES: tuple[Rule[DataFacts], ...] = (

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from xectool.config.data import DataConfig, FiducialConfig
 from xectool.data.events import EventSource
 from xectool.detector.constants import NUM_SENSORS
+from xectool.errors import event_named
 from xectool.rootio.files import is_remote
 from xectool.rootio.reader import EventFile
 
@@ -82,7 +83,7 @@ def find_overlap(train: EventSource, val: EventSource) -> Overlap:
         else:
             pairs = val.run_event_numbers(index)
             rows = np.flatnonzero(_contains(known, pairs))
-            shared, first = len(rows), f"{file.path} " + "".join(f"run {r} event {e}" for r, e in pairs[rows[:1]])
+            shared, first = len(rows), f"{file.path} " + "".join(event_named(r, e) for r, e in pairs[rows[:1]])
         where = where or (first if shared else "")
         count += shared
     return Overlap(count, where, _num_repeated(train, numbers))

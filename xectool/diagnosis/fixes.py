@@ -14,7 +14,7 @@ from xectool.diagnosis.evidence.evidence import MAX_EVENTS_PER_KIND, Evidence
 from xectool.diagnosis.evidence.files import CONFIG_FILE, train_files
 from xectool.diagnosis.evidence.incidents import number
 from xectool.diagnosis.evidence.run_place import beside, inside, plain_name
-from xectool.errors import in_shell
+from xectool.errors import event_named, in_shell
 
 LR_DIVISOR: Final = 10.0  # F033: training.lr: OLD/10
 RECOVERY_CLIP: Final = 0.5  # F042
@@ -187,10 +187,10 @@ def run_name(evidence: Evidence, suffix: str = "") -> str:
 
 
 def events_named(evidence: Evidence, events: Sequence[tuple[int, ...]], most: int = 3) -> str:
-    """Return event identities as text, e.g. ``a.root entry 17 (run 1, event 18)``."""
+    """Return event identities as text, e.g. ``a.root entry 17 (run 1 event 18)``."""
     names = dict(enumerate(train_files(evidence.manifest)))
     shown = [
-        f"{names.get(row[0], f'file {row[0]}')} entry {row[1]} (run {row[2]}, event {row[3]})"
+        f"{names.get(row[0], f'file {row[0]}')} entry {row[1]} ({event_named(row[2], row[3])})"
         if len(row) >= 4
         else str(row)
         for row in events[:most]

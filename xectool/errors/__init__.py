@@ -168,6 +168,15 @@ def in_shell(word: object) -> str:
     return shlex.quote(str(word))
 
 
+def event_named(run: int, event: int) -> str:
+    """Return an event as it is named everywhere; a run below zero is one that its file does not tell.
+
+    >>> event_named(7, 3), event_named(-1, 3)
+    ('run 7 event 3', 'event 3')
+    """
+    return f"event {event}" if run < 0 else f"run {run} event {event}"
+
+
 _LISTED = 40
 
 

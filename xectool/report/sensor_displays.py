@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from xectool.detector.constants import NUM_SENSORS, UNKNOWN_ABOVE
+from xectool.errors import event_named
 from xectool.report.displays import MIN_TIMED_NPHO
 from xectool.report.sensor_residuals import pieces
 from xectool.report.style import INK, house_style, new_figure, save
@@ -170,7 +171,7 @@ def _event(key: tuple[int, ...], rows: FloatArray, sources: SensorFiles) -> Mask
     hidden = np.zeros(NUM_SENSORS, dtype=bool)
     hidden[sensors[asked]] = True
     predicted, truth_s, predicted_s = (_by_sensor(sensors, rows[:, column]) for column in (2, 3, 4))
-    title, filled = f"run {run}  event {number}: {int(hidden.sum())} hidden", int((~asked).sum())
+    title, filled = f"{event_named(run, number)}: {int(hidden.sum())} hidden", int((~asked).sum())
     title += f", {filled} dead sensors filled" if filled else ""
     if not np.isfinite(predicted_s).any():
         return MaskedEvent(npho, predicted, hidden, title)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xectool.config.tasks import TASK_UNITS
+from xectool.errors import event_named
 from xectool.report.displays import Display
 from xectool.report.predictions import PredictionFile, TaskPredictions
 from xectool.report.statistics import contained_width
@@ -84,7 +85,7 @@ def display_events(
         who = {name: int(values[row]) for name, values in identity.items()}
         npho, time = sources.read(who["file_index"], who["entry"])
         lines, marks = _comparison(row, tasks)
-        yield Display(npho, time, f"run {who['run']}  event {who['event']}", tuple(lines), marks)
+        yield Display(npho, time, event_named(who["run"], who["event"]), tuple(lines), marks)
 
 
 def _comparison(row: int, tasks: Sequence[TaskPredictions]) -> tuple[list[str], dict[str, tuple[float, float]]]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from xectool.errors import ConfigError, DataFileError
+from xectool.errors import ConfigError, DataFileError, event_named
 from xectool.tasks.balance import LossBalance, ManualBalance, UncertaintyBalance
 from xectool.tasks.base import TASKS, LossTerms, Outputs, TrainingTask, valid_truth
 from xectool.tasks.losses import LOSSES, Loss
@@ -160,7 +160,7 @@ def _require_positive(term: str, truth: Tensor, known: Tensor, batch: EventBatch
         row = int(wrong[0])
         raise ConfigError(
             f"log_transform needs positive truth, but {term} is {truth[row].tolist()}",
-            where=f"run {int(batch.run[row])} event {int(batch.event[row])}, entry {int(batch.entry[row])} "
+            where=f"{event_named(int(batch.run[row]), int(batch.event[row]))}, entry {int(batch.entry[row])} "
             f"of file {int(batch.file_index[row])}",
             fix=f"tasks.{term}.log_transform: false",
         )

@@ -13,7 +13,7 @@ from xectool.data.batch import EventBatch
 from xectool.diagnosis import fixes
 from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.fixes import check_files
-from xectool.errors import in_shell
+from xectool.errors import event_named, in_shell
 from xectool.findings import Finding, Severity
 from xectool.probes.instruments.module_stats import ModuleStats, step_stats
 from xectool.probes.repetition.circumstances import differences, recorded_threads
@@ -278,7 +278,7 @@ class _Session:
 def _named(suspects: tuple[dict[str, Any], ...]) -> list[str]:
     """Return the suspects as lines of evidence."""
     lines = [
-        f"bad by itself: {event['file']} entry {event['entry']} (run {event['run']}, event {event['event']})"
+        f"bad by itself: {event['file']} entry {event['entry']} ({event_named(event['run'], event['event'])})"
         for event in suspects[:MOST_SUSPECTS]
     ]
     return [*lines, f"and {len(suspects) - MOST_SUSPECTS} more"] if len(suspects) > MOST_SUSPECTS else lines

@@ -12,6 +12,7 @@ from xectool.data.batch import EventBatch
 from xectool.diagnosis.evidence.files import CONFIG_FILE, tolerant_yaml
 from xectool.diagnosis.evidence.files import setting as value_of
 from xectool.diagnosis.evidence.run_place import beside, inside, plain_name
+from xectool.errors import event_named
 from xectool.probes.nonfinite.culprit import INPUT, WEIGHTS, Culprit
 from xectool.probes.nonfinite.locate import Place
 from xectool.probes.nonfinite.raw import Anomaly
@@ -145,7 +146,7 @@ def _of_input(anomalies: list[Anomaly], search: NanSearch, subject: Subject, tra
     sensor = f" sensor {first.sensor}" if first.sensor >= 0 else ""
     assert search.report is not None
     count = search.report.num_anomalies
-    place = f"run {first.run} event {first.event}, entry {first.entry} of {file}"
+    place = f"{event_named(first.run, first.event)}, entry {first.entry} of {file}"
     return Verdict(
         "XT-NAN-DATA",
         f"{first.branch}{sensor} is {first.value:g} in {place}",
@@ -187,7 +188,7 @@ def _number(readings: tuple[Reading, ...]) -> str:
 def _event(batch: EventBatch, row: int, files: tuple[str, ...]) -> str:
     index = int(batch.file_index[row])
     file = files[index] if index < len(files) else f"file {index}"
-    return f"run {int(batch.run[row])} event {int(batch.event[row])} (entry {int(batch.entry[row])} of {file})"
+    return f"{event_named(int(batch.run[row]), int(batch.event[row]))} (entry {int(batch.entry[row])} of {file})"
 
 
 def _others(culprit: Culprit) -> int:

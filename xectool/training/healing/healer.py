@@ -12,7 +12,7 @@ from typing import Final
 
 from xectool.checkpoint import store
 from xectool.data.batch import EventBatch
-from xectool.errors import CheckpointError, RunDiverged
+from xectool.errors import CheckpointError, RunDiverged, event_named
 from xectool.training.events.quarantine import PoisonedEvent
 from xectool.training.guards.report import Reporter
 from xectool.training.healing.cases import Case, CaseBook
@@ -196,7 +196,7 @@ class Healer:
         new = quarantine.add(everywhere)
         refused = quarantine.try_write(run_dir)
         reason = (new or everywhere)[0].reason  # of the rank that named the event, which need not be this one
-        named = "; ".join(f"entry {e.entry} of {e.file} (run {e.run} event {e.event})" for e in new[:3])
+        named = "; ".join(f"entry {e.entry} of {e.file} ({event_named(e.run, e.event)})" for e in new[:3])
         self.reporter.event(
             "quarantine",
             f"left out from now on, {reason}: {named}{' and more' if len(new) > 3 else ''}"

@@ -20,6 +20,7 @@ from torch import Tensor
 from xectool.data.batch import EventBatch
 from xectool.data.extremes import NPHO_LOW, PHOTONS, TIME_HIGH, TIME_LOW, Usual
 from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.errors import event_named
 from xectool.models.normalize import Normalizer
 from xectool.training.events.quarantine import PoisonedEvent
 from xectool.training.guards.inputs import FEWEST_PHOTONS, MOST_PHOTONS
@@ -197,7 +198,7 @@ class PlausibleEvents:
         first = events[0]
         self.reporter.event(
             "implausible_event",
-            f"entry {first.entry} of {first.file} (run {first.run} event {first.event}): {found[0].reason}"
+            f"entry {first.entry} of {first.file} ({event_named(first.run, first.event)}): {found[0].reason}"
             + (f", and {len(events) - 1} more" if len(events) > 1 else ""),
             columns=list(IDENTITY_COLUMNS),
             events=[event.identity for event in events],

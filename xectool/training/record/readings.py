@@ -12,6 +12,7 @@ from xectool.config.root import RunConfig
 from xectool.data.batch import EventBatch
 from xectool.data.extremes import NPHO_HIGH, NPHO_LOW, TIME_HIGH, TIME_LOW, TRUTH_HIGH, Usual
 from xectool.detector.constants import LARGEST_LEGAL, UNKNOWN_ABOVE
+from xectool.errors import event_named
 from xectool.models.normalize import NphoScheme
 
 MAX_NAMED = 10  # readings named one by one; the rest is counted
@@ -97,6 +98,7 @@ def _within(values: Tensor, lowest: float) -> bool:
 
 
 def _line(batch: EventBatch, name: str, values: Tensor, row: int, place: int) -> str:
-    event = f"run {batch.run[row]} event {batch.event[row]}, entry {batch.entry[row]} of file {batch.file_index[row]}"
+    named = event_named(int(batch.run[row]), int(batch.event[row]))
+    event = f"{named}, entry {batch.entry[row]} of file {batch.file_index[row]}"
     sensor = "" if name.startswith("truth") else f", sensor {place}"
     return f"invalid {name} {float(values[row, place]):g}: {event}{sensor}"
