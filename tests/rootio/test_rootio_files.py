@@ -168,7 +168,7 @@ def _failure(path):
 
 def test_a_missing_tree_names_the_trees_that_are_there(tmp_path, rows, write_rows):
     path = write_rows(tmp_path / "a.root", {"run": rows["run"]}, tree="events")
-    with pytest.raises(DataFileError, match=r"trees there: events[\s\S]*a\.root:events .*data\.tree_name=events"):
+    with pytest.raises(DataFileError, match=r"there: events[\s\S]*fix: --set data\.tree_name=events .*a\.root:events$"):
         open_tree(str(path))
     with pytest.raises(DataFileError, match=r"has no tree 'event'[\s\S]*did you mean 'events'"):
         open_tree(f"{path}:event")
@@ -194,9 +194,15 @@ def test_what_is_proposed_for_another_tree_can_be_pasted(tmp_path, rows, name, t
         file[tree] = {"run": rows["run"]}
     with pytest.raises(DataFileError) as caught:
         open_tree(str(tmp_path / name))
-    spec, *options = shlex.split(caught.value.fix, comments=True)
-    given = {"tree_name": options[1].removeprefix("data.tree_name=")} if options else {}
-    assert open_tree(spec, **given).num_entries == len(rows["run"])
+    option, setting = shlex.split(caught.value.fix, comments=True)
+    assert option == "--set"
+    wanted = setting.removeprefix("data.tree_name=")
+    assert open_tree(str(tmp_path / name), tree_name=wanted).num_entries == len(rows["run"])
+    if name.endswith(".root"):
+        with pytest.raises(DataFileError) as caught:
+            open_tree(f"{tmp_path / name}:another", tree_name=wanted)  # the path goes before the setting
+        (spec,) = shlex.split(caught.value.fix)
+        assert open_tree(spec).num_entries == len(rows["run"])
     assert split_tree("root://host.root:1094//store/a.root") == ("root://host.root:1094//store/a.root", "tree")
 
 

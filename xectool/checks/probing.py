@@ -9,7 +9,7 @@ from typing import Any
 from xectool.checks.facts import BranchFacts, FileFacts, Trouble
 from xectool.checks.header import friends_of, header_troubles, is_unclosed
 from xectool.checks.layout import layout_troubles, ntuple_columns, tree_branches
-from xectool.errors import DataFileError
+from xectool.errors import DataFileError, in_shell
 from xectool.rootio.files import OPEN_ERRORS, cannot_open, is_remote, open_tree, split_tree
 from xectool.rootio.reader import EventFile
 
@@ -23,8 +23,8 @@ def probe(path: str, default_tree: str = "tree") -> FileFacts:
             return _structure(file, size)
     except DataFileError as error:
         trouble = Trouble.of("DAT-03" if error.code == "XT-DATA-TREE" else "DAT-01", error)
-        if trouble.check == "DAT-03" and "data.tree_name=" in trouble.fix:  # the fix is the path with a tree it has
-            trouble = replace(trouble, fix=f"xectool check-data {trouble.fix}")
+        if trouble.check == "DAT-03" and trouble.fix.startswith("--set"):
+            trouble = replace(trouble, fix=f"xectool check-data {in_shell(path)} {trouble.fix}")
         if size and is_unclosed(path):
             problem = f"{trouble.problem}; the file was never closed: the program that wrote it ended before that"
             trouble = replace(trouble, problem=problem)

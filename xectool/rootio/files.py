@@ -192,7 +192,7 @@ def open_tree(path: str, tree_name: str = "tree") -> Any:
     Raises:
         DataFileError: The file is absent, empty, truncated, not ROOT or damaged, or the tree is not in it.
     """
-    path, tree_name = split_tree(path, tree_name)
+    given, (path, tree_name) = path, split_tree(path, tree_name)
     if not is_remote(path):
         check_local_file(path)
     try:
@@ -207,7 +207,8 @@ def open_tree(path: str, tree_name: str = "tree") -> Any:
     except OPEN_ERRORS as error:
         raise cannot_open(path, tree_name, error) from error
     if not is_tree:
-        raise _missing_tree(path, tree_name, {name: kind for name, kind in classes.items() if name != tree_name})
+        others = {name: kind for name, kind in classes.items() if name != tree_name}
+        raise _missing_tree(path, tree_name, others, in_path=given != path)
     return found
 
 
@@ -279,15 +280,15 @@ def cannot_open(path: str, tree_name: str, error: BaseException) -> DataFileErro
     )
 
 
-def _missing_tree(path: str, tree_name: str, classes: dict[str, str]) -> DataFileError:
+def _missing_tree(path: str, tree_name: str, classes: dict[str, str], in_path: bool) -> DataFileError:
     trees = [name for name, kind in classes.items() if "TTree" in kind or "TNtuple" in kind or "RNTuple" in kind]
     there = f"trees there: {listed(trees)}" if trees else f"objects there: {listed(classes) or 'none'}"
     near = nearest(tree_name, trees, count=1)
     best = next(iter(near or trees), "")
-    by_key = f"--set {in_shell(f'data.tree_name={best}')}"
-    named = f"{in_shell(f'{path}:{best}')}   # or for all files: {by_key}"
-    if split_tree(f"{path}:{best}") != (path, best):  # a name without .root takes no tree after it
-        named = f"{in_shell(path)} {by_key}"
+    named, by_key = in_shell(f"{path}:{best}"), f"--set {in_shell(f'data.tree_name={best}')}"
+    if not in_path:  # a name without .root takes no tree after it
+        takes_tree = split_tree(f"{path}:{best}") == (path, best)
+        named = f"{by_key}   # or of this file alone: {named}" if takes_tree else by_key
     return DataFileError(
         f"'{path}' has no tree '{tree_name}' ({there})" + (f"; did you mean '{best}'?" if near else ""),
         where=f"{path}:{tree_name}",
