@@ -114,10 +114,12 @@ def test_a_request_that_cannot_be_is_refused(change: dict[str, Any], code: str, 
 def test_a_configuration_is_checked_against_the_node_that_is_asked_for(config: Path) -> None:
     on_gpu = ["training.device=auto"]
     engine.submit(config, ONE, overrides=on_gpu, dry_run=True)
-    with pytest.raises(ConfigError, match=r"driver of the GPU .*--mem 4G, of 4 on a node"):
+    with pytest.raises(ConfigError, match=r"--mem 4G, of 4 on a node.*driver of the GPU") as caught:
         engine.submit(config, replace(ONE, mem="4G"), overrides=on_gpu, dry_run=True)
+    pasted = str(caught.value.findings[0].fix).removeprefix("--mem ")  # type: ignore[attr-defined]
+    engine.submit(config, replace(ONE, mem=pasted), overrides=on_gpu, dry_run=True)
     engine.submit(config, replace(ONE, mem="4G"), dry_run=True)  # training.device: cpu
-    with pytest.raises(ConfigError, match=r"interpreter and libraries .*--mem 2G"):
+    with pytest.raises(ConfigError, match=r"--mem 2G.*interpreter and libraries"):
         engine.submit(config, replace(ONE, mem="2G"), dry_run=True)
     with pytest.raises(ConfigError, match="no files match"):
         engine.submit(config, ONE, overrides=[*on_gpu, "data.train_path=/nowhere/a.root"], dry_run=True)

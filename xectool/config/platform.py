@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import platform
 import resource
@@ -37,6 +38,7 @@ _NODES = Path("/sys/devices/system/node")
 _MIB = 1024 * 1024
 MAPPED_BYTES = 1_100_000_000
 """Address space that a training maps and never touches: libraries, heaps of its threads (measured, 7 threads)."""
+NODE_MEMORY = "--mem"
 ADDRESS_SPACE = f"ulimit -v less {MAPPED_BYTES / 1e9:g} GB that are mapped and never touched"
 
 
@@ -48,6 +50,7 @@ class Platform:
         machine: Architecture, such as ``x86_64`` or ``aarch64``.
         cores: Cores this process may use.
         memory_bytes: Memory this process may still take: of the machine, its control group, its job and its limits.
+        memory_limit: What allows no more, as `memory_limits` names it.
         num_gpus: Visible GPUs.
         has_triton: Whether triton can be imported.
         versions: Installed version of each package a rule looks at; absent packages are left out.
@@ -59,6 +62,7 @@ class Platform:
     machine: str = "x86_64"
     cores: int = 1
     memory_bytes: int = 8 * 10**9
+    memory_limit: str = "MemAvailable"
     num_gpus: int = 0
     has_triton: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -70,10 +74,13 @@ class Platform:
     def detect(cls) -> Platform:
         """Return the facts of this machine, without importing torch."""
         environment = {name: os.environ[name] for name in WATCHED_VARIABLES if name in os.environ}
+        limits = memory_limits()
+        limit = min(limits, key=lambda name: limits[name])
         return cls(
             machine=platform.machine(),
             cores=len(os.sched_getaffinity(0)),
-            memory_bytes=available_memory(),
+            memory_bytes=max(0, limits[limit]),
+            memory_limit=limit,
             num_gpus=_num_gpus(environment.get("CUDA_VISIBLE_DEVICES")),
             has_triton=importlib.util.find_spec("triton") is not None,
             versions=_versions("torch", "mlflow"),
@@ -127,6 +134,27 @@ def memory_limits(ranks: int = 1) -> dict[str, int]:
     return limits
 
 
+def more_memory(limit: str, needed_bytes: float, ranks: int = 1) -> str:
+    """Return the line after which a limit allows enough.
+
+    Args:
+        limit: As `memory_limits` names it, or `NODE_MEMORY` of a job that is still to be submitted.
+        needed_bytes: What one rank needs.
+        ranks: Processes of the run on this machine.
+    """
+    if limit == ADDRESS_SPACE:
+        return f"ulimit -v {math.ceil((needed_bytes + MAPPED_BYTES) / 1024)}"
+    needed_bytes *= ranks
+    if limit.startswith(NODE_MEMORY):
+        return f"{NODE_MEMORY} {math.ceil(needed_bytes / _MIB)}M"
+    for name, (option, count) in _job_options().items():
+        if limit.startswith(name):
+            return f"sbatch {option}={math.ceil(needed_bytes / count / _MIB)}M JOB.sh"
+    return (
+        f"a machine or job with {needed_bytes / 1e9:.3g} GB of memory: no setting makes the rest of the process smaller"
+    )
+
+
 def _gpu_node_bytes() -> int:
     """Return the free bytes that the kernel counts as available and that are a GPU's own, as on Grace-Hopper.
 
@@ -151,14 +179,22 @@ def _lines(path: Path) -> list[str]:
 
 def _job_memory() -> dict[str, int]:
     """Return the memory on this node of a SLURM job; as it was asked for, one of three variables is set."""
-    cores = _number("SLURM_CPUS_ON_NODE") or _number("SLURM_CPUS_PER_TASK") or 1
-    each = {
-        "SLURM_MEM_PER_NODE": 1,
-        "SLURM_MEM_PER_CPU": cores,
-        "SLURM_MEM_PER_GPU": _number("SLURM_GPUS_ON_NODE") or 1,
-    }
     # 0 is all the memory of the node
-    return {name: _number(name) * count * _MIB for name, count in each.items() if _number(name)}
+    return {
+        name if count == 1 else f"{name} x {count}": _number(name) * count * _MIB
+        for name, (_, count) in _job_options().items()
+        if _number(name)
+    }
+
+
+def _job_options() -> dict[str, tuple[str, int]]:
+    """Return the option of ``sbatch`` that sets each variable, and how often it counts here."""
+    cores = _number("SLURM_CPUS_ON_NODE") or _number("SLURM_CPUS_PER_TASK") or 1
+    return {
+        "SLURM_MEM_PER_NODE": ("--mem", 1),
+        "SLURM_MEM_PER_CPU": ("--mem-per-cpu", cores),
+        "SLURM_MEM_PER_GPU": ("--mem-per-gpu", _number("SLURM_GPUS_ON_NODE") or 1),
+    }
 
 
 def _number(variable: str) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from xectool.config.load import LoadedConfig, load_config
-from xectool.config.platform import Platform
+from xectool.config.platform import NODE_MEMORY, Platform
 from xectool.config.root import RunConfig
 from xectool.config.rules.capacity import CAPACITY_RULES
 from xectool.config.rules.path import path_rules
@@ -22,7 +22,7 @@ from xectool.config.serialize import inline_yaml
 from xectool.engine.slurm.job import TrainingJob
 from xectool.engine.slurm.script import JobRequest, executor
 from xectool.errors import UsageError, WorldError, in_shell
-from xectool.findings import Finding, Report, Severity
+from xectool.findings import Finding, Severity
 from xectool.rules import run_rules
 from xectool.training.record.run_dir import choose_place, plain_name
 
@@ -170,10 +170,11 @@ def _checked(config: str | Path, request: JobRequest, overrides: Sequence[str], 
     node = _node(request)
     ranks = [f"distributed.num_gpus={request.ranks_per_node}"]
     loaded = load_config(config, [*overrides, *ranks], node)
-    per_rank = replace(node, memory_bytes=node.memory_bytes // request.ranks_per_node)
+    share = f"{NODE_MEMORY} {request.mem}, of {request.ranks_per_node} on a node: the share of one rank"
+    per_rank = replace(node, memory_bytes=node.memory_bytes // request.ranks_per_node, memory_limit=share)
     capacity = run_rules(CAPACITY_RULES, Situation(loaded.config, per_rank)).report
     paths = path_rules(loaded.config, resuming=resume is not None)
-    return loaded.require(paths.merged(_of_the_job(capacity, request)))
+    return loaded.require(paths.merged(capacity))
 
 
 def _node(request: JobRequest) -> Platform:
@@ -185,17 +186,6 @@ def _node(request: JobRequest) -> Platform:
         memory_bytes=_UNLIMITED if memory is None else memory << 20,
         num_gpus=request.gpus,
     )
-
-
-def _of_the_job(capacity: Report, request: JobRequest) -> Report:
-    """Say of memory findings that they are about ``--mem``, which the ranks of a node share."""
-    share = f" (the share of one rank in --mem {request.mem}, of {request.ranks_per_node} on a node)"
-
-    def told(item: Finding) -> Finding:
-        each = " for each rank" if request.ranks_per_node > 1 and item.fix.endswith("of memory") else ""
-        return replace(item, problem=item.problem + share, fix=item.fix + each)
-
-    return Report(tuple(told(item) if item.code == "CFG-20" else item for item in capacity))
 
 
 def _idle_gpus(config: RunConfig, request: JobRequest) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from xectool.config.platform import more_memory
 from xectool.config.root import RunConfig
 from xectool.config.rules.platform import Situation, integer
 from xectool.findings import Finding
@@ -29,21 +30,22 @@ class HostMemorySuffices(Rule[Situation]):
 
     def check(self, facts: Situation) -> Iterator[Finding]:
         """Yield an error above 90 % of the memory, a warning above 80 %."""
-        data, available = facts.config.data, facts.platform.memory_bytes
+        data, available, limit = facts.config.data, facts.platform.memory_bytes, facts.platform.memory_limit
         terms = host_memory_bytes(facts.config, on_gpu=not _is_on_cpu(facts))
         total = sum(terms.values())
         if total <= _MEMORY_WARNING * available:
             return
         largest = max(terms, key=lambda name: terms[name])
         chunk = fitting_chunk(facts.config, terms, _MEMORY_WARNING * available)
+        chunks = f" (data.chunksize {data.chunksize} x {BYTES_PER_EVENT} bytes)"
         report = self.error if total > _MEMORY_SHARE * available else self.warning
         yield report(
             "data.chunksize",
-            f"estimated host RAM {total / 1e9:.3g} GB, available {available / 1e9:.3g} GB; largest term: {largest} "
-            f"{terms[largest] / 1e9:.1f} GB (data.chunksize {data.chunksize} x {BYTES_PER_EVENT} bytes)",
+            f"estimated host RAM {total / 1e9:.3g} GB, available {available / 1e9:.3g} GB ({limit}); largest term: "
+            f"{largest} {terms[largest] / 1e9:.1f} GB{chunks if largest in (SHUFFLED, AHEAD) else ''}",
             f"data.chunksize: {chunk}"
             if data.batch_size <= chunk < data.chunksize
-            else f"a machine or job with {total / _MEMORY_WARNING / 1e9:.2g} GB of memory",
+            else more_memory(limit, total / _MEMORY_WARNING, facts.config.distributed.num_gpus),
         )
 
 
