@@ -179,6 +179,23 @@ def test_the_fix_of_each_cause_can_be_pasted(course: Any, write_run: Write, tmp_
                     goes_on(part, state, config)
 
 
+@pytest.mark.parametrize("holder", ["", "LOSSES (/home/me/hooks.py)"])
+def test_growth_by_graphs_that_are_kept_is_cured_where_they_are_kept(
+    course: Any, write_run: Write, holder: str
+) -> None:
+    """Readers that end with each epoch do nothing against a list of losses in the training process."""
+    run = course(kind="regressor", config=BASE)
+    FAULTS["XT-MEM-GROWTH"](run)
+    data = {"kept_graphs": 30 if holder else 0, "holder": holder}
+    run.event(60, "memory_growth", message=f"memory grows by 5.0 MB a step; held by {holder}", **data)
+    recorded = gather(write_run(run))
+    memory = of_run(recorded, diagnose(recorded).causes)
+    assert memory.code == "XT-MEM-GROWTH"
+    assert ("persistent_workers=false" in memory.next) == (not holder)
+    assert (f"store .detach() or .item() of each tensor in {holder}" in memory.next) == bool(holder)
+    assert not holder or memory.evidence == (f"memory grows by 5.0 MB a step; held by {holder}",)
+
+
 def test_the_line_about_a_tracking_database_is_quoted_and_holds_no_password(course: Any, write_run: Write) -> None:
     run = write_run(course())
     (run / "tracking").mkdir(exist_ok=True)

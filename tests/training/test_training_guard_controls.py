@@ -5,6 +5,7 @@ The harm of faults that only cost time or memory is that nobody knows; there the
 
 from __future__ import annotations
 
+import gc
 import math
 import warnings
 from collections.abc import Callable
@@ -43,9 +44,11 @@ class Record:
     """Stands in for the run's record."""
 
     kinds: list[str] = field(default_factory=list)
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def event(self, kind: str, message: str = "", /, **data: Any) -> None:
         self.kinds.append(kind)
+        self.events.append((kind, data))
 
 
 @dataclass
@@ -187,6 +190,23 @@ def no_rate(run: Run, _: pytest.MonkeyPatch) -> None:
 def metric_with_graph(run: Run, _: pytest.MonkeyPatch) -> None:
     sums = torch.ones(2, requires_grad=True) * 2
     run.guards.after_step(Progress(step=1), run.fact(run.batch(), sums=sums))
+
+
+def test_growth_names_what_keeps_the_graphs_of_earlier_steps(
+    build: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, losses = build([]), list[torch.Tensor]()
+    gc.unfreeze()  # what a test before left to the collector is left out of its answers
+    losses += [next(run.parts.model.parameters()).square().sum() for _ in range(30)]
+    leak(run, monkeypatch)
+    told = next(event for event in run.record.events if event[0] == "memory_growth")
+    assert told[1]["kept_graphs"] == 30
+    assert told[1]["holder"].startswith("losses of test_growth_names_what_keeps")
+    losses.clear()
+    control = build([])
+    leak(control, monkeypatch)
+    told = next(event for event in control.record.events if event[0] == "memory_growth")
+    assert (told[1]["kept_graphs"], told[1]["holder"]) == (0, "")
 
 
 Fault = Callable[[Run, pytest.MonkeyPatch], None]

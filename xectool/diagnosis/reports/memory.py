@@ -105,7 +105,7 @@ def of_run(evidence: Evidence, causes: Sequence[Cause]) -> MemoryReport:
     text, line = cause.problem, cause.fix
     if cause.code == "XT-MEM-GROWTH":
         text += f", until: {faults[0].text()}" if faults and not faults[0].over else ""
-        line, report = _against_growth(evidence, growth), replace(report, evidence=(LOOK_AT,))
+        line, report = _against_growth(evidence, growth), replace(report, evidence=_what_grows(evidence))
     elif cause.code == "XT-MEM-HIGH":
         line = memory_fix(evidence, MemoryFault("XT-OOM-HOST", cause.confidence))
     report = replace(report, verdict=text, code=cause.code, kind=KINDS[cause.code], next=line)
@@ -114,13 +114,26 @@ def of_run(evidence: Evidence, causes: Sequence[Cause]) -> MemoryReport:
 
 
 def _against_growth(evidence: Evidence, growth: Growth) -> str:
-    """Return the line against growth: readers that end with each epoch take what they keep with them."""
+    """Return the line against growth: keep no graph, or readers that end with each epoch take what they keep along."""
     if evidence.of("metric_graph"):
         return "xectool explain XT-METRIC-GRAPH"
+    if holder := _holder_of_graphs(evidence):
+        return f"store .detach() or .item() of each tensor in {holder}; then {fixes.resume(evidence)}"
     workers = int(evidence.setting("data.num_workers", 0) or 0)
     if growth.source == "device" or (workers and evidence.setting("data.persistent_workers") is False):
         return "xectool explain memory-growth"
     return fixes.resume(evidence, *fixes.workers(evidence, max(2, workers)), "data.persistent_workers=false")
+
+
+def _what_grows(evidence: Evidence) -> tuple[str, ...]:
+    told = evidence.last("memory_growth")
+    return (told.message,) if told is not None and _holder_of_graphs(evidence) else (LOOK_AT,)
+
+
+def _holder_of_graphs(evidence: Evidence) -> str:
+    """Return what the guard found to hold the graphs of earlier steps; empty where nothing did."""
+    told = evidence.last("memory_growth")
+    return str(told.data.get("holder") or "") if told is not None else ""
 
 
 def of_log(path: Path, config: Mapping[str, Any]) -> MemoryReport:

@@ -19,6 +19,7 @@ from xectool.training.guards.base import Guard, Notice, StepFacts
 from xectool.training.process.memory_faults import smaller_batches
 from xectool.training.stepping.parts import RunParts
 from xectool.training.stepping.state import Progress
+from xectool.training.symptoms.kept_graphs import kept_graphs
 
 LOOK_EVERY_S: Final = 5.0
 WINDOW: Final = 30  # steps a slope is taken over
@@ -116,11 +117,19 @@ class MemoryGrowth(Guard):
         slope = growth(np.array(self._samples))
         if slope is not None:
             self._said = True
-            first, last = self._samples[0], self._samples[-1]
+            first, last, kept = self._samples[0], self._samples[-1], kept_graphs()
+            by = f"; graphs of {kept.steps} steps are alive, held by {kept.holder or '?'}" if kept.steps else ""
             yield Notice(
                 "memory_growth",
-                {"bytes_per_step": slope, "rss_from": first, "rss_to": last, "steps": WINDOW},
-                f"memory grows by {slope / 1e6:.1f} MB a step: {first / 1e6:.0f} to {last / 1e6:.0f} MB",
+                {
+                    "bytes_per_step": slope,
+                    "rss_from": first,
+                    "rss_to": last,
+                    "steps": WINDOW,
+                    "kept_graphs": kept.steps,
+                    "holder": kept.holder,
+                },
+                f"memory grows by {slope / 1e6:.1f} MB a step: {first / 1e6:.0f} to {last / 1e6:.0f} MB{by}",
             )
 
 
