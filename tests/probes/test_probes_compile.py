@@ -203,8 +203,10 @@ def test_mode_in_a_process_that_takes_too_long_is_ended(write_config: Write) -> 
     config = load_config(write_config()).config
     (found,) = measure_modes(config, ["none"], "cpu", 1, 0.3)
     assert found.code == "XT-COMPILE-TIMEOUT"
-    (said,) = findings_of(CompileFacts(SOUND, blank(), (found,), "none", False))
-    assert said.fix == "--modes none --timeout 3600"
+    again = "xectool diagnose compile run.yaml --set=model.encoder_dim=64"
+    for given, proposed in ((0.3, 3600), (1800.0, 7200)):
+        (said,) = findings_of(CompileFacts(SOUND, blank(), (found,), "none", False, again, given))
+        assert said.fix == f"{again} --modes none --timeout {proposed}"
 
 
 def test_timeout_is_for_all_modes_together(write_config: Write, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Sequence
@@ -108,7 +109,10 @@ def compile(
     times = tuple(measure_modes(loaded, measured, str(target), steps, deadline - time.monotonic()))
     batches = LoadingSubject.of(loaded).plan(loaded.data.chunksize).num_steps * loaded.training.epochs
     best = recommend(times, batches, usable_modes(times))
-    facts = CompileFacts(toolchain, graphs, times, _configured(loaded, device), compile_is_suppressed())
+    again = ["xectool", "diagnose", "compile", str(config), *(f"--set={setting}" for setting in overrides)]
+    command = shlex.join([*again, *(("--device", device) if device else ())])
+    hidden = compile_is_suppressed()
+    facts = CompileFacts(toolchain, graphs, times, _configured(loaded, device), hidden, command, timeout_s)
     differs = best is not None and best.mode != facts.configured
     return CompileResult(
         toolchain=toolchain,

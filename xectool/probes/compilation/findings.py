@@ -40,6 +40,8 @@ class CompileFacts:
         times: What the modes cost.
         configured: The mode training takes.
         suppressed: Whether failures of the compiler are hidden.
+        command: The line that measures this again.
+        timeout_s: Longest time of all modes together.
     """
 
     toolchain: Toolchain
@@ -47,6 +49,8 @@ class CompileFacts:
     times: Sequence[ModeTime]
     configured: str
     suppressed: bool
+    command: str = "xectool diagnose compile CONFIG"
+    timeout_s: float = 0.0
 
 
 def usable_modes(times: Sequence[ModeTime]) -> tuple[str, ...]:
@@ -83,7 +87,7 @@ def _modes(facts: CompileFacts) -> Iterator[Finding]:
             if found.code == "XT-DISK":  # of the compiler's files
                 fix = found.fix
             if found.code == "XT-COMPILE-TIMEOUT":  # which says nothing against the mode
-                fix = f"--modes {found.mode} --timeout 3600"
+                fix = f"{facts.command} --modes {found.mode} --timeout {max(3600.0, 4 * facts.timeout_s):.0f}"
             yield Finding(found.code or "XT-COMPILE-FAILED", severity, f"{found.mode}: {found.error}", where, (), fix)
         elif not found.max_rel_diff <= LARGEST_DIFFERENCE:  # NaN must count as different
             problem = f"{found.mode}: outputs differ from eager by {found.max_rel_diff:.2g} of the largest"
