@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,13 +11,14 @@ import pytest
 import yaml
 from xectool import engine
 from xectool.config.load import config_from_dict
-from xectool.config.platform import ADDRESS_SPACE, memory_limits
+from xectool.config.platform import ADDRESS_SPACE, memory_limits, more_memory
 from xectool.detector.platforms import find_gpu
 from xectool.engine import memory_estimate as estimating
+from xectool.engine import memory_verdicts
 from xectool.engine.training_run import preflight
 from xectool.errors import ConfigError, UsageError
 from xectool.training.memory_estimate import calibration
-from xectool.training.memory_estimate.host import READ_TERM
+from xectool.training.memory_estimate.cure import Need
 
 pytestmark = pytest.mark.deep
 
@@ -88,8 +90,21 @@ def test_sizes_far_beyond_this_machine_are_estimated_and_refused() -> None:
     assert found.estimate.estimator_bytes < 1.0e9
     error = next(finding for finding in found.findings if finding.code == "CFG-22")
     assert "predicted peak" in error.problem
-    # not even one event fits, so every remedy is named
+    # Not even one event fits without the remedies; with those that are proposed it does.
     assert error.fix.startswith("--set data.batch_size=1 --set training.grad_accum_steps=65536 --set training.activ")
+    pasted = error.fix.replace("--set ", "").split()
+    cured = engine.estimate_memory(overrides=["model.encoder_dim=8192", *pasted], gpu="40GB")
+    assert cured.fits_device
+
+
+@pytest.mark.slow
+def test_a_gpu_on_which_nothing_fits_is_told_the_least_that_does() -> None:
+    found = engine.estimate_memory(gpu="512MiB")
+    (error,) = (finding for finding in found.findings if finding.code == "CFG-22")
+    size, settings = re.match(r"a GPU with (\S+) GB, the least that this network needs: (.*)", error.fix).groups()  # type: ignore[union-attr]
+    pasted = settings.replace("--set ", "").split()
+    assert engine.estimate_memory(gpu=f"{size}GB", overrides=pasted).fits_device
+    assert not engine.estimate_memory(gpu=f"{0.97 * float(size)}GB", overrides=pasted).fits_device
 
 
 def test_default_is_the_quickstarts_network() -> None:
@@ -149,25 +164,29 @@ def test_train_refuses_what_the_host_cannot_hold(tiny_config: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("largest", "limit", "cure"),
+    ("variables", "limit", "line"),
     [
-        ("interpreter and libraries", "SLURM_MEM_PER_NODE", "sbatch --mem=1590M JOB.sh"),
-        ("interpreter and libraries", ADDRESS_SPACE, "ulimit -v 2701823"),
-        ("interpreter and libraries", "MemAvailable", "a machine or job with 1.67 GB of memory"),
-        ("loader", "MemAvailable", "--set data.chunksize=2048"),
-        ("reader processes", "MemAvailable", "--set data.num_workers=0"),
-        ("tensors of the step", "MemAvailable", ""),
+        ({}, "SLURM_MEM_PER_NODE", "sbatch --mem=1908M JOB.sh"),
+        ({"SLURM_CPUS_ON_NODE": "4"}, "SLURM_MEM_PER_CPU x 4", "sbatch --mem-per-cpu=477M JOB.sh"),
+        ({"SLURM_GPUS_ON_NODE": "2"}, "SLURM_MEM_PER_GPU x 2, shared by 2 ranks", "sbatch --mem-per-gpu=954M JOB.sh"),
+        ({}, ADDRESS_SPACE, "ulimit -v 3027344"),
+        ({}, "--mem 1G, of 1 on a node", "--mem 1908M"),
+        ({}, "MemAvailable", "a machine or job with 2 GB of memory"),
     ],
 )
-def test_a_host_too_small_is_cured_by_what_takes_it(largest: str, limit: str, cure: str) -> None:
-    host = dict.fromkeys(("interpreter and libraries", "loader", "reader processes", "tensors of the step"), 0)
-    found = SimpleNamespace(host=host | {largest: 1_500_000_000}, host_bytes=1_500_000_000)
-    config = config_from_dict(dict(estimating.QUICKSTART), "default")
-    result: Any = SimpleNamespace(config=config, estimate=found, limits={limit: 1_000_000_000})
-    assert estimating._host_cure(result, largest, limit).startswith(cure)
-    assert bool(cure) == bool(estimating._host_cure(result, largest, limit))
-    found.host[READ_TERM] = 1  # smaller batches would not help
-    assert estimating._host_cure(result, largest, limit)
+def test_a_limit_that_is_too_small_is_raised_by_the_option_that_set_it(
+    variables: dict[str, str], limit: str, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert more_memory(limit, 2e9).startswith(line)
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_settings_that_are_proposed_for_the_host_are_those_that_were_estimated(fits: bool) -> None:
+    found: Any = SimpleNamespace(host_bytes=1_800_000_000, host_cure=Need(("data.chunksize=64",), 1, fits))
+    line = "--set data.chunksize=64" if fits else "sbatch --mem=1908M JOB.sh"
+    assert memory_verdicts._host_fix(found, "SLURM_MEM_PER_NODE", 1) == line
 
 
 def test_ranks_share_the_memory_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +195,7 @@ def test_ranks_share_the_memory_of_a_job(monkeypatch: pytest.MonkeyPatch) -> Non
     assert memory_limits(4)["SLURM_MEM_PER_NODE, shared by 4 ranks"] == 1000 * 2**20
     monkeypatch.setenv("SLURM_MEM_PER_CPU", "500")
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "6")
-    assert memory_limits()["SLURM_MEM_PER_CPU"] == 3000 * 2**20
+    assert memory_limits()["SLURM_MEM_PER_CPU x 6"] == 3000 * 2**20
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "0")  # all of the node, as --mem=0 asks
     assert min(memory_limits().values()) > 0
 

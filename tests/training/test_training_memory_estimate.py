@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,12 +20,12 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 from xectool.config.load import config_from_dict
 from xectool.errors import XecError
+from xectool.training.memory_estimate import child
 from xectool.training.memory_estimate import tape as tape_module
 from xectool.training.memory_estimate.__main__ import _loader_bytes
 from xectool.training.memory_estimate.calibration import MOST_KEPT_BYTES, Calibration
 from xectool.training.memory_estimate.child import ask
 from xectool.training.memory_estimate.device import Device, Tries, largest_batch
-from xectool.training.memory_estimate.estimate import _fitting
 from xectool.training.memory_estimate.host import READ_TERM, STEP_TERM, HostSide
 from xectool.training.memory_estimate.plan import BASE, FAR, LARGER, line, plan
 from xectool.training.memory_estimate.predictions import SensorPredictions
@@ -290,13 +292,10 @@ def test_the_best_checkpoint_is_counted_where_reading_it_takes_more_than_a_step(
 
 
 def test_the_batch_that_fits_counts_what_malloc_keeps_and_the_best_checkpoint() -> None:
-    whole, part = (replace(tape((10**8 * n, 0, 5, "other")), batch_size=n) for n in (10, 5))
+    whole = replace(tape((10**8 * 10, 0, 5, "other")), batch_size=10)
     side = HostSide(config_from_dict(CASES["mae"], "test"), 0, 10**9, False)
     others = sum(side.terms(Calibration()).values()) - Calibration().resident(10**9)
     device = Calibration().on(Device("cpu", round((others + 12.5 * 10**8 + MOST_KEPT_BYTES) / 0.9), is_gpu=False))
-    assert _fitting(device, {BASE: whole, "batch": part}, side, Calibration()) == 12
-    large = replace(side, checkpoint_bytes=10**9)
-    assert _fitting(device, {BASE: whole, "batch": part}, large, Calibration()) == 0
     for category, fitting in (("other", 12), ("optimizer", 0)):  # the same bytes, which a checkpoint holds or not
         rows = {BASE: 10, LARGER: 20, FAR: 40}
         tapes = {name: replace(tape((10**8 * n, 0, 5, category)), batch_size=n) for name, n in rows.items()}
@@ -305,10 +304,42 @@ def test_the_batch_that_fits_counts_what_malloc_keeps_and_the_best_checkpoint() 
 
 
 def test_a_child_that_fails_is_an_error_of_one_sentence() -> None:
-    with pytest.raises(XecError) as caught:
+    with pytest.raises(XecError, match="defect of xectool") as caught:
         ask({BASE: replace(request_of(CASES["mae"]), amp="int4")}, 10)
     assert caught.value.code == "XT-ESTIMATE-FAILED"
     assert "int4" in caught.value.problem
+
+
+def test_a_child_that_takes_too_long_is_not_told_to_want_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "TIMEOUT_S", 0.01)
+    with pytest.raises(XecError, match="what keeps this machine busy") as caught:
+        ask({BASE: request_of(CASES["mae"])}, 10)
+    assert "no answer within 0.01 s" in caught.value.problem
+
+
+@pytest.mark.parametrize(("status", "errors"), [(-9, ""), (1, "MemoryError"), (-6, "what():  std::bad_alloc")])
+def test_a_child_without_memory_says_so(status: int, errors: str) -> None:
+    assert child._died(status, errors).fix.startswith("free some memory")
+    assert "memory" not in child._died(1, "ValueError: int4").fix
+
+
+@pytest.mark.slow
+def test_a_child_that_is_killed_takes_its_own_processes_along(tmp_path: Path) -> None:
+    """They went on for as long as their steps took, and then waited for ever."""
+    asked = {BASE: request_of(CASES["regressor"]), "a": request_of(CASES["mae"]), "b": request_of(CASES["inpainter"])}
+    content = {"requests": {name: item.to_json() for name, item in asked.items()}, "events": 10}
+    content |= {"search": None, "windows": dict.fromkeys(asked, 1), "validation_events": 10}
+    (tmp_path / "question.json").write_text(json.dumps(content))
+    command = [sys.executable, "-W", "ignore", "-m", child.MODULE, "estimate", "question.json", "answer.json"]
+    with subprocess.Popen(command, cwd=tmp_path) as process:
+        deadline = time.monotonic() + 120
+        while len(workers := psutil.Process(process.pid).children()) < 2:
+            assert process.poll() is None, "it was done before anybody looked"
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.kill()
+    gone, alive = psutil.wait_procs(workers, timeout=10)
+    assert (len(gone), alive) == (2, [])
 
 
 def test_no_torch_on_the_side_of_the_caller() -> None:

@@ -14,7 +14,7 @@ from xectool.errors import EXIT_BAD_RESULT
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from xectool.engine.memory_estimate import MemoryEstimate
+    from xectool.engine.memory_verdicts import MemoryEstimate
 
 TOP = 10
 PARTS = ("parameters", "buffers", "gradients", "optimizer", "ema", "inputs", "other")

@@ -108,18 +108,20 @@ def config_from_overrides(overrides: Sequence[str]) -> RunConfig:
     return _checked(document, None)[0]
 
 
-def config_from_dict(values: Mapping[str, Any], source: str) -> RunConfig:
+def config_from_dict(values: Mapping[str, Any], source: str, overrides: Sequence[str] = ()) -> RunConfig:
     """Return the configuration described by plain values, such as those a checkpoint carries.
 
     Args:
         values: Sections as nested dictionaries.
         source: Where they come from, for messages.
+        overrides: ``section.key=value`` strings that go before them.
 
     Raises:
         ConfigError: A value breaks the schema or a rule; all errors are carried together.
     """
-    config, _ = _checked(Document(source, copy.deepcopy(dict(values))), None)
-    return config
+    document = Document(source, copy.deepcopy(dict(values)))
+    apply_overrides(document, overrides)
+    return _checked(document, None)[0]
 
 
 def _checked(document: Document, platform: Platform | None) -> tuple[RunConfig, tuple[Finding, ...]]:

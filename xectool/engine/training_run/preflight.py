@@ -12,12 +12,13 @@ from xectool.config.platform import memory_limits
 from xectool.config.root import InpainterConfig, RunConfig
 from xectool.config.rules.capacity import host_memory_bytes
 from xectool.detector.constants import NUM_SENSORS
-from xectool.engine.memory_estimate import DEFAULT_EVENTS, HOST_SHARE, MemoryEstimate, verdicts
+from xectool.engine.memory_verdicts import DEFAULT_EVENTS, MemoryEstimate, verdicts
 from xectool.findings import Report, Severity
 from xectool.rootio.counting import count_events
 from xectool.training.memory_estimate.calibration import load_calibration
 from xectool.training.memory_estimate.device import GRAPH_MODES, Device
-from xectool.training.memory_estimate.estimate import Wanted, compile_threads, estimate
+from xectool.training.memory_estimate.estimate import Wanted, estimate
+from xectool.training.memory_estimate.host import HOST_SHARE, compile_threads
 from xectool.training.process.device import Execution
 
 # Above what any kind of network was measured to take (docs/benchmarks.md); a step below these needs no closer look.
@@ -54,7 +55,7 @@ def require_memory(loaded: LoadedConfig, config: RunConfig, execution: Execution
     device = calibration.on(device)
     for closer in (False, True):
         threads = compile_threads(config, device.is_gpu)
-        wanted = Wanted(events, amp, max_batch=closer and device.is_gpu, remedies=closer, compile_threads=threads)
+        wanted = Wanted(events, amp, closer and device.is_gpu, closer, None, threads, min(limits.values()))
         found = estimate(config, device, wanted, calibration)
         result = MemoryEstimate(config, found, limits, 1 << 62, calibration, events=events)
         if result.fits:

@@ -6,9 +6,9 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,9 @@ from xectool.data.cache.deciding import planned_bytes
 from xectool.data.loader import LoaderOptions, loader_memory_bytes
 from xectool.data.plan import DataPlan
 from xectool.errors import XecError
-from xectool.training.memory_estimate.measure import measured
-from xectool.training.memory_estimate.plan import FAR, LARGER, TAPED_WINDOW
+from xectool.runlog.process import end_with_parent
+from xectool.training.memory_estimate.cure import Cures
+from xectool.training.memory_estimate.plan import FAR, LARGER, TAPED_WINDOW, request_of
 from xectool.training.memory_estimate.recording import Recording
 from xectool.training.memory_estimate.request import StepRequest
 from xectool.training.memory_estimate.search import Search
@@ -38,7 +39,8 @@ _MAX_PROCESSES = 2  # each takes 0.2 GB beside what it shares
 
 
 def main(task: str, question: str, answer: str) -> None:
-    """Answer one question."""
+    """Answer one question; ends, and its own processes with it, where nobody waits any more."""
+    end_with_parent()
     asked = json.loads(Path(question).read_text())
     try:
         found = _estimate(asked) if task == "estimate" else _measure(asked)
@@ -60,34 +62,77 @@ def _estimate(asked: dict[str, Any]) -> dict[str, Any]:
     bounds = _validation_bounds(asked["requests"], recordings[0])
     workers = min(len(requests) - 1, len(os.sched_getaffinity(0)), _MAX_PROCESSES)
     if workers > 1:
-        with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
+        with ProcessPoolExecutor(workers, mp_context=get_context("fork"), initializer=end_with_parent) as pool:
             answers = list(pool.map(_record, requests[1:], bounds))
         own_bytes = workers * max(size for _, size in answers)
     else:
         answers = [_record(*item) for item in zip(requests[1:], bounds, strict=True)]
     recordings += [found for found, _ in answers]
+    found = _Found.of(asked, requests[0], recordings)
     search = asked["search"] and Search.from_json(asked["search"])
     return {
         "recordings": recordings,
-        "max_batch": _largest(search, asked, requests[0], recordings) if search else None,
-        "loader_bytes": _loader_bytes(_config(requests[0]), asked["events"], asked["validation_events"]),
-        "cache_bytes": planned_bytes(_config(requests[0]), asked["events"]),
+        "max_batch": found.largest(search) if search and search.largest else None,
+        "cures": found.cures(search) if search else {},
+        "loader_bytes": found.loader_bytes(found.config),
+        "cache_bytes": planned_bytes(found.config, asked["events"]),
         "rss_bytes": peak_resident_bytes() + own_bytes,
     }
 
 
-def _largest(search: Search, asked: dict[str, Any], base: StepRequest, recordings: Sequence[dict[str, Any]]) -> int:
-    config, more = _config(base), asked["window"] - TAPED_WINDOW
-    own = config.validation.batch_size
+@dataclass(frozen=True)
+class _Found:
+    """What has been taped, and what tapes more.
 
-    def tape(batch_size: int) -> Recording:
-        request = replace(base, batch_size=batch_size, validation_batch=own or batch_size)
-        return Recording.from_json(_record(request)[0]).with_more_inputs(more)
+    Attributes:
+        config: The run.
+        base: The request of its step.
+        events: Of training and of validation.
+        tapes: By name.
+    """
 
-    known = zip(asked["requests"], recordings, strict=True)
-    tapes = {name: Recording.from_json(found).with_more_inputs(more) for name, found in known}
-    counts = asked["events"], asked["validation_events"]
-    return search.find(config, tapes, tape, lambda changed: _loader_bytes(changed, *counts))
+    config: RunConfig
+    base: StepRequest
+    events: tuple[int, int]
+    tapes: Mapping[str, Recording]
+
+    @classmethod
+    def of(cls, asked: Mapping[str, Any], base: StepRequest, recordings: Sequence[dict[str, Any]]) -> _Found:
+        """Return the tapes that are there, the inputs of all batches of a window with them."""
+        config, windows = _config(base), asked["windows"]
+        known = zip(asked["requests"], recordings, strict=True)
+        tapes = {name: _whole(found, windows[name]) for name, found in known}
+        return cls(config, base, (asked["events"], asked["validation_events"]), tapes)
+
+    def loader_bytes(self, config: RunConfig) -> int:
+        """Return the bound on the loader of a configuration."""
+        return _loader_bytes(config, *self.events)
+
+    def largest(self, search: Search) -> int:
+        """Return the largest batch that fits."""
+        own, window = self.config.validation.batch_size, self.config.training.grad_accum_steps
+
+        def tape(batch_size: int) -> Recording:
+            request = replace(self.base, batch_size=batch_size, validation_batch=own or batch_size)
+            return _whole(_record(request)[0], window)
+
+        return search.find(self.config, self.tapes, tape, self.loader_bytes)
+
+    def cures(self, search: Search) -> dict[str, Any]:
+        """Return settings with which the run fits, of device and host."""
+        shares = self.base.valid_npho, self.base.valid_time
+
+        def tape(config: RunConfig) -> Recording:
+            request = request_of(config, search.amp, shares, self.base.on_gpu)
+            return _whole(_record(request)[0], config.training.grad_accum_steps)
+
+        cures = Cures(search, self.config, self.tapes, tape, self.loader_bytes)
+        found = {"device_cure": cures.of_device(), "host_cure": cures.of_host()}
+        return {name: need and asdict(need) for name, need in found.items()}
+
+
+def _whole(recording: Mapping[str, Any], window: int) -> Recording:
+    return Recording.from_json(recording).with_more_inputs(window - TAPED_WINDOW)
 
 
 def _validation_bounds(names: Sequence[str], base: dict[str, Any]) -> list[int]:
@@ -107,6 +152,8 @@ def _record(request: StepRequest, validation_most: int = 0) -> tuple[dict[str, A
 
 
 def _measure(asked: dict[str, Any]) -> dict[str, int]:
+    from xectool.training.memory_estimate.measure import measured  # loads what an estimate does without
+
     request = StepRequest(**asked["request"])
     return measured(_config(request), request, torch.device(asked["device"]))
 

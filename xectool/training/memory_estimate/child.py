@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,12 +18,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from xectool.errors import XecError
+from xectool.training.memory_estimate.cure import Need
 from xectool.training.memory_estimate.recording import Recording
 from xectool.training.memory_estimate.request import StepRequest
 from xectool.training.memory_estimate.search import Search
 
 TIMEOUT_S: Final = 600.0
 MODULE: Final = "xectool.training.memory_estimate"
+_NO_MEMORY: Final = ("MemoryError", "bad_alloc", "allocate memory")
+_LITTLE_MEMORY: Final = "free some memory (an estimate takes about 0.5 GB) and try again: xectool diagnose environment"
+_SLOW: Final = "xectool diagnose environment   # what keeps this machine busy? on an idle core it takes seconds"
+_DEFECT: Final = "report this line as a defect of xectool"
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,8 @@ class Answer:
         loader_bytes: Most the loader of the first request holds for the given number of events.
         cache_bytes: What its cache of these events takes on the disk.
         max_batch: Largest batch that fits, None where it was not asked for.
+        device_cure: Settings with which the step fits into the GPU; None where it fits, and without a search.
+        host_cure: The same for the memory of the host.
         rss_bytes: Most memory the process itself took.
     """
 
@@ -42,13 +50,15 @@ class Answer:
     cache_bytes: int
     rss_bytes: int
     max_batch: int | None = None
+    device_cure: Need | None = None
+    host_cure: Need | None = None
 
 
 def ask(
     requests: Mapping[str, StepRequest],
     events: int,
     search: Search | None = None,
-    window: int = 1,
+    windows: Mapping[str, int] | None = None,
     validation_events: int | None = None,
 ) -> Answer:
     """Tape some steps.
@@ -56,20 +66,28 @@ def ask(
     Args:
         requests: The steps by name, the step itself first.
         events: Events of the data set, for the loader.
-        search: What the largest batch is looked for with; None looks for none.
-        window: Batches of one optimizer step.
+        search: What the largest batch, and settings that fit, are looked for with; None looks for none.
+        windows: Batches of one optimizer step, by name of the step; None where a search is not asked for.
         validation_events: Events of validation; None where they are not known, then as many as of the data set.
 
     Raises:
         XecError: The configuration cannot be built, or the process died.
     """
     question: dict[str, Any] = {"requests": {name: item.to_json() for name, item in requests.items()}, "events": events}
-    question |= {"search": search and search.to_json(), "window": window}
+    question |= {"search": search and search.to_json(), "windows": windows or dict.fromkeys(requests, 1)}
     question["validation_events"] = validation_events or events
     answer = _run("estimate", question)
     recordings = tuple(Recording.from_json(item) for item in answer["recordings"])
-    sizes = {name: int(answer[name]) for name in ("loader_bytes", "cache_bytes", "rss_bytes")}
-    return Answer(recordings, max_batch=answer["max_batch"], **sizes)
+    cures = {name: found and Need.from_json(found) for name, found in answer["cures"].items()}
+    return Answer(
+        recordings,
+        int(answer["loader_bytes"]),
+        int(answer["cache_bytes"]),
+        int(answer["rss_bytes"]),
+        answer["max_batch"],
+        cures.get("device_cure"),
+        cures.get("host_cure"),
+    )
 
 
 def measure(request: StepRequest, device: str) -> dict[str, int]:
@@ -104,20 +122,25 @@ def _run(task: str, question: dict[str, Any]) -> dict[str, Any]:
                 command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
             )
         except subprocess.TimeoutExpired as error:
-            raise _failed(f"no answer within {TIMEOUT_S:g} s") from error
+            raise _failed(f"no answer within {TIMEOUT_S:g} s", _SLOW) from error
         if not found.is_file():
-            lines = done.stderr.strip().splitlines()
-            raise _failed(f"status {done.returncode}: {lines[-1] if lines else 'no message'}")
+            raise _died(done.returncode, done.stderr)
         answer: dict[str, Any] = json.loads(found.read_text())
     if "problem" in answer:
         raise XecError(answer["problem"], where=answer["where"], fix=answer["fix"], code=answer["code"])
     return answer
 
 
-def _failed(reason: str) -> XecError:
+def _died(status: int, errors: str) -> XecError:
+    line = ["", *errors.strip().splitlines()][-1]
+    memory = status == -signal.SIGKILL or any(sign in errors for sign in _NO_MEMORY)
+    return _failed(f"status {status}: {line or 'no message'}", _LITTLE_MEMORY if memory else _DEFECT)
+
+
+def _failed(reason: str, fix: str) -> XecError:
     return XecError(
         f"the process that estimates memory failed: {reason}",
         where=f"python -m {MODULE}",
-        fix="free some memory (it takes about 0.5 GB) and try again; else report this as a defect of xectool",
+        fix=fix,
         code="XT-ESTIMATE-FAILED",
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -11,10 +9,9 @@ from typing import Final
 from xectool.config.root import InpainterConfig, MaeConfig, RunConfig
 from xectool.training.memory_estimate.calibration import Calibration
 from xectool.training.memory_estimate.child import ask
-from xectool.training.memory_estimate.device import USABLE, Device
+from xectool.training.memory_estimate.cure import Need
+from xectool.training.memory_estimate.device import Device
 from xectool.training.memory_estimate.host import (
-    READ_TERM,
-    STEP_TERM,
     HostSide,
     checkpoint_file_bytes,
     disk_terms,
@@ -40,6 +37,7 @@ class Wanted:
         remedies: Whether remedies are estimated.
         mask_ratio: Of the account of predictions; None takes the configuration's.
         compile_threads: Compile processes at once, 0 without a compiler.
+        host_bytes: Memory of the host that may be taken.
     """
 
     events: int
@@ -48,6 +46,11 @@ class Wanted:
     remedies: bool = True
     mask_ratio: float | None = None
     compile_threads: int = 0
+    host_bytes: int = 0
+
+    def of_search(self) -> tuple[str, int, bool]:
+        """Return precision, memory of the host, and whether the largest batch is looked for."""
+        return self.amp, self.host_bytes, self.max_batch
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,8 @@ class Estimate:
         step: Tape of the step.
         device: Where it runs.
         max_batch: Largest batch that fits, None where it was not asked for.
-        fitting_batch: The same by the straight line through two steps, None where one is all there is.
+        device_cure: Settings with which the step fits into the GPU, or takes least; None where it fits or unasked.
+        host_cure: The same for the memory of the host.
         host: Terms of the host's memory.
         disk: Terms of the disk.
         checkpoint_bytes: Of one checkpoint.
@@ -93,7 +97,6 @@ class Estimate:
     step: Recording
     device: Device
     max_batch: int | None
-    fitting_batch: int | None
     host: Mapping[str, int]
     disk: Mapping[str, int]
     checkpoint_bytes: int
@@ -103,6 +106,8 @@ class Estimate:
     predictions: SensorPredictions | None
     lines: tuple[str, ...]
     estimator_bytes: int
+    device_cure: Need | None = None
+    host_cure: Need | None = None
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -119,8 +124,9 @@ def estimate(config: RunConfig, device: Device, wanted: Wanted, calibration: Cal
     """
     asked = plan(config, wanted.amp, valid_shares(), wanted.max_batch, wanted.remedies, device.is_gpu)
     predictions = sensor_predictions(config, wanted.events, wanted.mask_ratio)
-    search = Search(device, calibration, wanted.compile_threads, predictions) if wanted.max_batch else None
-    answer = ask(asked.requests, wanted.events, search, config.training.grad_accum_steps, _validated(config))
+    search = Search(device, calibration, wanted.compile_threads, predictions, *wanted.of_search())
+    looked = search if wanted.remedies or wanted.max_batch else None
+    answer = ask(asked.requests, wanted.events, looked, asked.windows, _validated(config))
     tapes = {name: asked.whole(name, tape) for name, tape in zip(asked.requests, answer.recordings, strict=True)}
     step = tapes[BASE]
     checkpoint_bytes = checkpoint_file_bytes(step)
@@ -138,7 +144,8 @@ def estimate(config: RunConfig, device: Device, wanted: Wanted, calibration: Cal
         step=step,
         device=device,
         max_batch=answer.max_batch,
-        fitting_batch=answer.max_batch if wanted.max_batch else _fitting(device, tapes, side, calibration),
+        device_cure=answer.device_cure,
+        host_cure=answer.host_cure,
         host=side.terms(calibration),
         disk=disk_terms(config, checkpoint_bytes, answer.cache_bytes, wanted.events, predictions),
         checkpoint_bytes=checkpoint_bytes,
@@ -174,31 +181,6 @@ def sensor_predictions(config: RunConfig, events: int, mask_ratio: float | None)
         return None
     ratio = config.model.mask_ratio
     return SensorPredictions(events, ratio if isinstance(ratio, float) else max(ratio.values()))
-
-
-def compile_threads(config: RunConfig, on_gpu: bool) -> int:
-    """Return how many processes the compiler starts; none where it does not run."""
-    mode = config.training.compile
-    if mode == "none" or (mode == "auto" and not on_gpu):
-        return 0
-    return min(32, len(os.sched_getaffinity(0)))
-
-
-def _fitting(device: Device, tapes: Mapping[str, Recording], side: HostSide, calibration: Calibration) -> int | None:
-    """Return about the largest batch that fits, by the straight line through the step and one of smaller batches."""
-    whole, part = tapes[BASE], tapes.get("batch")
-    if part is None:
-        return None
-    terms = side.terms(calibration)
-    beside = read = 0
-    if not device.is_gpu:
-        read = terms[STEP_TERM] + terms[READ_TERM] if READ_TERM in terms else 0
-        beside = sum(terms.values()) - (read or terms[STEP_TERM])
-    room = USABLE * device.total_bytes - beside
-    if read > room:  # whatever the batch is
-        return 0
-    slope = (device.needed(whole) - device.needed(part)) / (whole.batch_size - part.batch_size)
-    return max(0, whole.batch_size - math.ceil((device.needed(whole) - room) / max(slope, 1.0)))
 
 
 def _advice(remedy: Remedy, tapes: Mapping[str, Recording], device: Device) -> Advice:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -12,6 +13,8 @@ from xectool.training.memory_estimate.calibration import Calibration
 from xectool.training.memory_estimate.predictions import COLUMN_BYTES, SensorPredictions
 from xectool.training.memory_estimate.recording import Recording
 
+HOST_SHARE: Final = 0.9
+"""Share of the memory of the host that is planned with."""
 PLOTS_BYTES: Final = 60_000_000
 """Libraries and figures of the plots at the end (measured)."""
 READ_SLACK: Final = 1.15
@@ -22,6 +25,9 @@ OLDER_FACTORS: Final = {"float32": 6.5, "float64": 8.4}
 """Peak of the older loader in units of a worker's raw float32 chunk, by type of the branches, measured."""
 INCIDENT_CAP_BYTES: Final = 1_000_000_000
 CACHE_TERM: Final = "event cache"
+LOADER_TERM: Final = "loader"
+READERS_TERM: Final = "reader processes"
+COMPILE_TERM: Final = "compile processes"
 STEP_TERM: Final = "tensors of the step"
 READ_TERM: Final = "best checkpoint, read at the end"
 """Beyond what the step took before."""
@@ -63,8 +69,8 @@ class HostSide:
         data = self.config.data
         found = {
             "interpreter and libraries": calibration.base_bytes,
-            "loader": self.loader_bytes,
-            "reader processes": data.num_workers * READER_BYTES,
+            LOADER_TERM: self.loader_bytes,
+            READERS_TERM: data.num_workers * READER_BYTES,
             "predictions, one batch": self.predictions_bytes(),
         }
         if self.config.checkpoint.save_artifacts:
@@ -78,8 +84,16 @@ class HostSide:
         if read > 0:
             found[READ_TERM] = read
         if self.compile_threads:
-            found["compile processes"] = self.compile_threads * COMPILE_THREAD_BYTES
+            found[COMPILE_TERM] = self.compile_threads * COMPILE_THREAD_BYTES
         return found
+
+
+def compile_threads(config: RunConfig, on_gpu: bool) -> int:
+    """Return how many processes the compiler starts; none where it does not run."""
+    mode = config.training.compile
+    if mode == "none" or (mode == "auto" and not on_gpu):
+        return 0
+    return min(32, len(os.sched_getaffinity(0)))
 
 
 def loader_lines(config: RunConfig, loader_bytes: int) -> tuple[str, ...]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
+from xectool.config.load import config_from_dict
 from xectool.config.root import RunConfig
 from xectool.training.memory_estimate.recording import BatchLine, Recording
 from xectool.training.memory_estimate.request import StepRequest
@@ -17,7 +18,9 @@ FAR: Final = "far"
 _FAR: Final = 64
 _SAME: Final = 0.001  # mask sizes are rounded
 TAPED_WINDOW: Final = 2  # from the second batch on a window repeats itself
-_POOL: Final = [5, 3]
+_POOL: Final = "model.outer_fine_pool=[5,3]"
+BATCH: Final = "batch"
+BF16: Final = "bf16"
 
 
 @dataclass(frozen=True)
@@ -71,28 +74,40 @@ def plan(
         remedies: Whether remedies are.
         on_gpu: Whether the step runs on a GPU.
     """
-    accum = config.training.grad_accum_steps
-    base = StepRequest(
-        config.to_dict(),
-        config.data.batch_size,
-        min(accum, TAPED_WINDOW),
-        amp,
-        config.validation.batch_size or config.data.batch_size,
-        *shares,
-        on_gpu,
-    )
-    requests, windows = {BASE: base}, {BASE: accum}
+    base = request_of(config, amp, shares, on_gpu)
+    requests, windows = {BASE: base}, {BASE: config.training.grad_accum_steps}
     if larger:
         fixed = config.validation.batch_size
         for name, factor in ((LARGER, 2), (FAR, _FAR)):
             size = factor * base.batch_size
             requests[name] = replace(base, batch_size=size, validation_batch=fixed or size)
-            windows[name] = accum
-    ladder = _ladder(config, amp) if remedies else ()
-    for remedy in ladder:
+            windows[name] = windows[BASE]
+    rungs = ladder(config, amp) if remedies else ()
+    for remedy in rungs:
         if remedy.key:
-            requests[remedy.key], windows[remedy.key] = _changed(base, config, remedy)
-    return Plan(requests, ladder, windows)
+            changed = with_settings(config, remedy.settings)
+            requests[remedy.key] = request_of(changed, amp, shares, on_gpu)
+            windows[remedy.key] = changed.training.grad_accum_steps
+    return Plan(requests, rungs, windows)
+
+
+def request_of(config: RunConfig, amp: str, shares: tuple[float, float], on_gpu: bool) -> StepRequest:
+    """Return the step of a configuration; its precision goes before the one that was resolved for the device."""
+    own, batch = config.training.amp, config.data.batch_size
+    return StepRequest(
+        config.to_dict(),
+        batch,
+        min(config.training.grad_accum_steps, TAPED_WINDOW),
+        amp if own == "auto" else own,
+        config.validation.batch_size or batch,
+        *shares,
+        on_gpu,
+    )
+
+
+def with_settings(config: RunConfig, settings: Iterable[str]) -> RunConfig:
+    """Return a configuration with ``key=value`` lines as a user pastes them."""
+    return config_from_dict(config.to_dict(), "memory estimate", tuple(settings))
 
 
 def line(tapes: Mapping[str, Recording]) -> Callable[[int], Recording] | None:
@@ -120,41 +135,24 @@ def smaller(config: RunConfig, most: int | None = None) -> tuple[str, ...]:
     return (f"data.batch_size={batch // parts}", f"training.grad_accum_steps={accum * parts}")
 
 
-def _ladder(config: RunConfig, amp: str) -> tuple[Remedy, ...]:
+def ladder(config: RunConfig, amp: str) -> tuple[Remedy, ...]:
+    """Return the remedies in the order in which to try them."""
     training, found = config.training, list[Remedy]()
     if config.data.batch_size > 1:
         effective = config.data.batch_size * training.grad_accum_steps
-        found.append(Remedy(f"smaller batches, effective batch = {effective} as before", smaller(config), key="batch"))
+        found.append(Remedy(f"smaller batches, effective batch = {effective} as before", smaller(config), key=BATCH))
     if training.activation_checkpointing == "none":
         settings = ("training.activation_checkpointing=stages",)
         found.append(Remedy("recompute activations", settings, "about a third more time", key="checkpointing"))
     if amp == "off":
-        found.append(Remedy("bf16 activations", ("training.amp=bf16",), key="bf16"))
+        found.append(Remedy("bf16 activations", ("training.amp=bf16",), key=BF16))
     found.append(Remedy("drop references to old tensors", note="torch.cuda.empty_cache does not help this process"))
     more = f"training.grad_accum_steps={2 * training.grad_accum_steps}"
     found.append(Remedy("gradient accumulation", (more,), "saves nothing by itself: allows smaller batches"))
     if config.model.outer_mode == "finegrid" and config.model.outer_fine_pool is None:
-        pool = (f"model.outer_fine_pool={_POOL}".replace(" ", ""),)
-        found.append(Remedy("pool the outer face", pool, "another network: train it anew", key="pool"))
+        found.append(Remedy("pool the outer face", (_POOL,), "another network: train it anew", key="pool"))
     if training.ema_decay is not None:
         found.append(Remedy("no averaged weights", ("training.ema_decay=null",), without="ema"))
     found.append(Remedy("sharding of parameters and optimizer (FSDP)"))
     found.append(Remedy("export PYTORCH_ALLOC_CONF=expandable_segments:True", note="less fragmentation"))
     return tuple(found)
-
-
-def _changed(base: StepRequest, config: RunConfig, remedy: Remedy) -> tuple[StepRequest, int]:
-    accum = config.training.grad_accum_steps
-    if remedy.key == "batch":
-        values = dict(item.split("=", 1) for item in remedy.settings)
-        size, window = int(values["data.batch_size"]), int(values["training.grad_accum_steps"])
-        validation = config.validation.batch_size or size
-        return replace(base, batch_size=size, accum=TAPED_WINDOW, validation_batch=validation), window
-    if remedy.key == "bf16":
-        return replace(base, amp="bf16"), accum
-    section, name, value = {
-        "checkpointing": ("training", "activation_checkpointing", "stages"),
-        "pool": ("model", "outer_fine_pool", _POOL),
-    }[remedy.key]
-    changed: dict[str, Any] = {**base.config, section: {**base.config[section], name: value}}
-    return replace(base, config=changed), accum

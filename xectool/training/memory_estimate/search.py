@@ -26,12 +26,18 @@ class Search:
         calibration: Numbers of this machine.
         compile_threads: Compile processes at once.
         predictions: Of single sensors, None for a regressor.
+        amp: Precision, resolved for the device.
+        host_bytes: Memory of the host that may be taken.
+        largest: Whether the largest batch is looked for.
     """
 
     device: Device
     calibration: Calibration
     compile_threads: int
     predictions: SensorPredictions | None
+    amp: str = "off"
+    host_bytes: int = 0
+    largest: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -46,6 +52,7 @@ class Search:
             Calibration(**content["calibration"]),
             content["compile_threads"],
             None if predictions is None else SensorPredictions(**predictions),
+            *(content[name] for name in ("amp", "host_bytes", "largest")),
         )
 
     def find(
