@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from xectool.config.document import Document
 from xectool.config.load import load_config
-from xectool.config.platform import Platform, memory_limits
+from xectool.config.platform import Platform, memory_limits, most_mapped_bytes
 from xectool.config.root import RegressorConfig
 from xectool.config.rules.capacity import CAPACITY_RULES, host_memory_bytes
 from xectool.config.rules.platform import PLATFORM_RULES, Situation
@@ -224,3 +224,11 @@ def test_memory_of_a_gpu_that_the_kernel_counts_is_not_the_hosts(
 def test_an_odd_version_is_not_guessed() -> None:
     assert on(INTEL, versions={"torch": "main"}).version("torch") is None
     assert INTEL.version("torch") is None
+
+
+@pytest.mark.parametrize(("free", "mapped"), [(1 << 30, 480_000_000), (64 << 30, 4 << 30)])
+def test_a_cache_is_mapped_up_to_a_part_of_the_free_memory(
+    monkeypatch: pytest.MonkeyPatch, free: int, mapped: int
+) -> None:
+    monkeypatch.setattr("xectool.config.platform.available_memory", lambda: free)
+    assert most_mapped_bytes() == mapped

@@ -26,7 +26,7 @@ from xectool.training.memory_estimate.__main__ import _loader_bytes
 from xectool.training.memory_estimate.calibration import MOST_KEPT_BYTES, Calibration
 from xectool.training.memory_estimate.child import ask
 from xectool.training.memory_estimate.device import Device, Tries, largest_batch
-from xectool.training.memory_estimate.host import READ_TERM, STEP_TERM, HostSide
+from xectool.training.memory_estimate.host import READ_TERM, STEP_TERM, HostSide, loader_lines
 from xectool.training.memory_estimate.plan import BASE, FAR, LARGER, line, plan
 from xectool.training.memory_estimate.predictions import SensorPredictions
 from xectool.training.memory_estimate.recording import ALIVE, CATEGORIES, SAVED, BatchLine, Recording
@@ -289,6 +289,12 @@ def test_the_best_checkpoint_is_counted_where_reading_it_takes_more_than_a_step(
     assert beside[STEP_TERM] + beside[READ_TERM] > 2 * state
     on_gpu = HostSide(config, 0, step, True, checkpoint_bytes=state).terms(Calibration())
     assert state < on_gpu[READ_TERM] < 2 * state
+
+
+@pytest.mark.parametrize(("cache_bytes", "mapped"), [(0, False), (10**8, True), (10**15, False)])
+def test_pages_of_a_cache_are_told_where_it_is_mapped(cache_bytes: int, mapped: bool) -> None:
+    lines = loader_lines(config_from_dict(CASES["mae"], "test"), 10**9, cache_bytes)
+    assert any("0.10 GB are mapped" in line for line in lines) == mapped
 
 
 def test_the_batch_that_fits_counts_what_malloc_keeps_and_the_best_checkpoint() -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from xectool.config.platform import available_memory
+from xectool.config.platform import most_mapped_bytes
 from xectool.data.blocks import Piece, SourceFile
 from xectool.data.cache.cached_file import CachedFile
 from xectool.data.cache.codec import NPHO, TIME, Codec, Compact, Lossless
@@ -23,9 +23,6 @@ IntArray = npt.NDArray[np.int64]
 
 # Cache files a process keeps open.
 _KEPT_FILES: Final = 64
-# Readings are touched through the map where all of them are at most so much, or one part in so many of the memory.
-_MAPPED_BYTES: Final = 256_000_000
-_MAPPED_PART: Final = 64
 # A file is kept as it is if more of its first readings than this would be exceptions.
 _PROBED_EVENTS, _MOST_EXCEPTIONS = 64, 0.01
 
@@ -58,7 +55,7 @@ class CachedEvents:
         ]
         row_bytes = 2 * NUM_SENSORS * codec.dtype.itemsize
         whole = row_bytes * sum(file.num_selected for file in source.files)
-        self.maps_readings = whole <= max(_MAPPED_BYTES, available_memory() // _MAPPED_PART)
+        self.maps_readings = whole <= most_mapped_bytes()
         self.digests = [None if identity is None else digest_of(identity) for identity in self._identities]
         self._start()
 

@@ -153,7 +153,10 @@ def estimate(config: RunConfig, device: Device, wanted: Wanted, calibration: Cal
         predictions_bytes=side.predictions_bytes(),
         advice=tuple(_advice(remedy, tapes, device) for remedy in asked.remedies),
         predictions=predictions,
-        lines=(*loader_lines(config, answer.loader_bytes), *(predictions.lines(validation) if predictions else ())),
+        lines=(
+            *loader_lines(config, answer.loader_bytes, answer.cache_bytes),
+            *(predictions.lines(validation) if predictions else ()),
+        ),
         estimator_bytes=answer.rss_bytes,
         notes=step.notes,
     )

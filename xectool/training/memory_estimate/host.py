@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from xectool.config.platform import most_mapped_bytes
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.rules.capacity import BYTES_PER_EVENT, GPU_DRIVER, GPU_HOST_BYTES, READER_BYTES
 from xectool.training.memory_estimate.calibration import Calibration
@@ -96,8 +97,11 @@ def compile_threads(config: RunConfig, on_gpu: bool) -> int:
     return min(32, len(os.sched_getaffinity(0)))
 
 
-def loader_lines(config: RunConfig, loader_bytes: int) -> tuple[str, ...]:
-    """Return the account of the loader, and what the older one would take with the same numbers."""
+def loader_lines(config: RunConfig, loader_bytes: int, cache_bytes: int = 0) -> tuple[str, ...]:
+    """Return the account of the loader, its cache of events, and what the older one would take with the same numbers.
+
+    What is mapped of a cache is no term of the host's memory: the kernel takes these pages back where it needs them.
+    """
     data = config.data
     raw = data.chunksize * BYTES_PER_EVENT
     workers = max(1, data.num_workers)
@@ -105,10 +109,13 @@ def loader_lines(config: RunConfig, loader_bytes: int) -> tuple[str, ...]:
         f"x {factor:g} ({kind}) x {workers} = {workers * factor * raw / 1e9:.4g} GB"
         for kind, factor in OLDER_FACTORS.items()
     )
+    text = f"event cache: {cache_bytes / 1e9:.2f} GB are mapped: shown as resident, taken back where memory is short"
+    mapped = (text,) if 0 < cache_bytes <= most_mapped_bytes() else ()
     return (
         f"chunk: {data.chunksize} events x {BYTES_PER_EVENT} B = {raw / 1e9:.2f} GB raw float32, held once for all "
         f"workers; loader at most {loader_bytes / 1e9:.4g} GB = x {loader_bytes / raw:.3g} of it",
         f"older loader, a chunk in each worker: {raw / 1e9:.2f} GB {older}",
+        *mapped,
     )
 
 
