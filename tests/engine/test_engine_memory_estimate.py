@@ -11,7 +11,7 @@ import pytest
 import yaml
 from xectool import engine
 from xectool.config.load import config_from_dict
-from xectool.config.platform import ADDRESS_SPACE, memory_limits, more_memory
+from xectool.config.platform import ADDRESS_SPACE, memory_budgets, memory_limits, more_memory
 from xectool.detector.platforms import find_gpu
 from xectool.engine import memory_estimate as estimating
 from xectool.engine import memory_verdicts
@@ -153,7 +153,7 @@ def test_a_small_step_costs_no_estimate(tiny_config: Path, monkeypatch: pytest.M
 
 @pytest.mark.slow
 def test_train_refuses_what_the_host_cannot_hold(tiny_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "memory_limits", lambda ranks: {"control group /job": 400_000_000})
+    monkeypatch.setattr(preflight, "memory_budgets", lambda ranks: {"control group /job": 400_000_000})
     with pytest.raises(ConfigError) as caught:
         engine.train(tiny_config, dry_run=True)
     finding = caught.value.findings[0]  # type: ignore[attr-defined]
@@ -187,6 +187,21 @@ def test_settings_that_are_proposed_for_the_host_are_those_that_were_estimated(f
     found: Any = SimpleNamespace(host_bytes=1_800_000_000, host_cure=Need(("data.chunksize=64",), 1, fits))
     line = "--set data.chunksize=64" if fits else "sbatch --mem=1908M JOB.sh"
     assert memory_verdicts._host_fix(found, "SLURM_MEM_PER_NODE", 1) == line
+
+
+def test_what_the_process_holds_already_is_part_of_what_it_may_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training counted its own libraries twice in a control group: it refused what estimate-memory had proposed."""
+    free, held = 10**9, bytearray(200_000_000)
+    held[::4096] = b"1" * len(held[::4096])
+    group = SimpleNamespace(path="/job", free_bytes=free)
+    monkeypatch.setattr("xectool.config.platform.cgroup_memory", lambda limited: [group])
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "1000")
+    in_all, left = memory_budgets(), memory_limits()
+    assert in_all["control group /job"] > free + len(held)
+    assert left["control group /job"] == free
+    assert in_all["SLURM_MEM_PER_NODE"] == left["SLURM_MEM_PER_NODE"]  # is the whole already
+    shared = "control group /job, shared by 2 ranks"
+    assert memory_budgets(2)[shared] > memory_limits(2)[shared] + len(held)
 
 
 def test_ranks_share_the_memory_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,23 +125,39 @@ def most_mapped_bytes() -> int:
     return max(_CACHE_BYTES, available_memory() // _CACHE_PART)
 
 
-def memory_limits(ranks: int = 1) -> dict[str, int]:
+def memory_budgets(ranks: int = 1) -> dict[str, int]:
+    """Return every limit on the memory of this process by what sets it, in bytes that it may hold in all.
+
+    Args:
+        ranks: Processes of the run on this machine, each of which holds as much as this one does.
+    """
+    return memory_limits(ranks, _own_bytes())
+
+
+def memory_limits(ranks: int = 1, own_bytes: int = 0) -> dict[str, int]:
     """Return every limit on the memory of this process by what sets it, in bytes that may still be taken.
 
     Args:
         ranks: Processes of the run on this machine, which share its memory.
+        own_bytes: What each of them holds already, where that is to be counted in.
     """
     limits = {"MemAvailable": max(0, psutil.virtual_memory().available - _gpu_node_bytes())}
     for group in cgroup_memory(limited=True):
         if group.free_bytes is not None:
             limits[f"control group {group.path}"] = group.free_bytes
-    limits |= _job_memory()
+    limits = {name: size + ranks * own_bytes for name, size in limits.items()} | _job_memory()
     if ranks > 1:
         limits = {f"{name}, shared by {ranks} ranks": size // ranks for name, size in limits.items()}
     address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
     if address_space != resource.RLIM_INFINITY:
         limits[ADDRESS_SPACE] = max(0, address_space - MAPPED_BYTES)
     return limits
+
+
+def _own_bytes() -> int:
+    """Return the memory that this process alone holds; pages of files can be dropped, and count as available."""
+    lines = _lines(Path("/proc/self/status"))
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:")), 0)
 
 
 def more_memory(limit: str, needed_bytes: float, ranks: int = 1) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import yaml
 
 from xectool.config.load import load_config
-from xectool.config.platform import Platform, memory_limits
+from xectool.config.platform import Platform, memory_budgets
 from xectool.config.root import RunConfig
 from xectool.detector.platforms import Gpu, find_gpu
 from xectool.diagnosis.environment.torch_facts import ask_torch
@@ -73,7 +73,7 @@ def estimate_memory(  # noqa: PLR0913  the function is the command: one argument
         loaded = _loaded(config, [*_settings(overrides, batch_size), f"model.mask_ratio={mask_ratio}"])
     if events is None:
         events = _events_of(loaded) if config is not None else DEFAULT_EVENTS
-    limits = memory_limits(loaded.distributed.num_gpus)
+    limits = memory_budgets(loaded.distributed.num_gpus)
     device, amp = _device(loaded, gpu, min(limits.values()))
     if calibrate:
         _calibrate(loaded, device, amp)

@@ -8,7 +8,7 @@ from typing import Final
 import torch
 
 from xectool.config.load import LoadedConfig
-from xectool.config.platform import memory_limits
+from xectool.config.platform import memory_budgets
 from xectool.config.root import InpainterConfig, RunConfig
 from xectool.config.rules.capacity import host_memory_bytes
 from xectool.detector.constants import NUM_SENSORS
@@ -43,7 +43,7 @@ def require_memory(loaded: LoadedConfig, config: RunConfig, execution: Execution
     Raises:
         InvalidConfigError: Device (CFG-22) or host (CFG-20) do not suffice.
     """
-    limits = memory_limits(int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
+    limits = memory_budgets(int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
     device = _device(config, execution, min(limits.values()))
     step = crude_bytes(config)
     host = sum(host_memory_bytes(config, on_gpu=device.is_gpu).values()) + (0 if device.is_gpu else step)
