@@ -363,3 +363,20 @@ def test_the_error_of_an_interval_is_the_scatter_of_its_steps() -> None:
     rows = ramp_rows(rates, [ramp_curve(1.0 + 0.1 * np.random.default_rng(1).normal(size=36))])
     assert 0.05 < np.sqrt(np.mean([row.loss_decrease_error**2 for row in rows])) < 0.3
     assert sum(row.loss_decreasing for row in rows) <= 2
+
+
+def test_seeds_that_begin_far_apart_fall_each_by_itself() -> None:
+    """An inpainter whose loss fell 23-fold was 'falls at none': one seed began at a much larger loss than the other."""
+
+    def scaled(one: Curve, size: float) -> Curve:
+        return Curve(one.lr, one.seed, size * one.losses, one.grad_norms, one.finite, size * one.start_losses)
+
+    low, high = curve(1e-3, 0.1), curve(1e-3, 0.1, seed=1)
+    (row,) = grid_rows([low, scaled(high, 20.0)])
+    assert row.loss_decrease < 2 * row.loss_decrease_error
+    assert row.loss_decreasing
+    assert row.verdict == STABLE
+    rising = curve(1e-3, 1.1, seed=1)
+    assert not grid_rows([low, scaled(rising, 20.0)])[0].loss_decreasing
+    level = [curve(1e-3, 1.0, seed) for seed in range(2)]
+    assert not grid_rows([level[0], scaled(level[1], 20.0)])[0].loss_decreasing

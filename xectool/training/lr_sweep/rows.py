@@ -41,7 +41,8 @@ class RateRow:
         loss_end: Objective of the last steps.
         loss_decrease: Mean of the first minus the second on the same batch; NaN where nothing finite is left.
         loss_decrease_error: Its standard error, by steps or by seeds, whichever is larger.
-        loss_decreasing: Whether it is above zero by more than two errors.
+        loss_decreasing: Whether it is above zero by more than two errors, of all seeds together or of each alone: these
+            may begin at losses so different that the mean of what they fall by says nothing.
         grad_norm_max: Largest global gradient norm before clipping.
         grad_norm_median: Their median.
         nonfinite_steps: Steps that could not be taken.
@@ -110,12 +111,17 @@ def _measured(lr: float, group: Sequence[Curve]) -> RateRow:
         loss_end=_mean(ends),
         loss_decrease=decrease,
         loss_decrease_error=error,
-        loss_decreasing=bool(decrease > ERRORS * error),
+        loss_decreasing=decrease > ERRORS * error or all(_falls(curve) for curve in group),
         grad_norm_max=float(norms.max()) if len(norms) else math.nan,
         grad_norm_median=float(np.median(norms)) if len(norms) else math.nan,
         nonfinite_steps=int(sum((~curve.finite).sum() for curve in group)),
         verdict="",
     )
+
+
+def _falls(curve: Curve) -> bool:
+    decrease, error = mean_and_error([curve.gains])
+    return len(curve.gains) > 1 and decrease > ERRORS * error
 
 
 def _explodes(group: Sequence[Curve], lowest: Sequence[Curve]) -> bool:
