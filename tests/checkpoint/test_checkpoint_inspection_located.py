@@ -16,6 +16,7 @@ import torch
 from xectool import engine
 from xectool.checkpoint import format, store
 from xectool.checkpoint.format import Checkpoint
+from xectool.checkpoint.inspection.archive import Archive, Entry
 from xectool.engine.inspection import CheckpointInspected
 
 Payload = dict[str, Any]
@@ -221,3 +222,24 @@ def test_damage_of_the_facts_in_safetensors_is_one_finding_with_its_place(
     told = [(item.where, item.problem) for item in engine.inspect_ckpt(path).findings if item.severity.value == "error"]
     assert [where for where, _ in told] == ["meta", "digest"]
     assert told[0][1] == "meta is not what was saved: its checksum differs"
+
+
+def test_compressed_bytes_that_do_not_end_are_found() -> None:
+    """All that was written is there before the stream would end, so neither size nor checksum notices."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as target:
+        target.writestr("archive/data.pkl", b"abc")
+    sound = out.getvalue()
+    (entry,) = Archive(memoryview(sound)).entries
+    first, last = 8 * entry.start, 8 * (entry.start + entry.stored)
+    silent = []
+    for bit in range(first, last):
+        flipped = bytearray(sound)
+        flipped[bit // 8] ^= 1 << bit % 8
+        if not list(Archive(memoryview(flipped)).verify()):
+            silent.append(bit)
+    assert silent == list(range(last - 6, last)), "of the last byte six bits only fill it: nobody reads them"
+    longer = Entry(entry.name, entry.start, entry.stored + 2, entry.size, entry.crc, entry.method)
+    with pytest.raises(ValueError, match="end 2 before those of the entry"):
+        Archive(memoryview(sound)).read(longer)
+    assert not list(Archive(memoryview(sound)).verify())  # the control

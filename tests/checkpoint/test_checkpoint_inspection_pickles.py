@@ -25,6 +25,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from xectool.checkpoint import store
 from xectool.checkpoint.inspection.opcodes import read_pickle
 from xectool.checkpoint.inspection.tree import resolve
 from xectool.engine.inspection import CheckpointInspected
@@ -160,6 +161,57 @@ def test_a_second_description_is_read_too_and_called_ambiguous(tmp_path: Path, i
     result = inspected(content.getvalue())
     assert refused(result)
     assert any("2 entries are called archive/data.pkl" in found.problem for found in result.findings)
+
+
+def legacy() -> bytes:
+    out = io.BytesIO()
+    torch.save({"a": torch.arange(6.0)}, out, _use_new_zipfile_serialization=False)
+    return out.getvalue()
+
+
+BEFORE: dict[str, Callable[[bytes], bytes]] = {
+    "plain": lambda late: pickle.dumps({"a": 1}, protocol=2) + late,
+    "twenty others": lambda late: pickle.dumps({"a": 1}) * 20 + late,
+    "legacy": lambda late: legacy() + late,
+    "description": lambda late: in_checkpoint(pickle.dumps({"a": 1}, protocol=2) + late),
+}
+
+
+@pytest.mark.parametrize("way", BEFORE)
+@pytest.mark.parametrize("name", ["reduce", "protocol 0", "broken afterwards"])
+def test_a_payload_behind_a_sound_pickle_is_listed(way: str, name: str, tmp_path: Path, inspected: Inspect) -> None:
+    """One that loads what follows, too, runs it: two calls of ``pickle.load`` do."""
+    marker = tmp_path / "ran"
+    result = inspected(BEFORE[way](payloads(marker)[name]), "late.pt")
+    assert refused(result)
+    assert {item.name for item in result.unsafe_globals} <= {"posix.system", "os.system"}
+    assert not marker.exists()
+    for sound in (b"", pickle.dumps({"b": 2}), b"cat\nis no pickle", b"\x80\x04junk"):  # the controls
+        assert not inspected(BEFORE[way](sound), "sound.pt").unsafe_globals
+
+
+@pytest.mark.parametrize("packing", ["archive", "deflated", "legacy", "second entry"])
+def test_what_loads_a_checkpoint_says_that_it_is_unsafe_not_damaged(packing: str, tmp_path: Path) -> None:
+    """PyTorch lists the names of its own archives only."""
+    marker, path = tmp_path / "ran", tmp_path / "nested.pt"
+    payload = payloads(marker)["reduce"]
+    if packing == "legacy":
+        path.write_bytes(payload)
+    elif packing == "archive":
+        path.write_bytes(in_checkpoint(payload))
+    else:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED if packing == "deflated" else zipfile.ZIP_STORED) as out:
+            out.writestr("archive/data.pkl", payload)
+            out.writestr("archive/version", "3\n")
+            out.writestr("archive/inner.pt", in_checkpoint(payload))
+    with pytest.raises(CheckpointError, match=r"would run code when loaded.*posix\.system") as caught:
+        store.load(path)
+    assert caught.value.code == "XT-CKPT-UNSAFE"
+    path.write_bytes(in_checkpoint(b"\x80\x02}q"))  # the control: broken, and harmless
+    with pytest.raises(CheckpointError, match="damaged") as caught:
+        store.load(path)
+    assert caught.value.code == "XT-CKPT-CORRUPT"
+    assert not marker.exists()
 
 
 def test_bytes_inside_a_pickle_are_looked_into(tmp_path: Path, inspected: Inspect) -> None:

@@ -19,8 +19,10 @@ import torch
 
 from xectool.checkpoint import foreign, format, safetensors_store
 from xectool.checkpoint.format import Checkpoint
+from xectool.checkpoint.inspection import reading
 from xectool.checkpoint.inspection.protobuf import looks_like_onnx
 from xectool.checkpoint.inspection.sniff import GIVE_ANOTHER, stranger
+from xectool.checkpoint.inspection.trust import Trust
 from xectool.checkpoint.names import BEST_NAME as BEST_NAME
 from xectool.checkpoint.names import LAST_NAME as LAST_NAME
 from xectool.checkpoint.names import epoch_name as epoch_name
@@ -210,11 +212,8 @@ def _read(path: Path) -> Any:
         with _opened(path) as stream, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's remarks on odd protocols of damaged files
             return torch.load(stream, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
+    except (pickle.UnpicklingError, *GARBLED) as error:
         raise _unsafe_or_garbled(path, error) from error
-    except GARBLED as error:
-        reason = next(iter(str(error).splitlines()), "")
-        raise _not_a_checkpoint(path, f"{type(error).__name__}: {reason}") from error
 
 
 def _opened(path: Path) -> IO[bytes]:
@@ -265,15 +264,20 @@ def _not_a_checkpoint(path: Path, detail: str) -> CheckpointError:
 
 
 def _unsafe_or_garbled(path: Path, error: Exception) -> CheckpointError:
+    """Return why a file was refused: for what it asks for, however it is packed, else as no checkpoint.
+
+    PyTorch's own list of unsafe names is of archives that it wrote, and of their own pickle only.
+    """
     try:
-        with _opened(path) as stream, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(stream)
-    except (pickle.UnpicklingError, *GARBLED):
-        unsafe = []
+        found = reading.read(path).unsafe
+    except CheckpointError:
+        found = []
+    refused = isinstance(error, pickle.UnpicklingError)
+    unsafe = sorted({item.name for item in found if refused or item.trust == Trust.CODE.value})
     if not unsafe:
-        return _not_a_checkpoint(path, str(error).splitlines()[0])
-    problem = f"the file would run code when loaded, so it was not: it contains {', '.join(sorted(unsafe)[:5])}"
+        reason = next(iter(str(error).splitlines()), "")
+        return _not_a_checkpoint(path, reason if refused else f"{type(error).__name__}: {reason}")
+    problem = f"the file would run code when loaded, so it was not: it contains {', '.join(unsafe[:5])}"
     fix = "ask its author for a state_dict saved with tensors and plain types only"
     return CheckpointError(problem, where=str(path), fix=fix, code="XT-CKPT-UNSAFE")
 

@@ -131,6 +131,10 @@ class Archive:
             raise ValueError(f"the compressed bytes are damaged ({error})") from error
         if len(found) > limit:
             raise TooLarge(f"it expands beyond {limit} bytes")
+        if not engine.eof:
+            raise ValueError(f"the compressed bytes do not end after {entry.stored}, where those of the entry do")
+        if engine.unused_data:
+            raise ValueError(f"the compressed bytes end {len(engine.unused_data)} before those of the entry")
         return memoryview(bytearray(found))
 
     def verify(self) -> Iterator[Problem]:

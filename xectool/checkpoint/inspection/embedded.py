@@ -13,11 +13,11 @@ from typing import IO, Final, cast
 
 from xectool.checkpoint.inspection.archive import LOCAL_MAGIC, Archive, DamagedArchive
 from xectool.checkpoint.inspection.opcodes import Pickle, read_pickle
-from xectool.checkpoint.inspection.trust import UnsafeGlobal, unsafe_globals
+from xectool.checkpoint.inspection.trust import Trust, UnsafeGlobal, trust_of, unsafe_globals
 from xectool.checkpoint.inspection.window import XZ_MAGIC, Window, expansion_limit
 
 _MAX_DEPTH: Final = 4
-_MAX_PICKLES: Final = 16
+_MAX_PICKLES: Final = 100_000
 _BLOB_NAME: Final = "bytes.pkl"
 GZIP_MAGIC: Final = b"\x1f\x8b"
 BZIP_MAGIC: Final = b"BZh"
@@ -58,7 +58,8 @@ def hidden_globals(
             return
         yield from hidden_globals(memoryview(inner), f"{name} (expanded)", None, depth + 1, allowed)
     elif head[:1] == b"\x80" or name.lower().endswith(_PICKLE_SUFFIXES):
-        yield from _pickles(data, name, base, depth, allowed)
+        for found in _pickles(data, 0):
+            yield from globals_of(found, name, base, depth, allowed)
 
 
 def globals_of(
@@ -71,17 +72,26 @@ def globals_of(
         yield from hidden_globals(memoryview(blob), f"{name} > {suffix}", None, depth + 1, allowed)
 
 
-def _pickles(
-    data: memoryview, name: str, base: int | None, depth: int, allowed: tuple[str, ...]
+def globals_behind(
+    data: memoryview, start: int, name: str, base: int | None, allowed: tuple[str, ...] = ()
 ) -> Iterator[UnsafeGlobal]:
-    """Yield the unsafe names of the pickles that follow one another in some bytes."""
-    start = 0
+    """Yield the unsafe names of the pickles from a byte on: no loader of weights opens them, ``pickle.load`` does.
+
+    Other bytes look like one now and then: a pickle is what is whole, or has run code before it breaks.
+    """
+    for found in _pickles(data, start):
+        if not found.problem or any(trust_of(item) is Trust.CODE for item in found.globals):
+            yield from globals_of(found, name, base, 0, allowed)
+
+
+def _pickles(data: memoryview, start: int) -> Iterator[Pickle]:
+    """Yield the pickles that follow one another in some bytes, up to the first that is not whole."""
     for _ in range(_MAX_PICKLES):
-        found = read_pickle(data, start)
-        if not found.end:
+        if start >= len(data):
             return
-        yield from globals_of(found, name, base, depth, allowed)
-        if found.problem or found.end <= start or found.end >= len(data):
+        found = read_pickle(data, start)
+        yield found
+        if found.problem or found.end <= start:
             return
         start = found.end
 

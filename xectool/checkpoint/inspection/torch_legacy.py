@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from xectool.checkpoint.inspection.archive import Problem
 from xectool.checkpoint.inspection.contents import Contents
-from xectool.checkpoint.inspection.embedded import globals_of, tar_members
+from xectool.checkpoint.inspection.embedded import globals_behind, globals_of, tar_members
 from xectool.checkpoint.inspection.opcodes import Pickle, read_pickle
 from xectool.checkpoint.inspection.rebuild import dtype_of_storage
 from xectool.checkpoint.inspection.sniff import GIVE_ANOTHER
@@ -58,7 +58,8 @@ def read_pickles(content: Content) -> Contents:
 def _plain(content: Content, found: Pickle) -> Contents:
     out = Contents(content.path, "pickle", content.sha256, content.size_bytes)
     out.checksums = f"{content.packing} checksum" if content.packing else ""
-    out.unsafe += globals_of(found, "", 0 if not content.packing else None)
+    base = 0 if not content.packing else None
+    out.unsafe += [*globals_of(found, "", base), *globals_behind(content.data, found.end, "", base)]
     if any(item.name.startswith(_JOBLIB) for item in out.unsafe) and not _is_dangerous(out.unsafe):
         raise unreadable(content.path, "this is a joblib file of NumPy arrays, not a checkpoint", GIVE_ANOTHER)
     if found.problem and found.end >= len(content.data) and not out.unsafe:
@@ -119,6 +120,7 @@ def _place_bytes(out: Contents, content: Content, storages: dict[str, StorageRef
         ref.data, at = data[start:end], end
     if at < len(data):
         out.problems.append(Problem(f"{len(data) - at} bytes follow the last tensor", f"byte {at}"))
+        out.unsafe += globals_behind(data, at, "", 0 if not content.packing else None)
 
 
 def read_tar(content: Content) -> Contents:
@@ -139,8 +141,8 @@ def read_tar(content: Content) -> Contents:
     storages = _tar_storages(out, members["storages"])
     tensors = _tar_tensors(out, members["tensors"], storages)
     tree = read_pickle(members["pickle"], storage_of=lambda identity: tensors.get(str(identity)))  # type: ignore[arg-type, return-value]
-    out.unsafe += globals_of(tree, "pickle", None)
-    out.unsafe += globals_of(read_pickle(members["sys_info"]), "sys_info", None)
+    out.unsafe += [*globals_of(tree, "pickle", None), *globals_behind(members["pickle"], tree.end, "pickle", None)]
+    out.unsafe += globals_behind(members["sys_info"], 0, "sys_info", None)
     if tree.problem:
         out.problems.append(Problem(f"the description is damaged: {tree.problem}", "entry pickle"))
     out.fill(tree.value)

@@ -7,7 +7,7 @@ from typing import Any
 
 from xectool.checkpoint.inspection.archive import Archive, DamagedArchive, Entry, Problem
 from xectool.checkpoint.inspection.contents import Contents
-from xectool.checkpoint.inspection.embedded import globals_of, hidden_globals
+from xectool.checkpoint.inspection.embedded import globals_behind, globals_of, hidden_globals
 from xectool.checkpoint.inspection.opcodes import read_pickle
 from xectool.checkpoint.inspection.rebuild import StorageOf, dtype_of_storage
 from xectool.checkpoint.inspection.sniff import archive_of
@@ -103,7 +103,9 @@ def _read_tree(out: Contents, archive: Archive, root: str, allowed: tuple[str, .
         out.problems.append(Problem(f"{entry.name} is damaged: {found.problem}", entry.place))
     elif found.end < len(data):
         out.problems.append(Problem(f"{len(data) - found.end} bytes follow the end of {entry.name}", entry.place))
-    out.unsafe += globals_of(found, entry.name, entry.start if not entry.method else None, 0, allowed)
+    base = entry.start if not entry.method else None
+    out.unsafe += globals_of(found, entry.name, base, 0, allowed)
+    out.unsafe += globals_behind(data, found.end, entry.name, base, allowed)
     out.fill(found.value)
 
 
