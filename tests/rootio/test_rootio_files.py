@@ -188,6 +188,28 @@ def test_a_chain_names_its_files(tmp_path):
         open_tree(str(path))
 
 
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (
+            b"ROOT::Experimental::RNTuple",
+            r"is a ROOT::Experimental::RNTuple: of a ROOT before 6\.34[\s\S]*write it again",
+        ),
+        (b"ROOT::RNTuple", r"is damaged or of unknown kind[\s\S]*copy the file again"),  # the control
+    ],
+)
+def test_a_tree_in_a_format_before_its_release_is_not_called_damaged(tmp_path, kind, told):
+    path, text = tmp_path / "n.root", b"Collectable string class"
+    with uproot.recreate(path, compression=None) as file:
+        file["tree"] = "not the bytes of an RNTuple"
+    held = b"\nTObjString\x04tree" + bytes([len(text)]) + text
+    rest = text[len(kind) - len(b"TObjString") :]
+    key = bytes([len(kind)]) + kind + b"\x04tree" + bytes([len(rest)]) + rest
+    path.write_bytes(path.read_bytes().replace(held, key))
+    with pytest.raises(DataFileError, match=told):
+        open_tree(str(path))
+
+
 @pytest.mark.parametrize(("name", "tree"), [("a.root", "sub/events"), ("a.dat", "events"), ("a b.root", "events")])
 def test_what_is_proposed_for_another_tree_can_be_pasted(tmp_path, rows, name, tree):
     with uproot.recreate(tmp_path / name) as file:

@@ -18,6 +18,7 @@ import pytest
 import uproot
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from uproot.interpretation import numerical
 from xectool.errors import DataFileError
 from xectool.rootio import inflate
 from xectool.rootio.columns import LooseColumn, WrongLengthError
@@ -421,6 +422,23 @@ frame = ROOT.RDataFrame("tree", sys.argv[1]).Define("s", "Sum(npho)").Define("w"
 names = ("s", "w", "energyTruth", "run", "event")
 print("RESULT", json.dumps([frame.Count().GetValue(), *(frame.Sum(name).GetValue() for name in names)]))
 """
+
+
+def test_a_branch_is_read_under_the_name_that_the_tree_gives_it(tmp_path, monkeypatch):
+    """uproot looks for some names of Delphes in vain, which it gives itself; a structure has no type in C++ terms."""
+    path = tmp_path / "a.root"
+    with uproot.recreate(path) as file:
+        file.mktree("tree", {"E": np.float64}).extend({"E": np.arange(3.0)})
+    with EventFile(path) as events:
+
+        def vain(tree, name):
+            raise uproot.KeyInFileError(name)
+
+        monkeypatch.setattr(type(events._tree), "__getitem__", vain)
+        assert events.read_column("E").tolist() == [0.0, 1.0, 2.0]
+        assert (events.type_name("E"), events.counter("E")) == ("double", None)
+        monkeypatch.delitem(numerical._dtype_kind_itemsize_to_typename, ("f", 8))
+        assert events.type_name("E") == "TLeafD"
 
 
 @needs_root

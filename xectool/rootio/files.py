@@ -18,7 +18,7 @@ import uproot
 from xectool.errors import DataFileError, in_shell, listed, nearest
 from xectool.rootio.inflate import INFLATE_ERRORS, require_bounded
 from xectool.rootio.list_files import read_list
-from xectool.rootio.strangers import not_a_chain, what_it_is
+from xectool.rootio.strangers import not_a_chain, require_released, what_it_is
 
 # A tree in a directory of the file has a slash; what ends in .root, or has an empty part, is a path and no tree.
 _TREE_SUFFIX = re.compile(r"^(?P<file>.+\.root):(?P<tree>(?!/)(?!.*//)(?!.*\.root$)[^:\\]+)$")
@@ -195,6 +195,7 @@ def open_tree(path: str, tree_name: str = "tree") -> Any:
     given, (path, tree_name) = path, split_tree(path, tree_name)
     if not is_remote(path):
         check_local_file(path)
+    classes: dict[str, str] = {}
     try:
         directory = _open_directory(path)
         classes = directory.classnames(cycle=False)
@@ -205,8 +206,10 @@ def open_tree(path: str, tree_name: str = "tree") -> Any:
     except ImportError as error:
         raise _missing_package(path, error) from error
     except OPEN_ERRORS as error:
+        require_released(path, tree_name, classes.get(tree_name, ""))
         raise cannot_open(path, tree_name, error) from error
     if not is_tree:
+        require_released(path, tree_name, classes.get(tree_name, ""))
         others = {name: kind for name, kind in classes.items() if name != tree_name}
         raise _missing_tree(path, tree_name, others, in_path=given != path)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -56,6 +57,11 @@ class EventFile:
         self._specs: dict[str, BranchSpec | None] = {}
 
     @cached_property
+    def _branches(self) -> Mapping[str, Any]:
+        """Branches by name; looking them up in the tree misses some names that it gives itself."""
+        return dict(self._tree.iteritems())
+
+    @cached_property
     def _fields(self) -> FieldIndex:
         return FieldIndex(self._tree)
 
@@ -107,10 +113,10 @@ class EventFile:
 
     def type_name(self, branch: str) -> str:
         """Return the type of a branch in C++ terms; the class of its leaf where uproot stumbles over the type."""
-        item = self._tree[branch]
+        item = self._branches[branch]
         try:
             return str(item.typename)
-        except NameError:  # a variable that uproot forgets to set, at arrays of Float16_t without a range
+        except (NameError, KeyError):  # a variable it forgets to set, of Float16_t without a range; structures
             return str(item.member("fLeaves")[0].classname)
 
     def cluster_starts(self, branch: str) -> tuple[int, ...]:
@@ -168,7 +174,7 @@ class EventFile:
 
     def counter(self, branch: str) -> str | None:
         """Return the branch that counts the numbers of a TTree's ``x[n]``; None for every other kind of branch."""
-        found = None if self.is_ntuple else self._tree[branch].count_branch
+        found = None if self.is_ntuple else self._branches[branch].count_branch
         return None if found is None else str(found.name)
 
     def read_entries(self, branch: str, start: int, stop: int) -> Any:
@@ -184,7 +190,7 @@ class EventFile:
             self.read_into(branch, start, stop, out)
             return out.reshape(stop - start, *shape)
         try:
-            return self._tree[branch].array(entry_start=start, entry_stop=stop, library="ak")
+            return self._branches[branch].array(entry_start=start, entry_stop=stop, library="ak")
         except READ_ERRORS as error:
             raise self._damaged(branch, DamagedRangeError(start, stop, f"{type(error).__name__}: {error}")) from error
 
@@ -222,7 +228,7 @@ class EventFile:
         return column
 
     def _make_spec(self, branch: str) -> BranchSpec | None:
-        item = self._tree[branch]
+        item = self._branches[branch]
         kind = str(item.typename)
         if kind in _STRINGS and (self.is_ntuple or type(item.interpretation).__name__ == "AsStrings"):
             return "string"
@@ -238,7 +244,7 @@ class EventFile:
         if self.is_ntuple:
             return ntuple_column(self._tree, self._source, branch, self._fields), kind
         try:
-            return tree_column(self._tree[branch], self._source), kind
+            return tree_column(self._branches[branch], self._source), kind
         except NameError:  # as in `type_name`
             return None, kind
 

@@ -22,6 +22,22 @@ _MAGICS: Final = (
 )
 
 
+def require_released(path: str, tree_name: str, kind: str) -> None:
+    """Refuse a tree that cannot be read where its class says why: a format that ROOT changed before its release.
+
+    Raises:
+        DataFileError: It is of such a class.
+    """
+    if kind.startswith("ROOT::Experimental::"):
+        raise DataFileError(
+            f"'{tree_name}' of '{path}' is a {kind}: of a ROOT before 6.34, in a format that was changed until its "
+            "release, which uproot does not read",
+            where=f"{path}:{tree_name}",
+            fix="write it again: as a TTree, or as an RNTuple with ROOT 6.34 or newer",
+            code="XT-DATA-TREE",
+        )
+
+
 def not_a_chain(path: str, tree_name: str, key: Any) -> DataFileError:
     """Return the error for a chain, which names files and holds no event, with the files it names."""
     chunk, cursor = key.get_uncompressed_chunk_cursor()
