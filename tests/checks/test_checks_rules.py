@@ -391,6 +391,12 @@ def test_16_truth_that_is_no_number_constant_or_impossible(look: Any, load: Any,
     rows["uvwTruth"][3, 2] = 400.0
     one("DAT-16", look(rows), "warning", "uvwTruth entry 3", "component 2", "400")
     rows["uvwTruth"][3, 2] = 4.0
+    time = rows["timeTruth"]
+    middle, before = np.median(time), time[17]
+    time[17] = middle + 137 * 1.4826 * np.median(np.abs(time - middle))
+    one("DAT-16", look(rows), "warning", "timeTruth entry 17", "sigma from the rest", "automatic scale")
+    time[17] = before  # the control
+    assert not [item for item in found("DAT-16", look(rows)) if item.severity.value == "warning"]
     rows["energyTruth"][:] = 0.0528
     one("DAT-16", look(rows, config=load()), "warning", "every event")
 

@@ -18,11 +18,14 @@ from xectool.config.normalization import NormalizationConfig
 from xectool.config.tasks import NONFINITE_TRUTH_FIX
 from xectool.data.batch import EventBatch
 from xectool.data.extremes import PHOTONS, measure
+from xectool.data.source import open_source
 from xectool.data.window import WindowArrays
 from xectool.detector import faces
+from xectool.findings import Finding
 from xectool.models.normalize import Normalizer
 from xectool.rootio.writer import TreeWriter
 from xectool.runlog.reader import RunReader
+from xectool.training.events.targets import stretched_scales
 from xectool.training.guards.inputs import opinion_of
 from xectool.training.healing.file_light import LightByFile
 from xectool.training.healing.plausible import implausible, usual_extremes
@@ -75,6 +78,36 @@ def test_truth_that_is_no_number_is_told_before_the_first_step(
     assert found.where == f"{target} branch energyTruth entry 3"
     assert found.fix == NONFINITE_TRUTH_FIX, "as check-data says it"
     assert any(found.problem in line for line in heard)
+
+
+def test_one_truth_that_stretches_its_scale_is_told_before_the_first_step(
+    tiny_config: Config, tiny_data: Path, tmp_path: Path
+) -> None:
+    """137 widths away, less than damage of the data is: nothing told of it, and its task did not learn."""
+    target = tmp_path / "far.root"
+    with uproot.open(tiny_data / "train_000.root") as file:
+        columns = dict(file["tree"].arrays(library="np"))
+    columns["timeTruth"] = truth = columns["timeTruth"].copy()
+    middle = np.median(truth)
+    width = 1.4826 * np.median(np.abs(truth - middle))
+    told: dict[float, list[Finding]] = {}
+    for far in (0.0, 15.0, 137.0):  # without any the time itself stays: these are the controls
+        truth[7] = middle + far * width
+        with TreeWriter(target, {name: (v.dtype.str[1:], v.shape[1:]) for name, v in columns.items()}) as writer:
+            writer.extend(columns)
+        tasks = {"timing": {"enabled": True, "scale": "auto"}}
+        config = load_config(tiny_config(data={"train_path": str(target)}, tasks=tasks)).config
+        source = open_source(config.data, "train", tasks=tuple(config.tasks.enabled()), require_truth=True)
+        told[far] = list(stretched_scales(config, source))
+    assert (told[0.0], told[15.0]) == ([], [])
+    (found,) = told[137.0]
+    assert (found.code, found.severity.value) == ("DAT-16", "warning")
+    assert found.where == f"{target} branch timeTruth entry 7"
+    narrow = float(np.delete(truth, 7).std())
+    assert found.fix == f"leave the event out, or tasks.timing.scale: {narrow:.3g}"
+    tasks = {"timing": {"enabled": True, "scale": 1e-9}}
+    fixed = load_config(tiny_config(data={"train_path": str(target)}, tasks=tasks)).config
+    assert not list(stretched_scales(fixed, source))
 
 
 def test_sensors_that_changed_places_are_told_once_a_file(tiny_config: Config, tiny_data: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from xectool.findings import Finding, Severity
 from xectool.rules import Rule
 
 _MAD_TO_SIGMA: Final = 1.4826
-_FAR, _ABSURD = 8.0, 1e4
+_FAR, _ALONE, _ABSURD = 8.0, 20.0, 1e4
 _ROUND_LOSSES: Final = ("smooth_l1", "huber", "relative_smooth_l1")
 _UNLIKE: Final = 0.3
 _SHOWN: Final = 10
@@ -96,8 +96,28 @@ class TruthIsSound(Rule[DataFacts]):
                 if cell is None:
                     continue
                 outside = cell.value < allowed.low[part] if below else cell.value > allowed.high[part]
-                sigmas = abs(cell.value - middle[part]) / spread[part] if spread[part] > 0 else 0.0
-                yield from self._far(task, scan, cell, outside, float(sigmas))
+                gaps = np.abs(rows[:, part] - middle[part])
+                gap = abs(cell.value - middle[part])
+                sigmas = float(gap / spread[part]) if spread[part] > 0 else 0.0
+                if not outside and _ALONE < sigmas <= _ABSURD:
+                    yield from self._alone(task, scan, cell, sigmas, float(gap), float((gaps[gaps < gap] ** 2).mean()))
+                else:
+                    yield from self._far(task, scan, cell, outside, sigmas)
+
+    def _alone(
+        self, task: str, scan: TargetScan, cell: Cell, sigmas: float, gap: float, square: float
+    ) -> Iterator[Finding]:
+        """Yield a warning where one event has more of the variance, the square of an automatic scale, than the rest."""
+        factor = float(np.sqrt(1 + gap**2 / square / scan.known))
+        if factor < np.sqrt(2):
+            yield from self._far(task, scan, cell, False, sigmas)
+            return
+        yield self.warning(
+            f"{event_place(cell, scan.branch)} component {cell.sensor}",
+            f"the truth of task {task} is {cell.value:.6g} {RANGES[task].unit}, {sigmas:.3g} sigma from the rest of "
+            f"{scan.known} events: this one makes an automatic scale {factor:.2g} times as wide",
+            f"leave it out, or --set tasks.{task}.scale={np.sqrt(square):.3g}",
+        )
 
     def _far(self, task: str, scan: TargetScan, cell: Cell, outside: bool, sigmas: float) -> Iterator[Finding]:
         where = f"{event_place(cell, scan.branch)} component {cell.sensor}"

@@ -17,6 +17,7 @@ from xectool.findings import Finding, Severity
 from xectool.models.heads import LOG_FLOOR
 
 PLAUSIBLE_SIGMA = 200.0  # the times of pile-up lie up to 100 widths of the peak away, and are no damage
+ALONE_SIGMA = 20.0
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
 
 
@@ -111,7 +112,40 @@ def odd_truth(source: EventSource) -> Iterator[Finding]:
             )
 
 
-def plausible(truth: np.ndarray) -> np.ndarray:
+def stretched_scales(config: RegressorConfig, source: EventSource) -> Iterator[Finding]:
+    """Yield a warning for each ``scale: auto`` that one event makes more than sqrt(2) times as wide as all others do.
+
+    It lies beyond 20 robust standard deviations; what lies beyond 200 sets no scale (`plausible`).
+    """
+    for name, task in config.tasks.enabled().items():
+        truths = [source.truth(index, name).astype(np.float64) for index in range(len(source.files))]
+        truth = np.concatenate(truths)
+        rows = np.flatnonzero((np.isfinite(truth) & (np.abs(truth) < UNKNOWN_ABOVE)).all(axis=1))
+        measured = np.log(np.maximum(truth[rows], LOG_FLOOR)) if task.log_transform else truth[rows]
+        kept = plausible(measured) if len(rows) else np.zeros(0, bool)
+        rows, measured = rows[kept], measured[kept]
+        if task.scale != "auto" or len(rows) < 2 or plausible(measured, ALONE_SIGMA).all():
+            continue
+        worst = int(((measured - np.median(measured, axis=0)) ** 2).sum(axis=1).argmax())
+        alone = np.delete(measured, worst, axis=0)
+        wide, narrow = (float(np.sqrt(part.var(axis=0).mean())) for part in (measured, alone))
+        if not wide**2 > 2 * narrow**2 > 0:
+            continue
+        ends = np.cumsum([len(part) for part in truths])
+        index = int(np.searchsorted(ends, rows[worst], side="right"))
+        row, file = int(rows[worst] - ends[index] + len(truths[index])), source.files[index]
+        yield Finding(
+            "DAT-16",
+            Severity.WARNING,
+            f"the truth of task {name} is {truths[index][row].tolist()} in one of {len(rows)} events, which makes "
+            f"tasks.{name}.scale: auto {wide / narrow:.2g} times as wide: {wide:.3g}, without it {narrow:.3g}",
+            where=f"{file.path} branch {source.branches.truth[name]} entry "
+            f"{row if file.selected is None else int(file.selected[row])}",
+            fix=f"leave the event out, or tasks.{name}.scale: {narrow:.3g}",
+        )
+
+
+def plausible(truth: np.ndarray, sigmas: float = PLAUSIBLE_SIGMA) -> np.ndarray:
     """Return which events have a truth within 200 robust standard deviations of the median in every component.
 
     The robust standard deviation is 1.4826 times the median distance from the median, as for a normal distribution; a
@@ -119,13 +153,14 @@ def plausible(truth: np.ndarray) -> np.ndarray:
 
     Args:
         truth: Any units, shape (B, D).
+        sigmas: Another number of standard deviations.
 
     Returns:
         Booleans, shape (B,).
     """
     distance = np.abs(truth - np.median(truth, axis=0))
     sigma = MAD_TO_SIGMA * np.median(distance, axis=0)
-    return np.asarray(((distance <= PLAUSIBLE_SIGMA * sigma) | (sigma == 0)).all(axis=1))
+    return np.asarray(((distance <= sigmas * sigma) | (sigma == 0)).all(axis=1))
 
 
 def truth_by_file(name: str, source: EventSource) -> list[np.ndarray]:

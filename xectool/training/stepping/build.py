@@ -25,7 +25,7 @@ from xectool.training.events.baseline import Baseline
 from xectool.training.events.hidden_readings import require_hidden_readings
 from xectool.training.events.mask_patterns import resolve_mask_patterns
 from xectool.training.events.quarantine import Quarantine
-from xectool.training.events.targets import odd_truth, resolve_target_scaling
+from xectool.training.events.targets import odd_truth, resolve_target_scaling, stretched_scales
 from xectool.training.optimization.ema import WeightAverage
 from xectool.training.optimization.optim import build_optimizer
 from xectool.training.optimization.schedule import LearningRate
@@ -82,10 +82,12 @@ def open_data(config: RunConfig, prepares: bool = False) -> RunData:
     train, val = with_cache(train, config, choice), with_cache(val, config, choice)
     shared = Overlap(0) if config.data.allow_overlap else overlap(train, val, tables)
     _refuse_overlap(shared)
+    stretched: tuple[Finding, ...] = ()
     if isinstance(config, RegressorConfig):
+        stretched = tuple(stretched_scales(config, train))
         config = resolve_target_scaling(config, train)
     config = resolve_mask_patterns(config, train)
-    findings = (*train.findings, *val.findings, *odd_truth(train), *odd_truth(val))
+    findings = (*train.findings, *val.findings, *odd_truth(train), *odd_truth(val), *stretched)
     return RunData(train, val, config, choice.note, tables, findings, shared.num_repeated)
 
 
