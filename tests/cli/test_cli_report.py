@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import subprocess
@@ -66,6 +67,11 @@ def test_page_holds_everything_and_loads_nothing(run: Path) -> None:
         list((run / "plots").rglob("*.png"))
     )
     text = page.read_text()
+    shown = re.findall(r'--readable: (\d+)px" src="data:image/png;base64,([^"]*)"', text)
+    widths = [int.from_bytes(base64.b64decode(content)[16:20]) for _, content in shown]
+    assert [int(readable) for readable, _ in shown] == [width * 70 // 130 for width in widths]
+    assert len(set(widths)) > 1, "on a narrow screen four panels are wider than two"
+    assert "width: var(--readable)" in text
     assert NASTY not in text
     assert "&lt;script&gt;" in text
     for words in ("val/loss", "training.lr", "Different from the default", "config.yaml", "sensor health"):

@@ -20,6 +20,8 @@ from xectool.report.style import PNG_DPI, house_style
 
 TEMPLATE: Final = "run_page.html.j2"
 MOST_PLOTS: Final = 40
+READABLE_PX: Final = 70  # pixels of a screen for an inch of a figure, whose small text is 7 points
+_PNG_WIDTH: Final = slice(16, 20)
 MOST_PLOT_BYTES: Final = 12_000_000
 
 
@@ -45,10 +47,17 @@ class PageCause:
 
 @dataclass(frozen=True)
 class PagePicture:
-    """A picture with its caption, as the address of a page holds it."""
+    """A picture with its caption, as the address of a page holds it.
+
+    Attributes:
+        caption: What it shows.
+        address: The PNG file as an address.
+        width_px: How wide it has to be shown for its text to be read; a narrow screen scrolls it.
+    """
 
     caption: str
     address: str
+    width_px: int
 
 
 @dataclass(frozen=True)
@@ -90,7 +99,7 @@ def picture(figure: Figure, caption: str) -> PagePicture:
     buffer = io.BytesIO()
     with house_style():
         figure.savefig(buffer, format="png", dpi=PNG_DPI)
-    return PagePicture(caption, _address(buffer.getvalue()))
+    return _shown(caption, buffer.getvalue())
 
 
 def pictures(directory: Path) -> tuple[list[PagePicture], list[str]]:
@@ -106,9 +115,10 @@ def pictures(directory: Path) -> tuple[list[PagePicture], list[str]]:
             continue
         total += len(content)
         caption = ": ".join(name.with_suffix("").parts).replace("_", " ")
-        found.append(PagePicture(caption, _address(content)))
+        found.append(_shown(caption, content))
     return found, left_out
 
 
-def _address(content: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(content).decode()}"
+def _shown(caption: str, content: bytes) -> PagePicture:
+    width_px = int.from_bytes(content[_PNG_WIDTH]) * READABLE_PX // PNG_DPI
+    return PagePicture(caption, f"data:image/png;base64,{base64.b64encode(content).decode()}", width_px)
