@@ -139,6 +139,16 @@ def test_an_event_is_named_in_one_place_which_knows_that_a_run_may_be_unknown() 
     assert shape.search("f'(run {e.run}, event {e.event})'")
 
 
+def test_numbers_of_ranks_and_steps_and_times_that_passed_are_said_in_one_place() -> None:
+    """`1 ranks` and `for 3.16e+03 s` were; a count that stands after its name (`rank {n} runs`) is none."""
+    shape = re.compile(
+        r"(?<![a-z] )(?<![}a-z.0-9])\{(len\([\w.]+\)|[a-z_][\w.]*)\} (ranks|seeds|rules)\b|_s:\.[345]g\} s\b"
+    )
+    assert [f"{path.name}: {found[0]}" for path in SOURCES for found in shape.finditer(path.read_text())] == []
+    assert shape.search('f"{nproc} ranks"')
+    assert shape.search('f"{train_s:.4g} s"')
+
+
 def test_the_library_does_not_print() -> None:
     printing = [
         str(path.relative_to(ROOT))

@@ -11,6 +11,7 @@ import typer
 
 from xectool.cli.options import JsonOption, SetOption
 from xectool.cli.render import Output, console, show_findings, table
+from xectool.errors import counted
 from xectool.findings import Finding
 
 app = typer.Typer(help="Write, check and compare configurations.", no_args_is_help=True)
@@ -87,7 +88,7 @@ def diff(
     rows = [(item.key, item.first, item.second) for item in found]
     Output("config", json).result(
         {"differences": found},
-        human=lambda screen: screen.print(table(f"{len(rows)} keys differ", ["key", first, second], rows)),
+        human=lambda screen: screen.print(table(f"{counted(len(rows), 'key')} differ", ["key", first, second], rows)),
     )
 
 

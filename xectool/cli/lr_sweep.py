@@ -11,7 +11,7 @@ import typer
 from xectool.cli.options import DeviceOption, JsonOption, SetOption, parse_count
 from xectool.cli.progress import watcher
 from xectool.cli.render import AlreadyShown, Output, table, verdict_box
-from xectool.errors import EXIT_BAD_RESULT, UsageError
+from xectool.errors import EXIT_BAD_RESULT, UsageError, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -103,13 +103,13 @@ def _range(text: str) -> tuple[float, float]:
 def _show(screen: Console, result: LrSweepResult) -> None:
     rows = (*result.rows, *result.beyond)
     if rows:
-        title = f"{len(rows)} {'intervals' if result.mode == 'ramp' else 'rates'}, {result.seeds} seeds"
+        title = f"{len(rows)} {'intervals' if result.mode == 'ramp' else 'rates'}, {counted(result.seeds, 'seed')}"
         screen.print(
             table(f"{title}, {result.steps} steps each; {result.start}", COLUMNS, [_cells(row) for row in rows])
         )
         screen.print("\n".join(_bars(rows, result.recommended_lr)), markup=False)
     if result.final_rows:
-        title = f"the best of these and lower ones, {result.seeds} seeds, {result.final_steps} steps each"
+        title = f"the best of these and lower ones, {counted(result.seeds, 'seed')}, {result.final_steps} steps each"
         screen.print(table(title, COLUMNS, [_cells(row) for row in result.final_rows]))
         screen.print("\n".join(_bars(result.final_rows, result.recommended_lr)), markup=False)
     if result.reference:

@@ -10,6 +10,7 @@ import typer
 
 from xectool.cli.options import JsonOption
 from xectool.cli.render import Output, table
+from xectool.errors import counted
 
 if TYPE_CHECKING:
     from xectool.engine.runs import RunDifference, RunRow
@@ -60,7 +61,7 @@ def compare(
     keys = [[item.key, *map(_shown, item.values)] for item in result.config]
     names = _names(result.runs)
     changes = [f"{name} minus first" for name in names[1:]] if result.events else []
-    differing = "1 key differs" if len(keys) == 1 else f"{len(keys)} keys differ"
+    differing = "1 key differs" if len(keys) == 1 else f"{counted(len(keys), 'key')} differ"
     drawings = [
         table(differing, ["key", *names], keys),
         table(title, ["metric", *names, *changes], [_metric_row(metric) for metric in result.metrics]),
@@ -80,7 +81,7 @@ def sync(
     from xectool import engine
 
     result = engine.runs.sync(run, tracking_uri)
-    text = f"{result.replayed} points replayed into {result.uri} (MLflow run {result.run_id})"
+    text = f"{counted(result.replayed, 'point')} replayed into {result.uri} (MLflow run {result.run_id})"
     Output("runs", json).result(result, human=lambda screen: screen.print(text, markup=False))
 
 

@@ -9,6 +9,7 @@ import typer
 
 from xectool.cli.options import JsonOption, SetOption
 from xectool.cli.render import Output
+from xectool.errors import counted
 
 
 def submit(
@@ -66,7 +67,7 @@ def submit(
     said = "would be submitted" if found.job_id is None else f"submitted as job {found.job_id}"
     requeued = f", at most {found.max_requeues} requeues" if found.max_requeues else ""
     lines = (
-        f"run {found.run_name}: {said}, {found.ranks} ranks{requeued}",
+        f"run {found.run_name}: {said}, {counted(found.ranks, 'rank')}{requeued}",
         f"output: {found.folder}",
         f"each task runs: {found.command}",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xectool.errors import ConfigError
+from xectool.errors import ConfigError, counted
 from xectool.findings import Finding, Severity
 
 NOTE = "CFG-NOTE"
@@ -25,7 +25,7 @@ class InvalidConfigError(ConfigError):
             super().__init__(first.problem, where=first.where, fix=first.fix, code=first.code)
             return
         listed = [f"  {found.where}: {found.problem}" for found in self.findings]
-        problem = "\n".join([f"{len(self.findings)} errors in {source}", *listed])
+        problem = "\n".join([f"{counted(len(self.findings), 'error')} in {source}", *listed])
         fixes = [found.fix for found in self.findings if found.fix]
         super().__init__(problem, where=first.where, fix="\n".join(dict.fromkeys(fixes)), code=first.code)
 

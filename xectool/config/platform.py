@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from xectool.config.cgroups import cgroup_memory
+from xectool.errors import counted
 
 # Read by rules; nothing else of the environment is kept.
 WATCHED_VARIABLES = (
@@ -147,7 +148,7 @@ def memory_limits(ranks: int = 1, own_bytes: int = 0) -> dict[str, int]:
             limits[f"control group {group.path}"] = group.free_bytes
     limits = {name: size + ranks * own_bytes for name, size in limits.items()} | _job_memory()
     if ranks > 1:
-        limits = {f"{name}, shared by {ranks} ranks": size // ranks for name, size in limits.items()}
+        limits = {f"{name}, shared by {counted(ranks, 'rank')}": size // ranks for name, size in limits.items()}
     address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
     if address_space != resource.RLIM_INFINITY:
         limits[ADDRESS_SPACE] = max(0, address_space - MAPPED_BYTES)

@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from xectool.data.blocks import MAX_STRETCH, Piece, SourceFile, cut_blocks, largest_cluster
 from xectool.data.order import EpochOrder, WindowKey, cut_shard
-from xectool.errors import DataUnusable
+from xectool.errors import DataUnusable, counted
 
 __all__ = ["DataPlan", "Piece", "SourceFile", "WindowKey"]
 
@@ -108,7 +108,7 @@ class DataPlan:
 
     def _batch_range(self, step: int, rank: int) -> range:
         if not 0 <= step < self.num_steps:
-            raise ValueError(f"step {step} is outside of the {self.num_steps} steps of an epoch")
+            raise ValueError(f"step {step} is outside of the {counted(self.num_steps, 'step')} of an epoch")
         first = step * self.global_batch_size
         last = min(first + self.global_batch_size, self._last_position)
         return range(first + rank, last, self.world_size)
@@ -208,7 +208,7 @@ class DataPlan:
         if self.num_events < self.global_batch_size:
             raise DataUnusable(
                 f"drop_last leaves no step: {self.num_events} events are fewer than one batch of "
-                f"{self.batch_size} on {self.world_size} ranks",
+                f"{self.batch_size} on {counted(self.world_size, 'rank')}",
                 where="data.drop_last",
                 fix="--set data.drop_last=false",
                 code="XT-DATA-NO-EVENTS",

@@ -27,7 +27,7 @@ from xectool.data.shared_buffer import SharedBuffer
 from xectool.data.watched import WatchedReads
 from xectool.data.window import WindowArrays, buffer_bytes
 from xectool.data.worker_process import become_loader, start_deaf
-from xectool.errors import OutOfMemory, WorldError, XecError
+from xectool.errors import OutOfMemory, WorldError, XecError, duration
 from xectool.runlog.process import oom_kills, oom_kills_since, who_killed
 from xectool.runlog.worker_slots import SlotRange
 
@@ -187,7 +187,7 @@ class ProcessReader:
         connection, process = self._workers[worker].connection, self._workers[worker].process
         if not wait([connection, process.sentinel], self._timeout_s):
             raise WorldError(
-                f"loader process {process.pid} gave no window within {self._timeout_s:g} s",
+                f"loader process {process.pid} gave no window within {duration(self._timeout_s)}",
                 where=self._reading(worker),
                 fix="--set data.timeout_s=1800   # slow storage",
                 code="XT-LOADER-TIMEOUT",

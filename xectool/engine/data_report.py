@@ -17,6 +17,7 @@ from xectool.checks.similarity import Likeness
 from xectool.checks.spread import NormalizedRow, RawRow, fits
 from xectool.checks.target_rules import enabled_tasks, scaled_error, typical_error
 from xectool.config.rules.capacity import host_memory_bytes
+from xectool.errors import counted
 from xectool.findings import Finding, Severity
 from xectool.rootio.files import is_remote
 from xectool.rules import RuleRun
@@ -204,14 +205,14 @@ def _verdict(facts: DataFacts, findings: Sequence[Finding], deep: bool) -> tuple
     errors = [found for found in findings if found.severity is Severity.ERROR]
     warnings = [found for found in findings if found.severity is Severity.WARNING]
     num_files, sample = len(facts.sample.files), facts.sample
-    looked = f"{_count(num_files, 'file')}, {_count(sample.num_events, 'event')}, values of {sample.scanned} read"
+    looked = f"{counted(num_files, 'file')}, {counted(sample.num_events, 'event')}, values of {sample.scanned} read"
     why = tuple(f"{found.code}: {found.problem}" for found in (*errors, *warnings)[:_SHOWN])
     reach = _reach(sample.files)
     if errors:
-        more = (f"and {_count(len(errors) - _SHOWN, 'further error')}",) if len(errors) > _SHOWN else ()
-        return f"do not train on this: {_count(len(errors), 'error')} in {looked}", why + more, errors[0].fix
+        more = (f"and {counted(len(errors) - _SHOWN, 'further error')}",) if len(errors) > _SHOWN else ()
+        return f"do not train on this: {counted(len(errors), 'error')} in {looked}", why + more, errors[0].fix
     if warnings:
-        return f"usable with care: {_count(len(warnings), 'warning')} in {looked}", why + reach, warnings[0].fix
+        return f"usable with care: {counted(len(warnings), 'warning')} in {looked}", why + reach, warnings[0].fix
     first = sample.files[0]
     name = arguments(first.path, first.tree) if num_files == 1 else "DATA"
     again = f"xectool check-data {name}"
@@ -234,7 +235,3 @@ def _reach(files: Sequence[FileFacts]) -> tuple[str, ...]:
         f"{which} no recorded hashes (--write-digest): without them a flipped bit in a plain or ZSTD basket is found "
         "only where it leaves a number that no sensor delivers",
     )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from xectool.config.key_page import KeyPage, all_keys, key_pages
-from xectool.errors import UsageError
+from xectool.errors import UsageError, counted
 from xectool.explanations import Entry, library
 from xectool.explanations.library import canonical
 from xectool.registry.plugins import plugins
@@ -48,7 +48,7 @@ def explain(topic: str = "") -> Explained:
     if entry is None and len(pages) > 1:
         lines = [page.title for page in pages]
         return Explained(
-            f"{len(pages)} keys are called {topic}", "\n".join(lines), tuple(page.dotted for page in pages)
+            f"{topic}: the name of {counted(len(pages), 'key')}", "\n".join(lines), tuple(page.dotted for page in pages)
         )
     if entry is not None and (entry.is_code or not any(page.dotted == topic.strip() for page in pages)):
         pages = ()

@@ -27,7 +27,7 @@ from xectool.engine.ranks.processes import ForwardedSignals, SurvivorsEnded
 from xectool.engine.ranks.verdict import Ending, verdict_of
 from xectool.engine.ranks.watch import RankWatch
 from xectool.engine.training_run.result import TrainResult
-from xectool.errors import DiskError, UsageError, XecError, in_shell
+from xectool.errors import DiskError, UsageError, XecError, counted, in_shell
 from xectool.runlog.process import oom_kills, oom_kills_since
 from xectool.training.record.run_dir import AUTO
 
@@ -56,7 +56,7 @@ def ranks_wanted(config: str | Path, overrides: Sequence[str] = (), nproc: int |
             )
         return 1
     if nproc is not None and nproc < 1:
-        raise UsageError(f"{nproc} ranks cannot train", where="--nproc", fix="--nproc 1")
+        raise UsageError(f"{counted(nproc, 'rank')} cannot train", where="--nproc", fix="--nproc 1")
     return nproc or load_config(config, overrides).config.distributed.num_gpus
 
 

@@ -22,7 +22,7 @@ from xectool.engine.diagnose.run_health import RunHealth
 from xectool.engine.diagnose.run_health import run as diagnose_run
 from xectool.engine.output_places import require_file_place
 from xectool.engine.runs import local_time
-from xectool.errors import ConfigError, DiskError
+from xectool.errors import ConfigError, DiskError, duration
 from xectool.report.curves import draw_learning_curves
 from xectool.report.run_page import PageCause, PagePicture, PageTable, RunPage, picture, pictures, render
 from xectool.report.step_curves import StepCourse, draw_steps
@@ -112,7 +112,7 @@ def _facts(status: RunStatus, epochs: int, attempt: Mapping[str, Any], manifest:
         "steps": f"{status.step:,}",
         "attempts": str(status.attempts),
         "started": local_time(status.started)[:16].replace("T", " "),
-        "lasted": _duration(status.seconds),
+        "lasted": duration(status.seconds),
         "host": status.host,
         "xectool, torch": f"{versions.get('xectool', '-')}, {versions.get('torch', '-')}",
         "commit": str(attempt.get("git_commit") or "-")[:12],
@@ -219,12 +219,6 @@ def _metrics(metrics: Mapping[str, float]) -> tuple[PageTable, PageTable]:
         PageTable("Last epoch, beside conventional estimators", columns, tuple(rows)),
         PageTable("Last epoch", ("metric", "value"), _rows(alone)),
     )
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _rows(values: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:

@@ -177,6 +177,27 @@ def event_named(run: int, event: int) -> str:
     return f"event {event}" if run < 0 else f"run {run} event {event}"
 
 
+def counted(number: int, what: str) -> str:
+    """Return a number of things, one of them in the singular.
+
+    >>> counted(1, "rank"), counted(2, "batch"), counted(0, "step")
+    ('1 rank', '2 batches', '0 steps')
+    """
+    ending = "" if number == 1 else "es" if what.endswith("ch") else "s"
+    return f"{number} {what}{ending}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time that passed, in a unit that suits it.
+
+    >>> duration(0.0123), duration(3160.0), duration(86400.0)
+    ('0.0123 s', '53 min', '24.0 h')
+    """
+    if not seconds >= 119.5:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
 _LISTED = 40
 
 

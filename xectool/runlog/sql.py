@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import duckdb
 
-from xectool.errors import UsageError, in_shell, nearest
+from xectool.errors import UsageError, duration, in_shell, nearest
 from xectool.runlog.reader import RunReader
 from xectool.runlog.tables import TABLES, load_table
 
@@ -88,7 +88,7 @@ def _answer(connection: duckdb.DuckDBPyConnection, text: str) -> QueryRows:
 
 def _too_long(text: str, reader: RunReader) -> UsageError:
     return UsageError(
-        f"the query was stopped: it took more than {_LONGEST_S:g} s",
+        f"the query was stopped: it took more than {duration(_LONGEST_S)}",
         where=text,
         fix=f'ask for less, with LIMIT or GROUP BY: xectool diagnose query {in_shell(reader.run_dir)} "{_EXAMPLE}"',
         code="XT-QUERY",

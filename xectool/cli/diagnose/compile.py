@@ -8,7 +8,7 @@ import typer
 
 from xectool.cli.options import DeviceOption, JsonOption, SetOption
 from xectool.cli.render import AlreadyShown, Output, table, verdict_box
-from xectool.errors import EXIT_BAD_RESULT
+from xectool.errors import EXIT_BAD_RESULT, duration
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,7 +89,7 @@ def _why(result: CompileResult) -> list[str]:
     shape = "one graph" if result.fullgraph else f"{graphs.graphs} graphs, {len(graphs.breaks)} breaks"
     return [
         *([result.recommendation.reason] if result.recommendation else []),
-        f"{shape} of {graphs.ops} operations ({graphs.unique_ops} different), traced in {graphs.trace_s:.3g} s; "
+        f"{shape} of {graphs.ops} operations ({graphs.unique_ops} different), traced in {duration(graphs.trace_s)}; "
         f"{len(graphs.recompiles)} recompilations for batches of {', '.join(map(str, graphs.batch_sizes))} events",
         f"C++ compiler: {result.toolchain.cxx or 'none'}; triton: {result.toolchain.triton or 'none'}",
         f"{threads['training']} compile processes (PyTorch alone would start {threads['pytorch']}), "

@@ -8,7 +8,7 @@ import typer
 
 from xectool.cli.options import JsonOption
 from xectool.cli.render import AlreadyShown, Output, table, verdict_box
-from xectool.errors import EXIT_BAD_RESULT
+from xectool.errors import EXIT_BAD_RESULT, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,7 +52,7 @@ def _show(screen: Console, result: DistributedDiagnosis) -> None:
             for facts in result.ranks
         ]  # fmt: skip
         names = ("rank", "pid", "device", "right", "latency us", "GB/s", "error")
-        screen.print(table(f"{len(result.ranks)} ranks by {result.backend}", names, rows))
+        screen.print(table(f"{counted(len(result.ranks), 'rank')} by {result.backend}", names, rows))
     first = result.findings[0] if result.findings else None
     screen.print(verdict_box(result.verdict, (), first.fix if first else "", result.healthy))
 

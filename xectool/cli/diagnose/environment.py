@@ -8,7 +8,7 @@ import typer
 
 from xectool.cli.options import JsonOption
 from xectool.cli.render import AlreadyShown, Output, table, verdict_box
-from xectool.errors import EXIT_BAD_RESULT
+from xectool.errors import EXIT_BAD_RESULT, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,7 +62,7 @@ def _show(screen: Console, result: EnvironmentDiagnosis) -> None:
     first = result.findings[0] if result.findings else None
     levels = [found.severity.value for found in result.findings]
     counts = ", ".join(f"{levels.count(level)} {level}" for level in ("error", "warning", "info"))
-    why = [f"{len(result.rules_run)} rules: {counts}"]
+    why = [f"{counted(len(result.rules_run), 'rule')}: {counts}"]
     screen.print(verdict_box(result.verdict, why, first.fix if first else "", result.healthy))
 
 

@@ -8,7 +8,7 @@ import typer
 
 from xectool.cli.options import DeviceOption, JsonOption, SetOption, parse_count
 from xectool.cli.render import AlreadyShown, Output, table, verdict_box
-from xectool.errors import EXIT_BAD_RESULT
+from xectool.errors import EXIT_BAD_RESULT, duration
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -74,14 +74,14 @@ def _verdict(result: LoaderResult) -> str:
 
 
 def _why(result: LoaderResult) -> list[str]:
-    validation = "" if result.validation_s is None else f" and {result.validation_s:.4g} s of validation"
+    validation = "" if result.validation_s is None else f" and {duration(result.validation_s)} of validation"
     share = 100 * result.events_per_s / result.limit_events_per_s
     return [
         f"{result.events_per_s:.5g} events/s as configured ({100 * result.spread:.0f} % spread); decompression and one "
         f"copy alone allow {result.limit_events_per_s:.5g} on all cores: {share:.0f} % of it",
-        f"{result.dominant} takes longest; a batch of the network takes {result.step_s:.4g} s",
-        f"an epoch will take {result.epoch_s:.4g} s{validation}",
-        *([f"with the settings below {result.recommended_epoch_s:.4g} s"] if result.config_lines else []),
+        f"{result.dominant} takes longest; a batch of the network takes {duration(result.step_s)}",
+        f"an epoch will take {duration(result.epoch_s)}{validation}",
+        *([f"with the settings below {duration(result.recommended_epoch_s)}"] if result.config_lines else []),
         result.reason,
         *result.notes,
     ]

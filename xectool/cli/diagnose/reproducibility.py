@@ -8,7 +8,7 @@ import typer
 
 from xectool.cli.options import DeviceOption, JsonOption, SetOption
 from xectool.cli.render import AlreadyShown, Output, verdict_box
-from xectool.errors import EXIT_BAD_RESULT, UsageError
+from xectool.errors import EXIT_BAD_RESULT, UsageError, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,7 +54,7 @@ def _threads(text: str | None) -> tuple[int, ...]:
 
 def _show(screen: Console, result: ReproducibilityResult) -> None:
     if result.identical:
-        verdict = f"identical: {result.compared} results of {result.steps} steps are the same bit for bit"
+        verdict = f"identical: {result.compared} results of {counted(result.steps, 'step')} are the same bit for bit"
         why = ["twice in one process, once in another", f"threads: {result.threads[0]} and {result.threads[1]}"]
         screen.print(verdict_box(verdict, [*why, *result.notes], "", good=True))
         return

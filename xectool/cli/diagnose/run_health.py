@@ -9,7 +9,7 @@ import typer
 
 from xectool.cli.options import JsonOption
 from xectool.cli.render import AlreadyShown, Output, table, verdict_box
-from xectool.errors import EXIT_BAD_RESULT
+from xectool.errors import EXIT_BAD_RESULT, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,7 +58,7 @@ def _show_run(screen: Console, result: RunHealth) -> None:
             screen.print(f"{cause.code}: {cause.problem}\n  fix: {cause.fix}", markup=False)
     for note in result.notes:
         screen.print(f"note {note.code}: {note.problem}", markup=False)
-    looked = f"{len(result.rules_run)} rules looked, {len(result.rules_skipped)} had nothing to look at"
+    looked = f"{counted(len(result.rules_run), 'rule')} looked, {len(result.rules_skipped)} had nothing to look at"
     _show_box(screen, result.verdict, result.causes, looked, "")
 
 

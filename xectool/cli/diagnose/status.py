@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from xectool.cli.diagnose.hang import PidOption, RunArgument
 from xectool.cli.options import JsonOption
 from xectool.cli.render import AlreadyShown, Output, table, verdict_box
-from xectool.errors import EXIT_BAD_RESULT
+from xectool.errors import EXIT_BAD_RESULT, duration
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +29,7 @@ def show_status(screen: Console, result: StatusReport) -> None:
     """Print one line a rank and a reading thread."""
     ranks = [
         [
-            r.rank, r.pid, r.state, r.phase, f"{r.phase_age_s:.3g} s", r.step, f"{r.steps_per_s:.3g}",
+            r.rank, r.pid, r.state, r.phase, duration(r.phase_age_s), r.step, f"{r.steps_per_s:.3g}",
             f"{r.data_wait_share:.0%}", f"{r.rss_bytes / 1e9:.2f}" if r.rss_bytes >= 0 else "-",
             f"{r.recorder_share:.2%}",
         ]
@@ -41,7 +41,7 @@ def show_status(screen: Console, result: StatusReport) -> None:
         if line.batch:
             screen.print(f"rank {line.rank}, last batch: {line.batch}", markup=False)
     if result.workers:
-        workers = [[w.loader, w.pid, w.state, f"{w.age_s:.3g} s", w.file, w.entries, w.reads] for w in result.workers]
+        workers = [[w.loader, w.pid, w.state, duration(w.age_s), w.file, w.entries, w.reads] for w in result.workers]
         screen.print(table("readers", ["loader", "pid", "state", "for", "file", "entries", "reads"], workers))
     why = [f"run is {result.state}"]
     screen.print(verdict_box(result.verdict, why, result.next, not result.bad))

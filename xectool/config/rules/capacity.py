@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from xectool.config.platform import more_memory
 from xectool.config.root import RunConfig
 from xectool.config.rules.platform import Situation, integer
+from xectool.errors import counted
 from xectool.findings import Finding
 from xectool.rules import Rule
 
@@ -63,7 +64,7 @@ class RanksHaveDevices(Rule[Situation]):
         if ranks > max(1, gpus) and not on_cpu:
             yield self.error(
                 "distributed.num_gpus",
-                f"distributed.num_gpus: {ranks} ranks but {gpus} visible GPU{'s' if gpus != 1 else ''}",
+                f"distributed.num_gpus: {counted(ranks, 'rank')} but {gpus} visible GPU{'s' if gpus != 1 else ''}",
                 f"distributed.num_gpus: {max(1, gpus)}",
             )
         elif config.distributed.backend == "nccl" and on_cpu:

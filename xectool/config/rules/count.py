@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from xectool.config.root import RegressorConfig, RunConfig
+from xectool.errors import counted
 from xectool.findings import Finding, Report
 from xectool.rules import Rule, run_rules
 
@@ -50,7 +51,7 @@ class EpochHasBatches(Rule[Counts]):
             yield self.error(
                 "data.drop_last",
                 f"an epoch has 0 batches: data.drop_last is true and {facts.num_train} training events are below "
-                f"data.batch_size {facts.config.data.batch_size} x {facts.world_size} ranks",
+                f"data.batch_size {facts.config.data.batch_size} x {counted(facts.world_size, 'rank')}",
                 "data.drop_last: false",
             )
 
@@ -67,7 +68,7 @@ class EpochFillsABatch(Rule[Counts]):
             yield self.warning(
                 "data.batch_size",
                 f"{facts.num_train} events are fewer than one step: data.batch_size {facts.config.data.batch_size} x "
-                f"{facts.world_size} ranks; an epoch is one short step",
+                f"{counted(facts.world_size, 'rank')}; an epoch is one short step",
                 f"--set data.batch_size={facts.num_train // facts.world_size}"
                 if facts.num_train >= facts.world_size
                 else f"--set distributed.num_gpus={max(1, facts.num_train)}",

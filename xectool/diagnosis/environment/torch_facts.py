@@ -8,6 +8,7 @@ import sys
 from typing import Final
 
 from xectool.diagnosis.environment.facts import DeviceFacts, TorchFacts
+from xectool.errors import duration
 
 TIMEOUT_S: Final = 120.0
 _PROGRAM: Final = """
@@ -38,7 +39,7 @@ def ask_torch(program: str = _PROGRAM, timeout_s: float = TIMEOUT_S) -> TorchFac
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return TorchFacts(problem=f"torch gave no answer within {timeout_s:g} s: the driver of the GPU may hang")
+        return TorchFacts(problem=f"torch gave no answer within {duration(timeout_s)}: the driver of the GPU may hang")
     except OSError as error:
         return TorchFacts(problem=f"Python could not be started: {error.strerror}")
     line = next((line for line in done.stdout.splitlines() if line.startswith("FACTS ")), "")

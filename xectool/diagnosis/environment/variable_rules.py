@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from xectool.diagnosis.environment.facts import EnvironmentFacts
-from xectool.errors import did_you_mean
+from xectool.errors import counted, did_you_mean
 from xectool.findings import Finding
 from xectool.rules import Rule
 
@@ -238,7 +238,7 @@ class ThreadsFitTheCores(Rule[EnvironmentFacts]):
                 problem = f"{name}={value}, and this process may use {cores} core{'s' if cores > 1 else ''}"
                 yield self.warning(name, problem, f"export {name}={share}")
         if "OMP_NUM_THREADS" not in facts.environment and ranks > 1 and cores > share:
-            problem = f"OMP_NUM_THREADS is not set: each of {ranks} ranks takes all {cores} cores"
+            problem = f"OMP_NUM_THREADS is not set: each of {counted(ranks, 'rank')} takes all {cores} cores"
             yield self.warning("OMP_NUM_THREADS", problem, f"export OMP_NUM_THREADS={share}")
         if facts.environment.get("OMP_WAIT_POLICY", "").upper() == "ACTIVE":
             problem = "OMP_WAIT_POLICY=ACTIVE: threads spin while they wait, which made a step nine times slower"

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xectool.diagnosis.evidence.kernel import GONE, HELD, is_uninterruptible
+from xectool.errors import duration
 
 BUILT_IN_SIGNAL: Final = signal.SIGQUIT
 SPY_S: Final = 5.0
@@ -144,7 +145,7 @@ def _spied(command: list[str]) -> tuple[tuple[ThreadStack, ...], str]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SPY_S, check=False)
     except subprocess.TimeoutExpired:
-        return (), f"py-spy gave no answer within {SPY_S:g} s"
+        return (), f"py-spy gave no answer within {duration(SPY_S)}"
     except OSError as error:
         return (), f"py-spy: {error}"
     if done.returncode:

@@ -18,7 +18,7 @@ from xectool.diagnosis.hang.facts import HEARTBEAT_LATE_S, RankFacts, Reader, Ru
 from xectool.diagnosis.hang.hang import Hang
 from xectool.diagnosis.hang.tracker import tracker_trouble
 from xectool.diagnosis.hang.wording import in_file_system, kernel_line, quoted, stack_line
-from xectool.errors import in_shell
+from xectool.errors import counted, in_shell
 
 RECENT_S: Final = 600.0  # what the kernel kills later may be something else
 STARVED: Final = 0.8  # part of the time in which a process is ready to run and has no processor
@@ -67,7 +67,7 @@ def _gone(facts: RunFacts) -> Hang | None:
     page = first.page
     words = f"its last words: phase {page.phase}, step {page.step}, {max(page.rss_bytes, 0) / 1e9:.1f} GB resident"
     living = sum(rank.view.is_alive for rank in facts.ranks)
-    left = f"{living} of {len(facts.ranks)} ranks still live and wait"
+    left = f"{living} of {counted(len(facts.ranks), 'rank')} still live and wait"
     why = (words, *([left] if living else []), *([facts.message] if facts.message else []))
     kills = _oom_kills(facts, page.oom_kills_seen)
     if kills:

@@ -11,6 +11,7 @@ import numpy as np
 
 from xectool.diagnosis.evidence.statistics import Series, finite, median, quantile
 from xectool.diagnosis.gradient_bands import GradientSummary, suggested_clip, summarise
+from xectool.errors import counted
 
 EXPLODED: Final = 10.0  # F033: growth of the 95 % quantile
 VANISHED: Final = 1e-3  # of the block's share of the total norm in the first steps; sound runs keep a tenth
@@ -141,7 +142,7 @@ def _verdict(rows: list[BlockGradients], total: GradientSummary, norms: Series) 
     bad = [f"{row.block} is {row.state}" for row in rows if row.state != "ok"]
     lost = int(np.sum(~np.isfinite(norms)))
     if lost:
-        bad.append(f"the gradient of {lost} of {total.steps} steps is not finite")
+        bad.append(f"the gradient of {lost} of {counted(total.steps, 'step')} is not finite")
     if bad:
         return "; ".join(bad[:5])
     return f"{total.band} (p95 {total.p95:.3g}, {total.clipped:.0%} of the steps clipped)"

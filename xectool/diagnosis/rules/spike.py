@@ -13,6 +13,7 @@ from xectool.diagnosis.cause import Opinion
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import number
 from xectool.diagnosis.rules.nan_state import moment_limit, state_damage
+from xectool.errors import counted
 from xectool.findings import Severity
 from xectool.runlog.records import EventRecord
 
@@ -68,7 +69,7 @@ class SpikeFromEvent(SpikeRule):
             if case.rate_too_high:
                 return 0.6, ["at this rate other events stand out each time, or the loss stays high without them"]
             if lasts:
-                return 0.6, [f"the loss stayed high for {case.duration} steps, without these events"]
+                return 0.6, [f"the loss stayed high for {counted(case.duration, 'step')}, without these events"]
             return 0.92, [f"largest losses: {fixes.events_named(case.evidence, case.suspects)}"]
         if case.at_start:
             return 0.1, ["the loss was high from the first steps on"]
@@ -81,7 +82,7 @@ class SpikeFromEvent(SpikeRule):
             return 0.85, [f"once in each of {case.epochs_with_one} epochs in a row, as an event comes back"]
         if case.duration <= _NARROW:
             return (0.78 if case.recovered else 0.65), ["the steps just before were calm, and it came in one step"]
-        return 0.45, [f"it lasted {case.duration} steps"]
+        return 0.45, [f"it lasted {counted(case.duration, 'step')}"]
 
     def with_triage(self, case: SpikeCase, own: float) -> float:
         """Return the joint weight; what is high for long is no single event, whatever the look at one batch said."""
@@ -126,7 +127,7 @@ class SpikeFromLearningRate(SpikeRule):
         if before.lr_jump >= LR_JUMP:
             return 0.6, [f"lr rose by a factor {before.lr_jump:.3g} within a step"]
         if case.width > _NARROW and not case.recovered:
-            return 0.5, [f"the loss stays high for {case.width} steps"]
+            return 0.5, [f"the loss stays high for {counted(case.width, 'step')}"]
         return 0.1, [f"the gradient norm did not grow before it (factor {before.norm_growth:.2g})"]
 
     def fix(self, case: SpikeCase) -> str:
@@ -195,8 +196,8 @@ class SpikeFromResume(SpikeRule):
         if damage:
             return 0.97, [f"the resume loaded {damage}"]
         if case.width <= _NARROW and case.recovered:
-            return 0.35, [f"{since} steps after a resume, but over at once"]
-        return 0.87, [f"it began {since} steps after a resume; the steps before the resume were calm"]
+            return 0.35, [f"{counted(since, 'step')} after a resume, but over at once"]
+        return 0.87, [f"it began {counted(since, 'step')} after a resume; the steps before the resume were calm"]
 
     def _damage(self, case: SpikeCase) -> str:
         resume = case.resume

@@ -11,7 +11,7 @@ from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import number
 from xectool.diagnosis.rules.crash import first_line
 from xectool.diagnosis.rules.heads import HEADS, silent_blocks
-from xectool.errors import in_shell
+from xectool.errors import counted, in_shell
 from xectool.findings import Severity
 from xectool.runlog.records import EpochRecord
 
@@ -241,7 +241,7 @@ class ZeroGradient(Noted):
             code=self.code,
             confidence=0.87,  # an encoder that gives a constant is named as that, 0.88
             problem=f"{', '.join(parts)}: not trained, while the rest of the network is",
-            evidence=(f"no gradient in any of {evidence.steps.good_rows.size} steps: {', '.join(parts)}",),
+            evidence=(f"no gradient in any of {counted(evidence.steps.good_rows.size, 'step')}: {', '.join(parts)}",),
             fix=f"xectool diagnose gradients {fixes.config_path(evidence)}",
             step=1,
             symptom="part",

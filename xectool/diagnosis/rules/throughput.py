@@ -19,7 +19,7 @@ from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import number
 from xectool.diagnosis.evidence.statistics import Series, finite, median
 from xectool.diagnosis.tracking_store import file_system
-from xectool.errors import in_shell
+from xectool.errors import duration, in_shell
 from xectool.findings import Severity
 from xectool.runlog.reader import RunReader
 
@@ -77,7 +77,7 @@ class LoaderSlow(DiagnosisRule):
             f"waiting is {shares[0]:.0%} of {rows.size} steps (limit {WAIT_SHARE:.0%}); median step {shares[1]:.0%}"
         ]
         if stalls.size:
-            lines.append(f"{stalls.size} waits of {stalls.min():.3g} to {stalls.max():.3g} s")
+            lines.append(f"{stalls.size} waits of {duration(stalls.min())} to {duration(stalls.max())}")
         if told is not None and told.message:
             lines.append(told.message)
         workers = int(evidence.setting("data.num_workers", 0) or 0)
@@ -133,7 +133,7 @@ class CheckpointSlow(DiagnosisRule):
         yield Cause(
             code=self.code,
             confidence=0.92,
-            problem=f"a checkpoint of {size / 1e6:.0f} MB takes {seconds:.3g} s, {share:.0%} of the run",
+            problem=f"a checkpoint of {size / 1e6:.0f} MB takes {duration(seconds)}, {share:.0%} of the run",
             evidence=(
                 f"{len(known)} checkpoints, {size / max(seconds, 1e-9) / 1e6:.3g} MB/s; "
                 f"a hundred-megabit network takes {SOUND_BYTES_PER_S / 1e6:g} MB/s",
@@ -214,12 +214,12 @@ class UnevenRanks(DiagnosisRule):
         yield Cause(
             code=self.code,
             confidence=0.85,
-            problem=f"rank {last} keeps the others waiting: {seconds[last]:.3g} s a step until its backward, "
-            f"the others {usual_s:.3g} s",
+            problem=f"rank {last} keeps the others waiting: {duration(seconds[last])} a step until its backward, "
+            f"the others {duration(usual_s)}",
             evidence=(
-                f"that is {(seconds[last] - usual_s) / step_s:.0%} of the step of {step_s:.3g} s; stopped, on a busy "
-                "core, or slower at reading",
-                *(f"rank {rank}: {value:.3g} s" for rank, value in sorted(seconds.items())[:16]),
+                f"that is {(seconds[last] - usual_s) / step_s:.0%} of the step of {duration(step_s)}; stopped, on a "
+                "busy core, or slower at reading",
+                *(f"rank {rank}: {duration(value)}" for rank, value in sorted(seconds.items())[:16]),
             ),
             fix=f"xectool diagnose distributed --nproc {len(seconds)}",
             severity=Severity.WARNING,

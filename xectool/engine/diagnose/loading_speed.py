@@ -12,7 +12,7 @@ from typing import Any
 from xectool.config.load import load_config
 from xectool.config.platform import available_memory
 from xectool.config.root import RunConfig
-from xectool.errors import UsageError
+from xectool.errors import UsageError, counted, duration
 from xectool.findings import Finding
 from xectool.probes.loading.epoch_time import EpochTime, StepTime, measure_step, predict_epoch
 from xectool.probes.loading.events import LoadingSubject, Setting, cached_share, events_per_basket, whole_basket_chunk
@@ -135,7 +135,7 @@ def _check(max_events: int, seconds: float, step_ms: float | None) -> None:
     if max_events < 1:
         raise UsageError(f"{max_events} events are nothing to measure", where="--max-events", fix="--max-events 4096")
     if not 1 <= seconds <= 86_400:
-        raise UsageError(f"{seconds:g} s are no time to measure in", where="--seconds", fix="--seconds 60")
+        raise UsageError(f"{duration(seconds)} are no time to measure in", where="--seconds", fix="--seconds 60")
     if step_ms is not None and not 0 < step_ms < 1e7:
         raise UsageError(f"a step of {step_ms:g} ms", where="--step-ms", fix="--step-ms 50")
 
@@ -223,14 +223,14 @@ def _notes(facts: LoaderFacts, step: StepTime, copied: str) -> tuple[str, ...]:
     if facts.later is not None:
         notes.append(
             f"training copies the events in its first epoch ({copied}); later ones read the copy and take "
-            f"{facts.later.train_s:.4g} s or somewhat more; xectool prepare makes it now, and is then measured here"
+            f"{duration(facts.later.train_s)} or somewhat more; xectool prepare makes it now, and is then measured here"
         )
     if step.steps:
-        notes.append(f"a batch takes {step.batch_s:.4g} s, median of {step.steps} steps")
+        notes.append(f"a batch takes {duration(step.batch_s)}, median of {counted(step.steps, 'step')}")
     if step.on_host and step.core_share < _ALONE:
         notes.append(
             f"other processes left a core for {100 * step.core_share:.0f} % of the time; alone on this machine an "
-            f"epoch takes about {step.core_share * facts.epoch.train_s:.3g} s"
+            f"epoch takes about {duration(step.core_share * facts.epoch.train_s)}"
         )
     if facts.cached_share > 0.1 and facts.file_bytes > facts.memory_bytes:
         notes.append(

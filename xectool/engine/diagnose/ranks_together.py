@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 
-from xectool.errors import UsageError
+from xectool.errors import UsageError, counted
 from xectool.findings import Finding, Severity
 from xectool.probes.ranks.network import (
     backend_findings,
@@ -173,5 +173,6 @@ def _judged(ranks: Sequence[dict[str, Any]], nproc: int, backend: str) -> Distri
         return DistributedDiagnosis(tuple(ranks), findings[0].problem, False, backend, tuple(findings))
     slowest = max(facts["latency_us"] for facts in ranks)
     least = min(facts["bandwidth_gb_s"] for facts in ranks)
-    verdict = f"{nproc} ranks work together by {backend}: all_reduce of one number {slowest:.0f} us, {least:.2f} GB/s"
+    speed = f"all_reduce of one number {slowest:.0f} us, {least:.2f} GB/s"
+    verdict = f"{counted(nproc, 'rank')} work together by {backend}: {speed}"
     return DistributedDiagnosis(tuple(ranks), verdict, True, backend)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from xectool.config.load import load_config
-from xectool.errors import UsageError, in_shell
+from xectool.errors import UsageError, counted, in_shell
 from xectool.findings import Finding, Severity
 from xectool.probes.repetition.history import CONFIG_FILE
 from xectool.probes.repetition.reproducibility import Cure, Difference, Reproducibility, probe
@@ -68,7 +68,7 @@ def reproducibility(
         XecError: Anything the user can act on.
     """
     if steps < 1:
-        raise UsageError(f"{steps} steps are nothing to compare", where="--steps", fix="--steps 3")
+        raise UsageError(f"nothing can be compared in {counted(steps, 'step')}", where="--steps", fix="--steps 3")
     if len(threads) > PROCESSES or any(number < 1 for number in threads):
         raise UsageError("threads of the two processes: one number or two", where="--threads", fix="--threads 1,2")
     path = Path(config).expanduser()

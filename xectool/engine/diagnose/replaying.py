@@ -13,7 +13,7 @@ from xectool.data.batch import EventBatch
 from xectool.diagnosis import fixes
 from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.fixes import check_files
-from xectool.errors import event_named, in_shell
+from xectool.errors import counted, event_named, in_shell
 from xectool.findings import Finding, Severity
 from xectool.probes.instruments.module_stats import ModuleStats, step_stats
 from xectool.probes.repetition.circumstances import differences, recorded_threads
@@ -126,7 +126,7 @@ def replay(
     try:
         again = Replay(history, step, device)
         if again.cost > FAR_STEPS:
-            watching.message(f"{again.cost} steps are run again from {again.state.path or 'the seed'}")
+            watching.message(f"{counted(again.cost, 'step')} are run again from {again.state.path or 'the seed'}")
         try:
             return _Session(history, again, record).result(entry, with_counterfactuals)
         finally:

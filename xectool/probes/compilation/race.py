@@ -17,6 +17,7 @@ from typing import IO, Any
 import psutil
 
 from xectool.config.root import RunConfig
+from xectool.errors import duration
 from xectool.probes.compilation.mode import ModeTime
 
 _WATCH_S = 0.2
@@ -69,7 +70,7 @@ def _in_process(request: dict[str, Any], timeout_s: float) -> ModeTime:
         text, told = answer.read(), errors.read()
     if not in_time:
         return ModeTime(
-            mode, error=f"not done after {timeout_s:.3g} s", code="XT-COMPILE-TIMEOUT", host_peak_bytes=host_peak
+            mode, error=f"not done after {duration(timeout_s)}", code="XT-COMPILE-TIMEOUT", host_peak_bytes=host_peak
         )
     if process.returncode != 0 or not text.strip():
         return replace(_failed(mode, process.returncode, told), host_peak_bytes=host_peak)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from xectool.errors import duration
 from xectool.findings import Finding, Severity
 from xectool.probes.loading.epoch_time import EpochTime
 from xectool.probes.loading.stages import StageReport
@@ -82,7 +83,7 @@ def findings_of(facts: LoaderFacts, config_lines: Sequence[str]) -> tuple[Findin
     dominant = facts.stages.dominant
     stage = facts.stages.stages[dominant]
     evidence = (
-        f"predicted epoch {epoch.train_s:.4g} s, of which {epoch.first_batch_s:.3g} s to the first batch",
+        f"predicted epoch {duration(epoch.train_s)}, of which {duration(epoch.first_batch_s)} to the first batch",
         f"{dominant} takes {100 * stage.share:.0f} % of loading ({stage.us_per_event:.4g} us an event)",
     )
     by_hand = causes[0].fix if causes else "copy the files to local storage, or give the job more cores"

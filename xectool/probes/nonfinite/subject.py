@@ -18,7 +18,7 @@ from xectool.data.events import EventSource
 from xectool.data.plan import DataPlan
 from xectool.data.source import EventIdentity, open_source
 from xectool.detector.constants import UNKNOWN_ABOVE
-from xectool.errors import UsageError, in_shell
+from xectool.errors import UsageError, counted, in_shell
 from xectool.probes.instruments.bench import Bench, build_bench
 from xectool.probes.instruments.minimal import load_batch
 from xectool.probes.repetition.history import RunHistory
@@ -159,7 +159,7 @@ def near_incident(
     bench = build_bench(resolved, eager(resolved, device), store.load(place) if place else None)
     between, note = step - 1 - state.step, _weights_note(place, resolved)
     if checkpoint is None and between:
-        note += f", not those of step {step}: {between} steps lie between"
+        note += f", not those of step {step}: {counted(between, 'step')} lie between"
     if not counts:
         note += f"; attempt {attempt}, which had the incident, was given up"
     elif checkpoint is None and between:
@@ -224,14 +224,14 @@ def _of_step(
     replay.left_out_until = step - 1  # the step is looked at as it first came, with the events left out because of it
     if exact:
         replay.run_until(step - 1)
-        note = f"the weights before step {step}: {steps} steps run again from {state.path or 'the seed'}"
+        note = f"the weights before step {step}: {counted(steps, 'step')} run again from {state.path or 'the seed'}"
     config = replay.parts.config
     window = window or tuple(replay.next_window() if exact else history_window(replay, step))
     bench = replay.bench()
     if not exact:
         place = checkpoint or state.path
         bench = build_bench(config, eager(config, device), store.load(place) if place else None)
-        note = f"the weights of {place or 'the seed'}, not those of step {step}: {steps} steps lie between"
+        note = f"the weights of {place or 'the seed'}, not those of step {step}: {counted(steps, 'step')} lie between"
     elif step > 1:
         bench = replace(bench, fresh=lambda: build_bench(bench.config, bench.execution))
     bench = replace(bench, config=config, channel_dropout=config.training.channel_dropout_rate)

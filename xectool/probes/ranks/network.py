@@ -11,7 +11,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from xectool.errors import UsageError
+from xectool.errors import UsageError, counted, duration
 from xectool.findings import Finding, Severity
 from xectool.training.ranks.environment import started_by_launcher
 
@@ -46,7 +46,7 @@ def backend_findings(backend: str, nproc: int) -> Iterator[Finding]:
         fix = "xectool diagnose distributed --backend gloo"
         yield Finding("XT-NCCL-MISSING", Severity.ERROR, problem, f"PyTorch {torch.__version__}", fix=fix)
     elif nproc > gpus:
-        problem = f"{nproc} ranks but {gpus} visible GPUs: NCCL takes one rank a GPU"
+        problem = f"{counted(nproc, 'rank')} but {gpus} visible GPUs: NCCL takes one rank a GPU"
         fix = f"xectool diagnose distributed --nproc {gpus}"
         yield Finding("CFG-49", Severity.ERROR, problem, "--nproc", fix=fix)
 
@@ -78,7 +78,7 @@ def master_findings(host: str, port: int) -> Iterator[Finding]:
     try:
         socket.create_connection((host, port), timeout=CONNECT_S).close()
     except OSError as error:
-        reason = error.strerror or f"no answer in {CONNECT_S:g} s"
+        reason = error.strerror or f"no answer in {duration(CONNECT_S)}"
         problem = f"master {host} ({address}) does not answer at port {port}: {reason}"
         fix = f"nc -vz {host} {port}   # rank 0 must listen already; a firewall must let it through"
         yield Finding("XT-RANK-MASTER", Severity.ERROR, problem, where, fix=fix)

@@ -14,7 +14,7 @@ from typing import Any
 
 from xectool import errors
 from xectool.config.root import RunConfig
-from xectool.errors import WorldError, XecError
+from xectool.errors import WorldError, XecError, counted, duration
 from xectool.probes.instruments.op_digests import Entry
 from xectool.probes.repetition.short_run import Request, Steps
 
@@ -168,7 +168,7 @@ def _ask(request: Request) -> tuple[list[Steps], int]:
         )
     except subprocess.TimeoutExpired:
         raise WorldError(
-            f"{request.runs} short runs of {request.steps} steps are not done after {TIMEOUT_S:g} s",
+            f"{request.runs} short runs of {counted(request.steps, 'step')} are not done after {duration(TIMEOUT_S)}",
             where="python -m xectool.probes.repetition.short_run",
             fix="--steps 1 --set data.batch_size=8",
         ) from None

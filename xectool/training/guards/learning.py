@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from xectool.data.batch import EventBatch
+from xectool.errors import counted
 from xectool.tasks.base import Outputs, valid_truth
 from xectool.tasks.masked_batch import MaskedBatch
 from xectool.tasks.regression import RegressionTask
@@ -78,7 +79,7 @@ class NoLearning(Guard):
         self._said = set(found)
         if new:
             parts = ", ".join(f"{term} {v['loss']:.4g} (constant: {v['trivial']:.4g})" for term, v in found.items())
-            message = f"after {progress.step} steps no better than the best constant prediction: {parts}"
+            message = f"after {counted(progress.step, 'step')} no better than the best constant prediction: {parts}"
             yield Notice("no_learning", {"terms": found, "after_steps": progress.step}, message)
 
     def _loss(self, term: str, metrics: dict[str, Any]) -> float:

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from xectool.errors import RunDiverged
+from xectool.errors import RunDiverged, counted
 from xectool.training.guards.base import Guard, Notice, StepFacts
 from xectool.training.stepping.parts import RunParts
 from xectool.training.stepping.state import Progress
@@ -126,7 +126,7 @@ class LearningRateSanity(Guard):
         left = planned - schedule.place(progress.epoch, progress.batch)
         if not math.isfinite(lr) or lr < 0 or (lr == 0 and left > max(1, planned // 100)):
             raise RunDiverged(
-                f"the learning rate of step {progress.step} is {lr}, {left} steps before the planned end",
+                f"the learning rate of step {progress.step} is {lr}, {counted(left, 'step')} before the planned end",
                 where="training.lr_scheduler, training.lr_min",
                 fix="--set training.lr_min=1e-7",
                 code="XT-CONFIG-LR",

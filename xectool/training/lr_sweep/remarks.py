@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from xectool.config.training import TrainingConfig
+from xectool.errors import counted
 from xectool.findings import Finding, Severity
 from xectool.training.lr_sweep.choice import Choice, rounded
 from xectool.training.lr_sweep.ramp import FEWEST, mean_losses, read_ramp
@@ -23,7 +24,7 @@ def unsure(sweep: Sweep, config: str) -> Finding:
     rates, reading = sweep.rates, read_ramp(sweep.rates, mean_losses(sweep.curves))
     decades = np.log10(rates[-1] / rates[0])
     fix = "--lrs " + ",".join(f"{lr:.1g}" for lr in np.geomspace(rates[0], rates[-1], round(2 * decades) + 1))
-    evidence = [f"{len(sweep.curves)} seeds of {len(rates)} steps each"]
+    evidence = [f"{counted(len(sweep.curves), 'seed')} of {counted(len(rates), 'step')} each"]
     if reading is None:
         problem = f"fewer than {FEWEST} steps of the ramp can be read before the loss leaves its best far behind"
         fix = f"--range {max(rates[0] / 1e3, 1e-12):.0e}:{rates[0]:.0e}"

@@ -23,7 +23,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from xectool.config.distributed import DistributedConfig
-from xectool.errors import WorldError
+from xectool.errors import WorldError, duration
 from xectool.runlog.process import end_with_parent
 from xectool.runlog.status_page import COLLECTIVES, PHASES, StatusPage, Word
 from xectool.training.ranks.base import Ranks, Value
@@ -207,7 +207,7 @@ class RankGroup(Ranks):
         while not self.store.check([key]):
             if time.monotonic() > end:
                 raise WorldError(
-                    f"rank {self.rank} waited {limit_s:g} s for work of rank 0",
+                    f"rank {self.rank} waited {duration(limit_s)} for work of rank 0",
                     where="writing a checkpoint, predictions or plots on rank 0",
                     fix=f"--set distributed.rank0_timeout_s={10 * limit_s:g}",
                     code="XT-RANK0-SLOW",

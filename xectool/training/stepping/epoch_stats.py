@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 import torch
 from torch import Tensor
 
+from xectool.errors import counted
 from xectool.tasks.base import TrainingTask
 from xectool.training.stepping.step import StepResult
 
@@ -102,7 +103,7 @@ class EpochStats:
         steps = self.steps + self.skipped
         if self.overflows > MAX_OVERFLOW_SHARE * steps:
             lines.append(
-                f"{self.overflows} of {steps} steps exceeded the range of float16 (65504) and were skipped; "
+                f"{self.overflows} of {counted(steps, 'step')} exceeded the range of float16 (65504) and were skipped; "
                 "training.amp: bf16 has no such limit"
             )
         if profile and self.seconds:

@@ -15,7 +15,7 @@ import torch
 
 import xectool
 from xectool.checkpoint.format import Checkpoint
-from xectool.errors import CheckpointError
+from xectool.errors import CheckpointError, counted
 from xectool.training.stepping.epoch_stats import EpochStats
 from xectool.training.stepping.parts import RunParts
 
@@ -145,7 +145,7 @@ def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], fix: 
     ]
     if missing or unexpected or reshaped:
         raise CheckpointError(
-            f"the weights do not fit the configured model: {len(missing)} keys missing {missing[:3]}, "
+            f"the weights do not fit the configured model: {counted(len(missing), 'key')} missing {missing[:3]}, "
             f"{len(unexpected)} unexpected {unexpected[:3]}, {len(reshaped)} of another shape {reshaped[:3]}",
             where="model section of the configuration",
             fix=fix,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from xectool.config.guards import GuardsConfig
-from xectool.errors import RunDiverged
+from xectool.errors import RunDiverged, counted
 
 WINDOW_STEPS = 1000  # steps over which guards.max_bad_fraction is taken
 MAX_NAMED = 3  # parameters named in a message
@@ -67,7 +67,7 @@ class NonFiniteGuard:
         if self.config.on_nonfinite == "stop":
             raise self._stop(description, "guards.on_nonfinite: stop")
         if self._consecutive > self.config.max_consecutive_bad:
-            raise self._stop(description, f"{self._consecutive} steps in a row were non-finite")
+            raise self._stop(description, f"{counted(self._consecutive, 'step')} in a row were non-finite")
         allowed = self.config.max_bad_fraction * WINDOW_STEPS
         if sum(self._recent) > max(allowed, self.config.max_consecutive_bad):
             raise self._stop(description, f"{sum(self._recent)} of the last {len(self._recent)} steps were non-finite")
