@@ -201,7 +201,8 @@ def logarithm(lab: Lab) -> None:
 
 
 def _positive(known: Any) -> Any:
-    return lambda name, source: np.abs(known(name, source)) + (1e-3 if name == "energy" else 0)
+    least = {"energy": 1e-3}
+    return lambda name, source: [np.abs(part) + least.get(name, 0.0) for part in known(name, source)]
 
 
 @fault("a loss term outside its domain", "not finite", "XT-NAN-LOSS")
