@@ -144,7 +144,7 @@ def full_host(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def leak(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = iter(range(10**9, 10**12, 10**7))
-    monkeypatch.setattr("xectool.training.guards.memory.resident_bytes", lambda statm: next(sizes))
+    monkeypatch.setattr("xectool.training.guards.memory.resident_bytes", lambda status: next(sizes))
     guards, batch = run.guards, run.batch()
     for step in range(1, 61):
         guards.after_step(Progress(epoch=1 + step // 5, step=step), run.fact(batch))

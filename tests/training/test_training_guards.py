@@ -347,6 +347,43 @@ def test_leak_of_5_mb_a_step_is_seen_and_flat_memory_is_not(parts: RunParts, mon
     assert found[0][1].data["bytes_per_step"] == pytest.approx(5e6, rel=0.2)
 
 
+@pytest.mark.parametrize("of_a_file", [True, False], ids=["a cache", "control: its copy"])
+def test_pages_of_a_mapped_cache_are_no_leak(parts: RunParts, tmp_path: Path, of_a_file: bool) -> None:
+    path, size, copies = tmp_path / "events", 5 * 10**6, []
+    path.write_bytes(bytes(60 * size))
+    guard, step, found = MemoryGrowth(parts), facts(parts), []
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as pages:
+        for number in range(1, 61):
+            part = pages[(number - 1) * size : number * size]
+            if not of_a_file:
+                copies.append(mmap.mmap(-1, size))
+                copies[-1].write(part)
+            del part
+            found += kinds(guard.after_step(Progress(epoch=1 + number // 5, step=number), step))
+    assert found == ([] if of_a_file else ["memory_growth"])
+
+
+def test_a_kernel_that_does_not_tell_pages_of_files_has_them_counted(tmp_path: Path) -> None:
+    sizes = {}
+    for name, text in (
+        ("all", "VmRSS:\t 900 kB\n"),
+        ("parts", "VmRSS:\t 900 kB\nRssAnon:\t 500 kB\nRssFile:\t 400 kB\n"),
+    ):
+        (tmp_path / name).write_text(text)
+        with (tmp_path / name).open("rb") as file:
+            sizes[name] = memory.resident_bytes(file.fileno())
+    assert sizes == {"all": 900 * 1024, "parts": 500 * 1024}
+
+
+@pytest.mark.parametrize("given_back", [10, 15])
+def test_a_leak_is_seen_beside_what_a_collector_gives_back(given_back: int) -> None:
+    steps = np.arange(0, WINDOW, EVERY)
+    leak = 1e9 + 5e6 * steps
+    level = 1e9 + 2e6 * (steps % given_back)
+    assert growth(leak - 2e7 * (steps // given_back)) == pytest.approx(5e6 - 2e7 / given_back, rel=0.5)
+    assert growth(level) is None
+
+
 def test_what_libraries_take_in_the_first_epoch_is_no_leak(parts: RunParts, monkeypatch: pytest.MonkeyPatch) -> None:
     guard, step = MemoryGrowth(parts), facts(parts)
     most = guard._allowance + START_UP_BYTES
