@@ -1,6 +1,7 @@
 import dataclasses
 import errno
 import math
+import mmap
 import os
 import subprocess
 import sys
@@ -369,6 +370,20 @@ def test_memory_of_children_counts(tmp_path):
     assert after.children == before.children + 1
     assert 180e6 < after.rss_bytes - before.rss_bytes < 300e6
     assert abs(without.rss_bytes - before.rss_bytes) < 50e6, "a mirror's is not the training's"
+
+
+@pytest.mark.parametrize("of_a_file", [True, False])
+def test_pages_of_a_file_are_no_memory_of_a_run(tmp_path, of_a_file):
+    size, path = 100_000_000, tmp_path / "cache"
+    path.write_bytes(bytes(size))
+    before = tree_memory(os.getpid()).rss_bytes
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_READ) as pages:
+        held = np.frombuffer(pages, np.uint8) if of_a_file else np.ones(size, np.uint8)
+        assert held[::4096].sum() >= 0  # touched
+        more = tree_memory(os.getpid()).rss_bytes - before
+        del held
+    assert (more > 0.9 * size) == (not of_a_file)
+    assert (more < 0.1 * size) == of_a_file
 
 
 def test_slot_of_a_reader_that_hangs_names_file_and_entries(tmp_path, loader):

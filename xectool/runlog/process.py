@@ -104,31 +104,49 @@ class TreeMemory:
 def tree_memory(pid: int, aside: Container[int] = ()) -> TreeMemory:
     """Return the resident memory of a process tree, but for processes that are put aside with all below them.
 
-    Pages that descendants share with files or other processes (such as buffers of a data loader) are left out of their
-    part, so that they count once. Costs two small reads a process, not a walk over all processes of the machine.
+    Pages of files are left out, as the kernel drops them where it needs memory: a cache of events read through its map
+    becomes resident once. So are all that descendants share (such as buffers of a data loader), to count once. Costs
+    two small reads a process, not a walk over all processes of the machine.
     """
     page = os.sysconf("SC_PAGE_SIZE")
-    total, count = _resident_pages(pid)[0], 0
+    total, count = resident_bytes(_read(f"/proc/{pid}/status")), 0
     if not Path("/proc/thread-self/children").exists():  # a kernel built without CONFIG_PROC_CHILDREN
-        return TreeMemory(total * page, -1)
+        return TreeMemory(total, -1)
     waiting = _children(pid)
     while waiting:
         child = waiting.pop()
         if child in aside:
             continue
         resident, shared = _resident_pages(child)
-        total, count = total + resident - shared, count + (resident > 0)
+        total, count = total + (resident - shared) * page, count + (resident > 0)
         waiting += _children(child)
-    return TreeMemory(total * page, count)
+    return TreeMemory(total, count)
+
+
+def resident_bytes(status: bytes) -> int:
+    """Return the resident memory by the text of ``/proc/PID/status``, without pages of files; 0 without such lines.
+
+    Where a sandbox does not tell these apart, all of it.
+    """
+    words = status.split()
+    if b"VmRSS:" not in words:
+        return 0
+    of_files = int(words[words.index(b"RssFile:") + 1]) if b"RssFile:" in words else 0
+    return 1024 * (int(words[words.index(b"VmRSS:") + 1]) - of_files)
 
 
 def _resident_pages(pid: int) -> tuple[int, int]:
     """Return resident and shared pages, zeros for a process that has just ended."""
+    values = _read(f"/proc/{pid}/statm").split()
+    return (int(values[1]), int(values[2])) if values else (0, 0)
+
+
+def _read(path: str) -> bytes:
+    """Return what the kernel says of a process, nothing where it has just ended."""
     try:
-        values = Path(f"/proc/{pid}/statm").read_text().split()
+        return Path(path).read_bytes()
     except (FileNotFoundError, ProcessLookupError):
-        return 0, 0
-    return int(values[1]), int(values[2])
+        return b""
 
 
 def _children(pid: int) -> list[int]:

@@ -14,7 +14,7 @@ import numpy as np
 from xectool.config.platform import available_memory
 from xectool.data.loader import loader_memory_bytes
 from xectool.errors import OutOfMemory
-from xectool.runlog.process import tree_memory
+from xectool.runlog.process import resident_bytes, tree_memory
 from xectool.training.guards.base import Guard, Notice, StepFacts
 from xectool.training.process.memory_faults import smaller_batches
 from xectool.training.stepping.parts import RunParts
@@ -106,7 +106,7 @@ class MemoryGrowth(Guard):
         self._steps += 1
         if self._said or self._steps % EVERY:
             return
-        resident = resident_bytes(self._status)
+        resident = resident_bytes(os.pread(self._status, _MOST_STATUS_BYTES, 0))
         if self._first_epoch < 0:
             self._first_epoch, self._start = progress.epoch, resident
         if self._steps <= FIRST_STEPS:
@@ -132,16 +132,6 @@ class MemoryGrowth(Guard):
                 },
                 f"memory grows by {slope / 1e6:.1f} MB a step: {first / 1e6:.0f} to {last / 1e6:.0f} MB{by}",
             )
-
-
-def resident_bytes(status: int) -> int:
-    """Return the resident memory of the process whose open ``/proc/PID/status`` is given, without pages of files.
-
-    Where a sandbox does not tell these apart, all of it.
-    """
-    words = os.pread(status, _MOST_STATUS_BYTES, 0).split()
-    of_files = int(words[words.index(b"RssFile:") + 1]) if b"RssFile:" in words else 0
-    return 1024 * (int(words[words.index(b"VmRSS:") + 1]) - of_files)
 
 
 def growth(samples: np.ndarray) -> float | None:
