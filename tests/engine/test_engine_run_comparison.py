@@ -58,8 +58,9 @@ def test_comparison_shows_differing_keys_and_metrics_of_the_best_epochs(tmp_path
 
 def test_comparison_with_a_directory_that_is_no_run_is_refused(tmp_path):
     make_run(tmp_path / "a", [1.0])
-    with pytest.raises(UsageError, match="name the directory of a run"):
+    with pytest.raises(UsageError, match="this directory holds no run record") as refused:
         runs.compare(tmp_path / "a", tmp_path)
+    assert refused.value.fix == f"name {tmp_path / 'a'}"
 
 
 def test_more_than_two_runs_have_a_value_each(tmp_path):
