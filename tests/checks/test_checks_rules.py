@@ -152,9 +152,9 @@ def test_02_what_is_not_done_over_the_network_is_said(look: Any, good: Path) -> 
 def test_03_another_tree(tmp_path: Path, write: Any, look: Any, rows: Rows) -> None:
     item = one("DAT-03", look(write(tmp_path / "b.root", rows, tree="events")), "error", "trees there: events")
     command = shlex.split(item.fix, comments=True)
-    assert command[:2] == ["xectool", "check-data"]
-    assert probe(command[2]).opened
-    assert not probe(str(tmp_path / "b.root")).opened  # the control
+    assert command == ["xectool", "check-data", str(tmp_path / "b.root"), "--set", "data.tree_name=events"]
+    assert probe(command[2], "events").opened
+    assert not probe(command[2]).opened  # the control
 
 
 def test_04_the_branch_that_may_be_meant_comes_as_a_command(look: Any, rows: Rows) -> None:
