@@ -222,13 +222,14 @@ def test_export_that_fails_leaves_no_file_behind(
             finally:
                 weight -= 0.01
 
+    source, target = make_checkpoint("regressor"), tmp_path / "out.pt"
+    engine.export(source, to="torchscript", output=target)
+    of_yesterday = target.read_bytes()
     monkeypatch.setattr(TorchScriptFormat, "write", staticmethod(spoiled))
-    target = tmp_path / "out.pt"
-    target.write_text("the export of yesterday")
     with pytest.raises(OutputsDiffer, match="nothing was written"):
-        engine.export(make_checkpoint("regressor"), to="torchscript", output=target)
+        engine.export(source, to="torchscript", output=target)
     assert [path.name for path in tmp_path.iterdir()] == ["out.pt"]
-    assert target.read_text() == "the export of yesterday"
+    assert target.read_bytes() == of_yesterday
 
 
 def test_damaged_or_infected_checkpoint_is_not_exported(make_checkpoint: Any, tmp_path: Path) -> None:

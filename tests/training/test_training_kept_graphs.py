@@ -75,6 +75,13 @@ def test_what_keeps_graphs_is_named_with_its_file(keep: Callable[[Tensor], objec
     assert found.steps == pytest.approx(3 * KEPT_STEPS, rel=0.2)
 
 
+def test_graphs_of_many_other_weights_hide_none() -> None:
+    others = [nn.Linear(2, 2)(torch.ones(1, 2)) for _ in range(1000)]
+    train(LOSSES.append)
+    assert kept_graphs().holder.startswith("LOSSES (")
+    assert len(others) == 1000
+
+
 @pytest.mark.parametrize(
     "keep", [lambda loss: LOSSES.append(loss.detach()), lambda loss: METER.seen.append({"loss": loss.item()}), id]
 )

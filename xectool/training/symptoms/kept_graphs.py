@@ -6,6 +6,7 @@ import gc
 import sys
 from collections import deque
 from dataclasses import dataclass
+from statistics import median
 from types import CellType, FrameType, FunctionType, ModuleType
 from typing import Any, Final
 
@@ -34,12 +35,13 @@ class KeptGraphs:
 def kept_graphs() -> KeptGraphs:
     """Return what holds graphs of many steps; walks over every object of the process, so it is called once a run."""
     tensors = [item for item in gc.get_objects() if issubclass(type(item), torch.Tensor) and item.grad_fn is not None]
-    steps = _steps([tensor.grad_fn for tensor in tensors])
-    if steps < KEPT_STEPS:
+    steps, leading = _steps([tensor.grad_fn for tensor in tensors])
+    if not steps:
         return KeptGraphs()
+    tensors = [tensor for tensor in tensors if tensor.grad_fn in leading]
     full = _full_container(tensors)
     # Without a container it is a sum: one tensor whose own graph is that of many steps.
-    kept = full or [tensor for tensor in tensors if _steps([tensor.grad_fn]) >= KEPT_STEPS]
+    kept = full or [tensor for tensor in tensors if _steps([tensor.grad_fn])[0]]
     return KeptGraphs(steps, _holder(kept))
 
 
@@ -62,19 +64,27 @@ def _members(container: Any) -> list[Any]:
     return [*container.values()] if isinstance(container, dict) else [*container]
 
 
-def _steps(roots: list[Any]) -> int:
-    """Return how often the graphs of some tensors lead to one weight, on average."""
-    seen, found, left = set(roots), dict[Any, int](), list(roots)
+def _steps(roots: list[Any]) -> tuple[int, set[Any]]:
+    """Return how often some graphs lead to one weight, and all nodes that lead to weights which are reached so often.
+
+    It is the middle of the weights reached often: graphs of other things, which lead once to many weights, hide none.
+    """
+    users, left = dict[Any, list[Any]](), list(roots)
+    seen = set(roots)
     while left and len(seen) < _MOST_NODES:
-        for node, _ in left.pop().next_functions:
-            if node is None:
-                continue
-            if hasattr(node, "variable"):
-                found[node] = found.get(node, 0) + 1
-            elif node not in seen:
-                seen.add(node)
-                left.append(node)
-    return round(sum(found.values()) / len(found)) if found else 0
+        node = left.pop()
+        for used in (used for used, _ in node.next_functions if used is not None):
+            users.setdefault(used, []).append(node)
+            if used not in seen:
+                seen.add(used)
+                left.append(used)
+    often = [node for node, by in users.items() if hasattr(node, "variable") and len(by) >= KEPT_STEPS]
+    leading, left = set(often), list(often)
+    while left:
+        new = set(users.get(left.pop(), ())) - leading
+        leading |= new
+        left += new
+    return round(median(len(users[node]) for node in often)) if often else 0, leading
 
 
 def _holder(kept: list[Any]) -> str:
