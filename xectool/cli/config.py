@@ -88,7 +88,7 @@ def diff(
     rows = [(item.key, item.first, item.second) for item in found]
     Output("config", json).result(
         {"differences": found},
-        human=lambda screen: screen.print(table(f"{counted(len(rows), 'key')} differ", ["key", first, second], rows)),
+        human=lambda screen: screen.print(table(counted(len(rows), "differing key"), ["key", first, second], rows)),
     )
 
 

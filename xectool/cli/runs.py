@@ -61,7 +61,7 @@ def compare(
     keys = [[item.key, *map(_shown, item.values)] for item in result.config]
     names = _names(result.runs)
     changes = [f"{name} minus first" for name in names[1:]] if result.events else []
-    differing = "1 key differs" if len(keys) == 1 else f"{counted(len(keys), 'key')} differ"
+    differing = counted(len(keys), "differing key")
     drawings = [
         table(differing, ["key", *names], keys),
         table(title, ["metric", *names, *changes], [_metric_row(metric) for metric in result.metrics]),

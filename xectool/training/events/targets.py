@@ -117,14 +117,14 @@ def stretched_scales(config: RegressorConfig, source: EventSource) -> Iterator[F
 
     It lies beyond 20 robust standard deviations; what lies beyond 200 sets no scale (`plausible`).
     """
-    for name, task in config.tasks.enabled().items():
+    for name, task in ((name, task) for name, task in config.tasks.enabled().items() if task.scale == "auto"):
         truths = [source.truth(index, name).astype(np.float64) for index in range(len(source.files))]
         truth = np.concatenate(truths)
         rows = np.flatnonzero((np.isfinite(truth) & (np.abs(truth) < UNKNOWN_ABOVE)).all(axis=1))
         measured = np.log(np.maximum(truth[rows], LOG_FLOOR)) if task.log_transform else truth[rows]
         kept = plausible(measured) if len(rows) else np.zeros(0, bool)
         rows, measured = rows[kept], measured[kept]
-        if task.scale != "auto" or len(rows) < 2 or plausible(measured, ALONE_SIGMA).all():
+        if len(rows) < 2 or plausible(measured, ALONE_SIGMA).all():
             continue
         worst = int(((measured - np.median(measured, axis=0)) ** 2).sum(axis=1).argmax())
         alone = np.delete(measured, worst, axis=0)

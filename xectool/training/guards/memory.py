@@ -23,7 +23,7 @@ from xectool.training.symptoms.kept_graphs import kept_graphs
 
 LOOK_EVERY_S: Final = 5.0
 WINDOW: Final = 30  # steps a slope is taken over
-EVERY: Final = 2  # steps; a read of 1 us costs 60 with the cold caches of a step
+EVERY: Final = 2  # steps; with the cold caches of a step a read costs several times what it does in a loop
 FIRST_STEPS: Final = 5  # in which allocators fill their pools
 GROWTH_BYTES: Final = 1e6  # a step
 START_UP_BYTES: Final = 64e6  # that a sound run takes late, beside its loader: threads, libraries, pools
