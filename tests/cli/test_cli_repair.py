@@ -404,7 +404,7 @@ def test_a_file_in_another_unit_is_warned_of(inpainter: str, regressor: str, dat
     commands = (
         lambda paths: engine.predict(regressor, paths, output=out),
         lambda paths: engine.compare(regressor, paths, variants=("raw", "neighbour")),
-        lambda paths: engine.repair(inpainter, paths, output=out),
+        lambda paths: engine.repair(inpainter, paths, output=tmp_path / "repaired.root"),
     )
     for command, name in zip((*commands, commands[0]), ("ns", "scaled", "ns", "tenfold"), strict=True):
         odd = tmp_path / f"{name}.root"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -18,6 +19,8 @@ from xectool.engine.earlier_results import in_the_way
 from xectool.errors import CheckpointError, DataFileError, DiskError, UsageError, XecError
 from xectool.export.description import EXPORTED, EXTRA_FILE, PREFIX
 from xectool.report.style import new_figure, save
+from xectool.rootio.origin import Origin, origin_of
+from xectool.rootio.writer import TreeWriter
 
 Call = Callable[[Path], Any]
 
@@ -145,8 +148,33 @@ def test_an_older_checkpoint_and_a_root_file_are_replaced_by_no_export(inputs: P
             engine.export(inputs / "model.pth", output=inputs / name, to="onnx")
         assert "_written.onnx" in caught.value.fix
         assert (inputs / name).read_bytes() == before
-    with pytest.raises(CheckpointError):  # the control: a ROOT file is replaced by another
-        engine.predict(inputs / "model.pth", [f"{inputs}/data.root"], output=inputs / "events.root")
+
+
+@pytest.mark.parametrize("format", ["ttree", "rntuple"])
+def test_only_an_earlier_result_of_the_same_command_is_replaced_by_a_root_file(inputs: Path, format: Any) -> None:
+    """Not the data of a run whose name slipped into --output, nor repaired events by predictions of them."""
+    for origin in (None, *Origin):
+        with TreeWriter(inputs / f"{origin}.root", {"run": ("i4", ())}, "sub/tree", format, origin=origin) as writer:
+            writer.extend({"run": np.arange(3)})
+    (inputs / "cut.root").write_bytes((inputs / f"{Origin.PREDICTIONS}.root").read_bytes()[:-40])
+    before = {path: path.read_bytes() for path in inputs.iterdir()}
+    data = [f"{inputs}/data.root"]
+    commands: dict[Origin, Call] = {
+        Origin.PREDICTIONS: lambda path: engine.predict(inputs / "model.pth", data, output=path),
+        Origin.REPAIRED: lambda path: engine.repair(inputs / "model.pth", data, output=path),
+        Origin.SIMULATED: lambda path: engine.simulate(path, events=2),
+    }
+    for own, call in commands.items():
+        for name in (None, "cut", *(other for other in Origin if other is not own)):
+            with pytest.raises(UsageError, match=f"would replace a ROOT file that holds no {own}") as caught:
+                call(inputs / f"{name}.root")
+            assert f"{name}_written.root" in caught.value.fix
+    assert {path: path.read_bytes() for path in inputs.iterdir()} == before
+    for own in (Origin.PREDICTIONS, Origin.REPAIRED):  # the control: its own is none of its concern
+        with pytest.raises(CheckpointError):
+            commands[own](inputs / f"{own}.root")
+    commands[Origin.SIMULATED](inputs / f"{Origin.SIMULATED}.root")
+    assert origin_of(inputs / f"{Origin.SIMULATED}.root") is Origin.SIMULATED
 
 
 FOREIGN = {"notes.yaml": b"model:\n  encoder_dim: 32\n", "page.html": b"<!doctype html><title>mine</title>",
@@ -183,7 +211,7 @@ def test_an_earlier_export_of_the_same_format_and_an_empty_file_are_replaced(inp
     for suffix in FORMATS.values():
         (inputs / f"empty{suffix}").touch()
         assert not in_the_way(inputs / f"empty{suffix}", suffix)
-        for kind in (*FORMATS.values(), ".html", ".root"):
+        for kind in (*FORMATS.values(), ".html", *Origin):
             assert bool(in_the_way(inputs / f"earlier{suffix}", kind)) == (kind != suffix), (suffix, kind)
     assert not in_the_way(inputs / "page.html", ".html")
     assert in_the_way(inputs / "encoder.safetensors", ".safetensors")  # by --extract: no export, a checkpoint

@@ -15,6 +15,7 @@ from xectool.checkpoint.inspection.onnx_digest import METADATA, pair
 from xectool.checkpoint.inspection.protobuf import fields
 from xectool.engine.model_files import exported_format
 from xectool.export.description import EXPORTED, EXTRA_FILE, PREFIX
+from xectool.rootio.origin import Origin, origin_of
 
 _PICKLES: Final = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 """How a file begins that older versions of torch.save wrote."""
@@ -23,30 +24,29 @@ _PAGE_MARK: Final = "– xectool</title>".encode()
 _LENGTH_BYTES: Final = 8
 
 
-def in_the_way(target: Path, suffix: str) -> str:
+def in_the_way(target: Path, kind: str) -> str:
     """Return what a file is that a result of this kind does not replace; an empty string where it may.
 
     Args:
         target: The file; it need not exist.
-        suffix: Of the kind of result: ``.onnx``, ``.pt``, ``.pt2``, ``.safetensors``, ``.root`` or ``.html``.
+        kind: Of result: ``.onnx``, ``.pt``, ``.pt2``, ``.safetensors``, ``.html``, or the origin of a ROOT file.
     """
     try:
         with target.open("rb") as stream:
             head = stream.read(_LENGTH_BYTES)
     except OSError:  # not there
         return ""
-    if not head or _EARLIER[suffix](target):
+    if not head or _EARLIER[kind](target):
         return ""
     if head.startswith(b"root"):
-        return "a ROOT file"
+        return f"a ROOT file that holds no {kind}" if isinstance(kind, Origin) else "a ROOT file"
     if head.startswith(_PICKLES) or "data.pkl" in _entries(target):
         return "a checkpoint"
-    return f"a file that is no earlier {suffix} of xectool's"
+    return f"a file that is no earlier {'.root' if isinstance(kind, Origin) else kind} of xectool's"
 
 
-def _is_root(path: Path) -> bool:
-    with path.open("rb") as stream:
-        return stream.read(4) == b"root"
+def _is_of(origin: Origin) -> Callable[[Path], bool]:
+    return lambda path: origin_of(path) == origin
 
 
 def _is_page(path: Path) -> bool:
@@ -92,7 +92,7 @@ _EARLIER: Final[Mapping[str, Callable[[Path], bool]]] = {
     ".pt": _is_archive_export("torchscript"),
     ".pt2": _is_archive_export("pt2"),
     ".safetensors": _is_weights_export,
-    ".root": _is_root,
     ".html": _is_page,
+    **{origin: _is_of(origin) for origin in Origin},
 }
-"""By kind of result, what tells an earlier one. Of ROOT files none does: any is replaced by another."""
+"""By kind of result, what tells an earlier one."""

@@ -44,7 +44,9 @@ def files_read(
     return [*found, *beside, *best, *input_paths(data), *([] if listed is None else [listed])]
 
 
-def require_file_place(place: str | Path, option: str, name: str, inputs: Iterable[Path] = ()) -> Path:
+def require_file_place(
+    place: str | Path, option: str, name: str, inputs: Iterable[Path] = (), kind: str | None = None
+) -> Path:
     """Return the file to write, which is none of the files that are read, and whose folder can be written.
 
     Args:
@@ -52,6 +54,7 @@ def require_file_place(place: str | Path, option: str, name: str, inputs: Iterab
         option: Option that names it.
         name: A name for it, where a directory is given.
         inputs: What is read.
+        kind: Of result, as `in_the_way` takes it; None takes the suffix of the name.
 
     Raises:
         UsageError: It is a directory, a device, an input or anything but an earlier result of the same kind, its name
@@ -73,13 +76,22 @@ def require_file_place(place: str | Path, option: str, name: str, inputs: Iterab
     if own is not None:
         another = target.with_name(f"{target.stem}_written{Path(name).suffix}")
         raise UsageError(f"the output would replace its own input, {own}", where=option, fix=_option(option, another))
-    kept = in_the_way(target, Path(name).suffix)
-    if kept:
-        another = target.with_name(f"{target.stem}_written{Path(name).suffix}")
-        problem = f"the output would replace {kept}, {target}"
-        raise UsageError(problem, where=option, fix=f"{_option(option, another)}   # or move that file away")
+    require_replaceable(target, option, Path(name).suffix, kind)
     require_folder(target.parent, option, target.name)
     return target
+
+
+def require_replaceable(target: Path, option: str, suffix: str, kind: str | None = None) -> None:
+    """Refuse a file that is no earlier result of the same kind.
+
+    Raises:
+        UsageError: It is none.
+    """
+    kept = in_the_way(target, suffix if kind is None else kind)
+    if kept:
+        another = target.with_name(f"{target.stem}_written{suffix}")
+        problem = f"the output would replace {kept}, {target}"
+        raise UsageError(problem, where=option, fix=f"{_option(option, another)}   # or move that file away")
 
 
 def require_folder(place: str | Path, option: str, name: str = "plots") -> Path:

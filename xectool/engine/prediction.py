@@ -30,6 +30,7 @@ from xectool.engine.training_run.artifacts import draw_predictions, predict_scor
 from xectool.errors import UsageError
 from xectool.findings import Finding, Severity
 from xectool.report.written import Written
+from xectool.rootio.origin import Origin
 from xectool.tasks.metric_units import with_unit
 from xectool.tasks.sensor_task import SensorTask
 from xectool.training.predicting.variants import masked_by_dead
@@ -116,7 +117,8 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
     check_options(weights, batch_size, max_events)
     check_hops(hops)
     check_engine(engine)
-    target = require_file_place(output, "--output", "predictions.root", files_read([model], data, weights, dead))
+    reads = files_read([model], data, weights, dead)
+    target = require_file_place(output, "--output", "predictions.root", reads, Origin.PREDICTIONS)
     plots_into = None if report is None else require_folder(report, "--report")
     loaded = _loaded(model, weights, device)
     checkpoint = loaded.checkpoint
@@ -141,7 +143,6 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
         scored = predict_scored(network, task, predicted, target, conventional, tuple(source.branches.truth))
     drawn = Written() if plots_into is None else draw_predictions(task, target, plots_into, source, watching)
     notes = tuple(Finding("XT-PLOT-SKIPPED", Severity.INFO, note) for note in drawn.notes)
-    plots = tuple(str(path) for path in drawn.files)
     return PredictResult(
         scored.num_events,
         scored.events_per_s,
@@ -149,7 +150,7 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
         loaded.engine,
         chosen.reason,
         scored.metrics,
-        plots,
+        tuple(str(path) for path in drawn.files),
         (*loaded.notes, *source.findings, *notes, *_nothing_hidden(dead, scored.metrics)),
     )
 

@@ -24,6 +24,7 @@ from xectool.engine.output_places import files_read, require_file_place
 from xectool.errors import UsageError
 from xectool.findings import Finding, Severity
 from xectool.models.inpainter import Inpainter
+from xectool.rootio.origin import Origin
 from xectool.tasks.event_variants import Fill
 from xectool.training.predicting.repair import FLAG_BRANCH, Repaired, RepairRun, write_repaired
 from xectool.training.process.memory_faults import memory_faults
@@ -91,7 +92,8 @@ def repair(  # noqa: PLR0913 - the function is the command: one argument an opti
     """
     watching = observer or NullObserver()
     check_options(weights, batch_size, max_events)
-    target = require_file_place(output, "--repair", "repaired.root", files_read([model], data, weights, dead))
+    reads = files_read([model], data, weights, dead)
+    target = require_file_place(output, "--repair", "repaired.root", reads, Origin.REPAIRED)
     loaded = load_inpainter(model, weights, device, "--repair")
     source = open_events(loaded, data, max_events, names)
     sensors = open_dead_sensors(dead, run_number, source)

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from xectool.engine.output_places import require_folder
+from xectool.engine.output_places import require_folder, require_replaceable
 from xectool.errors import UsageError, did_you_mean
+from xectool.rootio.origin import Origin
 from xectool.rootio.writer import FileFormat
 from xectool.simulation import physics
-from xectool.simulation.dataset import SimulationSettings, write_dataset
+from xectool.simulation.dataset import SimulationSettings, file_paths, write_dataset
 
 FORMATS = ("ttree", "rntuple")
 
@@ -60,7 +61,7 @@ def simulate(  # noqa: PLR0913  one keyword an option, as on the command line
         compression: ``zlib:1``, ``lz4``, ``zstd``, ``lzma`` or ``none``, with an optional level.
 
     Raises:
-        UsageError: An option is out of its range.
+        UsageError: An option is out of its range, or a file stands in the way that no simulation wrote.
         DiskError: A file cannot be written.
     """
     if format not in FORMATS:
@@ -76,6 +77,8 @@ def simulate(  # noqa: PLR0913  one keyword an option, as on the command line
         pileup=pileup,
         detector_seed=detector_seed,
     )
+    for path in file_paths(output, files):
+        require_replaceable(path, "xectool simulate", ".root", Origin.SIMULATED)
     start = time.perf_counter()
     paths = write_dataset(settings, output, format=cast(FileFormat, format), compression=compression)
     return SimulateResult([str(path) for path in paths], events, time.perf_counter() - start)

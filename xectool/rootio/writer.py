@@ -14,6 +14,7 @@ import numpy as np
 import uproot
 
 from xectool.errors import DiskError, UsageError, did_you_mean, in_shell
+from xectool.rootio.origin import Origin
 
 FileFormat = Literal["ttree", "rntuple"]
 BranchSpec = tuple[Any, tuple[int, ...]] | str
@@ -68,6 +69,7 @@ class TreeWriter:
         format: ``ttree`` or ``rntuple``.
         compression: ``zlib:1``, ``lz4``, ``zstd``, ``lzma`` or ``none``, with an optional ``:level``.
         overlapped: Compress and write a cluster in a thread while the next one is collected, in a second buffer.
+        origin: What writes it, which is its title.
 
     Raises:
         DiskError: The disk is full, or the place cannot be written.
@@ -79,7 +81,7 @@ class TreeWriter:
     3
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one argument a property of the file
         self,
         path: str | os.PathLike[str],
         branches: Mapping[str, BranchSpec],
@@ -87,6 +89,7 @@ class TreeWriter:
         format: FileFormat = "ttree",
         compression: str = "zlib:1",
         overlapped: bool = False,
+        origin: Origin | None = None,
     ) -> None:
         if format not in ("ttree", "rntuple"):
             raise UsageError(f"file format '{format}' is not known", where="--format", fix="--format ttree")
@@ -99,6 +102,7 @@ class TreeWriter:
         self.num_entries = 0
         self._branches = {name: (np.dtype(dtype), tuple(shape)) for name, (dtype, shape) in fixed.items()}
         self._tree_name = tree
+        self._title = "" if origin is None else str(origin)
         self._format = format
         self._compression = parse_compression(compression)
         self._cluster_events = _cluster_events(self._branches)
@@ -182,9 +186,9 @@ class TreeWriter:
     def _make_tree(self) -> Any:
         if self._format == "ttree":
             types = {name: np.dtype((dtype, shape)) for name, (dtype, shape) in self._branches.items()}
-            return self._file.mktree(self._tree_name, types | self._loose)
+            return self._file.mktree(self._tree_name, types | self._loose, title=self._title)
         empty = {name: np.empty((0, *shape), dtype) for name, (dtype, shape) in self._branches.items()}
-        return self._file.mkrntuple(self._tree_name, _record(empty).layout.form)
+        return self._file.mkrntuple(self._tree_name, _record(empty).layout.form, self._title)
 
     def _flush_cluster(self) -> None:
         rows = {name: buffer[: self._filled] for name, buffer in self._buffers.items()} | self._loose_rows()

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from xectool.detector import constants as c
 from xectool.detector import coordinates
 from xectool.errors import UsageError, in_shell
+from xectool.rootio.origin import Origin
 from xectool.rootio.writer import FileFormat, TreeWriter
 from xectool.simulation import physics as p
 from xectool.simulation.events import Gamma, make_gamma
@@ -115,7 +116,12 @@ def _is_mev(energy: float | tuple[float, float]) -> bool:
 
 
 def file_paths(output: str | os.PathLike[str], files: int) -> list[Path]:
-    """Return the files to write: the output itself, or OUT_000.root and on where there are several."""
+    """Return the files to write: the output itself, or OUT_000.root and on where there are several.
+
+    Raises:
+        UsageError: The output is no local path of a ROOT file.
+    """
+    _require_root_path(os.fspath(output))
     path = Path(output)
     if files == 1:
         return [path]
@@ -129,18 +135,17 @@ def write_dataset(
     format: FileFormat = "ttree",
     compression: str = "zlib:1",
 ) -> list[Path]:
-    """Write all files and return their paths; missing directories are made, existing ROOT files replaced.
+    """Write all files and return their paths; missing directories are made, existing files replaced.
 
     Raises:
         UsageError: The format or the compression is unknown, or the output is no local path of a ROOT file.
         DiskError: A file cannot be written.
     """
-    _require_root_path(os.fspath(output))
     detector = DetectorResponse.from_seed(settings.detector_seed, settings.dead_fraction)
     paths = file_paths(output, settings.files)
     with ThreadPoolExecutor(max_workers=_num_threads(), thread_name_prefix="simulate") as pool:
         for index, path in enumerate(paths):
-            with TreeWriter(path, BRANCHES, format=format, compression=compression) as writer:
+            with TreeWriter(path, BRANCHES, format=format, compression=compression, origin=Origin.SIMULATED) as writer:
                 blocks = _blocks(pool, settings, detector, settings.events_of_file(index))
                 _fill(writer, blocks, settings.run_number(index))
     return paths

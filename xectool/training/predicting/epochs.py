@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from xectool.config.root import RegressorConfig, RunConfig
+from xectool.rootio.origin import Origin
 from xectool.rootio.writer import TreeWriter
 from xectool.tasks.base import TrainingTask
 from xectool.tasks.sensor_task import SensorTask
@@ -40,7 +41,7 @@ def kept(predicted: Iterable[Predicted], task: TrainingTask, path: Path) -> Iter
     """
     assert isinstance(task, SensorTask)
     run, left = SensorPredictionRun(task), MAX_EVENTS
-    with TreeWriter(path, BRANCHES) as writer:
+    with TreeWriter(path, BRANCHES, origin=Origin.PREDICTIONS) as writer:
         for pair in predicted:
             masked = task.prepare(pair[0])
             extend_rows(writer, sensor_rows(masked, task.reconstruction(pair[1]), run, max_events=left))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.data.batch import EventBatch
+from xectool.rootio.origin import Origin
 from xectool.rootio.writer import TreeWriter
 from xectool.tasks.base import MetricAccumulator
 from xectool.training.stepping.evaluate import Predicted
@@ -44,7 +45,9 @@ def write_predictions(predicted: Iterable[Predicted], output: Path | None, run: 
     ``truth_<task>[n]``; it gets its name when it is whole. Without ``output`` events are only scored.
     """
     began, num_events = time.perf_counter(), 0
-    with TreeWriter(output, _branches(run)) if output is not None else nullcontext() as writer:
+    with (
+        TreeWriter(output, _branches(run), origin=Origin.PREDICTIONS) if output is not None else nullcontext() as writer
+    ):
         for batch, outputs in predicted:
             if writer is not None:
                 writer.extend(_columns(batch, run.decode(outputs), run))

@@ -21,6 +21,7 @@ from xectool.data.events import EventSource
 from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS, UNKNOWN_ABOVE
 from xectool.errors import DataFileError
 from xectool.rootio.copying import CarriedBranches, carried_branches
+from xectool.rootio.origin import Origin
 from xectool.rootio.reader import EventFile
 from xectool.rootio.writer import BranchSpec, TreeWriter
 from xectool.tasks.event_variants import Fill
@@ -90,7 +91,7 @@ def write_repaired(source: EventSource, output: Path, run: RepairRun) -> Repaire
         files = [stack.enter_context(EventFile(source.files[i].path, source.files[i].tree)) for i in used]
         carried = carried_branches(files)
         counts = np.zeros(3, np.int64)
-        with TreeWriter(output, _specs(carried, source, files), files[0].tree) as writer:
+        with TreeWriter(output, _specs(carried, source, files), files[0].tree, origin=Origin.REPAIRED) as writer:
             for rows, number in trimmed(_blocks(source, carried, list(zip(used, files, strict=True)), run)):
                 writer.extend(rows)
                 counts += number

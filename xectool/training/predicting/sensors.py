@@ -21,6 +21,7 @@ from xectool.data.batch import EventBatch
 from xectool.detector import faces
 from xectool.detector.constants import DEAD_VALUE
 from xectool.models.normalize import Normalizer
+from xectool.rootio.origin import Origin
 from xectool.rootio.writer import TreeWriter
 from xectool.tasks.base import MetricAccumulator, Outputs
 from xectool.tasks.masked_batch import MaskedBatch
@@ -109,7 +110,11 @@ def write_sensor_predictions(
         DiskError: The disk is full.
     """
     began, num_events, num_rows = time.perf_counter(), 0, 0
-    with TreeWriter(output, BRANCHES, overlapped=True) if output is not None else nullcontext() as writer:
+    with (
+        TreeWriter(output, BRANCHES, overlapped=True, origin=Origin.PREDICTIONS)
+        if output is not None
+        else nullcontext() as writer
+    ):
         for batch, outputs in predicted:
             masked = run.task.prepare(batch)
             if writer is not None:
