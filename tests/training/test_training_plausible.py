@@ -110,6 +110,31 @@ def test_one_truth_that_stretches_its_scale_is_told_before_the_first_step(
     assert not list(stretched_scales(fixed, source))
 
 
+@pytest.mark.parametrize(("count", "told"), [(2, True), (3, True), (4, False)])
+def test_a_few_truths_that_stretch_a_scale_together_are_told_and_a_population_is_not(
+    tiny_config: Config, tiny_data: Path, tmp_path: Path, count: int, told: bool
+) -> None:
+    """Each left out alone leaves a scale as wide, and of several nothing was told; four are a fifth of all events."""
+    target = tmp_path / "far.root"
+    with uproot.open(tiny_data / "train_000.root") as file:
+        columns = dict(file["tree"].arrays(library="np"))
+    columns["timeTruth"] = truth = columns["timeTruth"].copy()
+    middle = np.median(truth)
+    truth[:count] = middle + 60 * 1.4826 * np.median(np.abs(truth - middle)) * (-1.0) ** np.arange(count)
+    with TreeWriter(target, {name: (v.dtype.str[1:], v.shape[1:]) for name, v in columns.items()}) as writer:
+        writer.extend(columns)
+    config = load_config(
+        tiny_config(data={"train_path": str(target)}, tasks={"timing": {"enabled": True, "scale": "auto"}})
+    ).config
+    source = open_source(config.data, "train", tasks=tuple(config.tasks.enabled()), require_truth=True)
+    found = [item for item in stretched_scales(config, source) if "timing" in item.fix]
+    assert [item.code for item in found] == ["DAT-16"] * told
+    for item in found:
+        assert f"in {count} of {len(truth)} events, farthest at [" in item.problem
+        assert item.where.startswith(f"{target} branch timeTruth entry ")
+        assert item.fix.startswith("leave these events out, or tasks.timing.scale: ")
+
+
 def test_sensors_that_changed_places_are_told_once_a_file(tiny_config: Config, tiny_data: Path, tmp_path: Path) -> None:
     swapped, (one, other) = tmp_path / "swapped.root", (faces.sensors("us"), faces.sensors("ds"))
     with uproot.open(tiny_data / "train_000.root") as file:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from xectool.checks.sample import ANGLE_TOLERANCE
 from xectool.checks.targets import TargetScan
 from xectool.config.root import RegressorConfig
 from xectool.config.tasks import NONFINITE_TRUTH_FIX, TASK_UNITS, TaskConfig
-from xectool.detector.truth_ranges import RANGES, other_unit, typical_size
+from xectool.detector.truth_ranges import RANGES, are_few, other_unit, typical_size
 from xectool.findings import Finding, Severity
 from xectool.rules import Rule
 
@@ -37,6 +37,14 @@ def enabled_tasks(facts: DataFacts) -> dict[str, TaskConfig]:
 def typical_error(rows: Any) -> float:
     """Return the 68 % quantile of the distance to the median, mean over components: the error of knowing nothing."""
     return float(np.quantile(np.abs(rows - np.median(rows, axis=0)), 0.6827, axis=0).mean())
+
+
+class _Gaps(NamedTuple):
+    """Distances of a truth from the median: of one event, of the others far away, of the rest."""
+
+    own: float
+    others: Any
+    near: Any
 
 
 class TruthIsSound(Rule[DataFacts]):
@@ -100,23 +108,27 @@ class TruthIsSound(Rule[DataFacts]):
                 gap = abs(cell.value - middle[part])
                 sigmas = float(gap / spread[part]) if spread[part] > 0 else 0.0
                 if not outside and _ALONE < sigmas <= _ABSURD:
-                    yield from self._alone(task, scan, cell, sigmas, float(gap), float((gaps[gaps < gap] ** 2).mean()))
+                    near = gaps <= _ALONE * spread[part]
+                    far = gaps[~near]
+                    others = np.delete(far, np.flatnonzero(far == gap)[:1])
+                    yield from self._few(task, scan, cell, sigmas, _Gaps(float(gap), others, gaps[near]))
                 else:
                     yield from self._far(task, scan, cell, outside, sigmas)
 
-    def _alone(
-        self, task: str, scan: TargetScan, cell: Cell, sigmas: float, gap: float, square: float
-    ) -> Iterator[Finding]:
-        """Yield a warning where one event has more of the variance, the square of an automatic scale, than the rest."""
-        factor = float(np.sqrt(1 + gap**2 / square / scan.known))
-        if factor < np.sqrt(2):
+    def _few(self, task: str, scan: TargetScan, cell: Cell, sigmas: float, gaps: _Gaps) -> Iterator[Finding]:
+        """Yield a warning where few events have more of the variance, the square of a scale, than all the rest."""
+        num_far, square = 1 + len(gaps.others), float((gaps.near**2).mean())
+        far = float((gaps.others**2).sum()) / (len(gaps.others) + len(gaps.near)) + gaps.own**2 / scan.known
+        factor = float(np.sqrt(1 + far / square))
+        if factor < np.sqrt(2) or not are_few(num_far, len(gaps.near)):
             yield from self._far(task, scan, cell, False, sigmas)
             return
+        those, them = ("this one makes", "it") if num_far == 1 else (f"{num_far} such make", "them")
         yield self.warning(
             f"{event_place(cell, scan.branch)} component {cell.sensor}",
             f"the truth of task {task} is {cell.value:.6g} {RANGES[task].unit}, {sigmas:.3g} sigma from the rest of "
-            f"{scan.known} events: this one makes an automatic scale {factor:.2g} times as wide",
-            f"leave it out, or --set tasks.{task}.scale={np.sqrt(square):.3g}",
+            f"{scan.known} events: {those} an automatic scale {factor:.2g} times as wide",
+            f"leave {them} out, or --set tasks.{task}.scale={np.sqrt(square):.3g}",
         )
 
     def _far(self, task: str, scan: TargetScan, cell: Cell, outside: bool, sigmas: float) -> Iterator[Finding]:

@@ -116,3 +116,12 @@ def _other_direction(task: str, rows: Array) -> str:
         return "radians" if small else ""
     norm = float(np.median(np.linalg.norm(rows, axis=1)))
     return "" if abs(norm - 1) < 0.02 else f"vectors of length {norm:.4g}"
+
+
+def are_few(num_far: int, num_events: int) -> bool:
+    """Say whether events far from all others are few enough for damage; more are a population, as pile-up is one.
+
+    >>> are_few(3, 40), are_few(4, 40), are_few(4, 400)
+    (True, False, True)
+    """
+    return num_far <= max(3, num_events // 100)

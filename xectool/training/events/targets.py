@@ -11,13 +11,13 @@ from xectool.config.root import RegressorConfig
 from xectool.config.tasks import NONFINITE_TRUTH_FIX, TaskConfig
 from xectool.data.events import EventSource
 from xectool.detector.constants import UNKNOWN_ABOVE
-from xectool.detector.truth_ranges import impossible
+from xectool.detector.truth_ranges import are_few, impossible
 from xectool.errors import ConfigError, DataUnusable
 from xectool.findings import Finding, Severity
 from xectool.models.heads import LOG_FLOOR
 
 PLAUSIBLE_SIGMA = 200.0  # the times of pile-up lie up to 100 widths of the peak away, and are no damage
-ALONE_SIGMA = 20.0
+FAR_SIGMA = 20.0
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
 
 
@@ -113,9 +113,9 @@ def odd_truth(source: EventSource) -> Iterator[Finding]:
 
 
 def stretched_scales(config: RegressorConfig, source: EventSource) -> Iterator[Finding]:
-    """Yield a warning for each ``scale: auto`` that one event makes more than sqrt(2) times as wide as all others do.
+    """Yield a warning for each ``scale: auto`` that few events make more than sqrt(2) times as wide as all others do.
 
-    It lies beyond 20 robust standard deviations; what lies beyond 200 sets no scale (`plausible`).
+    They lie beyond 20 robust standard deviations; what lies beyond 200 sets no scale (`plausible`).
     """
     for name, task in ((name, task) for name, task in config.tasks.enabled().items() if task.scale == "auto"):
         truths = [source.truth(index, name).astype(np.float64) for index in range(len(source.files))]
@@ -124,11 +124,12 @@ def stretched_scales(config: RegressorConfig, source: EventSource) -> Iterator[F
         measured = np.log(np.maximum(truth[rows], LOG_FLOOR)) if task.log_transform else truth[rows]
         kept = plausible(measured) if len(rows) else np.zeros(0, bool)
         rows, measured = rows[kept], measured[kept]
-        if len(rows) < 2 or plausible(measured, ALONE_SIGMA).all():
+        near = plausible(measured, FAR_SIGMA) if len(rows) > 1 else np.ones(len(rows), bool)
+        num_far = int(np.count_nonzero(~near))
+        if not (num_far and are_few(num_far, len(rows))):
             continue
         worst = int(((measured - np.median(measured, axis=0)) ** 2).sum(axis=1).argmax())
-        alone = np.delete(measured, worst, axis=0)
-        wide, narrow = (float(np.sqrt(part.var(axis=0).mean())) for part in (measured, alone))
+        wide, narrow = (float(np.sqrt(part.var(axis=0).mean())) for part in (measured, measured[near]))
         if not wide**2 > 2 * narrow**2 > 0:
             continue
         ends = np.cumsum([len(part) for part in truths])
@@ -137,11 +138,12 @@ def stretched_scales(config: RegressorConfig, source: EventSource) -> Iterator[F
         yield Finding(
             "DAT-16",
             Severity.WARNING,
-            f"the truth of task {name} is {truths[index][row].tolist()} in one of {len(rows)} events, which makes "
-            f"tasks.{name}.scale: auto {wide / narrow:.2g} times as wide: {wide:.3g}, without it {narrow:.3g}",
+            f"the truth of task {name} lies beyond {FAR_SIGMA:g} robust standard deviations in {num_far} of "
+            f"{len(rows)} events, farthest at {truths[index][row].tolist()}, which makes tasks.{name}.scale: auto "
+            f"{wide / narrow:.2g} times as wide: {wide:.3g}, else {narrow:.3g}",
             where=f"{file.path} branch {source.branches.truth[name]} entry "
             f"{row if file.selected is None else int(file.selected[row])}",
-            fix=f"leave the event out, or tasks.{name}.scale: {narrow:.3g}",
+            fix=f"leave {'the event' if num_far == 1 else 'these events'} out, or tasks.{name}.scale: {narrow:.3g}",
         )
 
 
