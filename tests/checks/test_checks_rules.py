@@ -360,6 +360,17 @@ def test_14_sensors_that_make_up_light(look: Any, rows: Rows, state: str) -> Non
     one("DAT-14", facts, "warning", state, f"sensor {sensor} face inner")
 
 
+@pytest.mark.parametrize("reading", [1e10, np.nan, 0.0])
+def test_14_a_live_sensor_among_dead_ones_is_not_hot(look: Any, rows: Rows, reading: float) -> None:
+    """The light around it was that of the dead ones, which is none: 14 of the outer face were called hot."""
+    outer = faces.sensors("outer")
+    last = outer[-18:]  # side by side, where the light is
+    rows["npho"][:, outer[:-18]] = reading
+    assert look(rows).health.of("hot") == []
+    rows["npho"][:, last[4]] = 20 * rows["npho"][:, last[4]] + 5000  # the control
+    assert look(rows).health.of("hot") == [last[4]]
+
+
 def test_15_a_mask_that_hides_nothing(look: Any, load: Any, rows: Rows) -> None:
     config = load("model.mask_ratio=0.6", kind="mae")
     assert found("DAT-15", look(rows, config=config)) == []
@@ -503,10 +514,23 @@ def test_24_a_buffer_beyond_the_memory(look: Any, load: Any, good: Path) -> None
     facts.memory_bytes = facts.free_disk_bytes = 10**12
     assert found("DAT-24", facts) == []
     facts.memory_bytes = 10**8
-    one("DAT-24", facts, "error", "GB", "data.chunksize")
+    assert "a machine with" in one("DAT-24", facts, "error", "GB", "data.chunksize").fix
     facts.memory_bytes, facts.free_disk_bytes = 10**12, 10**6
     facts.disk_needed_bytes = {"checkpoints": 1e9}
     one("DAT-24", facts, "error", "checkpoints 1 GB", "0.001 GB are free", "checkpoint.save_dir")
+
+
+@pytest.mark.parametrize("setting", ["data.chunksize=100000", "data.batch_size=100000"])
+def test_24_the_line_to_paste_cures_it(
+    look: Any, load: Any, good: Path, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch too large was told to take a chunk of one batch, which is as large."""
+    facts = look(good, config=load("data.chunksize=100000", setting))
+    facts.memory_bytes = 3 * 10**9
+    monkeypatch.setattr(type(facts.sample), "num_events", 10**6)
+    fix = one("DAT-24", facts, "error", setting.partition("=")[0]).fix
+    facts.config = load("data.chunksize=100000", setting, *fix.replace("--set ", "").split())
+    assert found("DAT-24", facts) == []
 
 
 def test_25_angle_and_vector_that_disagree(look: Any, rows: Rows) -> None:

@@ -109,12 +109,13 @@ def sensor_health(sums: SensorSums, kept: EventReservoir) -> SensorHealth:
     """Return the state of every sensor from the sums over all events and the readings of the kept ones."""
     state = np.zeros(len(sums.valid), np.int64)
     npho = kept.npho
+    dead, constant = silent_sensors(sums)
     judged = len(npho) >= MIN_EVENTS
     if judged:
-        quiet, spread = _quiet_level(npho), _excess_spread(npho)
+        quiet, spread = np.where(dead, np.nan, _quiet_level(npho)), _excess_spread(npho)
         state[_noisy(spread)] = STATES.index("noisy")
         state[quiet > _HOT_FACTOR * _around(quiet) + _HOT_PHOTONS] = STATES.index("hot")
-    for name, which in zip(("dead", "constant"), silent_sensors(sums), strict=True):
+    for name, which in (("dead", dead), ("constant", constant)):
         state[which] = STATES.index(name)
     return SensorHealth(state, sums.mean, sums.valid / max(sums.events, 1), sums.events, judged)
 
@@ -129,8 +130,10 @@ def _quiet_level(npho: Array) -> Array:
 
 
 def _around(values: Array) -> Array:
-    """Return for each sensor the median of those within two steps on the same face, shape (S,)."""
-    return np.asarray(np.nanmedian(np.append(values, np.nan)[_near()], axis=1))
+    """Return for each sensor the median of those within two steps on its face; infinite without any, shape (S,)."""
+    near = np.append(values, np.nan)[_near()]
+    near[np.isnan(near).all(axis=1)] = np.inf
+    return np.asarray(np.nanmedian(near, axis=1))
 
 
 def _excess_spread(npho: Array) -> Array:

@@ -7,7 +7,7 @@ from typing import Final
 
 from xectool.checks.data_facts import DataFacts
 from xectool.config.root import InpainterConfig, MaeConfig
-from xectool.config.rules.capacity import fitting_chunk, host_memory_bytes
+from xectool.config.rules.capacity import fitting_sizes, host_memory_bytes
 from xectool.detector import faces
 from xectool.detector.constants import NUM_SENSORS
 from xectool.findings import Finding
@@ -104,13 +104,12 @@ class CapacitySuffices(Rule[DataFacts]):
         terms = host_memory_bytes(facts.config, facts.sample.num_events)
         total = sum(terms.values())
         if facts.memory_bytes and total > _BUDGET * facts.memory_bytes:
-            fitting = max(
-                facts.config.data.batch_size, fitting_chunk(facts.config, terms, _BUDGET * facts.memory_bytes)
-            )
+            sizes = fitting_sizes(facts.config, terms, _BUDGET * facts.memory_bytes)
             yield self.error(
-                "data.chunksize",
+                next(iter(sizes), "data.chunksize"),
                 f"reading takes about {total / 1e9:.3g} GB of memory, {facts.memory_bytes / 1e9:.3g} GB are free",
-                f"--set data.chunksize={max(fitting, facts.config.data.batch_size)}",
+                " ".join(f"--set {key}={value}" for key, value in sizes.items())
+                or f"a machine with {total / _BUDGET / 1e9:.3g} GB of free memory",
             )
         needed = sum(facts.disk_needed_bytes.values())
         if facts.free_disk_bytes and needed > _BUDGET * facts.free_disk_bytes:

@@ -19,6 +19,7 @@ READER_BYTES = 80_000_000
 # What a CUDA driver maps on the host; not measured on a GPU.
 GPU_HOST_BYTES = 1_500_000_000
 SHUFFLED, AHEAD, GPU_DRIVER = "shuffling window", "windows read ahead", "driver of the GPU"
+BATCHES, BATCHES_HELD = "batches", 3
 _MEMORY_SHARE = 0.9
 _MEMORY_WARNING = 0.8
 
@@ -37,15 +38,15 @@ class HostMemorySuffices(Rule[Situation]):
         if total <= _MEMORY_WARNING * available:
             return
         largest = max(terms, key=lambda name: terms[name])
-        chunk = fitting_chunk(facts.config, terms, _MEMORY_WARNING * available)
+        sizes = fitting_sizes(facts.config, terms, _MEMORY_WARNING * available)
         chunks = f" (data.chunksize {data.chunksize} x {BYTES_PER_EVENT} bytes)"
         report = self.error if total > _MEMORY_SHARE * available else self.warning
         yield report(
             "data.chunksize",
             f"estimated host RAM {total / 1e9:.3g} GB, available {available / 1e9:.3g} GB ({limit}); largest term: "
             f"{largest} {terms[largest] / 1e9:.1f} GB{chunks if largest in (SHUFFLED, AHEAD) else ''}",
-            f"data.chunksize: {chunk}"
-            if data.batch_size <= chunk < data.chunksize
+            f"data.chunksize: {sizes['data.chunksize']}"
+            if list(sizes) == ["data.chunksize"]
             else more_memory(limit, total / _MEMORY_WARNING, facts.config.distributed.num_gpus),
         )
 
@@ -96,22 +97,28 @@ def host_memory_bytes(config: RunConfig, events: int | None = None, on_gpu: bool
         "reader processes": READER_BYTES * data.num_workers,
         SHUFFLED: window,
         AHEAD: ahead * window / data.num_shards,
-        "batches": 3 * data.batch_size * BYTES_PER_EVENT,
+        BATCHES: BATCHES_HELD * data.batch_size * BYTES_PER_EVENT,
     } | ({GPU_DRIVER: GPU_HOST_BYTES} if on_gpu else {})
 
 
-def fitting_chunk(config: RunConfig, terms: Mapping[str, float], budget: float) -> int:
-    """Return the largest ``data.chunksize``, a multiple of the batch, whose windows fit; 0 where none does.
+def fitting_sizes(config: RunConfig, terms: Mapping[str, float], budget: float) -> dict[str, int]:
+    """Return settings whose windows and batches fit: the largest ``data.chunksize``, a multiple of the batch.
+
+    Where none does, the largest ``data.batch_size`` with windows of one batch; empty where not even that does.
 
     Args:
         config: The run.
         terms: Its memory, as `host_memory_bytes` returns it.
         budget: Memory for all of them, bytes.
     """
-    windows = terms[SHUFFLED] + terms[AHEAD]
-    room = max(0.0, budget - (sum(terms.values()) - windows))
-    batch, copies = config.data.batch_size, windows / terms[SHUFFLED]
-    return int(room / copies / BYTES_PER_EVENT) // batch * batch
+    batch, windows = config.data.batch_size, terms[SHUFFLED] + terms[AHEAD]
+    copies = windows / terms[SHUFFLED]
+    events = (budget - sum(terms.values()) + windows + terms[BATCHES]) / BYTES_PER_EVENT
+    chunk = int((events - BATCHES_HELD * batch) / copies) // batch * batch
+    if chunk >= batch:
+        return {"data.chunksize": chunk}
+    batch = int(events / (BATCHES_HELD + copies))
+    return {"data.batch_size": batch, "data.chunksize": batch} if batch >= 1 else {}
 
 
 CAPACITY_RULES: tuple[Rule[Situation], ...] = (HostMemorySuffices(), RanksHaveDevices())
