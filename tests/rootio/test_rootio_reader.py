@@ -25,6 +25,7 @@ from xectool.rootio.columns import LooseColumn, WrongLengthError
 from xectool.rootio.inflate import inflate_range
 from xectool.rootio.reader import EventFile
 from xectool.rootio.schema import ExpectedBranch, check_schema
+from xectool.rootio.writer import TreeWriter
 
 COMPRESSIONS = {
     "zlib": uproot.ZLIB(1),
@@ -91,6 +92,15 @@ def test_vectors_of_the_right_length_are_read(tmp_path, rows, ntuple):
         assert file.column("npho").width is None
         assert_reads(file, {"npho": rows["npho"][:12]})
         check_schema(file, [ExpectedBranch("npho", 4760, "photons of each sensor", "data.npho_branch")])
+
+
+@pytest.mark.parametrize("name", ["sub/npho", "sub.npho", "npho"])
+def test_a_field_of_an_rntuple_may_be_called_like_a_path(tmp_path, rows, name) -> None:
+    """The file was called damaged: looked up by its name, the field was sought in another one."""
+    with TreeWriter(tmp_path / "a.root", {name: ("f4", (4760,)), "run": ("i4", ())}, format="rntuple") as writer:
+        writer.extend({name: rows["npho"], "run": rows["run"]})
+    with EventFile(tmp_path / "a.root") as file:
+        assert_reads(file, {name: rows["npho"], "run": rows["run"]})
 
 
 def test_all_numbers_of_an_entry_of_pairs_are_counted() -> None:

@@ -204,9 +204,9 @@ class FieldIndex:
                 self.children.setdefault(int(record.parent_field_id), []).append(index)
 
 
-def ntuple_column(ntuple: Any, source: ByteSource, name: str, fields: FieldIndex) -> Column | None:
+def ntuple_column(ntuple: Any, source: ByteSource, field: Any, fields: FieldIndex) -> Column | None:
     """Return the column of a field, or None where the field does not hold plain numbers."""
-    field_id = int(ntuple[name].field_id)
+    field_id = int(field.field_id)
     record = ntuple.field_records[field_id]
     columns, children = fields.columns, fields.children.get(field_id, [])
     if record.struct_role == _LEAF and not record.repetition and field_id in columns:

@@ -242,7 +242,7 @@ class EventFile:
     def _make_column(self, branch: str) -> tuple[Column | None, str]:
         kind = self.type_name(branch)
         if self.is_ntuple:
-            return ntuple_column(self._tree, self._source, branch, self._fields), kind
+            return ntuple_column(self._tree, self._source, self._branches[branch], self._fields), kind
         try:
             return tree_column(self._branches[branch], self._source), kind
         except NameError:  # as in `type_name`
