@@ -138,7 +138,7 @@ def compare(
         OutputsDiffer: The file gives other numbers.
     """
     metrics = {port.name: _metric(order, port.name) for port in order.graph.outputs if port.name in _SENSOR_OUTPUTS}
-    parity = Parity(order.graph.outputs, order.yardsticks, metrics, runtime.path.name)
+    parity = Parity(order.graph.outputs, order.yardsticks, metrics, str(runtime.path))
     edges = dict(_edge_cases(order, first))
     runtime.rehearse(edges)
     sizes = (*(size for size in BATCH_SIZES if size < len(first)), len(first))
@@ -184,9 +184,9 @@ def _compare_orders(order: Order, runtime: Runtime, first: RawEvents, metrics: d
     back = {name: value[np.argsort(shuffled)] for name, value in moved.items()}
     limits = order.yardsticks
     seen = [_measured(outputs, metrics) for outputs in (once, again, back)]
-    require_same(seen[0], seen[1], "run a second time", runtime.path.name, limits)
+    require_same(seen[0], seen[1], "run a second time", str(runtime.path), limits)
     noise = _noise(order, given, metrics)
-    require_same(seen[0], seen[2], "events in another order", runtime.path.name, limits, noise)
+    require_same(seen[0], seen[2], "events in another order", str(runtime.path), limits, noise)
 
 
 def _noise(order: Order, given: Arrays, metrics: dict[str, Metric]) -> Noise:
