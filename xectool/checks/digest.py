@@ -1,6 +1,6 @@
 """Hashes of a file and of each of its baskets, written beside it once and compared later.
 
-They find what the file format cannot: a flipped bit in a plain or ZSTD basket that leaves a plausible number behind.
+They find what the file format cannot: a flipped bit in a plain or ZSTD basket or page that leaves a plausible number.
 """
 
 from __future__ import annotations

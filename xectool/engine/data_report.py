@@ -232,6 +232,6 @@ def _reach(files: Sequence[FileFacts]) -> tuple[str, ...]:
         return ()
     which = "the file has" if len(files) == 1 else f"{len(bare)} of {len(files)} files have"
     return (
-        f"{which} no recorded hashes (--write-digest): without them a flipped bit in a plain or ZSTD basket is found "
-        "only where it leaves a number that no sensor delivers",
+        f"{which} no recorded hashes (--write-digest): without them a flipped bit in a plain or ZSTD basket or page is "
+        "found only where it leaves a number that no sensor delivers",
     )
