@@ -91,6 +91,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "infinite weight": ({"a.weight": torch.tensor([[0.1, 0.2], [torch.inf, 0.3]])}, "not finite"),
     "infinite bias": ({"a.bias": torch.tensor([0.1, 0.2, torch.inf])}, "not finite"),
     "one infinity among zeros": ({"a.table": SPIKE}, "not finite"),
+    "nothing but huge weights": ({"a.weight": torch.full((8, 8), 1e20)}, "a.weight reach 1e+20: damaged"),
     "NaN where a bound may be infinite": ({"a.min_val": torch.tensor(torch.nan)}, "not finite"),
 }  # fmt: skip
 

@@ -13,13 +13,14 @@ from xectool import __version__
 from xectool.checkpoint.inspection.byte_rules import ANOTHER
 from xectool.checkpoint.inspection.facts import Inspected
 from xectool.checkpoint.inspection.layout import OLDER, XECTOOL, Layout
-from xectool.checkpoint.inspection.values import TensorStats
+from xectool.checkpoint.inspection.values import TensorStats, is_learned
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.errors import in_shell
 from xectool.findings import Finding
 from xectool.rules import Rule
 
 _SHOWN: Final = 12
+_HUGE: Final = 1e15  # float32 has no number for the sum of its squares over a layer much beyond
 _WITH_WIDTH: Final = "gaussian_nll"
 _EXPECTED_CONSTANT = ("bias", "gamma", "beta", "running_mean", "running_var", "log_vars")
 _NOT_WEIGHTS = ("training.", "optimizer", "scheduler", "scaler", "callbacks", "loops", "lr_schedulers")
@@ -67,6 +68,15 @@ class ValuesArePlausible(Rule[Inspected]):
                 again = f"xectool inspect-ckpt {in_shell(facts.contents.path)}"
                 fix = f"compare with another checkpoint of the run: {again} --compare OTHER"
                 yield self.warning(_place(facts, name), f"{problem}: a flipped bit, or a step that went wrong", fix)
+        yield from self._huge(facts)
+
+    def _huge(self, facts: Inspected) -> Iterator[Finding]:
+        """Yield an error for each of the first weights of which so many are huge that none stands out."""
+        sizes = {name: max(-stats.minimum, stats.maximum) for name, stats in facts.stats.items() if not stats.outlier}
+        huge = [name for name, size in sizes.items() if size > _HUGE and is_learned(name) and not _is_state(name)]
+        for name in huge[:_SHOWN]:
+            problem = f"the values of {name} reach {sizes[name]:.3g}: damaged, not trained"
+            yield self.error(_place(facts, name), problem, ANOTHER)
 
 
 class WeightsMoved(Rule[Inspected]):

@@ -126,10 +126,15 @@ def unlike(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> list[st
     return found if close else []
 
 
+def is_learned(name: str) -> bool:
+    """Return whether a tensor is a weight or a bias by its name."""
+    return name.rsplit(".", 1)[-1].lower() in _LEARNED
+
+
 def may_be_infinite(name: str, values: Tensor) -> bool:
     """Return whether infinities belong into a tensor: masks before a softmax, outer edges, bounds not yet found."""
     last = name.rsplit(".", 1)[-1].lower()
-    if values.is_complex() or last in _LEARNED or bool(values.isnan().any()):
+    if values.is_complex() or is_learned(name) or bool(values.isnan().any()):
         return False
     infinite = values.isinf()
     if bool((infinite | (values == 0)).all()):
