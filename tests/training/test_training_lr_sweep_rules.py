@@ -19,7 +19,15 @@ from xectool.errors import ConfigError
 from xectool.training.lr_sweep.choice import choose
 from xectool.training.lr_sweep.curves import Curve, mean_and_error, window_length
 from xectool.training.lr_sweep.finals import below, choose_final, finalists
-from xectool.training.lr_sweep.ramp import choose_ramp, longest_fall, ramp_rates, ramp_rows, read_ramp, smoothed
+from xectool.training.lr_sweep.ramp import (
+    choose_ramp,
+    falls,
+    longest_fall,
+    ramp_rates,
+    ramp_rows,
+    read_ramp,
+    smoothed,
+)
 from xectool.training.lr_sweep.refusal import InputFacts, bad_batches, refusals
 from xectool.training.lr_sweep.remarks import remarks, settings_of, unsure
 from xectool.training.lr_sweep.rows import BORDERLINE, EXPLODES, OPTIMAL, STABLE, TOO_SLOW, grid_rows, with_optimal
@@ -364,6 +372,25 @@ def test_the_error_of_an_interval_is_the_scatter_of_its_steps() -> None:
     rows = ramp_rows(rates, [ramp_curve(1.0 + 0.1 * np.random.default_rng(1).normal(size=36))])
     assert 0.05 < np.sqrt(np.mean([row.loss_decrease_error**2 for row in rows])) < 0.3
     assert sum(row.loss_decreasing for row in rows) <= 2
+
+
+def test_a_ramp_in_small_batches_falls_as_a_whole_where_no_interval_does() -> None:
+    """In batches of four, steps scatter by more than the loss falls within an interval: 'falls at none' was wrong."""
+    rates, chance = np.array(ramp_rates(1e-6, 1e-1, 100)), np.random.default_rng(5)
+    scatter = 1.0 + 0.3 * chance.normal(size=(2, 100))
+    falling = [ramp_curve(ramp_loss(rates, 1e-2) * one, seed) for seed, one in enumerate(scatter)]
+    rows = [replace(row, loss_decreasing=False) for row in ramp_rows(list(rates), falling)]
+    assert falls(falling)
+    assert refusals(rows, falling, SOUND, math.nan, "c.yaml") == ()
+    flat = [ramp_curve(one, seed) for seed, one in enumerate(scatter)]
+    assert not falls(flat)
+    assert [item.code for item in refusals(rows, flat, SOUND, math.nan, "c.yaml")] == ["XT-NO-LEARNING"]
+
+
+def test_of_ramps_that_only_scatter_few_fall() -> None:
+    draws = np.exp(0.5 * np.random.default_rng(6).normal(size=(400, 40)))
+    assert sum(falls([ramp_curve(draw)]) for draw in draws) <= 8
+    assert not falls([ramp_curve(np.array([1.0, 0.5, 0.1]))])
 
 
 def test_seeds_that_begin_far_apart_fall_each_by_itself() -> None:

@@ -30,6 +30,7 @@ STOP = 4.0  # a smoothed loss beyond so many times the best ends the curve
 RESOLUTION = 0.02  # of the span of a curve, below which it counts as level
 FEWEST = 10  # steps of a curve that can be read
 ROWS = 12
+FALLEN = 4.0  # errors; of curves that only scatter 0.5 % fall by so much somewhere
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,24 @@ def choose_ramp(rates: Sequence[float], curves: Sequence[Curve]) -> Choice | Non
     singles = [reading.agreed for reading in readings if reading is not None and reading.agreed is not None]
     singles = singles or [whole.agreed]
     return Choice(rounded(whole.agreed), (rounded(min(singles)), rounded(max(singles))), RAMP_RULE)
+
+
+def falls(curves: Sequence[Curve]) -> bool:
+    """Return whether the loss of a ramp gets below that of its first steps somewhere, by more than its steps scatter.
+
+    An interval of the table holds few steps, and in small batches these scatter by more than the loss falls within it.
+    """
+    losses = mean_losses(curves)
+    losses = losses[np.isfinite(losses)]
+    width = max(3, round(SMOOTHING_SHARE * len(losses)))
+    if len(losses) < 2 * width:
+        return False
+    parts = np.lib.stride_tricks.sliding_window_view(losses, width)
+    lowest = width + int(parts[width:].mean(axis=1).argmin())
+    fallen = float(parts[0].mean() - parts[lowest].mean())
+    # Neighbours differ by the scatter of the batches alone: by the variance twice.
+    error = math.sqrt(float((np.diff(losses[: lowest + width]) ** 2).mean()) / width)
+    return fallen > FALLEN * error and fallen >= RESOLUTION * abs(float(parts[0].mean()))
 
 
 def ramp_rows(rates: Sequence[float], curves: Sequence[Curve]) -> tuple[RateRow, ...]:

@@ -12,6 +12,7 @@ import numpy as np
 from xectool.findings import Finding, Severity
 from xectool.training.guards.inputs import InputScale
 from xectool.training.lr_sweep.curves import Curve
+from xectool.training.lr_sweep.ramp import falls
 from xectool.training.lr_sweep.rows import EXPLODES, RateRow
 from xectool.training.lr_sweep.windows import Window
 from xectool.training.stepping.parts import RunParts
@@ -143,13 +144,18 @@ def _reason(rows: Sequence[RateRow], curves: Sequence[Curve], baseline: float, c
         return _dead(config)
     if all(row.verdict == EXPLODES for row in rows):
         return _all_explode(rows, config)
-    sound = [row for row in rows if row.verdict != EXPLODES]
-    if not any(row.loss_decreasing and row.loss_decrease >= _least(row) for row in sound):
+    sound, is_ramp = [row for row in rows if row.verdict != EXPLODES], _is_ramp(rows, curves)
+    falling = any(row.loss_decreasing and row.loss_decrease >= _least(row) for row in sound)
+    if not (falling or (is_ramp and falls(curves))):
         return _all_too_low(rows, config) if _too_low(rows) else _no_decrease(rows, curves, config)
     best = min((row.loss_end for row in sound if math.isfinite(row.loss_end)), default=math.nan)
     if math.isfinite(baseline) and baseline > 0 and best >= LEARNT_SHARE * baseline:
         return _only_constant(best, baseline, len(curves[0].losses), config)
     return None
+
+
+def _is_ramp(rows: Sequence[RateRow], curves: Sequence[Curve]) -> bool:
+    return len({curve.lr for curve in curves}) < len(rows)
 
 
 def _least(row: RateRow) -> float:
@@ -213,12 +219,11 @@ def _all_too_low(rows: Sequence[RateRow], config: str) -> Finding:
 
 
 def _no_decrease(rows: Sequence[RateRow], curves: Sequence[Curve], config: str) -> Finding:
-    steps, is_ramp = len(curves[0].losses), len({curve.lr for curve in curves}) < len(rows)
-    sweep = f"xectool lr-sweep {config}"
+    steps, sweep = len(curves[0].losses), f"xectool lr-sweep {config}"
     if steps < FEW_STEPS:
         following = f"{sweep} --steps {5 * steps}"
     else:
-        following = f"xectool diagnose gradients {config}" if is_ramp else f"{sweep} --range 1e-6:1e-1"
+        following = f"xectool diagnose gradients {config}" if _is_ramp(rows, curves) else f"{sweep} --range 1e-6:1e-1"
     return Finding(
         "XT-NO-LEARNING",
         Severity.ERROR,
