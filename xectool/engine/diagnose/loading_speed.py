@@ -17,7 +17,7 @@ from xectool.findings import Finding
 from xectool.probes.loading.epoch_time import EpochTime, StepTime, measure_step, predict_epoch
 from xectool.probes.loading.events import LoadingSubject, Setting, cached_share, events_per_basket, whole_basket_chunk
 from xectool.probes.loading.findings import LoaderFacts, findings_of
-from xectool.probes.loading.race import Timing, Verdict, grid, race, reading_rate
+from xectool.probes.loading.race import Timing, Verdict, grid, race, reader_start_s, reading_rate
 from xectool.probes.loading.stages import StageReport, StageTime, measure_stages
 from xectool.probes.repetition.history import CONFIG_FILE
 from xectool.training.process.device import Execution, plan_execution
@@ -38,7 +38,7 @@ class LoaderResult:
         stages: Time of ``read``, ``decompress``, ``convert`` and ``transfer``.
         events_per_s: Median rate of reading as configured.
         spread: Half the distance of its quartiles over it.
-        limit_events_per_s: What decompression and one copy in memory allow on all cores.
+        limit_events_per_s: What decompression and one copy in memory allow on all cores; no less than was read.
         limits: The same apart, and the bytes a second that reading reached.
         recommended: The settings to take, by their configuration keys.
         config_lines: Those that differ from the configuration, as lines of it; empty where nothing is worth a change.
@@ -47,6 +47,7 @@ class LoaderResult:
         data_wait_share: Expected share of an epoch in which the network waits, a later one where these differ.
         step_s: Seconds of a batch of the network; measured, or as given.
         epoch_s: Predicted seconds of the training part of an epoch, the first one where later ones differ.
+        start_s: Seconds that the first epoch of a run takes beside: readers start, and its first step takes longer.
         later_epoch_s: The same of every later one where training copies the events meanwhile, at least; None without.
         validation_s: Predicted seconds of a validation pass; None where no network was measured.
         recommended_epoch_s: As ``epoch_s``, with the recommended settings.
@@ -69,6 +70,7 @@ class LoaderResult:
     data_wait_share: float
     step_s: float
     epoch_s: float
+    start_s: float
     later_epoch_s: float | None
     validation_s: float | None
     recommended_epoch_s: float
@@ -116,7 +118,7 @@ def loader(
     execution = plan_execution(loaded.training, device)
     subject, cores = LoadingSubject.of(loaded), len(os.sched_getaffinity(0))
     cached, began = cached_share(subject), time.perf_counter()
-    step = _step(loaded, execution, seconds, step_ms)
+    step, readers_start_s = _step(loaded, execution, seconds, step_ms), reader_start_s(subject, Setting.of(loaded))
     stages = measure_stages(subject, execution.device, max_events, 0.25 * seconds)
     left = max(0.4 * seconds, seconds - (time.perf_counter() - began))
     current, budget = Setting.of(loaded), int(_MEMORY_SHARE * available_memory())
@@ -127,7 +129,7 @@ def loader(
     chosen, reason, now, then = _choice(subject, verdict, current, stages, step)
     # The copy that training makes is read about as fast as memory is copied (docs/benchmarks.md).
     later = predict_epoch(subject, current, stages.copy_events_per_s, stages, step, cores) if subject.copied else None
-    facts = replace(_facts(subject, stages, cached, now), later=later)
+    facts = replace(_facts(subject, stages, cached, now), later=later, readers_start_s=readers_start_s)
     return _result(facts, verdict, step, (current, chosen, reason), then, (budget, subject.copied))
 
 
@@ -187,13 +189,13 @@ def _result(
     machine: tuple[int, str],
 ) -> LoaderResult:
     (current, chosen, reason), stages, now, (budget, copied) = choice, facts.stages, facts.epoch, machine
-    changes = current.differing(chosen)
-    lines = tuple(f"{key}: {value}" for key, value in changes.items())
+    lines = tuple(f"{key}: {value}" for key, value in current.differing(chosen).items())
+    fastest = max(timing.events_per_s for timing in verdict.timings)
     return LoaderResult(
         stages=stages.stages,
         events_per_s=verdict.rate(current),
         spread=next(timing.spread for timing in verdict.timings if timing.setting == current),
-        limit_events_per_s=stages.limit_events_per_s,
+        limit_events_per_s=max(stages.limit_events_per_s, fastest),
         limits={
             "decompress_events_per_s": stages.decompress_events_per_s,
             "copy_events_per_s": stages.copy_events_per_s,
@@ -207,19 +209,25 @@ def _result(
         data_wait_share=(facts.later or now).data_wait_share,
         step_s=step.batch_s,
         epoch_s=now.train_s,
+        start_s=facts.readers_start_s + step.start_s,
         later_epoch_s=None if facts.later is None else facts.later.train_s,
         validation_s=now.validation_s,
         recommended_epoch_s=then.train_s,
         memory_budget_bytes=budget,
         dominant=stages.dominant,
         facts=facts.as_dict(),
-        notes=_notes(facts, step, copied),
+        notes=_notes(facts, step, copied, fastest),
         findings=findings_of(facts, lines),
     )
 
 
-def _notes(facts: LoaderFacts, step: StepTime, copied: str) -> tuple[str, ...]:
+def _notes(facts: LoaderFacts, step: StepTime, copied: str, fastest: float) -> tuple[str, ...]:
     notes = [f"{facts.stages.rounds} rounds of {facts.stages.events // facts.stages.rounds} events were clocked"]
+    if fastest > facts.stages.limit_events_per_s:
+        notes.append(
+            f"decompression and one copy alone reached {facts.stages.limit_events_per_s:.5g} events/s, less than reading "
+            "did later: the machine was busier then, and what was read is given as the limit"
+        )
     if facts.later is not None:
         notes.append(
             f"training copies the events in its first epoch ({copied}); later ones read the copy and take "
@@ -227,6 +235,11 @@ def _notes(facts: LoaderFacts, step: StepTime, copied: str) -> tuple[str, ...]:
         )
     if step.steps:
         notes.append(f"a batch takes {duration(step.batch_s)}, median of {counted(step.steps, 'step')}")
+    if facts.readers_start_s + step.start_s > _LEAST_EPOCH_GAIN * facts.epoch.train_s:
+        notes.append(
+            f"the first epoch of a run takes more: its readers start ({duration(facts.readers_start_s)}), and its first "
+            f"step is longer by {duration(step.start_s)}"
+        )
     if step.on_host and step.core_share < _ALONE:
         notes.append(
             f"other processes left a core for {100 * step.core_share:.0f} % of the time; alone on this machine an "

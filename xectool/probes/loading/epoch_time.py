@@ -34,7 +34,7 @@ class StepTime:
         batch_s: Seconds a batch of training, with its share of the optimizer step.
         spread: Half the distance of the quartiles over the median.
         steps: Measured steps; 0 where the time was given.
-        first_s: Seconds of the first step, which compiles where the model is compiled.
+        start_s: Seconds that the first step takes beyond the others; it compiles where the model is compiled.
         validation_event_s: Seconds an event of validation; None where it was not measured.
         validation_events: Events of a validation pass.
         on_host: Whether steps and reading share the cores.
@@ -44,7 +44,7 @@ class StepTime:
     batch_s: float
     spread: float = 0.0
     steps: int = 0
-    first_s: float = 0.0
+    start_s: float = 0.0
     validation_event_s: float | None = None
     validation_events: int = 0
     on_host: bool = False
@@ -102,6 +102,7 @@ def _measured(parts: RunParts, seconds: float) -> StepTime:
     while len(spent) < _MAX_STEPS and (not spent or sum(spent) + spent[-1] < seconds):
         spent.append(_step(parts, batches))
     core_share = 1.0 - min(1.0, (core_wait_s() - waited_s) / sum(spent))
+    start_s = max(0.0, first - statistics.median(spent))
     batch_s = statistics.median(spent) / len(batches)
     if accumulated > len(batches):  # the optimizer's part of a step is shared by more batches than were measured
         alone = _step(parts, batches[:1])
@@ -110,7 +111,7 @@ def _measured(parts: RunParts, seconds: float) -> StepTime:
     validated = _validation_event_s(parts)
     on_host = parts.execution.device.type == "cpu"
     events = parts.val_loader.plan.num_events
-    return StepTime(batch_s, spread(spent), len(spent), first, validated, events, on_host, core_share)
+    return StepTime(batch_s, spread(spent), len(spent), start_s, validated, events, on_host, core_share)
 
 
 def _full_batches(parts: RunParts, count: int) -> list[EventBatch]:

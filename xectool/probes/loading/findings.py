@@ -36,6 +36,7 @@ class LoaderFacts:
         whole_basket_chunk: Chunk size whose windows hold a whole basket.
         memory_bytes: Memory that may be used.
         example: One of the files.
+        readers_start_s: Seconds until readers give their first window, beyond reading it.
     """
 
     stages: StageReport
@@ -50,6 +51,7 @@ class LoaderFacts:
     memory_bytes: int
     example: str
     later: EpochTime | None = None
+    readers_start_s: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """Return what is not shown elsewhere."""
