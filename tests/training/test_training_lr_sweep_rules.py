@@ -132,7 +132,9 @@ def test_an_unusable_grid_is_refused_with_its_cause(curves: list[Curve], code: s
 
 def test_a_short_grid_without_decrease_is_to_be_longer_and_a_ramp_to_be_looked_into() -> None:
     short = [shortened(curve(lr, 1.0), 8) for lr in (1e-4, 1e-3)]
-    assert refusals(grid_rows(short), short, SOUND, math.nan, "c.yaml")[0].fix.endswith("--steps 40")
+    assert refusals(grid_rows(short), short, SOUND, math.nan, "c.yaml", " --lrs 1,2")[0].fix.endswith(
+        "c.yaml --lrs 1,2 --steps 40"
+    )
     ramp = [curve(1e-4, 1.0)]
     (found,) = refusals(grid_rows([curve(lr, 1.0) for lr in (1e-4, 1e-3)]), ramp, SOUND, math.nan, "c.yaml")
     assert found.fix == "xectool diagnose gradients c.yaml"
@@ -171,8 +173,8 @@ def test_odd_inputs_are_suspected_before_the_rate() -> None:
 
 def test_a_loss_no_better_than_that_of_a_constant_tells_nothing() -> None:
     curves = [curve(lr, 0.6) for lr in (1e-4, 1e-3)]
-    (found,) = refusals(grid_rows(curves), curves, SOUND, 0.55, "c.yaml")
-    assert "--steps 200" in found.fix
+    (found,) = refusals(grid_rows(curves), curves, SOUND, 0.55, "c.yaml", " --range 1e-06:0.1")
+    assert found.fix == "xectool lr-sweep c.yaml --range 1e-06:0.1 --steps 200"
     assert refusals(grid_rows(curves), curves, SOUND, 2.0, "c.yaml") == ()
 
 

@@ -270,7 +270,7 @@ def _doubts(sweep: Sweep, baseline: float, path: str) -> tuple[Finding, ...]:
     """Return why a sweep recommends nothing, as far as it does not, and the batches that were bad."""
     if not sweep.curves:
         return (unscaled(sweep.inputs, path),)
-    findings = refusals(sweep.rows, sweep.curves, sweep.inputs, baseline, path)
+    findings = refusals(sweep.rows, sweep.curves, sweep.inputs, baseline, path, sweep.asked)
     if not findings and sweep.choice is None:
         findings = (unsure(sweep, path),)
     if any(found.code == "XT-NAN-DATA" for found in findings):

@@ -86,7 +86,12 @@ def unscaled(facts: InputFacts, config: str) -> Finding:
 
 
 def refusals(
-    rows: Sequence[RateRow], curves: Sequence[Curve], inputs: InputFacts, baseline: float, config: str
+    rows: Sequence[RateRow],
+    curves: Sequence[Curve],
+    inputs: InputFacts,
+    baseline: float,
+    config: str,
+    asked: str = "",
 ) -> tuple[Finding, ...]:
     """Return why no rate can be recommended, most likely cause first; empty where one can.
 
@@ -96,8 +101,9 @@ def refusals(
         inputs: Scale of the inputs.
         baseline: Objective of the best constant prediction; NaN where that means nothing.
         config: Path of the configuration, for the lines to paste.
+        asked: Option that asks for the same rates, with a space before it; empty for the rates of the default.
     """
-    found = _reason(rows, curves, baseline, config)
+    found = _reason(rows, curves, baseline, (config, asked))
     if found is None:
         return ()
     if inputs.level == "ok" or found.code == "XT-NAN-DATA":
@@ -135,7 +141,10 @@ def bad_batches(curves: Sequence[Curve], config: str) -> tuple[Finding, ...]:
     )
 
 
-def _reason(rows: Sequence[RateRow], curves: Sequence[Curve], baseline: float, config: str) -> Finding | None:
+def _reason(
+    rows: Sequence[RateRow], curves: Sequence[Curve], baseline: float, typed: tuple[str, str]
+) -> Finding | None:
+    config, again = typed[0], "".join(typed)
     lowest = min(curve.lr for curve in curves)
     if all(curve.bad_batches.mean() >= 0.5 for curve in curves if curve.lr == lowest):
         return _all_nonfinite(rows, curves, config)
@@ -147,10 +156,10 @@ def _reason(rows: Sequence[RateRow], curves: Sequence[Curve], baseline: float, c
     sound, is_ramp = [row for row in rows if row.verdict != EXPLODES], _is_ramp(rows, curves)
     falling = any(row.loss_decreasing and row.loss_decrease >= _least(row) for row in sound)
     if not (falling or (is_ramp and falls(curves))):
-        return _all_too_low(rows, config) if _too_low(rows) else _no_decrease(rows, curves, config)
+        return _all_too_low(rows, config) if _too_low(rows) else _no_decrease(rows, curves, config, again)
     best = min((row.loss_end for row in sound if math.isfinite(row.loss_end)), default=math.nan)
     if math.isfinite(baseline) and baseline > 0 and best >= LEARNT_SHARE * baseline:
-        return _only_constant(best, baseline, len(curves[0].losses), config)
+        return _only_constant(best, baseline, len(curves[0].losses), again)
     return None
 
 
@@ -218,16 +227,17 @@ def _all_too_low(rows: Sequence[RateRow], config: str) -> Finding:
     )
 
 
-def _no_decrease(rows: Sequence[RateRow], curves: Sequence[Curve], config: str) -> Finding:
-    steps, sweep = len(curves[0].losses), f"xectool lr-sweep {config}"
+def _no_decrease(rows: Sequence[RateRow], curves: Sequence[Curve], config: str, again: str) -> Finding:
+    steps, is_ramp = len(curves[0].losses), _is_ramp(rows, curves)
     if steps < FEW_STEPS:
-        following = f"{sweep} --steps {5 * steps}"
+        following = f"xectool lr-sweep {again} --steps {5 * steps}"
     else:
-        following = f"xectool diagnose gradients {config}" if _is_ramp(rows, curves) else f"{sweep} --range 1e-6:1e-1"
+        following = f"xectool {f'diagnose gradients {config}' if is_ramp else f'lr-sweep {config} --range 1e-6:1e-1'}"
     return Finding(
         "XT-NO-LEARNING",
         Severity.ERROR,
-        f"the loss falls at none of the {len(rows)} rates from {rows[0].lr:g} to {rows[-1].lr:g} in {steps} steps",
+        f"the loss falls at none of the {len(rows)} {'intervals' if is_ramp else 'rates'} from {rows[0].lr:g} to "
+        f"{rows[-1].lr:g} in {steps} steps",
         where="--lrs",
         evidence=(
             *(f"lr {row.lr:g}: {row.loss_decrease:+.3g} +- {row.loss_decrease_error:.2g}" for row in rows[:6]),
@@ -238,12 +248,12 @@ def _no_decrease(rows: Sequence[RateRow], curves: Sequence[Curve], config: str) 
     )
 
 
-def _only_constant(best: float, baseline: float, steps: int, config: str) -> Finding:
+def _only_constant(best: float, baseline: float, steps: int, again: str) -> Finding:
     return Finding(
         "XT-NO-LEARNING",
         Severity.ERROR,
         f"no rate got below the loss of a constant prediction within {steps} steps: {best:.4g} against {baseline:.4g}",
         where="--steps",
         evidence=("so far only the mean of the truth was learnt, which any rate does",),
-        fix=f"xectool lr-sweep {config} --steps {5 * steps}",
+        fix=f"xectool lr-sweep {again} --steps {5 * steps}",
     )

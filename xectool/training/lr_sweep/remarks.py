@@ -81,7 +81,7 @@ def remarks(
         text = (
             f"single seeds recommend {choice.band[0]:g} to {choice.band[1]:g}: the rate is not known better than that"
         )
-        note(text, f"xectool lr-sweep {config} --seeds 4 --steps {2 * steps}", Severity.WARNING)
+        note(text, f"xectool lr-sweep {config}{sweep.asked} --seeds 4 --steps {2 * steps}", Severity.WARNING)
     good = [row for row in rows if row.verdict in (STABLE, OPTIMAL)]
     best = max(good, key=lambda row: row.loss_decrease, default=None)
     if best is not None and best is max(rows, key=lambda row: row.lr) and not len(found):

@@ -24,6 +24,7 @@ class Sweep:
     Attributes:
         rates: Rates that were asked for; of a ramp that of each step.
         inputs: Scale of the first batch of the seeds, the worst of them.
+        asked: Option that asks for the same rates, with a space before it; empty for the rates of the default.
         curves: All curves; empty where the inputs are not on the network's scale.
         rows: Their table, rates beyond the grid included.
         choice: What the rule says, whether or not the curves can be used; None where it says nothing.
@@ -33,6 +34,7 @@ class Sweep:
 
     rates: tuple[float, ...]
     inputs: InputFacts
+    asked: str = field(default="", kw_only=True)
     curves: tuple[Curve, ...] = ()
     rows: tuple[RateRow, ...] = ()
     choice: Choice | None = field(default=None)
@@ -51,6 +53,7 @@ def sweep_grid(sweeper: Sweeper, rates: Sequence[float], seeds: int, extend: boo
     """
     windows = [sweeper.windows(number, seeds) for number in range(seeds)]
     inputs, hopeless = _inputs(sweeper, windows)
+    asked = "" if extend else f" --lrs {','.join(f'{lr:g}' for lr in rates)}"
     if hopeless:
         return Sweep(tuple(rates), inputs)
     curves: list[Curve] = []
@@ -67,7 +70,8 @@ def sweep_grid(sweeper: Sweeper, rates: Sequence[float], seeds: int, extend: boo
         tried.append(lr)
     rows = grid_rows(curves)
     usable = any(row.verdict != EXPLODES and row.loss_decrease > 0 for row in rows)
-    return Sweep(tuple(rates), inputs, tuple(curves), rows, choose(rows, curves) if usable else None)
+    choice = choose(rows, curves) if usable else None
+    return Sweep(tuple(rates), inputs, tuple(curves), rows, choice, asked=asked)
 
 
 def sweep_ramp(sweeper: Sweeper, low: float, high: float, seeds: int) -> Sweep:
@@ -78,7 +82,8 @@ def sweep_ramp(sweeper: Sweeper, low: float, high: float, seeds: int) -> Sweep:
     if hopeless:
         return Sweep(tuple(rates), inputs)
     curves = [sweeper.ramp(rates, number, own) for number, own in enumerate(windows)]
-    return Sweep(tuple(rates), inputs, tuple(curves), ramp_rows(rates, curves), choose_ramp(rates, curves))
+    rows, choice = ramp_rows(rates, curves), choose_ramp(rates, curves)
+    return Sweep(tuple(rates), inputs, tuple(curves), rows, choice, asked=f" --range {low:g}:{high:g}")
 
 
 def _inputs(sweeper: Sweeper, windows: Sequence[SharedWindows]) -> tuple[InputFacts, bool]:
