@@ -14,7 +14,7 @@ from xectool.config.document import Document
 from xectool.config.load import load_config
 from xectool.config.platform import Platform, memory_limits, most_mapped_bytes
 from xectool.config.root import RegressorConfig
-from xectool.config.rules.capacity import CAPACITY_RULES, host_memory_bytes
+from xectool.config.rules.capacity import CAPACITY_RULES, capacity_rules, host_memory_bytes
 from xectool.config.rules.platform import PLATFORM_RULES, Situation
 from xectool.data.blocks import SourceFile
 from xectool.data.loader import LoaderOptions, loader_memory_bytes
@@ -60,6 +60,11 @@ CASES = [
          {"data.num_workers": 9, "data.num_threads": 1}),
     Case("WorkersFitTheCores", WARNING, INTEL, ("suggested max 4", "data.num_threads 8"), on(INTEL, cores=16),
          {"data.num_workers": 4, "data.num_threads": 8}),
+    Case("WorkersFitTheCores", WARNING, INTEL, ("data.num_workers 4 x 4 ranks", "data.num_workers: 2"),
+         on(INTEL, cores=16),
+         {"data.num_workers": 4, "data.num_threads": 1, "distributed.num_gpus": 4, "training.device": "cpu"}),
+    Case("WorkersFitTheCores", WARNING, INTEL, ("data.num_threads 4 x 8 ranks are 32 threads", "data.num_threads: 2"),
+         on(INTEL, cores=16), {"data.num_threads": 4, "distributed.num_gpus": 8, "training.device": "cpu"}),
     Case("WorkersOnGraceHopper", INFO, ARM, ("seed recommends 1 on Grace-Hopper",), INTEL, {"data.num_workers": 4}),
     Case("TrackerSurvives", ERROR, on(INTEL, versions={"mlflow": "3.17.2"}), ("file store", "absolute URI"), INTEL,
          {"mlflow.tracking_uri": "./mlruns"}, {"mlflow.tracking_uri": "http://host:5000"}),
@@ -152,6 +157,21 @@ def test_a_machine_too_small_for_the_libraries_is_not_cured_by_a_chunk() -> None
     (found,) = RULES["HostMemorySuffices"].check(situation(job, {}))
     assert "available 0.5 GB (SLURM_MEM_PER_NODE)" in found.problem
     assert found.fix.startswith("sbatch --mem=")
+
+
+@pytest.mark.parametrize(("ranks", "fits"), [(1, True), (4, False)])
+def test_ranks_share_the_memory_of_the_machine(monkeypatch: pytest.MonkeyPatch, ranks: int, fits: bool) -> None:
+    """Four ranks of 1.3 GB were let start on a machine of 4 GB, each compared with all of it."""
+    monkeypatch.setattr(
+        "xectool.config.platform.memory_limits", lambda count, own: {"MemAvailable": 4 * 10**9 // count}
+    )
+    config = situation(INTEL, {"data.chunksize": 16384}).config
+    for platform, config_of in (
+        (on(INTEL, environment={"LOCAL_WORLD_SIZE": str(ranks)}), config),
+        (INTEL, situation(INTEL, {"data.chunksize": 16384, "distributed.num_gpus": ranks}).config),
+    ):
+        found = [item for item in capacity_rules(config_of, platform) if item.code == "CFG-20"]
+        assert (not found) == fits
 
 
 @pytest.mark.parametrize("options", [{}, {"data.num_workers": 4}, {"data.num_shards": 1}])

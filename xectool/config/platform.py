@@ -9,7 +9,7 @@ import platform
 import resource
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -97,6 +97,12 @@ class Platform:
         """Whether the processor is a 64-bit ARM."""
         return self.machine.lower() in ("aarch64", "arm64")
 
+    def of_rank(self, ranks: int) -> Platform:
+        """Return this machine with the memory that each of so many processes on it may hold in all."""
+        limits = memory_budgets(ranks)
+        limit = min(limits, key=lambda name: limits[name])
+        return replace(self, memory_bytes=limits[limit], memory_limit=limit)
+
     def version(self, package: str) -> tuple[int, int] | None:
         """Return major and minor version of a package, None where it is not installed or not a plain version."""
         parts = self.versions.get(package, "").split(".")
@@ -113,9 +119,13 @@ def _holds(mount_point: str, path: str) -> bool:
     return path == mount_point or path.startswith(mount_point.rstrip("/") + "/")
 
 
-def available_memory() -> int:
-    """Return the bytes this process may still take: of the machine, its control group, its job and its limits."""
-    return max(0, min(memory_limits().values()))
+def available_memory(ranks: int = 1) -> int:
+    """Return the bytes this process may still take: of the machine, its control group, its job and its limits.
+
+    Args:
+        ranks: Processes of the run on this machine, each of which takes as much.
+    """
+    return max(0, min(memory_limits(ranks).values()))
 
 
 def most_mapped_bytes() -> int:

@@ -137,7 +137,7 @@ def _aside(facts: DataFacts, is_validation: bool) -> list[Finding]:
 
 
 def _look_at_use(facts: DataFacts, config: RunConfig) -> None:
-    facts.memory_bytes = available_memory()
+    facts.memory_bytes = available_memory(config.distributed.num_gpus)
     facts.sharing, facts.refusal = _sharing(facts.sample, config)
     facts.disk_needed_bytes = {
         "checkpoints": float(_KEPT_CHECKPOINTS * _BYTES_A_PARAMETER * _num_parameters(config)),

@@ -11,13 +11,11 @@ from xectool.config.json_schema import json_schema
 from xectool.config.load import LoadedConfig, load_config
 from xectool.config.platform import Platform
 from xectool.config.presets import PRESETS
-from xectool.config.rules.capacity import CAPACITY_RULES
+from xectool.config.rules.capacity import capacity_rules
 from xectool.config.rules.path import overlap_rules, path_rules
-from xectool.config.rules.platform import Situation
 from xectool.config.serialize import dotted_values, to_yaml
 from xectool.config.template import template
 from xectool.findings import Report
-from xectool.rules import run_rules
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ def check(path: Path | str, overrides: Sequence[str] = (), deep: bool = False) -
     loaded = load_config(path, overrides, platform)
     if not deep:
         return _shown(loaded.require(overlap_rules(loaded.config)))
-    capacity = run_rules(CAPACITY_RULES, Situation(loaded.config, platform)).report
+    capacity = capacity_rules(loaded.config, platform)
     return _shown(loaded.require(path_rules(loaded.config).merged(capacity)))
 
 

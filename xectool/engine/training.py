@@ -9,16 +9,14 @@ from pathlib import Path
 
 from xectool.config.load import LoadedConfig, load_config
 from xectool.config.platform import Platform
-from xectool.config.rules.capacity import CAPACITY_RULES
+from xectool.config.rules.capacity import capacity_rules
 from xectool.config.rules.count import count_rules
 from xectool.config.rules.disk import disk_rules
 from xectool.config.rules.path import path_rules
-from xectool.config.rules.platform import Situation
 from xectool.engine.training_run.attempt import RunAttempt
 from xectool.engine.training_run.result import TrainResult
 from xectool.engine.training_run.start import assemble, begin, shared_place
 from xectool.errors import XecError, in_shell
-from xectool.rules import run_rules
 from xectool.training.process.device import Execution, plan_execution
 from xectool.training.process.heap import keep_freed_memory
 from xectool.training.process.progress import NullObserver, Observer
@@ -110,7 +108,7 @@ def _reported(result: TrainResult, watching: Observer) -> TrainResult:
 
 def _checked(loaded: LoadedConfig, platform: Platform, resume: str | None) -> LoadedConfig:
     """Return the configuration after the rules on paths and on what this machine can hold."""
-    capacity = run_rules(CAPACITY_RULES, Situation(loaded.config, platform)).report
+    capacity = capacity_rules(loaded.config, platform)
     return loaded.require(path_rules(loaded.config, resuming=resume is not None).merged(capacity))
 
 

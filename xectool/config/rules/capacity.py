@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from xectool.config.platform import more_memory
+from xectool.config.platform import Platform, more_memory
 from xectool.config.root import RunConfig
 from xectool.config.rules.platform import Situation, integer
 from xectool.errors import counted
-from xectool.findings import Finding
-from xectool.rules import Rule
+from xectool.findings import Finding, Report
+from xectool.rules import Rule, run_rules
 
 BYTES_PER_EVENT = 4760 * 2 * 4
 # Resident memory of a training process without tensors and loader (x86-64, torch 2.13 CPU, measured).
@@ -25,7 +25,7 @@ _MEMORY_WARNING = 0.8
 
 
 class HostMemorySuffices(Rule[Situation]):
-    """The shuffling window must fit the memory this process may take."""
+    """The shuffling window must fit the memory a rank may take."""
 
     code = "CFG-20"
     title = "The estimated host memory stays below the budget"
@@ -47,7 +47,7 @@ class HostMemorySuffices(Rule[Situation]):
             f"{largest} {terms[largest] / 1e9:.1f} GB{chunks if largest in (SHUFFLED, AHEAD) else ''}",
             f"data.chunksize: {sizes['data.chunksize']}"
             if list(sizes) == ["data.chunksize"]
-            else more_memory(limit, total / _MEMORY_WARNING, facts.config.distributed.num_gpus),
+            else more_memory(limit, total / _MEMORY_WARNING, _ranks_here(facts)),
         )
 
 
@@ -60,8 +60,7 @@ class RanksHaveDevices(Rule[Situation]):
     def check(self, facts: Situation) -> Iterator[Finding]:
         """Yield an error where ranks would share a GPU; CPU runs have none to share."""
         config, gpus = facts.config, facts.platform.num_gpus
-        ranks = integer(facts.platform.environment.get("LOCAL_WORLD_SIZE")) or config.distributed.num_gpus
-        on_cpu = _is_on_cpu(facts)
+        ranks, on_cpu = _ranks_here(facts), _is_on_cpu(facts)
         if ranks > max(1, gpus) and not on_cpu:
             yield self.error(
                 "distributed.num_gpus",
@@ -119,6 +118,16 @@ def fitting_sizes(config: RunConfig, terms: Mapping[str, float], budget: float) 
         return {"data.chunksize": chunk}
     batch = int(events / (BATCHES_HELD + copies))
     return {"data.batch_size": batch, "data.chunksize": batch} if batch >= 1 else {}
+
+
+def capacity_rules(config: RunConfig, platform: Platform) -> Report:
+    """Check the devices and the memory of each rank on this machine, whose facts without ranks are given."""
+    ranks = _ranks_here(Situation(config, platform))
+    return run_rules(CAPACITY_RULES, Situation(config, platform.of_rank(ranks))).report
+
+
+def _ranks_here(facts: Situation) -> int:
+    return integer(facts.platform.environment.get("LOCAL_WORLD_SIZE")) or facts.config.distributed.num_gpus
 
 
 CAPACITY_RULES: tuple[Rule[Situation], ...] = (HostMemorySuffices(), RanksHaveDevices())

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from xectool.config.platform import Platform
 from xectool.config.root import RunConfig
+from xectool.errors import counted
 from xectool.findings import Finding
 from xectool.rules import Rule
 
@@ -60,20 +61,23 @@ class WorkersFitTheCores(Rule[Situation]):
 
     def check(self, facts: Situation) -> Iterator[Finding]:
         """Yield a warning for more workers than cores, and for more than two threads a core."""
-        data, cores = facts.config.data, facts.platform.cores
-        if data.num_workers > cores:
+        data, cores, ranks = facts.config.data, facts.platform.cores, facts.config.distributed.num_gpus
+        of_all = f" x {counted(ranks, 'rank')}" if ranks > 1 else ""
+        if data.num_workers * ranks > cores:
+            suggested = cores // ranks
             yield self.warning(
                 "data.num_workers",
-                f"data.num_workers {data.num_workers} is above the {cores} allowed cores; suggested max {cores}",
-                f"data.num_workers: {cores}",
+                f"data.num_workers {data.num_workers}{of_all} is above the {cores} allowed cores; suggested max "
+                f"{suggested}",
+                f"data.num_workers: {suggested}",
             )
-        threads = max(1, data.num_workers) * data.num_threads
+        threads = max(1, data.num_workers) * data.num_threads * ranks
         if threads > 2 * cores:
-            suggested = max(1, 2 * cores // max(1, data.num_workers))
+            suggested = max(1, 2 * cores // (max(1, data.num_workers) * ranks))
             yield self.warning(
                 "data.num_threads",
-                f"data.num_workers {data.num_workers} x data.num_threads {data.num_threads} are {threads} threads on "
-                f"{cores} cores; suggested max {suggested}",
+                f"data.num_workers {data.num_workers} x data.num_threads {data.num_threads}{of_all} are {threads} "
+                f"threads on {cores} cores; suggested max {suggested}",
                 f"data.num_threads: {suggested}",
             )
 

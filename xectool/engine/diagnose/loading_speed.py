@@ -116,12 +116,12 @@ def loader(
     path = Path(config).expanduser()
     loaded = load_config(path / CONFIG_FILE if path.is_dir() else path, overrides).config
     execution = plan_execution(loaded.training, device)
-    subject, cores = LoadingSubject.of(loaded), len(os.sched_getaffinity(0))
+    subject, ranks, cores = LoadingSubject.of(loaded), loaded.distributed.num_gpus, _cores(loaded)
     cached, began = cached_share(subject), time.perf_counter()
     step, readers_start_s = _step(loaded, execution, seconds, step_ms), reader_start_s(subject, Setting.of(loaded))
     stages = measure_stages(subject, execution.device, max_events, 0.25 * seconds)
     left = max(0.4 * seconds, seconds - (time.perf_counter() - began))
-    current, budget = Setting.of(loaded), int(_MEMORY_SHARE * available_memory())
+    current, budget = Setting.of(loaded), int(_MEMORY_SHARE * available_memory(ranks))
     settings = grid(current, cores, subject.source.num_events, whole_basket_chunk(subject))
     # Rather many short measurements than few long ones: load of the machine comes and goes.
     events = min(max_events, max(_LEAST_EVENTS, int(left / _MEASUREMENTS * 1e6 / stages.reading_us)))
@@ -142,6 +142,11 @@ def _check(max_events: int, seconds: float, step_ms: float | None) -> None:
         raise UsageError(f"a step of {step_ms:g} ms", where="--step-ms", fix="--step-ms 50")
 
 
+def _cores(config: RunConfig) -> int:
+    """Return the cores that a rank has."""
+    return max(1, len(os.sched_getaffinity(0)) // config.distributed.num_gpus)
+
+
 def _step(config: RunConfig, execution: Execution, seconds: float, step_ms: float | None) -> StepTime:
     if step_ms is not None:
         return StepTime(step_ms / 1e3)
@@ -152,7 +157,7 @@ def _choice(
     subject: LoadingSubject, verdict: Verdict, current: Setting, stages: StageReport, step: StepTime
 ) -> tuple[Setting, str, EpochTime, EpochTime]:
     """Return the setting to recommend and why, and the epoch as configured and with it."""
-    cores, rate = len(os.sched_getaffinity(0)), verdict.rate(current)
+    cores, rate = _cores(subject.config), verdict.rate(current)
     now = predict_epoch(subject, current, rate, stages, step, cores)
     # The rate of the winner is taken from pairs with the current one, not from rounds it was chosen by.
     then = predict_epoch(subject, verdict.best, rate * verdict.gain, stages, step, cores)
@@ -225,8 +230,8 @@ def _notes(facts: LoaderFacts, step: StepTime, copied: str, fastest: float) -> t
     notes = [f"{facts.stages.rounds} rounds of {facts.stages.events // facts.stages.rounds} events were clocked"]
     if fastest > facts.stages.limit_events_per_s:
         notes.append(
-            f"decompression and one copy alone reached {facts.stages.limit_events_per_s:.5g} events/s, less than reading "
-            "did later: the machine was busier then, and what was read is given as the limit"
+            f"decompression and one copy alone reached {facts.stages.limit_events_per_s:.5g} events/s, less than was "
+            "read later: the machine was busier then, and what was read is given as the limit"
         )
     if facts.later is not None:
         notes.append(
@@ -237,8 +242,8 @@ def _notes(facts: LoaderFacts, step: StepTime, copied: str, fastest: float) -> t
         notes.append(f"a batch takes {duration(step.batch_s)}, median of {counted(step.steps, 'step')}")
     if facts.readers_start_s + step.start_s > _LEAST_EPOCH_GAIN * facts.epoch.train_s:
         notes.append(
-            f"the first epoch of a run takes more: its readers start ({duration(facts.readers_start_s)}), and its first "
-            f"step is longer by {duration(step.start_s)}"
+            f"the first epoch of a run takes more: its readers start ({duration(facts.readers_start_s)}), and its "
+            f"first step is longer by {duration(step.start_s)}"
         )
     if step.on_host and step.core_share < _ALONE:
         notes.append(
