@@ -172,6 +172,8 @@ def test_ranks_share_the_memory_of_the_machine(monkeypatch: pytest.MonkeyPatch, 
     ):
         found = [item for item in capacity_rules(config_of, platform) if item.code == "CFG-20"]
         assert (not found) == fits
+        # a window holds no more events than there are: the line that estimate-memory gives was refused
+        assert not [item for item in capacity_rules(config_of, platform, 2000) if item.code == "CFG-20"]
 
 
 @pytest.mark.parametrize("options", [{}, {"data.num_workers": 4}, {"data.num_shards": 1}])

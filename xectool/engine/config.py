@@ -16,6 +16,7 @@ from xectool.config.rules.path import overlap_rules, path_rules
 from xectool.config.serialize import dotted_values, to_yaml
 from xectool.config.template import template
 from xectool.findings import Report
+from xectool.rootio.counting import count_events
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,8 @@ def check(path: Path | str, overrides: Sequence[str] = (), deep: bool = False) -
     loaded = load_config(path, overrides, platform)
     if not deep:
         return _shown(loaded.require(overlap_rules(loaded.config)))
-    capacity = capacity_rules(loaded.config, platform)
+    data = loaded.config.data
+    capacity = capacity_rules(loaded.config, platform, count_events(data.train_path, data.tree_name))
     return _shown(loaded.require(path_rules(loaded.config).merged(capacity)))
 
 

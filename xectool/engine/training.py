@@ -17,6 +17,7 @@ from xectool.engine.training_run.attempt import RunAttempt
 from xectool.engine.training_run.result import TrainResult
 from xectool.engine.training_run.start import assemble, begin, shared_place
 from xectool.errors import XecError, in_shell
+from xectool.rootio.counting import count_events
 from xectool.training.process.device import Execution, plan_execution
 from xectool.training.process.heap import keep_freed_memory
 from xectool.training.process.progress import NullObserver, Observer
@@ -108,7 +109,8 @@ def _reported(result: TrainResult, watching: Observer) -> TrainResult:
 
 def _checked(loaded: LoadedConfig, platform: Platform, resume: str | None) -> LoadedConfig:
     """Return the configuration after the rules on paths and on what this machine can hold."""
-    capacity = capacity_rules(loaded.config, platform)
+    data = loaded.config.data
+    capacity = capacity_rules(loaded.config, platform, count_events(data.train_path, data.tree_name))
     return loaded.require(path_rules(loaded.config, resuming=resume is not None).merged(capacity))
 
 

@@ -33,7 +33,7 @@ class HostMemorySuffices(Rule[Situation]):
     def check(self, facts: Situation) -> Iterator[Finding]:
         """Yield an error above 90 % of the memory, a warning above 80 %."""
         data, available, limit = facts.config.data, facts.platform.memory_bytes, facts.platform.memory_limit
-        terms = host_memory_bytes(facts.config, on_gpu=not _is_on_cpu(facts))
+        terms = host_memory_bytes(facts.config, facts.events, on_gpu=not _is_on_cpu(facts))
         total = sum(terms.values())
         if total <= _MEMORY_WARNING * available:
             return
@@ -120,10 +120,10 @@ def fitting_sizes(config: RunConfig, terms: Mapping[str, float], budget: float) 
     return {"data.batch_size": batch, "data.chunksize": batch} if batch >= 1 else {}
 
 
-def capacity_rules(config: RunConfig, platform: Platform) -> Report:
+def capacity_rules(config: RunConfig, platform: Platform, events: int | None = None) -> Report:
     """Check the devices and the memory of each rank on this machine, whose facts without ranks are given."""
     ranks = _ranks_here(Situation(config, platform))
-    return run_rules(CAPACITY_RULES, Situation(config, platform.of_rank(ranks))).report
+    return run_rules(CAPACITY_RULES, Situation(config, platform.of_rank(ranks), events)).report
 
 
 def _ranks_here(facts: Situation) -> int:

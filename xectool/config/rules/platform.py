@@ -20,10 +20,11 @@ TRACKER_SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "d
 
 @dataclass(frozen=True)
 class Situation:
-    """A configuration on a machine."""
+    """A configuration on a machine, and the events of its files where they were counted."""
 
     config: RunConfig
     platform: Platform
+    events: int | None = None
 
 
 class CompileOnArm(Rule[Situation]):
