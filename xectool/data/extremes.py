@@ -19,8 +19,9 @@ from xectool.data.window import NUM_EXTREMES, Array, WindowArrays
 from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS, UNKNOWN_ABOVE
 
 PHOTONS, NPHO_LOW, NPHO_HIGH, TIME_LOW, TIME_HIGH, TRUTH_HIGH = range(NUM_EXTREMES)
-"""Columns: sum of the known photon numbers; lowest and highest photon number; lowest time and highest one that is not
-1e10; largest truth without its sign. Readings that are NaN make lowest and highest NaN; NaN as truth counts nowhere."""
+"""Columns: sum of the known photon numbers; lowest photon number and highest one that is not 1e10, the same of the
+times; largest truth without its sign. Highest ones are not below 0. Readings that are NaN make lowest and highest NaN;
+NaN as truth counts nowhere."""
 _FEW_EVENTS: Final = 16
 _BLOCK_ROWS: Final = 8  # what is made on the way stays in the processor's cache
 
@@ -32,17 +33,29 @@ def measure(window: WindowArrays) -> None:
         rows = slice(start, start + _BLOCK_ROWS)
         npho, time, out = window.npho[rows], window.time[rows], window.extremes[rows]
         readings, counts = (array[: len(npho)] for array in scratch)
-        np.min(npho, axis=1, out=out[:, NPHO_LOW])
-        np.max(npho, axis=1, out=out[:, NPHO_HIGH])
-        np.less_equal(np.abs(npho, out=readings), np.float32(UNKNOWN_ABOVE), out=counts)
-        np.sum(_zero_unless(counts, npho, readings), axis=1, dtype=np.float64, out=out[:, PHOTONS])
-        np.min(time, axis=1, out=out[:, TIME_LOW])
-        np.not_equal(time, np.float32(DEAD_VALUE), out=counts)
-        np.max(_zero_unless(counts, time, readings), axis=1, out=out[:, TIME_HIGH])
+        out[:, TIME_LOW], out[:, TIME_HIGH], _ = _ends(time, readings, counts)
+        out[:, NPHO_LOW], out[:, NPHO_HIGH], living = _ends(npho, readings, counts)
+        if not (out[:, NPHO_LOW].min() >= -UNKNOWN_ABOVE and out[:, NPHO_HIGH].max() <= UNKNOWN_ABOVE):
+            living = np.where(np.abs(living) <= UNKNOWN_ABOVE, living, np.float32(0.0))
+        np.sum(living, axis=1, dtype=np.float64, out=out[:, PHOTONS])
     window.extremes[:, TRUTH_HIGH] = 0.0
     for truth in window.targets.values():
         highest = window.extremes[:, TRUTH_HIGH]
         np.fmax(highest, np.fmax.reduce(np.abs(truth), axis=1), out=highest)
+
+
+def _ends(values: Array, readings: Array, counts: Array) -> tuple[Array, Array, Array]:
+    """Return lowest and highest number of each event, and all of them with 0 for 1e10, in ``readings`` if there is any.
+
+    The place of the highest is found twice as fast as the highest itself.
+    """
+    every = np.arange(len(values))
+    lowest, highest = values[every, values.argmin(axis=1)], values[every, values.argmax(axis=1)]
+    if not highest.max() < DEAD_VALUE:
+        np.not_equal(values, np.float32(DEAD_VALUE), out=counts)
+        values = _zero_unless(counts, values, readings)
+        highest = values[every, values.argmax(axis=1)]
+    return lowest, np.maximum(highest, np.float32(0.0)), values
 
 
 def _zero_unless(counts: Array, values: Array, out: Array) -> Array:
