@@ -41,6 +41,17 @@ BRIGHT, DEAD, SENTINEL, LATE = 3, 8, 11, 15
 ENERGY = {"energy": {"enabled": True, "scale": "auto", "shift": "auto"}, "uvwFI": {"enabled": False}}
 
 
+def columns_of(path: Path) -> dict[str, np.ndarray]:
+    """Return the columns of a file, to be changed."""
+    with uproot.open(path) as file:
+        return {name: values.copy() for name, values in file["tree"].arrays(library="np").items()}
+
+
+def write(path: Path, columns: dict[str, np.ndarray]) -> None:
+    with TreeWriter(path, {name: (v.dtype.str[1:], v.shape[1:]) for name, v in columns.items()}) as writer:
+        writer.extend(columns)
+
+
 @pytest.fixture
 def broken(tiny_data: Path, tmp_path: Path) -> Path:
     """train_000.root with four events that cannot be."""
@@ -85,16 +96,14 @@ def test_one_truth_that_stretches_its_scale_is_told_before_the_first_step(
 ) -> None:
     """137 widths away, less than damage of the data is: nothing told of it, and its task did not learn."""
     target = tmp_path / "far.root"
-    with uproot.open(tiny_data / "train_000.root") as file:
-        columns = dict(file["tree"].arrays(library="np"))
-    columns["timeTruth"] = truth = columns["timeTruth"].copy()
+    columns = columns_of(tiny_data / "train_000.root")
+    truth = columns["timeTruth"]
     middle = np.median(truth)
     width = 1.4826 * np.median(np.abs(truth - middle))
     told: dict[float, list[Finding]] = {}
     for far in (0.0, 15.0, 137.0):  # without any the time itself stays: these are the controls
         truth[7] = middle + far * width
-        with TreeWriter(target, {name: (v.dtype.str[1:], v.shape[1:]) for name, v in columns.items()}) as writer:
-            writer.extend(columns)
+        write(target, columns)
         tasks = {"timing": {"enabled": True, "scale": "auto"}}
         config = load_config(tiny_config(data={"train_path": str(target)}, tasks=tasks)).config
         source = open_source(config.data, "train", tasks=tuple(config.tasks.enabled()), require_truth=True)
@@ -116,13 +125,11 @@ def test_a_few_truths_that_stretch_a_scale_together_are_told_and_a_population_is
 ) -> None:
     """Each left out alone leaves a scale as wide, and of several nothing was told; four are a fifth of all events."""
     target = tmp_path / "far.root"
-    with uproot.open(tiny_data / "train_000.root") as file:
-        columns = dict(file["tree"].arrays(library="np"))
-    columns["timeTruth"] = truth = columns["timeTruth"].copy()
+    columns = columns_of(tiny_data / "train_000.root")
+    truth = columns["timeTruth"]
     middle = np.median(truth)
     truth[:count] = middle + 60 * 1.4826 * np.median(np.abs(truth - middle)) * (-1.0) ** np.arange(count)
-    with TreeWriter(target, {name: (v.dtype.str[1:], v.shape[1:]) for name, v in columns.items()}) as writer:
-        writer.extend(columns)
+    write(target, columns)
     config = load_config(
         tiny_config(data={"train_path": str(target)}, tasks={"timing": {"enabled": True, "scale": "auto"}})
     ).config

@@ -231,8 +231,10 @@ def _no_decrease(rows: Sequence[RateRow], curves: Sequence[Curve], config: str, 
     steps, is_ramp = len(curves[0].losses), _is_ramp(rows, curves)
     if steps < FEW_STEPS:
         following = f"xectool lr-sweep {again} --steps {5 * steps}"
+    elif is_ramp:
+        following = f"xectool diagnose gradients {config}"
     else:
-        following = f"xectool {f'diagnose gradients {config}' if is_ramp else f'lr-sweep {config} --range 1e-6:1e-1'}"
+        following = f"xectool lr-sweep {config} --range 1e-6:1e-1"
     return Finding(
         "XT-NO-LEARNING",
         Severity.ERROR,
