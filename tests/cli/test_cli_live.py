@@ -305,6 +305,26 @@ def test_ranks_act_between_the_same_two_steps(ranks: Path) -> None:
 
 
 @pytest.mark.slow
+def test_what_was_done_stands_alike_in_the_record_of_every_rank(ranks: Path) -> None:
+    kept = engine.control(ranks, "checkpoint", tag="named", wait_s=120)
+    (ranks / "checkpoint_blocked.pt").mkdir()  # no file can take this name
+    refused = engine.control(ranks, "checkpoint", tag="blocked", wait_s=120)
+    assert (kept.done, refused.done) == (True, False)
+    assert kept.message.endswith("checkpoint_named.pt")
+
+    def asked(events: list[Any]) -> list[tuple[Any, ...]]:
+        found = [event for event in events if event.kind == "control" and event.data["action"] == "checkpoint"]
+        return [(event.step, event.data["done"], event.message) for event in found[-2:]]
+
+    wait_for(lambda: len(asked(RunReader(ranks).of_other_ranks())) == 2)
+    assert asked(RunReader(ranks).events()) == asked(RunReader(ranks).of_other_ranks())
+    assert [(done, message) for _, done, message in asked(RunReader(ranks).events())] == [
+        (True, kept.message),
+        (False, refused.message),
+    ]
+
+
+@pytest.mark.slow
 def test_a_stopped_rank_is_named_while_the_other_waits(ranks: Path) -> None:
     pages = {page.rank: page for page in RunReader(ranks).live()}
     os.kill(pages[1].pid, signal.SIGSTOP)

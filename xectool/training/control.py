@@ -119,12 +119,15 @@ class LiveControl:
             clipped = f"gradient norms are clipped at {request.value:g} instead of {before:g} from now on"
             return True, f"after step {progress.step}: {clipped}"
         refused = self._save(progress)
-        return (False, refused) if refused else self._kept(request.tag, progress)
+        if refused:
+            return False, refused
+        ranks = self._parts.ranks
+        return ranks.share(ranks.on_first(lambda: self._kept(request.tag, progress)) or (False, ""))
 
     def _kept(self, tag: str, progress: Progress) -> tuple[bool, str]:
-        """Give the last checkpoint a second name that later ones leave alone, on the first rank."""
+        """Give the last checkpoint a second name that later ones leave alone; on the first rank."""
         last = kept = self._saver.last
-        if tag and self._parts.ranks.is_first:
+        if tag:
             kept = last.with_name(f"checkpoint_{tag}{last.suffix}")
             try:
                 store.publish(last, kept)
