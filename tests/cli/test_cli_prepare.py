@@ -84,6 +84,22 @@ def test_a_damaged_file_is_built_again(files, xectool, tmp_path):
     assert np.load(table, allow_pickle=False).files
 
 
+def test_one_changed_number_in_a_copy_is_found_and_only_that_file_built_again(files, xectool, tmp_path):
+    options = ("prepare", files / "config.yaml", "--set", f"data.cache={tmp_path}/c")
+    xectool(*options)
+    kept = {path: path.read_bytes() for path in Path(tmp_path, "c").glob("*.events")}
+    changed = max(kept, key=lambda path: len(kept[path]))
+    content = bytearray(kept[changed])
+    content[len(content) // 2] ^= 1  # in a reading, which no header covers
+    changed.write_bytes(content)
+    result = (outcome := xectool(*options, "--json")).document["result"]
+    assert (outcome.code, result["built"], result["damaged"]) == (0, 1, [str(files / "train.root")])
+    assert {path: path.read_bytes() for path in kept} == kept
+    changed.write_bytes(content)
+    again = xectool(*options)
+    assert "1 of 2 files copied (1 of them had a damaged copy), 1 there before" in again.out + again.err
+
+
 def test_a_start_with_prepared_files_opens_no_root_file(files, tmp_path, monkeypatch, xectool):
     xectool(
         "prepare",

@@ -23,9 +23,10 @@ def prepare(
     with watcher(quiet=json) as observer:
         found = engine.prepare(config, overrides=set_ or (), observer=observer)
     elsewhere = f", {found.elsewhere} being copied by another process" if found.elsewhere else ""
+    damaged = f" ({len(found.damaged)} of them had a damaged copy)" if found.damaged else ""
     there = found.files - found.built - found.elsewhere - len(found.failed)
     lines = (
-        f"{found.directory}: {found.built} of {found.files} files copied{elsewhere}, {there} there before; "
+        f"{found.directory}: {found.built} of {found.files} files copied{damaged}{elsewhere}, {there} there before; "
         f"{found.precision}",
         f"{found.events} events, {found.cache_bytes / 1e9:.3g} GB in all, {found.seconds:.1f} s",
         f"kept beside them: {', '.join(found.tables) or 'nothing'}",

@@ -29,6 +29,7 @@ class Prepared:
         precision: How readings are stored, ``lossless`` or ``compact``.
         files: Files of both data sets.
         built: Files copied now.
+        damaged: Files whose copy was not what had been written: thrown away and, where nothing failed, made again.
         elsewhere: Files that another process is copying at the end of this one.
         events: Events of both data sets.
         cache_bytes: Bytes of all files in the directory.
@@ -42,6 +43,7 @@ class Prepared:
     precision: str
     files: int
     built: int
+    damaged: tuple[str, ...]
     elsewhere: int
     events: int
     cache_bytes: int
@@ -58,8 +60,8 @@ class Prepared:
 def prepare(config: str | Path, *, overrides: Sequence[str] = (), observer: Observer | None = None) -> Prepared:
     """Copy the events of a configuration into the cache and keep what ranks need at their start.
 
-    Copied are files without a sound copy; a second call only checks. Trainings that run meanwhile go on reading the
-    ROOT files and take the copies as they are finished.
+    Copied are files without a sound copy; a second call only reads every event of the copies and compares checksums.
+    Trainings that run meanwhile go on reading the ROOT files and take the copies as they are finished.
 
     Args:
         config: YAML file.
@@ -81,6 +83,7 @@ def prepare(config: str | Path, *, overrides: Sequence[str] = (), observer: Obse
     event_weights(data.config, data.train, data.tables)
     caches = [_cache_of(source, data.cache) for source in (data.train, data.val)]
     watching.message(data.cache)
+    damaged = _checked(caches, settings.data.num_threads, watching)
     watching.phase("prepare", sum(_missing_events(cache) for cache in caches))
     results = [_build(cache, settings.data.num_threads, watching) for cache in caches]
     failed = {path: reason for result in results for path, reason in result.failed.items()}
@@ -92,6 +95,7 @@ def prepare(config: str | Path, *, overrides: Sequence[str] = (), observer: Obse
         precision=settings.data.cache_precision,
         files=sum(len(source.files) for source in (data.train, data.val)),
         built=sum(result.built for result in results),
+        damaged=damaged,
         elsewhere=sum(_still_missing(cache, failed) for cache in caches),
         events=data.train.num_events + data.val.num_events,
         cache_bytes=store.used_bytes(),
@@ -116,12 +120,32 @@ def _still_missing(cache: CachedEvents, failed: Collection[str]) -> int:
     return sum(cache.source.files[index].path not in failed for index in cache.missing())
 
 
+def _checked(caches: Sequence[CachedEvents], num_threads: int, watching: Observer) -> tuple[str, ...]:
+    """Read all copies that are there, in threads; return the files whose copy was damaged and is thrown away.
+
+    Raises:
+        DiskError: A damaged copy cannot be removed.
+    """
+    there = [(cache, index) for cache in caches for index in range(len(cache.digests)) if cache.is_there(index)]
+    if not there:
+        return ()
+    watching.phase("check copies", sum(cache.source.files[index].num_selected for cache, index in there))
+
+    def damaged(cache: CachedEvents, index: int) -> str:
+        found, file = cache.is_damaged(index), cache.source.files[index]
+        watching.advanced(file.num_selected, {})
+        if found and cache.is_there(index) and cache.store is not None:
+            raise cache.store.refused(f"the copy of {file.path} is damaged, and there is no permission to remove it")
+        return file.path if found else ""
+
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="xectool-cache") as pool:
+        return tuple(filter(None, pool.map(lambda item: damaged(*item), there)))
+
+
 def _build(cache: CachedEvents, num_threads: int, watching: Observer) -> BuildResult:
     """Build what is missing in threads, each beginning in another place; locks keep them apart."""
     if cache.store is not None:
         cache.store.clean()
-    for index in range(len(cache.digests)):
-        cache.file(index)  # a damaged one is thrown away here, and built again
     places = [len(cache.digests) * number // num_threads for number in range(num_threads)]
     with ThreadPoolExecutor(num_threads, thread_name_prefix="xectool-cache") as pool:
         told = [

@@ -23,6 +23,8 @@ IntArray = npt.NDArray[np.int64]
 
 # Cache files a process keeps open.
 _KEPT_FILES: Final = 64
+# Events that are checked at once.
+_CHECKED_EVENTS: Final = 512
 # A file is kept as it is if more of its first readings than this would be exceptions.
 _PROBED_EVENTS, _MOST_EXCEPTIONS = 64, 0.01
 
@@ -107,12 +109,15 @@ class CachedEvents:
         with self._lock:
             self._open.clear()
 
+    def is_there(self, index: int) -> bool:
+        """Return whether a file has a cache file, whatever is in it."""
+        digest = self.digests[index]
+        return self.store is not None and digest is not None and self.store.path(digest).exists()
+
     def missing(self) -> list[int]:
         """Return the files with events whose cache file could be built and is not there."""
-        return [
-            index for index, digest in enumerate(self.digests)
-            if self.store is not None and digest is not None and not self.store.path(digest).exists()
-        ]  # fmt: skip
+        kept = [index for index, digest in enumerate(self.digests) if digest is not None]
+        return [index for index in kept if not self.is_there(index)]
 
     def unusable(self) -> list[str]:
         """Return the paths of files with events that have no cache file, or a damaged one; opens each."""
@@ -132,6 +137,15 @@ class CachedEvents:
         if not sound.all():
             self._discard(index, found, f"event {int(rows[~sound][0])} of {self._source.files[index].path}")
         return sound
+
+    def is_damaged(self, index: int) -> bool:
+        """Read every event of a file's copy; a damaged one is thrown away, and said so."""
+        was_there, found = self.is_there(index), self.file(index)
+        if found is None:
+            return was_there and not self.is_there(index)
+        blocks = (np.arange(first, min(first + _CHECKED_EVENTS, found.num_events))
+                  for first in range(0, found.num_events, _CHECKED_EVENTS))  # fmt: skip
+        return not all(self.is_sound(index, found, rows).all() for rows in blocks)
 
     def _discard(self, index: int, found: CachedFile, reason: str) -> None:
         digest = self.digests[index]
