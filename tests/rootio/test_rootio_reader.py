@@ -16,6 +16,7 @@ import awkward as ak
 import numpy as np
 import pytest
 import uproot
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from uproot.interpretation import numerical
@@ -232,6 +233,36 @@ def test_any_part_of_a_row_of_blocks_is_inflated_exactly(content, block, data):
 def test_broken_blocks_are_told_apart(packed, message):
     with pytest.raises(inflate.INFLATE_ERRORS, match=message):
         inflate_range(packed, 0, 5)
+
+
+def _zstd_block(body: bytes, size: int) -> bytes:
+    return b"ZS\x01" + len(body).to_bytes(3, "little") + size.to_bytes(3, "little") + body
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        lambda good, content: _zstd_block(good, len(content) - 1),
+        lambda good, content: _zstd_block(good, len(content) + 1),
+        lambda good, content: _zstd_block(good[:-6], len(content)),
+        lambda good, content: _zstd_block(good + b"more", len(content)),
+        lambda good, content: _zstd_block(good[:-1] + bytes([good[-1] ^ 1]), len(content)),
+        lambda good, content: _zstd_block(b"", len(content)),
+    ],
+    ids=["holds more", "holds less", "cut", "followed", "checksum", "empty"],
+)
+@pytest.mark.parametrize("num_blocks", [1, 2])
+@pytest.mark.parametrize("sized", [True, False])
+def test_a_zstd_block_is_what_it_says(spoiled, num_blocks, sized):
+    """With the size in its header, and as a stream without; alone, and between others in a shared buffer."""
+    content = np.random.default_rng(3).integers(0, 5, 300_000, np.uint8).tobytes()
+    parameters = {"write_checksum": True, "write_content_size": sized}
+    good = zstandard.ZstdCompressor(level=5, **parameters).compress(content)
+    whole = _zstd_block(good, len(content)) * num_blocks
+    assert bytes(inflate_range(whole, 0, num_blocks * len(content))) == content * num_blocks
+    with pytest.raises(inflate.INFLATE_ERRORS):
+        inflate_range(spoiled(good, content) + whole, 0, num_blocks * len(content))
+    assert bytes(inflate_range(whole, 0, num_blocks * len(content))) == content * num_blocks
 
 
 def test_several_threads_read_one_file(tmp_path, rows, write_rows):
