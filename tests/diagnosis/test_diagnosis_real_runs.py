@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,7 @@ from xectool.diagnosis.cause import Diagnosis
 from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.ranking import diagnose
 from xectool.errors import XecError
+from xectool.runlog.reader import RunReader
 from xectool.training.stepping.step import Stepper
 
 Train = Callable[..., Path]
@@ -156,6 +159,30 @@ def test_a_process_that_was_killed_or_crashed(
     cause = look(tmp_path / "runs" / "r").causes[0]
     assert cause.code == "XT-KILLED"
     assert said in cause.problem
+
+
+FILLED = """
+import os, resource, signal, sys
+from xectool.runlog.records import StepRecord
+from xectool.runlog.writer import RunWriter
+with RunWriter(sys.argv[1]) as writer:
+    for number in range(1, 31):
+        writer.step(StepRecord(1, number, 0.1 * number, 0.3 * number, 0.5, {}))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+    if sys.argv[2] == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise OSError(28, "No space left on device")
+"""
+
+
+@pytest.mark.parametrize(("end", "code"), [("failed", "XT-DISK-FULL"), ("killed", "XT-KILLED")])
+def test_an_end_that_a_full_disk_did_not_record_is_no_kill(tmp_path: Path, end: str, code: str) -> None:
+    outcome = subprocess.run([sys.executable, "-B", "-c", FILLED, tmp_path, end], capture_output=True, check=False)
+    assert outcome.returncode == {"failed": 1, "killed": -signal.SIGKILL}[end], outcome.stderr
+    found = look(tmp_path)
+    assert found.causes[0].code == code
+    assert RunReader(tmp_path).status().state == end
+    assert ("last word" in found.causes[0].problem) == (end == "failed")
 
 
 def wait_for_steps(run_dir: Path, process: Any) -> None:

@@ -133,11 +133,13 @@ def test_run_without_a_last_event_is_running_while_its_process_lives(tmp_path):
 
 
 def test_pid_given_to_another_process_does_not_look_like_the_run(tmp_path):
-    attempt(tmp_path, 1, 1)
+    writer = RunWriter(tmp_path)
     text = last_file(tmp_path).read_text()
     start = text.index('"pid_start":') + len('"pid_start":')
     last_file(tmp_path).write_text(text[:start] + "7" + text[text.index(",", start) :])
     assert RunReader(tmp_path).status().state == "killed"
+    writer.close()
+    assert RunReader(tmp_path).status().state == "failed"  # its page says that it ended, whatever the disk took
 
 
 def test_run_on_another_host_is_unknown(tmp_path):

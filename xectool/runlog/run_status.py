@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from xectool.runlog.process import ProcessIdentity, is_alive
 from xectool.runlog.records import END_KINDS, AttemptRecord, EventRecord, Record
+
+UNWRITTEN_END: Final = "it ended by itself, and its last word is missing: the disk is full, over quota or gone"
+"""Message of a run whose page, which has its place on the disk from the start, says more than its record."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,13 @@ class RunStatus:
     def seconds(self) -> float:
         """Return the wall time from the first to the last record."""
         return max(0.0, self.updated - self.started)
+
+    @property
+    def unwritten_end(self) -> EventRecord | None:
+        """Return the last word that the disk did not take, as far as it is known; None where the record has its end."""
+        if self.message != UNWRITTEN_END:
+            return None
+        return EventRecord("failed", self.updated, 0.0, self.step, self.epoch, self.message)
 
 
 class Tally:

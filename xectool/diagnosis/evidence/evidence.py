@@ -112,7 +112,7 @@ class Evidence:
     @cached_property
     def failure(self) -> EventRecord | None:
         """The event that says how the last attempt failed, if it did, of whatever rank."""
-        return failed_first(self.run_dir, self.last("failed") if self.status.state == "failed" else None)
+        return failed_first(self.run_dir, self.status, self.last("failed"))
 
     @cached_property
     def machine(self) -> Mapping[str, Any]:

@@ -158,7 +158,7 @@ def _ending(reader: RunReader, status: RunStatus) -> str:
     if status.state != "failed":
         return status.message
     own = next((event for event in reversed(reader.last_events()) if event.kind == "failed"), None)
-    first = failed_first(reader.run_dir, own)
+    first = failed_first(reader.run_dir, status, own)
     return status.message if first is own or first is None else first.message
 
 

@@ -16,6 +16,7 @@ from xectool.diagnosis.hang.stacks import parse_dump
 from xectool.findings import Severity
 from xectool.runlog.json_lines import LIMIT
 from xectool.runlog.records import EventRecord
+from xectool.runlog.run_status import UNWRITTEN_END
 from xectool.runlog.storage import attempt_dir
 
 _WORKER: Final = re.compile(r"XT-LOADER-(DIED|KILLED|TIMEOUT)|DataLoader worker|[Ww]orker .*(killed|died|exited)")
@@ -255,4 +256,6 @@ def _disk_problem(event: EventRecord) -> str:
         return f"the disk has {free:.3g} GB left, {needed:.3g} GB are needed"
     if event.kind == "recorder_gap":
         return f"{event.data.get('lost', 'some')} records were refused by the disk"
+    if event.message == UNWRITTEN_END:
+        return f"the record ends before the run: {event.message}"
     return f"a checkpoint could not be written: {event.data.get('reason') or first_line(event)}"
