@@ -19,7 +19,7 @@ from xectool.checkpoint.format import Checkpoint
 from xectool.config.model import EncoderConfig
 from xectool.config.normalization import NormalizationConfig
 from xectool.config.root import RunConfig
-from xectool.errors import CheckpointError, did_you_mean
+from xectool.errors import CheckpointError, counted, did_you_mean
 
 INDEX_BUFFERS = ("top_hex_indices", "bottom_hex_indices", "hex_edge_index")
 """Part of an encoder's state dict, but computed from the geometry and so never taken from a file."""
@@ -59,9 +59,10 @@ class TransferReport:
 
     def lines(self) -> list[str]:
         """Return the report for a reader, one line a group of tensors."""
+        whose = self.source if self.source == "encoder" else f"{self.source}'s encoder"  # an encoder that was extracted
         head = (
-            f"{len(self.loaded)} tensors ({self.loaded_parameters:,} numbers) of the {self.source}'s encoder loaded "
-            f"into the {self.target}, {self.weights} weights"
+            f"{counted(len(self.loaded), 'tensor')} ({self.loaded_parameters:,} numbers) of the {whose} loaded into "
+            f"the {self.target}, {self.weights} weights"
         )
         groups = [("not taken", self.left_out), ("new", self.fresh)]
         return [head, *([self.assumed] if self.assumed else [])] + [
@@ -241,4 +242,4 @@ def _grouped(title: str, names: Mapping[str, str]) -> list[str]:
     for name, reason in names.items():
         key = (name.split(".")[0], reason)
         groups[key] = groups.get(key, 0) + 1
-    return [f"{title}: {first} ({count} tensors): {reason}" for (first, reason), count in groups.items()]
+    return [f"{title}: {first} ({counted(count, 'tensor')}): {reason}" for (first, reason), count in groups.items()]

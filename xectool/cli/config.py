@@ -57,7 +57,8 @@ def check(
     from xectool import engine
 
     result = engine.config.check(config, set_ or (), deep=deep)
-    said = f"{config}: sound, {len(result.findings)} remarks" + ("" if deep else "; --deep looks for its files too")
+    remarks = counted(len(result.findings), "remark")
+    said = f"{config}: sound, {remarks}" + ("" if deep else "; --deep looks for its files too")
     Output("config", json).result(
         result.config,
         findings=tuple(result.findings),

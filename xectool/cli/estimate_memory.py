@@ -9,7 +9,7 @@ import typer
 
 from xectool.cli.options import JsonOption, SetOption, parse_count
 from xectool.cli.render import AlreadyShown, Output, table, verdict_box
-from xectool.errors import EXIT_BAD_RESULT
+from xectool.errors import EXIT_BAD_RESULT, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -118,7 +118,7 @@ def _box(result: MemoryEstimate, beside: int, train: str) -> object:
         f"largest single tensor {step.largest() / 1e9:.3g} GB; eager: a compiled step needs less",
         f"host {found.host_bytes / 1e9:.4g} GB of {min(result.limits.values()) / 1e9:.4g} GB "
         f"({min(result.limits, key=lambda name: result.limits[name])}); machine's numbers: {result.calibration.where}",
-        *(() if found.max_batch is None else (f"largest batch that fits: {found.max_batch} events",)),
+        *(() if found.max_batch is None else (f"largest batch that fits: {counted(found.max_batch, 'event')}",)),
         f"older table (legacy, small 2025 model): batch {result.older_batches[0]} on A100 40GB, "
         f"{result.older_batches[1]} on GH200 96GB",
         *found.notes,

@@ -9,6 +9,7 @@ import typer
 from xectool.cli.options import JsonOption, MaxEventsOption
 from xectool.cli.progress import watcher
 from xectool.cli.render import Output, table
+from xectool.errors import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,8 +74,8 @@ def _show(screen: Console, result: ExportResult) -> None:
     ]
     batches = ", ".join(map(str, result.batch_sizes))
     what = (
-        f"agrees with the network on {result.verified_events} events ({result.verified_on}) and {result.edge_cases} "
-        f"edge cases, batches of {batches}, run by {', '.join(result.providers)}"
+        f"agrees with the network on {counted(result.verified_events, 'event')} ({result.verified_on}) and "
+        f"{result.edge_cases} edge cases, batches of {batches}, run by {', '.join(result.providers)}"
     )
     columns = ["output", "max abs", "max rel", "in resolutions", "limit", "one resolution"]
     screen.print(table(what, columns, agreement))

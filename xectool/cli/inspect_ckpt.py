@@ -10,7 +10,7 @@ import typer
 
 from xectool.cli.options import JsonOption, SetOption
 from xectool.cli.render import AlreadyShown, Output, plain, table
-from xectool.errors import EXIT_BAD_RESULT
+from xectool.errors import EXIT_BAD_RESULT, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -116,7 +116,7 @@ def _tables(result: CheckpointInspected) -> Iterator[tuple[str, list[str], list[
             [row.name, row.dtype, list(row.shape), row.device, row.minimum, row.maximum, row.nonfinite]
             for row in result.tensors
         ]
-        yield f"{len(rows)} tensors", ["tensor", "dtype", "shape", "device", "min", "max", "not finite"], rows
+        yield counted(len(rows), "tensor"), ["tensor", "dtype", "shape", "device", "min", "max", "not finite"], rows
 
 
 def _aligned(columns: list[str], rows: list[list[object]]) -> list[str]:

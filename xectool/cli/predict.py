@@ -9,7 +9,7 @@ import typer
 from xectool.cli.options import DeviceOption, JsonOption, MaxEventsOption
 from xectool.cli.progress import watcher
 from xectool.cli.render import Output, table
-from xectool.errors import UsageError
+from xectool.errors import UsageError, counted
 
 DEFAULT_OUTPUT = "predictions.root"
 DEAD_HELP = (
@@ -129,7 +129,7 @@ def _predict(model: str, data: list[str], options: dict[str, Any], json: bool) -
         findings=result.findings,
         human=lambda screen: screen.print(
             table(
-                f"{result.events} events, {result.events_per_s:.0f} events/s: {result.output}\n"
+                f"{counted(result.events, 'event')}, {result.events_per_s:.0f} events/s: {result.output}\n"
                 f"engine {result.engine}: {result.engine_reason}",
                 ["metric", "value"],
                 result.metric_rows(),
@@ -144,7 +144,7 @@ def _repair(model: str, data: list[str], output: str, options: dict[str, Any], j
     with watcher(quiet=json) as observer:
         result = engine.repair(model, data, output=output, **options, observer=observer)
     text = (
-        f"{result.events} events, {result.events_per_s:.0f} events/s: {result.output}; "
+        f"{counted(result.events, 'event')}, {result.events_per_s:.0f} events/s: {result.output}; "
         f"{result.filled_per_event:.1f} of {result.dead_per_event:.1f} dead sensors an event filled ({result.dead})"
     )
     Output("predict", json).result(

@@ -9,7 +9,7 @@ import typer
 from xectool.cli.options import JsonOption, SetOption
 from xectool.cli.progress import watcher
 from xectool.cli.render import AlreadyShown, Output
-from xectool.errors import EXIT_BAD_RESULT
+from xectool.errors import EXIT_BAD_RESULT, counted
 
 
 def prepare(
@@ -26,9 +26,9 @@ def prepare(
     damaged = f" ({len(found.damaged)} of them had a damaged copy)" if found.damaged else ""
     there = found.files - found.built - found.elsewhere - len(found.failed)
     lines = (
-        f"{found.directory}: {found.built} of {found.files} files copied{damaged}{elsewhere}, {there} there before; "
-        f"{found.precision}",
-        f"{found.events} events, {found.cache_bytes / 1e9:.3g} GB in all, {found.seconds:.1f} s",
+        f"{found.directory}: {found.built} of {counted(found.files, 'file')} copied{damaged}{elsewhere}, "
+        f"{there} there before; {found.precision}",
+        f"{counted(found.events, 'event')}, {found.cache_bytes / 1e9:.3g} GB in all, {found.seconds:.1f} s",
         f"kept beside them: {', '.join(found.tables) or 'nothing'}",
     )
     Output("prepare", json).result(

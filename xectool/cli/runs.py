@@ -57,7 +57,7 @@ def compare(
     from xectool import engine
 
     result = engine.runs.compare(first, second, *(others or ()), tracking_uri=tracking_uri)
-    title = "metrics of the best epoch" + (f", errors from {result.events} events" if result.events else "")
+    title = "metrics of the best epoch" + (f", errors from {counted(result.events, 'event')}" if result.events else "")
     keys = [[item.key, *map(_shown, item.values)] for item in result.config]
     names = _names(result.runs)
     changes = [f"{name} minus first" for name in names[1:]] if result.events else []

@@ -8,6 +8,7 @@ import typer
 
 from xectool.cli.options import EventsOption, JsonOption
 from xectool.cli.render import Output, table
+from xectool.errors import counted
 
 
 def simulate(
@@ -46,7 +47,8 @@ def simulate(
         result,
         human=lambda screen: screen.print(
             table(
-                f"{result.events} events in {result.seconds:.1f} s ({result.events / result.seconds:.0f} events/s)",
+                f"{counted(result.events, 'event')} in {result.seconds:.1f} s "
+                f"({result.events / result.seconds:.0f} events/s)",
                 ["file"],
                 [[path] for path in result.files],
             )

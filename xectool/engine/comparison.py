@@ -22,7 +22,7 @@ from xectool.engine.loading import (
     served_in_order,
 )
 from xectool.engine.repairing import filler, load_inpainter
-from xectool.errors import DataUnusable, UsageError, did_you_mean, in_shell
+from xectool.errors import DataUnusable, UsageError, counted, did_you_mean, in_shell
 from xectool.findings import Finding, Severity
 from xectool.tasks.event_variants import Variant, with_dead, with_neighbours, with_network
 from xectool.tasks.metric_units import with_unit
@@ -66,7 +66,7 @@ class CompareResult:
     def title(self) -> str:
         """Return the line above the table."""
         reach = "" if self.hops is None else f", neighbours within {self.hops} hop{'s' * (self.hops > 1)}"
-        return f"{self.events} events, {self.dead_per_event:.1f} dead sensors an event ({self.dead}){reach}"
+        return f"{counted(self.events, 'event')}, {self.dead_per_event:.1f} dead sensors an event ({self.dead}){reach}"
 
     def table(self) -> tuple[list[str], list[list[object]]]:
         """Return the columns and rows of the table that is shown, a row a metric and variant."""

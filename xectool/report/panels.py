@@ -12,6 +12,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 
+from xectool.errors import counted
 from xectool.report.statistics import (
     MIN_BIN_EVENTS,
     Profile,
@@ -51,7 +52,7 @@ def histogram(axes: Axes, residual: Quantity) -> None:
     """Draw a residual with its mean, sigma_eff and p68, in a range of five widths around the median."""
     values = residual.values
     if len(values) < MIN_BIN_EVENTS:
-        say_nothing_to_show(axes, f"{len(values)} events")
+        say_nothing_to_show(axes, counted(len(values), "event"))
         return
     width, middle = effective_width(values), float(np.median(values))
     span = 5 * width or max(abs(middle), 1.0) * 1e-3
@@ -75,7 +76,7 @@ def size_histogram(axes: Axes, size: Quantity) -> None:
     """Draw a quantity that is never negative, with the line below which 68 % of the events lie."""
     values = size.values
     if len(values) < MIN_BIN_EVENTS:
-        say_nothing_to_show(axes, f"{len(values)} events")
+        say_nothing_to_show(axes, counted(len(values), "event"))
         return
     limit = contained_width(values)
     edges = np.linspace(0, max(4 * limit, 1e-12), _num_bins(len(values)) + 1)
@@ -92,7 +93,7 @@ def size_histogram(axes: Axes, size: Quantity) -> None:
 def versus(axes: Axes, truth: Quantity, prediction: FloatArray) -> None:
     """Draw prediction against truth as a two-dimensional histogram with the diagonal."""
     if len(prediction) < MIN_BIN_EVENTS:
-        say_nothing_to_show(axes, f"{len(prediction)} events")
+        say_nothing_to_show(axes, counted(len(prediction), "event"))
         return
     low, high = _range(np.concatenate([truth.values, prediction]))
     bins = int(np.clip(np.sqrt(len(prediction)), 15, 60))
@@ -135,7 +136,7 @@ def pull_histogram(axes: Axes, pull: FloatArray) -> None:
     """Draw residual over predicted sigma beside the unit Gaussian."""
     pull = pull[np.isfinite(pull)]
     if len(pull) < MIN_BIN_EVENTS:
-        say_nothing_to_show(axes, f"{len(pull)} events")
+        say_nothing_to_show(axes, counted(len(pull), "event"))
         return
     edges = np.linspace(-5, 5, 51)
     counts = np.histogram(pull, edges)[0]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from xectool.errors import counted
 from xectool.report.displays import write_display
 from xectool.report.pages import Comparison, Panel, panels
 from xectool.report.panels import Quantity
@@ -58,7 +59,7 @@ def _write_task(
     if not len(events.rows):
         written.notes.append(f"{task}: no plots, no event has a known truth and a finite prediction")
         return
-    title = f"{task}: {len(events.rows)} events"
+    title = f"{task}: {counted(len(events.rows), 'event')}"
     if events.num_nonfinite:
         title += f", {events.num_nonfinite} not finite"
     drawn = panels(Comparison(events, _against(file, events)))

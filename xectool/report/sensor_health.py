@@ -14,6 +14,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.patches import Patch
 
 from xectool.detector import faces
+from xectool.errors import counted
 from xectool.report.style import BLUE, INK, ORANGE, PURPLE, RED, house_style, new_figure, save
 from xectool.report.unrolled import FACE_LABELS, OUTLINE_CM, polygons
 
@@ -49,7 +50,9 @@ def write_health_map(health: HealthMap, out_dir: Path) -> list[Path]:
     """Write ``sensor_health.pdf`` and ``.png``: the state of every sensor, and its mean photon number."""
     with house_style():
         figure = new_figure(*_SIZE_IN)
-        figure.suptitle(f"sensors in {health.events} events of {health.title}", x=0.01, ha="left", fontsize=13)
+        figure.suptitle(
+            f"sensors in {counted(health.events, 'event')} of {health.title}", x=0.01, ha="left", fontsize=13
+        )
         left, right = figure.subplots(1, 2)
         _draw_states(left, health)
         _draw_means(right, health)

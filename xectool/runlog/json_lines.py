@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from xectool.errors import counted
 from xectool.runlog.records import END_KINDS, EventRecord, Record, decode_content, encode
 
 _LOG = logging.getLogger(__name__)
@@ -127,7 +128,7 @@ class LineWriter:
     def _gap_event(self, record: Record) -> EventRecord:
         step = getattr(record, "step", 0)
         limit = f"the events of an attempt have taken their {self._limit >> 20} MiB"
-        text = f"{self._gap} records were lost: {limit if self._reason == LIMIT else 'the disk refused them'}"
+        text = f"{counted(self._gap, 'record')} lost: {limit if self._reason == LIMIT else 'refused by the disk'}"
         data = {"lost": self._gap, "reason": self._reason}
         return EventRecord("recorder_gap", record.time, record.mono, step, message=text, data=data)
 

@@ -114,7 +114,7 @@ class AttemptSink:
         self._lines.close()
 
     def _close_gap(self, record: StepRecord | EventRecord) -> None:
-        text = f"{self._gap} steps were lost: the disk refused them"
+        text = f"steps lost, refused by the disk: {self._gap}"
         data = {"lost": self._gap, "reason": DISK}
         event = EventRecord("recorder_gap", record.time, record.mono, record.step, record.epoch, text, data)
         self._lines.append(event, self._steps.count)

@@ -58,7 +58,7 @@ def _show(screen: Console, result: EnvironmentDiagnosis) -> None:
     devices: list[list[object]] = [
         [item.index, item.name, _gb(item.total_bytes), item.capability] for item in facts.torch.devices
     ]
-    screen.print(table(f"{len(devices)} GPUs", ("number", "name", "memory", "capability"), devices))
+    screen.print(table(counted(len(devices), "GPU"), ("number", "name", "memory", "capability"), devices))
     first = result.findings[0] if result.findings else None
     levels = [found.severity.value for found in result.findings]
     counts = ", ".join(f"{levels.count(level)} {level}" for level in ("error", "warning", "info"))

@@ -8,7 +8,7 @@ import typer
 
 from xectool.cli.options import JsonOption
 from xectool.cli.render import AlreadyShown, Output, verdict_box
-from xectool.errors import EXIT_BAD_RESULT
+from xectool.errors import EXIT_BAD_RESULT, counted
 
 
 def log(
@@ -21,7 +21,9 @@ def log(
     result = engine.diagnose.log(files)
     first = result.causes[0] if result.causes else None
     why = (
-        [first.root_cause, *first.evidence] if first else [f"{item.path}: {item.lines} lines" for item in result.files]
+        [first.root_cause, *first.evidence]
+        if first
+        else [f"{item.path}: {counted(item.lines, 'line')}" for item in result.files]
     )
     next_line = (first.fix[0] if first.fix else first.explain) if first else ""
     others = result.findings[1:]

@@ -21,6 +21,7 @@ from xectool.data.cache.layout import cache_bytes
 from xectool.data.cache.store import CacheStore
 from xectool.data.cache.tables import PreparedTables
 from xectool.data.events import EventSource
+from xectool.errors import counted
 from xectool.rootio.files import is_remote
 
 # What reading an event from ROOT costs more than from the cache, in CPU seconds (docs/benchmarks.md).
@@ -144,7 +145,9 @@ def _automatic(config: RunConfig, sources: Sequence[EventSource], machine: Platf
         return CacheChoice(None, False, f"off, no local disk has room for {size} twice over (data.cache: DIR)")
     saved = _SAVED_S * (config.training.epochs - 1) * sum(source.num_events for source in sources)
     if saved < _WORTH_S and not wanted:
-        return CacheChoice(None, False, f"off, it would save {saved:.0f} s of CPU in {config.training.epochs} epochs")
+        return CacheChoice(
+            None, False, f"off, it would save {saved:.0f} s of CPU in {counted(config.training.epochs, 'epoch')}"
+        )
     return CacheChoice(chosen, True, f"{chosen}, {size}, saves {saved:.0f} s of CPU")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xectool.diagnosis.signatures import LogCause, rank_causes, scan_file
-from xectool.errors import UsageError, in_shell, nearest
+from xectool.errors import UsageError, counted, in_shell, nearest
 from xectool.findings import Finding
 
 # Files of a run directory that are no logs; everything else in a directory is read.
@@ -85,7 +85,7 @@ def _verdict(causes: Sequence[LogCause], read: Sequence[LogRead]) -> str:
     lines = sum(item.lines for item in read)
     if not lines:
         return "nothing to read: the logs are empty"
-    return f"no error and no known signature in {lines} lines of {len(read)} file{'' if len(read) == 1 else 's'}"
+    return f"no error and no known signature in {counted(lines, 'line')} of {counted(len(read), 'file')}"
 
 
 def _expanded(given: str) -> Iterator[Path]:

@@ -184,7 +184,7 @@ class _Session:
     def _situation(self, window: list[EventBatch], rows: list[int], early: Moment | None) -> Situation:
         rest = without_rows(window, rows) if rows else None
         left = sum(batch.num_events for batch in rest) if rest else 0
-        names = f"{len(rows)} events left out" if rows else ""
+        names = f"{counted(len(rows), 'event')} left out" if rows else ""
         return Situation(self.again.bench(), window, rest if left else None, names, early)
 
     def _answer(

@@ -9,7 +9,7 @@ from typing import Any
 from xectool.checkpoint import store
 from xectool.engine.training_run.artifacts import RunOutputs, calibrate_conventional, write_outputs
 from xectool.engine.training_run.result import TrainResult
-from xectool.errors import in_shell
+from xectool.errors import counted, in_shell
 from xectool.findings import Finding, Severity
 from xectool.runlog.atomic import write_json
 from xectool.runlog.writer import RunWriter
@@ -132,7 +132,7 @@ class RunAttempt:
             require_sound_resume(facts)
             added = self.parts.quarantine.read(self.place.directory)
             if added:
-                self.observer.message(f"{added} events found bad later in this run are left out from here on")
+                self.observer.message(f"left out from here on, found bad later in this run: {counted(added, 'event')}")
         writer.event("run_start", step=progress.step, epoch=progress.epoch, **run_start_facts(self.parts, self.data))
 
     def _result(self, fit: FitResult, outputs: RunOutputs, findings: tuple[Finding, ...]) -> TrainResult:

@@ -10,6 +10,7 @@ from itertools import islice
 import numpy as np
 
 from xectool.data.batch import EventBatch
+from xectool.errors import counted
 from xectool.probes.instruments.bench import Bench
 from xectool.probes.instruments.trial import GRADIENT, try_step
 from xectool.probes.nonfinite.culprit import Culprit, find_culprit
@@ -47,7 +48,7 @@ class NanSearch:
 def search_window(bench: Bench, window: Sequence[EventBatch]) -> NanSearch:
     """Search the events of one step."""
     tried = sum(batch.num_events for batch in window)
-    notes = (f"one step of {tried} events was tried, forward, loss, gradient and update",)
+    notes = (f"one step of {counted(tried, 'event')} was tried, forward, loss, gradient and update",)
     weights = tuple(broken_weights(bench))
     report = scan(window, bench.config, bench.model, bench.task)
     if weights:

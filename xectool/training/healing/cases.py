@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from xectool.data.batch import EventBatch
+from xectool.errors import counted
 from xectool.training.events.quarantine import PoisonedEvent
 from xectool.training.guards.report import Reporter
 from xectool.training.record.incidents import IDENTITY_COLUMNS, IncidentFolders, identities
@@ -74,11 +75,13 @@ class CaseBook:
     def nonfinite(self, case: Case, redone: bool) -> None:
         """Record a step whose loss or gradient is not finite; ``redone`` says that it is tried again."""
         incident, events, result = self._folder(case), identities(case.window), case.result
-        outcome = f"is taken again without {len(case.suspects)} of {len(events)} events" if redone else "skipped"
+        outcome = (
+            f"is taken again without {len(case.suspects)} of {counted(len(events), 'event')}" if redone else "skipped"
+        )
         message = f"step {self.reporter.step} {outcome}: {result.fault}; the weights are untouched"
         if events and not redone:
             named = ", ".join(f"{name} {value}" for name, value in zip(IDENTITY_COLUMNS, events[0], strict=True))
-            message += f"; {len(events)} events, first: {named}"
+            message += f"; {counted(len(events), 'event')}, first: {named}"
         finite = torch.isfinite(result.sums).tolist()
         self.reporter.event(
             "nonfinite_skip",
