@@ -16,10 +16,13 @@ from xectool.config.load import load_config
 from xectool.data.batch import EventBatch
 from xectool.probes.instruments.bench import Bench, build_bench
 from xectool.probes.instruments.minimal import SavedBatch, load_batch, save_batch
-from xectool.probes.instruments.trial import try_step
+from xectool.probes.instruments.trial import nonfinite_moments, try_step
 from xectool.probes.nonfinite.culprit import find_culprit
 from xectool.probes.nonfinite.locate import locate
+from xectool.probes.nonfinite.scan import NUM_EXTREMES, Ranking
 from xectool.probes.nonfinite.subject import Subject, of_config
+from xectool.training.optimization.optim import set_lr
+from xectool.training.symptoms.nonfinite import nonfinite_weights
 
 Write = Callable[..., Path]
 pytestmark = pytest.mark.deep  # modules are named that only a whole network has
@@ -146,6 +149,59 @@ def test_update_that_overflows_names_its_parameter_and_is_undone(subject: Subjec
     place = locate(bench, [batch], trial)
     assert place.stage == "parameter"
     assert place.parameter in dict(bench.model.named_parameters())
+
+
+@pytest.mark.parametrize("lr", [1e-3, 1e39])
+def test_moments_and_rates_are_as_before_a_try(subject: Subject, batch: EventBatch, lr: float) -> None:
+    """Parameter by parameter the same numbers are found broken as by the step of training over all at once."""
+    bench = subject.bench
+    bench.loss(bench.forward(batch), batch, bench.counts([batch])).total.backward()
+    bench.optimizer.step()
+    before, rates = bench.state(), [group["lr"] for group in bench.optimizer.param_groups]
+    trial = try_step(replace(bench, lr=lr), [batch])
+    after = bench.state()
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
+    assert [group["lr"] for group in bench.optimizer.param_groups] == rates
+
+    bench.loss(bench.forward(batch), batch, bench.counts([batch])).total.backward()
+    nn.utils.clip_grad_norm_([*bench.model.parameters(), *bench.task.parameters()], bench.config.training.grad_clip)
+    set_lr(bench.optimizer, lr)
+    bench.optimizer.step()
+    broken = {*nonfinite_weights(bench.model), *nonfinite_moments(bench)}
+    assert set(trial.parameters) == broken
+    assert bool(broken) == (lr > 1)
+
+
+def test_the_most_extreme_events_are_kept_whatever_the_batches(subject: Subject, batch: EventBatch) -> None:
+    """By batches of any size the same events are kept as by sorting all of them, and few others are ever copied."""
+    rng = np.random.default_rng(4)
+    scores = rng.permutation(4000).astype(np.float32)
+    event, copied = batch.take(np.array([0])), 0
+
+    class Numbered:
+        def __init__(self, start: int) -> None:
+            self.start = start
+
+        def take(self, rows: np.ndarray) -> EventBatch:
+            nonlocal copied
+            copied += 1
+            return replace(event, entry=np.array([self.start + int(rows[0])]))
+
+    class Scored(Ranking):
+        def _scores(self, batch: Numbered, ends: np.ndarray) -> dict[str, np.ndarray]:  # type: ignore[override]
+            return {"one": ends, "two": np.where(ends % 2, ends, 0.0)}
+
+    ranking, start = Scored(subject.bench.model.get_submodule("normalizer"), subject.bench.task), 0  # type: ignore[arg-type]
+    for size in (1, 700, 3, 256, 40, 1500, 1500):
+        ranking.add(Numbered(start), scores[start : start + size])  # type: ignore[arg-type]
+        start += size
+    assert start == len(scores)
+    kept = {int(found.entry[0]) for found in ranking.events({})}
+    odd = np.flatnonzero(scores % 2)
+    expected = {*np.argsort(scores)[-NUM_EXTREMES:], *odd[np.argsort(scores[odd])[-NUM_EXTREMES:]]}
+    assert kept == {int(row) for row in expected}
+    assert ranking.highest() == {"one": 3999.0, "two": 3999.0}
+    assert copied < 2 * NUM_EXTREMES * 7
 
 
 @pytest.mark.parametrize("kind", ["mae", pytest.param("inpainter", marks=pytest.mark.slow)])

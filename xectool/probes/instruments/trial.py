@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from xectool.data.batch import EventBatch
 from xectool.errors import XecError
 from xectool.probes.instruments.bench import Bench
 from xectool.training.optimization.optim import set_lr
-from xectool.training.symptoms.nonfinite import nonfinite_weights, norm_is_finite
+from xectool.training.symptoms.nonfinite import norm_is_finite
 
 LOSS, GRADIENT, UPDATE = "loss", "gradient", "parameter"
 STAGES = (LOSS, GRADIENT, UPDATE)
@@ -98,16 +99,40 @@ def _gradients(bench: Bench) -> tuple[float, tuple[str, ...]]:
 
 
 def _updated(bench: Bench, norm: float) -> tuple[str, ...]:
-    """Take the step as training would and undo it; return what it made non-finite."""
-    before = bench.state()
-    parameters = [p for _, p in named_parameters(bench) if p.grad is not None]
+    """Take the step as training would and undo it, one parameter after the other; return what it made non-finite.
+
+    AdamW updates each parameter by itself, so a copy of the largest one is all the memory that undoing needs.
+    """
+    named = [(name, parameter, parameter.grad) for name, parameter in named_parameters(bench)]
+    changed = [(name, parameter, grad) for name, parameter, grad in named if grad is not None]
     clip = bench.config.training.grad_clip
-    if clip > 0 and parameters:
-        nn.utils.clip_grads_with_norm_(parameters, clip, torch.tensor(norm))
+    if clip > 0 and changed:
+        nn.utils.clip_grads_with_norm_([parameter for _, parameter, _ in changed], clip, torch.tensor(norm))
+    rates = [group["lr"] for group in bench.optimizer.param_groups]
     set_lr(bench.optimizer, bench.lr)
+    bench.optimizer.zero_grad(set_to_none=True)
+    broken = [found for name, parameter, grad in changed for found in _updated_alone(bench, name, parameter, grad)]
+    for group, rate in zip(bench.optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    return tuple(broken)
+
+
+@torch.no_grad()
+def _updated_alone(bench: Bench, name: str, parameter: nn.Parameter, grad: Tensor) -> list[str]:
+    """Update one parameter and undo it; return its name and those of its moments where they became non-finite."""
+    moments = bench.optimizer.state
+    before, moments_before = parameter.clone(), copy.deepcopy(moments.get(parameter))
+    parameter.grad = grad
     bench.optimizer.step()
-    broken = (*nonfinite_weights(bench.model), *nonfinite_weights(bench.task), *nonfinite_moments(bench))
-    bench.restore(before)
+    parameter.grad = None
+    results = {name: parameter, **{f"{name}: {moment}": value for moment, value in moments[parameter].items()}}
+    sound = norm_is_finite(list(results.values()))
+    broken = [] if sound else [result for result, value in results.items() if not bool(torch.isfinite(value).all())]
+    parameter.copy_(before)
+    if moments_before is None:
+        del moments[parameter]
+    else:
+        moments[parameter] = moments_before
     return broken
 
 

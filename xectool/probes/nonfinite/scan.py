@@ -137,13 +137,20 @@ class Ranking:
 
     def add(self, batch: EventBatch, ends: FloatArray) -> None:
         """Rank the events of a batch, of which `look` returned ``ends``; only those that enter a ranking are copied."""
+        copies: dict[int, EventBatch] = {}
         for name, scores in self._scores(batch, ends).items():
             heap = self._heaps.setdefault(name, [])
             floor = heap[0][0] if len(heap) == NUM_EXTREMES else -1.0
-            for row in np.flatnonzero(scores > floor):
+            rows = np.flatnonzero(scores > floor)
+            for row in rows[np.argsort(-scores[rows], kind="stable")[:NUM_EXTREMES]]:
+                full = len(heap) == NUM_EXTREMES
+                if full and scores[row] <= heap[0][0]:
+                    break
+                if row not in copies:
+                    copies[row] = batch.take(np.array([row]))
                 self._count += 1
-                entry = (float(scores[row]), self._count, batch.take(np.array([row])))
-                (heapq.heappushpop if len(heap) == NUM_EXTREMES else heapq.heappush)(heap, entry)
+                entry = (float(scores[row]), self._count, copies[row])
+                (heapq.heappushpop if full else heapq.heappush)(heap, entry)
 
     def highest(self) -> dict[str, float]:
         """Return the largest score of each ranking."""

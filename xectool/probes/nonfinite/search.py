@@ -15,7 +15,7 @@ from xectool.probes.instruments.bench import Bench
 from xectool.probes.instruments.trial import GRADIENT, try_step
 from xectool.probes.nonfinite.culprit import Culprit, find_culprit
 from xectool.probes.nonfinite.locate import Place, broken_weights
-from xectool.probes.nonfinite.scan import ScanReport, as_steps, scan
+from xectool.probes.nonfinite.scan import ScanReport, as_steps, join, scan
 
 Batches = Callable[[], Iterable[EventBatch]]
 TRIED_TOGETHER = 4  # extreme events in one try
@@ -117,9 +117,10 @@ def _chosen(report: ScanReport, ordinary: bool) -> Iterator[list[EventBatch]]:
     yield from ([batch] for batch in report.suspects)
     extremes = iter(as_steps(report.extremes, TRIED_TOGETHER))
     if ordinary and report.first is not None:
-        # One step, as most of a try is its update; which of the events is at fault is told apart afterwards.
+        # One batch, as most of a try is the gradients of the weights and the update; which of the events is at fault is
+        # told apart afterwards.
         usual = report.first.take(np.arange(min(NUM_ORDINARY, report.first.num_events)))
-        yield [usual, *islice(extremes, 1)]
+        yield [join([usual, *islice(extremes, 1)])]
     yield from ([batch] for batch in extremes)
 
 
