@@ -25,7 +25,7 @@ from xectool.runlog.storage import attempt_dir, status_path
 from xectool.runlog.writer import RunWriter
 
 STANDS = """
-import ctypes, os, signal, sys, threading, time
+import ctypes, os, signal, subprocess, sys, threading, time
 from pathlib import Path
 from xectool.runlog.status_page import Word
 from xectool.runlog.worker_slots import WorkerSlots
@@ -47,10 +47,13 @@ def kill(): os.kill(os.getpid(), signal.SIGKILL)
 def frozen():  # who has called vfork waits for the child in state D, as in a frozen file system
     ctypes.PyDLL(None).vfork()
     time.sleep(600)
-def compiler():
-    os.symlink("/bin/sleep", run / "cc1plus")
-    os.execl(run / "cc1plus", "cc1plus", "600")
-writer.status.phase({"checkpoint": "checkpoint", "compiler": "compile"}.get(what, "data_wait"))
+def compile(program):
+    os.symlink("/bin/sh", run / "cc1plus")
+    subprocess.run([run / "cc1plus", "-c", program])
+def compiler(): compile("while :; do :; done")
+def compiler_idle(): compile("read line < " + str(run / "fifo"))
+def compiler_held(): compile("kill -STOP $$")
+writer.status.phase("compile" if "compiler" in what else "checkpoint" if what == "checkpoint" else "data_wait")
 writer.status[Word.PHASE_SINCE_NS] -= 60 * 10**9
 def beats():
     while True:
@@ -78,7 +81,9 @@ VERDICTS = {
     "stop": ("XT-HANG-STOPPED", True, "(loader process of rank 0) is stopped"),
     "kill": ("XT-HANG-READER-DEAD", True, "is gone while it read training file 3 entries 224:256"),
     "checkpoint": ("XT-HANG-CHECKPOINT", True, "nothing written for 6"),
-    "compiler": ("XT-HANG-COMPILE", False, "cc1plus"),
+    "compiler": ("XT-HANG-COMPILE", False, "compiles since 6"),
+    "compiler_idle": ("XT-HANG-STUCK", True, "(cc1plus), a compiler of rank 0, does nothing, since 6"),
+    "compiler_held": ("XT-HANG-STOPPED", True, "(cc1plus), a compiler of rank 0, is stopped"),
 }
 
 

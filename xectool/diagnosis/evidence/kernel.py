@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -41,6 +41,8 @@ class ProcessView:
         written_bytes_per_s: Bytes written a second, in the same way.
         delayed_share: Part of the time in which its main thread was ready to run and had no processor.
         compilers: Names of running compilers below it.
+        idle_compiler: One of them, the stopped one if there is one, where none has worked between the two looks, nor
+            what they have started; else None.
         command: Its command line, without passwords.
     """
 
@@ -53,6 +55,7 @@ class ProcessView:
     delayed_share: float = 0.0
     compilers: tuple[str, ...] = ()
     command: str = ""
+    idle_compiler: ProcessView | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -89,11 +92,13 @@ def look(
     places = {pid: f"/proc/{pid}" for pid in starts}
     places |= {tid: f"/proc/{pid}/task/{tid}" for tid, pid in threads.items() if tid != pid}
     first = {number: _counters(place) for number, place in places.items()}
+    compiling = {pid: _compilers(pid) for pid in starts}
     began = time.monotonic()
     time.sleep(over_s)
-    return {
+    views = {
         number: _view(number, place, starts.get(number, 0), first[number], began) for number, place in places.items()
     }
+    return views | {pid: _with_compilers(views[pid], compiling[pid]) for pid in starts}
 
 
 def descendants(pid: int) -> list[int]:
@@ -124,9 +129,21 @@ def _view(pid: int, place: str, start: int, before: _Counters, began: float) -> 
         (now.read_bytes - before.read_bytes) / seconds,
         (now.written_bytes - before.written_bytes) / seconds,
         _delayed_s(before, now, seconds) / seconds if state == "running" else 0.0,
-        _compilers(pid),
-        command_of(pid),
+        command=command_of(pid),
     )
+
+
+def _with_compilers(view: ProcessView, before: Mapping[int, _Counters]) -> ProcessView:
+    """Return the view with the compilers below it, of which ``before`` holds what they had done at the first look."""
+    now = _compilers(view.pid) if view.is_alive else {}
+    names = {pid: _first_line(f"/proc/{pid}/comm") for pid in now}
+    compilers = tuple(sorted({name for name in names.values() if name.startswith(COMPILERS)}))
+    states = {pid: process_state(pid) for pid in now}
+    idle = None
+    if now and now == before and "running" not in states.values():
+        pid = next((pid for pid, state in states.items() if state in HELD), list(now)[-1])
+        idle = ProcessView(pid, states[pid], _first_line(f"/proc/{pid}/wchan").removeprefix("0"), command=names[pid])
+    return replace(view, compilers=compilers, idle_compiler=idle)
 
 
 def process_state(pid: int) -> str:
@@ -188,9 +205,13 @@ def _delayed_s(before: _Counters, now: _Counters, seconds: float) -> float:
     return seconds if had_no_turn else now.delay_s - before.delay_s
 
 
-def _compilers(pid: int) -> tuple[str, ...]:
-    names = (_first_line(f"/proc/{child}/comm") for child in descendants(pid))
-    return tuple(sorted({name for name in names if name.startswith(COMPILERS)}))
+def _compilers(pid: int) -> dict[int, _Counters]:
+    """Return what compilers below a process, and what they have started, have done so far; callers come first."""
+    compilers = [
+        child for child in descendants(pid) if _first_line(f"/proc/{child}/comm").startswith(COMPILERS)
+    ]  # fmt: skip
+    below = dict.fromkeys(found for child in compilers for found in (child, *descendants(child)))
+    return {child: replace(_counters(f"/proc/{child}"), delay_s=0.0, turns=0) for child in below}
 
 
 def _first_line(path: str) -> str:

@@ -14,6 +14,7 @@ from typing import Final
 
 from xectool.diagnosis.evidence.kernel import HELD
 from xectool.diagnosis.hang.collectives import all_inside, outside, waited_for
+from xectool.diagnosis.hang.compiler import compiling
 from xectool.diagnosis.hang.facts import HEARTBEAT_LATE_S, RankFacts, Reader, RunFacts
 from xectool.diagnosis.hang.hang import Hang
 from xectool.diagnosis.hang.tracker import tracker_trouble
@@ -137,7 +138,7 @@ def _why_it_stands(facts: RunFacts, rank: RankFacts) -> Hang:
     if page.heartbeat_age_s > HEARTBEAT_LATE_S and rank.view.state != "uninterruptible":
         return _starves(rank) or _holds_interpreter(facts, rank)
     by_phase: dict[str, Callable[[RunFacts, RankFacts], Hang | None]] = {
-        "data_wait": _waits_for_data, "checkpoint": _saves, "compile": _compiles, **dict.fromkeys(STARTING, _starts),
+        "data_wait": _waits_for_data, "checkpoint": _saves, "compile": compiling, **dict.fromkeys(STARTING, _starts),
     }  # fmt: skip
     rule = by_phase.get(page.phase, _works)
     found = rule(facts, rank)
@@ -217,18 +218,6 @@ def _saves(facts: RunFacts, rank: RankFacts) -> Hang | None:
     probe = in_shell(f"{facts.run_dir}/.probe")
     next_line = f"timeout 10 dd if=/dev/zero of={probe} bs=1M count=8 conv=fsync; rm {probe}"
     return Hang("XT-HANG-CHECKPOINT", verdict, seen, next_line, rank=rank.page.rank, pid=view.pid)
-
-
-def _compiles(facts: RunFacts, rank: RankFacts) -> Hang | None:
-    view = rank.view
-    if not view.compilers and not view.is_busy:
-        return None
-    verdict = (
-        f"rank {rank.page.rank} compiles since {rank.page.phase_age_s:.0f} s: {', '.join(view.compilers) or 'busy'}"
-    )
-    why = (f"{view.cpu_share:.0%} of a core, compilers below it: {', '.join(view.compilers) or 'none'}",)
-    fix = f"xectool diagnose compile {quoted(facts)}   # what each mode takes, and whether it is worth it"
-    return Hang("XT-HANG-COMPILE", verdict, why, fix, False, rank.page.rank, view.pid)
 
 
 def _starts(facts: RunFacts, rank: RankFacts) -> Hang | None:
