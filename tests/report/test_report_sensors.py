@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,9 @@ import pytest
 from xectool.detector import faces
 from xectool.errors import DataFileError
 from xectool.report.sensor_displays import MaskedEvent, masked_events, write_masked_event
-from xectool.report.sensor_plots import write_sensor_plots
+from xectool.report.sensor_plots import number_log_axis, write_sensor_plots
 from xectool.report.sensor_residuals import PULL, RELATIVE, ResidualAxis, bias, read_residuals, width
+from xectool.report.style import PANEL_SIZE_IN, house_style, new_figure
 from xectool.report.worst import SensorFiles
 from xectool.rootio.writer import TreeWriter
 
@@ -94,6 +96,31 @@ def test_plots_of_both_channels_and_displays_are_written(tmp_path: Path, sources
     assert names == [f"{stem}.{kind}" for stem in stems for kind in ("pdf", "png")]
     assert all(file.stat().st_size > 10_000 for file in found.files)
     assert not found.notes
+
+
+@pytest.mark.parametrize("decades", [0.05, 0.3, 0.69, 0.9, 1.6, 2.4, 3.5, 5.5])
+@pytest.mark.parametrize("low", [0.0213, 0.9, 37.0])
+def test_numbers_along_a_logarithmic_axis_are_there_and_do_not_overlap(decades: float, low: float) -> None:
+    with house_style():
+        figure = new_figure(2 * PANEL_SIZE_IN[0] + 1.0, 2 * PANEL_SIZE_IN[1] + 0.8)
+        axes = figure.subplots(2, 2)[0][0]
+        axes.plot([low, low * 10**decades], [low, low * 10**decades])
+        axes.set(xscale="log", yscale="log")
+        number_log_axis(axes.xaxis)
+        number_log_axis(axes.yaxis)
+        figure.canvas.draw()
+        for axis, side in ((axes.xaxis, "x"), (axes.yaxis, "y")):
+            first, last = sorted(axis.get_view_interval())
+            labels = [
+                label
+                for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks())
+                if first <= tick.get_loc() <= last and (label := tick.label1).get_text()
+            ]
+            boxes = sorted((label.get_window_extent() for label in labels), key=lambda box: getattr(box, f"{side}0"))
+            assert len(boxes) >= 2, (decades, low, side)
+            assert all(
+                getattr(one, f"{side}1") <= getattr(two, f"{side}0") for one, two in itertools.pairwise(boxes)
+            ), [label.get_text() for label in labels]
 
 
 def test_an_event_of_which_only_times_were_predicted_shows_times(tmp_path: Path, sources: SensorFiles) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter
 
 from xectool.detector import faces
@@ -144,6 +145,19 @@ def _draw_faces(axes: Axes, residuals: SensorResiduals, shape: ResidualAxis) -> 
     axes.legend(loc="upper right", ncols=2)
 
 
+def number_log_axis(axis: Axis) -> None:
+    """Write plain numbers along a logarithmic axis: many where it spans less than a decade, and none over another."""
+
+    def label(value: float, _: int | None) -> str:
+        low, high = axis.get_view_interval()
+        decades = np.log10(high / low)
+        first = "1235" if decades < 2 else "125" if decades < 3 else "1"
+        return f"{value:g}" if decades < 0.7 or f"{value:e}"[0] in first else ""
+
+    axis.set_major_formatter(FuncFormatter(label))
+    axis.set_minor_formatter(FuncFormatter(label))
+
+
 def _draw_against_signal(axes: Axes, residuals: SensorResiduals, shape: ResidualAxis, statistic: Statistic) -> None:
     """Draw a statistic of each face in bins of the true photons."""
     centre = np.sqrt(SIGNAL_EDGES[1:] * SIGNAL_EDGES[:-1])
@@ -158,11 +172,10 @@ def _draw_against_signal(axes: Axes, residuals: SensorResiduals, shape: Residual
         say_nothing_to_show(axes, "fewer than 20 sensors in every bin, or all beyond the axis")
         return
     axes.set(xscale="log", xlabel="true photons of the sensor")
+    number_log_axis(axes.xaxis)
     if statistic is width:
         axes.set(yscale="log", ylabel=f"68 % width, {shape.label}")
-        # Widths rarely span a decade, where powers of ten would leave a single number on the axis.
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "235" else ""))
+        number_log_axis(axes.yaxis)
     else:
         axes.axhline(0.0, color=INK, linewidth=0.8)
         axes.set(ylabel=f"median, {shape.label}")
