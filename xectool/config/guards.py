@@ -43,7 +43,9 @@ class GuardsConfig(Section):
     on_nonfinite: Literal["skip", "stop"] = knob(
         "skip", "Skip the batch and record it, or stop at the first", code="CFG-05"
     )
-    max_consecutive_bad: Int = knob(5, "Bad batches in a row that stop the run", "batches", ge=1, le=1_000_000)
+    max_consecutive_bad: Int = knob(
+        5, "Bad batches in a row that a run takes; one more stops it", "batches", ge=1, le=1_000_000
+    )
     max_bad_fraction: Float = knob(0.01, "Share of bad batches in an epoch that stops the run", "1", ge=0, le=1)
     disable: Disabled = knob((), "Guards to turn off, by code or name, such as [G06] or [spike]", code="CFG-05")
     quarantine: Bool = knob(True, "Leave an event that is bad by itself out of the run, and take its step without it")

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from xectool.config.section import Bool, Float, Section, knob, read_float, refuse, section
+from xectool.errors import counted
 
 TASK_WIDTHS: dict[str, int] = {"angle": 2, "energy": 1, "timing": 1, "uvwFI": 3, "angleVec": 3, "n_gamma": 5}
 TASK_NAMES: tuple[str, ...] = tuple(TASK_WIDTHS)
@@ -69,7 +70,7 @@ class TaskConfig(Section):
 
 
 def _task(name: str) -> Any:
-    return section(TaskConfig, f"Task {name}: {TASK_WIDTHS[name]} number(s), unit {TASK_UNITS[name]}")
+    return section(TaskConfig, f"Task {name}: {counted(TASK_WIDTHS[name], 'number')}, unit {TASK_UNITS[name]}")
 
 
 class TasksConfig(Section):

@@ -187,7 +187,7 @@ def counted(number: int, what: str) -> str:
         return f"{number} {what}"
     if what.endswith("y") and what[-2] not in "aeo":
         return f"{number} {what[:-1]}ies"
-    return f"{number} {what}{'es' if what.endswith('ch') else 's'}"
+    return f"{number} {what}{'es' if what.endswith(('ch', 'ss')) else 's'}"
 
 
 def duration(seconds: float) -> str:

@@ -20,6 +20,7 @@ from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.history import StepHistory
 from xectool.diagnosis.evidence.incidents import identities, number
 from xectool.diagnosis.evidence.statistics import finite, groups, median, quantile
+from xectool.errors import counted
 from xectool.runlog.records import EventRecord
 
 SPIKE_FACTOR: Final = 10.0  # F040: loss above 10 x the running median
@@ -163,7 +164,7 @@ class SpikeCase(StepCase):
         """Return the jump as a line of evidence."""
         end = "came back" if self.recovered else "did not come back"
         return (
-            f"running median {self.level:.4g}, peak {self.peak:.4g} over {self.width} step(s), {end}; "
+            f"running median {self.level:.4g}, peak {self.peak:.4g} over {counted(self.width, 'step')}, {end}; "
             f"gradient norm {self.evidence.steps['grad_norm'][self.row]:.4g}, lr {self.before.lr:.3g}"
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from xectool.diagnosis.environment.facts import EnvironmentFacts, Limit
+from xectool.errors import counted
 from xectool.findings import Finding
 from xectool.rules import Rule
 
@@ -111,7 +112,7 @@ class NothingWasKilled(Rule[EnvironmentFacts]):
         """Yield a warning with the count of the innermost group that was hit."""
         hit = next((group for group in facts.cgroups if group.oom_kills), None)
         if hit is not None:
-            problem = f"{hit.oom_kills} process(es) of this control group were killed for lack of memory"
+            problem = f"killed for lack of memory: {counted(hit.oom_kills, 'process')} of this control group"
             yield self.warning(
                 hit.path, problem, "xectool train CONFIG --set data.chunksize=4096 --set data.num_workers=0"
             )
