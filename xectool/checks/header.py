@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from xectool.checks.facts import Trouble
-from xectool.rootio.files import OPEN_ERRORS
+from xectool.rootio.files import open_errors
 from xectool.rootio.source import LocalSource
 
 _COPY: Final = "copy the file again and compare its checksum, or take it out of the list"
@@ -51,7 +51,7 @@ def is_unclosed(path: str) -> bool:
     source = LocalSource(path)
     try:
         head = source.read(0, _HEAD_BYTES)
-    except OPEN_ERRORS:
+    except open_errors():
         return False
     finally:
         source.close()
@@ -62,7 +62,7 @@ def friends_of(tree: Any) -> tuple[str, ...]:
     """Return the friends of a TTree with their files, none without one; by their bytes, uproot passes over them."""
     try:
         data = bytes(tree.parent.get_uncompressed_chunk_cursor()[0].raw_data)
-    except OPEN_ERRORS:
+    except open_errors():
         return ()
     first = data.find(_FRIEND)
     # ROOT writes the name of the class once: before it the number of friends, bytes of the object, a mark.
@@ -146,7 +146,7 @@ def _is_key(source: LocalSource, place: int, num_bytes: int, end: int) -> bool:
 def _unreadable(opened: Any, place: int) -> list[str]:
     try:
         len(opened.streamers)
-    except OPEN_ERRORS as error:
+    except open_errors() as error:
         return [f"the descriptions of the classes (streamer info) at byte {place} cannot be read ({_short(error)})"]
     return []
 

@@ -10,7 +10,7 @@ from xectool.checks.facts import BranchFacts, FileFacts, Trouble
 from xectool.checks.header import friends_of, header_troubles, is_unclosed
 from xectool.checks.layout import layout_troubles, ntuple_columns, tree_branches
 from xectool.errors import DataFileError, in_shell
-from xectool.rootio.files import OPEN_ERRORS, cannot_open, is_remote, open_tree, split_tree
+from xectool.rootio.files import cannot_open, is_remote, open_errors, open_tree, split_tree
 from xectool.rootio.reader import EventFile
 
 
@@ -40,7 +40,7 @@ def _structure(file: EventFile, size: int) -> FileFacts:
             wrong, odd = header_troubles(file.path, file.where, size, tree.file)
         branches = ntuple_columns(tree, file) if file.is_ntuple else tree_branches(tree, file)
         friends = () if file.is_ntuple else friends_of(tree)
-    except OPEN_ERRORS as error:
+    except open_errors() as error:
         raise cannot_open(file.path, file.tree, error) from error
     finally:
         tree.file.close()

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import aiohttp
 import uproot
 
 from xectool.errors import DataFileError, in_shell, listed, nearest
 from xectool.rootio.inflate import INFLATE_ERRORS, require_bounded
 from xectool.rootio.list_files import read_list
+from xectool.rootio.source import client_errors
 from xectool.rootio.strangers import not_a_chain, require_released, what_it_is
 
 # A tree in a directory of the file has a slash; what ends in .root, or has an empty part, is a path and no tree.
@@ -25,8 +25,7 @@ _TREE_SUFFIX = re.compile(r"^(?P<file>.+\.root):(?P<tree>(?!/)(?!.*//)(?!.*\.roo
 _REMOTE = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _COPY_AGAIN = "copy the file again and compare its checksum, or take it out of the list"
 
-# What uproot raises on broken metadata; a file of random bytes reaches each of these.
-OPEN_ERRORS = (
+_OPEN_ERRORS = (
     *INFLATE_ERRORS,
     OSError,
     KeyError,
@@ -38,9 +37,13 @@ OPEN_ERRORS = (
     RecursionError,
     OverflowError,
     struct.error,
-    aiohttp.ClientError,
     uproot.DeserializationError,
 )
+
+
+def open_errors() -> tuple[type[BaseException], ...]:
+    """Return what uproot raises on broken metadata; a file of random bytes reaches each but those of a url's client."""
+    return (*_OPEN_ERRORS, *client_errors())
 
 
 def _require_bounded(**block: Any) -> None:
@@ -205,7 +208,7 @@ def open_tree(path: str, tree_name: str = "tree") -> Any:
         is_tree = hasattr(found, "num_entries")
     except ImportError as error:
         raise _missing_package(path, error) from error
-    except OPEN_ERRORS as error:
+    except open_errors() as error:
         require_released(path, tree_name, classes.get(tree_name, ""))
         raise cannot_open(path, tree_name, error) from error
     if not is_tree:
@@ -273,7 +276,7 @@ def _missing_package(path: str, error: ImportError) -> DataFileError:
 def cannot_open(path: str, tree_name: str, error: BaseException) -> DataFileError:
     """Return the error for a file whose directory or tree cannot be read, or a url that cannot be reached."""
     reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    if is_remote(path) and isinstance(error, OSError | aiohttp.ClientError):
+    if is_remote(path) and isinstance(error, (OSError, *client_errors())):
         return DataFileError(f"cannot open '{path}': {reason}", where=path, fix="check the url and your credentials")
     return DataFileError(
         f"'{path}' is damaged or of unknown kind: tree '{tree_name}' cannot be read ({type(error).__name__}: {reason})",

@@ -9,7 +9,7 @@ from typing import Any
 import uproot
 
 from xectool.errors import DataFileError
-from xectool.rootio.files import OPEN_ERRORS, check_local_file
+from xectool.rootio.files import check_local_file, open_errors
 
 
 class Origin(StrEnum):
@@ -30,7 +30,9 @@ def origin_of(path: str | os.PathLike[str]) -> Origin | None:
         check_local_file(os.fspath(path))
         with uproot.open({os.fspath(path): None}, handler=uproot.source.file.MemmapSource) as directory:
             titles = {_title(directory, name) for name in directory.iterkeys()}
-    except (DataFileError, *OPEN_ERRORS):
+    except DataFileError:
+        return None
+    except open_errors():
         return None
     return next((origin for origin in Origin if origin in titles), None)
 

@@ -19,7 +19,7 @@ from xectool.rootio.columns import (
     WrongLengthError,
     tree_column,
 )
-from xectool.rootio.files import OPEN_ERRORS, cannot_open, is_remote, open_tree, split_tree
+from xectool.rootio.files import cannot_open, is_remote, open_errors, open_tree, split_tree
 from xectool.rootio.pages import FieldIndex, PageColumn, ntuple_column
 from xectool.rootio.source import ByteSource, LocalSource, RemoteSource
 from xectool.rootio.stages import OPEN, timed
@@ -48,7 +48,7 @@ class EventFile:
         try:
             self.num_entries = int(self._tree.num_entries)
             self.branch_names: tuple[str, ...] = tuple(self._tree.keys())
-        except OPEN_ERRORS as error:  # an RNTuple reads its header only now
+        except open_errors() as error:  # an RNTuple reads its header only now
             raise cannot_open(self.path, self.tree, error) from error
         self._source: ByteSource = (
             RemoteSource(self._tree.file.source) if is_remote(self.path) else LocalSource(self.path)
@@ -124,7 +124,7 @@ class EventFile:
         column = self.column(branch)
         try:
             found = column.read_starts()
-        except OPEN_ERRORS as error:  # the page list of an RNTuple is read only now
+        except open_errors() as error:  # the page list of an RNTuple is read only now
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             raise self._damaged(branch, DamagedRangeError(0, self.num_entries, reason)) from error
         starts: list[int] = []
@@ -168,7 +168,7 @@ class EventFile:
         if branch not in self._specs:
             try:
                 self._specs[branch] = self._make_spec(branch)
-            except OPEN_ERRORS:  # a type that uproot cannot interpret
+            except open_errors():  # a type that uproot cannot interpret
                 self._specs[branch] = None
         return self._specs[branch]
 
@@ -212,7 +212,7 @@ class EventFile:
             num_entries = column.boundaries()[-1] if column is not None else self.num_entries
             if isinstance(column, BasketColumn | PageColumn):
                 column.require_counts()
-        except OPEN_ERRORS as error:
+        except open_errors() as error:
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             raise self._damaged(branch, DamagedRangeError(0, self.num_entries, reason)) from error
         if column is None:
