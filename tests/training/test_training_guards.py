@@ -393,8 +393,11 @@ def test_memory_that_fluctuates_or_fills_up_does_not_grow(seed: int) -> None:
     steps = np.arange(0, WINDOW, EVERY)
     flat = 1e9 + rng.normal(0, 2e6, len(steps))
     filling = 1e9 + 1e8 * (1 - np.exp(-steps / 5)) + rng.normal(0, 1e5, len(steps))
+    starting = np.concatenate([np.full(9, 614e6), 614e6 + np.cumsum([68e6, 35e6, 1e4, 1e4, 3.6e6, 1e4])])
     assert growth(flat) is None
     assert growth(filling) is None
+    around = np.pad(starting, 20, "edge")
+    assert all(growth(part) is None for part in np.lib.stride_tricks.sliding_window_view(around, WINDOW // EVERY))
 
 
 # -- G16

@@ -145,14 +145,20 @@ def growth(samples: np.ndarray) -> float | None:
     Returns:
         The slope, None where there is none.
     """
-    # The second half must grow like the first: what fills up and stops is no leak. Nearly every look ends here.
+    # Both halves must grow: what fills up and stops is no leak, nor what an epoch takes at its start in a stair or two.
+    # Nearly every look ends at its second half.
     half = len(samples) // 2
-    late = float(samples[-1] - samples[half]) / (EVERY * max(1, len(samples) - 1 - half))
-    if late <= GROWTH_BYTES / 2:
+    if samples[-1] - samples[half] <= GROWTH_BYTES / 2 * EVERY * (len(samples) - 1 - half):
         return None
+    if min(_slope(part)[0] for part in (samples[: half + 1], samples[half:])) <= GROWTH_BYTES / 2:
+        return None
+    slope, rising = _slope(samples)
+    # Of pairs, not of neighbours: what a collector gives back every tenth step hides no leak.
+    return slope if slope > GROWTH_BYTES and rising >= RISING else None
+
+
+def _slope(samples: np.ndarray) -> tuple[float, float]:
+    """Return the median slope of all pairs in bytes a step, and the share of pairs that do not fall."""
     first, second = np.triu_indices(len(samples), 1)
     rises = samples[second] - samples[first]
-    slope = float(np.median(rises / (second - first))) / EVERY
-    # Of pairs, not of neighbours: what a collector gives back every tenth step hides no leak.
-    steady = float((rises >= 0).mean()) >= RISING
-    return slope if slope > GROWTH_BYTES and steady else None
+    return float(np.median(rises / (second - first))) / EVERY, float((rises >= 0).mean())
