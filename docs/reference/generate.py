@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import json_keys
 import typer
 from xectool import errors
 from xectool.cli.app import app
@@ -35,6 +36,7 @@ def pages() -> dict[str, str]:
         "findings.md": findings(),
         "record.md": record(),
         "exit-codes.md": exit_codes(),
+        "json-keys.md": json_keys.page(),
     }
     return {name: f"{NOTE}\n\n" + "\n".join(lines).rstrip() + "\n" for name, lines in written.items()}
 
@@ -43,7 +45,7 @@ def commands() -> Iterator[str]:
     """Every command with its arguments and options."""
     yield "# Commands"
     yield ""
-    yield "Every command also has `--help`. What `--json` prints: [exit codes and `--json`](exit-codes.md)."
+    yield "Every command also has `--help`. What `--json` prints: [keys of `--json`](json-keys.md)."
     for name, command in _walk(typer.main.get_command(app), "xectool"):
         yield from ("", f"## {name}", "", _cell(command.help or ""), "", "| | default | |", "|---|---|---|")
         for parameter in command.params:
@@ -184,6 +186,7 @@ def exit_codes() -> Iterator[str]:
     yield "`status` is `ok` (exit 0), `bad` (1) or `error` (2, 3, 70, 130). An error document carries one finding;"
     yield "that of a configuration, one a mistake. `severity` is `error`, `warning` or `info`. Numbers that are not"
     yield "finite are null. Keys are only ever added. `command` is the first word, with `diagnose` the first two."
+    yield "What stands under `result`, command by command: [keys of `--json`](json-keys.md)."
 
 
 DOCUMENT = """{"command": "config", "status": "error", "result": {},

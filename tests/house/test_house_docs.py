@@ -29,7 +29,7 @@ from xectool.explanations import library
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
-GENERATED = ("commands.md", "configuration.md", "findings.md", "record.md", "exit-codes.md")
+GENERATED = ("commands.md", "configuration.md", "findings.md", "record.md", "exit-codes.md", "json-keys.md")
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
@@ -41,6 +41,7 @@ SHELL = frozenset({"|", ">", "2>", "&&", "&", ";"})
 
 
 def generator() -> ModuleType:
+    sys.path.insert(0, str(REFERENCE))  # it imports its neighbour
     spec = importlib.util.spec_from_file_location("reference_pages", REFERENCE / "generate.py")
     assert spec is not None
     assert spec.loader is not None

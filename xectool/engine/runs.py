@@ -52,7 +52,12 @@ class RunRow:
 
 @dataclass(frozen=True)
 class RunsResult:
-    """The runs below a directory, oldest first."""
+    """The runs below a directory, oldest first.
+
+    Attributes:
+        root: The directory.
+        runs: One row a run.
+    """
 
     root: str
     runs: tuple[RunRow, ...]
@@ -60,7 +65,13 @@ class RunsResult:
 
 @dataclass(frozen=True)
 class SyncResult:
-    """What a replay did: number of points logged now, into which database, as which MLflow run."""
+    """What a replay did.
+
+    Attributes:
+        replayed: Number of points logged now.
+        uri: The database.
+        run_id: The MLflow run.
+    """
 
     replayed: int
     uri: str

@@ -30,7 +30,12 @@ _NAMED: Final = (
 
 @dataclass(frozen=True)
 class QueryRows:
-    """What a query gave: names of the columns, and the rows as plain values."""
+    """What a query gave.
+
+    Attributes:
+        columns: Names of the columns.
+        rows: The rows, as plain values.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
