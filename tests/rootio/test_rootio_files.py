@@ -174,6 +174,8 @@ def test_a_missing_tree_names_the_trees_that_are_there(tmp_path, rows, write_row
         open_tree(str(path))
     with pytest.raises(DataFileError, match=r"has no tree 'event'[\s\S]*did you mean 'events'"):
         open_tree(f"{path}:event")
+    with pytest.raises(DataFileError, match=r"fix: \S*a\.root:events$"):  # data.tree_name says nothing to such a path
+        EventFile(f"{path}:event")
 
 
 def test_a_chain_names_its_files(tmp_path):

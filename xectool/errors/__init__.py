@@ -180,14 +180,14 @@ def event_named(run: int, event: int) -> str:
 def counted(number: int, what: str) -> str:
     """Return a number of things, one of them in the singular.
 
-    >>> counted(1, "rank"), counted(2, "batch"), counted(3, "entry"), counted(0, "key")
-    ('1 rank', '2 batches', '3 entries', '0 keys')
+    >>> counted(1, "rank"), counted(2, "batch"), counted(3, "entry"), counted(0, "epoch")
+    ('1 rank', '2 batches', '3 entries', '0 epochs')
     """
     if number == 1:
         return f"{number} {what}"
     if what.endswith("y") and what[-2] not in "aeo":
         return f"{number} {what[:-1]}ies"
-    return f"{number} {what}{'es' if what.endswith(('ch', 'ss')) else 's'}"
+    return f"{number} {what}{'es' if what.endswith(('tch', 'ss')) else 's'}"
 
 
 def duration(seconds: float) -> str:

@@ -43,7 +43,7 @@ class EventFile:
 
     def __init__(self, path: str | os.PathLike[str], tree: str = "tree") -> None:
         self.path, self.tree = split_tree(os.fspath(path), tree)
-        self._tree = open_tree(self.path, self.tree)
+        self._tree = open_tree(os.fspath(path), tree)  # an error tells a tree that the path names
         self.is_ntuple = "RNTuple" in type(self._tree).__name__
         try:
             self.num_entries = int(self._tree.num_entries)
