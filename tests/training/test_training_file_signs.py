@@ -126,6 +126,18 @@ def test_light_that_does_not_follow_the_energy_names_its_file(batch: EventBatch,
     assert all("light per energy" in line for line in told)
 
 
+@pytest.mark.parametrize("size", [3, 5, 16])
+def test_a_gain_that_drifts_in_a_small_file_is_named_in_its_first_epoch(batch: EventBatch, size: int) -> None:
+    place = np.arange(batch.num_events)
+    drift = gained(batch, 30.0 ** torch.linspace(-0.5, 0.5, batch.num_events))
+    one = replace(drift, file_index=batch.file_index * 0, entry=place)
+    signs, order = FileSigns(NORMALIZER), np.random.default_rng(size).permutation(place)
+    windows = [[one.take(order[start : start + size])] for start in range(0, len(order), size)]
+    found = [sign.message for window in windows for sign in signs.look(window)]
+    assert len(found) == 1
+    assert "light" in found[0]
+
+
 @pytest.mark.parametrize(("offset_s", "named"), [(1e-6, True), (5e-8, False)])
 def test_another_time_offset_of_a_file_is_named(batch: EventBatch, offset_s: float, named: bool) -> None:
     late = of_file(batch, 0)[:, None] & (batch.time.abs() < 9e9)

@@ -28,9 +28,18 @@ from xectool.training.healing.file_gains import (
 )
 from xectool.training.healing.file_light import FACTOR
 
-AT_ONCE: Final = 16  # events that are taken as they come; then one a batch, so that they lie all over the file
+# Events that are taken as they come, as many as parts of a file are told by: small files have no more batches in the
+# epoch that is looked at. Then one a batch, so that they lie all over the file.
+AT_ONCE: Final = PART_EVENTS
+COUNTED: Final = 16  # of them, beside a true energy
 MOST_EVENTS: Final = 64
-JUDGED_AT: Final = (FEWEST_EVENTS, AT_ONCE, 24, 32, MOST_EVENTS)  # events of a file; at each it would take too long
+JUDGED_AT: Final = (
+    FEWEST_EVENTS,
+    COUNTED,
+    AT_ONCE,
+    32,
+    MOST_EVENTS,
+)  # events of a file; at each it would take too long
 MOST_FILES: Final = 64
 HOT_SHARE: Final = 0.5  # of the light of an event; a gamma right before a sensor gives it a tenth
 HOT_EVENTS: Final = 0.9
@@ -90,7 +99,7 @@ class FileSigns:
             known = len(self._events.get(index, ()))
             fits = known < AT_ONCE or (known < MOST_EVENTS and not taken.get(index))
             new = known or len(self._events) < MOST_FILES
-            if fits and new and (event := self._measured(batch, row, counts=known < AT_ONCE)):
+            if fits and new and (event := self._measured(batch, row, counts=known < COUNTED)):
                 self._events.setdefault(index, []).append(event)
                 taken[index] = taken.get(index, 0) + 1
         counts = {index: len(self._events[index]) for index in taken}
