@@ -35,6 +35,7 @@ GOOD = "kind: regressor\ntasks:\n  energy: {enabled: true, scale: auto}\n"
         (b"\x80\x02}q\x00.", "not a text file"),
         (b"data: {a: [1, 2\n", "not valid YAML"),
         (b"data:\n\tbatch_size: 3\n", "not valid YAML"),
+        (b"data: " + b"[" * 9000, "nested too deep"),
         (b"data:\n  batch_size: 1\n  batch_size: 2\n", "written twice, first on line 2"),
         (b"data: !!python/object/apply:os.system [ls]\n", "tag .* is not allowed"),
         (b"data: &a {x: *a}\n", "aliases repeat without end"),

@@ -51,7 +51,9 @@ def test_epoch_that_is_not_over_is_not_counted(tmp_path):
     assert (row.epochs, row.steps) == (1, 2)
 
 
-@pytest.mark.parametrize("content", ["a: [1", "- 1", "", "\xff\xfe"])
+@pytest.mark.parametrize(
+    "content", ["a: [1", "- 1", "", "\xff\xfe", "a: " + "[" * 9000, "a: 2001-99-99", "a: " + "9" * 6000], ids=range(7)
+)
 def test_unreadable_configuration_is_one_message_and_hides_no_run(tmp_path, content):
     make_run(tmp_path / "good", [1.0])
     bad = make_run(tmp_path / "bad", [1.0])

@@ -119,6 +119,14 @@ def test_follower_leaves_an_unfinished_line_for_later(tmp_path):
     assert [record.kind for record in second] == ["finished"]
 
 
+def test_a_line_nested_without_end_is_one_damaged_line(tmp_path):
+    attempt(tmp_path, 1, 2, end="finished")
+    with last_file(tmp_path).open("ab") as stream:
+        stream.write(b"[" * 200_000 + b"\n")
+    status = RunReader(tmp_path).status()
+    assert (status.state, status.damaged) == ("finished", 1)
+
+
 @pytest.mark.parametrize("end", ["finished", "failed", "interrupted"])
 def test_last_event_tells_how_the_run_ended(tmp_path, end):
     attempt(tmp_path, 1, 2, end=end)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -17,6 +17,7 @@ from xectool.findings import Finding
 
 KeyPath = tuple[str, ...]
 SET = "--set"
+_INIT: Final = "xectool config init > config.yaml"
 _MAX_NODES = 100_000
 _WORDS = {
     "": None, "~": None, "null": None, "Null": None, "NULL": None,
@@ -112,13 +113,13 @@ def parse_document(text: str, source: str) -> Document:
     """Parse YAML text whose top level is a mapping; ``source`` names it in messages."""
     node = _compose(text, source)
     if node is None:
-        raise ConfigError("the file is empty", where=source, fix="xectool config init > config.yaml", code="CFG-00")
+        raise ConfigError("the file is empty", where=source, fix=_INIT, code="CFG-00")
     if not isinstance(node, yaml.MappingNode):
         what = "a list" if isinstance(node, yaml.SequenceNode) else "plain text"
         raise ConfigError(
             f"expected sections such as 'data:' at the top level, found {what}",
             where=f"{source}:{node.start_mark.line + 1}",
-            fix="xectool config init > config.yaml",
+            fix=_INIT,
             code="CFG-00",
         )
     builder = _Builder(source)
@@ -195,6 +196,8 @@ def _compose(text: str, source: str) -> yaml.Node | None:
     except yaml.YAMLError as error:
         first = str(error).splitlines()[0]
         raise ConfigError(f"not valid YAML: {first}", where=source, fix="save it as UTF-8", code="CFG-00") from None
+    except RecursionError:
+        raise ConfigError("nested too deep for any configuration", where=source, fix=_INIT, code="CFG-00") from None
     return node
 
 

@@ -36,7 +36,7 @@ def resolved_config(run_dir: Path) -> Mapping[str, Any]:
         raise UsageError("this directory holds no resolved configuration", where=str(path), fix=fix)
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         content = str(error).partition("\n")[0]
     if isinstance(content, Mapping):
         return content

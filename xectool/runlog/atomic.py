@@ -71,6 +71,6 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return what `write_json` wrote, empty where the file is absent or, after a power cut, not whole."""
     try:
         content = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -74,14 +74,15 @@ class PackedSegment:
             size = _HEADER.unpack(head)[1] if len(head) == _HEADER.size and head.startswith(_MAGIC) else -1
             if not 0 <= size <= os.fstat(stream.fileno()).st_size:
                 raise ValueError(f"{path} is no packed segment")
-            facts = json.loads(stream.read(size))
+            text = stream.read(size)
         try:
+            facts = json.loads(text)
             checksum = facts.pop(_CHECKSUM, None)
             layout = Layout.from_json(facts["layout"])
             first, stop, count, stride, damaged = (
                 int(facts[name]) for name in ("first", "stop", "count", "stride", "damaged")
             )
-        except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ValueError(f"{path} is no packed segment: {error!r}") from error
         if not (0 <= first <= stop and 0 <= count <= min(stop - first, _MOST_ROWS)) or stride < 1:
             raise ValueError(f"{path} counts its records wrongly: {first} to {stop}, {count} of them")

@@ -155,7 +155,7 @@ def read_lines(path: Path, start: int, limit_bytes: int) -> Lines:
             content = json.loads(text)
             after = int(content.get("n", 0)) if isinstance(content, dict) else 0
             record = decode_content(content)
-        except (ValueError, TypeError, OverflowError):
+        except (ValueError, TypeError, OverflowError, RecursionError):
             damaged += 1
             continue
         if record is not None:

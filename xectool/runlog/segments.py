@@ -130,7 +130,7 @@ class RawSegment:
                 return None
             try:
                 layout = Layout.from_json(json.loads(stream.read(text_bytes)))
-            except ValueError:  # damaged
+            except (ValueError, RecursionError):  # damaged
                 return None
         if layout.row_bytes != row_bytes or first < 0 or not 0 <= offset <= size or capacity * row_bytes > size:
             return None

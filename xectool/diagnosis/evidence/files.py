@@ -28,7 +28,7 @@ def tolerant_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file, empty where it is absent, half-written or something else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 
@@ -37,7 +37,7 @@ def tolerant_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file, empty where it is absent, half-written or something else."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):  # also of a date that is none, or a million digits
         return {}
     return content if isinstance(content, dict) else {}
 

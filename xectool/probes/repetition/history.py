@@ -186,7 +186,7 @@ class RunHistory:
         for path in sorted(self.run_dir.glob("incidents/[0-9]*/incident.json")):
             try:
                 found.append((path.parent, json.loads(path.read_text())))
-            except (OSError, ValueError):
+            except (OSError, ValueError, RecursionError):
                 continue
         return found
 
