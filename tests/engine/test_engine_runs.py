@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from xectool import engine
 from xectool.engine import runs
 from xectool.errors import ConfigError, UsageError
 from xectool.runlog.records import EpochRecord, StepRecord
@@ -61,6 +62,32 @@ def test_unreadable_configuration_is_one_message_and_hides_no_run(tmp_path, cont
     assert {row.name: row.kind for row in runs.list_runs(tmp_path).runs} == {"good": "regressor", "bad": ""}
     with pytest.raises(UsageError, match="cannot be read"):
         runs.compare(tmp_path / "good", bad)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"attempts": 5}',
+        '{"attempts": [3, {"versions": [1], "machine": 3, "data_files": [7], "extra": "x"}]}',
+        "[" * 90000,
+    ],
+    ids=range(3),
+)
+def test_a_manifest_of_another_shape_costs_only_what_it_would_have_said(tmp_path, content):
+    run_dir = make_run(tmp_path / "odd", [1.0])
+    (run_dir / "manifest.json").write_text(content)
+    engine.diagnose.run(run_dir)
+    engine.diagnose.status(run_dir)
+    engine.watch(run_dir)
+    engine.report(run_dir, output=tmp_path / "page.html")
+
+
+def test_a_section_that_is_none_is_named(tmp_path):
+    run_dir = make_run(tmp_path / "flat", [1.0])
+    (run_dir / "config.yaml").write_text("kind: regressor\ntraining: 5\n")
+    with pytest.raises(UsageError, match="training is no section"):
+        runs.compare(run_dir, run_dir)
+    engine.diagnose.loss(run_dir)
 
 
 def test_record_of_a_newer_version_hides_no_run(tmp_path):

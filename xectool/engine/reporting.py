@@ -16,7 +16,7 @@ import numpy as np
 from xectool.config.load import config_from_dict
 from xectool.config.serialize import dotted_values
 from xectool.diagnosis.cause import Cause
-from xectool.diagnosis.evidence.files import CONFIG_FILE, tolerant_json, tolerant_yaml
+from xectool.diagnosis.evidence.files import CONFIG_FILE, tolerant_manifest, tolerant_yaml
 from xectool.diagnosis.evidence.incidents import Incident, read_incidents
 from xectool.engine.diagnose.run_health import RunHealth
 from xectool.engine.diagnose.run_health import run as diagnose_run
@@ -26,7 +26,6 @@ from xectool.errors import ConfigError, DiskError, duration
 from xectool.report.curves import draw_learning_curves
 from xectool.report.run_page import PageCause, PagePicture, PageTable, RunPage, picture, pictures, render
 from xectool.report.step_curves import StepCourse, draw_steps
-from xectool.runlog.manifest import MANIFEST_FILE
 from xectool.runlog.reader import Lineage, RunReader, RunStatus
 from xectool.runlog.records import ROUTINE_KINDS, EpochRecord
 from xectool.tasks.conventional_metrics import conventional
@@ -79,8 +78,8 @@ def report(run_dir: Path | str, output: Path | str | None = None) -> ReportResul
 def _page(directory: Path, health: RunHealth, plots: list[PagePicture]) -> RunPage:
     reader = RunReader(directory)
     status, epochs = reader.status(), reader.epochs()
-    manifest = tolerant_json(directory / MANIFEST_FILE)
-    attempt = (manifest.get("attempts") or [{}])[-1]
+    manifest = tolerant_manifest(directory)
+    attempt = (manifest["attempts"] or [{}])[-1]
     curves = _curves(directory, reader, epochs)
     drawn = {item.caption for item in curves}
     config = directory / CONFIG_FILE

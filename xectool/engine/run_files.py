@@ -15,6 +15,7 @@ from xectool.runlog.run_dirs import require_record
 
 CONFIG_FILE: Final = "config.yaml"
 BEST_METRIC: Final = "val/loss"
+_SECTIONS: Final = ("data", "normalization", "model", "tasks", "training", "validation", "checkpoint", "mlflow")
 
 
 def best_epoch(epochs: list[EpochRecord]) -> EpochRecord | None:
@@ -39,6 +40,9 @@ def resolved_config(run_dir: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         content = str(error).partition("\n")[0]
     if isinstance(content, Mapping):
-        return content
+        flat = next((name for name in _SECTIONS if not isinstance(content.get(name) or {}, Mapping)), "")
+        if not flat:
+            return content
+        content = f"{flat} is no section"
     problem = f"the resolved configuration cannot be read: {content or 'it is empty'}"
     raise UsageError(problem, where=str(path), fix=f"head {in_shell(path)}")

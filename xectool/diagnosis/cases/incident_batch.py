@@ -28,7 +28,7 @@ def outlier_lines(folder: Path, suspects: tuple[tuple[int, ...], ...]) -> tuple[
     try:
         with np.load(folder / "batch.npz", allow_pickle=False) as kept:
             columns = {name: kept[name] for name in kept.files}
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return ()
     if any(name not in columns for name in _IDENTITY):
         return ()

@@ -19,6 +19,7 @@ from xectool.diagnosis.evidence.files import (
     checkpoint_files,
     setting,
     tolerant_json,
+    tolerant_manifest,
     tolerant_yaml,
 )
 from xectool.diagnosis.evidence.history import MAX_ROWS, HistoryBuilder, StepHistory
@@ -26,7 +27,6 @@ from xectool.diagnosis.evidence.incidents import Incident, read_incidents
 from xectool.diagnosis.evidence.kernel import HELD, process_state
 from xectool.diagnosis.evidence.other_ranks import failed_first
 from xectool.runlog.layout import StepBlock
-from xectool.runlog.manifest import MANIFEST_FILE
 from xectool.runlog.reader import Lineage, RunReader, RunStatus
 from xectool.runlog.records import END_KINDS, EpochRecord, EventRecord, Record, StepRecord
 from xectool.runlog.storage import attempt_dir, attempts, open_source
@@ -169,7 +169,7 @@ def gather(run_dir: Path | str, max_rows: int = MAX_ROWS) -> Evidence:
         repeated=tuple(collected.repeated),
         repeated_batches=tuple(collected.repeated_batches),
         config=tolerant_yaml(place / CONFIG_FILE),
-        manifest=tolerant_json(place / MANIFEST_FILE),
+        manifest=tolerant_manifest(place),
         incidents=tuple(item for item in read_incidents(place) if lineage.counts(item.attempt, item.step)),
         checkpoints=checkpoint_files(place),
         tracker=tolerant_json(place / TRACKER_STATE),

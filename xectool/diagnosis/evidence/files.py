@@ -10,7 +10,10 @@ from typing import Any, Final
 
 import yaml
 
+from xectool.runlog.manifest import MANIFEST_FILE
+
 CONFIG_FILE: Final = "config.yaml"
+_SHAPES: Final = {"versions": dict, "machine": dict, "extra": dict, "data_files": list}
 TRACKER_STATE: Final = "tracking/state.json"
 TRACKER_SETTINGS: Final = "tracking/settings.json"
 
@@ -31,6 +34,17 @@ def tolerant_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def tolerant_manifest(run_dir: Path) -> dict[str, Any]:
+    """Return the manifest of a run; what of its attempts has another shape is left out."""
+    content = tolerant_json(run_dir / MANIFEST_FILE)
+    entries = content.get("attempts")
+    attempts = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    kept = [
+        {key: value for key, value in one.items() if isinstance(value, _SHAPES.get(key, object))} for one in attempts
+    ]
+    return content | {"attempts": kept}
 
 
 def tolerant_yaml(path: Path) -> dict[str, Any]:
@@ -68,4 +82,4 @@ def train_files(manifest: Mapping[str, Any], role: str = "train") -> tuple[str, 
     """Return the files of a role (``train``, ``val``) by their index, of the last attempt."""
     entries = manifest.get("attempts") or []
     files = entries[-1].get("data_files", []) if entries and isinstance(entries[-1], Mapping) else []
-    return tuple(str(item.get("path")) for item in files if item.get("role") == role)
+    return tuple(str(item.get("path")) for item in files if isinstance(item, Mapping) and item.get("role") == role)

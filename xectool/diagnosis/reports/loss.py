@@ -179,6 +179,8 @@ def _merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
         *sections, name = key.split(".")
         place = merged
         for section in sections:
-            place = place.setdefault(section, {})
+            if not isinstance(place.get(section), dict):
+                place[section] = {}
+            place = place[section]
         place[name] = value
     return merged

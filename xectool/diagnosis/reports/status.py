@@ -16,13 +16,13 @@ from xectool.diagnosis.evidence.files import (
     TRACKER_STATE,
     setting,
     tolerant_json,
+    tolerant_manifest,
     tolerant_yaml,
     train_files,
 )
 from xectool.diagnosis.evidence.kernel import HELD, held_launcher, process_state
 from xectool.errors import in_shell
 from xectool.runlog.file_locks import command_of
-from xectool.runlog.manifest import MANIFEST_FILE
 from xectool.runlog.process import start_ticks
 from xectool.runlog.reader import RunReader, RunStatus
 from xectool.runlog.status_page import PageView
@@ -250,7 +250,7 @@ def _held(run_dir: Path, ranks: tuple[RankLine, ...], workers: tuple[WorkerLine,
 
 def file_names(run_dir: Path) -> dict[str, tuple[str, ...]]:
     """Return the files of each loader by their index, of the last attempt."""
-    manifest = tolerant_json(run_dir / MANIFEST_FILE)
+    manifest = tolerant_manifest(run_dir)
     return {"training": train_files(manifest), "validation": train_files(manifest, "val")}
 
 
