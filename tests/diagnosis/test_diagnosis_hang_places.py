@@ -174,3 +174,53 @@ def test_a_file_of_the_validation_has_its_name_too(tmp_path: Path) -> None:
         lines = engine.diagnose.status(tmp_path).workers
     assert [item.reading for item in readers] == ["/data/train.root entries 0:8", "/data/val.root entries 8:16"]
     assert [line.file for line in lines] == ["/data/train.root", "/data/val.root"]
+
+
+RECORDS = """
+import sys, threading, time
+from pathlib import Path
+from xectool.runlog.status_page import Word
+from xectool.runlog.writer import RunWriter
+
+writer = RunWriter(Path(sys.argv[1]))
+threading.Thread(target=sys.stdin.read).start()
+print("ready", flush=True)
+while True:
+    writer.status.phase("backward")
+    writer.status[Word.PHASE_SINCE_NS] -= 60 * 10**9
+    writer.status[Word.HEARTBEAT_NS] = time.monotonic_ns()
+    time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small file system of its own."""
+    image, place = tmp_path / "image", tmp_path / "disk"
+    image.write_bytes(bytes(16 << 20))
+    place.mkdir()
+    made = [["mkfs.ext4", "-q", image], ["mount", "-o", "loop", image, place]]
+    if os.getuid() or any(shutil.which(command[0]) is None for command in (*made, ["fsfreeze"])):
+        pytest.skip("no file system can be mounted here")
+    if any(subprocess.run(command, capture_output=True, check=False).returncode for command in made):
+        pytest.skip("no file system can be mounted here")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_a_file_system_that_takes_no_record_is_named_in_any_phase(disk: Path) -> None:
+    program = [sys.executable, "-c", RECORDS, str(disk / "run")]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        subprocess.run(["fsfreeze", "-f", disk], check=True)
+        try:
+            until = time.monotonic() + 60
+            while not (found := engine.diagnose.hang(disk / "run")).bad and time.monotonic() < until:
+                time.sleep(0.2)
+        finally:
+            subprocess.run(["fsfreeze", "-u", disk], check=True)
+            process.kill()
+    assert (found.findings[0].code, found.bad) == ("XT-HANG-CHECKPOINT", True), found
+    assert "the file system does not take the record of rank 0: nothing written for 6" in found.verdict
+    assert found.next.startswith("timeout 10 dd")

@@ -26,6 +26,7 @@ STARVED: Final = 0.8  # part of the time in which a process is ready to run and 
 READS_BYTES_PER_S: Final = 1e5  # the heartbeat's look at /proc is far below
 READING: Final = ("validation", "outputs")  # events are read in there as well
 STARTING: Final = ("start", "data_open", "build")
+_RECORD: Final = "/xectool/runlog/"
 _LOST: Final = re.compile(r"another rank is gone|by peer")
 # Of programs; those of the kernel, rwsem and mutex, are the file system's.
 _LOCK: Final = re.compile(r"futex|semtimedop")
@@ -211,13 +212,17 @@ def _saves(facts: RunFacts, rank: RankFacts) -> Hang | None:
         why = (f"{view.written_bytes_per_s / 1e6:.1f} MB/s, {view.cpu_share:.0%} of a core",)
         watch = f"xectool watch {quoted(facts)}"
         return Hang("XT-HANG-SLOW", verdict, why, watch, False, rank.page.rank, view.pid)
+    return _not_taken(facts, rank, "checkpoint")
+
+
+def _not_taken(facts: RunFacts, rank: RankFacts, what: str) -> Hang:
+    page, seen = rank.page, (kernel_line(rank.view), *stack_line(rank))
     verdict = (
-        f"the file system does not take the checkpoint of rank {rank.page.rank}: nothing written for {age_s:.0f} s"
+        f"the file system does not take the {what} of rank {page.rank}: nothing written for {page.phase_age_s:.0f} s"
     )
-    seen = (kernel_line(view), *stack_line(rank))
     probe = in_shell(f"{facts.run_dir}/.probe")
     next_line = f"timeout 10 dd if=/dev/zero of={probe} bs=1M count=8 conv=fsync; rm {probe}"
-    return Hang("XT-HANG-CHECKPOINT", verdict, seen, next_line, rank=rank.page.rank, pid=view.pid)
+    return Hang("XT-HANG-CHECKPOINT", verdict, seen, next_line, rank=page.rank, pid=page.pid)
 
 
 def _starts(facts: RunFacts, rank: RankFacts) -> Hang | None:
@@ -274,7 +279,9 @@ def _holds_interpreter(facts: RunFacts, rank: RankFacts) -> Hang:
 
 
 def _stuck(facts: RunFacts, rank: RankFacts) -> Hang:
-    page = rank.page
+    page, main = rank.page, rank.stacks.main
+    if in_file_system(rank.view) and main is not None and any(_RECORD in frame.file for frame in main.frames[:4]):
+        return _not_taken(facts, rank, "record")
     verdict = f"rank {page.rank} stands in {page.phase} for {page.phase_age_s:.1f} s and does nothing"
     why = (kernel_line(rank.view), *stack_line(rank))
     return Hang("XT-HANG-STUCK", verdict, why, f"xectool diagnose stacks {quoted(facts)}", rank=page.rank, pid=page.pid)
