@@ -16,7 +16,9 @@ import psutil
 import pytest
 from xectool import engine
 from xectool.diagnosis.evidence import kernel
+from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.hang import facts, verdict
+from xectool.diagnosis.rules.uneven_ranks import UnevenRanks
 from xectool.errors import UsageError
 from xectool.runlog.records import StepRecord
 from xectool.runlog.status_page import Word
@@ -207,3 +209,22 @@ def test_a_rank_that_keeps_the_others_waiting_is_named(tmp_path: Path, part: str
     assert [cause.problem.split(":")[0] for cause in found] == (
         [] if slow is None else [f"rank {slow} keeps the others waiting"]
     )
+
+
+@pytest.mark.parametrize(("skew", "stalls", "named"), [(1.0, 0, False), (1.9, 0, True), (1.0, 2, False)])
+def test_a_rank_that_has_half_a_core_for_the_last_minute_is_named_and_a_stall_is_not(
+    tmp_path: Path, skew: float, stalls: int, named: bool
+) -> None:
+    """Steps as measured: a third of each before the backward, in which the other rank waits."""
+    with RunWriter(tmp_path) as first, RunWriter(tmp_path, attempt=1, rank=1) as second:
+        for number in range(1, 241):
+            slower = 0.07 * (skew if number > 180 else 1.0)
+            slower += 3.0 * (stalls > 0 and number % 30 == 0 and number > 180)
+            for rank, writer in enumerate((first, second)):
+                own = slower if rank else 0.07
+                parts = {"forward_s": own, "backward_s": 0.13 * slower / 0.07 + slower - own}
+                writer.step(
+                    StepRecord(1, number, float(number), float(number), 1.0, step_s=sum(parts.values()), **parts)
+                )
+    found = [cause.problem for cause in UnevenRanks().look(gather(tmp_path))]
+    assert [problem.startswith("rank 1 keeps the others waiting") for problem in found] == [True] * named

@@ -55,8 +55,9 @@ from xectool.diagnosis.rules.surroundings import (
     ValidationNotFinite,
     ZeroGradient,
 )
-from xectool.diagnosis.rules.throughput import CheckpointSlow, LoaderSlow, Recompiling, UnevenRanks
+from xectool.diagnosis.rules.throughput import CheckpointSlow, LoaderSlow, Recompiling
 from xectool.diagnosis.rules.truth import ImpossibleTruth, TargetScale, TruthElsewhere
+from xectool.diagnosis.rules.uneven_ranks import UnevenRanks
 from xectool.findings import Severity
 
 RULES: Final[tuple[DiagnosisRule, ...]] = (

@@ -1,4 +1,4 @@
-"""Where the time goes: waiting for data, saving, compiling again and again, unequal ranks."""
+"""Where the time goes: waiting for data, saving, compiling again and again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from xectool.diagnosis.evidence.statistics import Series, finite, median
 from xectool.diagnosis.tracking_store import file_system
 from xectool.errors import duration, in_shell
 from xectool.findings import Severity
-from xectool.runlog.reader import RunReader
 
 WAIT_SHARE: Final = 0.2  # F052: of the time, over at least 50 steps
 LEAST_STEPS: Final = 50
@@ -41,11 +40,6 @@ MUCH_SAVING: Final = 0.2
 HALF_SAVING: Final = 0.5  # which is too much on any disk, where a save is no mere flush
 SAVING_SHARE: Final = 0.05  # of the wall time, below which slow saving costs nothing worth a change
 _MIN_WALL_S: Final = 1e-3
-BEFORE_MEETING: Final = ("data_wait_s", "forward_s")  # of its own; ranks wait for each other in transfer and backward
-LAST_STEPS: Final = 5000  # of each rank that are compared
-BEHIND_STEPS: Final = 20
-BEHIND_SHARE: Final = 0.2  # of the time, which the others wait
-BEHIND_TIMES: Final = 2.0
 
 
 class LoaderSlow(DiagnosisRule):
@@ -170,81 +164,6 @@ class Recompiling(DiagnosisRule):
             step=events[0].step,
             symptom="compile",
         )
-
-
-class UnevenRanks(DiagnosisRule):
-    """All ranks take the same number of steps, and as long for each."""
-
-    code = "XT-UNEVEN-RANKS"
-    title = "ranks took different numbers of steps, or one keeps the others waiting"
-
-    def unseen(self, evidence: Evidence) -> str:
-        """Return that there was only one rank."""
-        several = evidence.of("ranks") or len(RunReader(evidence.run_dir).live()) > 1
-        return "" if several else "steps of several ranks were not recorded"
-
-    def look(self, evidence: Evidence) -> Iterator[Cause]:
-        """Compare the steps of the ranks, then what each of them takes before they meet."""
-        for event in evidence.of("ranks"):
-            steps = {str(rank): number(count) for rank, count in (event.data.get("steps") or {}).items()}
-            if len(set(steps.values())) < 2:
-                continue
-            least, most = min(steps, key=lambda rank: steps[rank]), max(steps, key=lambda rank: steps[rank])
-            yield Cause(
-                code=self.code,
-                confidence=0.96,
-                problem=f"rank {least} took {steps[least]:.0f} steps, rank {most} {steps[most]:.0f}",
-                evidence=tuple(f"rank {rank}: {count:.0f} steps" for rank, count in sorted(steps.items())[:16]),
-                fix=f"xectool diagnose distributed --nproc {len(steps)}",
-                step=event.step,
-                symptom="ranks",
-            )
-            return
-        yield from self._behind(evidence)
-
-    def _behind(self, evidence: Evidence) -> Iterator[Cause]:
-        """Name the rank whose gradients come last: the time of the others shows up in their backward."""
-        seconds, step_s = _before_meeting(evidence)
-        if len(seconds) < 2:
-            return
-        last = max(seconds, key=lambda rank: seconds[rank])
-        usual_s = float(np.median([value for rank, value in seconds.items() if rank != last]))
-        if seconds[last] < BEHIND_TIMES * usual_s or seconds[last] - usual_s < BEHIND_SHARE * step_s:
-            return
-        yield Cause(
-            code=self.code,
-            confidence=0.85,
-            problem=f"rank {last} keeps the others waiting: {duration(seconds[last])} a step until its backward, "
-            f"the others {duration(usual_s)}",
-            evidence=(
-                f"that is {(seconds[last] - usual_s) / step_s:.0%} of the step of {duration(step_s)}; stopped, on a "
-                "busy core, or slower at reading",
-                *(f"rank {rank}: {duration(value)}" for rank, value in sorted(seconds.items())[:16]),
-            ),
-            fix=f"xectool diagnose distributed --nproc {len(seconds)}",
-            severity=Severity.WARNING,
-            symptom="ranks",
-        )
-
-
-def _before_meeting(evidence: Evidence) -> tuple[dict[int, float], float]:
-    """Return the mean time of each rank until its backward, and of a whole step, in s; empty for too few steps.
-
-    The first two steps are left out: there ranks start, and read ahead. In the transfer all add up their counts: there
-    a rank waits for one that comes late to its step, and what the others take longer for it is that one's.
-    """
-    seconds, transfer_s, step_s = dict[int, float](), dict[int, float](), 0.0
-    for rank, blocks in RunReader(evidence.run_dir).last_blocks_by_rank(LAST_STEPS).items():
-        if sum(len(block.rows) for block in blocks) < BEHIND_STEPS:
-            return {}, 0.0
-        means = {
-            name: float(np.nanmean(np.concatenate([block.column(name) for block in blocks])[2:]))
-            for name in (*BEFORE_MEETING, "transfer_s", "step_s")
-        }
-        seconds[rank] = sum(means[name] for name in BEFORE_MEETING)
-        transfer_s[rank], step_s = means["transfer_s"], max(step_s, means["step_s"])
-    longest_s = max(transfer_s.values(), default=0.0)
-    return {rank: value + longest_s - transfer_s[rank] for rank, value in seconds.items()}, step_s
 
 
 def _local_place(run_dir: Path) -> str:
