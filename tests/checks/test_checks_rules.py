@@ -579,6 +579,15 @@ def test_25_a_position_of_other_events(look: Any, rows: Rows) -> None:
     assert found("DAT-25", look(rows)) == []
 
 
+def test_25_a_direction_of_other_events(look: Any, rows: Rows) -> None:
+    order = np.random.default_rng(2).permutation(len(rows["emiAng"]))
+    for name in ("emiAng", "emiVec"):
+        rows[name] = rows[name][order]
+    told = [item for item in found("DAT-25", look(rows)) if "does not follow the light" in item.problem]
+    assert [item.where.rpartition(" ")[2] for item in told] == ["emiAng", "emiVec"]
+    assert all("direction of the photon of the same event" in item.fix for item in told)
+
+
 def test_25_an_energy_of_other_events(look: Any, rows: Rows) -> None:
     rows["energyTruth"] = rows["energyTruth"][np.random.default_rng(2).permutation(len(rows["energyTruth"]))]
     item = one("DAT-25", look(rows), "warning", "energy does not follow the light", "write the energy of")

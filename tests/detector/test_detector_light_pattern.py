@@ -74,6 +74,21 @@ def test_a_truth_of_other_events_or_of_something_else_is_told() -> None:
     assert truth_elsewhere(places, uvw) == "", "one position that is far off is one event"
 
 
+@pytest.mark.parametrize("task", ["angle", "angleVec"])
+def test_a_direction_of_other_events_is_told(task: str) -> None:
+    """From the target, directions follow places; whether they rise or fall with them is a convention."""
+    npho, uvw = flashes(48)
+    npho[::2] += flashes(24)[0] / 3  # pile-up
+    places, from_target = light_places(npho), coordinates.uvw_to_xyz(uvw) - RNG.normal(0, 3.0, (48, 3))
+    unit = from_target / np.linalg.norm(from_target, axis=1, keepdims=True)
+    angles = np.degrees(np.stack([np.arccos(unit[:, 2]), np.arctan2(unit[:, 1], -unit[:, 0])], axis=-1))
+    truth = {"angle": angles, "angleVec": unit}[task]
+    assert truth_elsewhere(places, truth, task) == truth_elsewhere(places, -truth, task) == ""
+    assert truth_elsewhere(places, truth[RNG.permutation(48)], task).startswith(f"{task}[")
+    swapped = truth[:, ::-1] if task == "angle" else truth[:, [0, 2, 1]]
+    assert truth_elsewhere(places, swapped, task).startswith(f"{task}[")
+
+
 def test_a_narrow_beam_beside_pile_up_is_no_truth_of_other_events() -> None:
     """In a beam of 6 cm the end faces follow the second gamma of an event; in a wide one they would not."""
     (beam, uvw), (other, _) = flashes(96, spread=0.1), flashes(96)

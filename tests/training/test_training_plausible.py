@@ -197,6 +197,23 @@ def test_a_run_on_energies_of_other_events_says_so(tiny_config: Config, tiny_dat
     assert told.data["task"] == "energy"
 
 
+def test_a_run_on_directions_of_other_events_says_so(tiny_config: Config, tiny_data: Path, tmp_path: Path) -> None:
+    """No position is learnt: within the few steps of this run nothing else would tell."""
+    with uproot.open(tiny_data / "train_000.root") as file:
+        columns = {name: np.repeat(rows, 3, axis=0) for name, rows in file["tree"].arrays(library="np").items()}
+    for changed in (False, True):
+        target = tmp_path / f"{changed}.root"
+        if changed:
+            columns["emiAng"] = np.roll(columns["emiAng"], 7, axis=0)
+        with TreeWriter(target, {name: (v.dtype.str[1:], v.shape[1:]) for name, v in columns.items()}) as writer:
+            writer.extend(columns)
+        tasks = {"angle": {"enabled": True}, "uvwFI": {"enabled": False}}
+        result = engine.train(
+            tiny_config(data={"train_path": str(target)}, tasks=tasks), overrides=[f"mlflow.run_name=r{changed}"]
+        )
+        assert [event.data["task"] for event in events(result.run_dir, "truth_elsewhere")] == ["angle"] * changed
+
+
 def events(run_dir: str, kind: str) -> list[Any]:
     return [event for event in RunReader(Path(run_dir)).events() if event.kind == kind]
 

@@ -1,8 +1,8 @@
-"""Whether the light of a file lies where its sensors and its true positions say."""
+"""Whether the light of a file lies where its sensors and its truth say."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -10,60 +10,54 @@ import numpy.typing as npt
 
 from xectool.checks.cells import EventReservoir
 from xectool.checks.reading import read_small
+from xectool.config.tasks import TASK_WIDTHS
 from xectool.detector.constants import UNKNOWN_ABOVE
-from xectool.detector.light_pattern import energy_elsewhere, light_places, misplaced, times_elsewhere, truth_elsewhere
+from xectool.detector.light_pattern import (
+    TRUTH_OF_PLACES,
+    energy_elsewhere,
+    light_places,
+    misplaced,
+    times_elsewhere,
+    truth_elsewhere,
+)
 from xectool.detector.sensor_rows import displaced_rows
 from xectool.rootio.reader import EventFile
 
 Array = npt.NDArray[Any]
 FEWEST_EVENTS: Final = 20
+ENERGY, ORDER, TIMES = "energy", "order", "times"
+JUDGED_TASKS: Final = (*TRUTH_OF_PLACES, ENERGY)
 
 
-@dataclass(frozen=True)
-class LightMisfit:
-    """What does not fit in one file, in words; empty where all fits.
-
-    Attributes:
-        order: The order of its sensors; nothing else is judged then.
-        truth: The true position.
-        energy: The true energy.
-        times: The order of the times beside that of the photons.
-    """
-
-    order: str = ""
-    truth: str = ""
-    energy: str = ""
-    times: str = ""
-
-
-def light_misfit(
-    file: EventFile, kept: EventReservoir, position_branch: str | None, energy_branch: str | None
-) -> LightMisfit:
+def light_misfits(file: EventFile, kept: EventReservoir, branches: Mapping[str, str]) -> dict[str, str]:
     """Judge some events of a file.
 
     Args:
         file: The file.
         kept: Events of it.
-        position_branch: Branch of the true position, where the file has one that can be read.
-        energy_branch: Branch of the true energy, likewise.
+        branches: Branch of the truth by task, of those in `JUDGED_TASKS` that the file has and that can be read.
+
+    Returns:
+        What does not fit, in words: `ORDER` of its sensors, beside which no truth is judged, `TIMES` that are of other
+        sensors than the photons, and the truth by task.
     """
     npho = kept.npho
     places = light_places(npho)
     lit = np.isfinite(places).all(axis=1)
     order = (misplaced(places) if lit.sum() >= FEWEST_EVENTS else "") or displaced_rows(npho)
     times = times_elsewhere(npho, kept.time) if len(npho) >= FEWEST_EVENTS else ""
-    if order:
-        return LightMisfit(order, times=times)
-    entries = np.array([kept.cell(row, 0, 0.0).entry for row in range(len(npho))])
-    truth, energy = "", ""
-    if position_branch is not None:
-        uvw_cm = _numbers(file, position_branch, entries, 3)
-        known = lit & (np.abs(uvw_cm) < UNKNOWN_ABOVE).all(axis=1)
-        truth = truth_elsewhere(places[known], uvw_cm[known]) if known.sum() >= FEWEST_EVENTS else ""
-    if energy_branch is not None:
+    found = {ORDER: order, TIMES: times}
+    if not order:
+        entries = np.array([kept.cell(row, 0, 0.0).entry for row in range(len(npho))])
         light = np.where((npho >= 0) & (npho < UNKNOWN_ABOVE), npho, 0.0).sum(axis=1, dtype=np.float64)
-        energy = energy_elsewhere(light, _numbers(file, energy_branch, entries, 1)[:, 0])
-    return LightMisfit(truth=truth, energy=energy, times=times)
+        for task, branch in branches.items():
+            truth = _numbers(file, branch, entries, TASK_WIDTHS[task])
+            known = lit & (np.abs(truth) < UNKNOWN_ABOVE).all(axis=1)
+            if task == ENERGY:
+                found[task] = energy_elsewhere(light, truth[:, 0])
+            elif known.sum() >= FEWEST_EVENTS:
+                found[task] = truth_elsewhere(places[known], truth[known], task)
+    return {name: message for name, message in found.items() if message}
 
 
 def _numbers(file: EventFile, branch: str, entries: Array, width: int) -> Array:

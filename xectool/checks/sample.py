@@ -16,7 +16,7 @@ from xectool.checks.cells import KEPT_CELLS, Cell, CellCounts, CellScan, EventRe
 from xectool.checks.facts import FileFacts, Trouble
 from xectool.checks.health import MIN_CONSTANT, MIN_EVENTS, FileHealth, neighbour_likeness
 from xectool.checks.identity import IdentityBlock, hash_numbers, lonely_numbers
-from xectool.checks.light import FEWEST_EVENTS, LightMisfit, light_misfit
+from xectool.checks.light import FEWEST_EVENTS, JUDGED_TASKS, light_misfits
 from xectool.checks.normalizing import NphoMap
 from xectool.checks.reading import SensorStream, block_edges, read_small, read_together, spread_out
 from xectool.checks.stretches import Stretch
@@ -77,7 +77,7 @@ class Sample:
     angle_gaps: tuple[int, float, str] = (0, 0.0, "")
     by_file: list[FileHealth] = field(default_factory=list)
     order_likeness: dict[str, float] = field(default_factory=dict)
-    light: dict[str, LightMisfit] = field(default_factory=dict)
+    light: dict[str, dict[str, str]] = field(default_factory=dict)
     stretches: dict[str, list[Stretch]] = field(default_factory=dict)
 
     @property
@@ -178,10 +178,10 @@ class SampleScan:
         if sums.events >= MIN_CONSTANT:
             self.sample.by_file.append(FileHealth.of_file(path, sums, kept))
         if sums.events >= FEWEST_EVENTS:
-            named = (self.settings.data.truth_branches[task] for task in ("uvwFI", "energy"))
-            position, energy = (branch if branch in verdict.usable else None for branch in named)
+            branches = {task: self.settings.data.truth_branches[task] for task in JUDGED_TASKS}
+            there = {task: branch for task, branch in branches.items() if branch in verdict.usable}
             self.sample.order_likeness[path] = neighbour_likeness(kept)
-            self.sample.light[path] = light_misfit(file, kept, position, energy)
+            self.sample.light[path] = light_misfits(file, kept, there)
 
     def _numbers(self, file: EventFile, verdict: BranchVerdict) -> tuple[Array, Array]:
         """Return run and event number of all entries; -1 and the entry where a file has none."""

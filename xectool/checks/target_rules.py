@@ -10,6 +10,7 @@ import numpy as np
 
 from xectool.checks.cells import Cell
 from xectool.checks.data_facts import DataFacts, event_place
+from xectool.checks.light import ORDER, TIMES
 from xectool.checks.sample import ANGLE_TOLERANCE
 from xectool.checks.targets import TargetScan
 from xectool.config.root import RegressorConfig
@@ -25,8 +26,13 @@ _UNLIKE: Final = 0.3
 _SHOWN: Final = 10
 _FEWEST_EVENTS: Final = 20
 _ORDER_FIX: Final = "write sensors in the order of the geometry: xectool explain DAT-25"
-_ENERGY_FIX: Final = "write the energy of the photon of the same event: xectool explain XT-TRUTH-ELSEWHERE"
-_POSITION_FIX: Final = "write the point of the first conversion of the same event: xectool explain XT-TRUTH-ELSEWHERE"
+_SAME_EVENT: Final = "of the same event: xectool explain XT-TRUTH-ELSEWHERE"
+_TRUTH_FIXES: Final = {
+    "uvwFI": f"write the point of the first conversion {_SAME_EVENT}",
+    "angle": f"write the direction of the photon {_SAME_EVENT}",
+    "angleVec": f"write the direction of the photon {_SAME_EVENT}",
+    "energy": f"write the energy of the photon {_SAME_EVENT}",
+}
 
 
 def enabled_tasks(facts: DataFacts) -> dict[str, TaskConfig]:
@@ -240,15 +246,10 @@ class BranchesAgree(Rule[DataFacts]):
         """Yield where the light of files lies elsewhere; what neighbours tell of explains that as well."""
         judged, data = facts.sample.light, facts.settings.data
         shuffled = {path for path, likeness in facts.sample.order_likeness.items() if likeness < _UNLIKE}
-        branches = data.truth_branches
-        for name, branch, fix in (
-            ("order", data.npho_branch, _ORDER_FIX),
-            ("truth", branches["uvwFI"], _POSITION_FIX),
-            ("energy", branches["energy"], _ENERGY_FIX),
-            ("times", data.time_branch, _ORDER_FIX),
-        ):
-            odd = {path: getattr(item, name) for path, item in judged.items() if path not in shuffled}
-            odd = {path: message for path, message in odd.items() if message}
+        told = [(ORDER, data.npho_branch, _ORDER_FIX), (TIMES, data.time_branch, _ORDER_FIX)]
+        told += [(task, data.truth_branches[task], fix) for task, fix in _TRUTH_FIXES.items()]
+        for name, branch, fix in told:
+            odd = {path: found[name] for path, found in judged.items() if name in found and path not in shuffled}
             if not odd:
                 continue
             path, many = next(iter(odd)), f", in {len(odd)} of {len(judged)} files" if len(judged) > 1 else ""

@@ -19,6 +19,9 @@ from xectool.detector import constants, faces, geometry
 
 Array = npt.NDArray[Any]
 AXES: Final = ("u", "v")
+TRUTH_OF_PLACES: Final = {"uvwFI": (0, 1), "angle": (0, 1), "angleVec": (2, 1)}
+"""Components of the truth that follow u and v of the light, by task: gammas come from the target, so directions do."""
+
 ENDS: Final = (("us", "ds"), ("bot", "top"))
 """Faces at the low and the high end of u and v."""
 LEAST_LIKENESS: Final = 0.3  # correlation over events; 0.8 to 1 with half of them piled up and a third of sensors dead
@@ -101,24 +104,27 @@ def _highest(likeness: float, number: int) -> float:
     return float(np.tanh(np.arctanh(np.clip(likeness, -0.999, 0.999)) + _DEVIATIONS / np.sqrt(number - _OF_FISHER)))
 
 
-def truth_elsewhere(places: Array, uvw_cm: Array) -> str:
-    """Return along which axis the true position does not follow the light, or an empty string.
+def truth_elsewhere(places: Array, truth: Array, task: str = "uvwFI") -> str:
+    """Return along which axis the true position or direction does not follow the light, or an empty string.
 
     Args:
         places: As `light_places` returns them.
-        uvw_cm: True positions of these events, shape (B, 3).
+        truth: Of these events, shape (B, D).
+        task: What it is of, one of `TRUTH_OF_PLACES`. Directions may rise or fall along an axis, as their signs are a
+            convention.
     """
-    known = np.isfinite(places).all(axis=1) & (np.abs(uvw_cm) < constants.UNKNOWN_ABOVE).all(axis=1)
-    light, truth = places[known], uvw_cm[known].astype(np.float64)
-    for axis, name in enumerate(AXES):
+    known = np.isfinite(places).all(axis=1) & (np.abs(truth) < constants.UNKNOWN_ABOVE).all(axis=1)
+    light, values = places[known], truth[known].astype(np.float64)
+    for axis, (name, component) in enumerate(zip(AXES, TRUTH_OF_PLACES[task], strict=True)):
         wide = known.sum() >= 3 and light[:, axis].std() >= LEAST_WIDTHS_CM[axis]
-        if not wide or not light[:, 2 + axis].std() >= LEAST_SPREAD or not truth[:, axis].std() > 0:
+        if not wide or not light[:, 2 + axis].std() >= LEAST_SPREAD or not values[:, component].std() > 0:
             continue
         # Of ranks: one position that is far off is an event, and says nothing of all others.
-        ranks = [np.argsort(np.argsort(values[:, axis], kind="stable")) for values in (light, truth)]
+        ranks = [np.argsort(np.argsort(row, kind="stable")) for row in (light[:, axis], values[:, component])]
         likeness = float(np.corrcoef(ranks[0], ranks[1])[0, 1])
-        if likeness < LEAST_LIKENESS:
-            return f"{name} of the truth does not follow the light (correlation {likeness:.2f}, 0.8 to 1 is usual)"
+        if (likeness if task == "uvwFI" else abs(likeness)) < LEAST_LIKENESS:
+            what = name if task == "uvwFI" else f"{task}[{component}]"
+            return f"{what} of the truth does not follow the light (correlation {likeness:.2f}, 0.8 to 1 is usual)"
     return ""
 
 

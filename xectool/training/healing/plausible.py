@@ -147,7 +147,7 @@ class PlausibleEvents:
             places, loader = self._validated_places, self.parts.val_loader
         for misfit in places.look(window):
             if misfit.file_index is None:
-                self.reporter.event("truth_elsewhere", misfit.message, sample=sample)
+                self.reporter.event("truth_elsewhere", misfit.message, sample=sample, task=misfit.task)
             else:
                 path = str(loader.source.files[misfit.file_index].path)
                 self.reporter.event("sensor_order", f"{path}: {misfit.message}", files=[path], sample=sample)

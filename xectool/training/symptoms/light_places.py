@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from xectool.data.batch import EventBatch
-from xectool.detector.light_pattern import doubtful, light_places, misplaced, truth_elsewhere
+from xectool.detector.light_pattern import TRUTH_OF_PLACES, doubtful, light_places, misplaced, truth_elsewhere
 from xectool.detector.sensor_rows import displaced_rows
 
 Array = npt.NDArray[Any]
-POSITION: Final = "uvwFI"
 LOOKS: Final = (16, 24, 36, 64)  # events of a file; more than the first where so few may disagree by chance
 MOST_FILES: Final = 64  # those that come first; a fault of one production is in many
 TRUTH_EVENTS: Final = 48  # of all files together
@@ -26,10 +25,11 @@ TRUTH_EVENTS: Final = 48  # of all files together
 
 @dataclass(frozen=True)
 class Misfit:
-    """Light at another place: a message, and the file it is of, or None where it is the truth of all."""
+    """Light at another place: a message, and the file it is of, or the task whose truth of all files it is."""
 
     message: str
     file_index: int | None = None
+    task: str = ""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class LightPlaces:
     _rows: dict[int, list[Array]] = field(default_factory=dict)
     _judged: set[int] = field(default_factory=set)
     _doubts: dict[int, int] = field(default_factory=dict)
-    _truth: list[tuple[Array, Array]] = field(default_factory=list)
+    _truth: list[tuple[Array, dict[str, Array]]] = field(default_factory=list)
     _truth_judged: bool = False
     _truth_elsewhere: bool = False
 
@@ -91,16 +91,20 @@ class LightPlaces:
                 yield Misfit(message, index)
 
     def _positions(self, batch: EventBatch, wanted: list[int], photons: Array) -> Iterator[Misfit]:
-        truth = batch.targets.get(POSITION)
-        self._truth_judged |= truth is None
-        if truth is None or self._truth_judged:
+        told = {
+            task: truth.numpy(force=True)[wanted] for task, truth in batch.targets.items() if task in TRUTH_OF_PLACES
+        }
+        self._truth_judged |= not told
+        if self._truth_judged:
             return
-        self._truth.append((photons, truth.numpy(force=True)[wanted]))
+        self._truth.append((photons, told))
         if sum(len(photons) for photons, _ in self._truth) < TRUTH_EVENTS:
             return
         self._truth_judged = True
-        photons, truth_cm = (np.concatenate(part) for part in zip(*self._truth, strict=True))
+        places = light_places(np.concatenate([photons for photons, _ in self._truth]))
+        truths = {task: np.concatenate([truth[task] for _, truth in self._truth]) for task in told}
         self._truth.clear()
-        if message := truth_elsewhere(light_places(photons), truth_cm):
-            self._truth_elsewhere = True
-            yield Misfit(message)
+        for task, truth in truths.items():
+            if message := truth_elsewhere(places, truth, task):
+                self._truth_elsewhere = True
+                yield Misfit(message, task=task)
