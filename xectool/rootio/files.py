@@ -266,11 +266,8 @@ def _recorded_end(head: bytes) -> int:
 
 def _missing_package(path: str, error: ImportError) -> DataFileError:
     package = "fsspec-xrootd" if path.startswith("root") else (error.name or "aiohttp")
-    return DataFileError(
-        f"cannot open '{path}': the package that reads this kind of url is not installed ({error})",
-        where=path,
-        fix=f"pip install {package}",
-    )
+    problem = f"cannot open '{path}': the package that reads this kind of url is not installed ({error})"
+    return DataFileError(problem, where=path, fix=f"pip install {package}")
 
 
 def cannot_open(path: str, tree_name: str, error: BaseException) -> DataFileError:
