@@ -75,6 +75,18 @@ def test_memory_is_blamed_only_where_the_kernel_may_have_killed_for_it(
     assert caught.value.fix == "xectool train c.yaml"
 
 
+def test_a_bus_error_is_put_down_to_a_mapped_file(tmp_path: Path) -> None:
+    code = (
+        "import mmap, os; f = open('m', 'w+b'); f.write(bytes(9999)); f.flush(); "
+        "m = mmap.mmap(f.fileno(), 0); os.truncate('m', 0); m[0]"
+    )
+    died = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False).returncode
+    failure = SimpleNamespace(pid=7, exitcode=died, timestamp=1.0)
+    ending = Ending(2, tmp_path, {1: failure}, frozenset(), False)  # type: ignore[dict-item]
+    with pytest.raises(WorldError, match=r"SIGBUS.*cut short, such as a copy in data\.cache"):
+        verdict_of(ending, "xectool train c.yaml")
+
+
 def test_a_rank_that_is_interrupted_by_itself_ends_the_job_as_an_interrupt(tmp_path: Path) -> None:
     failure = SimpleNamespace(pid=7, exitcode=130, timestamp=1.0)
     with pytest.raises(KeyboardInterrupt):

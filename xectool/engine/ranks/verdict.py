@@ -19,6 +19,9 @@ from xectool.training.ranks.faults import VICTIM, raised_elsewhere
 
 VICTIMS: Final = (VICTIM, "XT-RANK-TIMEOUT")
 _TAIL_BYTES: Final = 2000
+_CUT_SHORT: Final = (
+    ": a file that it had mapped was cut short, such as a copy in data.cache, or had no room, as in /dev/shm"
+)
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,8 @@ def _is_cause(outcome: Mapping[str, Any]) -> bool:
 def _death(rank: int, failure: ProcessFailure, ending: Ending, again: str) -> XecError:
     number = -failure.exitcode
     name = signal.Signals(number).name if number in {item.value for item in signal.Signals} else f"signal {number}"
-    hint = who_killed(ending.oom_kills) if number == signal.SIGKILL else ""
+    hints: dict[int, str] = {signal.SIGKILL: who_killed(ending.oom_kills), signal.SIGBUS: _CUT_SHORT}
+    hint = hints.get(number, "")
     return WorldError(
         f"rank {rank} (pid {failure.pid}) was killed by signal {number} ({name}){hint}; the other ranks were ended",
         where=f"rank {rank} of {ending.nproc}{ending.places.get(rank, '')}{_log(ending, rank)}",
