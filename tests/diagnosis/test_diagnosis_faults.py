@@ -1328,3 +1328,79 @@ def test_saving_that_takes_half_of_the_run_is_slow_on_any_disk(
         run.event(step, "checkpoint", path="checkpoint_last.pt", bytes=50_000_000, seconds=seconds)
     causes = [cause for cause in record(run).causes if cause.code == "XT-CKPT-SLOW"]
     assert [cause.fix.endswith("checkpoint.save_steps=null") for cause in causes] == [True] * named
+
+
+@pytest.mark.parametrize(
+    ("branches", "raw_max", "settings"),
+    [
+        (("relative_time", "npho"), 1.2e-8, ["npho_branch=npho", "time_branch=relative_time"]),
+        (("t", "q"), 4e-7, ["npho_branch=q", "time_branch=t"]),
+        (("relative_time", "relative_time"), 1.2e-8, ["npho_branch=npho"]),
+        (("npho", "relative_time"), 1e-3, []),
+    ],
+    ids=["exchanged", "exchanged under other names", "times twice", "photons in another unit"],
+)
+def test_times_that_are_read_as_photons_lead_to_the_branches(
+    record: Record, course: Any, branches: tuple[str, str], raw_max: float, settings: list[str]
+) -> None:
+    values = {"mean": 1e-12, "std": 5e-13, "absmax": 3e-12, "raw_min": -1e-9, "raw_max": raw_max}
+    data = dict(zip(("npho_branch", "time_branch"), branches, strict=True))
+    found = record(course(steps=2, input_scale={"npho": values}, config={"data": data})).causes[0]
+    assert found.code == "XT-INPUT-SCALE"
+    assert ("holds times in s" in found.problem) == bool(settings)
+    assert [word for word in found.fix.split() if word.startswith("data.")] == [f"data.{value}" for value in settings]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_batches_of_which_half_hold_a_wild_event_lose_no_weights(record: Record, course: Any, seed: int) -> None:
+    run = course(seed=seed, steps=200, floor=0.3)
+    chosen = np.random.default_rng(seed).random(200) < 0.5
+    for row, wild in zip(run.rows, chosen, strict=True):
+        row["loss"] += 66.0 * wild
+    assert "XT-RESTART" not in [cause.code for cause in record(run).causes]
+
+
+@pytest.mark.parametrize(("parameters", "clip", "named"), [(3e5, 2e-7, True), (3.5e7, 2e-6, True), (3e5, 1e-5, False)])
+def test_a_clip_is_judged_by_what_it_leaves_each_weight(
+    record: Record, course: Any, parameters: float, clip: float, named: bool
+) -> None:
+    run = course(steps=60, config={"training": {"grad_clip": clip}})
+    run.event(1, "run_start", parameters=parameters, weight_norm=50.0)
+    for row in run.rows:
+        row["clip_coef"] = min(1.0, clip / row["grad_norm"])
+    causes = record(run).causes
+    assert [cause.code for cause in causes] == ["XT-NO-LEARNING"] * named
+    assert not named or causes[0].fix.endswith("--set training.grad_clip=1.0")
+
+
+@pytest.mark.parametrize(("weight", "named"), [(1e6, True), (30.0, False)])
+def test_a_task_that_learns_nothing_beside_one_of_an_absurd_weight_names_the_weight(
+    record: Record, course: Any, weight: float, named: bool
+) -> None:
+    run = course(steps=150, floor=0.3, config={"tasks": {"energy": {"enabled": True, "weight": weight}}})
+    run.event(1, "run_start", tasks=["energy", "uvwFI"], blocks=["heads.energy", "heads.uvwFI"], effective_batch=8)
+    run.epochs = {epoch: {"metrics": {"val/uvwFI/loss": 0.52}} for epoch in (1, 2, 3)}
+    for number, row in enumerate(run.rows):
+        row["losses"]["uvwFI"] = 0.52 + 0.02 * (number % 3 - 1)
+        row["block_norms"] = {"heads.energy": 1.0, "heads.uvwFI": 1e-6}
+    causes = record(run).causes
+    assert [cause.code for cause in causes] == ["XT-UNTRAINED-HEAD"] * named
+    assert not named or causes[0].fix.endswith("--set tasks.energy.weight=1.0")
+
+
+@pytest.mark.parametrize(
+    ("time_loss", "threshold", "fix"),
+    [(0.0, 1e8, "--set training.time.npho_threshold=null"), (0.0, None, "--deep"), (0.1, 1e8, "")],
+)
+def test_a_channel_that_no_sensor_shows_is_not_trained(
+    record: Record, course: Any, time_loss: float, threshold: float | None, fix: str
+) -> None:
+    time_config = {"weight": 1.0, "npho_threshold": threshold}
+    training = {"npho_weight": 1.0, "time": time_config}
+    run = course(steps=60, kind="mae", config={"training": training, "model": {"predict_channels": ["npho", "time"]}})
+    for row in run.rows:
+        losses = {f"{face}_time": time_loss for face in ("inner", "top")}
+        row["losses"] = {"inner_npho": row["loss"], "top_npho": 0.1, **losses}
+    causes = record(run).causes
+    assert [cause.code for cause in causes] == ["XT-UNTRAINED-HEAD"] * bool(fix)
+    assert not fix or fix in causes[0].fix

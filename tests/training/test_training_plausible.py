@@ -28,7 +28,7 @@ from xectool.runlog.reader import RunReader
 from xectool.training.events.targets import stretched_scales
 from xectool.training.guards.inputs import opinion_of
 from xectool.training.healing.file_light import LightByFile
-from xectool.training.healing.plausible import implausible, usual_extremes
+from xectool.training.healing.implausible import implausible, usual_extremes
 from xectool.training.process.device import plan_execution
 from xectool.training.process.progress import NullObserver
 from xectool.training.ranks.base import Ranks
@@ -50,6 +50,14 @@ def columns_of(path: Path) -> dict[str, np.ndarray]:
 def write(path: Path, columns: dict[str, np.ndarray]) -> None:
     with TreeWriter(path, {name: (v.dtype.str[1:], v.shape[1:]) for name, v in columns.items()}) as writer:
         writer.extend(columns)
+
+
+def against_the_light(data: Path) -> dict[str, np.ndarray]:
+    """Return the columns of train_000.root three times, the larger the light the smaller the energy."""
+    columns = {name: np.repeat(rows, 3, axis=0) for name, rows in columns_of(data / "train_000.root").items()}
+    ranks = np.argsort(np.argsort(np.where(columns["npho"] < 9e9, columns["npho"], 0).sum(axis=1)))
+    columns["energyTruth"] = np.sort(columns["energyTruth"])[::-1][ranks].copy()
+    return columns
 
 
 @pytest.fixture
@@ -186,12 +194,7 @@ def test_an_energy_of_other_events_is_told_once_and_of_its_file(tiny_config: Con
 def test_a_run_on_energies_of_other_events_says_so(tiny_config: Config, tiny_data: Path, tmp_path: Path) -> None:
     """There are fewer than 192 in the file, so that it is judged when the first epoch is over."""
     target = tmp_path / "reversed.root"
-    with uproot.open(tiny_data / "train_000.root") as file:
-        columns = {name: np.repeat(rows, 3, axis=0) for name, rows in file["tree"].arrays(library="np").items()}
-    ranks = np.argsort(np.argsort(np.where(columns["npho"] < 9e9, columns["npho"], 0).sum(axis=1)))
-    columns["energyTruth"] = np.sort(columns["energyTruth"])[::-1][ranks].copy()
-    with TreeWriter(target, {name: (v.dtype.str[1:], v.shape[1:]) for name, v in columns.items()}) as writer:
-        writer.extend(columns)
+    write(target, against_the_light(tiny_data))
     result = engine.train(tiny_config(data={"train_path": str(target)}, tasks=ENERGY))
     (told,) = events(result.run_dir, "truth_elsewhere")
     assert told.data["task"] == "energy"
@@ -212,6 +215,30 @@ def test_a_run_on_directions_of_other_events_says_so(tiny_config: Config, tiny_d
             tiny_config(data={"train_path": str(target)}, tasks=tasks), overrides=[f"mlflow.run_name=r{changed}"]
         )
         assert [event.data["task"] for event in events(result.run_dir, "truth_elsewhere")] == ["angle"] * changed
+
+
+@pytest.mark.parametrize(("gain", "named"), [(3.0, True), (0.35, True), (1.3, False)])
+def test_validation_files_of_another_gain_are_told_once(
+    tiny_config: Config, tiny_data: Path, tmp_path: Path, gain: float, named: bool
+) -> None:
+    columns = columns_of(tiny_data / "train_000.root")
+    columns["npho"] = np.where(columns["npho"] < 9e9, columns["npho"] * np.float32(gain), columns["npho"])
+    columns["run"] += 7
+    write(tmp_path / "later.root", columns)
+    result = engine.train(tiny_config(data={"val_path": str(tmp_path / "later.root")}, training={"epochs": 2}))
+    told = events(result.run_dir, "files_differ")
+    assert [str(tmp_path / "later.root") in event.data["files"] for event in told] == [True] * named
+    first = [cause.code for cause in engine.diagnose.run(result.run_dir).causes]
+    assert first == ["XT-INPUT-SCALE"] * named
+
+
+def test_a_validation_on_energies_of_other_events_says_so(tiny_config: Config, tiny_data: Path, tmp_path: Path) -> None:
+    columns = against_the_light(tiny_data)
+    columns["run"] += 7
+    write(tmp_path / "reversed.root", columns)
+    result = engine.train(tiny_config(data={"val_path": str(tmp_path / "reversed.root")}, tasks=ENERGY))
+    (told,) = events(result.run_dir, "truth_elsewhere")
+    assert (told.data["task"], told.data["sample"]) == ("energy", "val")
 
 
 def events(run_dir: str, kind: str) -> list[Any]:

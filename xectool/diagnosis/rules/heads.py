@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from xectool.diagnosis import fixes
-from xectool.diagnosis.cases.plateau import no_step_size, term_levels
+from xectool.diagnosis.cases.plateau import enough_to_learn, no_step_size, term_levels
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.statistics import finite
@@ -17,6 +17,7 @@ from xectool.diagnosis.rules.learning import ADAM_EPS, DEAD_STEPS
 HEADS: Final = "heads."
 SOUND_WEIGHT: Final = 1e3  # of a task, and one over it; with the others at 1
 CHANNEL_WEIGHTS: Final = {"npho": "training.npho_weight", "time": "training.time.weight"}
+TIME_THRESHOLD: Final = "training.time.npho_threshold"
 NO_WEIGHT: Final = 1e-9  # of the largest: less than AdamW tells from no gradient
 _STARVED: Final = "less gradient than AdamW adds to it (1e-8)"
 
@@ -37,6 +38,7 @@ class UntrainedHead(DiagnosisRule):
         if no_step_size(evidence):
             return
         yield from self._weightless_channels(evidence)
+        yield from self._channels_without_target(evidence)
         named = [
             str(name)
             for event in evidence.of("zero_gradient")
@@ -49,6 +51,8 @@ class UntrainedHead(DiagnosisRule):
             flat = [level.text() for level in term_levels(evidence) if level.trivial_reached]
             why = f"no gradient: {', '.join(lost[:5])}" if lost else f"{_STARVED}: {', '.join(starved[:5])}"
             yield self._cause(evidence, sorted({_head(name) for name in (lost or starved)}), [why, *flat])
+        elif outshone := _outshone(evidence):
+            yield self._cause(evidence, list(outshone), list(outshone.values()))
 
     def _weightless_channels(self, evidence: Evidence) -> Iterator[Cause]:
         """Yield channels of sensors that are predicted and that the loss leaves out: both share their layers."""
@@ -70,6 +74,25 @@ class UntrainedHead(DiagnosisRule):
                 symptom="channel",
             )
 
+    def _channels_without_target(self, evidence: Evidence) -> Iterator[Cause]:
+        """Yield channels of sensors that are predicted and of which no event has shown a number to be learned."""
+        silent = {name: _is_silent(evidence, name) for name in evidence.setting("model.predict_channels") or ()}
+        lost = [name for name, known in silent.items() if known and evidence.setting(CHANNEL_WEIGHTS[name])]
+        if not lost or all(silent.values()):
+            return
+        threshold = evidence.setting(TIME_THRESHOLD) if lost == ["time"] else None
+        why = "" if threshold is None else f" ({TIME_THRESHOLD} is {threshold:g})"
+        yield Cause(
+            code=self.code,
+            confidence=0.9,
+            problem=f"{', '.join(lost)} is predicted and not trained: no sensor has a number to be learned{why}",
+            evidence=(f"model.predict_channels: {', '.join(silent)}", "its losses are 0 in every step"),
+            fix=fixes.check_named_files(evidence, "train")
+            if threshold is None
+            else fixes.train_again(evidence, f"{TIME_THRESHOLD}=null", name="all-channels"),
+            symptom="channel",
+        )
+
     def _cause(self, evidence: Evidence, heads: list[str], lines: list[str]) -> Cause:
         weights = _absurd_weights(evidence, heads)
         # With a weight, steps of the configuration as it is now tell a loss of gradients from an older program's.
@@ -84,6 +107,13 @@ class UntrainedHead(DiagnosisRule):
             fix=again if weights else look,
             symptom="head",
         )
+
+
+def _is_silent(evidence: Evidence, channel: str) -> bool:
+    """Return whether the losses of a channel are exactly zero on all faces, in all of at least 20 steps."""
+    rows, terms = evidence.steps.good_rows, evidence.steps.terms
+    losses = [finite(values[rows]) for term, values in terms.items() if term.endswith(f"_{channel}")]
+    return bool(losses) and all(known.size >= DEAD_STEPS and not known.any() for known in losses)
 
 
 def dead_blocks(evidence: Evidence) -> list[str]:
@@ -122,6 +152,14 @@ def starved_blocks(evidence: Evidence) -> list[str]:
     starved = [name for name, norms in left.items() if norms.size >= DEAD_STEPS and 0 < norms.max() < ADAM_EPS]
     # Where all are, it is the clip.
     return [name for name in starved if name.startswith(HEADS)] if len(starved) < len(left) else []
+
+
+def _outshone(evidence: Evidence) -> dict[str, str]:
+    """Return the heads that learn nothing beside a task of an absurd weight, which has the encoder for itself."""
+    levels = [level for level in term_levels(evidence) if level.tells_alone]
+    flat = {f"{HEADS}{level.term}": level.text() for level in levels if level.trivial_reached}
+    some_learn = len(flat) < len(levels) and enough_to_learn(evidence)
+    return flat if some_learn and _absurd_weights(evidence, list(flat)) else {}
 
 
 def _absurd_weights(evidence: Evidence, heads: Sequence[str]) -> dict[str, float]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from xectool.config.data import DataConfig
 from xectool.config.input_limits import LARGEST_ABS, LARGEST_MEAN, LARGEST_STD, SMALLEST_STD
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
@@ -19,6 +20,8 @@ _NPHO: Final[Mapping[str, Any]] = {
     "normalization.npho_scale2": 4.08,
 }
 _TIME: Final[Mapping[str, Any]] = {"normalization.time_scale": 1.14e-7, "normalization.time_shift": -0.46}
+NPHO_BRANCH: Final[str] = DataConfig.model_fields["npho_branch"].default
+_LONGEST: Final = 1e-5  # s, of a trace; no unit brings photons down to it
 
 
 class InputScale(DiagnosisRule):
@@ -124,12 +127,26 @@ def channel_problems(name: str, values: Mapping[str, Any]) -> list[str]:
 def _fix(evidence: Evidence, channels: Mapping[str, Any]) -> str:
     """Return the constants the data were made for, of the channel that is off; where they are set, a look at the files.
 
-    With the right constants it is the files that are in another unit.
+    With the right constants it is the files that are in another unit. Times that are read as photons need the other
+    branch.
     """
+    times = _exchanged(evidence, channels)
     settings = _settings(evidence, channels)
+    if times:
+        return fixes.train_again(evidence, *(f"data.{key}={value}" for key, value in times.items()), name="branches")
     if settings:
         return fixes.train_again(evidence, *settings, name="normalised")
     return fixes.check_named_files(evidence, "train")
+
+
+def _exchanged(evidence: Evidence, channels: Mapping[str, Any]) -> dict[str, str]:
+    """Return the branches to read where the photons of a batch are times in s, else nothing."""
+    values = channels.get("npho")
+    extremes = [abs(number(values.get(key))) for key in ("raw_min", "raw_max")] if isinstance(values, Mapping) else []
+    if not extremes or not 0 < max(extremes) < _LONGEST:
+        return {}
+    npho, time = evidence.setting("data.npho_branch", NPHO_BRANCH), evidence.setting("data.time_branch")
+    return {"npho_branch": NPHO_BRANCH} if npho == time else {"npho_branch": time, "time_branch": npho}
 
 
 def _settings(evidence: Evidence, channels: Mapping[str, Any]) -> list[str]:
@@ -140,7 +157,10 @@ def _settings(evidence: Evidence, channels: Mapping[str, Any]) -> list[str]:
 
 
 def _what(evidence: Evidence, channels: Mapping[str, Any], first: str, sample: str) -> str:
-    """Return what is off, the constants or the readings in the files."""
+    """Return what is off: the branches that are read, the constants, or the readings in the files."""
+    if _exchanged(evidence, channels):
+        branch = evidence.setting("data.npho_branch", NPHO_BRANCH)
+        return f"branch {branch} holds times in s and is read as photons (data.npho_branch): {first}"
     if _settings(evidence, channels):
         return f"the inputs of the first {sample}batch are not normalised: {first}"
     return f"the readings of the first {sample}batch have another gain or unit than the detector: {first}"

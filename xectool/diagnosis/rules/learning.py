@@ -32,6 +32,7 @@ from xectool.findings import Severity
 
 DEAD_STEPS: Final = 20  # steps in a row with exactly no gradient; dropout of a whole block so often is no chance
 ADAM_EPS: Final = 1e-8
+LEFT_SHARE: Final = 0.1  # of that, as the mean over all weights: they move by a tenth of what they should
 CONSTANT: Final = 1e-4  # spread of predictions over that of the truth, far below what a young network gives
 CLIPPED_MOST: Final = 0.5  # E.7
 _MODEL_DROPOUTS: Final = ("dropout", "head_dropout", "drop_path_rate")
@@ -84,7 +85,8 @@ class NoLearning(DiagnosisRule):
         if clipped_away(evidence):
             clip = evidence.setting("training.grad_clip")
             text = (
-                f"training.grad_clip {clip} leaves less of the gradient than AdamW adds to it (1e-8): no weight moves"
+                f"training.grad_clip {clip} leaves most weights less of a gradient than AdamW adds to it (1e-8): they "
+                "hardly move"
             )
             fix = fixes.train_again(evidence, "training.grad_clip=1.0", name="clip")
             return replace(self._cause(evidence, 0.95, text, lines), fix=fix)
@@ -232,11 +234,13 @@ def averages_too_long(evidence: Evidence) -> bool:
 
 
 def clipped_away(evidence: Evidence) -> bool:
-    """Return whether clipping leaves no step enough of a gradient for AdamW, which adds 1e-8 to its size."""
-    rows = evidence.steps.good_rows
+    """Return whether clipping leaves no step enough of a gradient for AdamW, which adds 1e-8 to that of each weight."""
+    rows, started = evidence.steps.good_rows, evidence.last("run_start")
+    count = number(started.data.get("parameters")) if started else math.nan
+    needed = ADAM_EPS * max(1.0, LEFT_SHARE * math.sqrt(count if count > 0 else 1.0))
     norms = evidence.steps["grad_norm"][rows]
     factors = evidence.steps["clip_coef"][rows]
-    tiny = (norms > 0) & (factors < 1) & (norms * factors < ADAM_EPS)
+    tiny = (norms > 0) & (factors < 1) & (norms * factors < needed)
     return bool(rows.size >= DEAD_STEPS and tiny.all())
 
 

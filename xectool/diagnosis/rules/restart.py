@@ -29,6 +29,7 @@ _BEYOND: Final = "beyond the first losses: it did not only forget"
 _LOST_SHARE: Final = 0.6  # of the way back to where the run began
 _AT_MOST: Final = 1.5  # of the first losses: what goes beyond is a jump, which has rules of its own
 _RISE: Final = 1.1
+_MOST_PAIRS: Final = 0.85  # of a step before and one after the loss of all weights, of which the later is higher
 _CLEAR: Final = 5.0  # robust deviations by which the jump must exceed the noise of single batches
 
 
@@ -225,4 +226,5 @@ def _fall_back(losses: Series, row: int) -> float:
     back = now - was > _LOST_SHARE * (first - was) and soon - was > _LOST_SHARE * (begun - was)
     calm = now <= _AT_MOST * first and soon <= _AT_MOST * begun
     lost = was < _LEARNED * first and back and calm and now - was > _CLEAR * noise
-    return now - was if lost else 0.0
+    # Where half of the batches hold a wild event, medians go from one half to the other by chance.
+    return now - was if lost and float(np.mean(before[:, None] < after)) > _MOST_PAIRS else 0.0

@@ -46,6 +46,7 @@ class MeasuredEvent:
         energy: True energy in GeV, NaN where it is not known.
         counts: Photons for a photoelectron, by their fluctuation; NaN where that was not looked at.
         darkest: Light of its darkest sensors, in units of their fluctuation; NaN likewise.
+        lead: Its brightest sensor, in units of the second brightest, or of a photon.
     """
 
     entry: int
@@ -56,6 +57,7 @@ class MeasuredEvent:
     energy: float
     counts: float = math.nan
     darkest: float = math.nan
+    lead: float = 1.0
 
     @property
     def log_yield(self) -> float:

@@ -42,6 +42,7 @@ JUDGED_AT: Final = (
 )  # events of a file; at each it would take too long
 MOST_FILES: Final = 64
 HOT_SHARE: Final = 0.5  # of the light of an event; a gamma right before a sensor gives it a tenth
+HOT_LEAD: Final = 3.0  # times the second brightest sensor; the middle of sound events is 1.15
 HOT_EVENTS: Final = 0.9
 TIMES_APART: Final = 2.0  # network units, 0.23 us; medians of sound files lie within nanoseconds
 ENERGY: Final = "energy"
@@ -52,10 +53,14 @@ class FileSigns:
 
     Args:
         normalizer: Says what the unit of time is.
+
+    Attributes:
+        most_files: Files that are looked at, those that come first.
     """
 
     def __init__(self, normalizer: Normalizer) -> None:
         self._normalizer = normalizer
+        self.most_files = MOST_FILES
         self._events: dict[int, list[MeasuredEvent]] = {}
         self._times: dict[int, float] = {}
         self._said: set[tuple[str, int]] = set()
@@ -98,7 +103,7 @@ class FileSigns:
         for row, index in enumerate(batch.file_index.tolist()):
             known = len(self._events.get(index, ()))
             fits = known < AT_ONCE or (known < MOST_EVENTS and not taken.get(index))
-            new = known or len(self._events) < MOST_FILES
+            new = known or len(self._events) < self.most_files
             if fits and new and (event := self._measured(batch, row, counts=known < COUNTED)):
                 self._events.setdefault(index, []).append(event)
                 taken[index] = taken.get(index, 0) + 1
@@ -112,7 +117,7 @@ class FileSigns:
         light = float(photons.sum(dtype=torch.float64))
         if not light > 0:
             return None
-        brightest = int(photons.argmax())
+        (first, second), (brightest, _) = (found.tolist() for found in photons.topk(2))
         timed = times[(photons >= max(self._normalizer.npho_threshold, 1.0)) & (times.abs() <= UNKNOWN_ABOVE)]
         time = float(timed.median()) / self._normalizer.time_scale if len(timed) else math.nan
         truth = batch.targets.get(ENERGY)
@@ -120,16 +125,16 @@ class FileSigns:
         energy = energy if 0 < energy < UNKNOWN_ABOVE else math.nan
         wanted = counts or not energy > 0
         told = photon_statistics(batch.npho[row].numpy(force=True)) if wanted else (math.nan, math.nan)
-        share = float(photons[brightest]) / light
-        return MeasuredEvent(int(batch.entry[row]), light, brightest, share, time, energy, *told)
+        lead = first / max(second, 1.0)
+        return MeasuredEvent(int(batch.entry[row]), light, brightest, first / light, time, energy, *told, lead)
 
     def _hot(self, index: int) -> Sign | None:
         events = self._events[index]
-        sensors = [event.brightest for event in events if event.share > HOT_SHARE]
-        most = max(set(sensors), key=sensors.count, default=-1)
-        if sensors.count(most) < HOT_EVENTS * len(events):
+        sensors = [event.brightest for event in events]
+        most = max(set(sensors), key=sensors.count)
+        share, lead = (median(values) for values in zip(*((event.share, event.lead) for event in events), strict=True))
+        if sensors.count(most) < HOT_EVENTS * len(events) or (share <= HOT_SHARE and lead <= HOT_LEAD):
             return None
-        share = median(event.share for event in events)
         return Sign(
             f"sensor {most} has {share:.0%} of the light in nearly all events", (index,), "that sensor is broken"
         )

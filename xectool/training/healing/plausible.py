@@ -8,25 +8,22 @@ Axes: B events, S sensors.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, cast
 
-import torch
-from torch import Tensor
-
 from xectool.data.batch import EventBatch
-from xectool.data.extremes import NPHO_LOW, PHOTONS, TIME_HIGH, TIME_LOW, Usual
-from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.data.blocks import SourceFile
+from xectool.data.extremes import PHOTONS
 from xectool.errors import event_named
 from xectool.models.normalize import Normalizer
 from xectool.training.events.quarantine import PoisonedEvent
-from xectool.training.guards.inputs import FEWEST_PHOTONS, MOST_PHOTONS
 from xectool.training.guards.report import Reporter
+from xectool.training.healing.file_gains import Sign
 from xectool.training.healing.file_light import LightByFile
-from xectool.training.healing.file_signs import FileSigns
+from xectool.training.healing.file_signs import MOST_FILES, FileSigns
+from xectool.training.healing.implausible import FEWEST_EVENTS, NO_READING, implausible, light_of, usual_extremes
 from xectool.training.healing.repeated_readings import RepeatedReadings
 from xectool.training.record.incidents import IDENTITY_COLUMNS
 from xectool.training.stepping.parts import RunParts
@@ -34,18 +31,9 @@ from xectool.training.symptoms.light_energy import ENERGY, LightEnergies
 from xectool.training.symptoms.light_places import LightPlaces
 from xectool.training.triage.window import without_rows
 
-OF_MEDIAN: Final = 20.0  # and times the events it came with: in another unit all are beyond the bound
-FEWEST_EVENTS: Final = 4  # whose median says what is usual
 REMEMBERED: Final = 64  # events of the batches before, beside those of a batch that is small
-ALONE_PHOTONS: Final = 2e8  # the bound where there are fewer
-# Of the size of all readings, that adds up: noise is of both signs and of N sensors leaves 1 / sqrt(N).
-OF_ONE_SIGN: Final = 0.5
-LARGEST_TIME: Final = 50.0  # network units, mean over the sensors of an event; 0 to 3 is usual
-FAR_TIME: Final = 10.0  # network units, one sensor: 1.1 us, longer than a trace (DAT-10)
-FAR_SENSORS: Final = 0.2  # of those with light; pile-up and noise make single sensors late, not a fifth of them
+VALIDATION: Final = 0  # epoch of a validation loader
 SHARE_OF_BUDGET: Final = 2  # half of the places are kept for events that do harm
-MOST_OF_BATCH: Final = 0.5  # where more are beyond the bounds it is a matter of units, not of events
-NO_READING: Final = "no sensor has a reading"
 ABSENT, ABSURD = "XT-NAN-DATA", "XT-SPIKE-EVENT"
 
 
@@ -78,6 +66,7 @@ class PlausibleEvents:
         self._truth_epoch: int | None = None
         self._light, self._signs = LightByFile(), FileSigns(self._normalizer)
         self._places, self._validated_places, self._energies = LightPlaces(), LightPlaces(), LightEnergies()
+        self._validated_energies = LightEnergies()
         self._repeated: RepeatedReadings | None = RepeatedReadings()
         self._validated = False
         self._before: deque[float] = deque(maxlen=REMEMBERED)
@@ -115,14 +104,12 @@ class PlausibleEvents:
         """Keep the light of what came before: of few events at once nothing says what is usual."""
         if batch.num_events < FEWEST_EVENTS:
             known = batch.extremes
-            light = _light(batch)[0].tolist() if known is None else known[:, PHOTONS].tolist()
+            light = light_of(batch)[0].tolist() if known is None else known[:, PHOTONS].tolist()
             self._before.extend(light)
 
     def _compare_files(self, window: Sequence[EventBatch]) -> None:
         files = self.parts.train_loader.source.files
-        for sign in self._signs.look(window):
-            paths = [str(files[index].path) for index in sign.files]
-            self.reporter.event("files_differ", f"{paths[0]}: {sign.message}", files=paths, meaning=sign.meaning)
+        self._tell_of_signs(self._signs.look(window), files)
         differ = self._light.look(window)
         if differ is None:
             return
@@ -133,6 +120,20 @@ class PlausibleEvents:
             files=[bright, faint],
             ratio=differ[2],
         )
+
+    def _tell_of_signs(self, signs: Iterator[Sign], files: Sequence[SourceFile]) -> None:
+        for sign in signs:
+            paths = [str(files[index].path) for index in sign.files]
+            self.reporter.event("files_differ", f"{paths[0]}: {sign.message}", files=paths, meaning=sign.meaning)
+
+    def _compare_validation(self, batch: EventBatch) -> None:
+        """Look at events of the validation as at those of training, of which its files are some more."""
+        self._compare_places([batch], "val")
+        trained, validated = (loader.source.files for loader in (self.parts.train_loader, self.parts.val_loader))
+        further = replace(batch, file_index=batch.file_index + len(trained))
+        self._tell_of_signs(self._signs.look([further]), [*trained, *validated])
+        for message, index in self._validated_energies.look([batch]):
+            self._energy_elsewhere(f"{validated[index].path}: {message}", "val")
 
     def _compare_truth(self, window: Sequence[EventBatch]) -> None:
         if window[0].epoch != self._truth_epoch:
@@ -153,13 +154,18 @@ class PlausibleEvents:
                 self.reporter.event("sensor_order", f"{path}: {misfit.message}", files=[path], sample=sample)
 
     def passing(self, batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
-        """Yield the batches of a validation, in the first one with a look at where their light lies."""
+        """Yield the batches of a validation, the first time with a look at their files."""
         self._first_epoch_over()
         first, self._validated = self.active and not self._validated, True
+        self.parts.val_loader.measured_epoch = VALIDATION if first else None
+        if first:
+            self._signs.most_files += MOST_FILES
         for batch in batches:
             if first:
-                self._compare_places([batch], "val")
+                self._compare_validation(batch)
             yield batch
+        if first and (message := self._validated_energies.rest()):
+            self._energy_elsewhere(message, "val")
 
     def _first_epoch_over(self) -> None:
         """Judge what was gathered: at the first validation, or where there is none before the second epoch."""
@@ -167,8 +173,8 @@ class PlausibleEvents:
         if message := self._energies.rest():
             self._energy_elsewhere(message)
 
-    def _energy_elsewhere(self, message: str) -> None:
-        self.reporter.event("truth_elsewhere", message, sample="train", task=ENERGY)
+    def _energy_elsewhere(self, message: str, sample: str = "train") -> None:
+        self.reporter.event("truth_elsewhere", message, sample=sample, task=ENERGY)
 
     def _tell_of_repeated(self) -> None:
         """Say which events of training have the readings of another."""
@@ -218,80 +224,6 @@ class PlausibleEvents:
         path = str(self.parts.train_loader.source.files[index].path)
         place = (int(batch.entry[row]), int(batch.run[row]), int(batch.event[row]))
         return PoisonedEvent(path, index, *place, item.code, self.reporter.step)
-
-
-def implausible(batch: EventBatch, normalizer: Normalizer, before: Sequence[float] = ()) -> list[tuple[int, str]]:
-    """Return row and reason of each event of a batch that cannot be, by a few passes over the raw readings.
-
-    Args:
-        batch: B events.
-        normalizer: Says what the unit of time is.
-        before: Photons of events of the same run, which say what is usual where there are few in the batch.
-    """
-    if not batch.num_events:
-        return []
-    photons, known = _light(batch)
-    many = batch.num_events >= FEWEST_EVENTS
-    others = photons if many else torch.cat((photons, photons.new_tensor(list(before))))
-    bound = max(MOST_PHOTONS, OF_MEDIAN * float(others.median())) if len(others) >= FEWEST_EVENTS else ALONE_PHOTONS
-    absent, bright, below = ~known.any(dim=1), photons > bound, photons < FEWEST_PHOTONS
-    times, far = _times(batch, known, normalizer)
-    late = (times > LARGEST_TIME) | (far > FAR_SENSORS)
-    if not bool((absent | bright | below | late).any()):
-        return []
-    sizes = torch.where(known, batch.npho.abs(), 0.0).sum(dim=1, dtype=torch.float64)
-    below &= photons < -OF_ONE_SIGN * sizes
-    reasons: dict[int, str] = {}
-    for row in absent.nonzero().flatten().tolist():
-        reasons[row] = NO_READING
-    for row in (bright | below).nonzero().flatten().tolist():
-        reasons[row] = f"{float(photons[row]):.2g} photons (52.8 MeV make about 2e6)"
-    for row in late.nonzero().flatten().tolist():
-        reasons.setdefault(row, _late(float(times[row]), float(far[row])))
-    return sorted(reasons.items()) if not many or len(reasons) <= MOST_OF_BATCH * batch.num_events else []
-
-
-def _light(batch: EventBatch) -> tuple[Tensor, Tensor]:
-    """Return the photons of each event, shape (B,), and which readings are known, shape (B, S)."""
-    known = batch.npho.abs() <= UNKNOWN_ABOVE
-    return torch.where(known, batch.npho, 0.0).sum(dim=1, dtype=torch.float64), known
-
-
-def usual_extremes(normalizer: Normalizer) -> Usual:
-    """Return bounds within which `implausible` finds nothing, whatever the other events of a batch are."""
-    shift, far = normalizer.time_shift * normalizer.time_scale, FAR_TIME * normalizer.time_scale
-    return Usual(
-        {
-            PHOTONS: (FEWEST_PHOTONS, min(MOST_PHOTONS, ALONE_PHOTONS)),
-            NPHO_LOW: (-UNKNOWN_ABOVE, UNKNOWN_ABOVE),
-            TIME_LOW: (shift - far, math.inf),
-            TIME_HIGH: (-math.inf, shift + far),
-        }
-    )
-
-
-def _times(batch: EventBatch, known: Tensor, normalizer: Normalizer) -> tuple[Tensor, Tensor]:
-    """Return what the times of each event are, each of shape (B,).
-
-    Returns:
-        Mean distance from the shift in network units, and share of the sensors beyond ``FAR_TIME``.
-    """
-    shift = normalizer.time_shift * normalizer.time_scale
-    usual = torch.where(batch.time.abs() <= UNKNOWN_ABOVE, batch.time, shift)
-    low, high = torch.aminmax(usual)
-    if max(float(high) - shift, shift - float(low)) <= FAR_TIME * normalizer.time_scale:
-        none = torch.zeros(batch.num_events, device=usual.device)
-        return none, none  # this one pass is all that usual events need
-    timed = known & (batch.npho >= normalizer.npho_threshold) & (batch.time.abs() <= UNKNOWN_ABOVE)
-    distance = torch.where(timed, (batch.time - shift).abs() / normalizer.time_scale, 0.0)
-    count = timed.sum(dim=1).clamp_min(1)
-    return distance.sum(dim=1, dtype=torch.float64) / count, (distance > FAR_TIME).sum(dim=1) / count
-
-
-def _late(mean: float, share: float) -> str:
-    if mean > LARGEST_TIME:
-        return f"its times are {mean:.2g} in network units (0 to 3 is usual)"
-    return f"{share:.0%} of its times are beyond {FAR_TIME:g} in network units (0 to 3 is usual)"
 
 
 def without(window: Sequence[EventBatch], found: Sequence[Implausible]) -> list[EventBatch]:

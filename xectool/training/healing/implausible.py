@@ -1,0 +1,104 @@
+"""Which events of a batch have readings that no event can have.
+
+Axes: B events, S sensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from xectool.data.batch import EventBatch
+from xectool.data.extremes import NPHO_LOW, PHOTONS, TIME_HIGH, TIME_LOW, Usual
+from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.models.normalize import Normalizer
+from xectool.training.guards.inputs import FEWEST_PHOTONS, MOST_PHOTONS
+
+OF_MEDIAN: Final = 20.0  # and times the events it came with: in another unit all are beyond the bound
+FEWEST_EVENTS: Final = 4  # whose median says what is usual
+ALONE_PHOTONS: Final = 2e8  # the bound where there are fewer
+# Of the size of all readings, that adds up: noise is of both signs and of N sensors leaves 1 / sqrt(N).
+OF_ONE_SIGN: Final = 0.5
+LARGEST_TIME: Final = 50.0  # network units, mean over the sensors of an event; 0 to 3 is usual
+FAR_TIME: Final = 10.0  # network units, one sensor: 1.1 us, longer than a trace (DAT-10)
+FAR_SENSORS: Final = 0.2  # of those with light; pile-up and noise make single sensors late, not a fifth of them
+MOST_OF_BATCH: Final = 0.5  # where more are beyond the bounds it is a matter of units, not of events
+NO_READING: Final = "no sensor has a reading"
+
+
+def implausible(batch: EventBatch, normalizer: Normalizer, before: Sequence[float] = ()) -> list[tuple[int, str]]:
+    """Return row and reason of each event of a batch that cannot be, by a few passes over the raw readings.
+
+    Args:
+        batch: B events.
+        normalizer: Says what the unit of time is.
+        before: Photons of events of the same run, which say what is usual where there are few in the batch.
+    """
+    if not batch.num_events:
+        return []
+    photons, known = light_of(batch)
+    many = batch.num_events >= FEWEST_EVENTS
+    others = photons if many else torch.cat((photons, photons.new_tensor(list(before))))
+    bound = max(MOST_PHOTONS, OF_MEDIAN * float(others.median())) if len(others) >= FEWEST_EVENTS else ALONE_PHOTONS
+    absent, bright, below = ~known.any(dim=1), photons > bound, photons < FEWEST_PHOTONS
+    times, far = _times(batch, known, normalizer)
+    late = (times > LARGEST_TIME) | (far > FAR_SENSORS)
+    if not bool((absent | bright | below | late).any()):
+        return []
+    sizes = torch.where(known, batch.npho.abs(), 0.0).sum(dim=1, dtype=torch.float64)
+    below &= photons < -OF_ONE_SIGN * sizes
+    reasons: dict[int, str] = {}
+    for row in absent.nonzero().flatten().tolist():
+        reasons[row] = NO_READING
+    for row in (bright | below).nonzero().flatten().tolist():
+        reasons[row] = f"{float(photons[row]):.2g} photons (52.8 MeV make about 2e6)"
+    for row in late.nonzero().flatten().tolist():
+        reasons.setdefault(row, _late(float(times[row]), float(far[row])))
+    return sorted(reasons.items()) if not many or len(reasons) <= MOST_OF_BATCH * batch.num_events else []
+
+
+def light_of(batch: EventBatch) -> tuple[Tensor, Tensor]:
+    """Return the photons of each event, shape (B,), and which readings are known, shape (B, S)."""
+    known = batch.npho.abs() <= UNKNOWN_ABOVE
+    return torch.where(known, batch.npho, 0.0).sum(dim=1, dtype=torch.float64), known
+
+
+def usual_extremes(normalizer: Normalizer) -> Usual:
+    """Return bounds within which `implausible` finds nothing, whatever the other events of a batch are."""
+    shift, far = normalizer.time_shift * normalizer.time_scale, FAR_TIME * normalizer.time_scale
+    return Usual(
+        {
+            PHOTONS: (FEWEST_PHOTONS, min(MOST_PHOTONS, ALONE_PHOTONS)),
+            NPHO_LOW: (-UNKNOWN_ABOVE, UNKNOWN_ABOVE),
+            TIME_LOW: (shift - far, math.inf),
+            TIME_HIGH: (-math.inf, shift + far),
+        }
+    )
+
+
+def _times(batch: EventBatch, known: Tensor, normalizer: Normalizer) -> tuple[Tensor, Tensor]:
+    """Return what the times of each event are, each of shape (B,).
+
+    Returns:
+        Mean distance from the shift in network units, and share of the sensors beyond ``FAR_TIME``.
+    """
+    shift = normalizer.time_shift * normalizer.time_scale
+    usual = torch.where(batch.time.abs() <= UNKNOWN_ABOVE, batch.time, shift)
+    low, high = torch.aminmax(usual)
+    if max(float(high) - shift, shift - float(low)) <= FAR_TIME * normalizer.time_scale:
+        none = torch.zeros(batch.num_events, device=usual.device)
+        return none, none  # this one pass is all that usual events need
+    timed = known & (batch.npho >= normalizer.npho_threshold) & (batch.time.abs() <= UNKNOWN_ABOVE)
+    distance = torch.where(timed, (batch.time - shift).abs() / normalizer.time_scale, 0.0)
+    count = timed.sum(dim=1).clamp_min(1)
+    return distance.sum(dim=1, dtype=torch.float64) / count, (distance > FAR_TIME).sum(dim=1) / count
+
+
+def _late(mean: float, share: float) -> str:
+    if mean > LARGEST_TIME:
+        return f"its times are {mean:.2g} in network units (0 to 3 is usual)"
+    return f"{share:.0%} of its times are beyond {FAR_TIME:g} in network units (0 to 3 is usual)"
