@@ -131,6 +131,15 @@ def test_interrupt_is_130_and_says_how_to_go_on(capfd: pytest.CaptureFixture[str
     assert (found["problem"], found["fix"]) == ("interrupted", fix)
 
 
+def test_a_rank_that_its_launcher_ends_early_leaves_the_word_to_it(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where another rank is lost in the first second, its own line to paste would come first, and would be wrong."""
+    monkeypatch.setenv("XECTOOL_RANK_OUTCOMES", "somewhere")
+    assert boundary.run(Mock(side_effect=KeyboardInterrupt), ["train", "c", "--set", "distributed.num_gpus=2"]) == 130
+    assert capfd.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [

@@ -60,7 +60,7 @@ def _delivered(code: int, output: render.Output, stdout: Steady, stderr: Steady)
     lost = stdout.settle(), stderr.settle()
     # beside a document stderr has remarks only, and a launcher answers for its ranks
     counts = lost[0] or (lost[1] and not output.as_json)
-    if not counts or _is_later_rank() or "XECTOOL_RANK_OUTCOMES" in os.environ:
+    if not counts or _is_later_rank() or _is_launched():
         return code
     if not lost[1]:
         _pass_on("stdout", lost[0], stdout.error, stderr)
@@ -69,6 +69,11 @@ def _delivered(code: int, output: render.Output, stdout: Steady, stderr: Steady)
     if output.command == "train" and not output.as_json:
         return code
     return code if code in (EXIT_DEFECT, EXIT_INTERRUPTED) else EXIT_WORLD
+
+
+def _is_launched() -> bool:
+    """Return whether this is a rank of ``xectool train --nproc``, whose launcher answers for it."""
+    return "XECTOOL_RANK_OUTCOMES" in os.environ
 
 
 def _pass_on(name: str, lost: str, why: OSError | None, other: Steady) -> None:
@@ -201,6 +206,8 @@ def _take_verbosity(argv: Sequence[str]) -> list[str]:
 
 def _interrupted(output: render.Output, argv: Sequence[str]) -> int:
     signals.ignore()
+    if _is_launched():  # in its first second; the launcher ends its ranks where one is lost, and says which
+        return EXIT_INTERRUPTED
     named = any(word.startswith("--run-name") for word in argv)
     begun = ["--resume", "auto"] if argv[:1] == ["train"] and named and "--resume" not in argv else []
     output.interrupted(fix=f"{'go on with' if begun else 'again'}: {shlex.join(['xectool', *argv, *begun])}")
