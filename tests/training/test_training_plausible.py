@@ -228,8 +228,10 @@ def test_validation_files_of_another_gain_are_told_once(
     result = engine.train(tiny_config(data={"val_path": str(tmp_path / "later.root")}, training={"epochs": 2}))
     told = events(result.run_dir, "files_differ")
     assert [str(tmp_path / "later.root") in event.data["files"] for event in told] == [True] * named
-    first = [cause.code for cause in engine.diagnose.run(result.run_dir).causes]
-    assert first == ["XT-INPUT-SCALE"] * named
+    causes = engine.diagnose.run(result.run_dir).causes
+    assert [cause.code for cause in causes] == ["XT-INPUT-SCALE"] * named
+    start = f"xectool check-data {tmp_path / 'later.root'} --against {tiny_data}"
+    assert [cause.fix.startswith(start) for cause in causes] == [True] * named
 
 
 def test_a_validation_on_energies_of_other_events_says_so(tiny_config: Config, tiny_data: Path, tmp_path: Path) -> None:

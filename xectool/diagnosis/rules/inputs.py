@@ -11,7 +11,9 @@ from xectool.config.input_limits import LARGEST_ABS, LARGEST_MEAN, LARGEST_STD, 
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
+from xectool.diagnosis.evidence.files import train_files
 from xectool.diagnosis.evidence.incidents import number
+from xectool.errors import in_shell
 from xectool.findings import Severity
 
 _NPHO: Final[Mapping[str, Any]] = {
@@ -79,7 +81,7 @@ class FilesDiffer(DiagnosisRule):
                 confidence=0.9,
                 problem=f"{event.message}: {event.data.get('meaning') or 'their gains or units differ'}",
                 evidence=("calibration lines and beams lie within a factor of ten",) if ratio else (),
-                fix=fixes.check_files(evidence.run_dir, event.data.get("files") or ()),
+                fix=_look_at(evidence, [str(path) for path in event.data.get("files") or ()]),
                 severity=Severity.WARNING,
                 step=1,
                 symptom="files",
@@ -108,6 +110,16 @@ class SensorOrder(DiagnosisRule):
                 step=1,
                 symptom="sensor order",
             )
+
+
+def _look_at(evidence: Evidence, files: list[str]) -> str:
+    """Return the command that judges files beside each other; one of validation beside one of training."""
+    trained = train_files(evidence.manifest)
+    validated = [path for path in files if path in train_files(evidence.manifest, "val") and path not in trained]
+    others = [path for path in files if path not in validated]
+    if validated and others:
+        return f"xectool check-data {in_shell(validated[0])} --against {in_shell(others[0])}"
+    return fixes.check_named_files(evidence, "val") if validated else fixes.check_files(evidence.run_dir, files)
 
 
 def channel_problems(name: str, values: Mapping[str, Any]) -> list[str]:
