@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +56,7 @@ def test_people_read_verdict_reasons_and_next_step(trained: Path, xectool: Calla
     assert (run.code, run.out) == (0, "")
     words = ("Verdict", "Why", "Next", "train CONFIG --resume", "sections", "tensors", "backbone")
     assert [word for word in words if word not in run.err] == []
+    assert re.search(r"created +20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\+00:00", run.err)
 
 
 def test_the_config_of_the_run_fits_its_checkpoint(trained: Path, xectool: Callable[..., Any]) -> None:

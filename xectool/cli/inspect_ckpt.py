@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from xectool.engine.inspection import CheckpointInspected
 
 MEBI = 1024.0**2
+LATEST_S = 4e9  # of the epoch, the year 2096
 SHOWN = 40
 
 
@@ -93,8 +95,10 @@ def _facts(result: CheckpointInspected) -> list[list[object]]:
         ["size, SHA-256", f"{result.size_bytes / MEBI:.1f} MiB, {result.sha256}"],
     ]
     rows += [[item.action, f"{_yes(item.possible)}: {item.why}"] for item in result.fit_for]
-    rows += [[name, _short(value)] for name, value in {**result.facts, **result.lineage}.items()]
-    return rows
+    facts = {**result.facts, **result.lineage}
+    if isinstance(made := facts.get("created"), float) and 0 < made < LATEST_S:
+        facts["created"] = datetime.fromtimestamp(made, UTC).isoformat(" ", "seconds")
+    return [*rows, *([name, _short(value)] for name, value in facts.items())]
 
 
 def _tables(result: CheckpointInspected) -> Iterator[tuple[str, list[str], list[list[object]]]]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _DONE = {
     "max_steps": "stopped after the steps asked for",
     "early_stopped": "stopped early, no epoch was better for training.early_stop_patience",
-    "dry_run": "checked, nothing trained and nothing written; it would be",
+    "dry_run": "checked, nothing trained and no run begun; it would be",
 }
 
 
