@@ -98,7 +98,8 @@ def _facts(result: CheckpointInspected) -> list[list[object]]:
     facts = {**result.facts, **result.lineage}
     if isinstance(made := facts.get("created"), float) and 0 < made < LATEST_S:
         facts["created"] = datetime.fromtimestamp(made, UTC).isoformat(" ", "seconds")
-    return [*rows, *([name, _short(value)] for name, value in facts.items())]
+    rows += [[name, _short(value)] for name, value in facts.items()]
+    return rows
 
 
 def _tables(result: CheckpointInspected) -> Iterator[tuple[str, list[str], list[list[object]]]]:
