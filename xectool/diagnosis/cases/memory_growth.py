@@ -14,8 +14,8 @@ from xectool.diagnosis.evidence.statistics import Series, slope
 
 BYTES_PER_STEP: Final = 1e6  # F014
 BYTES_PER_EPOCH: Final = 50e6  # F014
-# Lost little by little, which is as deadly in a long run. In its first epochs a sound run took 123 MB in two stairs, which
-# a busy machine spread over 65 steps.
+# Lost little by little, which is as deadly in a long run. In its first epochs a sound run took 123 MB in two stairs,
+# which a busy machine spread over 65 steps.
 BYTES_IN_ALL: Final = 150e6
 IGNORED: Final = 2  # F014: the first steps allocate
 LEAST_STEPS: Final = 20  # F014
