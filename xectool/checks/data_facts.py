@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from xectool.checks.cells import Cell
+import numpy as np
+
+from xectool.checks.cells import LARGEST_TIME_S, Cell
 from xectool.checks.health import SensorHealth, neighbour_likeness, sensor_health
 from xectool.checks.identity import Repeated
 from xectool.checks.sample import Sample, ScanSettings
@@ -15,7 +17,8 @@ from xectool.checks.similarity import Likeness, compare_samples
 from xectool.checks.spread import NormalizedRow, RawRow, normalized_table, raw_table, suggest, valid_readings
 from xectool.config.root import RunConfig
 from xectool.detector import faces
-from xectool.errors import XecError, event_named
+from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.errors import XecError, event_named, in_shell
 
 
 @dataclass
@@ -56,6 +59,17 @@ class DataFacts:
     def is_complete(self) -> bool:
         """Whether the values of every event were asked for."""
         return self.settings.max_events is None
+
+    @cached_property
+    def exchanged(self) -> str:
+        """The options that read photons and times from each other's branch, to paste; empty where neither is absurd."""
+        kept, data = self.sample.events, self.settings.data
+        photons, times = (np.abs(values[np.abs(values) < UNKNOWN_ABOVE]) for values in (kept.npho, kept.time))
+        if not (len(photons) and len(times) and 0 < photons.max() < LARGEST_TIME_S < np.median(times)):
+            return ""
+        return (
+            f"--set data.npho_branch={in_shell(data.time_branch)} --set data.time_branch={in_shell(data.npho_branch)}"
+        )
 
     @property
     def whole(self) -> str:

@@ -120,8 +120,9 @@ class FilesAreWhole(TroubleRule):
                 yield self.warning(file.where, problem, "write the file again, or go on with what is there")
         data = facts.settings.data
         for npho, time in facts.sample.counts.values():
-            yield from self._impossible(npho, data.npho_branch)
-            yield from self._impossible(time, data.time_branch)
+            if not facts.exchanged:  # DAT-25 says so
+                yield from self._impossible(npho, data.npho_branch)
+                yield from self._impossible(time, data.time_branch)
             yield from self._blank(npho, data.npho_branch)
             yield from self._blank(time, data.time_branch)
         far = [file for file in facts.sample.files if file.opened and is_remote(file.path)]

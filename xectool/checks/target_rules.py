@@ -210,7 +210,7 @@ class BranchesAgree(Rule[DataFacts]):
     title = "Branches agree with each other"
 
     def check(self, facts: DataFacts) -> Iterator[Finding]:
-        """Yield a warning where angle and vector differ, or where sensors or positions do not fit the light."""
+        """Yield a warning where angle and vector, sensors or truth do not fit; an error for times read as light."""
         count, worst, where = facts.sample.angle_gaps
         angle = facts.sample.targets.get("angle")
         # Angles in another unit are told of as such.
@@ -222,6 +222,11 @@ class BranchesAgree(Rule[DataFacts]):
                 f"events, by up to {worst:.3g}",
                 "make both branches from the same direction, theta from +z and phi from -x towards +y, in degrees",
             )
+        if facts.exchanged:
+            data = facts.settings.data
+            problem = f"its numbers are times in s and are read as photons, those of '{data.time_branch}' as times"
+            yield self.error(f"{facts.whole} branch {data.npho_branch}", problem, facts.exchanged)
+            return
         yield from self._order(facts)
         yield from self._light(facts)
 

@@ -71,7 +71,7 @@ class ReadingsAreNumbers(Rule[DataFacts]):
     def _share(self, facts: DataFacts) -> Iterator[Finding]:
         cells, data = facts.sample.cells, facts.settings.data
         total = cells.npho.events * NUM_SENSORS
-        if not total:
+        if not total or facts.exchanged:
             return
         invalid = 1 - int(cells.npho.valid.sum()) / total
         lit = cells.timed_sensors
@@ -148,7 +148,7 @@ class NormalizedTimesFit(Rule[DataFacts]):
         data, counts = facts.settings.data, [pair[1] for pair in facts.sample.counts.values()]
         where = f"{facts.whole} branch {data.time_branch}"
         odd = impossible_counts(facts, channel=1)
-        if odd:
+        if odd and not facts.exchanged:
             first = [item.first["impossible"][0] for item in odd]
             impossible, total = sum(item.impossible for item in odd), sum(item.total for item in odd)
             many = f"; {len(odd)} of {len(counts)} files" if len(counts) > 1 else ""
@@ -163,7 +163,7 @@ class NormalizedTimesFit(Rule[DataFacts]):
             yield replace(found, evidence=shown)
             return
         row = next((row for row in facts.normalized if row.channel == "time" and row.face == "all"), None)
-        if row is None or (row.min >= -2 and row.max <= 2):
+        if facts.exchanged or row is None or (row.min >= -2 and row.max <= 2):
             return
         report = self.warning if max(abs(row.min), abs(row.max)) > 10 else self.info
         cell = facts.sample.cells.extremes[1][abs(row.max) >= abs(row.min)]
@@ -180,7 +180,7 @@ class SpreadIsSound(Rule[DataFacts]):
 
     def check(self, facts: DataFacts) -> Iterator[Finding]:
         """Yield an error for each channel, and face, outside of the limits."""
-        bad = [row for row in facts.normalized if not SMALLEST_STD <= row.std <= LARGEST_STD]
+        bad = [r for r in facts.normalized if not (facts.exchanged or SMALLEST_STD <= r.std <= LARGEST_STD)]
         whole = {row.channel for row in bad if row.face == "all"}
         named = {name for i, name in enumerate(("npho", "time")) if impossible_counts(facts, i)}  # by DAT-02, DAT-10
         for row in bad:
