@@ -598,11 +598,13 @@ def test_25_an_energy_of_other_events(look: Any, rows: Rows) -> None:
 
 def test_25_exchanged_branches_are_the_one_thing_that_is_said(look: Any, rows: Rows) -> None:
     """Two wrong units, readings of no sensor and a spread of nothing: their lines all led to making the file again."""
-    rows["npho"], rows["relative_time"] = rows["relative_time"], rows["npho"]
+    rows["npho"], rows["relative_time"] = rows["relative_time"], rows["npho"].copy()
+    rows["npho"][0, 17] = 3e-3  # noise
     facts = look(rows)
     item = one("DAT-25", facts, "error", "times in s and are read as photons", "--set data.npho_branch=relative_time")
     assert item.fix.endswith("--set data.time_branch=npho")
     assert [found(code, facts) for code in ("DAT-02", "DAT-07", "DAT-10", "DAT-11")] == [[], [], [], []]
+    assert facts.suggested == {}, "nor constants that would make photons of times"
 
 
 def test_25_times_of_other_sensors(look: Any, rows: Rows) -> None:

@@ -85,6 +85,10 @@ def test_a_direction_of_other_events_is_told(task: str) -> None:
     truth = {"angle": angles, "angleVec": unit}[task]
     assert truth_elsewhere(places, truth, task) == truth_elsewhere(places, -truth, task) == ""
     assert truth_elsewhere(places, truth[RNG.permutation(48)], task).startswith(f"{task}[")
+    if task == "angle":
+        for offset in (90.0, 150.0, 180.0, 210.0):
+            turned = np.stack([truth[:, 0], (truth[:, 1] + offset + 180) % 360 - 180], axis=-1)
+            assert truth_elsewhere(places, turned, task) == ""
     swapped = truth[:, ::-1] if task == "angle" else truth[:, [0, 2, 1]]
     assert truth_elsewhere(places, swapped, task).startswith(f"{task}[")
 

@@ -1332,21 +1332,26 @@ def test_saving_that_takes_half_of_the_run_is_slow_on_any_disk(
 
 
 @pytest.mark.parametrize(
-    ("branches", "raw_max", "settings"),
+    ("branches", "raw_max", "latest", "settings"),
     [
-        (("relative_time", "npho"), 1.2e-8, ["npho_branch=npho", "time_branch=relative_time"]),
-        (("t", "q"), 4e-7, ["npho_branch=q", "time_branch=t"]),
-        (("relative_time", "relative_time"), 1.2e-8, ["npho_branch=npho"]),
-        (("npho", "relative_time"), 1e-3, []),
+        (("relative_time", "npho"), 1.2e-8, 4e3, ["npho_branch=npho", "time_branch=relative_time"]),
+        (("t", "q"), 4e-7, 4e3, ["npho_branch=q", "time_branch=t"]),
+        (("relative_time", "relative_time"), 1.2e-8, 1.2e-8, ["npho_branch=npho"]),
+        (("time_cfd", "relative_time"), 1.2e-8, 1.2e-8, ["npho_branch=npho"]),
+        (("npho", "relative_time"), 1e-3, 1.2e-8, []),
+        (("npho", "relative_time"), 1e-8, 1.2e-8, []),
+        ((None, None), 1e-8, math.nan, []),
     ],
-    ids=["exchanged", "exchanged under other names", "times twice", "photons in another unit"],
+    ids=["exchanged", "under other names", "times twice", "two times", "another unit", "faint", "no config"],
 )
 def test_times_that_are_read_as_photons_lead_to_the_branches(
-    record: Record, course: Any, branches: tuple[str, str], raw_max: float, settings: list[str]
+    record: Record, course: Any, branches: tuple[str, str], raw_max: float, latest: float, settings: list[str]
 ) -> None:
     values = {"mean": 1e-12, "std": 5e-13, "absmax": 3e-12, "raw_min": -1e-9, "raw_max": raw_max}
-    data = dict(zip(("npho_branch", "time_branch"), branches, strict=True))
-    found = record(course(steps=2, input_scale={"npho": values}, config={"data": data})).causes[0]
+    times = {"mean": 0.1, "std": 0.5, "absmax": 3.0, "raw_min": -1e-9, "raw_max": latest}
+    data = {name: value for name, value in zip(("npho_branch", "time_branch"), branches, strict=True) if value}
+    channels = {"npho": values, "time": times}
+    found = record(course(steps=2, input_scale=channels, config={"data": data})).causes[0]
     assert found.code == "XT-INPUT-SCALE"
     assert ("holds times in s" in found.problem) == bool(settings)
     assert [word for word in found.fix.split() if word.startswith("data.")] == [f"data.{value}" for value in settings]

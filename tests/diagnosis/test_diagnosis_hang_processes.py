@@ -51,6 +51,7 @@ def compile(program):
     os.symlink("/bin/sh", run / "cc1plus")
     subprocess.run([run / "cc1plus", "-c", program])
 def compiler(): compile("while :; do :; done")
+def compiler_waits(): compile("while :; do sleep 1.5; i=0; while [ $i -lt 9999 ]; do i=$((i+1)); done; done")
 def compiler_idle(): compile("read line < " + str(run / "fifo"))
 def compiler_held(): compile("kill -STOP $$")
 writer.status.phase("compile" if "compiler" in what else "checkpoint" if what == "checkpoint" else "data_wait")
@@ -82,7 +83,8 @@ VERDICTS = {
     "kill": ("XT-HANG-READER-DEAD", True, "is gone while it read training file 3 entries 224:256"),
     "checkpoint": ("XT-HANG-CHECKPOINT", True, "nothing written for 6"),
     "compiler": ("XT-HANG-COMPILE", False, "compiles since 6"),
-    "compiler_idle": ("XT-HANG-STUCK", True, "(cc1plus), a compiler of rank 0, does nothing, since 6"),
+    "compiler_waits": ("XT-HANG-COMPILE", False, "compiles since 6"),
+    "compiler_idle": ("XT-HANG-STUCK", True, "(cc1plus), a compiler of rank 0, does nothing; it compiles since 6"),
     "compiler_held": ("XT-HANG-STOPPED", True, "(cc1plus), a compiler of rank 0, is stopped"),
 }
 

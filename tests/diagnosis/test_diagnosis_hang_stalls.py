@@ -228,3 +228,19 @@ def test_a_rank_that_has_half_a_core_for_the_last_minute_is_named_and_a_stall_is
                 )
     found = [cause.problem for cause in UnevenRanks().look(gather(tmp_path))]
     assert [problem.startswith("rank 1 keeps the others waiting") for problem in found] == [True] * named
+
+
+@pytest.mark.parametrize("every", [10, 25, 40])
+def test_a_rank_that_waits_at_every_window_of_its_reader_is_named(tmp_path: Path, every: int) -> None:
+    """All its waiting is in a few of its steps, which are no accidents of the machine."""
+    with RunWriter(tmp_path) as first, RunWriter(tmp_path, attempt=1, rank=1) as second:
+        for number in range(1, 401):
+            waits = 3.0 * (number % every == 0)
+            for rank, writer in enumerate((first, second)):
+                parts = {"data_wait_s": waits if rank else 0.0, "forward_s": 0.07, "backward_s": 0.13}
+                parts["backward_s"] += 0.0 if rank else waits
+                writer.step(
+                    StepRecord(1, number, float(number), float(number), 1.0, step_s=sum(parts.values()), **parts)
+                )
+    found = [cause.problem for cause in UnevenRanks().look(gather(tmp_path))]
+    assert [problem.startswith("rank 1 keeps the others waiting") for problem in found] == [True]

@@ -90,6 +90,13 @@ def test_a_section_that_is_none_is_named(tmp_path):
     engine.diagnose.loss(run_dir)
 
 
+@pytest.mark.parametrize("content", ["tasks: {energy: 3}", "data: {fiducial: 7}", "tasks: {energy: [1]}"])
+def test_what_stands_in_the_place_of_a_task_says_nothing(tmp_path, content):
+    run_dir = make_run(tmp_path / "odd", [1.0])
+    (run_dir / "config.yaml").write_text(f"kind: regressor\n{content}\n")
+    runs.compare(run_dir, run_dir)
+
+
 def test_record_of_a_newer_version_hides_no_run(tmp_path):
     make_run(tmp_path / "good", [1.0])
     record = next(make_run(tmp_path / "newer", [1.0]).glob("rec/*/events.jsonl"))

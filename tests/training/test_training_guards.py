@@ -400,6 +400,23 @@ def test_memory_that_fluctuates_or_fills_up_does_not_grow(seed: int) -> None:
     assert all(growth(part) is None for part in np.lib.stride_tricks.sliding_window_view(around, WINDOW // EVERY))
 
 
+@pytest.mark.parametrize(("every", "named"), [(18, True), (20, True), (24, True), (30, True), (110, False)])
+def test_a_leak_in_stairs_is_told_and_the_start_of_epochs_is_not(
+    parts: RunParts, monkeypatch: pytest.MonkeyPatch, every: int, named: bool
+) -> None:
+    """What is kept at every so many steps, 3 MB a step; epochs of 110 steps that take as much at their start."""
+    for phase in range(0, every, 3):
+        guard, step, sizes = MemoryGrowth(parts), facts(parts), iter(range(0, 500, EVERY))
+        monkeypatch.setattr(
+            memory,
+            "resident_bytes",
+            lambda _: int(2e9 + 3e6 * every * ((next(sizes) + phase) // every)),  # noqa: B023
+        )
+        epochs = (Progress(epoch=1 + (number > 60), step=number) for number in range(1, 401))
+        found = [notice for progress in epochs for notice in guard.after_step(progress, step)]
+        assert len(found) == named, phase
+
+
 # -- G16
 
 

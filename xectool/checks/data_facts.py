@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from xectool.config.root import RunConfig
 from xectool.detector import faces
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.errors import XecError, event_named, in_shell
+
+_NEARLY_ALL: Final = 0.99  # of the readings; noise leaves single times of any size
 
 
 @dataclass
@@ -65,7 +67,9 @@ class DataFacts:
         """The options that read photons and times from each other's branch, to paste; empty where neither is absurd."""
         kept, data = self.sample.events, self.settings.data
         photons, times = (np.abs(values[np.abs(values) < UNKNOWN_ABOVE]) for values in (kept.npho, kept.time))
-        if not (len(photons) and len(times) and 0 < photons.max() < LARGEST_TIME_S < np.median(times)):
+        if not (len(photons) and len(times)):
+            return ""
+        if not 0 < np.quantile(photons, _NEARLY_ALL) < LARGEST_TIME_S < np.median(times):
             return ""
         return (
             f"--set data.npho_branch={in_shell(data.time_branch)} --set data.time_branch={in_shell(data.npho_branch)}"
@@ -104,8 +108,8 @@ class DataFacts:
 
     @cached_property
     def suggested(self) -> dict[str, object]:
-        """Normalisation constants that fit better; empty where those in use fit."""
-        return suggest(self.sample.cells, *self.readings, self.settings.normalization)
+        """Normalisation constants that fit better; empty where those in use fit, or where none would."""
+        return {} if self.exchanged else suggest(self.sample.cells, *self.readings, self.settings.normalization)
 
     def cure(self, channel: str) -> str:
         """Return the constants of a channel that suit the readings, to paste, or where to look if none would."""

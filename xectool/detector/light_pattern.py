@@ -115,6 +115,9 @@ def truth_elsewhere(places: Array, truth: Array, task: str = "uvwFI") -> str:
     """
     known = np.isfinite(places).all(axis=1) & (np.abs(truth) < constants.UNKNOWN_ABOVE).all(axis=1)
     light, values = places[known], truth[known].astype(np.float64)
+    if task == "angle" and len(values):  # phi may begin anew at 180 degrees within the detector
+        turns = np.exp(1j * np.radians(values[:, 1]))
+        values[:, 1] = np.degrees(np.angle(turns / turns.mean()))
     for axis, (name, component) in enumerate(zip(AXES, TRUTH_OF_PLACES[task], strict=True)):
         wide = known.sum() >= 3 and light[:, axis].std() >= LEAST_WIDTHS_CM[axis]
         if not wide or not light[:, 2 + axis].std() >= LEAST_SPREAD or not values[:, component].std() > 0:

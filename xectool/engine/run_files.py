@@ -15,7 +15,10 @@ from xectool.runlog.run_dirs import require_record
 
 CONFIG_FILE: Final = "config.yaml"
 BEST_METRIC: Final = "val/loss"
-_SECTIONS: Final = ("data", "normalization", "model", "tasks", "training", "validation", "checkpoint", "mlflow")
+_SECTIONS: Final = (
+    "data", "normalization", "model", "tasks", "training", "validation", "checkpoint", "mlflow", "distributed",
+    "export", "guards", "reweighting",
+)  # fmt: skip
 
 
 def best_epoch(epochs: list[EpochRecord]) -> EpochRecord | None:

@@ -180,14 +180,15 @@ def event_named(run: int, event: int) -> str:
 def counted(number: int, what: str) -> str:
     """Return a number of things, one of them in the singular.
 
-    >>> counted(1, "rank"), counted(2, "batch"), counted(3, "entry"), counted(0, "epoch")
-    ('1 rank', '2 batches', '3 entries', '0 epochs')
+    >>> counted(1, "rank"), counted(2, "branch"), counted(3, "entry"), counted(0, "epoch")
+    ('1 rank', '2 branches', '3 entries', '0 epochs')
     """
     if number == 1:
         return f"{number} {what}"
     if what.endswith("y") and what[-2] not in "aeo":
         return f"{number} {what[:-1]}ies"
-    return f"{number} {what}{'es' if what.endswith(('tch', 'ss')) else 's'}"
+    hissing = what.endswith(("ch", "ss", "sh", "x")) and not what.endswith("epoch")
+    return f"{number} {what}{'es' if hissing else 's'}"
 
 
 def duration(seconds: float) -> str:

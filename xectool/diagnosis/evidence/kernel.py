@@ -141,7 +141,8 @@ def _with_compilers(view: ProcessView, before: Mapping[int, _Counters]) -> Proce
     states = {pid: process_state(pid) for pid in now}
     idle = None
     if now and now == before and "running" not in states.values():
-        pid = next((pid for pid, state in states.items() if state in HELD), list(now)[-1])
+        own = [pid for pid, name in names.items() if name.startswith(COMPILERS)]
+        pid = next((pid for pid, state in states.items() if state in HELD), own[-1])
         idle = ProcessView(pid, states[pid], _first_line(f"/proc/{pid}/wchan").removeprefix("0"), command=names[pid])
     return replace(view, compilers=compilers, idle_compiler=idle)
 
@@ -208,7 +209,8 @@ def _delayed_s(before: _Counters, now: _Counters, seconds: float) -> float:
 def _compilers(pid: int) -> dict[int, _Counters]:
     """Return what compilers below a process, and what they have started, have done so far; callers come first."""
     compilers = [
-        child for child in descendants(pid) if _first_line(f"/proc/{child}/comm").startswith(COMPILERS)
+        child for child in descendants(pid)
+        if _first_line(f"/proc/{child}/comm").startswith(COMPILERS) and process_state(child) not in GONE
     ]  # fmt: skip
     below = dict.fromkeys(found for child in compilers for found in (child, *descendants(child)))
     return {child: replace(_counters(f"/proc/{child}"), delay_s=0.0, turns=0) for child in below}

@@ -23,6 +23,7 @@ _NPHO: Final[Mapping[str, Any]] = {
 }
 _TIME: Final[Mapping[str, Any]] = {"normalization.time_scale": 1.14e-7, "normalization.time_shift": -0.46}
 NPHO_BRANCH: Final[str] = DataConfig.model_fields["npho_branch"].default
+TIME_BRANCH: Final[str] = DataConfig.model_fields["time_branch"].default
 _LONGEST: Final = 1e-5  # s, of a trace; no unit brings photons down to it
 
 
@@ -153,12 +154,19 @@ def _fix(evidence: Evidence, channels: Mapping[str, Any]) -> str:
 
 def _exchanged(evidence: Evidence, channels: Mapping[str, Any]) -> dict[str, str]:
     """Return the branches to read where the photons of a batch are times in s, else nothing."""
-    values = channels.get("npho")
-    extremes = [abs(number(values.get(key))) for key in ("raw_min", "raw_max")] if isinstance(values, Mapping) else []
-    if not extremes or not 0 < max(extremes) < _LONGEST:
+    photons, times = (_largest(channels.get(name)) for name in ("npho", "time"))
+    if not 0 < photons < _LONGEST:
         return {}
-    npho, time = evidence.setting("data.npho_branch", NPHO_BRANCH), evidence.setting("data.time_branch")
-    return {"npho_branch": NPHO_BRANCH} if npho == time else {"npho_branch": time, "time_branch": npho}
+    npho, time = evidence.setting("data.npho_branch", NPHO_BRANCH), evidence.setting("data.time_branch", TIME_BRANCH)
+    if times > _LONGEST and npho != time:
+        return {"npho_branch": time, "time_branch": npho}
+    return {"npho_branch": NPHO_BRANCH} if npho != NPHO_BRANCH else {}
+
+
+def _largest(values: Any) -> float:
+    """Return the largest raw reading of a channel without its sign, NaN where it is not known."""
+    extremes = [abs(number(values.get(key))) for key in ("raw_min", "raw_max")] if isinstance(values, Mapping) else []
+    return max(extremes, default=math.nan)
 
 
 def _settings(evidence: Evidence, channels: Mapping[str, Any]) -> list[str]:

@@ -20,7 +20,7 @@ LAST_STEPS: Final = (5000, 60)  # of each rank that are compared: all, and what 
 BEHIND_STEPS: Final = 20
 BEHIND_SHARE: Final = 0.1  # of the time: a third of a step is before its backward, which waits as long again
 BEHIND_TIMES: Final = 1.5
-_ACCIDENTS: Final = 0.05  # longest steps of each rank, which one stall of the machine may have made
+_ACCIDENTS: Final = 3  # longest steps of each rank, which a stall or two of the machine may have made
 
 
 class UnevenRanks(DiagnosisRule):
@@ -94,8 +94,9 @@ def _is_behind(seconds: dict[int, float], step_s: float) -> bool:
 def _before_meeting(evidence: Evidence, count: int) -> tuple[dict[int, float], float]:
     """Return the mean time of each rank until its backward, and of a whole step, in s; empty for too few steps.
 
-    The first two steps are left out: there ranks start, and read ahead. In the transfer all add up their counts: there
-    a rank waits for one that comes late to its step, and what the others take longer for it is that one's.
+    The first two steps are left out: of a whole run they are those in which ranks start, and read ahead. In the
+    transfer all add up their counts: there a rank waits for one that comes late to its step, and what the others take
+    longer for it is that one's.
     """
     seconds, transfer_s, step_s = dict[int, float](), dict[int, float](), 0.0
     for rank, blocks in RunReader(evidence.run_dir).last_blocks_by_rank(count).items():
@@ -113,4 +114,4 @@ def _before_meeting(evidence: Evidence, count: int) -> tuple[dict[int, float], f
 
 def _without_accidents(values: Series) -> float:
     known = np.sort(finite(values))
-    return float(np.mean(known[: max(1, int((1.0 - _ACCIDENTS) * known.size))])) if known.size else 0.0
+    return float(np.mean(known[:-_ACCIDENTS])) if known.size > _ACCIDENTS else 0.0

@@ -6,7 +6,7 @@ import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -24,6 +24,8 @@ from xectool.training.symptoms.kept_graphs import kept_graphs
 LOOK_EVERY_S: Final = 5.0
 WINDOW: Final = 30  # steps a slope is taken over
 EVERY: Final = 2  # steps; with the cold caches of a step a read costs several times what it does in a loop
+LOOK_STEPS: Final = 10
+LONG: Final = 120  # steps in which stairs show that are too far apart for the window
 FIRST_STEPS: Final = 5  # in which allocators fill their pools
 GROWTH_BYTES: Final = 1e6  # a step
 START_UP_BYTES: Final = 64e6  # that a sound run takes late, beside its loader: threads, libraries, pools
@@ -98,6 +100,7 @@ class MemoryGrowth(Guard):
         self._steps = 0
         self._said = False
         self._samples: deque[int] = deque(maxlen=WINDOW // EVERY)
+        self._looks: deque[int] = deque(maxlen=1 + LONG // LOOK_STEPS)
         self._status = os.open(_STATUS, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._status)
 
@@ -113,12 +116,15 @@ class MemoryGrowth(Guard):
             return
         self._samples.append(resident)
         filling = progress.epoch == self._first_epoch and resident < self._start + self._allowance + START_UP_BYTES
-        if self._steps % 10 or len(self._samples) < WINDOW // EVERY or filling:
+        if self._steps % LOOK_STEPS or len(self._samples) < WINDOW // EVERY or filling:
             return
-        slope = growth(np.array(self._samples))
+        self._looks.append(resident)
+        slope, seen, steps = growth(np.array(self._samples)), self._samples, WINDOW
+        if slope is None:
+            slope, seen, steps = growth_in_stairs(self._looks), self._looks, LONG
         if slope is not None:
             self._said = True
-            first, last, kept = self._samples[0], self._samples[-1], kept_graphs()
+            first, last, kept = seen[0], seen[-1], kept_graphs()
             by = f"; graphs of {kept.steps} steps are alive, held by {kept.holder or '?'}" if kept.steps else ""
             yield Notice(
                 "memory_growth",
@@ -126,7 +132,7 @@ class MemoryGrowth(Guard):
                     "bytes_per_step": slope,
                     "rss_from": first,
                     "rss_to": last,
-                    "steps": WINDOW,
+                    "steps": steps,
                     "kept_graphs": kept.steps,
                     "holder": kept.holder,
                 },
@@ -155,6 +161,21 @@ def growth(samples: np.ndarray) -> float | None:
     slope, rising = _slope(samples)
     # Of pairs, not of neighbours: what a collector gives back every tenth step hides no leak.
     return slope if slope > GROWTH_BYTES and rising >= RISING else None
+
+
+def growth_in_stairs(looks: Sequence[int]) -> float | None:
+    """Return the slope in bytes a step of looks at every tenth step, where all four parts of the time rise.
+
+    What is kept at every 20th or 30th step rises in each of them; an epoch that begins does so in one.
+
+    Args:
+        looks: Resident memory, shape (13,) once there are enough.
+    """
+    if len(looks) <= LONG // LOOK_STEPS:
+        return None
+    rises = np.diff(np.array(looks, dtype=np.float64)[:: LONG // LOOK_STEPS // 4])
+    slope = float(rises.sum()) / LONG
+    return slope if slope > GROWTH_BYTES and rises.min() > GROWTH_BYTES / 2 * LONG / 4 else None
 
 
 def _slope(samples: np.ndarray) -> tuple[float, float]:

@@ -78,9 +78,10 @@ def read_ramp(rates: Sequence[float], losses: Numbers) -> Reading | None:
     smooth = usable(losses)
     if len(smooth) < FEWEST:
         return None
-    # In steps of a fiftieth of its span: a fall that is too small to matter would stretch the valley to any length.
+    # In steps of a fiftieth of its span, the first loss in the middle of one: a fall that is too small to matter would
+    # stretch the valley to any length.
     span = float(smooth.max() - smooth.min())
-    low, high = longest_fall(np.floor(smooth / (RESOLUTION * span))) if span else (0, 0)
+    low, high = longest_fall(np.rint((smooth - smooth[0]) / (RESOLUTION * span))) if span else (0, 0)
     middle = low + (high - low) // 2
     tenth = rates[int(smooth.argmin())] / 10.0
     open_end = len(smooth) == len(rates) and bool(smooth[-1] <= smooth.min() + RESOLUTION * span)

@@ -53,20 +53,25 @@ def run_params(config: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str,
         facts: What only the trainer knows: ``total_params``, ``trainable_params``, ``world_size``, …
     """
     found = dict(_section_params(config))
-    found.update(_task_params(config.get("tasks") or {}))
+    found.update(_task_params(_mapping(config.get("tasks"))))
     found.update(_other_params(config))
     found.update({name: str(value) for name, value in facts.items()})
     return found
 
 
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """Return a section of a configuration that was read from a file, empty where something else stands in its place."""
+    return value if isinstance(value, Mapping) else {}
+
+
 def _section_params(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for section, names in _SECTIONS.items():
-        values = config.get(section) or {}
+        values = _mapping(config.get(section))
         yield from ((name, str(values[name])) for name in names if name in values)
 
 
 def _task_params(tasks: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    active = [name for name, values in tasks.items() if values and values.get("enabled")]
+    active = [name for name, values in tasks.items() if _mapping(values).get("enabled")]
     if active:
         yield "active_tasks", ",".join(active)
     for task in active:
@@ -77,10 +82,10 @@ def _other_params(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "kind", str(config.get("kind", ""))
     if "loss_balance" in config:
         yield "loss_balance", str(config["loss_balance"])
-    checkpoint = config.get("checkpoint") or {}
+    checkpoint = _mapping(config.get("checkpoint"))
     yield "save_dir", str(checkpoint.get("save_dir", ""))
     yield "resume_state", str(checkpoint.get("resume_from"))
-    fiducial = (config.get("data") or {}).get("fiducial") or {}
+    fiducial = _mapping(_mapping(config.get("data")).get("fiducial"))
     yield "fiducial_enabled", str(bool(fiducial.get("enabled")))
     if fiducial.get("enabled"):
         yield from ((f"fiducial_{name}", str(fiducial.get(name))) for name in _FIDUCIAL)
