@@ -185,6 +185,14 @@ def test_an_end_that_a_full_disk_did_not_record_is_no_kill(tmp_path: Path, end: 
     assert ("last word" in found.causes[0].problem) == (end == "failed")
 
 
+def test_an_end_without_a_word_is_no_full_disk(tmp_path: Path) -> None:
+    """The writer was closed, or its last line was not copied: nothing was refused."""
+    program = "import sys; from xectool.runlog.writer import RunWriter; RunWriter(sys.argv[1]).close()"
+    subprocess.run([sys.executable, "-B", "-c", program, tmp_path], check=True)
+    assert RunReader(tmp_path).status().state == "failed"
+    assert "XT-DISK-FULL" not in [cause.code for cause in look(tmp_path).causes]
+
+
 def wait_for_steps(run_dir: Path, process: Any) -> None:
     """Wait until a checkpoint shows that an epoch is over."""
     while process.poll() is None and not (run_dir / "checkpoint_last.pt").exists():

@@ -16,7 +16,7 @@ from xectool.runlog.layout import StepBlock
 from xectool.runlog.process import boot_id
 from xectool.runlog.records import FORMAT, AttemptRecord, EpochRecord, EventRecord, Record, StepRecord
 from xectool.runlog.run_dirs import original_of, require_record
-from xectool.runlog.run_status import UNWRITTEN_END, RunStatus, Tally
+from xectool.runlog.run_status import REFUSED_END, SILENT_END, RunStatus, Tally
 from xectool.runlog.status_page import PageView, read_page
 from xectool.runlog.step_log import StepFiles
 from xectool.runlog.storage import LINES_FILE, RecordSource, attempt_dir, attempts, open_source
@@ -134,12 +134,10 @@ class RunReader:
             if last is not None:
                 tally.add(last, limit)
         status = tally.status(len(limits))
-        if (
-            status.state == "killed"
-            and status.pid
-            and any(page.rank == 0 and page.phase == "done" for page in self.live())
-        ):
-            return replace(status, state="failed", message=UNWRITTEN_END)
+        ended = next((page for page in self.live() if page.rank == 0 and page.phase == "done"), None)
+        if status.state == "killed" and status.pid and ended is not None:
+            message = REFUSED_END if ended.dropped else SILENT_END
+            return replace(status, state="failed", message=message, unwritten=True)
         original = original_of(self.run_dir, status.pid) if status.state == "running" else None
         return replace(status, state="unknown", original=str(original)) if original is not None else status
 

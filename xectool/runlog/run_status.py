@@ -8,8 +8,10 @@ from typing import Final
 from xectool.runlog.process import ProcessIdentity, is_alive
 from xectool.runlog.records import END_KINDS, AttemptRecord, EventRecord, Record
 
-UNWRITTEN_END: Final = "it ended by itself, and its last word is missing: the disk is full, over quota or gone"
-"""Message of a run whose page, which has its place on the disk from the start, says more than its record."""
+REFUSED_END: Final = "it ended by itself, and the disk took no last word: it is full, over quota or gone"
+"""Message of a run whose page, which has its place on the disk from the start, says that records were refused."""
+SILENT_END: Final = "it ended by itself, and its last word is missing"
+"""Message of a run whose page says that it ended, and whose record does not."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,7 @@ class RunStatus:
     ``unknown`` (written on another host, which cannot be asked; or a copy, while the run goes on in ``original``).
 
     ``damaged`` counts lines that cannot be read, ``lost`` records that the disk refused; both are 0 on a healthy run.
+    ``unwritten`` says that the end is told by the page of the run alone.
     """
 
     state: str
@@ -32,6 +35,7 @@ class RunStatus:
     damaged: int
     lost: int
     original: str = ""
+    unwritten: bool = False
 
     @property
     def seconds(self) -> float:
@@ -40,8 +44,8 @@ class RunStatus:
 
     @property
     def unwritten_end(self) -> EventRecord | None:
-        """Return the last word that the disk did not take, as far as it is known; None where the record has its end."""
-        if self.message != UNWRITTEN_END:
+        """Return the last word that is missing, as far as it is known; None where the record has its end."""
+        if not self.unwritten:
             return None
         return EventRecord("failed", self.updated, 0.0, self.step, self.epoch, self.message)
 

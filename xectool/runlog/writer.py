@@ -128,6 +128,7 @@ class RunWriter:
     def close(self) -> None:
         """Release the record; idempotent."""
         self._sink.close()
+        self.status[Word.DROPPED] = self._sink.dropped
         self.status.phase("done")
         self.status.close()
         if self._lock is not None:

@@ -16,11 +16,11 @@ from xectool.diagnosis.hang.stacks import parse_dump
 from xectool.findings import Severity
 from xectool.runlog.json_lines import LIMIT
 from xectool.runlog.records import EventRecord
-from xectool.runlog.run_status import UNWRITTEN_END
+from xectool.runlog.run_status import REFUSED_END
 from xectool.runlog.storage import attempt_dir
 
 _WORKER: Final = re.compile(r"XT-LOADER-(DIED|KILLED|TIMEOUT)|DataLoader worker|[Ww]orker .*(killed|died|exited)")
-_DISK: Final = re.compile(r"XT-DISK|No space left|ENOSPC|Disk quota|disk is full")
+_DISK: Final = re.compile(r"XT-DISK|No space left|ENOSPC|Disk quota|disk is full|the disk took no")
 _NUMERIC: Final = re.compile(r"XT-NAN|XT-SPIKE|XT-DIVERGED|RunDiverged|non-finite")
 _LIBRARY: Final = re.compile(r"(?:site|dist)-packages/|/lib/python3[^/]*/")
 _OWN_CODE: Final = re.compile(r"XT-[A-Z0-9-]+")
@@ -256,6 +256,6 @@ def _disk_problem(event: EventRecord) -> str:
         return f"the disk has {free:.3g} GB left, {needed:.3g} GB are needed"
     if event.kind == "recorder_gap":
         return f"{event.data.get('lost', 'some')} records were refused by the disk"
-    if event.message == UNWRITTEN_END:
+    if event.message == REFUSED_END:
         return f"the record ends before the run: {event.message}"
     return f"a checkpoint could not be written: {event.data.get('reason') or first_line(event)}"
