@@ -52,9 +52,14 @@ def write(path: Path, columns: dict[str, np.ndarray]) -> None:
         writer.extend(columns)
 
 
+def tripled(data: Path) -> dict[str, np.ndarray]:
+    """Return the columns of train_000.root, each event three times."""
+    return {name: np.repeat(rows, 3, axis=0) for name, rows in columns_of(data / "train_000.root").items()}
+
+
 def against_the_light(data: Path) -> dict[str, np.ndarray]:
-    """Return the columns of train_000.root three times, the larger the light the smaller the energy."""
-    columns = {name: np.repeat(rows, 3, axis=0) for name, rows in columns_of(data / "train_000.root").items()}
+    """Return the columns of `tripled`, the larger the light the smaller the energy."""
+    columns = tripled(data)
     ranks = np.argsort(np.argsort(np.where(columns["npho"] < 9e9, columns["npho"], 0).sum(axis=1)))
     columns["energyTruth"] = np.sort(columns["energyTruth"])[::-1][ranks].copy()
     return columns
@@ -202,14 +207,12 @@ def test_a_run_on_energies_of_other_events_says_so(tiny_config: Config, tiny_dat
 
 def test_a_run_on_directions_of_other_events_says_so(tiny_config: Config, tiny_data: Path, tmp_path: Path) -> None:
     """No position is learnt: within the few steps of this run nothing else would tell."""
-    with uproot.open(tiny_data / "train_000.root") as file:
-        columns = {name: np.repeat(rows, 3, axis=0) for name, rows in file["tree"].arrays(library="np").items()}
+    columns = tripled(tiny_data)
     for changed in (False, True):
         target = tmp_path / f"{changed}.root"
         if changed:
             columns["emiAng"] = np.roll(columns["emiAng"], 7, axis=0)
-        with TreeWriter(target, {name: (v.dtype.str[1:], v.shape[1:]) for name, v in columns.items()}) as writer:
-            writer.extend(columns)
+        write(target, columns)
         tasks = {"angle": {"enabled": True}, "uvwFI": {"enabled": False}}
         result = engine.train(
             tiny_config(data={"train_path": str(target)}, tasks=tasks), overrides=[f"mlflow.run_name=r{changed}"]

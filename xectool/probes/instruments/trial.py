@@ -103,8 +103,7 @@ def _updated(bench: Bench, norm: float) -> tuple[str, ...]:
 
     AdamW updates each parameter by itself, so a copy of the largest one is all the memory that undoing needs.
     """
-    named = [(name, parameter, parameter.grad) for name, parameter in named_parameters(bench)]
-    changed = [(name, parameter, grad) for name, parameter, grad in named if grad is not None]
+    changed = [(name, p, grad) for name, p in named_parameters(bench) if (grad := p.grad) is not None]
     clip = bench.config.training.grad_clip
     if clip > 0 and changed:
         nn.utils.clip_grads_with_norm_([parameter for _, parameter, _ in changed], clip, torch.tensor(norm))
