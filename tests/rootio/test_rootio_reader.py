@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from uproot.interpretation import numerical
 from xectool.errors import DataFileError
 from xectool.rootio import inflate
-from xectool.rootio.columns import LooseColumn, WrongLengthError
+from xectool.rootio.baskets import LooseColumn
+from xectool.rootio.columns import WrongLengthError
 from xectool.rootio.inflate import inflate_range
 from xectool.rootio.reader import EventFile
 from xectool.rootio.schema import ExpectedBranch, check_schema
@@ -192,6 +193,21 @@ def test_a_part_of_a_large_basket_inflates_only_its_blocks(large_basket, inflate
     assert peak < 2 * inflate.BLOCK_BYTES
 
 
+def test_several_blocks_are_joined_in_the_callers_array(large_basket, inflated):
+    """Beside it there are the compressed bytes and one block; a buffer for all of them was 19 MB more for 1000 events."""
+    path, values = large_basket
+    first, stop = 100, 5100
+    with EventFile(path) as file:
+        out = np.empty((stop - first, 4760), np.float32)
+        tracemalloc.start()
+        file.read_into("npho", first, stop, out)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    np.testing.assert_array_equal(out, values[first:stop])
+    assert len(inflated) > 5
+    assert peak < os.path.getsize(path) + 2 * inflate.BLOCK_BYTES
+
+
 def test_a_large_basket_read_at_its_starts_inflates_each_byte_once(large_basket, inflated):
     path, values = large_basket
     with EventFile(path) as file:
@@ -217,7 +233,9 @@ def test_any_part_of_a_row_of_blocks_is_inflated_exactly(content, block, data):
         packed += b"ZL\x08" + len(small).to_bytes(3, "little") + len(part).to_bytes(3, "little") + small
     start = data.draw(st.integers(0, len(content)))
     stop = data.draw(st.integers(start, len(content)))
+    room = np.empty(stop - start, np.uint8)
     assert bytes(inflate_range(packed, start, stop)) == content[start:stop]
+    assert bytes(inflate_range(packed, start, stop, out=room)) == content[start:stop]
 
 
 @pytest.mark.parametrize(

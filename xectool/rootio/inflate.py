@@ -47,11 +47,17 @@ INFLATE_ERRORS = (
 )
 
 
-def inflate_range(data: Any, start: int, stop: int) -> Any:
+def inflate_range(data: Any, start: int, stop: int, *, out: npt.NDArray[np.uint8] | None = None) -> Any:
     """Return the uncompressed bytes ``[start, stop)`` of a row of compressed blocks as a flat byte buffer.
 
-    Blocks that lie outside of the range are stepped over, so memory is bounded by the range plus one block. Several
-    blocks share a buffer of the calling thread, which its next call writes over.
+    Blocks that lie outside of the range are stepped over, so memory is bounded by the range plus one block.
+
+    Args:
+        data: The blocks.
+        start: First byte.
+        stop: End of the bytes.
+        out: Room for the bytes, into which several blocks are joined; without it that is a buffer of the calling
+            thread, which its next call writes over. The bytes of a single block come in memory of their own.
 
     Raises:
         ValueError: A block header is not one of ROOT's, or the blocks end early.
@@ -59,16 +65,26 @@ def inflate_range(data: Any, start: int, stop: int) -> Any:
     wanted = [found for found in _blocks_until(memoryview(data), stop) if found[0] + found[3] > start]
     if not wanted:
         return b""
-    first = wanted[0][0]
     if len(wanted) == 1:
-        _, algorithm, packed, size = wanted[0]
-        return memoryview(_inflate_block(algorithm, packed, size, min(stop - first, size)))[
-            start - first : stop - first
-        ]
-    buffer = _thread_buffer(sum(size for *_, size in wanted))
-    for position, algorithm, packed, size in wanted:
-        _inflate_into(algorithm, packed, min(stop - position, size), buffer[position - first : position - first + size])
-    return buffer[start - first : stop - first].data
+        return _part(wanted[0], start, stop)
+    if out is None:
+        out = _thread_buffer(stop - start)
+    for block in wanted:
+        position, algorithm, packed, size = block
+        if start <= position and position + size <= stop:
+            _inflate_into(algorithm, packed, out[position - start : position - start + size])
+        else:
+            part = np.frombuffer(_part(block, start, stop), np.uint8)
+            low = max(position - start, 0)
+            out[low : low + len(part)] = part
+    return out.data
+
+
+def _part(block: tuple[int, bytes, memoryview, int], start: int, stop: int) -> memoryview:
+    """Return those bytes of a block that lie in ``[start, stop)``."""
+    position, algorithm, packed, size = block
+    content = _inflate_block(algorithm, packed, size, min(stop - position, size))
+    return memoryview(content)[max(start - position, 0) : stop - position]
 
 
 def _thread_buffer(num_bytes: int) -> npt.NDArray[np.uint8]:
@@ -161,7 +177,7 @@ def _inflate_block(algorithm: bytes, data: memoryview, size: int, wanted: int) -
         block = _inflate_lz4(data, size)
     elif algorithm == b"ZS":
         block = np.empty(size, np.uint8)
-        _inflate_into(algorithm, data, wanted, block)
+        _inflate_into(algorithm, data, block)
     elif algorithm == b"XZ":
         block = _inflate_xz(data, size)
     elif algorithm == b"CS":
@@ -173,16 +189,15 @@ def _inflate_block(algorithm: bytes, data: memoryview, size: int, wanted: int) -
     return block
 
 
-def _inflate_into(algorithm: bytes, data: memoryview, wanted: int, out: npt.NDArray[np.uint8]) -> None:
-    """Fill ``out``, as long as the block, with its bytes, or at least with the first ``wanted`` ones."""
+def _inflate_into(algorithm: bytes, data: memoryview, out: npt.NDArray[np.uint8]) -> None:
+    """Fill ``out``, as long as the block, with its bytes."""
     if algorithm == b"L4":
         _check_lz4(data)
         found = cramjam.lz4.decompress_block_into(data[8:], out.data)
     elif algorithm == b"ZS":
         found = _inflate_zstd_into(data, out)
     else:
-        block = np.frombuffer(_inflate_block(algorithm, data, len(out), wanted), np.uint8)
-        out[: len(block)] = block
+        out[:] = np.frombuffer(_inflate_block(algorithm, data, len(out), len(out)), np.uint8)
         return
     if found != len(out):
         raise ValueError(f"a compressed block holds {found} bytes where its header says {len(out)}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -40,10 +40,12 @@ class StageClock:
         self._keep = keep
         self._lock = threading.Lock()
 
-    def run(self, stage: str, work: Callable[..., Result], arguments: tuple[Any, ...]) -> Result:
-        """Run ``work`` and count its time."""
+    def run(
+        self, stage: str, work: Callable[..., Result], arguments: tuple[Any, ...], place: Mapping[str, Any]
+    ) -> Result:
+        """Run ``work`` and count its time; ``place`` says where the result goes and is not kept."""
         began = time.perf_counter()
-        result = work(*arguments)
+        result = work(*arguments, **place)
         spent = time.perf_counter() - began
         with self._lock:
             self.seconds[stage] += spent
@@ -58,10 +60,10 @@ class StageClock:
 _clock: StageClock | None = None
 
 
-def timed(stage: str, work: Callable[..., Result], *arguments: Any) -> Result:
+def timed(stage: str, work: Callable[..., Result], *arguments: Any, **place: Any) -> Result:
     """Run ``work``; its time counts for ``stage`` while a clock is in place."""
     clock = _clock
-    return work(*arguments) if clock is None else clock.run(stage, work, arguments)
+    return work(*arguments, **place) if clock is None else clock.run(stage, work, arguments, place)
 
 
 @contextmanager
