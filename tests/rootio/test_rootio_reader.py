@@ -194,7 +194,7 @@ def test_a_part_of_a_large_basket_inflates_only_its_blocks(large_basket, inflate
 
 
 def test_several_blocks_are_joined_in_the_callers_array(large_basket, inflated):
-    """Beside it there are the compressed bytes and one block; a buffer for all of them was 19 MB more for 1000 events."""
+    """Beside it there are the compressed bytes and one block, no buffer for all of them."""
     path, values = large_basket
     first, stop = 100, 5100
     with EventFile(path) as file:
