@@ -25,7 +25,7 @@ from xectool.findings import Finding
 from xectool.models.normalize import Normalizer
 from xectool.rootio.writer import TreeWriter
 from xectool.runlog.reader import RunReader
-from xectool.training.events.targets import stretched_scales
+from xectool.training.events.targets import resolve_target_scaling, stretched_scales
 from xectool.training.guards.inputs import opinion_of
 from xectool.training.healing.file_light import LightByFile
 from xectool.training.healing.implausible import implausible, usual_extremes
@@ -130,6 +130,27 @@ def test_one_truth_that_stretches_its_scale_is_told_before_the_first_step(
     tasks = {"timing": {"enabled": True, "scale": 1e-9}}
     fixed = load_config(tiny_config(data={"train_path": str(target)}, tasks=tasks)).config
     assert not list(stretched_scales(fixed, source))
+
+
+@pytest.mark.parametrize(("action", "wide"), [("rewind", False), ("record", True)])
+def test_event_that_healing_leaves_out_does_not_leave_its_unit_behind(
+    tiny_config: Config, tiny_data: Path, tmp_path: Path, action: str, wide: bool
+) -> None:
+    """An energy 80 widths away was put in quarantine, and the head went on in a unit six times as wide."""
+    target = tmp_path / "far.root"
+    columns = columns_of(tiny_data / "train_000.root")
+    truth = columns["energyTruth"]
+    truth[7] = np.median(truth) + 80 * 1.4826 * np.median(np.abs(truth - np.median(truth)))
+    write(target, columns)
+    tasks = {"energy": {"enabled": True, "scale": "auto", "shift": "auto"}}
+    config = load_config(tiny_config(data={"train_path": str(target)}, tasks=tasks, guards={"on_spike": action})).config
+    source = open_source(config.data, "train", tasks=tuple(config.tasks.enabled()), require_truth=True)
+    task = resolve_target_scaling(config, source).tasks.energy
+    others = np.delete(truth.astype(np.float64).ravel(), 7)
+    assert (task.scale > 4 * others.std()) == wide
+    assert (task.scale == pytest.approx(others.std())) == (task.shift == pytest.approx((others.mean(),))) == (not wide)
+    (told,) = [item for item in stretched_scales(config, source) if "energy" in item.fix]
+    assert told.problem.endswith("as guards.on_spike is rewind") == (not wide)
 
 
 @pytest.mark.parametrize(("count", "told"), [(2, True), (3, True), (4, False)])

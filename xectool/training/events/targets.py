@@ -26,6 +26,7 @@ def resolve_target_scaling(config: RegressorConfig, source: EventSource) -> Regr
 
     The scale of a task is one number, the root mean square spread over its components, so components keep their
     relative weight; the shift is the mean of each component. Both refer to the logarithm under ``log_transform``.
+    A run that heals itself leaves the few events far from all others out, as training will: their unit would stay.
 
     Raises:
         DataUnusable: No training event has a known truth of a task, or the truth is constant.
@@ -37,7 +38,7 @@ def resolve_target_scaling(config: RegressorConfig, source: EventSource) -> Regr
         if task.log_transform and (truth <= 0).any():
             raise _not_positive(name, source)
         if _is_auto(task):
-            resolved[name] = _resolve(name, task, truth, source)
+            resolved[name] = _resolve(name, task, truth[~_far_few(config, task, truth)], source)
     return config.model_copy(update={"tasks": config.tasks.model_copy(update=resolved)}) if resolved else config
 
 
@@ -45,9 +46,23 @@ def _is_auto(task: TaskConfig) -> bool:
     return task.scale == "auto" or task.shift == "auto"
 
 
+def _measured(task: TaskConfig, truth: np.ndarray) -> np.ndarray:
+    return np.log(np.maximum(truth, LOG_FLOOR)) if task.log_transform else truth
+
+
+def _far_few(config: RegressorConfig, task: TaskConfig, truth: np.ndarray) -> np.ndarray:
+    """Return the few events, bool (B,), 20 to 200 robust standard deviations away in a run that takes spikes back."""
+    measured = _measured(task, truth)
+    far = plausible(measured) & ~plausible(measured, FAR_SIGMA)
+    return far if _heals(config) and are_few(int(far.sum()), len(far)) else np.zeros(len(far), bool)
+
+
+def _heals(config: RegressorConfig) -> bool:
+    return config.guards.on_spike == "rewind"
+
+
 def _resolve(name: str, task: TaskConfig, truth: np.ndarray, source: EventSource) -> TaskConfig:
-    if task.log_transform:
-        truth = np.log(np.maximum(truth, LOG_FLOOR))
+    truth = _measured(task, truth)
     # One corrupted value a thousand times too large would set the unit of all others.
     truth = truth[plausible(truth)]
     if len(truth) == 1:
@@ -115,13 +130,15 @@ def odd_truth(source: EventSource) -> Iterator[Finding]:
 def stretched_scales(config: RegressorConfig, source: EventSource) -> Iterator[Finding]:
     """Yield a warning for each ``scale: auto`` that few events make more than sqrt(2) times as wide as all others do.
 
-    They lie beyond 20 robust standard deviations; what lies beyond 200 sets no scale (`plausible`).
+    They lie beyond 20 robust standard deviations; what lies beyond 200 sets no scale (`plausible`), and neither do they
+    where a run heals itself.
     """
+    makes = "would make" if _heals(config) else "makes"
     for name, task in ((name, task) for name, task in config.tasks.enabled().items() if task.scale == "auto"):
         truths = [source.truth(index, name).astype(np.float64) for index in range(len(source.files))]
         truth = np.concatenate(truths)
         rows = np.flatnonzero((np.isfinite(truth) & (np.abs(truth) < UNKNOWN_ABOVE)).all(axis=1))
-        measured = np.log(np.maximum(truth[rows], LOG_FLOOR)) if task.log_transform else truth[rows]
+        measured = _measured(task, truth[rows])
         kept = plausible(measured) if len(rows) else np.zeros(0, bool)
         rows, measured = rows[kept], measured[kept]
         near = plausible(measured, FAR_SIGMA) if len(rows) > 1 else np.ones(len(rows), bool)
@@ -139,8 +156,9 @@ def stretched_scales(config: RegressorConfig, source: EventSource) -> Iterator[F
             "DAT-16",
             Severity.WARNING,
             f"the truth of task {name} lies beyond {FAR_SIGMA:g} robust standard deviations in {num_far} of "
-            f"{len(rows)} events, farthest at {truths[index][row].tolist()}, which makes tasks.{name}.scale: auto "
-            f"{wide / narrow:.2g} times as wide: {wide:.3g}, else {narrow:.3g}",
+            f"{len(rows)} events, farthest at {truths[index][row].tolist()}, which {makes} tasks.{name}.scale: auto "
+            f"{wide / narrow:.2g} times as wide: {wide:.3g}, else {narrow:.3g}"
+            + ("; it goes by the others, as guards.on_spike is rewind" if _heals(config) else ""),
             where=f"{file.path} branch {source.branches.truth[name]} entry "
             f"{row if file.selected is None else int(file.selected[row])}",
             fix=f"leave {'the event' if num_far == 1 else 'these events'} out, or tasks.{name}.scale: {narrow:.3g}",
