@@ -12,13 +12,15 @@ MEMORY: Final = (
     Signature(
         "XT-OOM-GPU",
         r"CUDA out of memory\. Tried to allocate|torch(?:\.cuda)?\.OutOfMemoryError|HIP out of memory"
-        r"|(?:CUDA|HIP) error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|ErrorMemoryAllocation|hipErrorOutOfMemory",
+        r"|(?:CUDA|HIP) error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|ErrorMemoryAllocation|hipErrorOutOfMemory"
+        r"|(?:Cuda|HIP) failure (?:\d+ )?'out of memory'",
         ("out of memory", "OutOfMemory", "ALLOC_FAILED", "ErrorMemoryAllocation"),
     ),
     Signature(
         "XT-OOM-HOST",
-        r"oom[-_]kill event|Out of memory: Killed process|exit(?:ed with)? code 137\b|\bMemoryError\b",
-        ("oom", "Out of memory", "137", "MemoryError"),
+        r"oom[-_]kill event|[Oo]ut of memory: Killed process|invoked oom-killer|exit(?:ed with)? code 137\b"
+        r"|\bMemoryError\b",
+        ("oom", "ut of memory: Killed", "137", "MemoryError"),
     ),
     Signature(
         "XT-OOM-HOST",
@@ -135,11 +137,13 @@ NUMBERS: Final = (
         "XT-NAN",
         r"non-finite (?:values?|loss(?:es)?)\b"
         r"|(?<![a-z])loss(?:es)?(?:[/_]\w+|\[\w+\])?[\"']? *(?:[:=]|is|->| ) *(?:tensor\()?"
-        r"[-+]?(?:nan|inf(?:inity)?)\b|loss returned in `\w+` is nan",
+        r"[-+]?(?:nan|inf(?:inity)?)\b|loss returned in `\w+` is nan"
+        r"|(?<![a-z])loss(?:es)? (?:became|becomes|has become|turned|went|diverged to) (?:infinite|inf|nan)\b"
+        r"|\bnan (?:or inf\w* )?(?:loss(?:es)?|gradients?|values?) (?:was |were )?(?:detected|found|encountered)\b",
         ("non-finite", "nan", " inf", "=inf", ":inf", "-inf", "+inf", "(inf"),
         confidence=0.85,
         fold=True,
-        unless=r"(?i)total norm of order|\b(?:0|no|without) non-finite|non-finite \w+ *[:=] *0\b",
+        unless=r"(?i)total norm of order|\b(?:0|no|without)(?: any)? (?:non-finite|nan)\b|non-finite \w+ *[:=] *0\b",
     ),
     Signature("XT-OLD-API", r"got an unexpected keyword argument 'verbose'", ("argument 'verbose'",)),
     Signature("XT-SCHEDULE-OVERRUN", r"Tried to step \d+ times", ("Tried to step",)),

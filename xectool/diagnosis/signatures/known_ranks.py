@@ -32,7 +32,13 @@ RANKS: Final = (
         Role.CONSEQUENCE,
         0.85,
     ),
-    Signature("XT-PEER-LOST", r"Connection closed by peer|Connection reset by peer", ("by peer",), Role.VICTIM, 0.6),
+    Signature(
+        "XT-PEER-LOST",
+        r"Connection (?:closed|reset) by peer|reached monitoredBarrier, but received errors",
+        ("by peer", "reached monitoredBarrier"),
+        Role.VICTIM,
+        0.6,
+    ),
     Signature(
         "XT-PEER-LOST",
         r"Broken pipe.*(?:TCPStore|store)|TCPStore.*[Bb]roken pipe|recvValue failed|failed to recv, got 0 bytes"
@@ -75,9 +81,18 @@ MACHINE: Final = (
         "XT-DEVICE",
         r"Torch not compiled with CUDA enabled|No CUDA GPUs are available|NVIDIA driver .*(?:too old|insufficient)"
         r"|(?:CUDA|HIP) error: (?:no kernel image|invalid device function|device-side assert|an illegal memory access"
-        r"|uncorrectable ECC)|no ROCm-capable device|Memory access fault by GPU node|\bXid\b.*: \d+",
+        r"|uncorrectable ECC|unspecified launch failure|misaligned address|an illegal instruction"
+        r"|the launch timed out|all CUDA-capable devices are busy)"
+        r"|no ROCm-capable device|Memory access fault by GPU node|\bXid\b.*: \d+",
         ("CUDA", "HIP error", "ROCm-capable", "by GPU node", "NVIDIA driver", "Xid"),
         confidence=0.85,
+    ),
+    Signature(
+        "XT-DEVICE",
+        r"(?:NCCL|RCCL) [Ee]rror\b.*unhandled (?:cuda|hip) error",
+        ("unhandled cuda error", "unhandled hip error"),
+        Role.WRAPPER,
+        0.5,
     ),
     Signature(
         "XT-TIME-LIMIT",
