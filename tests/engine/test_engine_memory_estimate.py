@@ -147,7 +147,7 @@ def test_a_small_step_costs_no_estimate(tiny_config: Path, monkeypatch: pytest.M
     def never(*arguments: object) -> None:
         raise AssertionError("a small step was estimated")
 
-    monkeypatch.setattr(preflight, "estimate", never)
+    monkeypatch.setattr(preflight, "estimated", never)
     assert engine.train(tiny_config, dry_run=True).status == "dry_run"
 
 
@@ -161,6 +161,29 @@ def test_train_refuses_what_the_host_cannot_hold(tiny_config: Path, monkeypatch:
     assert "estimated host RAM" in finding.problem
     assert "control group /job" in finding.problem
     assert finding.fix.startswith("a machine or job with ")  # the interpreter alone does not fit
+
+
+@pytest.mark.slow
+def test_what_train_proposes_for_a_job_is_accepted_when_pasted(
+    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It proposed a window with which the step was refused: the rules do not know what the step takes."""
+    engine.simulate(str(tmp_path / "events.root"), events=500, seed=3)
+    for number in range(40):
+        (tmp_path / f"link{number}.root").symlink_to(tmp_path / "events.root")
+    many = [f"data.train_path={tmp_path}/link*.root", "data.batch_size=96", "data.chunksize=20000"]
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "1200")
+    refused = []
+    for refuse in (
+        lambda: engine.config.check(tiny_config, many, deep=True),
+        lambda: engine.train(tiny_config, overrides=many, dry_run=True),
+    ):
+        with pytest.raises(ConfigError, match="estimated host RAM") as caught:
+            refuse()
+        refused.append([item.fix for item in caught.value.findings if item.code == "CFG-20"])  # type: ignore[attr-defined]
+    assert refused[0] == refused[1]
+    pasted = [*many, *refused[0][0].replace("--set ", "").split()]
+    assert engine.train(tiny_config, overrides=pasted, dry_run=True).status == "dry_run"
 
 
 @pytest.mark.parametrize(

@@ -338,3 +338,17 @@ def test_a_url_without_its_package_says_what_to_install():
     except ImportError:
         with pytest.raises(DataFileError, match="pip install fsspec-xrootd"):
             open_tree("root://server.invalid//store/a.root")
+
+
+def test_a_file_takes_no_address_space_where_it_is_limited(tmp_path, rows, write_rows):
+    """Each open file was mapped whole: a training that was estimated to fit could not get memory for its events."""
+    write_rows(tmp_path / "a.root", rows)
+    code = (
+        "import resource, sys; from pathlib import Path; from xectool.rootio.reader import EventFile\n"
+        "file = EventFile(sys.argv[1]); mapped = 'a.root' in Path('/proc/self/maps').read_text()\n"
+        "limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY\n"
+        "sys.exit(mapped == limited or len(file.read_column('npho')) != file.num_entries)"
+    )
+    for limit in ("unlimited", str(8 << 20)):
+        call = ["bash", "-c", f'ulimit -v {limit} && exec "$@"', "bash", sys.executable, "-c", code]
+        subprocess.run([*call, str(tmp_path / "a.root")], check=True)

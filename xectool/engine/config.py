@@ -9,12 +9,13 @@ from typing import Any
 
 from xectool.config.json_schema import json_schema
 from xectool.config.load import LoadedConfig, load_config
-from xectool.config.platform import Platform
+from xectool.config.platform import Platform, memory_budgets
 from xectool.config.presets import PRESETS
-from xectool.config.rules.capacity import capacity_rules
+from xectool.config.rules.capacity import capacity_rules, is_on_cpu
 from xectool.config.rules.path import overlap_rules, path_rules
 from xectool.config.serialize import dotted_values, to_yaml
 from xectool.config.template import template
+from xectool.engine.capacity import with_estimate
 from xectool.findings import Report
 from xectool.rootio.counting import count_events
 
@@ -78,6 +79,8 @@ def check(path: Path | str, overrides: Sequence[str] = (), deep: bool = False) -
         return _shown(loaded.require(overlap_rules(loaded.config)))
     data = loaded.config.data
     capacity = capacity_rules(loaded.config, platform, count_events(data.train_path, data.tree_name))
+    if is_on_cpu(loaded.config, platform):
+        capacity = with_estimate(capacity, loaded.config, memory_budgets(loaded.config.distributed.num_gpus))
     return _shown(loaded.require(path_rules(loaded.config).merged(capacity)))
 
 

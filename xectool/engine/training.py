@@ -13,6 +13,7 @@ from xectool.config.rules.capacity import capacity_rules
 from xectool.config.rules.count import count_rules
 from xectool.config.rules.disk import disk_rules
 from xectool.config.rules.path import path_rules
+from xectool.engine.capacity import without_memory
 from xectool.engine.training_run.attempt import RunAttempt
 from xectool.engine.training_run.result import TrainResult
 from xectool.engine.training_run.start import assemble, begin, shared_place
@@ -108,10 +109,10 @@ def _reported(result: TrainResult, watching: Observer) -> TrainResult:
 
 
 def _checked(loaded: LoadedConfig, platform: Platform, resume: str | None) -> LoadedConfig:
-    """Return the configuration after the rules on paths and on what this machine can hold."""
+    """Return the configuration after the rules on paths and devices; memory is estimated, with the step, later on."""
     data = loaded.config.data
     capacity = capacity_rules(loaded.config, platform, count_events(data.train_path, data.tree_name))
-    return loaded.require(path_rules(loaded.config, resuming=resume is not None).merged(capacity))
+    return loaded.require(path_rules(loaded.config, resuming=resume is not None).merged(without_memory(capacity)))
 
 
 def _checkpoint_bytes(parts: RunParts) -> int:

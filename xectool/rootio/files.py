@@ -19,6 +19,7 @@ from xectool.rootio.inflate import INFLATE_ERRORS, require_bounded
 from xectool.rootio.list_files import read_list
 from xectool.rootio.source import client_errors
 from xectool.rootio.strangers import not_a_chain, require_released, what_it_is
+from xectool.rootio.unmapped import local_handler
 
 # A tree in a directory of the file has a slash; what ends in .root, or has an empty part, is a path and no tree.
 _TREE_SUFFIX = re.compile(r"^(?P<file>.+\.root):(?P<tree>(?!/)(?!.*//)(?!.*\.root$)[^:\\]+)$")
@@ -219,9 +220,7 @@ def open_tree(path: str, tree_name: str = "tree") -> Any:
 
 
 def _open_directory(path: str) -> Any:
-    if is_remote(path):
-        return uproot.open({path: None})
-    return uproot.open({path: None}, handler=uproot.source.file.MemmapSource)
+    return uproot.open({path: None}, **({} if is_remote(path) else {"handler": local_handler()}))
 
 
 def check_local_file(path: str) -> None:

@@ -10,6 +10,7 @@ import uproot
 
 from xectool.errors import DataFileError
 from xectool.rootio.files import check_local_file, open_errors
+from xectool.rootio.unmapped import local_handler
 
 
 class Origin(StrEnum):
@@ -28,7 +29,7 @@ def origin_of(path: str | os.PathLike[str]) -> Origin | None:
     """
     try:
         check_local_file(os.fspath(path))
-        with uproot.open({os.fspath(path): None}, handler=uproot.source.file.MemmapSource) as directory:
+        with uproot.open({os.fspath(path): None}, handler=local_handler()) as directory:
             titles = {_title(directory, name) for name in directory.iterkeys()}
     except DataFileError:
         return None

@@ -33,7 +33,7 @@ class HostMemorySuffices(Rule[Situation]):
     def check(self, facts: Situation) -> Iterator[Finding]:
         """Yield an error above 90 % of the memory, a warning above 80 %."""
         data, available, limit = facts.config.data, facts.platform.memory_bytes, facts.platform.memory_limit
-        terms = host_memory_bytes(facts.config, facts.events, on_gpu=not _is_on_cpu(facts))
+        terms = host_memory_bytes(facts.config, facts.events, on_gpu=not is_on_cpu(facts.config, facts.platform))
         total = sum(terms.values())
         if total <= _MEMORY_WARNING * available:
             return
@@ -60,7 +60,7 @@ class RanksHaveDevices(Rule[Situation]):
     def check(self, facts: Situation) -> Iterator[Finding]:
         """Yield an error where ranks would share a GPU; CPU runs have none to share."""
         config, gpus = facts.config, facts.platform.num_gpus
-        ranks, on_cpu = _ranks_here(facts), _is_on_cpu(facts)
+        ranks, on_cpu = _ranks_here(facts), is_on_cpu(facts.config, facts.platform)
         if ranks > max(1, gpus) and not on_cpu:
             yield self.error(
                 "distributed.num_gpus",
@@ -75,9 +75,10 @@ class RanksHaveDevices(Rule[Situation]):
             )
 
 
-def _is_on_cpu(facts: Situation) -> bool:
-    device = facts.config.training.device
-    return device == "cpu" or (device == "auto" and facts.platform.num_gpus == 0)
+def is_on_cpu(config: RunConfig, platform: Platform) -> bool:
+    """Return whether a run trains on the CPU of a machine."""
+    device = config.training.device
+    return device == "cpu" or (device == "auto" and platform.num_gpus == 0)
 
 
 def host_memory_bytes(config: RunConfig, events: int | None = None, on_gpu: bool = False) -> dict[str, float]:

@@ -12,13 +12,9 @@ from xectool.config.platform import memory_budgets
 from xectool.config.root import InpainterConfig, RunConfig
 from xectool.config.rules.capacity import host_memory_bytes
 from xectool.detector.constants import NUM_SENSORS
-from xectool.engine.memory_verdicts import DEFAULT_EVENTS, MemoryEstimate, verdicts
-from xectool.findings import Report, Severity
-from xectool.rootio.counting import count_events
-from xectool.training.memory_estimate.calibration import load_calibration
+from xectool.engine.capacity import estimated, refusals
 from xectool.training.memory_estimate.device import GRAPH_MODES, Device
-from xectool.training.memory_estimate.estimate import Wanted, estimate
-from xectool.training.memory_estimate.host import HOST_SHARE, compile_threads
+from xectool.training.memory_estimate.host import HOST_SHARE
 from xectool.training.process.device import Execution
 
 # Above what any kind of network was measured to take (docs/benchmarks.md); a step below these needs no closer look.
@@ -49,19 +45,12 @@ def require_memory(loaded: LoadedConfig, config: RunConfig, execution: Execution
     host = sum(host_memory_bytes(config, on_gpu=device.is_gpu).values()) + (0 if device.is_gpu else step)
     if step <= _SMALL * min(device.total_bytes, *limits.values()) and host <= HOST_SHARE * min(limits.values()):
         return
-    events = count_events(config.data.train_path, config.data.tree_name) or DEFAULT_EVENTS
     amp = {None: "off", torch.bfloat16: "bf16", torch.float16: "fp16"}[execution.autocast_dtype]
-    calibration = load_calibration()
-    device = calibration.on(device)
     for closer in (False, True):
-        threads = compile_threads(config, device.is_gpu)
-        wanted = Wanted(events, amp, closer and device.is_gpu, closer, None, threads, min(limits.values()))
-        found = estimate(config, device, wanted, calibration)
-        result = MemoryEstimate(config, found, limits, 1 << 62, calibration, events=events)
+        result = estimated(config, device, amp, limits, closer)
         if result.fits:
             return
-    errors = tuple(item for item in verdicts(result) if item.severity is Severity.ERROR)
-    loaded.require(Report(errors))
+    loaded.require(refusals(result))
 
 
 def crude_bytes(config: RunConfig) -> int:
