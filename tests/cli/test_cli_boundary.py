@@ -170,6 +170,17 @@ def test_a_file_that_begins_with_a_dash_is_given_as_a_path(
     assert finding["fix"] == "xectool check-data ./-x.root --json"
 
 
+def test_the_line_to_paste_is_of_the_command_that_was_given(xectool: Run, tmp_path: Path) -> None:
+    """`runs DIR` was "no such command", and all three who take a run or a process said "diagnose hang"."""
+
+    def fix_of(*argv: str) -> str:
+        return str(xectool(*argv, "--json").document["findings"][0]["fix"])  # type: ignore[attr-defined]
+
+    assert fix_of("runs", str(tmp_path)) == f"xectool runs --root {tmp_path} --json"
+    for command in ("hang", "stacks", "status"):
+        assert fix_of("diagnose", command).startswith(f"xectool diagnose {command} RUN")
+
+
 @pytest.mark.parametrize(
     ("text", "count"),
     [("2000", 2000), ("20k", 20_000), ("1M", 10**6), ("1_000_000", 10**6), ("1.5k", 1500), ("1e6", 10**6)],

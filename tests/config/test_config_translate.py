@@ -31,6 +31,8 @@ def test_a_file_of_the_older_system_loads_as_it_is(name: str, reference_dir: Pat
         ("model: {mask_ratio: 0.6}", MaeConfig),
         ("model: {mask_ratio: 0.05, freeze_encoder: false}", InpainterConfig),
         ("training: {mae_checkpoint: x.pth}", InpainterConfig),
+        ("training: {time_weight: 0.5, lr: 1.0e-4}", MaeConfig),  # was a regressor: "delete training.time_weight"
+        ("model: {cross_attn_k: 16}", InpainterConfig),
     ],
 )
 def test_the_kind_is_inferred_with_a_note(text: str, kind: type[RunConfig], write: Write) -> None:

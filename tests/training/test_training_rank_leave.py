@@ -1,7 +1,13 @@
-"""What several ranks say of themselves: failed ones wait for the first, and numbers are those of the rank meant."""
+"""What several ranks say of themselves: failed ones wait for the first, and one that waits alone can be ended."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -43,6 +49,48 @@ def test_failed_ranks_wait_for_the_last_save_of_the_first_and_for_nothing_else(
     leaving.join(10)
     assert written.is_set() == saves
     thread.join()
+
+
+WAITS = """
+import torch
+from xectool.cli.signals import hear
+from xectool.config.distributed import DistributedConfig
+from xectool.training.ranks.group import joined
+hear()
+with joined(DistributedConfig(), torch.device("cpu")):
+    pass
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_whose_others_do_not_come_ends_on_a_signal(rank: int) -> None:
+    """It waits in compiled code, where Python hears nothing: neither Ctrl-C nor a batch system ended it."""
+    with contextlib.ExitStack() as kept:
+        place = kept.enter_context(socket.create_server(("127.0.0.1", 0)))
+        port = place.getsockname()[1]
+        if rank == 0:
+            place.close()
+        told = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        command = [sys.executable, "-c", WAITS]
+        started = kept.enter_context(subprocess.Popen(command, env=os.environ | told, stderr=subprocess.PIPE))
+        kept.callback(started.kill)
+        if rank == 0:
+            _until_someone_listens(port)
+        else:
+            kept.enter_context(place.accept()[0])  # and never answers
+        time.sleep(0.5)
+        started.send_signal(signal.SIGTERM)
+        assert b"KeyboardInterrupt" in started.communicate(timeout=15)[1]
+
+
+def _until_someone_listens(port: int) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        with socket.socket() as asking:
+            if asking.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    raise AssertionError("nobody listens")
 
 
 def test_numbers_of_the_scale_are_those_of_the_rank_that_is_judged() -> None:

@@ -67,8 +67,8 @@ def find_kind(document: Document) -> tuple[str, list[Finding]]:
         return _written_kind(document)
     scores = {kind: sum(document.has(sign) for sign in signs) for kind, signs in _SIGNS.items()}
     best = max(scores, key=lambda kind: scores[kind])
-    if not scores[best] and document.has(("model", "mask_ratio")):
-        best = "mae"
+    if not scores[best]:
+        best = max(_SIGNS, key=lambda kind: sum(document.has(key) for key in _keys_and_older_names(kind)))
     signs = [".".join(sign) for sign in _SIGNS[best] if document.has(sign)]
     reason = f"from {', '.join(signs[:3])}" if signs else "as the usual one"
     problem = f"kind is not written; taken as {best} {reason}"
@@ -85,6 +85,11 @@ def translate(document: Document, kind: str) -> list[Finding]:
     found += _explain_values(document)
     found += _drop_forced_prefetch(document)
     return found + _refuse_dead(document)
+
+
+def _keys_and_older_names(kind: str) -> list[KeyPath]:
+    older = [renamed.old for renamed in RENAMED if kind in renamed.kinds]
+    return older + [tuple(name.split(".")) for name in keys_of(kind)]
 
 
 def _written_kind(document: Document) -> tuple[str, list[Finding]]:

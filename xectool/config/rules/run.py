@@ -107,7 +107,7 @@ class OneStartingPoint(Rule[RunConfig]):
         if flags and not checkpoint.resume_from:
             yield self.warning(
                 f"checkpoint.{flags[0]}",
-                f"checkpoint.{' and checkpoint.'.join(flags)} have no effect without "
+                f"checkpoint.{' and checkpoint.'.join(flags)} {'have' if flags[1:] else 'has'} no effect without "
                 "checkpoint.resume_from or --resume",
                 f"checkpoint.{flags[0]}: false",
             )

@@ -82,7 +82,7 @@ def stacks(
     Raises:
         UsageError: The directory holds no run record, there is no such process, or not exactly one is named.
     """
-    return _processes(run_dir, pid, native)[1]
+    return _processes("stacks", run_dir, pid, native)[1]
 
 
 def hang(run_dir: Path | str | None = None, *, pid: int | None = None) -> HangReport:
@@ -96,7 +96,7 @@ def hang(run_dir: Path | str | None = None, *, pid: int | None = None) -> HangRe
         UsageError: The directory holds no run record, there is no such process, or not exactly one is named.
         UsageError: The run is on another machine.
     """
-    facts, processes = _processes(run_dir, pid, native=False)
+    facts, processes = _processes("hang", run_dir, pid, native=False)
     found = _judged(facts) if facts is not None else _of_tree(processes)
     severity = Severity.ERROR if found.bad else Severity.INFO
     finding = Finding(
@@ -106,14 +106,15 @@ def hang(run_dir: Path | str | None = None, *, pid: int | None = None) -> HangRe
     return HangReport(run, found.verdict, found.bad, found.next, processes, (finding,))
 
 
-def run_named(run_dir: Path | str | None, pid: int | None) -> Path | None:
+def run_named(run_dir: Path | str | None, pid: int | None, command: str) -> Path | None:
     """Return the directory of a run that is named, or that of a process; None where a process belongs to none.
 
     Raises:
         UsageError: Not exactly one is named; there is no such process, or it is another user's.
     """
     if (run_dir is None) == (pid is None):
-        raise UsageError("name a run or a process", where="command line", fix="xectool diagnose hang artifacts/first")
+        fix = f"xectool diagnose {command} RUN   # or: xectool diagnose {command} --pid P"
+        raise UsageError("name a run or a process, one of them", where="command line", fix=fix)
     if run_dir is not None:
         return Path(run_dir).expanduser()
     owner = kernel.owner(pid or 0)
@@ -130,12 +131,12 @@ def run_named(run_dir: Path | str | None, pid: int | None) -> Path | None:
 
 
 def _processes(
-    run_dir: Path | str | None, pid: int | None, native: bool
+    command: str, run_dir: Path | str | None, pid: int | None, native: bool
 ) -> tuple[RunFacts | None, tuple[ProcessLine, ...]]:
-    directory = run_named(run_dir, pid)
+    directory = run_named(run_dir, pid, command)
     if directory is None:
         return None, _tree(pid or 0, native)
-    require_here(RunReader(directory).status(), directory, "diagnose hang {run}")
+    require_here(RunReader(directory).status(), directory, f"diagnose {command} {{run}}")
     facts = gather(directory, native)
     return facts, tuple(_lines(facts))
 

@@ -19,7 +19,7 @@ def status(run_dir: Path | str | None = None, *, pid: int | None = None) -> Stat
     Raises:
         UsageError: The directory holds no run record, the process belongs to no run, or not exactly one is named.
     """
-    directory = run_named(run_dir, pid)
+    directory = run_named(run_dir, pid, "status")
     if directory is None:
         raise UsageError(
             f"process {pid} belongs to no run of xectool", where="--pid", fix=f"xectool diagnose hang --pid {pid}"

@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -256,7 +257,7 @@ def joined(config: DistributedConfig, device: torch.device) -> Iterator[Ranks]:
 def _join(config: DistributedConfig, device: torch.device) -> RankGroup:
     limit = timedelta(seconds=config.timeout_s)
     backend = backend_of(config.backend, device)
-    store, rank, world_size = next(rendezvous("env://", timeout=limit))
+    store, rank, world_size = _met(limit)
     store.set_timeout(limit)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -270,3 +271,23 @@ def _join(config: DistributedConfig, device: torch.device) -> RankGroup:
         device_id=bound,
     )
     return RankGroup(rank, world_size, PrefixStore(_KEY, store), config.rank0_timeout_s)
+
+
+def _met(limit: timedelta) -> tuple[Any, int, int]:
+    """Return the store, the rank and the number of ranks once all have come.
+
+    The wait for them is one call of compiled code, in which Python hears no signal: this thread only looks after it.
+    """
+    found: Future[tuple[Any, int, int]] = Future()
+
+    def meet() -> None:
+        try:
+            found.set_result(next(rendezvous("env://", timeout=limit)))
+        except (RuntimeError, ValueError, OSError) as error:
+            found.set_exception(error)
+
+    meeting = threading.Thread(target=meet, daemon=True)
+    meeting.start()
+    while meeting.is_alive():
+        meeting.join(_POLL_S)
+    return found.result(timeout=0)
