@@ -137,6 +137,28 @@ def test_a_mirror_that_is_stopped_while_it_starts_is_named(tmp_path: Path) -> No
         tracker.finish(0.0)
 
 
+def test_a_mirror_that_is_held_is_told_of_and_another_one_ends_its_work(database: Path, tmp_path: Path) -> None:
+    """A minute was waited for it at the end of a training, and the points were missing."""
+    run_dir = tmp_path / "run"
+    with RunWriter(run_dir) as writer:
+        tracker = Tracker(run_dir, settings(database))
+        write_steps(writer, 1, 20)
+        wait_until(lambda: len(curve(database)) == 20)
+        os.kill(tracker.pid, signal.SIGSTOP)
+        wait_until(lambda: psutil.Process(tracker.pid).status() == psutil.STATUS_STOPPED)
+        write_steps(writer, 21, 40)
+        told: list[str] = []
+        wait_until(lambda: bool(told.append(tracker.poll()) or told[-1]), 30.0)
+        writer.event("tracker", told[-1], status="paused")
+        assert f"kill -CONT {tracker.pid}" in told[-1]
+        writer.event("finished")
+        state = tracker.finish(PATIENCE_S)
+    assert (state.status, state.error) == ("done", "")
+    assert curve(database) == recorded(run_dir)
+    (found,) = [finding for finding in engine.diagnose.run(run_dir).findings if finding.code == "XT-TRACKER-DOWN"]
+    assert "it has caught up since" in found.evidence
+
+
 def test_mirror_killed_twice_ends_with_each_point_once(database, tmp_path):
     run_dir = tmp_path / "run"
     (run_dir / "plots").mkdir(parents=True)

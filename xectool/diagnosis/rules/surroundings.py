@@ -51,7 +51,8 @@ class TrackerStalled(DiagnosisRule):
         if holder:
             lines.append(f"held by {holder}")
         if event and not failing:
-            lines.append(said or "it has caught up since")
+            status = str(state.get("status") or "")
+            lines.append(said or ("it has caught up since" if status == "done" else f"its last word: {status}"))
         how = "stands still" if failing else "stood still" if event else "is late"
         yield Cause(
             code="XT-DB-LOCKED" if locked else self.code,

@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 
+import psutil
+
 import xectool
 from xectool.errors import EXIT_OK, EXIT_WORLD, DiskError, TrackerError, UsageError, in_shell
 from xectool.runlog.file_locks import command_of, lock_holders
@@ -29,6 +31,7 @@ from xectool.training.tracking.settings import (
 )
 
 _LOOK_EVERY_S: Final = 1.0
+_HELD: Final = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 _STATE_EVERY_S: Final = 10.0  # reading what the mirror wrote costs a hundred times more than asking whether it lives
 _WARN_EVERY_S: Final = 300.0
 _FINISHED_S: Final = 60.0
@@ -130,6 +133,9 @@ class Tracker:
         replay = f"training continues; replay later: {sync_command(self._run_dir)}"
         if code is not None:
             return f"{_ended(self._run_dir, code)}; {replay}"
+        if _is_held(self._process.pid):
+            held = f"process {self.pid} is stopped, a signal or a debugger holds it: kill -CONT {self.pid}"
+            return f"tracking is paused: {held}; {replay}"
         failing_s = time.time() - state.failing_since
         if state.status == "paused" and state.pid == self._process.pid and failing_s > self._warn_after_s:
             return f"tracking is paused: {state.error}; {replay}"
@@ -138,8 +144,8 @@ class Tracker:
     def finish(self, timeout_s: float | None = None) -> TrackerState:
         """Let the mirror catch up and end; returns after ``timeout_s`` at the latest, whatever the database does.
 
-        A mirror that died during the training is started once more. The state's ``status`` is ``done``, or ``late`` or
-        ``behind`` where a replay is needed; the run keeps it.
+        A mirror that died during the training, or that a signal holds, is started once more. The state's ``status`` is
+        ``done``, or ``late`` or ``behind`` where a replay is needed; the run keeps it.
 
         Args:
             timeout_s: None gives a minute to a training that is finished, and seconds to one that was told to stop.
@@ -243,18 +249,27 @@ def _replay(run_dir: Path, uri: str, timeout_s: float) -> int:
 
 
 def _stop(process: subprocess.Popen[bytes], timeout_s: float) -> int:
-    """Say that the training is over, wait, and return the exit code; kills after ``timeout_s``.
+    """Say that the training is over, wait, and return the exit code; kills after ``timeout_s``, and what is held.
 
     Killing is harmless: the database says what it holds, so a replay goes on exactly there.
     """
+    deadline = time.monotonic() + timeout_s
     try:
         if process.stdin and not process.stdin.closed:
             process.stdin.write(b".")
             process.stdin.close()
     except BrokenPipeError:
         pass  # it has ended already; its exit code says how
+    while (left := deadline - time.monotonic()) > 0 and not _is_held(process.pid):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(min(left, _LOOK_EVERY_S))
+    process.kill()
+    return process.wait()
+
+
+def _is_held(pid: int) -> bool:
+    """Return whether a signal (SIGSTOP, SIGTSTP) or a debugger keeps a process from running."""
     try:
-        return process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
+        return psutil.Process(pid).status() in _HELD
+    except psutil.Error:
+        return False
