@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from xectool.detector import coordinates, faces, geometry
-from xectool.detector.light_pattern import doubtful, energy_elsewhere, light_places, misplaced, truth_elsewhere
+from xectool.detector.light_pattern import (
+    doubtful,
+    energy_elsewhere,
+    energy_likeness,
+    light_places,
+    misplaced,
+    truth_elsewhere,
+)
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(7)
@@ -123,3 +130,30 @@ def test_an_energy_of_other_events_does_not_follow_the_light() -> None:
     assert energy_elsewhere(light, np.full(192, 1e10)) == "", "not known"
     wide = light * RNG.lognormal(0, 1.0, 192)
     assert energy_elsewhere(wide, energies[::-1]) == "", "light that is mostly that of other gamma rays"
+
+
+def test_fewer_energies_tell_beside_events_that_they_should_be_like() -> None:
+    """A validation of 40 events had the energies of others, and nothing told of it: alone, 48 are asked for."""
+    for share, least in ((0.0, 0.85), (0.2, 0.4)):
+        trained = energy_likeness(*lights(120, share))
+        told = np.array([_told(*lights(24, share), trained) for _ in range(200)]).mean(axis=0)
+        assert told[0] <= 0.01, "of these events"
+        assert told[1] >= least, "of others"
+        assert told[2] == 0, "with nothing to compare"
+    assert energy_likeness(*lights(15, 0.0))[1] == 15
+    assert np.isnan(energy_likeness(*lights(15, 0.0))[0])
+
+
+def _told(light: Any, energies: Any, trained: tuple[float, int]) -> list[bool]:
+    other = RNG.permutation(energies)
+    few = [energy_elsewhere(light, energies, trained), energy_elsewhere(light, other, trained)]
+    return [*map(bool, few), bool(energy_elsewhere(light, other))]
+
+
+@pytest.mark.parametrize("number", [20, 30, 47])
+def test_few_positions_tell_where_chance_does_not_explain_them(number: int) -> None:
+    npho, uvw = flashes(48)
+    places = light_places(npho)
+    assert truth_elsewhere(places[:number], uvw[:number]) == ""
+    told = [bool(truth_elsewhere(places[:number], RNG.permutation(uvw[:number]))) for _ in range(100)]
+    assert np.mean(told) >= 0.7

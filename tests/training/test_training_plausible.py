@@ -258,13 +258,34 @@ def test_validation_files_of_another_gain_are_told_once(
     assert [cause.fix.startswith(start) for cause in causes] == [True] * named
 
 
-def test_a_validation_on_energies_of_other_events_says_so(tiny_config: Config, tiny_data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [60, 24])
+def test_a_validation_on_energies_of_other_events_says_so(
+    tiny_config: Config, tiny_data: Path, tmp_path: Path, number: int
+) -> None:
+    """Less than 48 events tell beside those of training."""
     columns = against_the_light(tiny_data)
     columns["run"] += 7
-    write(tmp_path / "reversed.root", columns)
-    result = engine.train(tiny_config(data={"val_path": str(tmp_path / "reversed.root")}, tasks=ENERGY))
+    write(tmp_path / "reversed.root", {name: rows[:number] for name, rows in columns.items()})
+    write(tmp_path / "sound.root", tripled(tiny_data))
+    paths = {"train_path": str(tmp_path / "sound.root"), "val_path": str(tmp_path / "reversed.root")}
+    result = engine.train(tiny_config(data=paths, tasks=ENERGY))
     (told,) = events(result.run_dir, "truth_elsewhere")
     assert (told.data["task"], told.data["sample"]) == ("energy", "val")
+
+
+def test_a_validation_of_few_events_on_positions_of_others_says_so(
+    tiny_config: Config, tiny_data: Path, tmp_path: Path
+) -> None:
+    for changed in (False, True):
+        columns = {name: rows[:30] for name, rows in tripled(tiny_data).items()}
+        columns["run"] += 7
+        columns["uvwTruth"] = np.roll(columns["uvwTruth"], 7 * changed, axis=0)
+        path = tmp_path / f"{changed}.root"
+        write(path, columns)
+        config = tiny_config(data={"val_path": str(path)}, tasks={"uvwFI": {"enabled": True}})
+        result = engine.train(config, overrides=[f"mlflow.run_name=r{changed}"])
+        told = [(event.data["task"], event.data["sample"]) for event in events(result.run_dir, "truth_elsewhere")]
+        assert told == [("uvwFI", "val")] * changed
 
 
 def events(run_dir: str, kind: str) -> list[Any]:

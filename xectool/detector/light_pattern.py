@@ -36,6 +36,8 @@ in v they agree by 0.3."""
 
 _DEVIATIONS: Final = 2.5
 _OF_FISHER: Final = 3  # his variance is 1 / (n - 3)
+_DEVIATIONS_APART: Final = 3.5
+FEWEST_LIKE: Final = 16
 FEWEST_ENERGIES: Final = 48
 ENOUGH_ENERGIES: Final = 192
 _CHANCE: Final = 2.0
@@ -119,37 +121,61 @@ def truth_elsewhere(places: Array, truth: Array, task: str = "uvwFI") -> str:
         turns = np.exp(1j * np.radians(values[:, 1]))
         values[:, 1] = np.degrees(np.angle(turns / turns.mean()))
     for axis, (name, component) in enumerate(zip(AXES, TRUTH_OF_PLACES[task], strict=True)):
-        wide = known.sum() >= 3 and light[:, axis].std() >= LEAST_WIDTHS_CM[axis]
+        wide = known.sum() > _OF_FISHER and light[:, axis].std() >= LEAST_WIDTHS_CM[axis]
         if not wide or not light[:, 2 + axis].std() >= LEAST_SPREAD or not values[:, component].std() > 0:
             continue
         # Of ranks: one position that is far off is an event, and says nothing of all others.
         ranks = [np.argsort(np.argsort(row, kind="stable")) for row in (light[:, axis], values[:, component])]
         likeness = float(np.corrcoef(ranks[0], ranks[1])[0, 1])
-        if (likeness if task == "uvwFI" else abs(likeness)) < LEAST_LIKENESS:
+        likeness = likeness if task == "uvwFI" else abs(likeness)
+        if likeness < LEAST_LIKENESS and _highest(likeness, int(known.sum())) < USUAL_LIKENESS:
             what = name if task == "uvwFI" else f"{task}[{component}]"
             return f"{what} of the truth does not follow the light (correlation {likeness:.2f}, 0.8 to 1 is usual)"
     return ""
 
 
-def energy_elsewhere(photons: Array, energy: Array) -> str:
+def energy_elsewhere(photons: Array, energy: Array, other: tuple[float, int] = (np.nan, 0)) -> str:
     """Return how the true energy has nothing to do with the amount of light, or an empty string.
 
     Args:
         photons: Light of each event, shape (B,).
         energy: True energies of these events, shape (B,), in any unit.
+        other: What `energy_likeness` says of events that should be like these; with them, fewer tell.
+    """
+    likeness, number = energy_likeness(photons, energy)
+    chance = min(_CHANCE, number / _EVENTS_OF_DEVIATION)
+    alone = number >= FEWEST_ENERGIES and likeness * np.sqrt(number) < chance
+    if not (alone or (likeness < LEAST_LIKENESS and _far_below((likeness, number), other))):
+        return ""
+    return f"the true energy does not follow the light (correlation of ranks {likeness:.2f}, 0.7 to 1 is usual)"
+
+
+def energy_likeness(photons: Array, energy: Array) -> tuple[float, int]:
+    """Return the correlation of ranks of light and true energy, and of how many events; NaN where it tells nothing.
+
+    Args:
+        photons: As for `energy_elsewhere`.
+        energy: As there.
     """
     known = (photons > 0) & (energy > 0) & (energy < constants.UNKNOWN_ABOVE)
-    if known.sum() < FEWEST_ENERGIES:
-        return ""
+    number = int(known.sum())
+    if number < FEWEST_LIKE:
+        return np.nan, number
     light, truth = photons[known].astype(np.float64), energy[known].astype(np.float64)
     light_spread, spread = (values.std() / values.mean() for values in (light, truth))
     if not min(light_spread, spread) > _LEAST_ENERGY_SPREAD or light_spread > _MOST_LIGHT_SPREAD * spread:
-        return ""
+        return np.nan, number
     ranks = [np.argsort(np.argsort(values, kind="stable")) for values in (light, truth)]
-    likeness = float(np.corrcoef(ranks[0], ranks[1])[0, 1])
-    if likeness * np.sqrt(known.sum()) >= min(_CHANCE, known.sum() / _EVENTS_OF_DEVIATION):
-        return ""
-    return f"the true energy does not follow the light (correlation of ranks {likeness:.2f}, 0.7 to 1 is usual)"
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1]), number
+
+
+def _far_below(found: tuple[float, int], other: tuple[float, int]) -> bool:
+    """Return whether a correlation, with its number of events, is lower than another by more than chance allows."""
+    numbers = (found[1], other[1])
+    if min(numbers) < FEWEST_LIKE:
+        return False
+    low, high = np.arctanh(np.clip((found[0], other[0]), -0.999, 0.999))
+    return bool(high - low > _DEVIATIONS_APART * np.sqrt(sum(1 / (number - _OF_FISHER) for number in numbers)))
 
 
 def times_elsewhere(npho: Array, time: Array) -> str:

@@ -28,7 +28,7 @@ from xectool.training.healing.repeated_readings import RepeatedReadings
 from xectool.training.record.incidents import IDENTITY_COLUMNS
 from xectool.training.stepping.parts import RunParts
 from xectool.training.symptoms.light_energy import ENERGY, LightEnergies
-from xectool.training.symptoms.light_places import LightPlaces
+from xectool.training.symptoms.light_places import LightPlaces, Misfit
 from xectool.training.triage.window import without_rows
 
 REMEMBERED: Final = 64  # events of the batches before, beside those of a batch that is small
@@ -66,7 +66,7 @@ class PlausibleEvents:
         self._truth_epoch: int | None = None
         self._light, self._signs = LightByFile(), FileSigns(self._normalizer)
         self._places, self._validated_places, self._energies = LightPlaces(), LightPlaces(), LightEnergies()
-        self._validated_energies = LightEnergies()
+        self._validated_energies = LightEnergies(self._energies)
         self._repeated: RepeatedReadings | None = RepeatedReadings()
         self._validated = False
         self._before: deque[float] = deque(maxlen=REMEMBERED)
@@ -146,11 +146,14 @@ class PlausibleEvents:
         places, loader = self._places, self.parts.train_loader
         if sample == "val":
             places, loader = self._validated_places, self.parts.val_loader
-        for misfit in places.look(window):
+        self._tell_of_places(places.look(window), loader.source.files, sample)
+
+    def _tell_of_places(self, misfits: Iterator[Misfit], files: Sequence[SourceFile], sample: str) -> None:
+        for misfit in misfits:
             if misfit.file_index is None:
                 self.reporter.event("truth_elsewhere", misfit.message, sample=sample, task=misfit.task)
             else:
-                path = str(loader.source.files[misfit.file_index].path)
+                path = str(files[misfit.file_index].path)
                 self.reporter.event("sensor_order", f"{path}: {misfit.message}", files=[path], sample=sample)
 
     def passing(self, batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
@@ -160,12 +163,15 @@ class PlausibleEvents:
         self.parts.val_loader.measured_epoch = VALIDATION if first else None
         if first:
             self._signs.most_files += MOST_FILES
+            self._tell_of_places(self._places.rest(), self.parts.train_loader.source.files, "train")
         for batch in batches:
             if first:
                 self._compare_validation(batch)
             yield batch
-        if first and (message := self._validated_energies.rest()):
-            self._energy_elsewhere(message, "val")
+        if first:
+            self._tell_of_places(self._validated_places.rest(), self.parts.val_loader.source.files, "val")
+            if message := self._validated_energies.rest():
+                self._energy_elsewhere(message, "val")
 
     def _first_epoch_over(self) -> None:
         """Judge what was gathered: at the first validation, or where there is none before the second epoch."""

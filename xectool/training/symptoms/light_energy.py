@@ -5,6 +5,7 @@ Axes: B events.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from xectool.data.batch import EventBatch
 from xectool.data.extremes import PHOTONS
-from xectool.detector.light_pattern import ENOUGH_ENERGIES, energy_elsewhere
+from xectool.detector.light_pattern import ENOUGH_ENERGIES, energy_elsewhere, energy_likeness
 
 Array = npt.NDArray[Any]
 ENERGY: Final = "energy"
@@ -23,8 +24,15 @@ MOST_FILES: Final = 64  # that are looked at by themselves
 
 @dataclass
 class LightEnergies:
-    """Light and true energy of the first events of each file, which are judged once, when there are enough."""
+    """Light and true energy of the first events of each file, which are judged once, when there are enough.
 
+    Attributes:
+        other: Events that these should be like, judged before them; beside those, fewer tell.
+        usual: Correlation of light and energy of the largest number of events judged so far, and that number.
+    """
+
+    other: LightEnergies | None = None
+    usual: tuple[float, int] = (math.nan, 0)
     _pairs: dict[int, list[Array]] = field(default_factory=dict)
     _known: dict[int, int] = field(default_factory=dict)
     _told: bool = False
@@ -63,6 +71,7 @@ class LightEnergies:
 
     def _misfit(self, rows: list[Array]) -> str:
         photons, energies = np.concatenate(rows).T
-        message = energy_elsewhere(photons, energies)
+        message = energy_elsewhere(photons, energies, *([self.other.usual] if self.other else []))
+        self.usual = max(self.usual, energy_likeness(photons, energies), key=lambda found: found[1])
         self._told = bool(message)
         return message

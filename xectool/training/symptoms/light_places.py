@@ -98,11 +98,21 @@ class LightPlaces:
         if self._truth_judged:
             return
         self._truth.append((photons, told))
-        if sum(len(photons) for photons, _ in self._truth) < TRUTH_EVENTS:
-            return
+        if self._num_told() >= TRUTH_EVENTS:
+            yield from self._judge_truth()
+
+    def rest(self) -> Iterator[Misfit]:
+        """Judge the truth of what has been served where that were few events; an epoch or a validation is over."""
+        if not self._truth_judged and self._num_told() >= LOOKS[0]:
+            yield from self._judge_truth()
+
+    def _num_told(self) -> int:
+        return sum(len(photons) for photons, _ in self._truth)
+
+    def _judge_truth(self) -> Iterator[Misfit]:
         self._truth_judged = True
         places = light_places(np.concatenate([photons for photons, _ in self._truth]))
-        truths = {task: np.concatenate([truth[task] for _, truth in self._truth]) for task in told}
+        truths = {task: np.concatenate([truth[task] for _, truth in self._truth]) for task in self._truth[0][1]}
         self._truth.clear()
         for task, truth in truths.items():
             if message := truth_elsewhere(places, truth, task):
