@@ -43,6 +43,11 @@ def test_a_module_that_is_not_finite_in_evaluation_is_named_and_poisoned_events_
     }
     assert parts.model.training
     hook.remove()
+    # Between two modules: it is none of the one that is handed it.
+    forward = type(parts.model).forward_normalized
+    parts.model.forward_normalized = lambda x, valid=None: forward(parts.model, x / 0 * 0, valid)  # type: ignore[method-assign]
+    assert finiteness(parts, parts.model, math.nan)["module"] == type(parts.model).__name__
+    del parts.model.forward_normalized
     with torch.no_grad():
         norm.weight[0] = math.inf
     assert finiteness(parts, parts.model, math.nan) == {"finite": False, "weights": [f"{name}.weight"]}

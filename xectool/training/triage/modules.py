@@ -16,6 +16,8 @@ from xectool.training.process.device import Execution
 from xectool.training.stepping.evaluate import in_float32
 
 LOSS = "loss"
+_Call = tuple[str, nn.Module, tuple[Any, ...]]
+"""Name of a module, the module, and what it was given."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,9 @@ def first_nonfinite_module(
 ) -> ModuleFault | None:
     """Return where forward pass, loss or gradient of a batch first is not finite; None where everything is.
 
-    A module counts before the modules that contain it. In the backward pass the module named is the one whose own
-    derivative is at fault: the gradient it was handed is finite, the one it hands on is not.
+    A module counts before the modules that contain it; one that is given what is not finite, though all modules before
+    it are, leaves it to the module around it. In the backward pass the module named is the one whose own derivative is
+    at fault: the gradient it was handed is finite, the one it hands on is not.
 
     Args:
         model: The network, in the mode it is to be tried in; its weights and gradients stay as they are.
@@ -81,28 +84,41 @@ class _Watch:
         self._order: list[str] = []  # modules in the order in which their outputs were complete
         self._outputs: list[Tensor] = []
         self._absmax: dict[str, float] = {}
+        self._running: list[_Call] = []  # the innermost last
         self._stack = ExitStack()
 
     def __enter__(self) -> _Watch:
         for name, module in self._model.named_modules():
+            self._stack.callback(module.register_forward_pre_hook(self._begin(name)).remove)
             self._stack.callback(module.register_forward_hook(self._hook(name)).remove)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    def _begin(self, name: str) -> Callable[..., None]:
+        return lambda module, given: self._running.append((name, module, given))
+
     def _hook(self, name: str) -> Callable[..., None]:
         def look(module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+            self._running.pop()
             if self.fault is not None:
                 return
             tensors = list(_tensors(output))
             bad = next((tensor for tensor in tensors if not bool(torch.isfinite(tensor).all())), None)
             if bad is not None:
-                self.fault = _fault(name, "forward", module, bad, _absmax(given))
+                at, around, their_input = self._origin(name, module, given)
+                self.fault = _fault(at, "forward", around, bad, _absmax(their_input))
             elif self._gradient:
                 self._keep(name, tensors, given)
 
         return look
+
+    def _origin(self, *call: *_Call) -> _Call:
+        """Return the call, or one around it, in whose own code a number stopped being finite."""
+        around = [call, *reversed(self._running)]
+        # Of the arguments the first: a mask may be infinite.
+        return next((one for one in around if all(map(_is_finite, _tensors(one[2][:1])))), call)
 
     def _keep(self, name: str, tensors: list[Tensor], given: tuple[Any, ...]) -> None:
         tracked = [tensor for tensor in tensors if tensor.requires_grad]

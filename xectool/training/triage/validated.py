@@ -6,8 +6,9 @@ import math
 from typing import Any, Final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.training.stepping.parts import RunParts
 from xectool.training.symptoms.nonfinite import nonfinite_weights
 from xectool.training.triage.modules import ModuleFault, first_nonfinite_module
@@ -34,18 +35,19 @@ def _at_fault(parts: RunParts, model: nn.Module) -> dict[str, Any]:
     if weights:
         return {"weights": weights}
     fault = _fault_of_sound_events(parts, model)
-    if fault is None or fault.phase != "forward" or not fault.input_absmax <= SOUND_INPUT:
+    if fault is None or fault.phase != "forward":
         return {}
-    return {"module": fault.name, "module_class": fault.kind}
+    if fault.name and not fault.input_absmax <= SOUND_INPUT:  # the network itself is given marks of unknown readings
+        return {}
+    return {"module": fault.name or fault.kind, "module_class": fault.kind}
 
 
 def _fault_of_sound_events(parts: RunParts, model: nn.Module) -> ModuleFault | None:
-    """Return what the first validated events without a single NaN or Inf among their readings come to."""
+    """Return what the first validated events without a single NaN, Inf or absurd number as a reading come to."""
     batch = next((batch for batch in parts.val_loader.epoch(0) if batch.num_events), None)
     if batch is None:
         return None
-    finite = torch.isfinite(batch.npho).all(dim=1) & torch.isfinite(batch.time).all(dim=1)
-    rows = finite.nonzero()[:, 0].numpy(force=True)
+    rows = (_are_sound(batch.npho) & _are_sound(batch.time)).nonzero()[:, 0].numpy(force=True)
     if not len(rows):
         return None
     was_training = model.training
@@ -56,3 +58,10 @@ def _fault_of_sound_events(parts: RunParts, model: nn.Module) -> ModuleFault | N
             return first_nonfinite_module(model, parts.task, sound, parts.execution, gradient=False)
     finally:
         model.train(was_training)
+
+
+def _are_sound(readings: Tensor) -> Tensor:
+    """Return which events have finite readings that are no absurd numbers, bool (B,); 1e10 marks an unknown one."""
+    sizes = readings.abs()
+    known = torch.where(sizes < UNKNOWN_ABOVE, sizes, 0.0)
+    return torch.isfinite(readings).all(dim=1) & (known.amax(dim=1) <= SOUND_INPUT)
