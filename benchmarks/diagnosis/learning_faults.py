@@ -42,7 +42,7 @@ def permuted(lab: Lab) -> None:
     lab.train()
 
 
-@fault("the encoder gives the same for every event", "learning", "XT-COLLAPSED")
+@fault("the encoder gives the same for every event", "learning", "XT-ZERO-GRADIENT", "XT-COLLAPSED")
 def collapsed(lab: Lab) -> None:
     lab.configure(steps=130, training={"warmup_epochs": 0})
     how = lab.choose(["zero", "mean"])

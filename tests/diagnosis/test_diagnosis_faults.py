@@ -396,6 +396,26 @@ def test_a_part_that_no_step_trains_is_named_and_one_that_rests_now_and_then_is_
     assert found == ([] if gradient == "now and then" else ["XT-ZERO-GRADIENT"])
 
 
+@pytest.mark.parametrize("dead", ["all", "one of two"])
+def test_an_encoder_without_gradient_leads_to_collapsed_predictions_and_a_part_of_it_does_not(
+    record: Record, course: Any, dead: str
+) -> None:
+    """A dead layer before the heads was `lr-sweep` first: the predictions had collapsed, at any rate."""
+    run = course(steps=120, floor=1.0)
+    for row in run.rows:
+        row["block_norms"] = {"backbone.inner": 0.0, "heads.energy": 0.5}
+        row["block_norms"] |= {"backbone.outer": 0.0 if dead == "all" else 0.7}
+    run.event(80, "collapsed", tasks={"energy": {"pred_std": 1e-9, "target_std": 1.0}})
+    causes = record(run).causes
+    assert [cause.code for cause in causes if not cause.follows] == (
+        ["XT-ZERO-GRADIENT"] if dead == "all" else ["XT-COLLAPSED", "XT-ZERO-GRADIENT"]
+    )
+    assert [cause.follows for cause in causes if cause.code == "XT-COLLAPSED"] == ["XT-ZERO-GRADIENT" * (dead == "all")]
+    (named,) = [cause for cause in causes if cause.code == "XT-ZERO-GRADIENT"]
+    assert ("only the heads are" in named.problem) == (dead == "all")
+    assert named.fix.startswith("xectool diagnose gradients ")
+
+
 @pytest.mark.parametrize(("model", "named"), [
     ({"mask_ratio": 0.05}, True),
     ({"mask_ratio": {"inner": 0.05}}, False),
@@ -1054,6 +1074,17 @@ def test_weights_that_no_step_can_have_made_are_named_before_the_jump_they_make(
     causes = record(run).causes
     assert ([cause.code for cause in causes if not cause.follows] == ["XT-NAN-WEIGHTS"]) is named
     assert not named or "between steps 0 and 50" in causes[0].problem
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_state_made_in_forward_is_no_fault_of_a_single_process(record: Record, course: Any, ranks: int) -> None:
+    """A counter of calls came before the error that ended the run, and before recompilations."""
+    run = course(steps=40, end="failed", end_data={"message": "ValueError: 3 and 7"})
+    run.event(1, "run_start", world_size=ranks)
+    run.event(1, "lazy_state", modules=["model.calls"])
+    codes = [cause.code for cause in record(run).causes]
+    assert ("XT-LAZY-STATE" in codes) == (ranks == 2)
+    assert "XT-FAILED" in codes
 
 
 @pytest.mark.parametrize(

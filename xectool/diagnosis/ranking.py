@@ -44,6 +44,7 @@ from xectool.diagnosis.rules.resumed_state import ResumedState
 from xectool.diagnosis.rules.spike import SpikeFromEvent, SpikeFromLearningRate, SpikeFromRestart, SpikeFromResume
 from xectool.diagnosis.rules.stopped import SavingHung, Stopped
 from xectool.diagnosis.rules.surroundings import (
+    PART,
     CompileSuppressed,
     CudagraphSkipped,
     LazyState,
@@ -110,6 +111,7 @@ LEADS_TO: Final[dict[str, frozenset[str]]] = {
     "XT-AMP-OVERFLOW": _STOPS | {"XT-NAN-GRAD"},
     "XT-RESTART": frozenset({"XT-DUPLICATE-STEPS", "XT-NAN-RESUME", "XT-NAN-WEIGHTS"}) | _SPIKES | _FLAT,
     "XT-COLLAPSED": frozenset({"XT-NO-LEARNING"}),
+    "XT-ZERO-GRADIENT": frozenset({"XT-COLLAPSED", "XT-NO-LEARNING"}),
     "XT-UNTRAINED-HEAD": _FLAT,
     "XT-METRIC-GRAPH": _MEMORY | {"XT-MEM-GROWTH", "XT-KILLED"},
     "XT-MEM-GROWTH": _MEMORY | {"XT-OOM-FRAGMENTATION", "XT-KILLED", "XT-WORKER-DEAD"},
@@ -253,7 +255,7 @@ def _root_of(cause: Cause, causes: Sequence[Cause]) -> Cause | None:
 
 
 def _may_lead(root: Cause, cause: Cause) -> bool:
-    return cause.code in LEADS_TO.get(root.code, ()) and _not_after(root, cause)
+    return cause.code in LEADS_TO.get(root.code, ()) and root.symptom != PART and _not_after(root, cause)
 
 
 def _not_after(root: Cause, cause: Cause) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from xectool.diagnosis import fixes
@@ -17,6 +18,7 @@ from xectool.runlog.records import EpochRecord
 
 WARN_AFTER_S: Final = 10.0  # shorter waits are normal where runs share a database
 _LOCKED: Final = "locked"
+PART: Final = "part"  # symptom of a network of which some is trained, which leads to nothing else
 _FACES: Final = ("head_", "dec_")  # parts of one face each
 
 
@@ -182,6 +184,13 @@ class LazyState(Noted):
     kind = "lazy_state"
     problem = "modules create state in their first forward pass, which several ranks cannot do safely"
 
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Pass on the first note, which is no fault of a single process."""
+        started = evidence.last("run_start")
+        alone = started is not None and number(started.data.get("world_size")) == 1
+        for cause in super().look(evidence):
+            yield replace(cause, severity=Severity.INFO) if alone else cause
+
 
 class MetricKeepsGraph(Noted):
     """A metric keeps the graph alive."""
@@ -238,14 +247,16 @@ class ZeroGradient(Noted):
         if not parts:
             yield from super().look(evidence)
             return
+        trained = [name for name in evidence.steps.blocks if name not in parts and not name.startswith(HEADS)]
+        rest = "while the rest of the network is" if trained else "only the heads are"
         yield Cause(
             code=self.code,
-            confidence=0.87,  # an encoder that gives a constant is named as that, 0.88
-            problem=f"{', '.join(parts)}: not trained, while the rest of the network is",
+            confidence=0.87,
+            problem=f"{', '.join(parts)}: not trained, {rest}",
             evidence=(f"no gradient in any of {counted(evidence.steps.good_rows.size, 'step')}: {', '.join(parts)}",),
             fix=f"xectool diagnose gradients {fixes.config_path(evidence)}",
             step=1,
-            symptom="part",
+            symptom=PART if trained else "encoder",
         )
 
 
