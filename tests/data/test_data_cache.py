@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -263,9 +264,14 @@ def test_a_full_disk_or_limit_leaves_the_root_files_to_be_read(files, dataset, t
     result = build_missing(cache)
     assert result.failed
     assert cache.store.used_bytes() < needed
-    assert "data.cache_limit_gb" in caplog.text
+    assert "below data.cache_limit_gb: 0.000369 of" in caplog.text
     assert_same(plain, batches(source))
-    cache, source = opened(files, dataset, store_in(tmp_path / "b"))
+    usage = shutil.disk_usage(tmp_path)
+    with monkeypatch.context() as disk:
+        disk.setattr(shutil, "disk_usage", lambda _: usage._replace(free=usage.total // 10 + needed - 1))
+        (reason,) = build_missing(opened(files, dataset, store_in(tmp_path / "b"))[0]).failed.values()
+    assert f"on the disk of '{tmp_path}/b'" in reason
+    cache, source = opened(files, dataset, store_in(tmp_path / "c"))
 
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -273,7 +279,9 @@ def test_a_full_disk_or_limit_leaves_the_root_files_to_be_read(files, dataset, t
     monkeypatch.setattr(os, "pwrite", full)
     assert len(build_missing(cache).failed) == 4
     monkeypatch.undo()
-    assert list((tmp_path / "b").glob("*.events*")) == []
+    assert list((tmp_path / "c").glob("*.events*")) == []
+    cache.store.clean()
+    assert list(tmp_path.glob("*/*.lock")) == []
     assert_same(plain, batches(source))
 
 

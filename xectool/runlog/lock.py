@@ -21,8 +21,6 @@ class ProcessLock:
 
     def acquire(self, timeout_s: float = 0.0, poll_s: float = 0.1) -> bool:
         """Return True once the lock is held, False where another process still holds it after ``timeout_s``."""
-        if self._fd < 0:
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + timeout_s
         while not self._try():
             if time.monotonic() >= deadline:
@@ -34,11 +32,23 @@ class ProcessLock:
         return True
 
     def _try(self) -> bool:
+        if self._fd < 0:
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        if not self._has_its_name():
+            self.release()
+            return self._try()
         return True
+
+    def _has_its_name(self) -> bool:
+        """Return whether ``path`` is the file that was locked: its holder may have removed it meanwhile."""
+        try:
+            return os.path.samestat(os.fstat(self._fd), self.path.stat())
+        except FileNotFoundError:
+            return False
 
     def holder(self) -> int | None:
         """Return the pid that last took the lock, or None where nobody did."""

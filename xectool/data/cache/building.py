@@ -86,7 +86,7 @@ def _build(cache: CachedEvents, index: int, stopped: Callable[[], bool], advance
             return False
         needed = cache_bytes(file.num_selected, codec.dtype.itemsize, sum(widths.values()))
         if not store.make_room(needed, [known for known in cache.digests if known]):
-            raise OSError(0, f"{needed / 1e9:.3g} GB do not fit below the limit (data.cache_limit_gb)")
+            raise OSError(0, f"{needed / 1e9:.3g} GB do not fit {store.shortage()}")
         writer, whole = CacheWriter(store.path(digest), file.num_selected, codec, widths), False
         try:
             _copy(cache, index, writer, stopped, advanced)

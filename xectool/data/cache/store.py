@@ -110,13 +110,13 @@ class CacheStore:
         with _BUILDING_LOCK:
             mine = path not in _BUILDING
             _BUILDING.add(path)
+        held = False
         try:
             held = mine and lock.acquire()
             yield held and not path.exists()
-            if held:
-                # Whoever waits for the name would lock a file without one; both look for the finished file afterwards.
-                lock.path.unlink(missing_ok=True)
         finally:
+            if held:
+                lock.path.unlink(missing_ok=True)
             lock.release()
             if mine:
                 with _BUILDING_LOCK:
@@ -139,16 +139,24 @@ class CacheStore:
                 room += status.st_size
         return room >= 0
 
+    def shortage(self) -> str:
+        """Return what leaves no more room: the limit, or the disk."""
+        free, used = shutil.disk_usage(self.directory).free, self.used_bytes()
+        if self.limit_bytes is not None and self.limit_bytes - used < free:
+            return f"below data.cache_limit_gb: {used / 1e9:.3g} of {self.limit_bytes / 1e9:.3g} GB are taken"
+        left = f", and {_FREE_SHARE:.0%} of the disk are left free" if self.limit_bytes is None else ""
+        return f"on the disk of '{self.directory}': {free / 1e9:.3g} GB are free{left} (data.cache)"
+
     def clean(self) -> None:
         """Throw away what killed builders left behind, where that is permitted."""
         if not self.is_writable:
             return
-        for part in self.directory.glob(f"*{SUFFIX}.part"):
-            path = part.with_suffix("")
+        parts = {part.with_suffix("") for part in self.directory.glob(f"*{SUFFIX}.part")}
+        for path in parts | {lock.with_suffix(SUFFIX) for lock in self.directory.glob("*.lock")}:
             lock = ProcessLock(path.with_suffix(".lock"))
-            with _BUILDING_LOCK:
+            with _BUILDING_LOCK, contextlib.suppress(OSError):  # a disk without room for the lock's number
                 if path not in _BUILDING and lock.acquire():
-                    part.unlink(missing_ok=True)
+                    Path(f"{path}.part").unlink(missing_ok=True)
                     lock.path.unlink(missing_ok=True)
             lock.release()
 
