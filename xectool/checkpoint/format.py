@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xectool.checkpoint.seals import SEALS_KEY, seals
+from xectool.checkpoint.seals import DEEPEST, SEALS_KEY, is_stored, seals
 from xectool.errors import CheckpointError
 
 FORMAT_NAME = "xectool-checkpoint"
@@ -137,7 +137,27 @@ def unpack(payload: Mapping[str, Plain], where: str) -> Checkpoint:
             fix="use another checkpoint of the run; xectool train CONFIG --resume auto picks the newest sound one",
             code="XT-CKPT-CORRUPT",
         )
-    return Checkpoint(json.loads(content["meta"]), content["model"], content["ema"], content["training"])
+    return Checkpoint(facts_of(content["meta"], where), content["model"], content["ema"], content["training"])
+
+
+def facts_of(text: Any, where: str) -> dict[str, Any]:
+    """Return the facts of a checkpoint, which are JSON.
+
+    Raises:
+        CheckpointError: They are not: whoever makes up a file makes up its digest as well.
+    """
+    try:
+        facts = json.loads(text)
+        if not isinstance(facts, dict):
+            raise ValueError(f"they are a {type(facts).__name__}")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CheckpointError(
+            f"the facts in the checkpoint cannot be read: {error}",
+            where=where,
+            fix="use another checkpoint of the run; xectool train CONFIG --resume auto picks the newest sound one",
+            code="XT-CKPT-CORRUPT",
+        ) from error
+    return facts
 
 
 def digest(content: Plain) -> str:
@@ -147,8 +167,10 @@ def digest(content: Plain) -> str:
     return state.hexdigest()
 
 
-def _update(state: hashlib._Hash, value: Plain) -> None:
-    if isinstance(value, Tensor):
+def _update(state: hashlib._Hash, value: Plain, depth: int = 0) -> None:
+    if depth > DEEPEST or (isinstance(value, Tensor) and not is_stored(value)):
+        state.update(b"nothing that is saved here;")
+    elif isinstance(value, Tensor):
         flat = value.detach().cpu().contiguous()
         state.update(f"tensor {flat.dtype} {tuple(flat.shape)};".encode())
         if flat.numel():
@@ -157,10 +179,10 @@ def _update(state: hashlib._Hash, value: Plain) -> None:
         state.update(f"dict {len(value)};".encode())
         for key in sorted(value, key=repr):
             state.update(repr(key).encode())
-            _update(state, value[key])
+            _update(state, value[key], depth + 1)
     elif isinstance(value, list | tuple):
         state.update(f"{type(value).__name__} {len(value)};".encode())
         for item in value:
-            _update(state, item)
+            _update(state, item, depth + 1)
     else:
         state.update(f"{type(value).__name__} {value!r};".encode())

@@ -11,7 +11,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from xectool.checkpoint.format import FORMAT_NAME, Checkpoint, digest
+from xectool.checkpoint.format import FORMAT_NAME, Checkpoint, digest, facts_of
 from xectool.checkpoint.seals import seals
 from xectool.errors import CheckpointError, in_shell
 
@@ -60,8 +60,7 @@ def load(path: Path) -> Checkpoint:
     meta = metadata[FORMAT_NAME]
     if content_digest(meta, weights) != metadata.get(DIGEST_KEY):
         raise _damaged(path, "its content does not match the digest stored with it")
-    facts: dict[str, Any] = json.loads(meta)
-    return Checkpoint(facts, weights)
+    return Checkpoint(facts_of(meta, str(path)), weights)
 
 
 def _damaged(path: Path, detail: str) -> CheckpointError:

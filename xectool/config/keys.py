@@ -14,6 +14,7 @@ from xectool.config.root import KINDS, SECTION_ORDER
 from xectool.config.section import Section
 
 # What people write, from the older system's command line, its documents and other trainers, and where it lives here.
+_LONGEST_NAME = 200  # of a key with its sections; no key is near to more, and to look takes seconds
 MOVED = {
     "accumulate_grad_batches": "training.grad_accum_steps",
     "batch": "data.batch_size",
@@ -102,6 +103,8 @@ def nearest_key(unknown: str, kind: str) -> str | None:
     >>> nearest_key("training.batch_size", "regressor"), nearest_key("training.epohcs", "regressor")
     ('data.batch_size', 'training.epochs')
     """
+    if len(unknown) > _LONGEST_NAME:
+        return None
     known = keys_of(kind)
     parent, _, leaf = unknown.rpartition(".")
     section = nearest_key(parent, kind) if parent and parent not in known else None

@@ -105,7 +105,7 @@ class Description:
         for key, read in _READERS.items():
             try:
                 found[key] = read(stored[key])
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
                 raise _unreadable(f"{PREFIX}{key} cannot be read: {error}", where) from error
         if stored.get("config_sha256") != config_digest(found["config"]):
             raise _unreadable("the configuration in it does not have the digest stored with it", where)

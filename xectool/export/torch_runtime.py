@@ -47,7 +47,7 @@ def described(text: str | bytes, path: Path) -> Description:
     """
     try:
         stored = json.loads(text) if text else {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         problem = f"{EXTRA_FILE} in it cannot be read: {error}"
         raise CheckpointError(problem, where=str(path), fix=EXPORT_AGAIN, code="X-15") from error
     return Description.from_metadata(stored if isinstance(stored, dict) else {}, str(path))

@@ -116,7 +116,7 @@ def _ours(payload: Mapping[Any, Any]) -> Layout:
         weights={role: weights for role, weights in sets.items() if weights},
         config=config if isinstance(config, Mapping) else None,
         meta=meta,
-        training=training if isinstance(training, Mapping) else {},
+        training=_sections(training) if isinstance(training, Mapping) else {},
         epoch=_whole(meta.get("epoch")),
         step=_whole(meta.get("step")),
     )
@@ -240,8 +240,14 @@ def _find_weights(payload: Mapping[str, Any]) -> tuple[dict[str, Tensor], str | 
     return (sets[largest], largest) if largest is not None and sets[largest] else (own, None)
 
 
+def _sections(training: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the sections with a word in place of a tensor, which is no section and has no truth value."""
+    return {str(name): "a tensor" if isinstance(value, Tensor) else value for name, value in training.items()}
+
+
 def _training(payload: Mapping[str, Any]) -> dict[str, Any]:
     places = (("optimizer", _OPTIMIZER_KEYS), ("scheduler", _SCHEDULER_KEYS), ("scaler", _SCALER_KEYS))
+    payload = _sections(payload)
     found = {
         name: next((payload[key] for key in keys if payload.get(key) not in (None, [], ())), None)
         for name, keys in places
