@@ -1076,6 +1076,28 @@ def test_weights_that_no_step_can_have_made_are_named_before_the_jump_they_make(
     assert not named or "between steps 0 and 50" in causes[0].problem
 
 
+@pytest.mark.parametrize(("same", "marked"), [(12, True), (1, False)])
+def test_one_impossible_truth_in_many_events_is_a_mark_and_no_other_unit(
+    record: Record, course: Any, same: int, marked: bool
+) -> None:
+    """-9999 in a tenth of the positions was "as a file in another unit makes them"."""
+    run = course(steps=40, config={"data": {"train_path": "t.root"}}, baseline=None)
+    run.event(1, "run_start", num_train=120)
+    told = {"count": 12, "file": 0, "entry": 4, "value": -9999.0, "same": same}
+    run.event(
+        1,
+        "baseline",
+        loss=1.0,
+        target_std={"uvwFI": 3000.0},
+        target_far={"uvwFI": 0.1},
+        target_impossible={"uvwFI": told},
+    )
+    causes = record(run).causes
+    assert causes[0].code == ("XT-SPIKE-EVENT" if marked else "XT-TARGET-SCALE")
+    assert ("XT-TARGET-SCALE" in [cause.code for cause in causes]) == (not marked)
+    assert ("-9999 cm" in causes[0].problem and "11 others: a mark of unknown truth" in causes[0].problem) == marked
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_state_made_in_forward_is_no_fault_of_a_single_process(record: Record, course: Any, ranks: int) -> None:
     """A counter of calls came before the error that ended the run, and before recompilations."""

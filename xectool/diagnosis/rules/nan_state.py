@@ -54,7 +54,7 @@ class NanFromWeights(NanRule):
 
     code = "XT-NAN-WEIGHTS"
     title = "weights are not finite"
-    problem = "weights of the model are not finite"
+    problem = "weights of the model, or their norm, are not finite"
 
     def trusts_triage(self, case: NanCase) -> bool:
         """Return False where something else is known to have ruined the weights."""
@@ -69,7 +69,7 @@ class NanFromWeights(NanRule):
             return 0.05, ["the weights were looked at and are finite"]
         if case.triage.weights_finite is False or named or case.stage == "weights":
             why = case.before.ran_away or case.after_resume
-            return (0.5 if why else 0.93), ["the weights were looked at and are not finite"]
+            return (0.5 if why else 0.93), ["the weights were looked at: they, or their norm, are not finite"]
         if case.triage.finite_with_saved_weights and not case.before.grew:
             return 0.7, ["the same batch is finite with the weights of the last checkpoint, and nothing grew before"]
         if case.lasting and not case.first_of_run and not ran_away:

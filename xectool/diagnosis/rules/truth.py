@@ -21,6 +21,7 @@ positions in cm have 24; seconds have 2e-9, which no loss tells from 0, and phot
 WIDEST: Final[Mapping[str, float]] = {"angle": 180.0, "energy": 1.0, "timing": 1e-5, "uvwFI": 100.0, "angleVec": 1.0}
 """Spread of a truth, in its unit, that no event has: beams of less than 1 GeV, times of a trace, the size in cm."""
 UNITS: Final[Mapping[str, str]] = {"angle": "deg", "energy": "GeV", "timing": "s", "uvwFI": "cm", "angleVec": "1"}
+FEWEST_MARKS: Final = 3
 MOST_FAR: Final = 0.05  # of the events: as many as a run leaves out, beside SINGLE_EVENTS
 CONSTANT_STD: Final = 1e-12  # less than this is the rounding of a truth that is the same in all events
 
@@ -71,7 +72,9 @@ class TargetScale(DiagnosisRule):
         baseline = evidence.last("baseline")
         spreads = (baseline.data.get("target_std") if baseline else None) or {}
         yield from self._in_another_unit(evidence, baseline.data if baseline else {})
-        yield from self._in_two_units(evidence, (baseline.data.get("target_far") if baseline else None) or {})
+        marks = _marks(baseline.data if baseline else {})
+        shares = (baseline.data.get("target_far") if baseline else None) or {}
+        yield from self._in_two_units(evidence, {task: share for task, share in shares.items() if task not in marks})
         found = {
             task: std / scale
             for task, recorded in spreads.items()
@@ -105,6 +108,8 @@ class TargetScale(DiagnosisRule):
         }
         for task, unit in (known.get("target_unit") or {}).items():
             found.setdefault(task, f"{task}: the truth seems to be in {unit}, not in {UNITS.get(task, '1')}")
+        for task in _marks(known):
+            found.pop(task, None)
         for event in evidence.of("truth_elsewhere"):
             if event.data.get("sample", "train") == "train":
                 found.pop(event.data.get("task", "uvwFI"), None)  # in another unit it would follow the light as well
@@ -147,12 +152,13 @@ class ImpossibleTruth(DiagnosisRule):
     title = "events have a truth that no event can have"
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
-        """Report single such events; where they are many, the truth is in another unit."""
+        """Report single such events, and marks; where they are many and differ, the truth is in another unit."""
         baseline, started = evidence.last("baseline"), evidence.last("run_start")
         num_train = number(started.data.get("num_train")) if started else math.nan
         most = max(SINGLE_EVENTS, MOST_FAR * num_train if num_train > 0 else 0.0)
         found = (baseline.data.get("target_impossible") if baseline else None) or {}
-        single = {
+        marks = _marks(baseline.data if baseline else {})
+        single = marks or {
             task: told for task, told in found.items() if 0 < number(told.get("count")) <= min(most, num_train / 2)
         }
         if not single:
@@ -162,10 +168,15 @@ class ImpossibleTruth(DiagnosisRule):
         place = int(number(told.get("file")))
         path = files[place] if 0 <= place < len(files) else f"file {place}"
         value = f"{number(told.get('value')):.4g} {UNITS.get(task, '')}".strip()
+        problem = f"{task}: entry {told.get('entry')} of {path} has a truth of {value}, which no event can have"
+        if marks:
+            problem += (
+                f", as {int(number(told['same'])) - 1} others: a mark of unknown truth that is neither NaN nor 1e10"
+            )
         yield Cause(
             code=self.code,
-            confidence=0.8,
-            problem=f"{task}: entry {told.get('entry')} of {path} has a truth of {value}, which no event can have",
+            confidence=0.94 if marks else 0.8,
+            problem=problem,
             evidence=tuple(
                 f"{name}: {int(number(one.get('count')))} of {num_train:g} events" for name, one in single.items()
             ),
@@ -174,6 +185,12 @@ class ImpossibleTruth(DiagnosisRule):
             step=1,
             symptom="impossible truth",
         )
+
+
+def _marks(known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tasks of which several events have one impossible number as their truth."""
+    impossible: Mapping[str, Any] = known.get("target_impossible") or {}
+    return {task: told for task, told in impossible.items() if number(told.get("same")) >= FEWEST_MARKS}
 
 
 def _scale(evidence: Evidence, task: str) -> float:

@@ -193,9 +193,10 @@ def impossible_truth(name: str, source: EventSource) -> dict[str, Any]:
     """Return how many events have a truth of a task that no event can have, and the first of them; empty without any.
 
     Returns:
-        ``count``, ``file`` as its index, ``entry`` and ``value`` of the first.
+        ``count``, ``file`` as its index, ``entry`` and ``value`` of the first, and in how many events it stands as all
+        of their truth (``same``).
     """
-    count = 0
+    count = same = 0
     first: dict[str, Any] = {}
     for index, file in enumerate(source.files):
         truth = source.truth(index, name)
@@ -205,7 +206,9 @@ def impossible_truth(name: str, source: EventSource) -> dict[str, Any]:
             entry = int(rows[0] if file.selected is None else file.selected[rows[0]])
             value = truth[rows[0]]
             first = {"file": index, "entry": entry, "value": float(value[np.abs(value).argmax()])}
-    return {"count": count, **first} if first else {}
+        if first:
+            same += int((truth == np.float32(first["value"])).all(axis=1).sum())
+    return {"count": count, **first, "same": same} if first else {}
 
 
 def known_truth(name: str, source: EventSource) -> list[np.ndarray]:
