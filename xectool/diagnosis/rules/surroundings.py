@@ -129,8 +129,11 @@ def _module_at_fault(evidence: Evidence, module: str, first: EpochRecord) -> Cau
         confidence=0.9,
         problem=f"module {module} is not finite in validation though its inputs are, from epoch "
         f"{first.epoch} on; all steps are finite",
-        evidence=("events whose readings are all finite come out of it as NaN or Inf: no matter of data",),
-        fix=fixes.search_data(evidence, "val"),
+        evidence=(
+            "events whose readings are all finite come out of it as NaN or Inf: no matter of data",
+            "look for what it does in evaluation only: kept statistics, `if not self.training`",
+        ),
+        fix="xectool explain XT-NAN-LOSS",
         step=first.step,
         symptom="validation",
     )
