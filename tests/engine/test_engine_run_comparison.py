@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import uproot
 import yaml
+from xectool import engine
 from xectool.engine import runs
 from xectool.errors import TrackerError, UsageError
 from xectool.runlog.records import EpochRecord, StepRecord
@@ -151,11 +152,33 @@ def test_a_database_is_read_while_somebody_writes_and_stays_as_it_is(database):
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("content", [b"", b"no database at all, only text", b"SQLite format 3\x00" + bytes(200)])
+@pytest.mark.parametrize("content", [b"no database at all, only text", b"SQLite format 3\x00" + bytes(200)])
 def test_what_is_no_database_is_named(tmp_path, content):
     (tmp_path / "mlflow.db").write_bytes(content)
     with pytest.raises(TrackerError, match="xectool diagnose mlflow"):
         runs.list_runs(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
+
+
+def test_the_look_at_a_database_agrees_with_the_list_of_its_runs(tmp_path, monkeypatch):
+    """`runs` led to `diagnose mlflow`, which said "sound, nothing to do" of another program's and of an absent one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.db").touch()
+    for name, tables in (("other.db", ("runs",)), ("there.db", ("experiments", "runs", "metrics", "params"))):
+        with contextlib.closing(sqlite3.connect(tmp_path / name)) as writer:
+            for table in tables:
+                writer.execute(f"CREATE TABLE {table} (x)")
+    with pytest.raises(TrackerError, match="xectool diagnose mlflow"):
+        runs.list_runs(tracking_uri="sqlite:///other.db")
+    assert runs.list_runs(tracking_uri="sqlite:///empty.db").runs == ()
+    for name, problem in (
+        ("other.db", "no database of MLflow: its tables are runs"),
+        ("absent.db", "no such database"),
+    ):
+        seen = engine.diagnose.mlflow(f"sqlite:///{name}")
+        assert (seen.ok, problem in seen.verdict) == (False, True)
+        assert seen.next == f"xectool diagnose mlflow {tmp_path}/there.db"
+    assert engine.diagnose.mlflow("sqlite:///there.db").ok
+    assert engine.diagnose.mlflow(root=tmp_path).ok  # before the first run there is none yet
 
 
 @pytest.mark.parametrize("uri", ["http://localhost:5000", "sqlite:////nowhere/mlflow.db"])

@@ -1,7 +1,9 @@
+import os
 import time
 from pathlib import Path
 
 import pytest
+from xectool import engine
 from xectool.errors import UsageError
 from xectool.runlog.reader import Position, RunReader
 from xectool.runlog.records import EpochRecord, EventRecord, StepRecord
@@ -161,6 +163,34 @@ def test_run_on_another_host_is_unknown(tmp_path):
 def test_directory_without_a_record_is_refused(tmp_path):
     with pytest.raises(UsageError, match="name the directory of a run"):
         RunReader(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["config.yaml", "tracking/state.json", "rec/a0001/events.jsonl", "rec/a0001/rank0000.status"]
+)
+@pytest.mark.parametrize("kind", ["pipe", "device", "terabyte", "directory"])
+def test_what_would_be_read_for_ever_is_named(tmp_path, name, kind):
+    """A pipe in place of `events.jsonl` hung every command that was given the run, or the directory of all runs."""
+    attempt(tmp_path / "run", 1, 10, end="finished")
+    place = tmp_path / "run" / name
+    if kind in ("terabyte", "directory") and place.parent.name != "a0001":
+        return
+    place.parent.mkdir(exist_ok=True)
+    place.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "directory":
+        place.mkdir()
+    elif kind == "device":
+        place.symlink_to("/dev/zero")
+    else:
+        with place.open("wb") as stream:
+            stream.truncate(1 << 40)
+    for command in (RunReader, engine.watch, engine.diagnose.run):
+        with pytest.raises(UsageError, match="in place of a record") as refused:
+            command(tmp_path / "run")
+        assert refused.value.where == str(place)
+    assert [run.status for run in engine.runs.list_runs(tmp_path).runs] == ["unreadable"]
 
 
 def test_record_of_a_newer_format_is_refused(tmp_path):

@@ -15,6 +15,7 @@ from xectool.runlog.file_locks import command_of, lock_holders
 NETWORK_FILE_SYSTEMS: Final = ("nfs", "lustre", "gpfs", "beegfs", "fuse", "cifs", "smb", "afs", "panfs")
 PROBE_TIMEOUT_S: Final = 0.5
 _NAMES: Final = ("mlflow.db", "mlruns.db")  # of this version of MLflow and of older set-ups
+MLFLOW_TABLES: Final = frozenset({"experiments", "runs", "metrics", "params"})
 _PENDING_BYTE: Final = 1 << 30  # sqlite: locks lie beyond the first gigabyte, whatever the size of the file
 
 
@@ -46,6 +47,7 @@ class StoreState:
         journal_mode: ``wal``, ``delete`` and so on; empty where it could not be asked.
         sound: Whether ``PRAGMA quick_check`` says ok; None where it could not be asked.
         check: What it said.
+        tables: Tables in it; empty where it could not be asked, or has none yet.
         file_system: Type of the file system.
         size_bytes: Size.
         others: Other databases in reach, between which the history would be split.
@@ -59,9 +61,15 @@ class StoreState:
     journal_mode: str = ""
     sound: bool | None = None
     check: str = ""
+    tables: frozenset[str] = frozenset()
     file_system: str = ""
     size_bytes: int = 0
     others: tuple[str, ...] = ()
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it is a database of something else than MLflow."""
+        return bool(self.tables) and not self.tables >= MLFLOW_TABLES
 
     @property
     def on_network(self) -> bool:
@@ -77,6 +85,7 @@ def look_at(path: Path) -> StoreState:
     users = tuple(Holder(pid, command_of(pid), locks.get(pid, "")) for pid in sorted({*_openers(path), *locks}))
     holding = sorted((user for user in users if user.lock), key=lambda user: user.lock != "write")
     journal, sound, check, locked = _ask(path)
+    tables = _tables(path) if sound else frozenset()
     return StoreState(
         path=str(path),
         exists=True,
@@ -86,6 +95,7 @@ def look_at(path: Path) -> StoreState:
         journal_mode=journal,
         sound=sound,
         check=check,
+        tables=tables,
         file_system=file_system(path),
         size_bytes=path.stat().st_size,
         others=_others(path),
@@ -144,6 +154,16 @@ def _ask(path: Path) -> tuple[str, bool | None, str, bool]:
     except sqlite3.DatabaseError as error:
         return "", False, str(error), False
     return journal, said == "ok", said, _write_locked(path)
+
+
+def _tables(path: Path) -> frozenset[str]:
+    """Return the names of the tables of a sound file; none where a writer came in between."""
+    with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True,
+                                            timeout=PROBE_TIMEOUT_S)) as database:  # fmt: skip
+        try:
+            return frozenset(str(name) for (name,) in database.execute("SELECT name FROM sqlite_master"))
+        except sqlite3.OperationalError:
+            return frozenset()
 
 
 def _write_locked(path: Path) -> bool:

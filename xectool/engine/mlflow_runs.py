@@ -62,6 +62,8 @@ def mlflow_runs(uri: str) -> tuple[MlflowRun, ...]:
     path = _database(uri)
     try:
         with contextlib.closing(_opened(path)) as connection:
+            if not connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
+                return ()  # nothing was ever logged: MLflow makes its tables then
             return tuple(_runs(connection))
     except sqlite3.DatabaseError as error:
         raise TrackerError(

@@ -117,9 +117,9 @@ def sync(run_dir: Path | str, tracking_uri: str | None = None) -> SyncResult:
 
 
 def _row(path: Path) -> RunRow:
-    name, kind = path.resolve().name, _kind(path)
+    name, kind = path.resolve().name, ""
     try:
-        reader = RunReader(path)
+        reader, kind = RunReader(path), _kind(path)
         status, epochs = reader.status(), reader.epochs()
     except UsageError:  # one run of a newer version must not hide the others
         return RunRow(name, str(path), kind, "unreadable")

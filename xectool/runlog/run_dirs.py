@@ -12,6 +12,7 @@ from xectool.errors import UsageError, in_shell, nearest
 from xectool.runlog.storage import LINES_FILE, RECORD_DIR, attempt_dir, attempts
 
 _PAGE: Final = re.compile(rf"\s(/\S.*)/{RECORD_DIR}/a\d+/rank\d+\.(?:status|workers)$", re.MULTILINE)
+_LARGEST_BYTES: Final = 1 << 30  # events.jsonl stops at 64 MiB but for epochs, all steps keep within 256 MiB
 USUAL_DIR: Final = Path("artifacts")  # checkpoint.save_dir where nothing else is set
 
 
@@ -56,7 +57,8 @@ def require_record(run_dir: Path) -> None:
     """Refuse what is not the directory of a run, or not of a run that may be read.
 
     Raises:
-        UsageError: It holds no record, and the fix names the run that was likely meant; or only its owner may read it.
+        UsageError: It holds no record, and the fix names the run that was likely meant; only its owner may read it; or
+            something in it would be read for ever.
     """
     try:
         os.scandir(run_dir / RECORD_DIR).close()
@@ -70,6 +72,7 @@ def require_record(run_dir: Path) -> None:
     except OSError:
         pass
     if attempts(run_dir):
+        _require_readable(run_dir)
         return
     if run_dir.is_dir():
         problem = "this directory holds no run record"
@@ -78,6 +81,33 @@ def require_record(run_dir: Path) -> None:
     meant = _meant(run_dir)
     fix = f"name {in_shell(meant)}" if meant else "name the directory of a run; `xectool runs` lists them"
     raise UsageError(problem, where=str(run_dir), fix=fix)
+
+
+def _require_readable(run_dir: Path) -> None:
+    """Refuse a run with something in it that is no file of a run: a pipe or a device would be read for ever.
+
+    Raises:
+        UsageError: There is one.
+    """
+    record = run_dir / RECORD_DIR
+    attempt_dirs = [path for path in record.glob("a[0-9]*") if path.is_dir()]
+    for place in (run_dir, run_dir / "tracking", record, *attempt_dirs):
+        for path in place.iterdir() if place.is_dir() else ():
+            found = _instead(path, is_record=place in attempt_dirs)
+            if found:
+                raise UsageError(
+                    f"the run holds {found} in place of a record",
+                    where=str(path),
+                    fix=f"ls -ld {in_shell(path)}   # and put the file of the run back, or remove it",
+                )
+
+
+def _instead(path: Path, is_record: bool) -> str:
+    if path.is_fifo() or path.is_char_device() or path.is_block_device():
+        return "a pipe or a device"
+    if is_record and path.is_dir():
+        return "a directory"
+    return "a file of over a gigabyte" if is_record and path.exists() and path.stat().st_size > _LARGEST_BYTES else ""
 
 
 def _meant(given: Path) -> Path | None:

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from xectool.diagnosis.environment.places import databases
 from xectool.diagnosis.evidence.files import TRACKER_SETTINGS, TRACKER_STATE, tolerant_json
 from xectool.diagnosis.tracking_store import Holder, StoreState, look_at
 from xectool.errors import in_shell
@@ -68,7 +69,7 @@ def mlflow(uri: str | None = None, *, root: Path | str = DEFAULT_ROOT) -> Tracki
     if path is None:
         return _server(shown, behind, replay)
     state = look_at(path)
-    ok, verdict, why, following = _judged(state, behind)
+    ok, verdict, why, following = _named(uri, state) or _judged(state, behind)
     return TrackingHealth(
         uri=shown,
         ok=ok,
@@ -99,6 +100,17 @@ def _server(uri: str, behind: tuple[str, ...], replay: tuple[str, ...]) -> Track
     return TrackingHealth(
         uri, not behind, verdict, why, None, (), "", "", "", nothing, behind, replay, replay[0] if replay else ""
     )
+
+
+def _named(uri: str | None, state: StoreState) -> tuple[bool, str, tuple[str, ...], str] | None:
+    """Return what to say of a database that was asked for by name and is none of MLflow's; None where it is one."""
+    if not (state.is_foreign or (uri and not state.exists)):
+        return None
+    here = [other for other in databases((Path(state.path).parent, Path.cwd())) if Path(other) != Path(state.path)]
+    other = f"xectool diagnose mlflow {in_shell(here[0])}" if here else "find . -name 'ml*.db'"
+    shown = ", ".join(sorted(state.tables)[:4])
+    verdict = f"this is no database of MLflow: its tables are {shown}" if state.exists else "no such database"
+    return False, f"{state.path}: {verdict}", (f"file system {state.file_system or 'unknown'}",), other
 
 
 def _judged(state: StoreState, behind: tuple[str, ...]) -> tuple[bool, str, tuple[str, ...], str]:
