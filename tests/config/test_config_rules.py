@@ -268,6 +268,17 @@ def test_the_key_of_a_finding_is_a_key_of_the_schema() -> None:
         assert found.where in keys_of(case.kind)
 
 
+@pytest.mark.parametrize(("epochs", "warmup"), [(1, 0), ("2", 0), (3, 2), (20, 2)])
+def test_a_run_that_is_made_short_has_no_warm_up_that_nobody_asked_for(epochs: Any, warmup: int) -> None:
+    """``--set training.epochs=2`` alone was an error by default."""
+    content = {"kind": "regressor", "tasks": {"energy": {"enabled": True}}}
+    resolved = config_from_dict({**content, "training": {"epochs": epochs}}, "test").training
+    assert resolved.warmup_epochs == warmup
+    assert config_from_dict({**content, "training": resolved.model_dump()}, "test").training == resolved
+    with pytest.raises(ConfigError, match="leaves the schedule no epoch"):
+        config_from_dict({**content, "training": {"epochs": 2, "warmup_epochs": 2}}, "test")
+
+
 def test_dropping_validation_events_is_refused() -> None:
     document = Document("run.yaml", {"validation": {"drop_last": True}})
     (found,) = translate(document, "regressor")
