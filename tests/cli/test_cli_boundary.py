@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import os
 import py_compile
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import typer
 from xectool import errors
@@ -116,6 +120,64 @@ def test_byte_code_cut_short_by_a_full_disk_is_named_and_the_line_cures_it(
     assert module.stem in found["problem"]
     subprocess.run(["sh", "-c", found["fix"].partition(": ")[2]], check=True)
     assert boundary.run(start, []) == 0
+
+
+def open_without_end() -> None:
+    """Open files until none can be opened."""
+    with ExitStack() as opened:
+        while True:
+            opened.enter_context(open(os.devnull, encoding="utf-8"))
+
+
+def take_without_end() -> None:
+    """Ask for more memory than addresses there are."""
+    np.empty(1 << 55, np.uint8)
+
+
+def start_without_end() -> None:
+    """Start a process where the kernel refuses one, as it does beyond ``ulimit -u``, which root is not held to."""
+    subprocess.Popen(["true"])
+
+
+@pytest.mark.parametrize(
+    ("act", "code", "fix"),
+    [
+        (open_without_end, "XT-ENV-FILES", "ulimit -n "),
+        (take_without_end, "XT-OOM-HOST", "xectool diagnose environment"),
+        (start_without_end, "XT-ENV-PROCESSES", "export OMP_NUM_THREADS=1"),
+    ],
+)
+def test_a_limit_of_the_process_is_named(
+    act: Callable[[], None], code: str, fix: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them was a defect of xectool, exit code 70."""
+    if act is start_without_end:
+        refused = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        monkeypatch.setattr(subprocess, "_fork_exec", Mock(side_effect=refused))
+        monkeypatch.setattr(subprocess, "_USE_POSIX_SPAWN", False)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(limits[0], 256), limits[1]))
+    try:
+        assert boundary.run(lambda **_: act(), ["--json"]) == 3
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    (found,) = json.loads(capfd.readouterr().out)["findings"]
+    assert found["code"] == code
+    assert found["fix"].startswith(fix)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EROFS])
+def test_a_file_system_that_fails_is_no_defect(number: int, capfd: pytest.CaptureFixture[str]) -> None:
+    app = app_raising(OSError(number, os.strerror(number), "/far away/run/x.json"))
+    assert boundary.run(app, ["--json"]) == 3
+    (found,) = json.loads(capfd.readouterr().out)["findings"]
+    assert (found["code"], found["where"]) == ("XT-DISK", "/far away/run/x.json")
+    assert "'/far away/run'" in found["fix"]
+
+
+def test_a_stream_that_does_not_wait_is_no_limit_of_processes(capfd: pytest.CaptureFixture[str]) -> None:
+    app = app_raising(BlockingIOError(errno.EAGAIN, "write could not complete without blocking"))
+    assert boundary.run(app, []) == 70
 
 
 @pytest.mark.parametrize(

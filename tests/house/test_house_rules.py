@@ -159,6 +159,34 @@ def test_the_library_does_not_print() -> None:
     assert printing == []
 
 
+def without_encoding(source: str) -> list[str]:
+    """Texts that are read or written in the encoding of the user's locale."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call) or any(word.arg == "encoding" for word in node.keywords):
+            continue
+        text = ast.unparse(node)
+        name = ast.unparse(node.func).rpartition(".")[2]
+        opens = name in {"open", "fdopen", "TemporaryFile", "NamedTemporaryFile"} and re.search(
+            r"""['"][rwax]\+?['"]""", text
+        )
+        reads = (name == "read_text" and not node.args) or (name == "write_text" and len(node.args) == 1)
+        if opens or reads or (name in {"run", "Popen"} and "text=True" in text):
+            found.append(f"{node.lineno}: {text[:60]}")
+    return found
+
+
+def test_text_is_utf_8_whatever_the_locale() -> None:
+    """The page of a run could not be written under a locale of ASCII, nor its names be read under one of Latin-1."""
+    assert {
+        str(path.relative_to(ROOT)): found for path in SOURCES if (found := without_encoding(path.read_text()))
+    } == {}
+    assert without_encoding("a.read_text()\nopen(b, 'w')\nopen(c, 'rb')\nd.write_text(e, encoding='utf-8')") == [
+        "1: a.read_text()",
+        "2: open(b, 'w')",
+    ]
+
+
 @pytest.mark.parametrize("name", ["utils.py", "helpers.py", "common.py", "misc.py"])
 def test_no_room_without_a_name(name: str) -> None:
     assert not [path for path in SOURCES if path.name == name]

@@ -53,7 +53,7 @@ def write_digest(facts: FileFacts, advanced: Callable[[int], None] = lambda _: N
     place = sidecar(facts.path)
     try:
         part = place.with_name(place.name + ".part")
-        part.write_text(json.dumps(content))
+        part.write_text(json.dumps(content), encoding="utf-8")
         os.replace(part, place)
     except OSError as error:
         raise DiskError(
@@ -114,7 +114,7 @@ def _columns(units: Any) -> tuple[Any, ...]:
 
 def _read(place: Path) -> dict[str, Any] | None:
     try:
-        content = json.loads(place.read_text())
+        content = json.loads(place.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) and content.get("format") == _FORMAT and _is_whole(content) else None

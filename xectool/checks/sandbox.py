@@ -38,7 +38,7 @@ class Sandbox:
         self.time_limit_s, self.memory_limit_bytes = time_limit_s, memory_limit_bytes
         self._process: subprocess.Popen[str] | None = None
         # A file, as a pipe would fill and stop the process; it lives as long as this object.
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
 
     def __enter__(self) -> Self:
         return self
@@ -68,7 +68,9 @@ class Sandbox:
         if self._process is None:
             command = [sys.executable, "-m", "xectool.checks.sandbox", str(self.memory_limit_bytes)]
             pipe = subprocess.PIPE
-            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors, text=True)
+            self._process = subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, stderr=self._errors, text=True, encoding="utf-8", errors="replace"
+            )
             assert self._process.stdout is not None
             select.select([self._process.stdout], [], [], _START_LIMIT_S)
             self._process.stdout.readline()

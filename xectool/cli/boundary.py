@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import re
@@ -17,6 +16,7 @@ from typer.exceptions import Abort, TyperException
 
 from xectool.cli import render, signals
 from xectool.cli.streams import Steady, steadied
+from xectool.cli.unforeseen import failure_of_machine
 from xectool.errors import (
     EXIT_DEFECT,
     EXIT_INTERRUPTED,
@@ -26,9 +26,7 @@ from xectool.errors import (
     DiskError,
     UsageError,
     XecError,
-    in_shell,
 )
-from xectool.errors.compiler_place import no_compiler_place
 
 
 def _is_later_rank() -> bool:
@@ -105,7 +103,7 @@ def _outcome(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], N
     except (KeyboardInterrupt, Abort):
         return _interrupted(output, argv)
     except Exception as error:  # noqa: BLE001  the boundary is where the unforeseen ends
-        known = _damaged_byte_code(error) or _long_name(error) or _no_compiler_cache(error) or _full_disk(error)
+        known = failure_of_machine(error)
         if known is not None:
             output.error(known)
             return known.exit_code
@@ -149,47 +147,6 @@ def _require_working_directory() -> None:
             where=os.environ.get("PWD", "working directory"),
             fix='cd "$PWD"   # where it was made anew; else another one: cd ~',
         ) from gone
-
-
-def _damaged_byte_code(error: Exception) -> DiskError | None:
-    """Return what to say where Python stumbled over its own byte code: it keeps what a full disk cut short."""
-    last = list(traceback.walk_tb(error.__traceback__))[-1][0]
-    if last.f_code.co_name != "_compile_bytecode" or "bytecode_path" not in last.f_locals:
-        return None
-    path = str(last.f_locals["bytecode_path"])
-    problem = f"the byte code that Python keeps of {last.f_locals['name']} is damaged ({error})"
-    fix = f"a disk was full when it was written; remove it, Python writes it anew: rm {in_shell(path)}"
-    return DiskError(problem, where=path, fix=fix)
-
-
-def _long_name(error: Exception) -> UsageError | None:
-    """Return what to say of a name that no file can have, or that begins with nobody's home, wherever it was given."""
-    if isinstance(error, RuntimeError) and "determine home directory" in str(error):
-        problem = "a path begins with ~ and the name of a user who has no home directory here"
-        return UsageError(
-            problem, where="command line or configuration", fix="ls -d ~   # yours; or give the whole path"
-        )
-    if not isinstance(error, OSError) or error.errno != errno.ENAMETOOLONG:
-        return None
-    size = len(os.fsencode(os.path.basename(str(error.filename or ""))))
-    problem = f"no file can have a name of {size} bytes: a name has 255 at most, a whole path 4095"
-    return UsageError(problem, where=f"{str(error.filename or 'a name')[:60]}…", fix="ls   # and give a shorter name")
-
-
-def _no_compiler_cache(error: Exception) -> DiskError | None:
-    """Return what to say where torch's compiler has no place to write: every optimizer loads it."""
-    modules = {frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)}
-    if not isinstance(error, OSError) or "torch._inductor.runtime.cache_dir_utils" not in modules:
-        return None
-    return no_compiler_place(error)
-
-
-def _full_disk(error: Exception) -> DiskError | None:
-    """Return what to say of a full disk that nobody has named before: mostly that of the file stdout goes to."""
-    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
-        return None
-    where = str(error.filename or "stdout, or a file of the command")
-    return DiskError(f"what was to be written finds no room: {error.strerror}", where=where, fix="df -h   # free space")
 
 
 def _take_verbosity(argv: Sequence[str]) -> list[str]:
@@ -238,7 +195,7 @@ def _keep_traceback() -> str:
     text = f"argv: {sys.argv!r}\n{traceback.format_exc()}"
     try:
         handle, name = tempfile.mkstemp(prefix="xectool-defect-", suffix=".txt")
-        with os.fdopen(handle, "w") as stream:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(text)
     except OSError as error:
         return f"no file ({error.strerror}), so here it is: {text}"

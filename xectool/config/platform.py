@@ -209,7 +209,7 @@ def _has_no_cpu(meminfo: Path) -> bool:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text().split("\n")[:-1]
+        return path.read_text(encoding="utf-8").split("\n")[:-1]
     except OSError:
         return []
 
@@ -260,5 +260,5 @@ def _versions(*packages: str) -> dict[str, str]:
 def _mounts() -> dict[str, str]:
     if not _MOUNTS.is_file():
         return {}
-    fields = [line.split() for line in _MOUNTS.read_text(errors="replace").splitlines()]
+    fields = [line.split() for line in _MOUNTS.read_text(errors="replace", encoding="utf-8").splitlines()]
     return {parts[1].replace("\\040", " "): parts[2] for parts in fields if len(parts) > 2}

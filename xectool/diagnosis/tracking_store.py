@@ -107,7 +107,7 @@ def file_system(path: Path) -> str:
     place = str(path.resolve())
     best, kind = "", ""
     with contextlib.suppress(OSError):
-        for line in Path("/proc/mounts").read_text().splitlines():
+        for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines():
             _, mount, found, *_ = line.split()
             mount = mount.encode().decode("unicode_escape")
             inside = place == mount or place.startswith(mount.rstrip("/") + "/")

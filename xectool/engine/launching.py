@@ -182,7 +182,7 @@ def _lockable(place: str | None) -> Path:
     """Make a directory with a file that was locked; raise OSError, and leave nothing, where that cannot be."""
     directory = Path(tempfile.mkdtemp(prefix="xectool-ranks-", dir=place))
     try:
-        with (directory / MEETING).open("w") as file:
+        with (directory / MEETING).open("w", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         shutil.rmtree(directory, ignore_errors=True)

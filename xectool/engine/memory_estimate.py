@@ -99,7 +99,7 @@ def _settings(overrides: Sequence[str], batch_size: int | None) -> list[str]:
 def _loaded(config: str | Path | None, overrides: Sequence[str]) -> RunConfig:
     if config is not None:
         return load_config(config, overrides).config
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml", prefix="quickstart-") as file:
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml", prefix="quickstart-", encoding="utf-8") as file:
         yaml.safe_dump(dict(QUICKSTART), file)
         file.flush()
         return load_config(file.name, overrides).config

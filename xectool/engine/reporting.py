@@ -98,7 +98,7 @@ def _page(directory: Path, health: RunHealth, plots: list[PagePicture]) -> RunPa
             PageTable("Different from the default", ("key", "here", "default"), tuple(_differences(config))),
             PageTable("Environment", ("what", "value"), _rows(dotted_values(_environment(attempt)))),
         ),
-        config=config.read_text(errors="replace") if config.exists() else "",
+        config=config.read_text(errors="replace", encoding="utf-8") if config.exists() else "",
     )
 
 

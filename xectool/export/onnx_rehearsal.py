@@ -48,7 +48,7 @@ def rehearse(path: Path, cases: Mapping[str, Arrays]) -> None:
         }
         np.savez(stored, **arrays)  # type: ignore[arg-type] # numpy's stub takes the names for its own options
         argv = [sys.executable, "-I", "-c", _PROGRAM, str(path), str(stored), str(len(cases))]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, encoding="utf-8", errors="replace")
     if done.returncode >= 0:
         return
     if done.returncode == -signal.SIGKILL:

@@ -89,7 +89,7 @@ class RunPage:
 
 def render(page: RunPage) -> str:
     """Return the page as HTML."""
-    text = files("xectool.report").joinpath(TEMPLATE).read_text()
+    text = files("xectool.report").joinpath(TEMPLATE).read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     return environment.from_string(text).render(page=page)
 

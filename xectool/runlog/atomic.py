@@ -40,7 +40,9 @@ def write_text(path: Path, text: str, *, mode: int = 0o644, durable: bool = True
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode), "w") as stream:
+        with open(
+            os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode), "w", encoding="utf-8"
+        ) as stream:
             stream.write(text)
             stream.flush()
             if durable:
@@ -70,7 +72,7 @@ def sync_directory(directory: Path) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Return what `write_json` wrote, empty where the file is absent or, after a power cut, not whole."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -53,7 +53,7 @@ class ProcessLock:
     def holder(self) -> int | None:
         """Return the pid that last took the lock, or None where nobody did."""
         try:
-            return int(self.path.read_text())
+            return int(self.path.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return None
 

@@ -127,7 +127,7 @@ def machine() -> dict[str, Any]:
 
 def _cpu_name() -> str:
     cpuinfo = Path("/proc/cpuinfo")
-    text = cpuinfo.read_text() if cpuinfo.exists() else ""
+    text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
     found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     return found[1] if found else platform.processor()
 
@@ -135,7 +135,7 @@ def _cpu_name() -> str:
 def _memory_limit() -> int | None:
     for name in _CGROUP_LIMITS:
         path = Path(name)
-        text = path.read_text().strip() if path.exists() else ""
+        text = path.read_text(encoding="utf-8").strip() if path.exists() else ""
         # The older interface writes a number beyond any memory where there is no limit.
         if text.isdigit() and int(text) < 1 << 60:
             return int(text)
@@ -164,7 +164,9 @@ def _git(root: Path, *argv: str) -> str:
     """
     command = ["git", "--no-optional-locks", "-C", str(root), *argv]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=5, check=False, encoding="utf-8", errors="replace"
+        )
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

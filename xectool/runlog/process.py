@@ -30,7 +30,7 @@ class ProcessIdentity:
 def boot_id() -> str:
     """Return the identity of the running kernel, or an empty string where the system does not tell."""
     path = Path("/proc/sys/kernel/random/boot_id")
-    return path.read_text().strip() if path.exists() else ""
+    return path.read_text(encoding="utf-8").strip() if path.exists() else ""
 
 
 def machine_mark() -> str:
@@ -41,7 +41,7 @@ def machine_mark() -> str:
 def start_ticks(pid: int) -> int:
     """Return the start time of a process in clock ticks since boot, 0 where it does not exist or is a zombie."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # a name may be any bytes
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace", encoding="utf-8")  # a name may be any bytes
     except (FileNotFoundError, ProcessLookupError):
         return 0
     # The command name may hold spaces and brackets; the fields after its last bracket do not.
@@ -74,7 +74,7 @@ def end_with_parent(wanted: bool = True) -> None:
 def oom_kills() -> int:
     """Return how many processes the kernel has killed for lack of memory since it started; -1 where it does not say."""
     try:
-        lines = Path("/proc/vmstat").read_text().splitlines()
+        lines = Path("/proc/vmstat").read_text(encoding="utf-8").splitlines()
     except OSError:
         return -1
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), -1)
@@ -154,5 +154,7 @@ def _children(pid: int) -> list[int]:
     found: list[int] = []
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for thread in os.listdir(f"/proc/{pid}/task"):
-            found += [int(child) for child in Path(f"/proc/{pid}/task/{thread}/children").read_text().split()]
+            found += [
+                int(child) for child in Path(f"/proc/{pid}/task/{thread}/children").read_text(encoding="utf-8").split()
+            ]
     return found

@@ -30,7 +30,7 @@ def newest_run(root: Path) -> Path | None:
 def runs_in_memory(pid: int) -> tuple[Path, ...]:
     """Return the run directories whose status pages or notes of readers a process has in memory."""
     try:
-        found = _PAGE.findall(Path(f"/proc/{pid}/maps").read_text())
+        found = _PAGE.findall(Path(f"/proc/{pid}/maps").read_text(encoding="utf-8"))
     except OSError:
         return ()
     return tuple(Path(run) for run in dict.fromkeys(found))

@@ -103,7 +103,7 @@ def _stacks(reader: RunReader) -> pa.Table:
         (attempt, path.stem, number, line)
         for attempt in attempts(reader.run_dir)
         for path in sorted(attempt_dir(reader.run_dir, attempt).glob("*.stacks"))
-        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        for number, line in enumerate(path.read_text(errors="replace", encoding="utf-8").splitlines(), 1)
     ]
     names = {"attempt": int, "source": str, "line": int, "text": str}
     if not rows:

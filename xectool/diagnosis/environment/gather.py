@@ -93,7 +93,11 @@ def _platform(reach: Reach, variables: Mapping[str, str]) -> Platform:
 
 def _mounts(root: Path) -> dict[str, str]:
     table = root / "proc/self/mounts"
-    rows = [line.split() for line in table.read_text(errors="replace").splitlines()] if table.is_file() else []
+    rows = (
+        [line.split() for line in table.read_text(errors="replace", encoding="utf-8").splitlines()]
+        if table.is_file()
+        else []
+    )
     return {row[1].replace("\\040", " "): row[2] for row in rows if len(row) > 2}
 
 
@@ -111,7 +115,7 @@ def _places(reach: Reach, variables: Mapping[str, str], torch: TorchFacts, platf
 
 def _memory_total(root: Path) -> int:
     table = root / "proc/meminfo"
-    match = _TOTAL.search(table.read_text()) if table.is_file() else None
+    match = _TOTAL.search(table.read_text(encoding="utf-8")) if table.is_file() else None
     return int(match[1]) * 1024 if match else 0
 
 

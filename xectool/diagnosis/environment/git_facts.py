@@ -68,7 +68,14 @@ def _git(directory: Path, *words: str) -> str:
     command = ["git", "-C", str(directory), *words]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False, env=environment
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            check=False,
+            env=environment,
+            encoding="utf-8",
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

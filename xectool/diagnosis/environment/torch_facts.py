@@ -37,6 +37,7 @@ def ask_torch(program: str = _PROGRAM, timeout_s: float = TIMEOUT_S) -> TorchFac
             errors="replace",
             timeout=timeout_s,
             check=False,
+            encoding="utf-8",
         )
     except subprocess.TimeoutExpired:
         return TorchFacts(problem=f"torch gave no answer within {duration(timeout_s)}: the driver of the GPU may hang")

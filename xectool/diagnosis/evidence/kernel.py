@@ -180,7 +180,7 @@ def _state(place: str) -> str:
 def _is_looked_at(place: str) -> bool:
     """Return whether no debugger holds a process, only somebody else's look at its stacks, which takes a moment."""
     try:
-        lines = Path(f"{place}/status").read_text(errors="replace").splitlines()
+        lines = Path(f"{place}/status").read_text(errors="replace", encoding="utf-8").splitlines()
     except OSError:
         return True
     tracer = next((line.split()[1] for line in lines if line.startswith("TracerPid:")), "0")
@@ -193,7 +193,7 @@ def _counters(place: str) -> _Counters:
     found = [int(value) for value in _first_line(f"{place}/schedstat").split()]
     delay_ns, turns = found[1:3] if len(found) == 3 else (0, 0)
     try:
-        lines = Path(f"{place}/io").read_text().splitlines()
+        lines = Path(f"{place}/io").read_text(encoding="utf-8").splitlines()
     except OSError:  # gone, or another user's
         return _Counters(cpu_s, 0, 0, delay_ns / 1e9, turns)
     counts = dict(line.split(": ") for line in lines)
@@ -218,6 +218,6 @@ def _compilers(pid: int) -> dict[int, _Counters]:
 
 def _first_line(path: str) -> str:
     try:
-        return Path(path).read_text(errors="replace").partition("\n")[0]
+        return Path(path).read_text(errors="replace", encoding="utf-8").partition("\n")[0]
     except OSError:
         return ""

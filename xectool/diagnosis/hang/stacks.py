@@ -143,7 +143,9 @@ def _spy() -> str | None:
 
 def _spied(command: list[str]) -> tuple[tuple[ThreadStack, ...], str]:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SPY_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=SPY_S, check=False, encoding="utf-8", errors="replace"
+        )
     except subprocess.TimeoutExpired:
         return (), f"py-spy gave no answer within {duration(SPY_S)}"
     except OSError as error:
@@ -180,7 +182,7 @@ def _by_itself(pid: int, path: Path) -> ProcessStacks:
 def _catches(pid: int) -> bool:
     """Return whether the signal asks a process for its stacks instead of ending it."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     except OSError:
         return False
     caught = next((line for line in lines if line.startswith("SigCgt:")), "SigCgt: 0")

@@ -207,7 +207,7 @@ def standing_at(evidence: Evidence, hang: EventRecord) -> tuple[int, str]:
     attempt = max((item.number for item in evidence.attempts if item.started <= hang.time), default=0)
     file = attempt_dir(evidence.run_dir, attempt) / Path(str(hang.data.get("stacks") or "none")).name
     try:
-        last = file.read_text(errors="replace").rpartition("\n== ")[2]
+        last = file.read_text(errors="replace", encoding="utf-8").rpartition("\n== ")[2]
     except OSError:
         return attempt, ""
     return attempt, innermost(last.partition("\nchild ")[0])

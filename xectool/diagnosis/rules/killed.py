@@ -62,7 +62,9 @@ def last_fault(evidence: Evidence) -> tuple[str, str]:
     """
     attempt = max((item.number for item in evidence.attempts), default=0)
     try:
-        text = stacks_path(slots_path(attempt_dir(evidence.run_dir, attempt))).read_text(errors="replace")
+        text = stacks_path(slots_path(attempt_dir(evidence.run_dir, attempt))).read_text(
+            errors="replace", encoding="utf-8"
+        )
     except OSError:
         return "", ""
     what, dump = _FATAL.split(text)[-2:] if _FATAL.search(text) else ("", "")

@@ -125,7 +125,7 @@ def _tested(nproc: int, backend: str, port: int, timeout_s: float) -> list[dict[
             for process in started:
                 process.kill()
                 process.wait()
-        said = [log.read_text(errors="replace") for log in logs]
+        said = [log.read_text(errors="replace", encoding="utf-8") for log in logs]
         return [_facts(read_json(path), rank, started[rank], said[rank]) for rank, path in enumerate(paths)]
 
 

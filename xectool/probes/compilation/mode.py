@@ -185,7 +185,7 @@ def _reset_peak(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     elif os.access(_PEAK, os.W_OK):
-        _PEAK.write_text("5")  # proc(5): resets the high-water mark of resident memory
+        _PEAK.write_text("5", encoding="utf-8")  # proc(5): resets the high-water mark of resident memory
 
 
 def _peak_bytes(device: torch.device) -> int:

@@ -54,7 +54,11 @@ def measure_modes(
 
 def _in_process(request: dict[str, Any], timeout_s: float) -> ModeTime:
     mode = str(request["mode"])
-    with tempfile.TemporaryFile("w+") as question, tempfile.TemporaryFile("w+") as answer, _errors() as errors:
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8") as question,
+        tempfile.TemporaryFile("w+", encoding="utf-8") as answer,
+        _errors() as errors,
+    ):
         json.dump(request, question)
         question.seek(0)
         process = subprocess.Popen(
@@ -81,7 +85,7 @@ def _in_process(request: dict[str, Any], timeout_s: float) -> ModeTime:
 
 
 def _errors() -> IO[str]:
-    return tempfile.TemporaryFile("w+", errors="replace")
+    return tempfile.TemporaryFile("w+", errors="replace", encoding="utf-8")
 
 
 def _watch(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[int, bool]:

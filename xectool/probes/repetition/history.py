@@ -171,7 +171,7 @@ class RunHistory:
         path = self.run_dir / QUARANTINE_FILE
         if not path.is_file():
             return []
-        found: list[dict[str, Any]] = json.loads(path.read_text())["events"]
+        found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["events"]
         handed_on = {
             (event.step, *identity[1:]): int(self.lineage.limits[attempt]) + 1
             for attempt, event in self.reader.tagged_events()
@@ -185,7 +185,7 @@ class RunHistory:
         found = []
         for path in sorted(self.run_dir.glob("incidents/[0-9]*/incident.json")):
             try:
-                found.append((path.parent, json.loads(path.read_text())))
+                found.append((path.parent, json.loads(path.read_text(encoding="utf-8"))))
             except (OSError, ValueError, RecursionError):
                 continue
         return found

@@ -165,6 +165,8 @@ def _ask(request: Request) -> tuple[list[Steps], int]:
             text=True,
             timeout=TIMEOUT_S,
             check=False,
+            encoding="utf-8",
+            errors="replace",
         )
     except subprocess.TimeoutExpired:
         raise WorldError(

@@ -106,7 +106,7 @@ class Quarantine:
         if not path.is_file():
             return 0
         known = len(self.events)
-        self.load_state_dict(json.loads(path.read_text()))
+        self.load_state_dict(json.loads(path.read_text(encoding="utf-8")))
         return len(self.events) - known
 
     def state_dict(self) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class CrashStacks:
         self._stack = ExitStack()
 
     def __enter__(self) -> CrashStacks:
-        stream = self._stack.enter_context(self.path.open("a"))
+        stream = self._stack.enter_context(self.path.open("a", encoding="utf-8"))
         if self._core:
             self._forbid_core(stream)
         if threading.current_thread() is threading.main_thread():

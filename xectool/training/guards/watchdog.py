@@ -196,7 +196,7 @@ def phase_table(seconds: Mapping[str, float]) -> str:
 
 def write_stacks(path: Path, reason: str) -> None:
     """Append the stacks of all threads of this process, and what its children wait for."""
-    with contextlib.suppress(OSError), path.open("a") as stream:
+    with contextlib.suppress(OSError), path.open("a", encoding="utf-8") as stream:
         stream.write(f"== {time.strftime('%Y-%m-%d %H:%M:%S')} pid {os.getpid()}: {reason}\n")
         stream.flush()
         faulthandler.dump_traceback(stream, all_threads=True)
@@ -210,7 +210,7 @@ def write_stacks(path: Path, reason: str) -> None:
 def _child_line(child: Any) -> str:
     try:
         status, command = child.status(), " ".join(child.cmdline())[:120]
-        waits = Path(f"/proc/{child.pid}/wchan").read_text()
+        waits = Path(f"/proc/{child.pid}/wchan").read_text(encoding="utf-8")
     except (psutil.Error, OSError) as error:
         return f"child {child.pid}: {type(error).__name__}\n"
     return f"child {child.pid}: {status}, waits in {waits or '-'}: {command}\n"
@@ -220,9 +220,11 @@ def answers_with_stacks(pid: int) -> bool:
     """Return whether a process is a loader process that dumps its stacks when asked; the signal would end others."""
     process = Path(f"/proc/{pid}")
     try:
-        if (process / "comm").read_text().strip() != COMM:
+        if (process / "comm").read_text(encoding="utf-8").strip() != COMM:
             return False
-        caught = next(line for line in (process / "status").read_text().splitlines() if line.startswith("SigCgt:"))
+        caught = next(
+            line for line in (process / "status").read_text(encoding="utf-8").splitlines() if line.startswith("SigCgt:")
+        )
     except OSError:  # it has ended
         return False
     return bool(int(caught.split()[1], 16) >> (STACKS_SIGNAL - 1) & 1)

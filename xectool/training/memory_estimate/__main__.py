@@ -41,12 +41,12 @@ _MAX_PROCESSES = 2  # each takes 0.2 GB beside what it shares
 def main(task: str, question: str, answer: str) -> None:
     """Answer one question; ends, and its own processes with it, where nobody waits any more."""
     end_with_parent()
-    asked = json.loads(Path(question).read_text())
+    asked = json.loads(Path(question).read_text(encoding="utf-8"))
     try:
         found = _estimate(asked) if task == "estimate" else _measure(asked)
     except XecError as error:
         found = {"problem": error.problem, "where": error.where, "fix": error.fix, "code": error.code}
-    Path(answer).write_text(json.dumps(found))
+    Path(answer).write_text(json.dumps(found), encoding="utf-8")
 
 
 def _estimate(asked: dict[str, Any]) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def load_calibration() -> Calibration:
     if not path.is_file():
         return Calibration()
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         return Calibration(
             int(content["base_bytes"]),
             float(content["slack"]),
@@ -113,7 +113,7 @@ def save_calibration(calibration: Calibration) -> Path:
     path = calibration_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(calibration), indent=1) + "\n")
+        path.write_text(json.dumps(asdict(calibration), indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         raise DiskError(
             f"the calibration cannot be written: {error.strerror}",

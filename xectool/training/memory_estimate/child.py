@@ -111,7 +111,7 @@ def measure(request: StepRequest, device: str) -> dict[str, int]:
 def _run(task: str, question: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="xectool-memory-") as directory:
         given, found = Path(directory) / "question.json", Path(directory) / "answer.json"
-        given.write_text(json.dumps(question))
+        given.write_text(json.dumps(question), encoding="utf-8")
         # Threads would only wait for each other: nothing is computed.
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         if task == "measure":
@@ -119,13 +119,20 @@ def _run(task: str, question: dict[str, Any]) -> dict[str, Any]:
         command = [sys.executable, "-W", "ignore", "-m", MODULE, task, str(given), str(found)]
         try:
             done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+                command,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+                encoding="utf-8",
+                errors="replace",
             )
         except subprocess.TimeoutExpired as error:
             raise _failed(f"no answer within {TIMEOUT_S:g} s", _SLOW) from error
         if not found.is_file():
             raise _died(done.returncode, done.stderr)
-        answer: dict[str, Any] = json.loads(found.read_text())
+        answer: dict[str, Any] = json.loads(found.read_text(encoding="utf-8"))
     if "problem" in answer:
         raise XecError(answer["problem"], where=answer["where"], fix=answer["fix"], code=answer["code"])
     return answer
