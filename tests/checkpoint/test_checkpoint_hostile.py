@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import torch
 from xectool import engine
@@ -59,3 +60,12 @@ def test_containers_without_end_have_a_digest() -> None:
     for _ in range(5000):
         nested = {"deeper": nested}
     assert digest(nested) != digest({"deeper": 1})
+
+
+def test_a_graph_with_damaged_names_of_axes_is_described(tmp_path: Path) -> None:
+    port = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", 4])
+    node = onnx.helper.make_node("Identity", ["x"], ["y"])
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [port], []))
+    path = tmp_path / "axes.onnx"
+    path.write_bytes(model.SerializeToString().replace(b"batch", b"\xffatch"))
+    assert "ONNX" in engine.inspect_ckpt(path).format

@@ -52,8 +52,13 @@ def test_epoch_that_is_not_over_is_not_counted(tmp_path):
     assert (row.epochs, row.steps) == (1, 2)
 
 
+BOMB = "a0: &a0 [x]\n" + "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 11))
+
+
 @pytest.mark.parametrize(
-    "content", ["a: [1", "- 1", "", "\xff\xfe", "a: " + "[" * 9000, "a: 2001-99-99", "a: " + "9" * 6000], ids=range(7)
+    "content",
+    ["a: [1", "- 1", "", "\xff\xfe", "a: " + "[" * 9000, "a: 2001-99-99", "a: " + "9" * 6000, BOMB],
+    ids=range(8),
 )
 def test_unreadable_configuration_is_one_message_and_hides_no_run(tmp_path, content):
     make_run(tmp_path / "good", [1.0])

@@ -19,6 +19,26 @@ def to_yaml(config: RunConfig) -> str:
     return text
 
 
+class _PlainLoader(yaml.SafeLoader):
+    """Reads what a run has written: no value of it refers to another, and nine lines that do fill any memory."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Return the next node; refuse one that stands elsewhere."""
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it refers to itself (*name), which no run writes")
+        return super().compose_node(parent, index)
+
+
+def from_yaml(text: str) -> Any:
+    """Return the values in YAML that a run has written.
+
+    Raises:
+        yaml.YAMLError: It is no YAML, or refers to itself.
+        ValueError, RecursionError: A date that is none, a number without end, nesting without end.
+    """
+    return yaml.load(text, Loader=_PlainLoader)
+
+
 def inline_yaml(value: Any) -> str:
     """Return one value as it stands after a key; every digit of a number is kept.
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import yaml
 
+from xectool.config.serialize import from_yaml
 from xectool.errors import UsageError, in_shell
 from xectool.runlog.records import EpochRecord
 from xectool.runlog.run_dirs import require_record
@@ -39,7 +40,7 @@ def resolved_config(run_dir: Path) -> Mapping[str, Any]:
         fix = "name the directory of a run; `xectool runs` lists them"
         raise UsageError("this directory holds no resolved configuration", where=str(path), fix=fix)
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = from_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         content = str(error).partition("\n")[0]
     if isinstance(content, Mapping):

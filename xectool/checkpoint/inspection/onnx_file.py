@@ -188,7 +188,7 @@ def _facts(model: onnx.ModelProto) -> dict[str, Any]:
 
 def _port(value: onnx.ValueInfoProto) -> str:
     kind = value.type.tensor_type
-    sizes = [axis.dim_param or str(axis.dim_value) for axis in kind.shape.dim]
+    sizes = [str(axis.dim_param or axis.dim_value) for axis in kind.shape.dim]  # bytes where a name is damaged
     return f"{value.name}: {_DTYPES.get(kind.elem_type, 'unknown')} [{', '.join(sizes)}]"
 
 

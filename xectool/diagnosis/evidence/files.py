@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import yaml
 
+from xectool.config.serialize import from_yaml
 from xectool.runlog.manifest import MANIFEST_FILE
 
 CONFIG_FILE: Final = "config.yaml"
@@ -50,7 +51,7 @@ def tolerant_manifest(run_dir: Path) -> dict[str, Any]:
 def tolerant_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file, empty where it is absent, half-written or something else."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = from_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):  # also of a date that is none, or a million digits
         return {}
     return content if isinstance(content, dict) else {}

@@ -57,7 +57,8 @@ class TrackerLook:
     @property
     def pids(self) -> tuple[int, ...]:
         """The process to look at, if there is one."""
-        return (int(self._state["pid"]),) if self._state else ()
+        pid = self._state.get("pid")
+        return (pid,) if type(pid) is int and pid > 0 else ()
 
     def facts(self, views: Mapping[int, ProcessView]) -> TrackerFacts | None:
         """Return what is known after the second look, None where nothing is mirrored."""
