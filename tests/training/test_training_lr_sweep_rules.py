@@ -316,6 +316,23 @@ def test_a_final_of_rates_that_all_explode_names_none() -> None:
     assert choose_final([*lowest, *curves]) is None
 
 
+def test_rates_alike_in_what_the_first_steps_gain_are_told_apart_by_the_loss_they_reach() -> None:
+    """An inpainter fell from 0.09 to 0.0032, 0.0039 and 0.0056: as good as equal beside 0.09, and 1.3e-4 was named."""
+    ends = grid({1e-4: 0.5, 3e-4: 0.4, 1e-3: 0.3})
+    found = choose_final([replace(one, start_losses=one.start_losses + 30.0) for one in ends])
+    assert found is not None
+    assert 0.9e-3 < found.lr < 1.1e-3
+
+
+def test_a_higher_rate_that_is_as_good_as_the_best_of_a_grid_runs_on_too() -> None:
+    rates = {3e-5: 0.9, 1e-4: 0.6, 3e-4: 0.3, 1e-3: 0.302}
+    for highest, expected in ((0.302, [1e-4, 3e-4, 1e-3]), (9.0, [3e-5, 1e-4, 3e-4])):
+        curves = grid(rates | {1e-3: highest})
+        rows = grid_rows(curves)
+        sweep = Sweep(tuple(rates), SOUND, tuple(curves), rows, choose(rows, curves))
+        assert finalists(sweep) == expected
+
+
 def test_the_best_rate_of_a_grid_and_two_lower_ones_run_on() -> None:
     curves = grid({1e-5: 0.99, 3e-5: 0.9, 1e-4: 0.6, 3e-4: 0.3, 1e-3: 0.9})
     rows = grid_rows(curves)

@@ -88,12 +88,21 @@ def decreases_of(curves: Sequence[Curve]) -> dict[float, float]:
 
 def as_well_as(best: float, curves: Sequence[Curve]) -> tuple[float, ...]:
     """Return the rates below the best one that do as well within two errors of the difference on each batch."""
-    decreases, found = decreases_of(curves), []
-    for lr in (lr for lr in decreases if lr < best):
+    return tuple(lr for lr in _ties(best, curves) if lr < best)
+
+
+def highest_as_good(best: float, curves: Sequence[Curve]) -> float:
+    """Return the highest rate that does as well as the best one, within the same errors."""
+    return max(_ties(best, curves))
+
+
+def _ties(best: float, curves: Sequence[Curve]) -> tuple[float, ...]:
+    decreases, found = decreases_of(curves), [best]
+    for lr in (lr for lr in decreases if lr != best):
         missed, error = missed_by(lr, best, curves)
         if missed <= min(ERRORS * error, AS_WELL * decreases[best]):
             found.append(lr)
-    return tuple(found)
+    return tuple(sorted(found))
 
 
 def missed_by(lr: float, best: float, curves: Sequence[Curve]) -> tuple[float, float]:

@@ -12,7 +12,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from xectool.training.lr_sweep.choice import Choice, as_well_as, band_of, decreases_of, missed_by, rounded
+from xectool.training.lr_sweep.choice import (
+    Choice,
+    as_well_as,
+    band_of,
+    decreases_of,
+    highest_as_good,
+    missed_by,
+    rounded,
+)
 from xectool.training.lr_sweep.curves import Curve
 from xectool.training.lr_sweep.rows import EXPLODES, grid_rows
 from xectool.training.lr_sweep.runner import Sweeper
@@ -22,15 +30,16 @@ LONGER = 5  # steps of the final over those of the grid
 FINALISTS = 3
 MOST_BELOW = 2  # rates added below while the lowest is the best
 LEAST_ERROR = 0.02  # of the largest decrease: closer rates are told apart by the draw of the weights
+LEAST_OF_LOSS = 0.05  # of the lowest loss, where that is less: most of a decrease may be that of the first few steps
 FINAL_RULE = (
-    "the centre, on the scale of the logarithm, of the best rate of the grid and those below it after more steps, each "
+    "the centre, on the scale of the logarithm, of the best rates of the grid and those below after more steps, each "
     "counted with exp(-z^2 / 2) where z is by how many errors its last loss misses the lowest; rates that explode "
     "do not count"
 )
 
 
 def run_final(sweeper: Sweeper, sweep: Sweep, seeds: int, steps: int) -> Sweep:
-    """Run the best rate of a grid and the next lower ones for more steps, and choose among them.
+    """Run the highest of the best rates of a grid and the next lower ones for more steps, and choose among them.
 
     While the lowest of them is the best, or none holds, one more below is added, at most two.
 
@@ -63,10 +72,11 @@ def run_final(sweeper: Sweeper, sweep: Sweep, seeds: int, steps: int) -> Sweep:
 
 
 def finalists(sweep: Sweep) -> list[float]:
-    """Return the best rate of a grid and the next lower ones of it, rising; no more where the grid has no more."""
+    """Return the highest rate of a grid that is as good as the best and the next lower ones of it, rising, if any."""
     assert sweep.choice is not None
-    tried = sorted({row.lr for row in sweep.rows if row.lr <= sweep.choice.best})
-    return tried[-FINALISTS:]
+    sound = {row.lr for row in sweep.rows if row.verdict != EXPLODES and math.isfinite(row.loss_decrease)}
+    highest = highest_as_good(sweep.choice.best, [curve for curve in sweep.curves if curve.lr in sound])
+    return sorted({row.lr for row in sweep.rows if row.lr <= highest})[-FINALISTS:]
 
 
 def below(lowest: float, sweep: Sweep) -> float:
@@ -92,7 +102,8 @@ def _best(curves: Sequence[Curve]) -> float:
 def _centre(curves: Sequence[Curve]) -> float:
     """Return the centre of the rates, each counted by how likely it is the best one."""
     best = _best(curves)
-    least = LEAST_ERROR * abs(decreases_of(curves)[best])
+    lowest = np.concatenate([curve.losses[-len(curve.gains) :] for curve in curves if curve.lr == best])
+    least = min(LEAST_ERROR * abs(decreases_of(curves)[best]), LEAST_OF_LOSS * abs(float(np.nanmean(lowest))))
     missed = {lr: missed_by(lr, best, curves) for lr in decreases_of(curves)}
     weights = [math.exp(-0.5 * (miss / max(error, least, 1e-30)) ** 2) for miss, error in missed.values()]
     return math.exp(float(np.average([math.log(lr) for lr in missed], weights=weights)))
