@@ -1451,7 +1451,12 @@ def test_a_task_that_learns_nothing_beside_one_of_an_absurd_weight_names_the_wei
 
 @pytest.mark.parametrize(
     ("time_loss", "threshold", "fix"),
-    [(0.0, 1e8, "--set training.time.npho_threshold=null"), (0.0, None, "--deep"), (0.1, 1e8, "")],
+    [
+        (0.0, 1e8, "--set training.time.npho_threshold=null"),
+        (0.0, None, "--deep"),
+        (0.0, 50.0, "--deep"),
+        (0.1, 1e8, ""),
+    ],
 )
 def test_a_channel_that_no_sensor_shows_is_not_trained(
     record: Record, course: Any, time_loss: float, threshold: float | None, fix: str

@@ -74,6 +74,9 @@ EmaDecay = Annotated[float | None, BeforeValidator(_read_ema)]
 Checkpointing = Annotated[Literal["none", "stages"], BeforeValidator(_read_checkpointing)]
 Device = Annotated[str, BeforeValidator(_read_device)]
 
+DEFAULT_TIME_THRESHOLD = 100.0
+"""Photons below which a time is left out when ``training.time.npho_threshold`` is null."""
+
 
 class TrainingConfig(Section):
     """What every kind of training shares."""

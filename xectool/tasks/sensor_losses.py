@@ -12,14 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from xectool.config.model import CHANNEL_NAMES
-from xectool.config.training import SensorTrainingConfig
+from xectool.config.training import DEFAULT_TIME_THRESHOLD, SensorTrainingConfig
 from xectool.detector import faces
 from xectool.tasks.balance import LOG_VAR_LIMIT, LossBalance
 from xectool.tasks.losses import LOSSES, clamp_straight_through
 from xectool.tasks.masked_batch import MaskedBatch
-
-DEFAULT_TIME_THRESHOLD = 100.0
-"""Photons below which a time is left out when ``training.time.npho_threshold`` is null."""
 
 
 def time_threshold(training: SensorTrainingConfig) -> float:

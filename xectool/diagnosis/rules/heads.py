@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from xectool.config.training import DEFAULT_TIME_THRESHOLD
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cases.plateau import enough_to_learn, no_step_size, term_levels
 from xectool.diagnosis.cause import Cause, DiagnosisRule
@@ -81,15 +82,16 @@ class UntrainedHead(DiagnosisRule):
         if not lost or all(silent.values()):
             return
         threshold = evidence.setting(TIME_THRESHOLD) if lost == ["time"] else None
+        lower = threshold is not None and threshold > DEFAULT_TIME_THRESHOLD  # which is what null means
         why = "" if threshold is None else f" ({TIME_THRESHOLD} is {threshold:g})"
         yield Cause(
             code=self.code,
             confidence=0.9,
             problem=f"{', '.join(lost)} is predicted and not trained: no sensor has a number to be learned{why}",
             evidence=(f"model.predict_channels: {', '.join(silent)}", "its losses are 0 in every step"),
-            fix=fixes.check_named_files(evidence, "train")
-            if threshold is None
-            else fixes.train_again(evidence, f"{TIME_THRESHOLD}=null", name="all-channels"),
+            fix=fixes.train_again(evidence, f"{TIME_THRESHOLD}=null", name="all-channels")
+            if lower
+            else fixes.check_named_files(evidence, "train"),
             symptom="channel",
         )
 
