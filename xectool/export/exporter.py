@@ -148,7 +148,8 @@ def compare(
     events = sizes[-1]
     _compare_orders(order, runtime, first, metrics)
     for name, given in edges.items():
-        parity.add(name, _wanted(order, given), runtime.run(given), edge=True)
+        noise = _noise(order, given, metrics)
+        parity.add(name, _wanted(order, given), runtime.run(given), edge=True, noise=noise)
     for number, batch in enumerate(more):
         given = _feed(order, batch, slice(None), seed=number)
         noise = _noise(order, given, metrics)

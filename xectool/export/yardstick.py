@@ -73,6 +73,12 @@ def from_metrics(name: str, metrics: Mapping[str, Any]) -> Yardstick | None:
     return Yardstick(resolution, SHARE_OF_RESOLUTION, f"resolution ({', '.join(keys)})")
 
 
+def from_residuals(residuals: FloatArray) -> Yardstick:
+    """Return the root mean square of what predictions are off by, shape (N,), N > 0."""
+    source = f"resolution (root mean square error of {len(residuals)} hidden readings)"
+    return Yardstick(np.sqrt(np.mean(residuals**2, keepdims=True)), SHARE_OF_RESOLUTION, source)
+
+
 def from_spread(outputs: Sequence[npt.NDArray[np.generic]]) -> Yardstick:
     """Return the spread of the network's own outputs over events, for a task whose resolution is not known.
 

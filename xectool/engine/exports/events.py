@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
+import numpy as np
 import torch
 
 from xectool.engine.input_events import open_events
 from xectool.engine.loading import LoadedModel, served_in_order
 from xectool.errors import UsageError
 from xectool.export.exporter import BATCH_SIZES, HIDDEN_SHARE, RawEvents
-from xectool.export.graphs import NORMALIZED, RAW, ExportGraph
+from xectool.export.graphs import NORMALIZED, ExportGraph
 from xectool.export.ports import Port
-from xectool.export.reference import expected, feed
-from xectool.export.yardstick import Yardstick, from_metrics, from_spread, head_units
+from xectool.export.reference import Arrays, expected, feed
+from xectool.export.yardstick import Yardstick, from_metrics, from_residuals, from_spread, head_units
 from xectool.findings import Finding
 from xectool.models.regressor import Regressor
 from xectool.simulation.dataset import SimulationSettings, simulate_block
@@ -32,6 +33,8 @@ def yardsticks(
 ) -> dict[str, Yardstick]:
     """Return what each output is measured in: its resolution where one is known, else the spread of the network's.
 
+    Sensors that are predicted have their readings as truth, so theirs is always known.
+
     A few events have neither: then simulated ones are predicted.
     """
     history = loaded.checkpoint.meta.get("progress", {}).get("history") or [{}]
@@ -46,22 +49,35 @@ def yardsticks(
         yardstick = from_metrics(port.name, known)
         if yardstick is not None and mode == NORMALIZED and isinstance(loaded.network, Regressor):
             yardstick = head_units(yardstick, cast(Any, loaded.network.target_transforms[port.name]), port.shape[0])
-        found[port.name] = yardstick or from_spread(_spread_of(port, outputs, loaded, mode, mask))
+        if yardstick is None and port.name.startswith("pred_"):
+            yardstick = _of_sensors(port, outputs, first, loaded, mask)
+        found[port.name] = yardstick or from_spread([outputs[port.name]])
     return found
 
 
-def _spread_of(port: Port, outputs: Mapping[str, Any], loaded: LoadedModel, mode: str, mask: torch.Tensor) -> list[Any]:
-    """Return the predictions whose spread is taken: of predicted sensors in network units, hidden ones only."""
-    values = outputs[port.name]
-    if not port.name.startswith("pred_"):
-        return [values]
-    hidden = torch.from_numpy(values)[mask & loaded.network.get_buffer("covered")].double()
-    normalizer = cast(Any, loaded.network).normalizer
-    if mode == RAW and port.name == "pred_npho":
-        hidden = normalizer.scheme(hidden.clamp_min(normalizer.scheme.lowest))
-    elif mode == RAW:
-        hidden = hidden / normalizer.time_scale - normalizer.time_shift
-    return [hidden.unsqueeze(1).numpy()]
+def _of_sensors(port: Port, outputs: Arrays, first: RawEvents, loaded: LoadedModel, mask: torch.Tensor) -> Yardstick:
+    """Return the root mean square error of hidden sensors, whose truth is their reading, in network units.
+
+    Args:
+        port: The predicted channel.
+        outputs: What the network gives, (B, S) by name.
+        first: The events.
+        loaded: The network.
+        mask: Sensors that are hidden, (B, S).
+    """
+    network = cast(Any, loaded.network)
+    wanted, valid = network.normalizer.normalize(first.npho, first.time)
+    place = ("pred_npho", "pred_time").index(port.name)
+    predicted = torch.from_numpy(outputs[port.name].astype(np.float64))
+    if port.unit == "photons":
+        predicted = network.normalizer.scheme(predicted.clamp_min(network.normalizer.scheme.lowest))
+    elif port.unit == "s":
+        predicted = predicted / network.normalizer.time_scale - network.normalizer.time_shift
+    hidden = mask & network.get_buffer("covered")
+    read = hidden & valid[..., place]
+    if not read.any():
+        return from_spread([predicted[hidden].unsqueeze(1).numpy()])
+    return from_residuals((predicted - wanted[..., place])[read].numpy())
 
 
 class VerifyEvents:
