@@ -29,6 +29,7 @@ class Header(NamedTuple):
         free_bytes: Its length with its key.
         info: The descriptions of the classes; 0 where there are none.
         info_bytes: Their length with their key.
+        has_units: Whether places are said to have as many bytes as the version has.
     """
 
     end: int
@@ -36,14 +37,15 @@ class Header(NamedTuple):
     free_bytes: int
     info: int
     info_bytes: int
+    has_units: bool
 
 
 def read_header(head: bytes) -> Header:
     """Return the places that the first bytes of a file name."""
     (version,) = struct.unpack_from(">i", head, 4)
     wide = ">qqi8xBiqi" if version >= _BIG_FILE else ">iii8xBiii"
-    end, free, free_bytes, _units, _compression, info, info_bytes = struct.unpack_from(wide, head, 12)
-    return Header(end, free, free_bytes, info, info_bytes)
+    end, free, free_bytes, units, _compression, info, info_bytes = struct.unpack_from(wide, head, 12)
+    return Header(end, free, free_bytes, info, info_bytes, units == (8 if version >= _BIG_FILE else 4))
 
 
 def is_unclosed(path: str) -> bool:
@@ -120,6 +122,8 @@ def header_troubles(path: str, where: str, size: int, opened: Any) -> tuple[list
         behind = source.read(header.end, min(4, size - header.end)) if 0 < header.end < size else b""
     finally:
         source.close()
+    if not header.has_units:
+        reasons.append("its header says that places in it have other sizes than its version has")
     if not reasons and header.info:
         reasons += _unreadable(opened, header.info)
     troubles = [_damaged(path, where, reason, _COPY) for reason in reasons]

@@ -16,7 +16,7 @@ import xxhash
 from xectool.checks.facts import BranchFacts, FileFacts, Trouble
 from xectool.rootio.columns import READ_ERRORS
 from xectool.rootio.files import is_remote
-from xectool.rootio.inflate import BLOCK_BYTES, inflate_range
+from xectool.rootio.inflate import BLOCK_BYTES, HEADER_BYTES, inflate_range, packed_bytes
 from xectool.rootio.source import LocalSource
 
 _COPY = "copy the file again and compare its checksum, or take it out of the list"
@@ -24,7 +24,9 @@ _CHECKSUM_BYTES = 8
 _KEY = struct.Struct(">ihiIhh")
 _BASKET = struct.Struct(">Hii")
 _ENTRIES = struct.Struct(">ii")
-_BIG_KEY = 1000
+_BIG_KEY, _NEWEST_KEY, _LONG = 1000, 9, 255
+_NAMES_BYTES = 1024
+_METHODS = (b"ZL\x08", b"CS\x08", b"XZ\0", b"L4\x01", b"ZS\x01")
 _LARGEST_UNIT_BYTES = 2**31
 
 
@@ -48,6 +50,8 @@ def damaged_units(
             advanced(int(branch.units.num_bytes[row]))
             if reason:
                 yield _trouble(facts, branch, row, reason)
+        if facts.kind != "RNTuple":
+            yield from _strangers(source, facts)
     finally:
         source.close()
 
@@ -62,6 +66,33 @@ def _unit_reason(source: LocalSource, facts: FileFacts, branch: BranchFacts, row
         return check(source.read(offset, num_bytes), branch, row, inflate)
     except READ_ERRORS as error:
         return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _strangers(source: LocalSource, facts: FileFacts) -> Iterator[Trouble]:
+    """Yield the baskets of another name than their branch where others of it have its name: a branch can be renamed."""
+    for branch in facts.branches.values():
+        units = branch.units
+        there = (units.offset >= 0) & (units.num_bytes > 0) & (units.offset + units.num_bytes <= facts.size_bytes)
+        inside = np.flatnonzero(there)
+        starts = [(int(units.offset[row]), min(int(units.num_bytes[row]), _NAMES_BYTES)) for row in inside]
+        names = [_key_names(source.read(*start))[1] for start in starts]
+        own = branch.name.rpartition("/")[2].encode()
+        for row, name in zip(inside, names, strict=True):
+            if name != own and own in names:
+                yield _trouble(facts, branch, int(row), f"the basket says it is of {name!r}")
+
+
+def _key_names(raw: bytes) -> tuple[bytes, ...]:
+    """Return class, name and title of a key from its first bytes, empty where they are cut short."""
+    (version,) = struct.unpack_from(">h", raw.ljust(_KEY.size, b"\0"), 4)
+    place, found = _KEY.size + (16 if version > _BIG_KEY else 8), []
+    for _ in range(3):
+        length, begin = raw[place] if place < len(raw) else 0, place + 1
+        if length == _LONG:
+            length, begin = int.from_bytes(raw[begin : begin + 4], "big"), begin + 4
+        found.append(raw[begin : begin + length])
+        place = begin + length
+    return tuple(found)
 
 
 def _trouble(facts: FileFacts, branch: BranchFacts, row: int, reason: str) -> Trouble:
@@ -83,6 +114,8 @@ def check_page(raw: bytes, branch: BranchFacts, row: int, inflate: bool) -> str:
         if xxhash.xxh3_64_intdigest(view) != int.from_bytes(stored, "little"):
             return "the checksum of the page does not match"
     expected = int(branch.units.raw_bytes[row])
+    if reason := _blocks_reason(view, expected):
+        return reason
     if inflate and len(view) < expected:
         found = memoryview(inflate_range(view, 0, expected)).nbytes
         return "" if found == expected else f"the page holds {found} bytes where its metadata say {expected}"
@@ -97,10 +130,14 @@ def check_basket(raw: bytes, branch: BranchFacts, row: int, inflate: bool) -> st
     (own_place,) = struct.unpack_from(">q" if version > _BIG_KEY else ">i", raw, _KEY.size)
     if own_place != branch.units.offset[row]:
         return f"the basket belongs at byte {own_place} of the file, not at {branch.units.offset[row]}: it is of others"
-    place = _KEY.size + (16 if version > _BIG_KEY else 8)
-    for _ in range(3):  # class, name, title
-        length = raw[place]
-        place += 1 + length if length < 255 else 5 + int.from_bytes(raw[place + 1 : place + 5], "big")
+    names = _key_names(raw)
+    if version % _BIG_KEY > _NEWEST_KEY or version > 2 * _BIG_KEY or names[0] != b"TBasket":
+        return f"the header of the basket says it is a {names[0]!r}, version {version}"
+    place = (
+        _KEY.size
+        + (16 if version > _BIG_KEY else 8)
+        + sum(len(name) + (5 if len(name) >= _LONG else 1) for name in names)
+    )
     capacity = _BASKET.unpack_from(raw, place)[2]
     # A negative capacity says that a byte of flags follows.
     num_entries, last = _ENTRIES.unpack_from(raw, place + _BASKET.size + (capacity < 0))
@@ -112,15 +149,31 @@ def check_basket(raw: bytes, branch: BranchFacts, row: int, inflate: bool) -> st
         return "the basket says that its data end outside of it"
     if branch.value_bytes and data_bytes != num_entries * branch.value_bytes:
         return f"the basket holds {data_bytes} bytes for {num_entries} entries of {branch.value_bytes} bytes"
-    if not inflate:
-        return ""
-    body, end = memoryview(raw)[key_bytes:], min(object_bytes, data_bytes + 4 * (num_entries + 1))
+    body = memoryview(raw)[key_bytes:]
+    reason = _blocks_reason(body, object_bytes)
+    if reason or not inflate:
+        return reason
+    end = min(object_bytes, data_bytes + 4 * (num_entries + 1))
     if len(body) == object_bytes:
         return _offsets_reason(body[data_bytes:end], data_bytes, num_entries, key_bytes)
     for start in range(0, object_bytes, BLOCK_BYTES):  # not at once: a few bytes may claim to be gigabytes
         inflate_range(body, start, min(start + BLOCK_BYTES, object_bytes))
     tail = memoryview(inflate_range(body, data_bytes, end)).cast("B")
     return _offsets_reason(tail, data_bytes, num_entries, key_bytes)
+
+
+def _blocks_reason(body: memoryview, num_bytes: int) -> str:
+    """Return what is wrong with the headers of blocks that should hold so many bytes; nothing is inflated."""
+    position = offset = 0
+    while len(body) < num_bytes and position < num_bytes:
+        header = bytes(body[offset : offset + HEADER_BYTES])
+        packed, size = packed_bytes(header)
+        if header[:3] not in _METHODS:
+            return f"a compressed block begins with {header[:3]!r}, which ROOT does not read"
+        offset, position = offset + packed, position + size
+    if position > num_bytes:
+        return f"its compressed blocks hold {position} bytes where its header says {num_bytes}"
+    return "its compressed blocks end outside of it" if offset > len(body) else ""
 
 
 def _offsets_reason(tail: memoryview, data_bytes: int, num_entries: int, key_bytes: int) -> str:
