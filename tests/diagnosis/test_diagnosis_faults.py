@@ -398,6 +398,18 @@ def test_a_part_that_no_step_trains_is_named_and_one_that_rests_now_and_then_is_
     assert found == ([] if gradient == "now and then" else ["XT-ZERO-GRADIENT"])
 
 
+def test_a_parameter_without_gradient_explains_no_collapse(record: Record, course: Any) -> None:
+    """One mask token that nothing uses was the root of everything that does not learn."""
+    run = course(steps=120, floor=1.0)
+    for row in run.rows:
+        row["block_norms"] = {"backbone.inner": 0.7, "heads.energy": 0.5}
+    run.event(3, "zero_gradient", parameters=["backbone.token"], after_steps=3)
+    run.event(80, "collapsed", tasks={"energy": {"pred_std": 1e-9, "target_std": 1.0}})
+    found = record(run)
+    assert "XT-ZERO-GRADIENT" in [note.code for note in found.notes]
+    assert [(cause.code, cause.follows) for cause in found.causes] == [("XT-COLLAPSED", "")]
+
+
 @pytest.mark.parametrize("dead", ["all", "one of two"])
 def test_an_encoder_without_gradient_leads_to_collapsed_predictions_and_a_part_of_it_does_not(
     record: Record, course: Any, dead: str
@@ -1098,6 +1110,25 @@ def test_one_impossible_truth_in_many_events_is_a_mark_and_no_other_unit(
     assert causes[0].code == ("XT-SPIKE-EVENT" if marked else "XT-TARGET-SCALE")
     assert ("XT-TARGET-SCALE" in [cause.code for cause in causes]) == (not marked)
     assert ("-9999 cm" in causes[0].problem and "11 others: a mark of unknown truth" in causes[0].problem) == marked
+
+
+@pytest.mark.parametrize(
+    ("count", "same", "value"),
+    [(1000, 500, 52.83), (1000, 4, 61.2), (300, 300, 52.83), (1000, 1000, -9999.0)],
+    ids=["half a line", "few digits", "a file of a line", "all events"],
+)
+def test_energies_in_mev_that_are_alike_are_no_mark(
+    record: Record, course: Any, count: int, same: int, value: float
+) -> None:
+    """A line of 52.83 MeV, or energies of few digits, were "a mark of unknown truth", and the unit was not told."""
+    run = course(steps=40, config={"data": {"train_path": "t.root"}}, baseline=None)
+    run.event(1, "run_start", num_train=1000)
+    told = {"count": count, "file": 0, "entry": 4, "value": value, "same": same}
+    facts = {"target_std": {"energy": 12.0}, "target_far": {"energy": count / 1000}}
+    run.event(1, "baseline", loss=1.0, **facts, target_impossible={"energy": told})
+    causes = record(run).causes
+    assert "XT-TARGET-SCALE" in [cause.code for cause in causes]
+    assert not any("mark of unknown truth" in cause.problem for cause in causes)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

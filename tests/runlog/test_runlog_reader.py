@@ -7,6 +7,7 @@ from xectool import engine
 from xectool.errors import UsageError
 from xectool.runlog.reader import Position, RunReader
 from xectool.runlog.records import EpochRecord, EventRecord, StepRecord
+from xectool.runlog.run_dirs import require_record
 from xectool.runlog.storage import attempt_dir
 from xectool.runlog.writer import RunWriter
 
@@ -191,6 +192,27 @@ def test_what_would_be_read_for_ever_is_named(tmp_path, name, kind):
             command(tmp_path / "run")
         assert refused.value.where == str(place)
     assert [run.status for run in engine.runs.list_runs(tmp_path).runs] == ["unreadable"]
+
+
+def test_what_is_closed_or_vanishes_meanwhile_is_no_reason_to_refuse_a_run(tmp_path, monkeypatch):
+    """The directory of the tracker is private, and a live run replaces its files: both ended the list of all runs."""
+    attempt(tmp_path / "run", 1, 10, end="finished")
+    (tmp_path / "run" / "tracking").mkdir()
+    listed, looked = Path.iterdir, Path.stat
+
+    def closed(path):
+        if path.name == "tracking":
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    def vanished(path, **options):
+        if path.name.endswith(".jsonl"):
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return looked(path, **options)
+
+    monkeypatch.setattr(Path, "iterdir", closed)
+    monkeypatch.setattr(Path, "stat", vanished)
+    require_record(tmp_path / "run")
 
 
 def test_record_of_a_newer_format_is_refused(tmp_path):

@@ -324,10 +324,26 @@ def test_rates_alike_in_what_the_first_steps_gain_are_told_apart_by_the_loss_the
     assert 0.9e-3 < found.lr < 1.1e-3
 
 
+def test_a_final_around_zero_goes_by_what_was_gained() -> None:
+    """With learnt weights of its terms a loss may reach zero: 5 % of it told apart what noise made."""
+    ends = grid({1e-4: 0.31, 3e-4: 0.305, 1e-3: 0.3})
+    lowered = [replace(one, losses=one.losses - 0.3, start_losses=one.start_losses - 0.3) for one in ends]
+    found, expected = choose_final(lowered), choose_final(ends)
+    assert found is not None
+    assert expected is not None
+    assert found.lr < 1.1 * expected.lr
+
+
 def test_a_higher_rate_that_is_as_good_as_the_best_of_a_grid_runs_on_too() -> None:
     rates = {3e-5: 0.9, 1e-4: 0.6, 3e-4: 0.3, 1e-3: 0.302}
-    for highest, expected in ((0.302, [1e-4, 3e-4, 1e-3]), (9.0, [3e-5, 1e-4, 3e-4])):
-        curves = grid(rates | {1e-3: highest})
+    alike = dict.fromkeys((1e-5, 3e-5, 1e-4, 3e-4, 1e-3), 0.6) | {3e-5: 0.598}
+    for more, expected in (
+        ({}, [1e-4, 3e-4, 1e-3]),
+        ({1e-3: 9.0}, [3e-5, 1e-4, 3e-4]),
+        (alike, [3e-5, 1e-4, 3e-4]),  # the best itself was left out
+    ):
+        rates = rates | more
+        curves = grid(rates)
         rows = grid_rows(curves)
         sweep = Sweep(tuple(rates), SOUND, tuple(curves), rows, choose(rows, curves))
         assert finalists(sweep) == expected

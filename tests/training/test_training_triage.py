@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable
@@ -233,6 +234,38 @@ def test_module_of_the_first_infinity_is_named_before_those_that_hold_it(parts: 
     assert (fault.name, fault.phase, fault.kind) == (f"heads.energy.{len(head) - 1}", "forward", "Log")
     assert fault.num_inf == batch.num_events
     assert fault.input_absmax == 0.0
+
+
+class Around(nn.Module):
+    """Divides by zero before it calls another by keyword; first it calls one that raises, and goes on."""
+
+    def __init__(self, divides: bool) -> None:
+        super().__init__()
+        self.inner, self.raising, self.divides = Keyword(), Raising(), divides
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with contextlib.suppress(ArithmeticError):
+            self.raising(x)
+        return torch.as_tensor(self.inner(x=x / 0 if self.divides else x))
+
+
+class Keyword(nn.Module):
+    def forward(self, *, x: torch.Tensor) -> torch.Tensor:
+        return x * 1.0
+
+
+class Raising(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise ArithmeticError
+
+
+@pytest.mark.parametrize("divides", [True, False])
+def test_what_is_called_by_keyword_or_raises_leaves_the_fault_where_it_is(parts: RunParts, divides: bool) -> None:
+    head = parts.model.heads["energy"]
+    head.append(Around(divides))
+    head.append(nn.Identity())
+    fault = first_nonfinite_module(parts.model, parts.task, one_batch(parts), parts.execution)
+    assert (fault.kind if fault else None) == ("Around" if divides else None)
 
 
 def test_sound_batch_has_no_fault(parts: RunParts) -> None:

@@ -121,7 +121,7 @@ def _mistyped(error: TyperException, app: Callable[..., Any], argv: Sequence[str
     wanted = getattr(getattr(error, "param", None), "metavar", None)
     problem, help_line = error.format_message(), f"xectool {_helping(app, argv)} --help".replace("  ", " ")
     fix = completed(wanted or "", argv) or help_line
-    if argv[:1] == ["runs"] and argv[1:] and os.path.isdir(argv[1]):
+    if argv[:1] == ["runs"] and argv[1:] and "No such command" in problem and os.path.isdir(argv[1]):
         problem, fix = "the directory of the runs is an option", shlex.join(["xectool", "runs", "--root", *argv[1:]])
     if option := str(getattr(error, "option_name", "")):  # one that is not known, or that lacks its value
         word = next((word for word in argv if word.startswith(option)), option)

@@ -13,7 +13,7 @@ from xectool.errors.compiler_place import no_compiler_place
 
 _ENOUGH_FILES: Final = 4096
 # A file system that fails, mostly one of another machine; what is absent or forbidden has been said where it was asked.
-_FAILING: Final = (errno.EIO, errno.ESTALE, errno.EROFS, errno.ETIMEDOUT, errno.EREMOTEIO, errno.ENODEV)
+_FAILING: Final = (errno.EIO, errno.ESTALE, errno.EROFS, errno.ETIMEDOUT, errno.EREMOTEIO)
 
 
 def failure_of_machine(error: Exception) -> XecError | None:
@@ -66,22 +66,24 @@ def _failing_disk(error: Exception) -> DiskError | None:
         return DiskError(
             f"what was to be written finds no room: {error.strerror}", where=where, fix="df -h   # free space"
         )
-    if error.errno in _FAILING:
-        where = str(error.filename or "a file of the command")
-        look = in_shell(os.path.dirname(error.filename) or ".") if isinstance(error.filename, str) else "."
-        return DiskError(f"the file system fails: {error.strerror}", where=where, fix=f"ls -la {look}   # answers it?")
+    if error.errno in _FAILING and isinstance(error.filename, str):  # without a file it is a connection or a terminal
+        look = f"ls -la {in_shell(os.path.dirname(error.filename) or '.')}   # does it answer?"
+        return DiskError(f"the file system fails: {error.strerror}", where=error.filename, fix=look)
     return None
 
 
 def _reached_limit(error: Exception) -> WorldError | None:
     """Return what to say where no more files may be opened, or no more processes and threads be started."""
     number = error.errno if isinstance(error, OSError) else None
-    if number in (errno.EMFILE, errno.ENFILE):
+    if number == errno.ENFILE:
+        problem = "no more files, sockets and pipes can be opened: all processes together have what this machine allows"
+        look = "cat /proc/sys/fs/file-nr   # open, free, and the most: an administrator may raise fs.file-max"
+        return WorldError(problem, where="fs.file-max", fix=look, code="XT-ENV-FILES")
+    if number == errno.EMFILE:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = _ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH_FILES)
-        whose = f"this process may have {soft}" if number == errno.EMFILE else "all processes of this machine have them"
         return WorldError(
-            f"no more files, sockets and pipes can be opened: {whose}",
+            f"no more files, sockets and pipes can be opened: this process may have {soft}",
             where="ulimit -n",
             fix=f"ulimit -n {most}" if most > soft else "ulimit -Hn   # the most an administrator gives: ask for more",
             code="XT-ENV-FILES",
@@ -111,7 +113,7 @@ def _no_memory(error: Exception) -> OutOfMemory | None:
     soft = resource.getrlimit(resource.RLIMIT_AS)[0]
     limit = "" if soft == resource.RLIM_INFINITY else f"; ulimit -v allows {soft / 1e9:.3g} GB of addresses"
     return OutOfMemory(
-        f"the host gives no more memory: {error or 'MemoryError'}{limit}",
+        f"the host gives no more memory: {str(error) or type(error).__name__}{limit}",
         where="host memory",
         fix="xectool diagnose environment   # what this process may take",
         code="XT-OOM-HOST",

@@ -13,8 +13,8 @@ from pydantic_core import PydanticUndefined
 from xectool.config.root import KINDS, SECTION_ORDER
 from xectool.config.section import Section
 
-# What people write, from the older system's command line, its documents and other trainers, and where it lives here.
 _LONGEST_NAME = 200  # of a key with its sections; no key is near to more, and to look takes seconds
+# What people write, from the older system's command line, its documents and other trainers, and where it lives here.
 MOVED = {
     "accumulate_grad_batches": "training.grad_accum_steps",
     "batch": "data.batch_size",

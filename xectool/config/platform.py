@@ -209,7 +209,7 @@ def _has_no_cpu(meminfo: Path) -> bool:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8").split("\n")[:-1]
+        return path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
     except OSError:
         return []
 

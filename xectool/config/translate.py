@@ -69,7 +69,10 @@ def find_kind(document: Document) -> tuple[str, list[Finding]]:
     best = max(scores, key=lambda kind: scores[kind])
     if not scores[best]:
         best = max(_SIGNS, key=lambda kind: sum(document.has(key) for key in _keys_and_older_names(kind)))
-    signs = [".".join(sign) for sign in _SIGNS[best] if document.has(sign)]
+    known = {kind: set(_keys_and_older_names(kind)) for kind in _SIGNS}
+    told = dict.fromkeys((*_SIGNS[best], *_keys_and_older_names(best)))
+    own = [key for key in told if document.has(key) and not all(key in known[kind] for kind in known)]
+    signs = [".".join(key) for key in own if key[:-1] not in own and key[:-2] not in own]
     reason = f"from {', '.join(signs[:3])}" if signs else "as the usual one"
     problem = f"kind is not written; taken as {best} {reason}"
     return best, [Finding(NOTE, Severity.INFO, problem, place(document.source, "kind"), fix=f"kind: {best}")]

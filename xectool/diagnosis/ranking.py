@@ -44,7 +44,7 @@ from xectool.diagnosis.rules.resumed_state import ResumedState
 from xectool.diagnosis.rules.spike import SpikeFromEvent, SpikeFromLearningRate, SpikeFromRestart, SpikeFromResume
 from xectool.diagnosis.rules.stopped import SavingHung, Stopped
 from xectool.diagnosis.rules.surroundings import (
-    PART,
+    ENCODER,
     CompileSuppressed,
     CudagraphSkipped,
     LazyState,
@@ -255,7 +255,9 @@ def _root_of(cause: Cause, causes: Sequence[Cause]) -> Cause | None:
 
 
 def _may_lead(root: Cause, cause: Cause) -> bool:
-    return cause.code in LEADS_TO.get(root.code, ()) and root.symptom != PART and _not_after(root, cause)
+    if root.code == ZeroGradient.code and root.symptom != ENCODER:
+        return False  # a token that nobody uses explains nothing
+    return cause.code in LEADS_TO.get(root.code, ()) and _not_after(root, cause)
 
 
 def _not_after(root: Cause, cause: Cause) -> bool:

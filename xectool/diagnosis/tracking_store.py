@@ -161,7 +161,9 @@ def _tables(path: Path) -> frozenset[str]:
     with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True,
                                             timeout=PROBE_TIMEOUT_S)) as database:  # fmt: skip
         try:
-            return frozenset(str(name) for (name,) in database.execute("SELECT name FROM sqlite_master"))
+            return frozenset(
+                str(name) for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            )
         except sqlite3.OperationalError:
             return frozenset()
 

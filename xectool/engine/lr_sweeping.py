@@ -16,7 +16,7 @@ from xectool.engine.output_places import require_folder
 from xectool.engine.training_run.start import start_from
 from xectool.errors import UsageError, in_shell
 from xectool.findings import Finding, Severity
-from xectool.training.lr_sweep.finals import FINALISTS, LONGER, run_final
+from xectool.training.lr_sweep.finals import LONGER, run_final
 from xectool.training.lr_sweep.refusal import bad_batches, refusals, unscaled
 from xectool.training.lr_sweep.remarks import key_of, none_holds, remarks, settings_of, unsure
 from xectool.training.lr_sweep.rows import RateRow, with_optimal
@@ -164,8 +164,7 @@ def _with_final(
     doubts, (seeds, steps) = _doubts(sweep, sweeper.parts.baseline.objective, command), size
     if not steps or sweep.choice is None or len(sweep.rows) < 2 or _refuses(doubts):
         return sweep, doubts
-    observer.phase("final", seeds * steps * FINALISTS)
-    sweep = run_final(sweeper, sweep, seeds, steps)
+    sweep = run_final(sweeper, sweep, seeds, steps, observer.phase)
     return sweep, doubts if sweep.choice else (*doubts, none_holds(sweep, command))
 
 

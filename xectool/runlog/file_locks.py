@@ -23,7 +23,7 @@ def lock_holders(path: Path) -> dict[int, str]:
         with contextlib.suppress(OSError):
             inodes.add(_inode_name(path.with_name(path.name + suffix).stat()))
     try:
-        table = LOCK_TABLE.read_text(encoding="utf-8")
+        table = LOCK_TABLE.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return {}
     found = [(int(pid), kind.lower()) for kind, pid, inode in _LINE.findall(table) if inode in inodes]

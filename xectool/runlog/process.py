@@ -30,7 +30,7 @@ class ProcessIdentity:
 def boot_id() -> str:
     """Return the identity of the running kernel, or an empty string where the system does not tell."""
     path = Path("/proc/sys/kernel/random/boot_id")
-    return path.read_text(encoding="utf-8").strip() if path.exists() else ""
+    return path.read_text(encoding="utf-8", errors="replace").strip() if path.exists() else ""
 
 
 def machine_mark() -> str:
@@ -74,7 +74,7 @@ def end_with_parent(wanted: bool = True) -> None:
 def oom_kills() -> int:
     """Return how many processes the kernel has killed for lack of memory since it started; -1 where it does not say."""
     try:
-        lines = Path("/proc/vmstat").read_text(encoding="utf-8").splitlines()
+        lines = Path("/proc/vmstat").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return -1
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), -1)
@@ -155,6 +155,9 @@ def _children(pid: int) -> list[int]:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             found += [
-                int(child) for child in Path(f"/proc/{pid}/task/{thread}/children").read_text(encoding="utf-8").split()
+                int(child)
+                for child in Path(f"/proc/{pid}/task/{thread}/children")
+                .read_text(encoding="utf-8", errors="replace")
+                .split()
             ]
     return found

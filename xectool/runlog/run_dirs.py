@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,7 @@ from xectool.runlog.storage import LINES_FILE, RECORD_DIR, attempt_dir, attempts
 
 _PAGE: Final = re.compile(rf"\s(/\S.*)/{RECORD_DIR}/a\d+/rank\d+\.(?:status|workers)$", re.MULTILINE)
 _LARGEST_BYTES: Final = 1 << 30  # events.jsonl stops at 64 MiB but for epochs, all steps keep within 256 MiB
+_READ: Final = (".yaml", ".json", ".jsonl", ".log")  # beside the record; what else lies in the directory is the user's
 USUAL_DIR: Final = Path("artifacts")  # checkpoint.save_dir where nothing else is set
 
 
@@ -30,7 +32,7 @@ def newest_run(root: Path) -> Path | None:
 def runs_in_memory(pid: int) -> tuple[Path, ...]:
     """Return the run directories whose status pages or notes of readers a process has in memory."""
     try:
-        found = _PAGE.findall(Path(f"/proc/{pid}/maps").read_text(encoding="utf-8"))
+        found = _PAGE.findall(Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="surrogateescape"))
     except OSError:
         return ()
     return tuple(Path(run) for run in dict.fromkeys(found))
@@ -92,7 +94,7 @@ def _require_readable(run_dir: Path) -> None:
     record = run_dir / RECORD_DIR
     attempt_dirs = [path for path in record.glob("a[0-9]*") if path.is_dir()]
     for place in (run_dir, run_dir / "tracking", record, *attempt_dirs):
-        for path in place.iterdir() if place.is_dir() else ():
+        for path in _inside(place):
             found = _instead(path, is_record=place in attempt_dirs)
             if found:
                 raise UsageError(
@@ -102,12 +104,25 @@ def _require_readable(run_dir: Path) -> None:
                 )
 
 
+def _inside(place: Path) -> list[Path]:
+    """Return what is in a directory; nothing where it is none, or closed to others as that of the tracker is."""
+    try:
+        return list(place.iterdir())
+    except OSError:
+        return []
+
+
 def _instead(path: Path, is_record: bool) -> str:
-    if path.is_fifo() or path.is_char_device() or path.is_block_device():
+    try:
+        status = path.stat()
+    except OSError:  # a live run packs and replaces files meanwhile
+        return ""
+    is_endless = stat.S_ISFIFO(status.st_mode) or stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)
+    if is_endless and (is_record or path.suffix in _READ):
         return "a pipe or a device"
-    if is_record and path.is_dir():
+    if is_record and stat.S_ISDIR(status.st_mode):
         return "a directory"
-    return "a file of over a gigabyte" if is_record and path.exists() and path.stat().st_size > _LARGEST_BYTES else ""
+    return "a file of over a gigabyte" if is_record and status.st_size > _LARGEST_BYTES else ""
 
 
 def _meant(given: Path) -> Path | None:

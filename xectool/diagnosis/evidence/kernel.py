@@ -193,7 +193,7 @@ def _counters(place: str) -> _Counters:
     found = [int(value) for value in _first_line(f"{place}/schedstat").split()]
     delay_ns, turns = found[1:3] if len(found) == 3 else (0, 0)
     try:
-        lines = Path(f"{place}/io").read_text(encoding="utf-8").splitlines()
+        lines = Path(f"{place}/io").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:  # gone, or another user's
         return _Counters(cpu_s, 0, 0, delay_ns / 1e9, turns)
     counts = dict(line.split(": ") for line in lines)

@@ -182,7 +182,7 @@ def _by_itself(pid: int, path: Path) -> ProcessStacks:
 def _catches(pid: int) -> bool:
     """Return whether the signal asks a process for its stacks instead of ending it."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return False
     caught = next((line for line in lines if line.startswith("SigCgt:")), "SigCgt: 0")

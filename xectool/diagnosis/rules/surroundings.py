@@ -18,7 +18,7 @@ from xectool.runlog.records import EpochRecord
 
 WARN_AFTER_S: Final = 10.0  # shorter waits are normal where runs share a database
 _LOCKED: Final = "locked"
-PART: Final = "part"  # symptom of a network of which some is trained, which leads to nothing else
+ENCODER: Final = "encoder"  # symptom of a network of which only the heads are trained: the one that leads elsewhere
 _FACES: Final = ("head_", "dec_")  # parts of one face each
 
 
@@ -54,7 +54,7 @@ class TrackerStalled(DiagnosisRule):
             lines.append(f"held by {holder}")
         if event and not failing:
             status = str(state.get("status") or "")
-            lines.append(said or ("it has caught up since" if status == "done" else f"its last word: {status}"))
+            lines.append(said or ("it has caught up since" if status in ("done", "") else f"its last word: {status}"))
         how = "stands still" if failing else "stood still" if event else "is late"
         yield Cause(
             code="XT-DB-LOCKED" if locked else self.code,
@@ -246,11 +246,13 @@ class ZeroGradient(Noted):
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Report whole parts that no step of the run has trained; single parameters are a note."""
         others = (*_FACES, HEADS) if _hides_by_face(evidence) else HEADS
-        parts = [name for name in silent_blocks(evidence) if not name.startswith(others)]
+        silent = silent_blocks(evidence)
+        parts = [name for name in silent if not name.startswith(others)]
         if not parts:
             yield from super().look(evidence)
             return
-        trained = [name for name in evidence.steps.blocks if name not in parts and not name.startswith(HEADS)]
+        trained = set(evidence.steps.blocks).difference(silent)
+        trained = {name for name in trained if not name.startswith((*_FACES, HEADS))}
         rest = "while the rest of the network is" if trained else "only the heads are"
         yield Cause(
             code=self.code,
@@ -259,7 +261,7 @@ class ZeroGradient(Noted):
             evidence=(f"no gradient in any of {counted(evidence.steps.good_rows.size, 'step')}: {', '.join(parts)}",),
             fix=f"xectool diagnose gradients {fixes.config_path(evidence)}",
             step=1,
-            symptom=PART if trained else "encoder",
+            symptom="part" if trained else ENCODER,
         )
 
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from xectool.config.tasks import TRUTH_BRANCHES
+from xectool.config.tasks import TASK_WIDTHS, TRUTH_BRANCHES
+from xectool.detector.truth_ranges import likely_unit
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
@@ -22,6 +23,7 @@ WIDEST: Final[Mapping[str, float]] = {"angle": 180.0, "energy": 1.0, "timing": 1
 """Spread of a truth, in its unit, that no event has: beams of less than 1 GeV, times of a trace, the size in cm."""
 UNITS: Final[Mapping[str, str]] = {"angle": "deg", "energy": "GeV", "timing": "s", "uvwFI": "cm", "angleVec": "1"}
 FEWEST_MARKS: Final = 3
+ALIKE: Final = 0.9  # of the impossible truths, where they are a mark
 MOST_FAR: Final = 0.05  # of the events: as many as a run leaves out, beside SINGLE_EVENTS
 CONSTANT_STD: Final = 1e-12  # less than this is the rounding of a truth that is the same in all events
 
@@ -72,7 +74,7 @@ class TargetScale(DiagnosisRule):
         baseline = evidence.last("baseline")
         spreads = (baseline.data.get("target_std") if baseline else None) or {}
         yield from self._in_another_unit(evidence, baseline.data if baseline else {})
-        marks = _marks(baseline.data if baseline else {})
+        marks = _marks(baseline.data if baseline else {}, _num_train(evidence))
         shares = (baseline.data.get("target_far") if baseline else None) or {}
         yield from self._in_two_units(evidence, {task: share for task, share in shares.items() if task not in marks})
         found = {
@@ -108,7 +110,7 @@ class TargetScale(DiagnosisRule):
         }
         for task, unit in (known.get("target_unit") or {}).items():
             found.setdefault(task, f"{task}: the truth seems to be in {unit}, not in {UNITS.get(task, '1')}")
-        for task in _marks(known):
+        for task in _marks(known, _num_train(evidence)):
             found.pop(task, None)
         for event in evidence.of("truth_elsewhere"):
             if event.data.get("sample", "train") == "train":
@@ -127,8 +129,7 @@ class TargetScale(DiagnosisRule):
 
     def _in_two_units(self, evidence: Evidence, shares: Mapping[str, Any]) -> Iterator[Cause]:
         """Yield the truths that are far from all others in more events than may be left out: those of whole files."""
-        started = evidence.last("run_start")
-        num_train = number(started.data.get("num_train")) if started else math.nan
+        num_train = _num_train(evidence)
         most = max(MOST_FAR, SINGLE_EVENTS / num_train if num_train > 0 else 0.0)
         far = {task: share for task, known in shares.items() if (share := number(known)) > most}
         if far:
@@ -153,14 +154,14 @@ class ImpossibleTruth(DiagnosisRule):
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Report single such events, and marks; where they are many and differ, the truth is in another unit."""
-        baseline, started = evidence.last("baseline"), evidence.last("run_start")
-        num_train = number(started.data.get("num_train")) if started else math.nan
+        baseline, num_train = evidence.last("baseline"), _num_train(evidence)
         most = max(SINGLE_EVENTS, MOST_FAR * num_train if num_train > 0 else 0.0)
         found = (baseline.data.get("target_impossible") if baseline else None) or {}
-        marks = _marks(baseline.data if baseline else {})
-        single = marks or {
+        marks = _marks(baseline.data if baseline else {}, num_train)
+        single = {
             task: told for task, told in found.items() if 0 < number(told.get("count")) <= min(most, num_train / 2)
         }
+        single = marks | {task: told for task, told in single.items() if task not in marks}
         if not single:
             return
         files = train_files(evidence.manifest)
@@ -187,10 +188,25 @@ class ImpossibleTruth(DiagnosisRule):
         )
 
 
-def _marks(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tasks of which several events have one impossible number as their truth."""
+def _marks(known: Mapping[str, Any], num_train: float) -> dict[str, Any]:
+    """Return the tasks of which several events have one number as their truth that stands for an unknown one.
+
+    Nearly all that is impossible is that number, it is in the smaller part of the events, and no energy or time of
+    another unit: those of one line, or of few digits, are alike as well.
+    """
     impossible: Mapping[str, Any] = known.get("target_impossible") or {}
-    return {task: told for task, told in impossible.items() if number(told.get("same")) >= FEWEST_MARKS}
+    found = {}
+    for task, told in impossible.items():
+        count, value = number(told.get("count")), number(told.get("value"))
+        is_line = TASK_WIDTHS.get(task) == 1 and value > 0 and likely_unit(task, value) != ""
+        if number(told.get("same")) >= max(FEWEST_MARKS, ALIKE * count) and not count > num_train / 2 and not is_line:
+            found[task] = told
+    return found
+
+
+def _num_train(evidence: Evidence) -> float:
+    started = evidence.last("run_start")
+    return number(started.data.get("num_train")) if started else math.nan
 
 
 def _scale(evidence: Evidence, task: str) -> float:

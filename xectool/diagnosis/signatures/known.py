@@ -138,12 +138,13 @@ NUMBERS: Final = (
         r"non-finite (?:values?|loss(?:es)?)\b"
         r"|(?<![a-z])loss(?:es)?(?:[/_]\w+|\[\w+\])?[\"']? *(?:[:=]|is|->| ) *(?:tensor\()?"
         r"[-+]?(?:nan|inf(?:inity)?)\b|loss returned in `\w+` is nan"
-        r"|(?<![a-z])loss(?:es)? (?:became|becomes|has become|turned|went|diverged to) (?:infinite|inf|nan)\b"
+        r"|(?<![a-z])loss(?:es)? (?:became|has become|turned|went|diverged to) (?:infinite|inf|nan)\b"
         r"|\bnan (?:or inf\w* )?(?:loss(?:es)?|gradients?|values?) (?:was |were )?(?:detected|found|encountered)\b",
         ("non-finite", "nan", " inf", "=inf", ":inf", "-inf", "+inf", "(inf"),
         confidence=0.85,
         fold=True,
-        unless=r"(?i)total norm of order|\b(?:0|no|without)(?: any)? (?:non-finite|nan)\b|non-finite \w+ *[:=] *0\b",
+        unless=r"(?i)total norm of order|\b(?:0|no|without)(?: any)? (?:non-finite|nan)\b"
+        r"|(?:non-finite|nan) \w+(?: \w+)? *[:=] *0\b",
     ),
     Signature("XT-OLD-API", r"got an unexpected keyword argument 'verbose'", ("argument 'verbose'",)),
     Signature("XT-SCHEDULE-OVERRUN", r"Tried to step \d+ times", ("Tried to step",)),

@@ -210,7 +210,7 @@ def write_stacks(path: Path, reason: str) -> None:
 def _child_line(child: Any) -> str:
     try:
         status, command = child.status(), " ".join(child.cmdline())[:120]
-        waits = Path(f"/proc/{child.pid}/wchan").read_text(encoding="utf-8")
+        waits = Path(f"/proc/{child.pid}/wchan").read_text(encoding="utf-8", errors="replace")
     except (psutil.Error, OSError) as error:
         return f"child {child.pid}: {type(error).__name__}\n"
     return f"child {child.pid}: {status}, waits in {waits or '-'}: {command}\n"
@@ -220,10 +220,12 @@ def answers_with_stacks(pid: int) -> bool:
     """Return whether a process is a loader process that dumps its stacks when asked; the signal would end others."""
     process = Path(f"/proc/{pid}")
     try:
-        if (process / "comm").read_text(encoding="utf-8").strip() != COMM:
+        if (process / "comm").read_text(encoding="utf-8", errors="replace").strip() != COMM:
             return False
         caught = next(
-            line for line in (process / "status").read_text(encoding="utf-8").splitlines() if line.startswith("SigCgt:")
+            line
+            for line in (process / "status").read_text(encoding="utf-8", errors="replace").splitlines()
+            if line.startswith("SigCgt:")
         )
     except OSError:  # it has ended
         return False

@@ -7,7 +7,7 @@ factor that differs from problem to problem, so that it is measured rather than 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -38,7 +38,9 @@ FINAL_RULE = (
 )
 
 
-def run_final(sweeper: Sweeper, sweep: Sweep, seeds: int, steps: int) -> Sweep:
+def run_final(
+    sweeper: Sweeper, sweep: Sweep, seeds: int, steps: int, begun: Callable[[str, int], None] = lambda what, steps: None
+) -> Sweep:
     """Run the highest of the best rates of a grid and the next lower ones for more steps, and choose among them.
 
     While the lowest of them is the best, or none holds, one more below is added, at most two.
@@ -48,6 +50,7 @@ def run_final(sweeper: Sweeper, sweep: Sweep, seeds: int, steps: int) -> Sweep:
         sweep: The grid; it has a choice.
         seeds: Number of sets of weights and batches.
         steps: Steps of each rate.
+        begun: Is told what begins, and its steps.
 
     Returns:
         The sweep with the final; without a choice where every rate explodes.
@@ -58,12 +61,14 @@ def run_final(sweeper: Sweeper, sweep: Sweep, seeds: int, steps: int) -> Sweep:
     for own in windows:
         own.first()
     rates = finalists(sweep)
+    begun("final", len(rates) * seeds * steps)
     curves = [curve for number, own in enumerate(windows) for curve in longer.grid(rates, number, own)]
     for _ in range(MOST_BELOW):
         choice = choose_final(curves)
         if choice is not None and choice.best > rates[0]:
             break
         lower = below(rates[0], sweep)
+        begun(f"final, also {lower:g}", seeds * steps)
         for number, own in enumerate(windows):
             known = next(curve for curve in curves if curve.seed == number).start_losses
             curves += longer.grid([lower], number, own, known)
@@ -72,11 +77,13 @@ def run_final(sweeper: Sweeper, sweep: Sweep, seeds: int, steps: int) -> Sweep:
 
 
 def finalists(sweep: Sweep) -> list[float]:
-    """Return the highest rate of a grid that is as good as the best and the next lower ones of it, rising, if any."""
+    """Return the best rate of a grid, the next higher ones that are as good, and lower ones, rising, if any."""
     assert sweep.choice is not None
+    best = sweep.choice.best
     sound = {row.lr for row in sweep.rows if row.verdict != EXPLODES and math.isfinite(row.loss_decrease)}
-    highest = highest_as_good(sweep.choice.best, [curve for curve in sweep.curves if curve.lr in sound])
-    return sorted({row.lr for row in sweep.rows if row.lr <= highest})[-FINALISTS:]
+    highest = highest_as_good(best, [curve for curve in sweep.curves if curve.lr in sound])
+    rates = sorted({row.lr for row in sweep.rows if row.lr <= highest})
+    return rates[: rates.index(best) + FINALISTS][-FINALISTS:]
 
 
 def below(lowest: float, sweep: Sweep) -> float:
@@ -102,8 +109,10 @@ def _best(curves: Sequence[Curve]) -> float:
 def _centre(curves: Sequence[Curve]) -> float:
     """Return the centre of the rates, each counted by how likely it is the best one."""
     best = _best(curves)
-    lowest = np.concatenate([curve.losses[-len(curve.gains) :] for curve in curves if curve.lr == best])
-    least = min(LEAST_ERROR * abs(decreases_of(curves)[best]), LEAST_OF_LOSS * abs(float(np.nanmean(lowest))))
+    least = LEAST_ERROR * abs(decreases_of(curves)[best])
+    reached = np.concatenate([curve.losses[-len(curve.start_losses) :] for curve in curves if curve.lr == best])
+    if np.nanmin(reached) > 0:  # a sum with learnt weights of its terms may be anything
+        least = min(least, LEAST_OF_LOSS * float(np.nanmean(reached)))
     missed = {lr: missed_by(lr, best, curves) for lr in decreases_of(curves)}
     weights = [math.exp(-0.5 * (miss / max(error, least, 1e-30)) ** 2) for miss, error in missed.values()]
     return math.exp(float(np.average([math.log(lr) for lr in missed], weights=weights)))

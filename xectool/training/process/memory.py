@@ -19,7 +19,7 @@ def peak_resident_bytes() -> int:
     On Linux not from ``getrusage``: a program that is started takes over the peak of the process that starts it.
     """
     if _STATUS.is_file():
-        lines = _STATUS.read_text(encoding="utf-8").splitlines()
+        lines = _STATUS.read_text(encoding="utf-8", errors="replace").splitlines()
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
     unit = 1 if sys.platform == "darwin" else 1024
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -290,4 +290,6 @@ def _met(limit: timedelta) -> tuple[Any, int, int]:
     meeting.start()
     while meeting.is_alive():
         meeting.join(_POLL_S)
-    return found.result(timeout=0)
+    if not found.done():
+        raise RuntimeError("the meeting of the ranks ended in an error of its own, which stands above")
+    return found.result()

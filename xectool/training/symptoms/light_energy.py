@@ -72,6 +72,8 @@ class LightEnergies:
     def _misfit(self, rows: list[Array]) -> str:
         photons, energies = np.concatenate(rows).T
         message = energy_elsewhere(photons, energies, *([self.other.usual] if self.other else []))
-        self.usual = max(self.usual, energy_likeness(photons, energies), key=lambda found: found[1])
+        likeness, number = energy_likeness(photons, energies)
+        if math.isfinite(likeness) and number > self.usual[1]:
+            self.usual = (likeness, number)
         self._told = bool(message)
         return message

@@ -31,7 +31,6 @@ from xectool.training.tracking.settings import (
 )
 
 _LOOK_EVERY_S: Final = 1.0
-_HELD: Final = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 _STATE_EVERY_S: Final = 10.0  # reading what the mirror wrote costs a hundred times more than asking whether it lives
 _WARN_EVERY_S: Final = 300.0
 _FINISHED_S: Final = 60.0
@@ -134,7 +133,7 @@ class Tracker:
         if code is not None:
             return f"{_ended(self._run_dir, code)}; {replay}"
         if _is_held(self._process.pid):
-            held = f"process {self.pid} is stopped, a signal or a debugger holds it: kill -CONT {self.pid}"
+            held = f"process {self.pid} is stopped, a signal holds it: kill -CONT {self.pid}"
             return f"tracking is paused: {held}; {replay}"
         failing_s = time.time() - state.failing_since
         if state.status == "paused" and state.pid == self._process.pid and failing_s > self._warn_after_s:
@@ -268,8 +267,8 @@ def _stop(process: subprocess.Popen[bytes], timeout_s: float) -> int:
 
 
 def _is_held(pid: int) -> bool:
-    """Return whether a signal (SIGSTOP, SIGTSTP) or a debugger keeps a process from running."""
+    """Return whether a signal (SIGSTOP, SIGTSTP) keeps a process from running."""
     try:
-        return psutil.Process(pid).status() in _HELD
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except psutil.Error:
         return False

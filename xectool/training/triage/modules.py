@@ -89,32 +89,29 @@ class _Watch:
 
     def __enter__(self) -> _Watch:
         for name, module in self._model.named_modules():
-            self._stack.callback(module.register_forward_pre_hook(self._begin(name)).remove)
-            self._stack.callback(module.register_forward_hook(self._hook(name)).remove)
+            self._stack.callback(module.register_forward_pre_hook(self._begin(name), with_kwargs=True).remove)
+            self._stack.callback(module.register_forward_hook(self._look, always_call=True).remove)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def _begin(self, name: str) -> Callable[..., None]:
-        return lambda module, given: self._running.append((name, module, given))
+        return lambda module, given, named: self._running.append((name, module, given or tuple(named.values())))
 
-    def _hook(self, name: str) -> Callable[..., None]:
-        def look(module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
-            self._running.pop()
-            if self.fault is not None:
-                return
-            tensors = list(_tensors(output))
-            bad = next((tensor for tensor in tensors if not bool(torch.isfinite(tensor).all())), None)
-            if bad is not None:
-                at, around, their_input = self._origin(name, module, given)
-                self.fault = _fault(at, "forward", around, bad, _absmax(their_input))
-            elif self._gradient:
-                self._keep(name, tensors, given)
+    def _look(self, _module: nn.Module, _given: object, output: Any) -> None:
+        call = self._running.pop()
+        if self.fault is not None:
+            return
+        tensors = list(_tensors(output))
+        bad = next((tensor for tensor in tensors if not bool(torch.isfinite(tensor).all())), None)
+        if bad is not None:
+            at, around, their_input = self._origin(call)
+            self.fault = _fault(at, "forward", around, bad, _absmax(their_input))
+        elif self._gradient:
+            self._keep(call[0], tensors, call[2])
 
-        return look
-
-    def _origin(self, *call: *_Call) -> _Call:
+    def _origin(self, call: _Call) -> _Call:
         """Return the call, or one around it, in whose own code a number stopped being finite."""
         around = [call, *reversed(self._running)]
         # Of the arguments the first: a mask may be infinite.
