@@ -60,7 +60,10 @@ def unknown_key(key: str, value: Any, origin: str, kind: str) -> Finding:
 
 
 def _known_beside(key: str, kind: str) -> str:
+    sections = {known.parent for known in keys_of(kind).values()}
     parent = key.rpartition(".")[0]
+    while parent not in sections:
+        parent = parent.rpartition(".")[0]
     names = [known.leaf for known in keys_of(kind).values() if known.parent == parent]
     shown = ", ".join(names[:_SHOWN_KEYS]) + (", ..." if len(names) > _SHOWN_KEYS else "")
     return f"; {parent or 'the top level'} knows {shown}" if names else ""

@@ -13,6 +13,7 @@ from pydantic_core import PydanticUndefined
 from xectool.config.root import KINDS, SECTION_ORDER
 from xectool.config.section import Section
 
+_UNUSUAL = 3  # sections that have a key of one name, which then leads to any of them
 _LONGEST_NAME = 200  # of a key with its sections; no key is near to more, and to look takes seconds
 # What people write, from the older system's command line, its documents and other trainers, and where it lives here.
 MOVED = {
@@ -102,6 +103,8 @@ def nearest_key(unknown: str, kind: str) -> str | None:
 
     >>> nearest_key("training.batch_size", "regressor"), nearest_key("training.epohcs", "regressor")
     ('data.batch_size', 'training.epochs')
+    >>> nearest_key("tasks.enrgy.enabled", "regressor"), nearest_key("reweighting.light.enabled", "regressor")
+    ('tasks.energy.enabled', None)
     """
     if len(unknown) > _LONGEST_NAME:
         return None
@@ -113,7 +116,9 @@ def nearest_key(unknown: str, kind: str) -> str | None:
     moved = MOVED.get(leaf)
     if moved in known and f"{parent}.{leaf}" != moved:
         return moved
-    scored = [(_score(parent, leaf, key), rank, dotted) for rank, (dotted, key) in enumerate(known.items())]
+    usual = sum(key.leaf == leaf for key in known.values()) > _UNUSUAL  # `enabled` says nothing of its section
+    near = {dotted: key for dotted, key in known.items() if not usual or key.leaf != leaf or key.parent == parent}
+    scored = [(_score(parent, leaf, key), rank, dotted) for rank, (dotted, key) in enumerate(near.items())]
     score, _, dotted = min(scored)
     return dotted if score <= max(1.5, 0.4 * len(leaf)) else None
 
