@@ -74,6 +74,9 @@ def test_an_unknown_override_names_the_nearest_key(write: Write, refused: Refuse
     assert error.where == "--set (training.learning_rat)"
     error = refused(write(GOOD), ("data.batchsize=3",))
     assert "did you mean data.batch_size" in str(error)
+    error = refused(write(GOOD), ("reweighting.foo.enabled=true",))  # was data.fiducial.enabled
+    assert "did you mean" not in str(error)
+    assert "reweighting knows angle, energy, timing, uvwFI" in str(error)
 
 
 _NUMBERS = st.floats(allow_nan=False, allow_infinity=False, min_value=1e-300, max_value=9.0)

@@ -87,7 +87,7 @@ def cache_bytes(num_events: int, itemsize: int, truth_width: int) -> int:
     """Return the bytes of a cache file without exceptions.
 
     >>> cache_bytes(1000, 4, 7), cache_bytes(1000, 2, 7)
-    (38170624, 19091456)
+    (38170624, 19132416)
     """
     return CacheLayout.of(num_events, np.dtype(f"<{'f' if itemsize == 4 else 'i'}{itemsize}"), truth_width).end
 
