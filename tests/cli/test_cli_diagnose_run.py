@@ -89,7 +89,8 @@ time.sleep(60)
 def test_mlflow_names_the_holder_and_never_advises_harm(xectool: Run, tmp_path: Path) -> None:
     path = tmp_path / "mlflow.db"
     with sqlite3.connect(path) as database:
-        database.execute("create table t (x)")
+        for table in ("experiments", "runs", "metrics", "params"):
+            database.execute(f"create table {table} (x)")
     database.close()
     sound = xectool("diagnose", "mlflow", f"sqlite:///{path}", "--root", tmp_path, "--json")
     assert (sound.code, sound.document["result"]["ok"]) == (0, True)

@@ -93,11 +93,11 @@ def test_a_run_of_another_machine_is_not_judged_from_here(tmp_path: Path, monkey
         there.setattr("xectool.runlog.process.socket.gethostname", lambda: "node7")
         writer = RunWriter(tmp_path / "a run")
     assert judge(gather(tmp_path / "a run")).code == "XT-HANG-DEAD"  # what the pages would say here
-    for look in (engine.diagnose.hang, engine.diagnose.stacks):
+    for name, look in (("hang", engine.diagnose.hang), ("stacks", engine.diagnose.stacks)):
         with pytest.raises(UsageError, match="the run is on node7") as caught:
             look(tmp_path / "a run")
         assert caught.value.code == "XT-CTL-HOST"
-        assert caught.value.fix == f"ssh node7 xectool diagnose hang '{tmp_path / 'a run'}'"
+        assert caught.value.fix == f"ssh node7 xectool diagnose {name} '{tmp_path / 'a run'}'"
     writer.close()
 
 

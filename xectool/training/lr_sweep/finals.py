@@ -81,7 +81,7 @@ def finalists(sweep: Sweep) -> list[float]:
     assert sweep.choice is not None
     best = sweep.choice.best
     sound = {row.lr for row in sweep.rows if row.verdict != EXPLODES and math.isfinite(row.loss_decrease)}
-    highest = highest_as_good(best, [curve for curve in sweep.curves if curve.lr in sound])
+    highest = highest_as_good(best, [curve for curve in sweep.curves if curve.lr in sound | {best}])
     rates = sorted({row.lr for row in sweep.rows if row.lr <= highest})
     return rates[: rates.index(best) + FINALISTS][-FINALISTS:]
 
