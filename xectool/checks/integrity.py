@@ -75,15 +75,16 @@ def _strangers(source: LocalSource, facts: FileFacts) -> Iterator[Trouble]:
         there = (units.offset >= 0) & (units.num_bytes > 0) & (units.offset + units.num_bytes <= facts.size_bytes)
         inside = np.flatnonzero(there)
         starts = [(int(units.offset[row]), min(int(units.num_bytes[row]), _NAMES_BYTES)) for row in inside]
-        names = [_key_names(source.read(*start))[1] for start in starts]
+        names = [_key_names(source.read(*start))[0][1] for start in starts]
         own = branch.name.rpartition("/")[2].encode()
+        is_renamed = own not in names
         for row, name in zip(inside, names, strict=True):
-            if name != own and own in names:
+            if name != own and not is_renamed:
                 yield _trouble(facts, branch, int(row), f"the basket says it is of {name!r}")
 
 
-def _key_names(raw: bytes) -> tuple[bytes, ...]:
-    """Return class, name and title of a key from its first bytes, empty where they are cut short."""
+def _key_names(raw: bytes) -> tuple[tuple[bytes, ...], int]:
+    """Return class, name and title of a key from its first bytes, empty where these end early, and where they end."""
     (version,) = struct.unpack_from(">h", raw.ljust(_KEY.size, b"\0"), 4)
     place, found = _KEY.size + (16 if version > _BIG_KEY else 8), []
     for _ in range(3):
@@ -92,7 +93,7 @@ def _key_names(raw: bytes) -> tuple[bytes, ...]:
             length, begin = int.from_bytes(raw[begin : begin + 4], "big"), begin + 4
         found.append(raw[begin : begin + length])
         place = begin + length
-    return tuple(found)
+    return tuple(found), place
 
 
 def _trouble(facts: FileFacts, branch: BranchFacts, row: int, reason: str) -> Trouble:
@@ -130,14 +131,9 @@ def check_basket(raw: bytes, branch: BranchFacts, row: int, inflate: bool) -> st
     (own_place,) = struct.unpack_from(">q" if version > _BIG_KEY else ">i", raw, _KEY.size)
     if own_place != branch.units.offset[row]:
         return f"the basket belongs at byte {own_place} of the file, not at {branch.units.offset[row]}: it is of others"
-    names = _key_names(raw)
+    names, place = _key_names(raw)
     if version % _BIG_KEY > _NEWEST_KEY or version > 2 * _BIG_KEY or names[0] != b"TBasket":
         return f"the header of the basket says it is a {names[0]!r}, version {version}"
-    place = (
-        _KEY.size
-        + (16 if version > _BIG_KEY else 8)
-        + sum(len(name) + (5 if len(name) >= _LONG else 1) for name in names)
-    )
     capacity = _BASKET.unpack_from(raw, place)[2]
     # A negative capacity says that a byte of flags follows.
     num_entries, last = _ENTRIES.unpack_from(raw, place + _BASKET.size + (capacity < 0))

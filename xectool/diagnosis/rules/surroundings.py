@@ -53,8 +53,9 @@ class TrackerStalled(DiagnosisRule):
         if holder:
             lines.append(f"held by {holder}")
         if event and not failing:
-            status = str(state.get("status") or "")
-            lines.append(said or ("it has caught up since" if status in ("done", "") else f"its last word: {status}"))
+            status = state.get("status")
+            word = "it has caught up since" if status == "done" else f"its last word: {status}" if status else ""
+            lines += [said or word] if said or word else []
         how = "stands still" if failing else "stood still" if event else "is late"
         yield Cause(
             code="XT-DB-LOCKED" if locked else self.code,
