@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 from torch import Tensor
 
 from xectool.checkpoint.inspection.values import may_be_infinite, statistics
 from xectool.errors import CheckpointError, in_shell
-
-_UNREADABLE: Final = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError, RuntimeError)
+from xectool.errors.unreadable import ARCHIVE_ERRORS
 
 
 def require_checksums(path: Path) -> None:
@@ -29,7 +26,7 @@ def require_checksums(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip() if any(entry.CRC for entry in archive.infolist()) else None
-    except _UNREADABLE as error:
+    except ARCHIVE_ERRORS as error:
         raise _refused(path, f"the archive is damaged: {error}", "XT-CKPT-CORRUPT") from error
     if damaged is not None:
         problem = f"the file is damaged: the checksum (CRC) of its entry {damaged} does not hold"

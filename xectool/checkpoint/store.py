@@ -8,7 +8,6 @@ import lzma
 import os
 import pickle
 import shutil
-import struct
 import warnings
 import zipfile
 from io import BytesIO
@@ -28,6 +27,7 @@ from xectool.checkpoint.names import LAST_NAME as LAST_NAME
 from xectool.checkpoint.names import epoch_name as epoch_name
 from xectool.checkpoint.soundness import require_checksums
 from xectool.errors import CheckpointError, DiskError, XecError, in_shell, nearest
+from xectool.errors.unreadable import ARCHIVE_ERRORS
 from xectool.runlog.atomic import sync_directory
 
 SAFETENSORS_HEADER_LIMIT = 100_000_000  # the format's own
@@ -72,7 +72,7 @@ def _require_whole(part: Path) -> None:
     try:
         with zipfile.ZipFile(part) as archive:
             damaged = archive.testzip()
-    except zipfile.BadZipFile as error:
+    except ARCHIVE_ERRORS as error:
         raise OSError(errno.EIO, f"what was written cannot be read back ({error})") from error
     if damaged is not None:
         raise OSError(errno.EIO, f"what was written cannot be read back ({damaged})")
@@ -195,10 +195,7 @@ def newest(run_dir: Path) -> tuple[Path, Checkpoint, list[XecError]]:
 
 
 # What garbled bytes make the unpickler raise; it runs no code, but it trusts the structure of what it reads.
-GARBLED = (
-    OSError, RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError, AssertionError, OverflowError,
-    struct.error, lzma.LZMAError, zipfile.BadZipFile,
-)  # fmt: skip
+GARBLED = (*ARCHIVE_ERRORS, TypeError, AttributeError, AssertionError)
 ZIP_MAGIC, PICKLE_MAGIC, XZ_MAGIC = b"PK", b"\x80", b"\xfd7zXZ"
 
 

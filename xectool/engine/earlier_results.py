@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from xectool.checkpoint.format import FORMAT_NAME
-from xectool.checkpoint.inspection.archive import DIRECTORY_ERRORS
 from xectool.checkpoint.inspection.onnx_digest import METADATA, pair
 from xectool.checkpoint.inspection.protobuf import fields
 from xectool.engine.model_files import exported_format
+from xectool.errors.unreadable import ARCHIVE_ERRORS
 from xectool.export.description import EXPORTED, EXTRA_FILE, PREFIX
 from xectool.rootio.origin import Origin, origin_of
 
@@ -83,7 +83,7 @@ def _entries(path: Path) -> set[str]:
     try:
         with zipfile.ZipFile(path) as archive:
             return {entry.partition("/")[2] for entry in archive.namelist()}
-    except DIRECTORY_ERRORS:
+    except ARCHIVE_ERRORS:
         return set()
 
 

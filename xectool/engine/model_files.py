@@ -7,9 +7,9 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
-from xectool.checkpoint.inspection.archive import DIRECTORY_ERRORS
 from xectool.checkpoint.inspection.protobuf import looks_like_onnx
 from xectool.checkpoint.inspection.window import open_content
+from xectool.errors.unreadable import ARCHIVE_ERRORS
 
 _SCRIPT_MARK: Final = "/constants.pkl"
 _PT2_MARK: Final = "archive_format"
@@ -24,7 +24,7 @@ def exported_format(path: Path) -> str | None:
         try:
             with zipfile.ZipFile(path) as archive:
                 names = archive.namelist()
-        except DIRECTORY_ERRORS:  # the reader of checkpoints says what is wrong with it
+        except ARCHIVE_ERRORS:  # the reader of checkpoints says what is wrong with it
             return None
         if any(name.rsplit("/", 1)[-1] == _PT2_MARK for name in names):
             return "pt2"

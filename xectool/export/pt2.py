@@ -13,6 +13,7 @@ from typing import Final
 import torch
 from torch.export.passes import move_to_device_pass
 
+from xectool.errors.unreadable import ARCHIVE_ERRORS
 from xectool.export.description import EXTRA_FILE, Description
 from xectool.export.formats import Written, register
 from xectool.export.graphs import ExportGraph
@@ -21,7 +22,7 @@ from xectool.export.runtime import Runtime
 from xectool.export.torch_runtime import TorchRuntime, damaged, described
 
 _WHAT: Final = "file of torch.export"
-_UNREADABLE: Final = (RuntimeError, ValueError, OSError, KeyError, pickle.UnpicklingError, zipfile.BadZipFile)
+_UNREADABLE: Final = (*ARCHIVE_ERRORS, pickle.UnpicklingError)
 
 
 @register("pt2", ".pt2")
@@ -71,5 +72,5 @@ def _extra(path: Path) -> bytes:
         with zipfile.ZipFile(path) as archive:
             name = next((name for name in archive.namelist() if name.endswith(f"extra/{EXTRA_FILE}")), None)
             return archive.read(name) if name is not None else b""
-    except (zipfile.BadZipFile, OSError, ValueError) as error:
+    except ARCHIVE_ERRORS as error:
         raise damaged(_WHAT, path, error) from error

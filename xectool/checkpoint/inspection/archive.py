@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import zipfile
 import zlib
 from collections import Counter
@@ -23,15 +22,12 @@ from xectool.checkpoint.inspection.zip_headers import (
     end_problems,
     header_problems,
 )
+from xectool.errors.unreadable import ARCHIVE_ERRORS
 
 LOCAL_MAGIC: Final = b"PK\x03\x04"
 _END_BYTES: Final = 22
 _ENCRYPTED: Final = 0x1
 _MAX_ENTRIES: Final = 1_000_000
-DIRECTORY_ERRORS = (
-    zipfile.BadZipFile, zipfile.LargeZipFile, struct.error, ValueError, OSError, NotImplementedError, OverflowError,
-    IndexError, KeyError, EOFError,
-)  # fmt: skip
 
 
 class Problem(NamedTuple):
@@ -88,7 +84,7 @@ class Archive:
         try:
             with zipfile.ZipFile(cast("IO[bytes]", Window(data))) as directory:
                 infos, start = directory.infolist(), directory.start_dir
-        except DIRECTORY_ERRORS as error:
+        except ARCHIVE_ERRORS as error:
             raise DamagedArchive(_damage(data, error)) from error
         if len(infos) > _MAX_ENTRIES:
             raise DamagedArchive(f"its directory lists {len(infos)} entries")

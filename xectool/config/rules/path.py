@@ -13,6 +13,7 @@ from xectool.config.root import RunConfig
 from xectool.config.rules.run import of_export
 from xectool.config.serialize import inline_yaml
 from xectool.errors import in_shell, nearest
+from xectool.errors.unreadable import ARCHIVE_ERRORS
 from xectool.findings import Finding, Report
 from xectool.rules import Rule, run_rules
 
@@ -174,8 +175,11 @@ def is_torchscript(path: Path) -> bool:
     """Return whether a file is a TorchScript archive: it carries code beside its tensors."""
     if not path.is_file() or not zipfile.is_zipfile(path):
         return False
-    with zipfile.ZipFile(path) as archive:
-        return any("/code/" in name or name.endswith("/constants.pkl") for name in archive.namelist())
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any("/code/" in name or name.endswith("/constants.pkl") for name in archive.namelist())
+    except ARCHIVE_ERRORS:  # the reader of checkpoints says what is wrong with it
+        return False
 
 
 def _nearest_beside(path: Path, fits: Callable[[Path], bool] = Path.exists) -> Path | None:

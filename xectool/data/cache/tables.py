@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import tempfile
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ import numpy.typing as npt
 import xxhash
 
 from xectool.data.cache.identity import digest_of
+from xectool.runlog.arrays import read_arrays
 
 _LOG = logging.getLogger(__name__)
 
@@ -74,14 +74,13 @@ class PreparedTables:
 
 def _read(path: Path) -> Arrays | None:
     try:
-        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-        check = arrays.pop(_CHECK)
-        if not np.array_equal(check, _checksum(arrays)):
+        arrays = read_arrays(path)
+        check = arrays.pop(_CHECK, None)
+        if check is None or not np.array_equal(check, _checksum(arrays)):
             raise ValueError("its checksum does not match")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except ValueError as error:
         _LOG.warning("XT-CACHE-DAMAGED: %s is damaged (%s): it is made again", path, error)
         with contextlib.suppress(OSError):
             path.unlink()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.runlog.arrays import read_arrays
 
 FAR: Final = 30.0  # robust deviations of the rest of the batch; light and truth of sound events stay far within
 ENOUGH: Final = 8  # values whose spread can be trusted
@@ -26,9 +26,8 @@ def outlier_lines(folder: Path, suspects: tuple[tuple[int, ...], ...]) -> tuple[
         suspects: Identities ``(file_index, entry, run, event)``.
     """
     try:
-        with np.load(folder / "batch.npz", allow_pickle=False) as kept:
-            columns = {name: kept[name] for name in kept.files}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        columns = read_arrays(folder / "batch.npz")
+    except (FileNotFoundError, ValueError):
         return ()
     if any(name not in columns for name in _IDENTITY):
         return ()

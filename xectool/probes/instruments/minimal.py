@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -15,12 +14,12 @@ import torch
 from xectool.data.batch import EventBatch
 from xectool.detector.constants import NUM_SENSORS
 from xectool.errors import DiskError, UsageError
+from xectool.runlog.arrays import read_arrays
 from xectool.runlog.records import to_json
 
 FORMAT = 1
 TARGET_PREFIX = "targets_"
 IDENTITY = ("file_index", "entry", "run", "event")
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, json.JSONDecodeError)
 
 
 @dataclass(frozen=True)
@@ -69,11 +68,10 @@ def load_batch(path: Path) -> SavedBatch:
     if not path.is_file():
         raise UsageError("no such batch file", where=str(path), fix="name the .npz that diagnose nan-batch wrote")
     try:
-        with np.load(path, allow_pickle=False) as content:
-            arrays = {name: content[name] for name in content.files}
+        arrays = read_arrays(path)
         facts = json.loads(str(arrays["facts"])) if "facts" in arrays else {}
         return SavedBatch(_window(arrays), tuple(map(str, arrays.get("files", []))), facts)
-    except _UNREADABLE as error:
+    except (ValueError, LookupError, TypeError) as error:
         raise UsageError(
             f"the file holds no batch of events: {error}",
             where=str(path),
