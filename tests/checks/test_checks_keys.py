@@ -75,7 +75,7 @@ def test_sizes_of_places_that_contradict_the_version_are_found(
     path = baskets(tmp_path / "a.root", good_rows, uproot.ZLIB(1))
     data = bytearray(path.read_bytes())
     assert data[32] == 4
-    data[32] = 8
+    data[32] = 12
     path.write_bytes(data)
     assert any("other sizes than its version" in found.problem for found in check(path).findings)
 
@@ -88,3 +88,39 @@ def test_a_branch_that_was_renamed_is_no_damage(tmp_path: Path, good_rows: Rows,
         flip_text(b"npho")(data, int(offset))
     path.write_bytes(data)
     assert not check(path, deep=True).is_bad
+
+
+def test_a_file_that_was_once_beyond_2_gb_is_no_damage(
+    tmp_path: Path, good_rows: Rows, check: Callable[..., Any]
+) -> None:
+    """ROOT 6.40 deletes a tree of 2.1 GB: the version is again one of small files, the size of places stays 8."""
+    path = baskets(tmp_path / "a.root", good_rows, uproot.ZLIB(1))
+    data = bytearray(path.read_bytes())
+    data[32] = 8
+    path.write_bytes(data)
+    assert not check(path, deep=True).is_bad
+
+
+def test_a_branch_that_was_renamed_and_filled_on_is_no_damage(
+    tmp_path: Path, good_rows: Rows, check: Callable[..., Any]
+) -> None:
+    """ROOT 6.40 writes further baskets under the new name; the old ones keep theirs."""
+    path = baskets(tmp_path / "a.root", good_rows, uproot.ZLIB(1))
+    data = bytearray(path.read_bytes())
+    for offset in probe(str(path)).branches["npho"].units.offset[:2]:
+        at = data.index(b"npho", int(offset))
+        data[at : at + 4] = b"lite"
+    path.write_bytes(data)
+    assert not check(path, deep=True).is_bad
+
+
+def test_baskets_under_the_name_of_another_branch_are_damage(
+    tmp_path: Path, good_rows: Rows, check: Callable[..., Any]
+) -> None:
+    path = baskets(tmp_path / "a.root", {**good_rows, "lite": good_rows["run"]}, uproot.ZLIB(1))
+    data = bytearray(path.read_bytes())
+    for offset in probe(str(path)).branches["npho"].units.offset[:2]:
+        at = data.index(b"npho", int(offset))
+        data[at : at + 4] = b"lite"
+    path.write_bytes(data)
+    assert any("it is of b'lite'" in found.problem for found in check(path, deep=True).findings)

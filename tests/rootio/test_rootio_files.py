@@ -214,6 +214,24 @@ def test_a_tree_in_a_format_before_its_release_is_not_called_damaged(tmp_path, k
         open_tree(str(path))
 
 
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        (b"CS", r"compressed as ROOT did before its version 3[\s\S]*hadd -f101 NEW\.root \S*/c\.root$"),
+        (b"QQ", r"is damaged or of unknown kind[\s\S]*copy the file again"),  # the control
+    ],
+)
+def test_a_compression_that_only_root_reads_is_not_called_damaged(tmp_path, method, told):
+    path, text = tmp_path / "c.root", b"Collectable string class"
+    with uproot.recreate(path, compression=uproot.ZLIB(1)) as file:
+        file["tree"] = "compressible " * 500
+    held = b"\nTObjString\x04tree" + bytes([len(text)]) + text
+    stored = path.read_bytes().replace(held, b"\x05TTree\x04tree" + bytes([len(text) + 5]) + text + b"     ")
+    path.write_bytes(stored.replace(b"ZL\x08", method + b"\x08"))
+    with pytest.raises(DataFileError, match=told):
+        open_tree(str(path))
+
+
 @pytest.mark.parametrize(("name", "tree"), [("a.root", "sub/events"), ("a.dat", "events"), ("a b.root", "events")])
 def test_what_is_proposed_for_another_tree_can_be_pasted(tmp_path, rows, name, tree):
     with uproot.recreate(tmp_path / name) as file:

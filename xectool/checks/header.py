@@ -29,7 +29,7 @@ class Header(NamedTuple):
         free_bytes: Its length with its key.
         info: The descriptions of the classes; 0 where there are none.
         info_bytes: Their length with their key.
-        has_units: Whether places are said to have as many bytes as the version has.
+        has_units: Whether places are said to have 8 bytes, or 4 in a small file (8 in one that was once beyond 2 GB).
     """
 
     end: int
@@ -45,7 +45,7 @@ def read_header(head: bytes) -> Header:
     (version,) = struct.unpack_from(">i", head, 4)
     wide = ">qqi8xBiqi" if version >= _BIG_FILE else ">iii8xBiii"
     end, free, free_bytes, units, _compression, info, info_bytes = struct.unpack_from(wide, head, 12)
-    return Header(end, free, free_bytes, info, info_bytes, units == (8 if version >= _BIG_FILE else 4))
+    return Header(end, free, free_bytes, info, info_bytes, units == 8 or (units == 4 and version < _BIG_FILE))
 
 
 def is_unclosed(path: str) -> bool:

@@ -18,7 +18,7 @@ from xectool.errors import DataFileError, in_shell, listed, nearest
 from xectool.rootio.inflate import INFLATE_ERRORS, require_bounded
 from xectool.rootio.list_files import read_list
 from xectool.rootio.source import client_errors
-from xectool.rootio.strangers import not_a_chain, require_released, what_it_is
+from xectool.rootio.strangers import not_a_chain, reason_of, require_released, unreadable, what_it_is
 from xectool.rootio.unmapped import local_handler
 
 # A tree in a directory of the file has a slash; what ends in .root, or has an empty part, is a path and no tree.
@@ -271,15 +271,11 @@ def _missing_package(path: str, error: ImportError) -> DataFileError:
 
 def cannot_open(path: str, tree_name: str, error: BaseException) -> DataFileError:
     """Return the error for a file whose directory or tree cannot be read, or a url that cannot be reached."""
-    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     if is_remote(path) and isinstance(error, (OSError, *client_errors())):
-        return DataFileError(f"cannot open '{path}': {reason}", where=path, fix="check the url and your credentials")
-    return DataFileError(
-        f"'{path}' is damaged or of unknown kind: tree '{tree_name}' cannot be read ({type(error).__name__}: {reason})",
-        where=f"{path}:{tree_name}",
-        fix=_COPY_AGAIN,
-        code="XT-DATA-DAMAGED",
-    )
+        return DataFileError(
+            f"cannot open '{path}': {reason_of(error)}", where=path, fix="check the url and your credentials"
+        )
+    return unreadable(path, tree_name, error)
 
 
 def _missing_tree(path: str, tree_name: str, classes: dict[str, str], in_path: bool) -> DataFileError:

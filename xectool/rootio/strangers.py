@@ -20,6 +20,31 @@ _MAGICS: Final = (
     (b"SIMPLE  =", "a FITS file"),
     (b"\x7fELF", "a program"),
 )
+_COPY_AGAIN: Final = "copy the file again and compare its checksum, or take it out of the list"
+_OLD_METHOD: Final = "unsupported compression algorithm: b'CS'"
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the first line of an error, or its kind where it says nothing."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def unreadable(path: str, tree_name: str, error: BaseException) -> DataFileError:
+    """Return the error for a local file of which the tree cannot be read: most are damaged, one compression is old."""
+    if (reason := reason_of(error)).startswith(_OLD_METHOD):
+        return DataFileError(
+            f"'{tree_name}' of '{path}' is compressed as ROOT did before its version 3 (setting 3xx), which ROOT still "
+            "reads and uproot does not",
+            where=f"{path}:{tree_name}",
+            fix=f"hadd -f101 NEW.root {in_shell(path)}",
+            code="XT-DATA-TREE",
+        )
+    return DataFileError(
+        f"'{path}' is damaged or of unknown kind: tree '{tree_name}' cannot be read ({type(error).__name__}: {reason})",
+        where=f"{path}:{tree_name}",
+        fix=_COPY_AGAIN,
+        code="XT-DATA-DAMAGED",
+    )
 
 
 def require_released(path: str, tree_name: str, kind: str) -> None:
