@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import awkward as ak
 import numpy as np
 import pytest
+import uproot
 import yaml
 from xectool.checks.catalogue import DATA_CHECKS
 from xectool.checks.cells import Cell, CellCounts
@@ -177,6 +179,16 @@ def test_04_one_line_names_photons_and_times_by_their_width(look: Any, rows: Row
     assert all("xec_nphe, xec_t" in item.problem for item in found_now), "not the first eight names alone"
     told = [shlex.split(item.fix)[3:] for item in found_now]
     assert told == 2 * [["--set", "data.npho_branch=xec_nphe", "--set", "data.time_branch=xec_t"]]
+
+
+def test_04_readings_stored_with_varying_width_are_proposed(tmp_path: Path, look: Any, rows: Rows) -> None:
+    path, pairs = tmp_path / "jagged.root", {"n_phe": rows["npho"], "xec_t": rows["relative_time"]}
+    with uproot.recreate(path) as file:
+        file.mktree("tree", dict.fromkeys(pairs, "var * float32") | {"hits": "var * float32"})
+        jagged = {name: ak.from_regular(ak.Array(values)) for name, values in pairs.items()}
+        file["tree"].extend(jagged | {"hits": ak.from_regular(ak.Array(rows["npho"][:, :7]))})
+    told = [shlex.split(item.fix)[3:] for item in BY_CODE["DAT-04"].check(look(path)) if "sensor" in item.problem]
+    assert told == 2 * [["--set", "data.npho_branch=n_phe", "--set", "data.time_branch=xec_t"]]
 
 
 def test_04_only_a_branch_of_its_width_is_proposed_for_a_truth(look: Any, load: Any, rows: Rows) -> None:

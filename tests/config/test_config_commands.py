@@ -14,7 +14,7 @@ from xectool.config.presets import PRESETS
 from xectool.config.root import KINDS
 from xectool.config.template import key_comment, template
 from xectool.engine import config as commands
-from xectool.errors import ConfigError, UsageError
+from xectool.errors import ConfigError, UsageError, XecError
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 GOOD = "kind: regressor\ntasks:\n  energy: {enabled: true, scale: auto}\n"
@@ -178,3 +178,22 @@ def test_the_schema_is_json() -> None:
 def test_the_example_is_valid_and_free_of_warnings() -> None:
     loaded = load_config(EXAMPLES / "regressor.yaml")
     assert list(loaded.findings) == []
+
+
+def test_a_template_has_the_values_that_are_told(tmp_path: Path) -> None:
+    told = ["data.train_path=[a b.root, c.root]", "data.truth_branches.energy=e_gamma", "tasks.timing={enabled: true}"]
+    text = template("regressor", "cpu", overrides=told)
+    (tmp_path / "c.yaml").write_text(text)
+    config = load_config(tmp_path / "c.yaml").config
+    assert config.data.train_path == ("a b.root", "c.root")
+    assert (config.data.truth_branches["energy"], config.data.truth_branches["uvwFI"]) == ("e_gamma", "uvwTruth")
+    assert config.to_dict()["tasks"]["timing"]["enabled"]
+    same = [line.partition("#")[0] for line in template("regressor", "cpu").splitlines()]
+    assert sum(line.partition("#")[0] not in same for line in text.splitlines()) == 3 - 1, "nothing else differs"
+    assert "    weight: 3.0 " in template("mae", overrides=["training.time_weight=3"]), "an older name, as in a file"
+
+
+@pytest.mark.parametrize("told", ["data.foo=1", "training.lr=fast", "kind=mae", "training.lr"])
+def test_a_template_refuses_what_a_file_would(told: str) -> None:
+    with pytest.raises(XecError):
+        template("regressor", overrides=[told])

@@ -13,6 +13,7 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 import uproot
 from xectool.errors import DataFileError
@@ -176,6 +177,19 @@ def test_a_missing_tree_names_the_trees_that_are_there(tmp_path, rows, write_row
         open_tree(f"{path}:event")
     with pytest.raises(DataFileError, match=r"fix: \S*a\.root:events$"):  # data.tree_name says nothing to such a path
         EventFile(f"{path}:event")
+
+
+@pytest.mark.parametrize("make", ["assign", "mktree"])
+def test_of_several_trees_the_one_with_the_events_is_proposed(tmp_path, make):
+    with uproot.recreate(tmp_path / "a.root") as file:
+        for name, width in (("calibration", 1), ("sev", 4760), ("weather", 2)):
+            values = {"values": np.random.default_rng(1).random((20, width), np.float32)}
+            if make == "mktree":
+                file.mktree(name, {"values": ("f4", (width,))}).extend(values)
+            else:
+                file[name] = values
+    with pytest.raises(DataFileError, match=r"there: calibration, sev, weather[\s\S]*fix: --set data\.tree_name=sev "):
+        open_tree(str(tmp_path / "a.root"))
 
 
 def test_a_chain_names_its_files(tmp_path):

@@ -76,6 +76,8 @@ def check_branches(file: EventFile, facts: FileFacts, wanted: Iterable[Wanted]) 
     wanted = list(wanted)
     known = {branch.name for branch in wanted}
     others = {name: branch for name, branch in facts.branches.items() if name not in known and branch.dtype}
+    if not known <= set(file.branch_names):
+        others = {name: _with_first_width(file, branch) for name, branch in others.items()}
     meant = _meant(others, [branch for branch in wanted if branch.name not in file.branch_names])
     others = {name: branch for name, branch in others.items() if name not in meant.values()}
     for branch in wanted:
@@ -102,6 +104,16 @@ def _with_friends(trouble: Trouble | None, facts: FileFacts) -> Trouble | None:
     name = facts.tree.rpartition("/")[2]
     line = f'ROOT.RDataFrame(ROOT.TFile("{facts.path}").Get("{facts.tree}")).Snapshot("{name}", "whole.root")'
     return replace(trouble, problem=problem, fix=f"{line}   # in ROOT: all these trees in one")
+
+
+def _with_first_width(file: EventFile, branch: BranchFacts) -> BranchFacts:
+    """Return a branch of varying width with that of its first entry: an array of every sensor may be stored as one."""
+    if branch.width is not None or not file.num_entries:
+        return branch
+    try:
+        return replace(branch, width=file.first_width(branch.name))
+    except DataFileError:  # damage, which is told where the branch is read
+        return branch
 
 
 def _of_width(others: Mapping[str, BranchFacts], width: int) -> list[str]:

@@ -23,6 +23,7 @@ ConfigArgument = Annotated[str, typer.Argument(metavar="CONFIG", help="YAML conf
 def init(
     kind: Annotated[str, typer.Option(help="regressor, mae or inpainter.")] = "regressor",
     preset: Annotated[str | None, typer.Option(help="a100, gh200, cpu or ci.")] = None,
+    set_: SetOption = None,
     list_presets: Annotated[bool, typer.Option("--list-presets", help="Name the presets and their machines.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -33,7 +34,7 @@ def init(
         presets = engine.config.presets()
         _text_or_json(json, {"presets": presets}, "".join(f"{name:8} {title}\n" for name, title in presets.items()))
         return
-    text = engine.config.init(kind, preset)
+    text = engine.config.init(kind, preset, set_ or ())
     _text_or_json(json, {"yaml": text}, text)
 
 

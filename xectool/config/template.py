@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from xectool.config.document import Document
 from xectool.config.keys import Key, keys_of
 from xectool.config.load import config_from_dict
 from xectool.config.platform import Platform
@@ -14,7 +15,7 @@ from xectool.config.rules.capacity import HostMemorySuffices
 from xectool.config.rules.platform import Situation
 from xectool.config.serialize import inline_yaml
 from xectool.config.tasks import TASK_NAMES
-from xectool.errors import unknown_choice
+from xectool.errors import UsageError, unknown_choice
 
 _COMMENT_COLUMN = 38
 _SIZES = ("chunksize", "batch_size", "num_workers", "num_threads")
@@ -27,11 +28,20 @@ _REGRESSOR: dict[str, Any] = {
 _COMMON: dict[str, Any] = {"data.train_path": "data/train.root", "data.val_path": "data/val.root"}
 
 
-def template(kind: str, preset: str | None = None, platform: Platform | None = None) -> str:
+def template(
+    kind: str, preset: str | None = None, platform: Platform | None = None, overrides: Sequence[str] = ()
+) -> str:
     """Return a commented configuration of a kind, with the values of a preset, cut to the memory of the platform.
+
+    Args:
+        kind: regressor, mae or inpainter.
+        preset: Name of a preset.
+        platform: The machine that the preset is cut to.
+        overrides: ``section.key=value`` strings that are written in place of the usual values.
 
     Raises:
         UsageError: The kind or the preset does not exist.
+        ConfigError: An override names no key, or breaks the schema or a rule.
     """
     _known("kind", kind, KINDS)
     if preset is not None:
@@ -46,7 +56,24 @@ def template(kind: str, preset: str | None = None, platform: Platform | None = N
         head.append(f"# Preset {preset}, for {chosen.title}; why a key has its value stands behind it.")
     if preset is not None and platform is not None:
         head += [*_cut_to_memory(values, platform), *_cut_to_compiler(values, platform)]
+    if overrides:
+        values |= _told(kind, values, overrides)
     return "\n".join([*head, *_lines(KINDS[kind](), keys_of(kind), values, chosen)]) + "\n"
+
+
+def _told(kind: str, values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the keys that overrides change, with what they become."""
+    written: dict[str, Any] = {"kind": kind}
+    document = Document("config init", written)
+    for dotted, value in values.items():
+        document.put(tuple(dotted.split(".")), value, document.source)
+    before, after = (config_from_dict(written, document.source, told) for told in ((), overrides))
+    if after.kind != kind:
+        raise UsageError(
+            "the kind decides which keys there are", where=f"--set kind={after.kind}", fix=f"--kind {after.kind}"
+        )
+    keys = [dotted for dotted, key in keys_of(kind).items() if not key.is_section]
+    return {dotted: _value(after, dotted) for dotted in keys if _value(after, dotted) != _value(before, dotted)}
 
 
 def key_comment(key: Key) -> str:

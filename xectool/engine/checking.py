@@ -19,6 +19,7 @@ from xectool.config.load import config_from_overrides, load_config
 from xectool.config.platform import available_memory
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.rules.count import prediction_bytes
+from xectool.engine.check_lines import Told
 from xectool.engine.data_report import DataChecked, summarised
 from xectool.engine.output_places import require_folder
 from xectool.engine.sensor_map import draw_sensor_map
@@ -99,7 +100,9 @@ def check_data(
             ran, report=Report((*ran.report, *(item for item in aside if (item.code, item.where) not in told)))
         )
     drawn = [] if plots_into is None else _plots(facts, plots_into)
-    return summarised(facts, ran, digests=digests, plots=drawn, deep=options.deep)
+    given = [data] if isinstance(data, str) else list(data)
+    lines = Told(given, options.config, options.overrides, options.against, options.deep)
+    return summarised(facts, ran, lines, digests=digests, plots=drawn)
 
 
 def _compared(options: CheckOptions, config: RunConfig | None) -> list[str]:

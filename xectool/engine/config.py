@@ -44,13 +44,14 @@ class ConfigDifference:
     second: Any
 
 
-def init(kind: str = "regressor", preset: str | None = None) -> str:
-    """Return a commented YAML configuration to start from.
+def init(kind: str = "regressor", preset: str | None = None, overrides: Sequence[str] = ()) -> str:
+    """Return a commented YAML configuration to start from, with the values of ``section.key=value`` strings.
 
     Raises:
         UsageError: The kind or the preset does not exist.
+        ConfigError: An override names no key, or breaks the schema or a rule.
     """
-    return template(kind, preset, Platform.detect())
+    return template(kind, preset, Platform.detect(), overrides)
 
 
 def presets() -> dict[str, str]:

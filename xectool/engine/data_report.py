@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from xectool.checks.similarity import Likeness
 from xectool.checks.spread import NormalizedRow, RawRow, fits
 from xectool.checks.target_rules import enabled_tasks, scaled_error, typical_error
 from xectool.config.rules.capacity import host_memory_bytes
+from xectool.engine.check_lines import Told
 from xectool.errors import counted
 from xectool.findings import Finding, Severity
 from xectool.rootio.files import is_remote
@@ -115,12 +116,13 @@ class DataChecked:
 
 
 def summarised(
-    facts: DataFacts, ran: RuleRun, *, digests: Sequence[Path], plots: Sequence[Path], deep: bool
+    facts: DataFacts, ran: RuleRun, told: Told, *, digests: Sequence[Path], plots: Sequence[Path]
 ) -> DataChecked:
     """Return the result of an inspection and of its rules."""
-    findings = tuple(sorted(ran.report, key=lambda found: _SEVERITIES.index(found.severity)))
+    ordered = sorted(ran.report, key=lambda found: _SEVERITIES.index(found.severity))
+    findings = tuple(replace(found, fix=told.again(found.fix)) for found in ordered)
     sample = facts.sample
-    verdict, why, following = _verdict(facts, findings, deep)
+    verdict, why, following = _verdict(facts, findings, told)
     health, skipped = facts.health, _skipped(facts)
     return DataChecked(
         files=tuple(_file(file, facts, findings) for file in sample.files),
@@ -132,7 +134,7 @@ def summarised(
         complete=sample.scanned == sample.num_events,
         verdict=verdict,
         why=why,
-        next=following,
+        next=told.again(following),
         raw=tuple(facts.raw),
         normalized=tuple(facts.normalized),
         normalization={"fits": fits(facts.normalized), "suggested": settings_line(facts.suggested)},
@@ -201,7 +203,7 @@ def _targets(facts: DataFacts) -> dict[str, dict[str, float]]:
     return found
 
 
-def _verdict(facts: DataFacts, findings: Sequence[Finding], deep: bool) -> tuple[str, tuple[str, ...], str]:
+def _verdict(facts: DataFacts, findings: Sequence[Finding], told: Told) -> tuple[str, tuple[str, ...], str]:
     errors = [found for found in findings if found.severity is Severity.ERROR]
     warnings = [found for found in findings if found.severity is Severity.WARNING]
     num_files, sample = len(facts.sample.files), facts.sample
@@ -214,14 +216,12 @@ def _verdict(facts: DataFacts, findings: Sequence[Finding], deep: bool) -> tuple
     if warnings:
         return f"usable with care: {counted(len(warnings), 'warning')} in {looked}", why + reach, warnings[0].fix
     first = sample.files[0]
-    name = arguments(first.path, first.tree) if num_files == 1 else "DATA"
-    again = f"xectool check-data {name}"
-    following = f"{again} --deep" if not deep else f"{again} --write-digest" if reach else ""
-    every = "every basket was read" if deep else "the baskets that were not sampled are unread"
+    name = arguments(first.path, first.tree) if num_files == 1 else told.inputs()
+    every = "every basket was read" if told.deep else "the baskets that were not sampled are unread"
     return (
         f"good: {looked}",
         (f"no check found more than notes; {every}", *reach),
-        following,
+        told.following(name, has_hashes=not reach),
     )
 
 

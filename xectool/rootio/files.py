@@ -17,6 +17,7 @@ import uproot
 from xectool.errors import DataFileError, in_shell, listed, nearest
 from xectool.rootio.inflate import INFLATE_ERRORS, require_bounded
 from xectool.rootio.list_files import read_list
+from xectool.rootio.missing import likely_tree, missing_file
 from xectool.rootio.source import client_errors
 from xectool.rootio.strangers import not_a_chain, reason_of, require_released, unreadable, what_it_is
 from xectool.rootio.unmapped import local_handler
@@ -170,22 +171,6 @@ def _directory_files(directory: Path) -> list[Path]:
     return files
 
 
-def missing_file(path: str, kind: str = "file") -> DataFileError:
-    """Return the error for a path that is not there, with the nearest names beside it."""
-    parent, problem = Path(path).parent, f"{kind} '{path}' does not exist"
-    if os.path.islink(path):
-        return DataFileError(f"{problem}: it links to '{os.readlink(path)}'", where=path, fix=f"ls -l {in_shell(path)}")
-    if not os.path.isdir(parent):
-        return DataFileError(
-            f"{problem}: there is no directory '{parent}'", where=path, fix=f"ls {in_shell(parent.parent)}"
-        )
-    close = nearest(Path(path).name, sorted(entry.name for entry in parent.iterdir()))
-    fix = (
-        f"did you mean {', '.join(repr(str(parent / name)) for name in close)}?" if close else f"ls {in_shell(parent)}"
-    )
-    return DataFileError(problem, where=path, fix=fix)
-
-
 def open_tree(path: str, tree_name: str = "tree") -> Any:
     """Open one tree (TTree or RNTuple) with uproot.
 
@@ -215,7 +200,7 @@ def open_tree(path: str, tree_name: str = "tree") -> Any:
     if not is_tree:
         require_released(path, tree_name, classes.get(tree_name, ""))
         others = {name: kind for name, kind in classes.items() if name != tree_name}
-        raise _missing_tree(path, tree_name, others, in_path=given != path)
+        raise _missing_tree(path, tree_name, others, directory, in_path=given != path)
     return found
 
 
@@ -278,11 +263,11 @@ def cannot_open(path: str, tree_name: str, error: BaseException) -> DataFileErro
     return unreadable(path, tree_name, error)
 
 
-def _missing_tree(path: str, tree_name: str, classes: dict[str, str], in_path: bool) -> DataFileError:
+def _missing_tree(path: str, tree_name: str, classes: dict[str, str], directory: Any, in_path: bool) -> DataFileError:
     trees = [name for name, kind in classes.items() if "TTree" in kind or "TNtuple" in kind or "RNTuple" in kind]
     there = f"trees there: {listed(trees)}" if trees else f"objects there: {listed(classes) or 'none'}"
     near = nearest(tree_name, trees, count=1)
-    best = next(iter(near or trees), "")
+    best = next(iter(near), "") or likely_tree(directory, trees, open_errors())
     named, by_key = in_shell(f"{path}:{best}"), f"--set {in_shell(f'data.tree_name={best}')}"
     if not in_path:  # a name without .root takes no tree after it
         takes_tree = split_tree(f"{path}:{best}") == (path, best)

@@ -1,0 +1,82 @@
+"""Lines to paste after a check of data: they keep what was told already, and lead on to a training."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from xectool.config.serialize import inline_yaml
+from xectool.errors import in_shell
+from xectool.rootio.files import split_tree
+
+_CHECK = "xectool check-data "
+_REMARK = "   # "
+_TYPED = 4  # more files than these are a glob that the shell expanded
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a check was asked.
+
+    Attributes:
+        data: The files, as they were given.
+        config: The configuration, if any.
+        overrides: ``section.key=value`` strings.
+        against: The sample that was compared with.
+        deep: Whether every basket was read.
+    """
+
+    data: Sequence[str]
+    config: str | Path | None = None
+    overrides: Sequence[str] = ()
+    against: Sequence[str] = ()
+    deep: bool = False
+
+    def inputs(self) -> str:
+        """Return the files as arguments of a command, or a word for them where they are many."""
+        return " ".join(map(in_shell, self.data)) if len(self.data) <= _TYPED else "DATA"
+
+    def again(self, line: str) -> str:
+        """Return a check to paste with the configuration, settings and other sample told already; its own hold.
+
+        >>> Told(["a.root"], overrides=["data.time_branch=t"]).again("xectool check-data a.root --deep")
+        'xectool check-data a.root --set data.time_branch=t --deep'
+        """
+        command, mark, remark = line.partition(_REMARK)
+        if not command.startswith(_CHECK):
+            return line
+        data, *own = shlex.split(command)[2:]
+        kept = self._kept({word.partition("=")[0] for word in own})
+        others = [path for path in self.against if "--against" not in own]
+        if split_tree(data)[0] not in [split_tree(path)[0] for path in others]:  # no sample is compared with itself
+            kept += [f"--against {in_shell(path)}" for path in others]
+        return " ".join((f"{_CHECK}{in_shell(data)}", *kept, *map(in_shell, own))) + mark + remark
+
+    def _kept(self, own: set[str]) -> list[str]:
+        config = [] if self.config is None or "--config" in own else [f"--config {in_shell(self.config)}"]
+        settings = [text for text in self.overrides if text.partition("=")[0].strip() not in own]
+        return config + [f"--set {in_shell(text)}" for text in settings]
+
+    def following(self, name: str, has_hashes: bool) -> str:
+        """Return what comes after a good verdict: a deeper check, hashes, then the way to a training.
+
+        Args:
+            name: The data as arguments of a command.
+            has_hashes: Whether every file has recorded hashes.
+        """
+        if not self.deep:
+            return f"{_CHECK}{name} --deep"
+        if not has_hashes:
+            return f"{_CHECK}{name} --deep --write-digest"
+        if self.config is not None:
+            return " ".join(("xectool train", in_shell(self.config), *self._kept({"--config"}), "--dry-run"))
+        paths = {"data.train_path": self.data, "data.val_path": self.against}
+        given = [f"{key}={_as_value(files)}" for key, files in paths.items() if 0 < len(files) <= _TYPED]
+        chosen = (f"--set {in_shell(text)}" for text in (*given, *self.overrides))
+        return " ".join(("xectool config init", *chosen, "> config.yaml"))
+
+
+def _as_value(files: Sequence[str]) -> str:
+    return inline_yaml(files[0] if len(files) == 1 else list(files))
