@@ -14,6 +14,7 @@ from xectool import engine
 from xectool.config.load import load_config
 from xectool.errors import UsageError
 from xectool.registry.plugins import _entry_points
+from xectool.training.ranks.agreement import program_facts
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "kind: photons_only\ntasks: {energy: {enabled: true, scale: auto}}\nmodel: {encoder_dim: 64}\n"
@@ -116,3 +117,17 @@ def test_a_broken_kind_is_named(name: str, tmp_path: Path) -> None:
     (finding,) = document["findings"]
     assert (code, finding["code"]) == (2, "XT-PLUGIN")
     assert said in finding["problem"]
+
+
+def test_the_code_of_a_plugin_is_compared_between_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "models", "mine = broken_plugin:Mine", "WIDTH = 3")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "broken_plugin", raising=False)
+    _entry_points.cache_clear()
+    try:
+        known = program_facts({})
+        (tmp_path / "broken_plugin.py").write_text("WIDTH = 4")
+        other = program_facts({})
+    finally:
+        _entry_points.cache_clear()
+    assert {key for key in known if known[key] != other[key]} == {"plugin broken_plugin"}

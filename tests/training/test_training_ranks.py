@@ -227,6 +227,8 @@ def test_trouble_of_one_rank_is_known_to_all(uneven: Path, run_ranks: Any, tmp_p
     for seen in (first, second):
         assert seen["differs"]["code"] == "XT-RANK-MISMATCH"
         assert "rank 1 runs with another data.batch_size than rank 0: 16 instead of 8" in seen["differs"]["problem"]
+        assert seen["network"]["code"] == "XT-RANK-MISMATCH"
+        assert "rank 1 runs with another model.backbone.hex_encoder" in seen["network"]["problem"]
         assert (seen["disk"]["kind"], seen["disk"]["problem"]) == ("DiskError", "no space left")
         assert seen["any"] == [True, False, True]
         assert seen["inside"] == ""

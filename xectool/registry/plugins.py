@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, wraps
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from xectool.errors import UsageError, XecError
+
+FAMILIES: Final = ("checks", "rules", "kinds", "models", "tasks")
 
 
 class BlamingPlugin:
@@ -58,6 +62,19 @@ def plugins(family: str) -> list[tuple[EntryPoint, Any]]:
         with BlamingPlugin(point, "it was loaded"):
             found[point.name] = (point, point.load())
     return list(found.values())
+
+
+def plugin_files() -> dict[str, list[Path]]:
+    """Return the source files of every package that brings a plugin of any family, by its name; imports none."""
+    points = [point for family in FAMILIES for point in _entry_points(family)]
+    return {name: _sources(name) for name in sorted({point.module.partition(".")[0] for point in points})}
+
+
+def _sources(package: str) -> list[Path]:
+    spec = find_spec(package)
+    if spec is not None and spec.submodule_search_locations:
+        return sorted(path for place in spec.submodule_search_locations for path in Path(place).rglob("*.py"))
+    return [Path(spec.origin)] if spec is not None and spec.origin else []
 
 
 @cache

@@ -18,6 +18,7 @@ from xectool.config.distributed import DistributedConfig
 from xectool.config.load import load_config
 from xectool.data.batch import EventBatch
 from xectool.errors import DiskError, XecError
+from xectool.models import backbones
 from xectool.runlog.status_page import StatusPage, read_page
 from xectool.runlog.writer import RunWriter
 from xectool.tasks.base import LossTerms
@@ -163,6 +164,8 @@ with joined(DistributedConfig(timeout_s=PATIENCE_S), torch.device("cpu")) as ran
     seen["poisoned"] = meet_a_poisoned_event(healed, out / "run")
     healed.train_loader.close()
     raised("differs", lambda: require_agreement(ranks, {"code": "a", "data.batch_size": str(8 + 8 * ranks.rank)}))
+    backbones.NUM_HEX_LAYERS += ranks.rank  # what a plugin may do
+    raised("network", lambda: build_parts(data, plan_execution(data.config.training, "cpu"), ranks))
     raised("disk", lambda: ranks.on_first(disk_is_full))
     collectives_may_last(3.0)
     ranks.on_first(lambda: time.sleep(4.0))

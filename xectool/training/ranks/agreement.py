@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from torch import Tensor, nn
 
 import xectool
 from xectool.data.plan import SourceFile
 from xectool.errors import UsageError
+from xectool.registry.plugins import plugin_files
+from xectool.tasks.base import TrainingTask
 from xectool.training.ranks.base import Ranks
 
 _ROOT: Final = Path(xectool.__file__).parent
@@ -20,9 +23,10 @@ _SHOWN: Final = 60
 
 
 def program_facts(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return what must agree before anything is opened: each key of the configuration, and a digest of the program."""
+    """Return what must agree before anything is opened: the configuration's keys, digests of program and plugins."""
     code = sorted((str(path.relative_to(_ROOT)), _content(path)) for path in _ROOT.rglob("*.py"))
     own = {"code": digest([xectool.__version__, torch.__version__, code])}
+    own |= {f"plugin {name}": digest([_content(path) for path in files]) for name, files in plugin_files().items()}
     return own | {key: json.dumps(value, default=str) for key, value in leaves(config)}
 
 
@@ -32,6 +36,16 @@ def data_facts(files: Sequence[SourceFile]) -> dict[str, str]:
         f"data file {Path(f.path).name}": f"{f.num_selected} of {f.num_entries} events, {_size(f.path)} bytes"
         for f in files
     }
+
+
+def network_facts(model: nn.Module, task: TrainingTask) -> dict[str, str]:
+    """Return what must agree of the network and its losses, which a plugin may build of anything: collectives add them.
+
+    PyTorch compares weights only, names none of them, and aborts the process where numbers of another kind differ.
+    """
+    tensors = {**model.state_dict(prefix="model.", keep_vars=True), **task.state_dict(prefix="task.", keep_vars=True)}
+    facts = {name: _kind(tensor) for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
+    return facts | {"loss": f"the terms {', '.join(task.terms)} and {task.num_tallies} tallies"}
 
 
 def require_agreement(ranks: Ranks, facts: Mapping[str, str]) -> None:
@@ -73,6 +87,10 @@ def digest(value: Any) -> str:
 
 def _content(path: Path) -> str:
     return hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} {tensor.dtype}{' trained' if tensor.requires_grad else ''}"
 
 
 def _size(path: str) -> int:

@@ -30,6 +30,7 @@ from xectool.training.optimization.ema import WeightAverage
 from xectool.training.optimization.optim import build_optimizer
 from xectool.training.optimization.schedule import LearningRate
 from xectool.training.process.device import Execution
+from xectool.training.ranks.agreement import network_facts, require_agreement
 from xectool.training.ranks.base import Ranks
 from xectool.training.stepping.parts import RunParts
 from xectool.training.stepping.step import Stepper
@@ -96,11 +97,13 @@ def build_parts(data: RunData, execution: Execution, ranks: Ranks) -> RunParts:
 
     Raises:
         DataUnusable: There are fewer training events than one batch needs, or nothing to learn in them.
+        UsageError: A rank has built another network.
     """
     config, training = data.config, data.config.training
     seed_everything(training.seed)
     model = build_model(config).to(execution.device)
     task = build_task(config, model).to(execution.device)
+    require_agreement(ranks, network_facts(model, task))
     optimizer = build_optimizer([model, task], training.lr, training.weight_decay)
     average = WeightAverage(model, training.ema_decay)
     train_loader = training_loader(data, execution, ranks)
