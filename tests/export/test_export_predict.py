@@ -16,6 +16,7 @@ import torch
 import uproot
 from xectool import engine
 from xectool.checkpoint import store
+from xectool.checkpoint.inspection.archive_digest import DIGESTS_FILE
 from xectool.errors import CheckpointError, DeviceError, UsageError, UserError
 from xectool.export import pt2
 from xectool.export.description import EXTRA_FILE
@@ -158,9 +159,11 @@ def _flipped(source: Path, folder: Path) -> Path:
 
 
 def _rewrite(source: Path, target: Path, edit: Any) -> None:
-    """Copy an archive with another description in it."""
+    """Copy an archive with another description in it, and as before there were digests."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as new:
         for entry in old.infolist():
+            if entry.filename.endswith(DIGESTS_FILE):
+                continue
             data = old.read(entry)
             if entry.filename.endswith(EXTRA_FILE):
                 data = json.dumps(edit(json.loads(data))).encode()

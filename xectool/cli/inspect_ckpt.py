@@ -91,6 +91,7 @@ def _facts(result: CheckpointInspected) -> list[list[object]]:
         ["optimizer, average", f"{_yes(result.has_optimizer)}, {_yes(result.has_ema)}"],
         ["bit-exact resume", exact],
         ["checksums", result.checksums or "none"],
+        ["content digest", result.content_digest],
         ["prefixes", ", ".join(result.prefixes) or "none"],
         ["size, SHA-256", f"{result.size_bytes / MEBI:.1f} MiB, {result.sha256}"],
     ]

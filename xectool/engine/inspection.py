@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from xectool.checkpoint.inspection.byte_rules import BYTE_RULES
 from xectool.checkpoint.inspection.compare import TensorDifference, compare
@@ -30,6 +30,8 @@ from xectool.engine.checkpoints.wording import next_line, reasons, verdict
 from xectool.engine.loading import assumptions
 from xectool.findings import Finding, Severity
 from xectool.rules import run_rules
+
+_DIGEST: Final = {True: "verified", False: "does not hold", None: "not verified: none is stored"}
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class CheckpointInspected:
         bit_exact_resume: Whether a resume ends with the weights an uninterrupted run would have.
         bit_exact_missing: What is missing for that.
         checksums: What protects the bytes.
+        content_digest: Whether the digest stored with the content holds: ``verified``, ``does not hold``, or ``not
+            verified: none is stored``.
         prefixes: What wrappers had put in front of the names.
         unsafe_globals: Names that the safe loader refuses, with their place.
         lineage: Starting checkpoint, training files, versions, hashes of normalisation and geometry, learning rates to
@@ -94,6 +98,7 @@ class CheckpointInspected:
     bit_exact_resume: bool
     bit_exact_missing: tuple[str, ...]
     checksums: str
+    content_digest: str
     prefixes: tuple[str, ...]
     unsafe_globals: tuple[UnsafeGlobal, ...]
     lineage: Mapping[str, Any]
@@ -255,6 +260,7 @@ def _described(
         bit_exact_resume=exact,
         bit_exact_missing=missing,
         checksums=contents.checksums,
+        content_digest=_DIGEST[facts.digest_holds],
         prefixes=layout.wrappers,
         unsafe_globals=tuple(contents.unsafe),
         lineage=lineage_of(facts),

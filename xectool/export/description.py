@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import xectool
@@ -110,6 +111,14 @@ class Description:
         if stored.get("config_sha256") != config_digest(found["config"]):
             raise _unreadable("the configuration in it does not have the digest stored with it", where)
         return cls(**found)
+
+
+def changed_since(path: Path, changed: Sequence[str]) -> CheckpointError:
+    """Return the error for a file whose digest says that it is not what was exported, with the parts that differ."""
+    more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+    problem = "the file is damaged or was changed: its content does not match the digest stored with it (SHA-256)"
+    problem += f"; not what was exported: {changed[0]}{more}" if changed else ""
+    return CheckpointError(problem, where=str(path), fix=EXPORT_AGAIN, code="XT-CKPT-CORRUPT")
 
 
 def config_digest(config: Mapping[str, Any]) -> str:

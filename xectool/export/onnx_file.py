@@ -10,8 +10,8 @@ import torch
 
 from xectool.checkpoint.inspection.onnx_digest import BLANK, KEY, file_digest_holds, seal
 from xectool.checkpoint.inspection.onnx_seals import SEALS_KEY, changed_parts, seals_of
-from xectool.errors import CheckpointError, OutputsDiffer, in_shell
-from xectool.export.description import EXPORT_AGAIN, PRODUCER, Description
+from xectool.errors import OutputsDiffer, in_shell
+from xectool.export.description import PRODUCER, Description, changed_since
 from xectool.export.formats import Written, register
 from xectool.export.graphs import ExportGraph
 from xectool.export.installed import require
@@ -137,11 +137,7 @@ def _require_as_exported(path: Path) -> None:
         CheckpointError: Its digest does not hold.
     """
     if file_digest_holds(path) is False:
-        changed = changed_parts(path, memoryview(path.read_bytes()))
-        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-        problem = "the file is damaged or was changed: its content does not match the digest stored with it (SHA-256)"
-        problem += f"; not what was exported: {changed[0]}{more}" if changed else ""
-        raise CheckpointError(problem, where=str(path), fix=EXPORT_AGAIN, code="XT-CKPT-CORRUPT")
+        raise changed_since(path, changed_parts(path, memoryview(path.read_bytes())))
 
 
 def check(path: Path, inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> None:

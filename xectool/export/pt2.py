@@ -13,13 +13,14 @@ from typing import Final
 import torch
 from torch.export.passes import move_to_device_pass
 
+from xectool.checkpoint.inspection.archive_digest import DIGESTS_FILE, digests_of
 from xectool.errors.unreadable import ARCHIVE_ERRORS
 from xectool.export.description import EXTRA_FILE, Description
 from xectool.export.formats import Written, register
 from xectool.export.graphs import ExportGraph
 from xectool.export.ports import BATCH_AXIS
 from xectool.export.runtime import Runtime
-from xectool.export.torch_runtime import TorchRuntime, damaged, described
+from xectool.export.torch_runtime import TorchRuntime, damaged, described, require_as_exported
 
 _WHAT: Final = "file of torch.export"
 _UNREADABLE: Final = (*ARCHIVE_ERRORS, pickle.UnpicklingError)
@@ -41,6 +42,7 @@ class Pt2Format:
             shapes = (tuple({0: batch} for _ in example),)
             program = torch.export.export(graph, example, dynamic_shapes=shapes, strict=False)
             torch.export.save(program, path, extra_files=extra)
+            torch.export.save(program, path, extra_files={**extra, DIGESTS_FILE: digests_of(path)})
         return Written((path,))
 
     @staticmethod
@@ -53,6 +55,7 @@ class Pt2Format:
         Raises:
             CheckpointError: It cannot be read, or xectool did not export it.
         """
+        require_as_exported(path, _WHAT)
         description, place = described(_extra(path), path), torch.device(device)
         logging.getLogger("torch.export").setLevel(logging.ERROR)
         try:

@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
+from xectool.checkpoint.inspection.archive import DamagedArchive
+from xectool.checkpoint.inspection.archive_digest import file_changes
 from xectool.errors import CheckpointError
-from xectool.export.description import EXPORT_AGAIN, EXTRA_FILE, Description
+from xectool.export.description import EXPORT_AGAIN, EXTRA_FILE, Description, changed_since
 from xectool.export.reference import Arrays
 from xectool.export.runtime import Runtime, in_order
 
@@ -51,6 +53,20 @@ def described(text: str | bytes, path: Path) -> Description:
         problem = f"{EXTRA_FILE} in it cannot be read: {error}"
         raise CheckpointError(problem, where=str(path), fix=EXPORT_AGAIN, code="X-15") from error
     return Description.from_metadata(stored if isinstance(stored, dict) else {}, str(path))
+
+
+def require_as_exported(path: Path, what: str) -> None:
+    """Refuse an archive whose code or weights are not those that were exported; an older one without digests passes.
+
+    Raises:
+        CheckpointError: It is damaged, or its digests do not hold.
+    """
+    try:
+        changed = file_changes(path)
+    except DamagedArchive as error:
+        raise damaged(what, path, error) from error
+    if changed:
+        raise changed_since(path, changed)
 
 
 def damaged(what: str, path: Path, error: Exception) -> CheckpointError:

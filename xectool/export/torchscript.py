@@ -9,16 +9,18 @@ from typing import Any, Final
 
 import torch
 
+from xectool.checkpoint.inspection.archive_digest import DIGESTS_FILE, digests_of
 from xectool.checkpoint.soundness import require_checksums
 from xectool.errors import CheckpointError, UsageError
 from xectool.export.description import EXTRA_FILE, Description
 from xectool.export.formats import Written, register
 from xectool.export.graphs import ExportGraph
 from xectool.export.runtime import Runtime
-from xectool.export.torch_runtime import TorchRuntime, damaged, described
+from xectool.export.torch_runtime import TorchRuntime, damaged, described, require_as_exported
 from xectool.findings import Finding, Severity
 
 _DEPRECATED: Final = "deprecated"
+_WHAT: Final = "TorchScript file"
 
 
 @register("torchscript", ".pt")
@@ -54,6 +56,7 @@ class TorchScriptFormat:
                 traced = trace(graph, example, check_trace=False)
                 extra = {EXTRA_FILE: json.dumps(description.to_metadata(), sort_keys=True)}
                 torch.jit.save(traced, str(path), _extra_files=extra)
+                torch.jit.save(traced, str(path), _extra_files={**extra, DIGESTS_FILE: digests_of(path)})
         except RuntimeError as error:
             raise _not_traceable(error, path) from error
         finally:
@@ -72,10 +75,11 @@ class TorchScriptFormat:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
                 require_checksums(path)
+                require_as_exported(path, _WHAT)
                 load: Any = torch.jit.load
                 script: Any = load(str(path), map_location=place, _extra_files=extra).eval()
         except (RuntimeError, ValueError, OSError) as error:
-            raise damaged("TorchScript file", path, error) from error
+            raise damaged(_WHAT, path, error) from error
         return TorchRuntime(path, described(extra[EXTRA_FILE], path), script, place)
 
 

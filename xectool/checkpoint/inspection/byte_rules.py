@@ -143,7 +143,7 @@ def _is_flat(facts: Inspected) -> bool:
 
 
 def _again(facts: Inspected) -> str:
-    return EXPORT_AGAIN if facts.contents.format in ("onnx", "torch-export") else ANOTHER
+    return EXPORT_AGAIN if facts.contents.format in ("onnx", "torchscript", "torch-export") else ANOTHER
 
 
 BYTE_RULES: tuple[Rule[Inspected], ...] = (BytesAreAsWritten(), DigestHolds(), RunsNoCode(), VersionIsKnown())

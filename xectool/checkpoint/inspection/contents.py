@@ -30,6 +30,7 @@ class Contents:
         values: The tensors that can be read, by the same name.
         unsafe: Names that the safe loader refuses.
         problems: What is wrong with the bytes.
+        changed: Parts that are not those that were exported; None where the format stores no digest of them.
         checksums: What protects the bytes, and whether it was verified; empty where nothing does.
         facts: What the format itself says: producer, opset, metadata, code files.
     """
@@ -43,6 +44,7 @@ class Contents:
     values: dict[str, Tensor] = field(default_factory=dict)
     unsafe: list[UnsafeGlobal] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    changed: tuple[str, ...] | None = None
     checksums: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
 

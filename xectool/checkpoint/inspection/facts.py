@@ -27,8 +27,8 @@ _BOOKKEEPING: Final = ("callbacks.", "loops.")
 _HEX_DIGEST = re.compile(r"\b[0-9a-fA-F]{64}\b")
 _MAX_SIDECAR_BYTES: Final = 1 << 16
 _METADATA_KEYS: Final = {"format", FORMAT_NAME, DIGEST_KEY, METADATA_SEALS_KEY}
-_SEALED: Final = ("onnx", "safetensors")
-_ONNX_DIGEST: Final = {"holds": True, "does not hold": False, "none": None}
+_EXPORTED: Final = ("onnx", "torchscript", "torch-export")
+_SEALED: Final = (*_EXPORTED, "safetensors")
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,8 @@ def _skipped(progress: Mapping[str, Any]) -> int:
 
 def _digest_holds(contents: Contents) -> bool | None:
     payload = contents.payload
-    if contents.format == "onnx":
-        return _ONNX_DIGEST[contents.facts["digest"]]
+    if contents.format in _EXPORTED:
+        return None if contents.changed is None else not contents.changed
     if contents.format == "safetensors":
         metadata = contents.facts["metadata"]
         if not {FORMAT_NAME, DIGEST_KEY} & metadata.keys():
@@ -154,8 +154,8 @@ def _digest_holds(contents: Contents) -> bool | None:
 
 def _changed(contents: Contents, layout: Layout) -> tuple[str, ...]:
     payload = contents.payload
-    if contents.format == "onnx":
-        return tuple(contents.facts["changed"])
+    if contents.format in _EXPORTED:
+        return contents.changed or ()
     if contents.format == "safetensors":
         metadata = contents.facts["metadata"]  # damage there may hide that the file is ours
         return broken_seals(sections(str(metadata.get(FORMAT_NAME)), payload), metadata.get(METADATA_SEALS_KEY))

@@ -26,7 +26,6 @@ _DTYPES: Final = {
 }  # fmt: skip
 _MAX_BYTES: Final = 1 << 31  # protobuf's own limit
 _DIGITS: Final = 19
-_DIGEST: Final = {True: "holds", False: "does not hold", None: "none"}
 
 
 def read_onnx(content: Content) -> Contents:
@@ -46,9 +45,10 @@ def read_onnx(content: Content) -> Contents:
     out = Contents(content.path, "onnx", content.sha256, content.size_bytes)
     external = _External(content.path, out.problems)
     tree = dict(_weights(model, external, out.problems))
-    digest = _DIGEST[digest_holds(content.path, content.data)]
-    changed = changed_parts(content.path, content.data) if digest == _DIGEST[False] else ()
-    out.facts = _facts(model) | {"external_data": sorted(external.names), "digest": digest, "changed": changed}
+    holds = digest_holds(content.path, content.data)
+    if holds is not None:
+        out.changed = () if holds else changed_parts(content.path, content.data) or ("content",)
+    out.facts = _facts(model) | {"external_data": sorted(external.names)}
     if out.facts["producer"].startswith(KEY.partition(".")[0]) and KEY not in out.facts["metadata"]:
         what = "xectool wrote the graph, and its metadata are gone: units, normalisation and digest are unknown"
         out.problems.append(Problem(what, "metadata", "X-15"))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from xectool.checkpoint.inspection.archive import Archive, Entry, Problem
+from xectool.checkpoint.inspection.archive_digest import archive_changes
 from xectool.checkpoint.inspection.contents import Contents
 from xectool.checkpoint.inspection.embedded import hidden_globals
 from xectool.checkpoint.inspection.symbols import StorageRef, TensorRef
@@ -40,6 +41,7 @@ def read_export(content: Content, archive: Archive, root: str) -> Contents:
     out = Contents(content.path, FORMAT, content.sha256, content.size_bytes)
     out.problems += [*archive.problems, *archive.verify()]
     out.checksums = f"CRC of {len(archive.entries)} entries" if archive.has_checksums else ""
+    out.changed = archive_changes(archive)
     names = [entry.name.removeprefix(root) for entry in archive.entries]
     graphs = sorted(name for name in names if name.startswith("models/") and name.endswith(".json"))
     compiled = sorted(name for name in names if name.startswith("data/aotinductor/"))

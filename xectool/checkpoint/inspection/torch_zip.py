@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from xectool.checkpoint.inspection.archive import Archive, DamagedArchive, Entry, Problem
+from xectool.checkpoint.inspection.archive_digest import archive_changes
 from xectool.checkpoint.inspection.contents import Contents
 from xectool.checkpoint.inspection.embedded import globals_behind, globals_of, hidden_globals
 from xectool.checkpoint.inspection.opcodes import read_pickle
@@ -47,6 +48,7 @@ def read_zip(content: Content) -> Contents:
     _read_tree(out, archive, root, allowed)
     out.unsafe += _elsewhere(archive, root, allowed)
     if is_script:
+        out.changed = archive_changes(archive)
         parts = {"code_files": f"{root}code/", "extra_files": f"{root}extra/"}
         found = {key: sorted(name for name in names if name.startswith(start)) for key, start in parts.items()}
         out.facts = {**out.facts, **found}
