@@ -237,6 +237,7 @@ STRANGERS: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize("name", STRANGERS)
 @pytest.mark.parametrize("suffix", [".pt", ".onnx", ".safetensors"])
 def test_a_stranger_is_named(name: str, suffix: str, tmp_path: Path) -> None:
+    """K01: what is no checkpoint."""
     content, expected = STRANGERS[name]
     path = tmp_path / f"model{suffix}"
     path.write_bytes(content)

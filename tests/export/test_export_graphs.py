@@ -61,7 +61,7 @@ def test_graph_gives_what_the_network_gives(kind: str, model: dict[str, Any], mo
 
 
 def test_a_network_is_rebuilt_from_the_stored_configuration_alone(make_checkpoint: Any, networks: Any) -> None:
-    """X02: the older exporter assumed a pooling of 3 x 3, which takes the weights of any other (control)."""
+    """X-02: the older exporter assumed a pooling of 3 x 3, which takes the weights of any other (control)."""
     pool = {"outer_fine_pool": [9, 8]}
     stored = store.load(make_checkpoint("regressor", **pool))
     rebuilt = ready_model(stored, "checkpoint", "model", "cpu").network.eval()
@@ -146,6 +146,7 @@ def test_a_network_in_training_mode_is_exported_in_evaluation_mode(networks: Any
 
 @pytest.mark.parametrize("kind", ["regressor", "mae", "inpainter"])
 def test_readings_that_are_not_finite_never_reach_an_output(kind: str, networks: Any) -> None:
+    """X-13: as the metadata say."""
     network = networks(kind)
     graph = make_graph(network, (), "raw")
     for name, (npho, time) in edge_events(network.normalizer, some_events(1).npho[0]).items():
@@ -173,6 +174,7 @@ def test_edge_events_hold_no_valid_reading_beyond_what_a_sensor_can_say(scheme: 
 
 
 def test_metadata_brings_the_normalisation_back_exactly(onnx_regressor: Any) -> None:
+    """X-12: scheme and scales stand in the file."""
     checkpoint = store.load(onnx_regressor.checkpoint)
     import onnx
 

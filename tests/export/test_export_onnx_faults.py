@@ -117,7 +117,7 @@ def refused(path: Path, code: str) -> OutputsDiffer:
 
 
 def test_sound_file_is_whole_in_one_file_and_gives_the_numbers_of_the_graph(tiny: Path) -> None:
-    """X16: its attention is PyTorch's own layer, of which the older exporter said that ONNX cannot take it."""
+    """X-16: its attention is PyTorch's own layer, of which the older exporter said that ONNX cannot take it."""
     check(tiny, (NPHO, TIME), (ENERGY, TIMING))
     assert [path.name for path in tiny.parent.iterdir()] == ["tiny.onnx"]
     runtime, graph = OnnxRuntime(tiny), TinyGraph()
@@ -403,7 +403,7 @@ def test_missing_packages_come_with_the_line_to_install_them(tmp_path: Path, mon
 
 
 def test_a_graph_that_kills_the_runtime_is_refused_and_kills_nothing_else(tmp_path: Path) -> None:
-    """ONNX Runtime 1.31 divides by zero at an Einsum of empty tensors."""
+    """X-20: ONNX Runtime 1.31 divides by zero at an Einsum of empty tensors."""
     weights = helper.make_tensor_value_info("weights", onnx.TensorProto.FLOAT, ["m", 4])
     values = helper.make_tensor_value_info("values", onnx.TensorProto.FLOAT, ["m", 8, 4])
     found = helper.make_tensor_value_info("found", onnx.TensorProto.FLOAT, ["m", 8])

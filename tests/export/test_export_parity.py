@@ -233,6 +233,7 @@ def test_export_that_fails_leaves_no_file_behind(
 
 
 def test_damaged_or_infected_checkpoint_is_not_exported(make_checkpoint: Any, tmp_path: Path) -> None:
+    """X-01: what the inspection finds in the source."""
     source = make_checkpoint("regressor")
     data = bytearray(source.read_bytes())
     data[len(data) // 2] ^= 0x10
@@ -249,7 +250,15 @@ def test_damaged_or_infected_checkpoint_is_not_exported(make_checkpoint: Any, tm
     assert not (tmp_path / "out.onnx").exists()
 
 
+def test_an_encoder_alone_is_not_exported(make_checkpoint: Any, tmp_path: Path) -> None:
+    engine.inspect_ckpt(make_checkpoint("mae"), extract="encoder", output=tmp_path / "encoder.pt")
+    with pytest.raises(CheckpointError, match=r"cannot be exported[\s\S]*xectool inspect-ckpt") as caught:
+        engine.export(tmp_path / "encoder.pt", output=tmp_path / "out.onnx")
+    assert caught.value.code == "X-01"
+
+
 def test_checkpoint_that_lacks_a_weight_is_not_exported(make_checkpoint: Any, tmp_path: Path) -> None:
+    """X-03: nothing is left out silently."""
     sound = store.load(make_checkpoint("regressor"))
     partial = {name: value for name, value in sound.model.items() if name != "backbone.pos_embed"}
     store.save(tmp_path / "partial.pt", Checkpoint(sound.meta, partial))

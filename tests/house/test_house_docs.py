@@ -65,6 +65,14 @@ def test_every_command_key_and_code_is_in_the_reference() -> None:
     assert [entry.name for entry in library() if f"| `{entry.name}` |" not in codes] == []
 
 
+def test_every_check_of_data_checkpoints_and_exports_is_named_by_a_test() -> None:
+    """A reader finds the tests of a row by its code."""
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    checks = [entry.name.split()[0] for entry in library() if re.match(r"(DAT|K|X)-\d\d\b", entry.name)]
+    assert len(checks) == 26 + 21 + 20
+    assert [name for name in checks if name.replace("K-", "K") not in tests] == []
+
+
 def test_the_site_builds_and_asks_nobody(tmp_path: Path) -> None:
     settings = (ROOT / "mkdocs.yml").read_text()
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
