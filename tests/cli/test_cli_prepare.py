@@ -73,6 +73,21 @@ def test_files_that_another_process_copies_are_not_said_to_be_there(files, xecto
     assert "0 of 2 files copied, 2 there before" in again.out + again.err
 
 
+def _in_its_place_a_directory(path, _):
+    path.unlink()
+    path.mkdir()
+
+
+def _cut_and_kept(path, monkeypatch):
+    """Root may remove anything: the refusal of a directory of another user is made here."""
+    os.truncate(path, 40)
+    monkeypatch.setattr(Path, "unlink", _refuse)
+
+
+def _refuse(path, missing_ok=False):
+    raise PermissionError(13, "Permission denied", str(path))
+
+
 def test_a_damaged_file_is_built_again(files, xectool, tmp_path):
     options = ("prepare", files / "config.yaml", "--set", f"data.cache={tmp_path}/c", "--json")
     xectool(*options)
@@ -82,6 +97,17 @@ def test_a_damaged_file_is_built_again(files, xectool, tmp_path):
     table.write_bytes(table.read_bytes()[:-100])
     assert xectool(*options).document["result"]["built"] == 1
     assert np.load(table, allow_pickle=False).files
+
+
+@pytest.mark.parametrize("make_useless", [_in_its_place_a_directory, _cut_and_kept], ids=["directory", "header"])
+def test_a_copy_that_is_of_no_use_and_stays_is_not_there_before(files, xectool, tmp_path, monkeypatch, make_useless):
+    options = ("prepare", files / "config.yaml", "--set", f"data.cache={tmp_path}/c")
+    xectool(*options)
+    make_useless(max(Path(tmp_path, "c").glob("*.events"), key=lambda path: path.stat().st_size), monkeypatch)
+    outcome = xectool(*options)
+    assert outcome.code == 3
+    assert f"the copy of {files / 'train.root'} is damaged or cannot be read, and cannot be removed" in outcome.err
+    assert "there before" not in outcome.out + outcome.err
 
 
 def test_one_changed_number_in_a_copy_is_found_and_only_that_file_built_again(files, xectool, tmp_path):

@@ -135,7 +135,7 @@ def _checked(caches: Sequence[CachedEvents], num_threads: int, watching: Observe
         found, file = cache.is_damaged(index), cache.source.files[index]
         watching.advanced(file.num_selected, {})
         if found and cache.is_there(index) and cache.store is not None:
-            raise cache.store.refused(f"the copy of {file.path} is damaged, and there is no permission to remove it")
+            raise cache.store.refused(f"the copy of {file.path} is damaged or cannot be read, and cannot be removed")
         return file.path if found else ""
 
     with ThreadPoolExecutor(num_threads, thread_name_prefix="xectool-cache") as pool:

@@ -139,10 +139,10 @@ class CachedEvents:
         return sound
 
     def is_damaged(self, index: int) -> bool:
-        """Read every event of a file's copy; a damaged one is thrown away, and said so."""
+        """Read every event of a file's copy; a damaged one is thrown away where that is allowed, and said so."""
         was_there, found = self.is_there(index), self.file(index)
         if found is None:
-            return was_there and not self.is_there(index)
+            return was_there
         blocks = (np.arange(first, min(first + _CHECKED_EVENTS, found.num_events))
                   for first in range(0, found.num_events, _CHECKED_EVENTS))  # fmt: skip
         return not all(self.is_sound(index, found, rows).all() for rows in blocks)
