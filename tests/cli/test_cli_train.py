@@ -30,6 +30,19 @@ def test_help_names_every_option_of_the_contract(xectool: Run, command: str) -> 
     assert [option for option in options[command] if option not in outcome.out] == []
 
 
+def test_a_training_that_ran_away_is_not_just_finished(xectool: Run, files: Path) -> None:
+    settings = ("training.lr=5", "training.epochs=3", "training.warmup_epochs=0", "tasks.energy.loss_fn=smooth_l1")
+    words = [word for setting in settings for word in ("--set", setting)]
+    run = xectool("train", files / "config.yaml", "--run-name", "ran-away", *words, "--json")
+    assert (run.code, run.document["result"].get("status")) == (0, "finished"), run.document["findings"]
+    said = {item["code"]: item for item in run.document["findings"] if "diagnose run" in item["fix"]}
+    assert [code for code in said if code in ("XT-SPIKE-LR", "XT-NAN-LR", "XT-CONFIG-LR")], run.document["findings"]
+    (found,) = said.values()
+    assert found["fix"] == f"xectool diagnose run {run.document['result']['run_dir']}"
+    sound = xectool("train", files / "config.yaml", "--run-name", "sound", "--json").document["findings"]
+    assert not [item for item in sound if "diagnose run" in item["fix"]], "the control"
+
+
 def test_simulate_reports_what_it_wrote(xectool: Run, tmp_path: Path) -> None:
     document = xectool("simulate", tmp_path / "s.root", "--events", "4", "--json").document
     assert document["status"] == "ok"

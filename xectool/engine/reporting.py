@@ -65,7 +65,11 @@ def report(run_dir: Path | str, output: Path | str | None = None) -> ReportResul
         DiskError: The page cannot be written.
     """
     directory = Path(run_dir).expanduser()
-    health = diagnose_run(directory)
+    return write_page(directory, diagnose_run(directory), output)
+
+
+def write_page(directory: Path, health: RunHealth, output: Path | str | None = None) -> ReportResult:
+    """Write the page of a run that was diagnosed; see `report`."""
     target = Path(output).expanduser() if output is not None else directory / REPORT_NAME
     recorded = (path for path in directory.rglob("*") if path.suffix != ".html")
     require_file_place(target, "--output", REPORT_NAME, recorded)

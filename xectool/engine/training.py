@@ -18,6 +18,7 @@ from xectool.engine.training_run.attempt import RunAttempt
 from xectool.engine.training_run.result import TrainResult
 from xectool.engine.training_run.start import assemble, begin, shared_place
 from xectool.errors import XecError, in_shell
+from xectool.findings import Finding, Severity
 from xectool.rootio.counting import count_events
 from xectool.training.process.device import Execution, plan_execution
 from xectool.training.process.heap import keep_freed_memory
@@ -93,19 +94,26 @@ def _train(
 
 
 def _reported(result: TrainResult, watching: Observer) -> TrainResult:
-    """Write the page of a run that came to its end; a training never fails for it."""
+    """Write the page of a run that came to its end, and say what is wrong with it; a training never fails for that."""
     if result.status == "interrupted":  # a batch system gives it seconds
         watching.message(f"no report was written: xectool report {in_shell(result.run_dir)}")
         return result
-    from xectool.engine.reporting import report  # the diagnosis and matplotlib
+    from xectool.engine.diagnose.run_health import run as diagnose_run  # the diagnosis and matplotlib
+    from xectool.engine.reporting import write_page
 
     watching.phase("write the report", 0)
     try:
-        page = report(result.run_dir)
+        health = diagnose_run(result.run_dir)
+        page = write_page(Path(result.run_dir), health)
     except XecError as error:
         watching.message(f"no report was written: {error.problem}")
         return result
-    return replace(result, artifacts=(*result.artifacts, page.path))
+    look = f"xectool diagnose run {in_shell(result.run_dir)}"
+    wrong = [
+        Finding(cause.code, Severity.WARNING, cause.problem, where=result.run_dir, fix=look)
+        for cause in health.causes[:1]
+    ]
+    return replace(result, artifacts=(*result.artifacts, page.path), findings=(*result.findings, *wrong))
 
 
 def _checked(loaded: LoadedConfig, platform: Platform, resume: str | None) -> LoadedConfig:
