@@ -20,7 +20,9 @@ from xectool.probes.instruments.trial import nonfinite_moments, try_step
 from xectool.probes.nonfinite.culprit import find_culprit
 from xectool.probes.nonfinite.locate import locate
 from xectool.probes.nonfinite.scan import NUM_EXTREMES, Ranking
+from xectool.probes.nonfinite.search import search_data, search_window
 from xectool.probes.nonfinite.subject import Subject, of_config
+from xectool.probes.nonfinite.verdicts import Training, judge
 from xectool.training.optimization.optim import set_lr
 from xectool.training.symptoms.nonfinite import nonfinite_weights
 
@@ -137,6 +139,28 @@ def test_fault_that_comes_whatever_goes_in_is_the_module_s(subject: Subject, bat
     assert culprit is not None
     assert (culprit.cause, culprit.place.module) == ("module", name)
     assert culprit.readings == ()
+
+
+class BrokenInEvaluation(nn.Module):
+    """Gives NaN where it is not trained."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if self.training else x / 0 * 0
+
+
+@pytest.mark.parametrize("search", ["window", "data"])
+def test_fault_of_evaluation_alone_is_found_and_said_to_be_one(
+    subject: Subject, batch: EventBatch, search: str
+) -> None:
+    bench = subject.bench
+    named = behind(bench, "heads.energy.0", BrokenInEvaluation())
+    assert not try_step(bench, [batch]).bad  # as training uses it, nothing is wrong
+    found = search_window(bench, [batch]) if search == "window" else search_data(bench, lambda: [batch])
+    assert found.culprit is not None
+    assert found.culprit.cause == "module"
+    assert found.culprit.facts["in_evaluation_only"]
+    assert found.culprit.place.module == named
+    assert "in evaluation only: yes" in judge(found, subject, Training()).why
 
 
 def test_update_that_overflows_names_its_parameter_and_is_undone(subject: Subject, batch: EventBatch) -> None:

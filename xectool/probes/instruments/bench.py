@@ -39,6 +39,7 @@ class Bench:
         rank: Whose random stream is used.
         channel_dropout: Share of sensors made dead; 0 shows the network every value.
         fresh: Builds the same with the weights of the configuration's seed; None where these are them.
+        evaluating: Whether the modules are tried as validation and prediction use them.
     """
 
     config: RunConfig
@@ -50,6 +51,12 @@ class Bench:
     rank: int = 0
     channel_dropout: float = 0.0
     fresh: Callable[[], Bench] | None = None
+    evaluating: bool = False
+
+    def set_mode(self) -> None:
+        """Put network and objective in the mode in which they are tried."""
+        self.model.train(not self.evaluating)
+        self.task.train(not self.evaluating)
 
     def prepared(self, window: Sequence[EventBatch]) -> list[EventBatch]:
         """Return the batches that hold events, on the device, with their masks."""

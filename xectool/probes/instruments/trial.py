@@ -52,13 +52,12 @@ def try_step(bench: Bench, window: Sequence[EventBatch], until: str = UPDATE) ->
     Args:
         bench: What is tried.
         window: Batches of one optimizer step, prepared or not.
-        until: The last stage that is looked at.
+        until: The last stage that is looked at; as validation uses the network there is but the loss.
     """
-    bench.model.train()
-    bench.task.train()
+    bench.set_mode()
     bench.optimizer.zero_grad(set_to_none=True)
     try:
-        return _try(bench, window, until)
+        return _try(bench, window, LOSS if bench.evaluating else until)
     finally:
         bench.optimizer.zero_grad(set_to_none=True)
 

@@ -172,7 +172,10 @@ def _facts(bench: Bench, window: Sequence[EventBatch]) -> dict[str, bool]:
         found["finite_in_float32"] = not try_step(bench.with_execution(autocast_dtype=None), plain).bad
     found["finite_in_float64"] = not try_step(bench.doubled(), [in_double(batch) for batch in plain]).bad
     if bench.fresh is not None:
-        found["finite_with_fresh_weights"] = not try_step(bench.fresh(), plain).bad
+        fresh = replace(bench.fresh(), evaluating=bench.evaluating)
+        found["finite_with_fresh_weights"] = not try_step(fresh, plain).bad
+    if bench.evaluating:
+        found["in_evaluation_only"] = not try_step(replace(bench, evaluating=False), plain).bad
     return found
 
 

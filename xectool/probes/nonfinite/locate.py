@@ -63,8 +63,7 @@ def _weight(name: str, value: Tensor) -> Place:
 
 def locate(bench: Bench, window: Sequence[EventBatch], trial: StepTrial) -> Place:
     """Return where a step that fails (`StepTrial.stage`) first is not finite; give it the fewest events that fail."""
-    bench.model.train()
-    bench.task.train()
+    bench.set_mode()
     bench.optimizer.zero_grad(set_to_none=True)
     try:
         if trial.refused is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
@@ -53,7 +53,8 @@ def search_window(bench: Bench, window: Sequence[EventBatch]) -> NanSearch:
     report = scan(window, bench.config, bench.model, bench.task)
     if weights:
         return NanSearch(weights, report=report, notes=notes)
-    return NanSearch((), find_culprit(bench, window), next(iter(window), None), report, tried, notes)
+    culprit = find_culprit(bench, window) or _in_evaluation(bench, window)
+    return NanSearch((), culprit, next(iter(window), None), report, tried, notes)
 
 
 def search_data(
@@ -87,20 +88,26 @@ def search_data(
 def _first_culprit(
     bench: Bench, windows: Iterable[list[EventBatch]], report: ScanReport, full: bool
 ) -> tuple[Culprit | None, EventBatch | None, int]:
-    tried, began = 0, time.perf_counter()
+    tried, began, first = 0, time.perf_counter(), list[EventBatch]()
     budget_s = max(LEAST_BUDGET_S, BUDGET_SHARE * report.seconds)
     # The number of suspects is bounded; extreme events are tried for as long as the budget lasts, some in any case.
     promised = len(report.suspects) + 1
     for number, window in enumerate(windows):
         if not full and number >= promised and time.perf_counter() - began > budget_s:
             break
-        tried += sum(batch.num_events for batch in window)
+        tried, first = tried + sum(batch.num_events for batch in window), first or window
         if full and number and not try_step(bench, window, GRADIENT).bad:
             continue
         culprit = find_culprit(bench, window, report.first)
         if culprit is not None:
             return culprit, _served(culprit, report) or window[0], tried
-    return None, None, tried
+    culprit = _in_evaluation(bench, first, report.first)
+    return culprit, first[0] if culprit is not None else None, tried
+
+
+def _in_evaluation(bench: Bench, window: Sequence[EventBatch], controls: EventBatch | None = None) -> Culprit | None:
+    """Return why the network is not finite with a window that it is trained on well, but as validation uses it."""
+    return find_culprit(replace(bench, evaluating=True), window, controls)
 
 
 def _served(culprit: Culprit, report: ScanReport) -> EventBatch | None:
