@@ -24,12 +24,13 @@ from xectool.training.stepping.parts import RunParts
 from xectool.training.stepping.state import Progress
 from xectool.training.stepping.step import StepResult
 from xectool.training.symptoms.nonfinite import weights_are_finite
-from xectool.training.symptoms.spike import Judgement
+from xectool.training.symptoms.spike import LEVEL, Judgement
 from xectool.training.triage import Reference, Triage, Trial, triage_window
 from xectool.training.triage.window import has_grown, other_weights, without_rows
 
 MAX_TRIES: Final = 4
 HISTORY: Final = 50  # steps an incident looks back
+LEVEL_EVERY: Final = 5  # steps between looks at the level of the loss
 
 Window = list[EventBatch]
 
@@ -80,6 +81,8 @@ class Healer:
                 break
             window = again
         self._remember(progress, result)
+        if self._action == "rewind" and not self._went_back and progress.step % LEVEL_EVERY == 0:
+            self._look_at_level(progress, window)
         return result, window
 
     def _plausible(self, window: Window) -> Window:
@@ -132,7 +135,7 @@ class Healer:
             return self._without_suspects(case)
         helped = not found.weights_finite or found.finite_with_saved_weights
         if self._action == "rewind" and self.parts.ranks.any(bool(helped)):
-            self._go_back(case, result.fault, lambda trial: trial.is_finite(window))
+            self._go_back(progress, window, result.fault, lambda trial: trial.is_finite(window))
         return None
 
     def _treat_spike(self, progress: Progress, window: Window, lr: float, result: StepResult) -> Window | None:
@@ -145,7 +148,7 @@ class Healer:
         if self._may_quarantine(case):
             return self._without_suspects(case)
         limit = self.spikes.limit
-        self._go_back(case, "loss spike", lambda trial: trial.mean_loss(window) <= limit)
+        self._go_back(progress, window, "loss spike", lambda trial: trial.mean_loss(window) <= limit)
         return None
 
     def _treat_suspect(self, progress: Progress, window: Window, lr: float, result: StepResult) -> Window | None:
@@ -175,11 +178,10 @@ class Healer:
 
     def _suspects(self, window: Window, found: Triage) -> list[PoisonedEvent]:
         rows, files = identities(window), self.parts.train_loader.source.files
-        suspects = []
-        for index, entry, run, event in (rows[row] for row in found.suspects):
-            path = str(files[index].path)
-            suspects.append(PoisonedEvent(path, index, entry, run, event, found.cause, self.reporter.step))
-        return suspects
+        return [
+            PoisonedEvent(str(files[index].path), index, entry, run, event, found.cause, self.reporter.step)
+            for index, entry, run, event in (rows[row] for row in found.suspects)
+        ]
 
     def _may_quarantine(self, case: Case) -> bool:
         return self.config.quarantine and self.parts.ranks.any(bool(case.suspects))
@@ -211,15 +213,33 @@ class Healer:
         )
         quarantine.require_budget(run_dir)
 
-    def _go_back(self, case: Case, reason: str, is_sound: Callable[[Trial], bool]) -> None:
-        """Go back to the newest state with which the step would have been sound; without one it is only left out."""
+    def _look_at_level(self, progress: Progress, window: Window) -> None:
+        """Go back where the loss has risen for good, and weights of before are better with the same events.
+
+        Weights that have lost what they had learned often show no spike: their loss is that of a constant, which may
+        be a tenth above. Other data raise the loss of earlier weights as well.
+        """
+        rise = self.spikes.rise
+        if not self.parts.ranks.any(rise > 0):
+            return
+        limit = Trial.of(self.parts).mean_loss(window) - rise / 2
+        reason = f"the loss has been {rise:.3g} higher for {LEVEL} steps"
+        at = self._go_back(progress, [], reason, lambda trial: trial.mean_loss(window) <= limit)
+        if at is not None:
+            self.spikes.forget_last(self.reporter.step - at)
+
+    def _go_back(
+        self, progress: Progress, left_out: Window, reason: str, is_sound: Callable[[Trial], bool]
+    ) -> int | None:
+        """Go back to the newest state that is sound, and return its step; without one the step is only left out."""
         trial = Trial.of(self.parts)
         for state in self._states():
             with other_weights(self.parts.model, weights_of(state, self.parts.execution.device)):
                 sound = self.parts.ranks.all(is_sound(trial))
             if sound:
-                self._rewind(case.progress, state, reason, identities(case.window))
-                return
+                self._rewind(progress, state, reason, identities(left_out))
+                return state.step
+        return None
 
     def _states(self) -> Iterator[GoodState]:
         """Yield the states to go back to: those in memory, the newest first, then those on the disk."""
@@ -244,7 +264,7 @@ class Healer:
         self.saver.states.drop_after(state.step)
         schedule = self.parts.schedule
         before = schedule(schedule.place(progress.epoch, progress.batch))
-        schedule.scale *= self.config.rewind_lr_factor
+        schedule.scale = min(schedule.scale * self.config.rewind_lr_factor, state.lr_scale)
         after = schedule(schedule.place(progress.epoch, progress.batch))
         self.spikes.forget_spike()
         self._went_back = True
@@ -273,11 +293,6 @@ class Healer:
         if after:
             self.reporter.event("spike_recovered", f"the loss is normal again after {after} steps", after_steps=after)
         calm = result.taken and self._judgement is Judgement.CALM and not self.spikes.steps_high
-        states = self.saver.states
-        if (
-            self._action == "rewind"
-            and calm
-            and states.is_due(self.reporter.step)
-            and weights_are_finite(self.parts.model)
-        ):
-            states.keep_if_due(self.parts, self.reporter.step)
+        states, step = self.saver.states, self.reporter.step
+        if self._action == "rewind" and calm and states.is_due(step) and weights_are_finite(self.parts.model):
+            states.keep_if_due(self.parts, step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,11 @@ class GoodState:
     step: int
     checkpoint: Checkpoint
 
+    @property
+    def lr_scale(self) -> float:
+        """Factor of every rate at the time; infinite where an older state does not say."""
+        return float(self.checkpoint.meta.get("schedule", {}).get("scale", math.inf))
+
     @classmethod
     def of(cls, parts: RunParts, step: int) -> GoodState:
         """Return a copy of a run as it stands after ``step``."""
@@ -45,6 +51,7 @@ class GoodState:
             "config": {},
             "step": step,
             "num_averaged": parts.average.num_averaged,
+            "schedule": parts.schedule.state_dict(),
         }
         return cls(
             step, Checkpoint(meta, _copied(dict(parts.model.state_dict())), _copied(parts.average.weights()), training)

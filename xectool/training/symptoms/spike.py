@@ -15,6 +15,8 @@ FEWEST: Final = 5  # steps that say anything about what is normal
 ENOUGH: Final = 10  # steps that show a divergence without the help of single events
 GIVEN_UP: Final = 100  # steps after which a level that stays is the new normal
 SHARE_OF_RUN: Final = 10  # a short run trusts the median after this part of its steps
+LEVEL: Final = 25  # steps that show that the loss has risen for good
+BEFORE: Final = 0.95  # share of the losses before that lie below such a level
 
 
 class Judgement(Enum):
@@ -104,6 +106,19 @@ class SpikeDetector:
         spread = self._recent.quantile(0.95) - self._recent.quantile(0.5) if len(self._recent) >= FEWEST else 0.0
         return typical + (self.factor - 1) * max(abs(typical), spread)
 
+    @property
+    def rise(self) -> float:
+        """How far the middle of the last 25 losses lies above that of the 50 before; 0 where no level has risen.
+
+        It lies above 95 % of them, which 25 losses of one distribution do once in 1e10 times. Losses that follow other
+        data do it, too.
+        """
+        losses = list(self._losses.values)
+        before, recent = sorted(losses[-3 * LEVEL : -LEVEL]), sorted(losses[-LEVEL:])
+        if len(before) < 2 * LEVEL or recent[LEVEL // 2] <= before[math.floor(BEFORE * len(before))]:
+            return 0.0
+        return recent[LEVEL // 2] - before[LEVEL]
+
     def judge(self, loss: float) -> Judgement:
         """Return what a finite loss is; nothing is remembered."""
         if not loss > self.limit:
@@ -140,6 +155,11 @@ class SpikeDetector:
     def forget_spike(self) -> None:
         """Begin anew after the step was taken back: what follows is measured by what was normal before."""
         self.steps_high, self._high = 0, []
+
+    def forget_last(self, steps: int) -> None:
+        """Forget the losses of the last steps, whose weights were taken back."""
+        for order in (self._losses, self._recent):
+            order.replace(list(order.values)[: max(0, len(order) - steps)])
 
     def forget_losses(self) -> None:
         """Begin anew with another objective, whose losses do not compare with those of before."""
