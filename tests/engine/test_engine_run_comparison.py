@@ -6,14 +6,16 @@ import sqlite3
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import uproot
 import yaml
 from xectool import engine
+from xectool.detector.dead_channel_database import sqlite_dead_channels
 from xectool.engine import runs
-from xectool.errors import TrackerError, UsageError
+from xectool.errors import TrackerError, UsageError, XecError
 from xectool.runlog.records import EpochRecord, StepRecord
 from xectool.runlog.writer import RunWriter
 
@@ -179,6 +181,58 @@ def test_the_look_at_a_database_agrees_with_the_list_of_its_runs(tmp_path, monke
         assert seen.next == f"xectool diagnose mlflow {tmp_path}/there.db"
     assert engine.diagnose.mlflow("sqlite:///there.db").ok
     assert engine.diagnose.mlflow(root=tmp_path).ok  # before the first run there is none yet
+
+
+_TABLES = """
+    CREATE TABLE experiments (experiment_id, name);
+    CREATE TABLE runs (run_uuid TEXT, name TEXT, status TEXT, start_time BIGINT, end_time BIGINT, lifecycle_stage TEXT);
+    CREATE TABLE metrics (key TEXT, value FLOAT, timestamp BIGINT, run_uuid TEXT, step BIGINT, is_nan BOOLEAN);
+    CREATE TABLE params (key TEXT, value TEXT, run_uuid TEXT);
+    CREATE TABLE tags (key TEXT, value TEXT, run_uuid TEXT);
+    INSERT INTO runs VALUES ('a', 'first', 'FINISHED', 1000, 2000, 'active');
+    INSERT INTO metrics VALUES ('val/loss', 0.5, 1, 'a', 3, 0), ('step/loss', 0.5, 1, 'a', 30, 0);
+"""
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE metrics SET step = '<script>' WHERE key = 'val/loss'",
+        "UPDATE metrics SET step = 1e400",
+        "UPDATE metrics SET value = 'x'",
+        "UPDATE runs SET end_time = 'x'",
+        "ALTER TABLE runs RENAME COLUMN start_time TO zz",
+        "UPDATE params SET value = CAST(x'ff' AS TEXT)",
+    ],
+)
+def test_a_database_with_something_else_in_a_column_is_named(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "mlflow.db"
+    with contextlib.closing(sqlite3.connect(path)) as writer:
+        writer.executescript(f"{_TABLES} INSERT INTO params VALUES ('kind', 'mae', 'a');")
+        (run,) = runs.list_runs(tracking_uri=f"sqlite:///{path}").runs
+        assert (run.name, run.best, run.epochs, run.steps) == ("first", 0.5, 3, 30), "the control"
+        writer.execute(damage)
+        writer.commit()
+    with pytest.raises(TrackerError, match=r"cannot be read[\s\S]*xectool diagnose mlflow"):
+        runs.list_runs(tracking_uri=f"sqlite:///{path}")
+
+
+def test_a_schema_that_is_no_text_is_damage_wherever_a_database_is_read(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mlflow.db"
+    with contextlib.closing(sqlite3.connect(path)) as writer:
+        writer.executescript(_TABLES)
+    stored = path.read_bytes()
+    name, text = b"tabletagstags", b"CREATE TABLE tags (key TEXT"
+    assert [stored.count(part) for part in (name, text)] == [1, 1]
+    damaged = stored.replace(name, b"tablet\x94gstags").replace(text, b"CREATE TABLE tags )key TEXT")
+    path.write_bytes(damaged)
+    with pytest.raises(TrackerError, match="cannot be read"):
+        runs.list_runs(tracking_uri="sqlite:///mlflow.db")
+    assert not engine.diagnose.mlflow("sqlite:///mlflow.db").ok
+    assert engine.diagnose.mlflow("sqlite:///absent.db").next, "and one beside it"
+    with pytest.raises(XecError, match=r"mlflow\.db"):
+        list(sqlite_dead_channels(path).dead_channels(1))
 
 
 @pytest.mark.parametrize("uri", ["http://localhost:5000", "sqlite:////nowhere/mlflow.db"])

@@ -72,7 +72,7 @@ class SqlDeadChannels:
     """
 
     connect: Callable[[], Connection]
-    errors: type[Exception]
+    errors: type[Exception] | tuple[type[Exception], ...]
     placeholder: str
     name: str
 
@@ -183,7 +183,7 @@ def sqlite_dead_channels(path: Path) -> SqlDeadChannels:
         raise DataFileError("the database file does not exist", where=str(path), fix=f"ls -l {in_shell(path.parent)}")
     return SqlDeadChannels(
         connect=lambda: sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True),
-        errors=sqlite3.Error,
+        errors=(sqlite3.Error, UnicodeDecodeError),  # a message may quote a damaged schema
         placeholder=_PLACEHOLDERS[sqlite3.paramstyle],
         name=str(path),
     )

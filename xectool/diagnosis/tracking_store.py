@@ -151,7 +151,7 @@ def _ask(path: Path) -> tuple[str, bool | None, str, bool]:
     except sqlite3.OperationalError as error:
         busy = "locked" in str(error) or "busy" in str(error)
         return "", None, str(error), busy
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # a message may quote a damaged schema
         return "", False, str(error), False
     return journal, said == "ok", said, _write_locked(path)
 

@@ -18,6 +18,8 @@ LOSSES: Final = ("val/loss", "val/total_loss", "total_loss")
 """Validation losses under the names of this system and of the older one's three trainers."""
 _STEP_LOSS: Final = "step/loss"
 _BUSY_S: Final = 5.0
+# A damaged page may leave text in a column of numbers, an infinite step, a column of another name, or no UTF-8.
+_UNREADABLE: Final = (sqlite3.Error, ValueError, IndexError, OverflowError)
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def mlflow_runs(uri: str) -> tuple[MlflowRun, ...]:
             if not connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
                 return ()  # nothing was ever logged: MLflow makes its tables then
             return tuple(_runs(connection))
-    except sqlite3.DatabaseError as error:
+    except _UNREADABLE as error:
         raise TrackerError(
             f"the database cannot be read: {error}", where=str(path), fix=f"xectool diagnose mlflow {in_shell(uri)}"
         ) from error
@@ -126,8 +128,8 @@ def _runs(connection: sqlite3.Connection) -> Iterator[MlflowRun]:
             run_id=run_id,
             name=_name(connection, run_id, row),
             status=str(row["status"]).lower(),
-            started_s=(row["start_time"] or 0) / 1000,
-            ended_s=(row["end_time"] or 0) / 1000,
+            started_s=float(row["start_time"] or 0) / 1000,
+            ended_s=float(row["end_time"] or 0) / 1000,
             params=dict(_pairs(connection, "params", run_id)),
             metrics={key: steps[epoch] for key, steps in history.items() if epoch in steps} | {"epoch": float(epoch)},
             best=best,
@@ -153,7 +155,7 @@ def _history(connection: sqlite3.Connection, run_id: str) -> dict[str, dict[int,
         "SELECT key, step, value, is_nan FROM metrics WHERE run_uuid = ? AND key NOT LIKE 'step/%' ORDER BY timestamp"
     )
     for key, step, value, is_nan in connection.execute(query, (run_id,)):
-        found.setdefault(str(key), {})[int(step)] = math.nan if is_nan else float(value)
+        found.setdefault(str(key), {})[int(step or 0)] = math.nan if is_nan or value is None else float(value)
     return found
 
 

@@ -88,6 +88,6 @@ def _is_tracking_database(path: Path) -> bool:
             rows = connection.execute("SELECT name FROM sqlite_master WHERE name IN ('experiments', 'runs')").fetchall()
         finally:
             connection.close()
-    except (OSError, sqlite3.Error):
+    except (OSError, sqlite3.Error, UnicodeDecodeError):  # the last of a message that quotes a damaged schema
         return path.name in _USUAL
     return len(rows) == 2
