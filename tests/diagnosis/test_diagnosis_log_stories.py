@@ -69,8 +69,9 @@ def test_what_a_rank_says_as_it_dies_of_a_timeout_is_not_the_cause(tmp_path: Pat
     assert engine.diagnose.log([tmp_path]).causes[0].code == "XT-COLLECTIVE-TIMEOUT"
 
 
-def test_interleaved_ranks_in_one_file_are_followed_each_by_itself(tmp_path: Path) -> None:
-    one, two = raised(CLOSED, "[rank0]: ").splitlines(), raised("KeyError: 'b'", "[rank1]: ").splitlines()
+@pytest.mark.parametrize("prefix", ["[rank{}]: ", "[default{}]:", "[1,{}]<stderr>:", "{}: ", "[{}] "])
+def test_interleaved_ranks_in_one_file_are_followed_each_by_itself(tmp_path: Path, prefix: str) -> None:
+    one, two = (raised(last, prefix.format(rank)).splitlines() for rank, last in ((0, CLOSED), (1, "KeyError: 'b'")))
     mixed = "\n".join(line for pair in zip(one, two, strict=True) for line in pair)
     result = engine.diagnose.log([write(tmp_path, all=mixed) / "all.log"])
     assert [(cause.code, cause.rank) for cause in result.causes] == [("XT-UNKNOWN", 1), ("XT-PEER-LOST", 0)]

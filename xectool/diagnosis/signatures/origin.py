@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-# torch "[rank1]:", torchelastic "[default1]:", mpirun "[1,0]<stderr>:", srun -l "1: "
+# torch "[rank1]:", torchelastic "[default1]:", mpirun "[1,0]<stderr>:", srun -l "1: ", MPICH's mpiexec -l "[1] ",
+# which a shell also writes before the process number of a job: "[1] 4711", "[1]    4711 killed"
 _RANK: Final = re.compile(
     r"^\s*(?:\[(?:rank|default|RANK )(?P<torch>\d+)\]:?|\[\d+,(?P<mpi>\d+)\](?:<std(?:err|out)>)?:"
-    r"|(?P<srun>\d{1,4}):(?= ))\s?"
+    r"|(?P<srun>\d{1,4}):(?= )|\[(?P<mpich>\d{1,4})\](?= (?!\s*\d+(?:\s|$))))\s?"
 )
 _RANK_IN_NAME: Final = re.compile(r"(?:rank|proc|task|worker)[-_.]?(\d+)", re.IGNORECASE)
 _DATE: Final = re.compile(
@@ -38,11 +39,13 @@ def origin_of(line: str, rank_of_file: int) -> Origin:
 
     >>> origin_of("[rank1]: KeyError: 'a'", -1), origin_of("3: step 7", -1).rank, origin_of("step 7", 2).rank
     (Origin(rank=1, text="KeyError: 'a'"), 3, 2)
+    >>> origin_of("[2] KeyError: 'a'", -1), origin_of("[2]    4711 killed     python train.py", -1).rank
+    (Origin(rank=2, text="KeyError: 'a'"), -1)
     """
     match = _RANK.match(line)
     if match is None:
         return Origin(rank_of_file, line)
-    named = match["torch"] or match["mpi"] or match["srun"]
+    named = next(number for number in match.groups() if number is not None)
     return Origin(int(named), line[match.end() :])
 
 
