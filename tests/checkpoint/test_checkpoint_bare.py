@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
@@ -124,6 +125,24 @@ def test_what_is_no_checkpoint_is_refused_as_a_start_too(tmp_path: Path) -> None
     torch.save({"a": torch.zeros(3)}, tmp_path / "other.pt")
     with pytest.raises(CheckpointError, match="nor of the older system: its top-level keys are a"):
         store.load_start(tmp_path / "other.pt")
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("stem.0.weight", "stages.0.blocks.0.conv_dw.weight"), r"of no network of this project \(timm ConvNeXt\)"),
+        (("a.weight",), r"of no network of this project \(nor of one that is known\)"),
+    ],
+)
+def test_safetensors_of_another_network_are_not_said_to_lack_a_configuration(
+    tmp_path: Path, names: tuple[str, ...], said: str
+) -> None:
+    """No encoder can be taken out of them, which was the line to paste."""
+    path = tmp_path / "other.safetensors"
+    safetensors.torch.save_file({name: torch.zeros(3) for name in names}, path, metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=f"{said}[\\s\\S]*xectool inspect-ckpt {path}") as refused:
+        store.load(path)
+    assert refused.value.code == "XT-CKPT-LAYOUT"
 
 
 def test_an_inpainter_loads_without_the_file_of_its_sensor_positions(tmp_path: Path) -> None:

@@ -147,6 +147,16 @@ def test_a_truncated_file_names_both_sizes(tmp_path, rows, write_rows, format, s
         open_tree(str(path))
 
 
+def test_a_header_of_zeros_is_damage_and_not_a_file_without_trees(tmp_path, rows, write_rows):
+    path = write_rows(tmp_path / "a.root", {"run": rows["run"]})
+    whole = bytearray(path.read_bytes())
+    whole[4:100] = bytes(96)
+    path.write_bytes(whole)
+    with pytest.raises(DataFileError, match="is damaged: its header names no end") as caught:
+        open_tree(str(path))
+    assert caught.value.code == "XT-DATA-DAMAGED"
+
+
 def test_a_damaged_directory_is_an_error_of_the_file(tmp_path, rows, write_rows):
     path = write_rows(tmp_path / "a.root", {"run": rows["run"]})
     whole = bytearray(path.read_bytes())

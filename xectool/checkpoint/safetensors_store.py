@@ -11,7 +11,9 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from xectool.checkpoint.foreign import is_foreign
 from xectool.checkpoint.format import FORMAT_NAME, Checkpoint, digest, facts_of
+from xectool.checkpoint.inspection.families import family
 from xectool.checkpoint.seals import seals
 from xectool.errors import CheckpointError, in_shell
 
@@ -50,6 +52,13 @@ def load(path: Path) -> Checkpoint:
             weights = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118 - no mapping
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise _damaged(path, str(error)) from error
+    if FORMAT_NAME not in metadata and not is_foreign(weights):
+        raise CheckpointError(
+            f"the weights are of no network of this project ({family(weights) or 'nor of one that is known'})",
+            where=str(path),
+            fix=f"xectool inspect-ckpt {in_shell(path)}   # says what it is",
+            code="XT-CKPT-LAYOUT",
+        )
     if FORMAT_NAME not in metadata:
         raise CheckpointError(
             "the file has weights but no configuration, so their normalisation and pooling are unknown",

@@ -238,6 +238,9 @@ def check_local_file(path: str) -> None:
     if end > size:
         problem = f"'{path}' is truncated: its header says {end} bytes, the file has {size}"
         raise DataFileError(problem, where=path, fix=_COPY_AGAIN, code="XT-DATA-TRUNCATED")
+    if end <= 0:
+        problem = f"'{path}' is damaged: its header names no end of the file; zeros there are an interrupted copy"
+        raise DataFileError(problem, where=path, fix=_COPY_AGAIN, code="XT-DATA-DAMAGED")
 
 
 def _recorded_end(head: bytes) -> int:
