@@ -199,6 +199,27 @@ def test_a_damaged_file_is_found_said_and_built_again(files, dataset, tmp_path, 
     assert cache.is_complete
 
 
+def test_of_a_damaged_file_the_sound_events_are_still_served(files, dataset, tmp_path, monkeypatch):
+    cache, source = opened(files, dataset, store_in(tmp_path))
+    plain = batches(cache.source)
+    build_missing(cache)
+    flip(cache.store.path(cache.digests[2]), 16_384 + 30 * 19_040 + 5_000)
+    cache, source = opened(files, dataset, cache.store)
+    read, read_root = [], type(cache.source).read_root
+    monkeypatch.setattr(
+        type(cache.source),
+        "read_root",
+        lambda self, piece, window: (
+            read.append((piece.file_index, piece.entry_start)),
+            read_root(self, piece, window),
+        ),
+    )
+    assert_same(plain, batches(source))
+    assert read == [(2, 30)]  # each one read so inflates a basket: an epoch took minutes
+    assert cache.missing() == [2]
+    assert [Path(path).name for path in cache.unusable()] == ["part2.root"]
+
+
 def test_without_the_checksum_the_damage_would_be_served(files, dataset, tmp_path):
     cache, source = opened(files, dataset, store_in(tmp_path))
     plain = batches(cache.source)

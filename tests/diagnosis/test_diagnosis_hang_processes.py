@@ -18,6 +18,7 @@ import pytest
 from xectool import engine
 from xectool.diagnosis.evidence.files import TRACKER_STATE
 from xectool.engine.ranks import watch
+from xectool.engine.ranks.said import RankWarnings
 from xectool.errors import UsageError
 from xectool.runlog.reader import RunReader
 from xectool.runlog.status_page import Word
@@ -202,7 +203,7 @@ def test_a_launcher_sees_that_a_reader_is_stopped_before_its_rank_misses_anythin
 ) -> None:
     monkeypatch.setattr(watch, "rank_processes", list)
     for what, readers in (("stop", 1), ("io", 0)):  # the pages of both beat, and no rank is stopped
-        ranks = watch.RankWatch(hang_s=1e6)
+        ranks = watch.RankWatch(1e6, RankWarnings(standing, 1))
         ranks.run = standing / what
         late = ranks._late()
         assert len(late) == readers

@@ -24,6 +24,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from xectool.config.load import load_config
 from xectool.engine.ranks.outcome import DIRECTORY, LAUNCHER
 from xectool.engine.ranks.processes import ForwardedSignals, SurvivorsEnded
+from xectool.engine.ranks.said import RankWarnings
 from xectool.engine.ranks.verdict import Ending, verdict_of
 from xectool.engine.ranks.watch import RankWatch
 from xectool.engine.training_run.result import TrainResult
@@ -90,7 +91,7 @@ def _watched(
         stack.enter_context(_quiet_launcher())
         signals = stack.enter_context(ForwardedSignals())
         survivors = stack.enter_context(SurvivorsEnded(directory, nproc, GRACE_S, signals))
-        watch = stack.enter_context(RankWatch(hang_s))
+        watch = stack.enter_context(RankWatch(hang_s, RankWarnings(directory, nproc)))
         failures = _launch(settings, command)
         places = {rank: watch.place(rank) for rank in range(nproc)}
         ended, killed = frozenset(survivors.ended), oom_kills_since(oom_before)

@@ -66,6 +66,7 @@ class CachedFile:
         verified: Which events were found sound by this process, shape (N,).
         tasks: Columns of the truth of each task.
         inode: Number of the file, another one for a file that was built again.
+        thrown_away: Whether some of it was found damaged: it has no name any more.
     """
 
     def __init__(self, path: Path, maps_readings: bool = True) -> None:
@@ -91,6 +92,7 @@ class CachedFile:
         self._exception_rows = {name: table[:, 0].copy() for name, table in self._exceptions.items()}
         self._rest_is_sound: bool | None = None
         self.verified = np.zeros(self.num_events, np.bool_)
+        self.thrown_away = False
         edges = np.cumsum([0, *widths.values()])
         self.tasks = {task: slice(*edges[at : at + 2]) for at, task in enumerate(widths)}
 

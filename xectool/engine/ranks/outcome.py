@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from xectool.engine.ranks.said import warned_through_launcher
 from xectool.engine.training_run.result import TrainResult
 from xectool.errors import EXIT_INTERRUPTED, EXIT_OK, XecError
 from xectool.findings import Finding, Severity
@@ -33,9 +34,11 @@ def outcome_path(directory: Path, rank: int) -> Path:
 def run_as_rank(train: Callable[[], TrainResult]) -> int:
     """Train as a rank of a launched job and return the exit code; the launcher tells the user how it ended."""
     _end_with_launcher()
-    path = outcome_path(Path(os.environ[DIRECTORY]), int(os.environ["RANK"]))
+    directory, rank = Path(os.environ[DIRECTORY]), int(os.environ["RANK"])
+    path = outcome_path(directory, rank)
     try:
-        result = train()
+        with warned_through_launcher(directory, rank):
+            result = train()
     except XecError as error:
         write_json(path, {"pid": os.getpid(), "error": as_facts(error), "exit_code": error.exit_code})
         return error.exit_code

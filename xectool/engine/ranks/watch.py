@@ -12,6 +12,7 @@ from xectool.diagnosis.evidence.kernel import HELD, process_state
 from xectool.diagnosis.hang.facts import run_of
 from xectool.engine.diagnose.hanging import hang
 from xectool.engine.ranks.processes import rank_processes
+from xectool.engine.ranks.said import RankWarnings
 from xectool.errors import XecError
 from xectool.runlog.reader import RunReader
 from xectool.runlog.status_page import PageView
@@ -27,17 +28,20 @@ class RankWatch:
     A rank that is stopped or holds its interpreter cannot say so itself, and the others wait for it until the time
     limit of their collective.
 
+    What the ranks themselves warn of it says as well.
+
     Args:
         hang_s: Time in a phase after which a rank is judged, ``guards.hang_s``; one whose heartbeat has ended, before.
+        warnings: What the ranks warn of.
 
     Attributes:
         verdict: The last one on a rank that did not get on, or empty.
         run: Directory of the run, None until a rank has begun it.
     """
 
-    def __init__(self, hang_s: float) -> None:
+    def __init__(self, hang_s: float, warnings: RankWarnings) -> None:
         self.verdict = ""
-        self._hang_s = hang_s
+        self._hang_s, self._warnings = hang_s, warnings
         self.run: Path | None = None
         self._said: set[tuple[str, str]] = set()
         self._stop = threading.Event()
@@ -50,6 +54,7 @@ class RankWatch:
     def __exit__(self, *exception: object) -> None:
         self._stop.set()
         self._thread.join()
+        self._warnings.say()
 
     def place(self, rank: int) -> str:
         """Return host, phase and last step of a rank, as it left them; empty where it has not got that far."""
@@ -59,6 +64,7 @@ class RankWatch:
     def _watch(self) -> None:
         before: set[int] = set()
         while not self._stop.wait(_LOOK_EVERY_S):
+            self._warnings.say()
             late = self._late()
             if late & before:  # a job that was suspended as a whole has only to wake up
                 self._judge(min(late & before))
