@@ -18,6 +18,7 @@ SEEN = [
     ("XT-OOM-GPU", "RuntimeError: CUDA out of memory. Tried to allocate 734.00 MiB (GPU 3; 15.78 GiB total capacity; 14 GiB already allocated)"),
     ("XT-OOM-GPU", "torch.cuda.OutOfMemoryError: HIP out of memory. Tried to allocate 1.12 GiB"),
     ("XT-OOM-GPU", "RuntimeError: CUDA error: out of memory"),
+    ("XT-OOM-GPU", "RuntimeError: CUDA out of memory"),
     ("XT-OOM-HOST", "slurmstepd: error: Detected 1 oom_kill event in StepId=8123.0. Some of the step tasks have been OOM Killed."),
     ("XT-OOM-HOST", "slurmstepd: error: Detected 3 oom-kill event(s) in step 4711.batch cgroup."),
     ("XT-OOM-HOST", "[12345.678] Out of memory: Killed process 3456 (python) total-vm:99999kB"),

@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 import lzma
+import os
 import random
 import resource
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -207,6 +211,38 @@ def test_a_sound_log_has_no_cause(tmp_path: Path) -> None:
 def test_compressed_logs_are_read(tmp_path: Path, name: str, pack: object) -> None:
     (tmp_path / name).write_bytes(pack(raised(OOM).encode()))  # type: ignore[operator]
     assert engine.diagnose.log([tmp_path / name]).causes[0].code == "XT-OOM-GPU"
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_pipe_is_read_to_its_end(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    pipe = tmp_path / "log"
+    os.mkfifo(pipe)
+    held = pack(f"epoch 1\n{raised(OOM)}".encode())
+
+    def fill() -> None:
+        with pipe.open("wb", buffering=0) as stream:
+            for part in (held[:20], held[20:]):
+                stream.write(part)
+                time.sleep(0.2)
+
+    writer = threading.Thread(target=fill)
+    writer.start()
+    cause = engine.diagnose.log([pipe]).causes[0]
+    writer.join()
+    assert (cause.code, cause.evidence[0].split(":")[:2]) == ("XT-OOM-GPU", [str(pipe), "5"]), cause.evidence
+
+
+def test_what_is_piped_in_is_read(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "xectool", "diagnose", "log", "-", "--json"]
+    done = subprocess.run(command, input=raised(OOM).encode(), capture_output=True, cwd=tmp_path, check=False)
+    assert done.returncode == 1, done.stderr
+    assert json.loads(done.stdout)["result"]["causes"][0]["code"] == "XT-OOM-GPU"
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs Linux")
+def test_a_file_that_fails_when_it_is_read_is_named() -> None:
+    with pytest.raises(UsageError, match=r"cannot be read[\s\S]*/proc/self/mem"):
+        engine.diagnose.log(["/proc/self/mem"])
 
 
 def test_a_gz_that_was_cut_short_gives_what_it_has(tmp_path: Path) -> None:

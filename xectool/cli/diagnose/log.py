@@ -12,7 +12,10 @@ from xectool.errors import EXIT_BAD_RESULT, counted
 
 
 def log(
-    files: Annotated[list[str], typer.Argument(metavar="FILES", help="Logs of all ranks: files, directories, globs.")],
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="FILES", help="Logs of all ranks: files, directories, globs; - for what is piped in."),
+    ],
     json: JsonOption = False,
 ) -> None:
     """Find the first cause in the logs of a run, of this trainer or any other."""

@@ -20,10 +20,10 @@ MAX_LINE_BYTES: Final = 1 << 16  # a longer line is looked at in pieces of this 
 _ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _UTF16: Final = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
-_OPENERS: Final[dict[bytes, Callable[[Path], gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile]]] = {
-    b"\x1f\x8b": gzip.GzipFile,
-    b"BZh": bz2.BZ2File,
-    b"\xfd7zXZ\x00": lzma.LZMAFile,
+_OPENERS: Final[dict[bytes, Callable[[BufferedReader], gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile]]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\x00": lzma.open,
 }
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 
@@ -47,13 +47,12 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _chunks(path: Path) -> Iterator[bytes]:
     try:
-        with path.open("rb") as file:
-            head = file.read(8)
-        if head.startswith(_ZSTD):
-            raise UsageError("the log is compressed with zstd", where=str(path), fix=f"zstd -d {path}")
-        opener = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None)
-        with opener(path) if opener else path.open("rb") as stream:
-            yield from _utf8(stream, _UTF16.get(head[:2], ""))
+        with path.open("rb") as file:  # once: a pipe gives what it holds to the first who asks
+            head = file.peek(8)[:8]
+            if head.startswith(_ZSTD):
+                raise UsageError("the log is compressed with zstd", where=str(path), fix=f"zstd -d {in_shell(path)}")
+            opener = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None)
+            yield from _utf8(opener(file) if opener else file, _UTF16.get(head[:2], ""))
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile):
         return  # cut short while it was compressed: what came before is all there is
     except OSError as error:

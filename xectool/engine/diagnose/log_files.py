@@ -63,7 +63,7 @@ def log(files: Sequence[Path | str]) -> LogDiagnosis:
     """Classify logs of one run, of any trainer: all ranks together, so that the first cause is found and not a victim.
 
     Args:
-        files: Files, plain or compressed, directories and globs.
+        files: Files, plain or compressed, directories, globs and pipes; ``-`` is what is piped in.
 
     Raises:
         UsageError: A path names nothing, or cannot be read.
@@ -89,7 +89,7 @@ def _verdict(causes: Sequence[LogCause], read: Sequence[LogRead]) -> str:
 
 
 def _expanded(given: str) -> Iterator[Path]:
-    path = Path(given).expanduser()
+    path = Path("/dev/stdin" if given == "-" else given).expanduser()
     if path.is_dir():
         found = sorted(inside for inside in path.rglob("*") if inside.is_file() and _may_be_log(inside, path))
         if not found:
@@ -109,8 +109,11 @@ def _require_text(path: Path) -> None:
     """Refuse what is named and no text: in a ROOT file or a checkpoint no line is known, and all would be well."""
     if not path.is_file() or not os.access(path, os.R_OK):
         return
-    with path.open("rb") as stream:
-        head = stream.read(8)
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(8)
+    except OSError:  # told where all of it is read
+        return
     for magic, (what, fix) in _NO_TEXT.items():
         if head.startswith(magic):
             raise UsageError(f"this is {what}, not a log", where=str(path), fix=f"{fix} {in_shell(path)}")
