@@ -12,7 +12,8 @@ MEMORY: Final = (
     Signature(
         "XT-OOM-GPU",
         r"CUDA out of memory\. Tried to allocate|torch(?:\.cuda)?\.OutOfMemoryError|HIP out of memory"
-        r"|Error: CUDA out of memory|(?:CUDA|HIP) error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|ErrorMemoryAllocation|hipErrorOutOfMemory"
+        r"|Error: CUDA out of memory"
+        r"|(?:CUDA|HIP) error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|ErrorMemoryAllocation|hipErrorOutOfMemory"
         r"|(?:Cuda|HIP) failure (?:\d+ )?'out of memory'",
         ("out of memory", "OutOfMemory", "ALLOC_FAILED", "ErrorMemoryAllocation"),
     ),
