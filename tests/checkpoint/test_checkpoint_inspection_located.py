@@ -17,7 +17,11 @@ from xectool import engine
 from xectool.checkpoint import format, store
 from xectool.checkpoint.format import Checkpoint
 from xectool.checkpoint.inspection.archive import Archive, Entry
+from xectool.checkpoint.seals import seals
+from xectool.config.load import config_from_dict
 from xectool.engine.inspection import CheckpointInspected
+from xectool.errors import CheckpointError
+from xectool.training.saving.resume import require_resumable
 
 Payload = dict[str, Any]
 TABLE = "backbone.top_hex_indices"
@@ -70,6 +74,25 @@ def test_what_was_changed_is_named(name: str, digest: str, families: dict[str, P
     found = engine.inspect_ckpt(tmp_path / "a.pt").findings
     assert any(item.code == "K02" and place in item.problem for item in found), found
     assert ("digest" in [item.where for item in found]) is (digest == "old")
+
+
+def test_an_average_that_is_gone_is_named_and_the_last_weights_do_not_stand_in(
+    families: dict[str, Path], tmp_path: Path
+) -> None:
+    """A resume went on with an average that began anew, and a prediction with other numbers, without a word."""
+    payload, path = torch.load(families["regressor"], weights_only=True), tmp_path / "a.pt"
+    payload["ema"] = {}
+    content = {part: payload[part] for part in ("meta", "model", "ema", "training")}
+    torch.save(payload | {"digest": format.digest(content), "seals": seals(content)}, path)
+    (found,) = [item for item in engine.inspect_ckpt(path).findings if item.severity.value == "error"]
+    assert (found.code, found.fix[:28]) == ("K09", "predict with --weights model")
+    stored = store.load(path)
+    with pytest.raises(CheckpointError, match=r"averaged weights are gone[\s\S]*--weights model"):
+        stored.weights()
+    assert stored.weights("model") is stored.model
+    config = config_from_dict(stored.config, "test")
+    with pytest.raises(CheckpointError, match=r"averaged weights are gone[\s\S]*--resume auto"):
+        require_resumable(config, stored, None, path)  # type: ignore[arg-type]  # no data is read
 
 
 def test_a_flipped_bit_of_safetensors_is_named_with_its_bytes(

@@ -77,6 +77,20 @@ class Checkpoint:
             return config
         return config | {"model": config["model"] | {"sensor_positions_file": None}}
 
+    def require_average(self, where: str, fix: str) -> None:
+        """Refuse weights whose run averaged them where the average is gone: outputs would silently be others.
+
+        Raises:
+            CheckpointError: It is gone.
+        """
+        if (steps := self.meta.get("num_averaged")) and not self.ema:
+            raise CheckpointError(
+                f"the averaged weights are gone ({steps} steps were averaged): the last weights give other numbers",
+                where=where,
+                fix=fix,
+                code="XT-CKPT-NO-EMA",
+            )
+
     def weights(self, which: str = "auto") -> dict[str, Tensor]:
         """Return the weights to predict with.
 
@@ -85,8 +99,10 @@ class Checkpoint:
                 ``auto`` (EMA where present).
 
         Raises:
-            CheckpointError: EMA weights are asked for and the checkpoint has none.
+            CheckpointError: EMA weights are asked for and the checkpoint has none, or no longer has those of its run.
         """
+        if which == "auto":
+            self.require_average("ema", "--weights model, or another checkpoint of the run")
         if which == "ema" and not self.ema:
             raise CheckpointError(
                 "the checkpoint holds no EMA weights",

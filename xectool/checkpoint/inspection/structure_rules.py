@@ -17,6 +17,7 @@ from xectool.findings import Finding
 from xectool.rules import Rule
 
 _SHOWN: Final = 5
+_RAW: Final = "predict with --weights model"
 _FAR_AVERAGE: Final = 1.0
 _NO_AVERAGE: Final = 10.0
 _CONTAINERS: Final = ("model", "ema", *foreign.CONTAINERS.values())
@@ -104,8 +105,12 @@ class AverageFits(Rule[Inspected]):
     title = "The average belongs to the weights"
 
     def check(self, facts: Inspected) -> Iterator[Finding]:
-        """Yield an error where names or shapes differ or the average is no average, a warning where it is far away."""
-        model = facts.layout.weights.get("model")
+        """Yield an error where an average is gone, has other names or shapes or is none, a warning where it is far."""
+        model, steps = facts.layout.weights.get("model"), facts.layout.meta.get("num_averaged")
+        if model and steps and not facts.layout.weights.get("ema"):
+            yield self.error(
+                "ema", f"the averaged weights are gone: {steps} steps were averaged", f"{_RAW}, or {ANOTHER}"
+            )
         for role in ("ema", "best"):
             average = facts.layout.weights.get(role)
             if not model or not average:
@@ -114,7 +119,7 @@ class AverageFits(Rule[Inspected]):
             different += [name for name in model.keys() & average.keys() if model[name].shape != average[name].shape]
             if different:
                 problem = f"the averaged weights ({role}) have other names or shapes: {', '.join(different[:3])}"
-                yield self.error(role, problem, "predict with --weights model")
+                yield self.error(role, problem, _RAW)
             elif not facts.nonfinite:
                 yield from self._distances(role, average, model)
 
@@ -122,10 +127,10 @@ class AverageFits(Rule[Inspected]):
         distance = relative_distance(average, model)
         far = f"the averaged weights ({role}) are {distance:.2g} times their own size from the weights"
         if distance > _NO_AVERAGE:
-            yield self.error(role, f"{far}: they are no average of them", "predict with --weights model")
+            yield self.error(role, f"{far}: they are no average of them", _RAW)
             return
         if distance > _FAR_AVERAGE:
-            yield self.warning(role, far, "predict with --weights model and compare the metrics")
+            yield self.warning(role, far, f"{_RAW} and compare the metrics")
         for name in unlike(average, model)[:_SHOWN]:
             problem = f"{name} and its average ({role}) have nothing in common, all others are close to theirs"
             yield self.warning(name, f"{problem}: exchanged with another tensor, or damaged", ANOTHER)

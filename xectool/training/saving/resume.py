@@ -80,7 +80,8 @@ def require_resumable(
         world_size: Ranks it goes on with.
 
     Raises:
-        CheckpointError: The checkpoint holds weights only, or keys differ; the message lists each with both values.
+        CheckpointError: The checkpoint holds weights only or lost its average, or keys differ; the message lists each
+            with both values.
     """
     if not checkpoint.training:
         lacking = "holds weights only" if checkpoint.origin == FORMAT_NAME else "is of the older system"
@@ -90,6 +91,9 @@ def require_resumable(
             fix=f"start a new run from its weights, without --resume: {start_options(config, checkpoint, path)}",
             code="XT-CKPT-NO-TRAINING",
         )
+    checkpoint.require_average(
+        str(path), "xectool train CONFIG --resume auto   # the newest sound checkpoint of the run"
+    )
     differing = meaning_differences(config, checkpoint)
     if differing:
         raise _refusal("would change what the weights mean, or which of them learn", differing, path)
