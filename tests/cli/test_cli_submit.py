@@ -22,6 +22,17 @@ def test_a_rehearsal_prints_the_script_and_one_document(files: Path, xectool: Ca
     assert "--no-requeue" in document["result"]["script"]
 
 
+@pytest.mark.parametrize(("words", "gpus"), [((), 1), (("--set", "distributed.num_gpus=4"), 4), (("--gpus", "2"), 2)])
+def test_a_job_asks_for_the_gpus_of_its_configuration(
+    words: tuple[str, ...], gpus: int, files: Path, xectool: Callable[..., object]
+) -> None:
+    argv = ("submit", files / "config.yaml", "--partition", "p", "--time", "01:00:00", "--dry-run", "--json")
+    found = xectool(*argv, *words).document["result"]
+    assert found["ranks"] == gpus
+    assert f"--gpus-per-node={gpus}\n" in found["script"]
+    assert f"--nproc {gpus}" in found["command"]
+
+
 @pytest.mark.parametrize(
     ("argv", "code"),
     [

@@ -20,7 +20,10 @@ def submit(
     time: Annotated[
         str | None, typer.Option(metavar="HH:MM:SS", help="Time limit, always needed; or D-HH:MM:SS.")
     ] = None,
-    gpus: Annotated[int, typer.Option(help="GPUs of each node, one rank each; 0: one rank on the CPU.")] = 1,
+    gpus: Annotated[
+        int | None,
+        typer.Option(help="GPUs of each node, one rank each; 0: one rank on the CPU; default: distributed.num_gpus."),
+    ] = None,
     nodes: Annotated[int, typer.Option(help="Number of machines.")] = 1,
     cpus_per_gpu: Annotated[int, typer.Option(help="Cores of each rank.")] = 8,
     mem: Annotated[
@@ -50,7 +53,7 @@ def submit(
     request = engine.JobRequest(
         partition=partition,
         time=time,
-        gpus=gpus,
+        gpus=engine.ranks_wanted(config, set_ or (), None) if gpus is None else gpus,
         nodes=nodes,
         cpus_per_gpu=cpus_per_gpu,
         mem=mem,

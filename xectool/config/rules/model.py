@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from xectool.config.mask_patterns import DATABASES, MaskPatternsConfig
 from xectool.config.model import FINE_GRID
 from xectool.config.root import InpainterConfig, MaeConfig, RegressorConfig, RunConfig
+from xectool.errors import counted
 from xectool.findings import Finding
 from xectool.rules import Rule
 
@@ -178,10 +179,11 @@ class EncoderSeesTheFaces(Rule[RunConfig]):
         """Yield a warning below 128."""
         width = facts.model.encoder_dim
         if width < _SEEING_WIDTH:
+            channels = counted(width // 32, "channel")
             yield self.warning(
                 "model.encoder_dim",
-                f"model.encoder_dim {width} leaves the faces {width // 32} channels to normalise over: one shows the "
-                "encoder nothing of a face, 2 channels little more than a sign",
+                f"model.encoder_dim {width} leaves the faces {channels} to normalise over: one shows the encoder "
+                "nothing of a face, 2 channels little more than a sign",
                 f"model.encoder_dim: {_SEEING_WIDTH}",
             )
 
