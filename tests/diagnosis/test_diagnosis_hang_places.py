@@ -120,6 +120,23 @@ def test_the_copy_of_a_live_run_is_not_judged_in_its_place(tmp_path: Path) -> No
     assert engine.diagnose.status(moved).state == "finished"
 
 
+def test_a_process_that_outlives_its_record_is_not_said_to_have_ended(tmp_path: Path) -> None:
+    with RunWriter(tmp_path) as writer:
+        writer.status.phase("outputs")
+        writer.status[Word.PHASE_SINCE_NS] -= 390 * 10**9
+        writer.event("finished")
+        found = judge(gather(tmp_path))  # files are still written
+        assert found.code in ("XT-HANG-SLOW", "XT-HANG-STUCK")
+        assert "outputs for 39" in found.verdict
+        writer.status.phase("done")
+        assert judge(gather(tmp_path)).verdict == "the run has ended: finished"
+        writer.status[Word.PHASE_SINCE_NS] -= 390 * 10**9
+        found = judge(gather(tmp_path))  # a script, or the page of the report
+        assert f"process {os.getpid()} of rank 0 lives on for 39" in found.verdict
+        assert (found.bad, found.code) == (False, "XT-HANG-NONE")
+        assert any("stack" in line for line in found.why)
+
+
 def test_an_attempt_that_starts_has_no_socket_yet(tmp_path: Path) -> None:
     with RunWriter(tmp_path) as first:
         first.event("control_socket", socket=str(tmp_path / "gone"))

@@ -52,13 +52,25 @@ def _ended(facts: RunFacts) -> Hang | None:
     if facts.state == "interrupted" and len(facts.ranks) > 1 and (culprit := _gone(facts)) is not None:
         return culprit  # its launcher then interrupts the others, which say so
     if facts.state in ("finished", "interrupted"):
-        return Hang("XT-HANG-NONE", f"the run has ended: {facts.state}", (facts.message,), run, bad=False)
+        return _after_its_end(facts, run)
     lost = facts.state == "failed" and _LOST.search(facts.message)
     if lost and (culprit := _gone(facts)) is not None:
         return culprit
     if facts.state == "failed" or not facts.ranks:
         return Hang("XT-HANG-DEAD", f"the run has ended: {facts.state}", (facts.message,), run)
     return None
+
+
+def _after_its_end(facts: RunFacts, run: str) -> Hang | None:
+    """Return the verdict on a run that has had its last word; a process may still write, or belong to a script."""
+    living = [rank for rank in facts.ranks if rank.view.is_alive]
+    if any(is_late(rank) for rank in living):
+        return None
+    verdict, why = f"the run has ended: {facts.state}", [facts.message]
+    for rank in [rank for rank in living if rank.page.phase_age_s > rank.usual_s][:1]:
+        verdict += f"; process {rank.page.pid} of rank {rank.page.rank} lives on for {rank.page.phase_age_s:.0f} s"
+        why += [kernel_line(rank.view), *stack_line(rank)]
+    return Hang("XT-HANG-NONE", verdict, tuple(why), run, bad=False)
 
 
 def _gone(facts: RunFacts) -> Hang | None:
