@@ -95,6 +95,23 @@ def test_an_average_that_is_gone_is_named_and_the_last_weights_do_not_stand_in(
         require_resumable(config, stored, None, path)  # type: ignore[arg-type]  # no data is read
 
 
+def test_of_a_plugins_kind_predictions_are_possible_and_an_export_is_not(
+    families: dict[str, Path], tmp_path: Path
+) -> None:
+    """It was said to hold 'an photons_only only', of which no prediction can be made."""
+    payload, path = torch.load(families["regressor"], weights_only=True), tmp_path / "a.pt"
+    facts = json.loads(payload["meta"])
+    facts["kind"] = facts["config"]["kind"] = "photons_only"
+    payload["meta"] = json.dumps(facts)
+    content = {part: payload[part] for part in ("meta", "model", "ema", "training")}
+    torch.save(payload | {"digest": format.digest(content), "seals": seals(content)}, path)
+    fit = {item.action: (item.possible, item.why) for item in engine.inspect_ckpt(path).fit_for}
+    assert fit["predict"] == (True, "with the averaged weights")
+    assert fit["export"] == (
+        False, "photons_only is a plugin's kind, of which no export is known; predict with the checkpoint"
+    )  # fmt: skip
+
+
 def test_a_flipped_bit_of_safetensors_is_named_with_its_bytes(
     families: dict[str, Path], tmp_path: Path, inspected: Callable[..., CheckpointInspected]
 ) -> None:

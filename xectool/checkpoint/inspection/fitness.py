@@ -102,8 +102,15 @@ def _reasons(action: str, facts: Inspected) -> Iterator[str]:
         yield f"{bad[0]} is not finite"
     elif layout.config is None and (action != "fine-tune" or contents.format == "safetensors"):
         yield _NO_CONFIG
-    elif action != "fine-tune" and layout.kind not in KINDS:
-        yield f"it holds an {layout.kind} only; train a head on it with checkpoint.init_from"
+    elif action != "fine-tune":
+        yield from _kind_reasons(action, layout.kind)
+
+
+def _kind_reasons(action: str, kind: str) -> Iterator[str]:
+    if kind == "encoder":
+        yield "it holds an encoder only; train a head on it with checkpoint.init_from"
+    elif action == "export" and kind not in KINDS:
+        yield f"{kind} is a plugin's kind, of which no export is known; predict with the checkpoint"
 
 
 def _nonfinite_for(action: str, facts: Inspected) -> list[str]:
