@@ -77,6 +77,7 @@ BROKEN = {
     "a kind that says another": (
         "kinds", "mine = broken_plugin:Mine", "from xectool.config.root import MaeConfig as Mine", "kind is 'mae'",
     ),
+    "a rule that ends the program": ("rules", "Mine = broken_plugin:Mine", "import sys; sys.exit(3)", "SystemExit: 3"),
     "a kind of ours": (
         "kinds", "mae = broken_plugin:Mine", "from xectool.config.root import MaeConfig as Mine", "a kind of its own",
     ),
@@ -117,6 +118,15 @@ def test_a_broken_kind_is_named(name: str, tmp_path: Path) -> None:
     (finding,) = document["findings"]
     assert (code, finding["code"]) == (2, "XT-PLUGIN")
     assert said in finding["problem"]
+
+
+def test_a_broken_model_is_the_plugins_fault_in_every_process(tmp_path: Path) -> None:
+    install(tmp_path, "models", "mine = broken_plugin:Mine", "1 / 0")
+    (tmp_path / "run.yaml").write_text("kind: mae\n")
+    code, document = asked(tmp_path, "estimate-memory", "run.yaml", "--events", "100")
+    (finding,) = document["findings"]
+    assert (code, finding["code"]) == (2, "XT-PLUGIN"), "not 70, a defect of ours"
+    assert "ZeroDivisionError" in finding["problem"]
 
 
 def test_the_code_of_a_plugin_is_compared_between_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

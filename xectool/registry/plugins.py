@@ -34,7 +34,7 @@ class BlamingPlugin:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Turn an error of the plugin into one that names it."""
-        if isinstance(error, Exception) and not isinstance(error, XecError):
+        if isinstance(error, (Exception, SystemExit)) and not isinstance(error, XecError):
             raise broken(self.point, f"failed while {self.doing}: {type(error).__name__}: {error}") from error
 
 

@@ -45,7 +45,7 @@ def main(task: str, question: str, answer: str) -> None:
     try:
         found = _estimate(asked) if task == "estimate" else _measure(asked)
     except XecError as error:
-        found = {"problem": error.problem, "where": error.where, "fix": error.fix, "code": error.code}
+        found = {name: getattr(error, name) for name in ("problem", "where", "fix", "code", "exit_code")}
     Path(answer).write_text(json.dumps(found), encoding="utf-8")
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from xectool.errors import XecError
+from xectool.errors import BadResult, UserError, WorldError, XecError
 from xectool.training.memory_estimate.cure import Need
 from xectool.training.memory_estimate.recording import Recording
 from xectool.training.memory_estimate.request import StepRequest
@@ -134,7 +134,8 @@ def _run(task: str, question: dict[str, Any]) -> dict[str, Any]:
             raise _died(done.returncode, done.stderr)
         answer: dict[str, Any] = json.loads(found.read_text(encoding="utf-8"))
     if "problem" in answer:
-        raise XecError(answer["problem"], where=answer["where"], fix=answer["fix"], code=answer["code"])
+        kind = {kind.exit_code: kind for kind in (XecError, UserError, WorldError, BadResult)}[answer["exit_code"]]
+        raise kind(answer["problem"], where=answer["where"], fix=answer["fix"], code=answer["code"])
     return answer
 
 
