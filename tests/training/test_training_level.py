@@ -74,7 +74,7 @@ def few_events(directory: Path) -> Path:
 
 
 def trained(
-    tiny_config: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, data: Path, on_spike: str
+    tiny_config: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, data: Path, max_rewinds: int
 ) -> tuple[list[float], list[Any]]:
     """Return the losses of a run whose rate is raised as `ctl` does it, and what was taken back."""
     whole = Healer.take
@@ -89,9 +89,9 @@ def trained(
         tasks={"uvwFI": {"enabled": False}},
         data={"train_path": str(data)},
         training={"epochs": STEPS // COPIES, "lr": 1e-3, "lr_scheduler": "none"},
-        guards={"on_spike": on_spike, "spike_factor": 1e6},  # no single loss is a spike
+        guards={"on_spike": "rewind", "spike_factor": 1e6, "max_rewinds": max_rewinds},  # no single loss is a spike
     )
-    run = engine.train(config, run_name=on_spike)
+    run = engine.train(config, run_name=f"rewinds{max_rewinds}")
     monkeypatch.setattr(Healer, "take", whole)
     reader = RunReader(Path(run.run_dir))
     losses = [step.loss for step in reader.steps()]
@@ -103,9 +103,9 @@ def test_a_rate_that_is_raised_too_far_is_taken_back_with_what_it_did(
     tiny_config: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = few_events(tmp_path)
-    lost, never = trained(tiny_config, monkeypatch, data, "record")
-    healed, (rewind,) = trained(tiny_config, monkeypatch, data, "rewind")
-    assert never == []
+    lost, never = trained(tiny_config, monkeypatch, data, max_rewinds=0)
+    healed, (rewind,) = trained(tiny_config, monkeypatch, data, max_rewinds=3)
+    assert never == []  # and a level alone does not end a run
     assert rewind.data["to_step"] == 50
     assert JUMP < rewind.data["from_step"] <= JUMP + LEVEL + 5
     assert rewind.data["lr_scale"] == 1.0

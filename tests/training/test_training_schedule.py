@@ -116,3 +116,24 @@ def test_a_factor_asked_for_outlives_every_schedule_and_a_resume(name: str, at: 
     resumed.load_state_dict(asked.state_dict())
     for step in range(at, 80):
         assert resumed(step) == asked(step) == pytest.approx(factor * plain(step))
+
+
+def test_a_rate_that_is_planned_to_rise_is_told_from_one_that_falls_or_stays() -> None:
+    falling, constant = (
+        rate(warmup_epochs=2, lr_scheduler="cosine", epochs=30),
+        rate(warmup_epochs=0, lr_scheduler="constant"),
+    )
+    assert [falling.rose_within(step, 5) for step in (0, 1, 19, 20, 23, 25, 200)] == [False, *[True] * 4, False, False]
+    assert not any(constant.rose_within(step, 75) for step in range(300))
+    constant.scale = 60.0  # which nobody planned
+    assert not constant.rose_within(100, 75)
+    constant.restart(100)
+    assert [constant.rose_within(step, 75) for step in (100, 174, 175, 176)] == [True, True, False, False]
+
+
+def test_a_restart_is_a_planned_rise_for_as_long_as_asked() -> None:
+    lr = rate(warmup_epochs=0, lr_scheduler="cosine_restarts", epochs=40, lr_restart_period=10)
+    (restart, *_) = (step for step in range(1, 400) if lr(step) > lr(step - 1))
+    rose = [step for step in range(restart + 90) if lr.rose_within(step, 75)]
+    assert rose[0] == restart
+    assert len(rose) >= 75

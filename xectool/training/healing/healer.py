@@ -24,7 +24,7 @@ from xectool.training.stepping.parts import RunParts
 from xectool.training.stepping.state import Progress
 from xectool.training.stepping.step import StepResult
 from xectool.training.symptoms.nonfinite import weights_are_finite
-from xectool.training.symptoms.spike import LEVEL, Judgement
+from xectool.training.symptoms.spike import LEVEL, LEVELS, Judgement
 from xectool.training.triage import Reference, Triage, Trial, triage_window
 from xectool.training.triage.window import has_grown, other_weights, without_rows
 
@@ -56,6 +56,7 @@ class Healer:
         self._norms: deque[float] = deque(maxlen=HISTORY)
         self._judgement = Judgement.CALM
         self._cleared = self._last_try = self._went_back = False
+        self._level_from = 0  # step of the next look
         self._action = self.config.on_spike if self.config.active("G06") else "off"
 
     def begin(self, progress: Progress) -> None:
@@ -216,17 +217,18 @@ class Healer:
     def _look_at_level(self, progress: Progress, window: Window) -> None:
         """Go back where the loss has risen for good, and weights of before are better with the same events.
 
-        Weights that have lost what they had learned often show no spike: their loss is that of a constant, which may
-        be a tenth above. Other data raise the loss of earlier weights as well.
+        Weights that have lost what they had learned often show no spike, only the loss of a constant. Other data raise
+        that of earlier weights, too; what a planned rise of the rate does is left alone. No level ends a run.
         """
-        rise = self.spikes.rise
-        if not self.parts.ranks.any(rise > 0):
+        rise, place = self.spikes.rise, self.parts.schedule.place(progress.epoch, progress.batch)
+        over = progress.rewinds >= self.config.max_rewinds or self.reporter.step < self._level_from
+        if over or not self.parts.ranks.any(rise > 0) or self.parts.schedule.rose_within(place, LEVELS * LEVEL):
             return
+        self._level_from = self.reporter.step + LEVEL
         limit = Trial.of(self.parts).mean_loss(window) - rise / 2
         reason = f"the loss has been {rise:.3g} higher for {LEVEL} steps"
         at = self._go_back(progress, [], reason, lambda trial: trial.mean_loss(window) <= limit)
-        if at is not None:
-            self.spikes.forget_last(self.reporter.step - at)
+        self.spikes.forget_last(0 if at is None else self.reporter.step - at)
 
     def _go_back(
         self, progress: Progress, left_out: Window, reason: str, is_sound: Callable[[Trial], bool]

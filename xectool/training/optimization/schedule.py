@@ -69,6 +69,12 @@ class LearningRate:
         """Return the place of the step that follows on ``batch`` used micro-batches of ``epoch``, counted from 1."""
         return (epoch - 1) * self.steps_per_epoch + batch // self.config.grad_accum_steps
 
+    def rose_within(self, step: int, places: int) -> bool:
+        """Return whether the plan has a lower rate at one of the places before ``step``, or began anew among them."""
+        first = max(0, step - places)
+        planned = self._planned(step)
+        return self.start_step > first or any(self._planned(place) < planned for place in range(first, step))
+
     def observe(self, validation_loss: float) -> None:
         """Tell the plateau schedule the validation loss of an epoch; a non-finite loss says nothing about a plateau."""
         if self.config.lr_scheduler != "plateau" or not math.isfinite(validation_loss):

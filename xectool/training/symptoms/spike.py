@@ -16,6 +16,7 @@ ENOUGH: Final = 10  # steps that show a divergence without the help of single ev
 GIVEN_UP: Final = 100  # steps after which a level that stays is the new normal
 SHARE_OF_RUN: Final = 10  # a short run trusts the median after this part of its steps
 LEVEL: Final = 25  # steps that show that the loss has risen for good
+LEVELS: Final = 3  # times as many with those before
 BEFORE: Final = 0.95  # share of the losses before that lie below such a level
 
 
@@ -110,14 +111,14 @@ class SpikeDetector:
     def rise(self) -> float:
         """How far the middle of the last 25 losses lies above that of the 50 before; 0 where no level has risen.
 
-        It lies above 95 % of them, which 25 losses of one distribution do once in 1e10 times. Losses that follow other
-        data do it, too.
+        It lies above 95 % of them, which 25 losses of one distribution do three times in a million. Losses that follow
+        other data, or a higher rate, do it, too. A ``spike_window`` of fewer than 75 steps does not show it.
         """
         losses = list(self._losses.values)
-        before, recent = sorted(losses[-3 * LEVEL : -LEVEL]), sorted(losses[-LEVEL:])
-        if len(before) < 2 * LEVEL or recent[LEVEL // 2] <= before[math.floor(BEFORE * len(before))]:
+        before, recent = sorted(losses[-LEVELS * LEVEL : -LEVEL]), sorted(losses[-LEVEL:])
+        if len(before) < (LEVELS - 1) * LEVEL or recent[LEVEL // 2] <= before[math.floor(BEFORE * len(before))]:
             return 0.0
-        return recent[LEVEL // 2] - before[LEVEL]
+        return recent[LEVEL // 2] - before[len(before) // 2]
 
     def judge(self, loss: float) -> Judgement:
         """Return what a finite loss is; nothing is remembered."""
