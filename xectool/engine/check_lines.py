@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import glob
+import itertools
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,10 +76,25 @@ class Told:
         if self.config is not None:
             return " ".join(("xectool train", in_shell(self.config), *self._kept({"--config"}), "--dry-run"))
         paths = {"data.train_path": self.data, "data.val_path": self.against}
-        given = [f"{key}={_as_value(files)}" for key, files in paths.items() if 0 < len(files) <= _TYPED]
+        given = [f"{key}={_as_value(files)}" for key, files in paths.items() if files]
         chosen = (f"--set {in_shell(text)}" for text in (*given, *self.overrides))
-        return " ".join(("xectool config init", *chosen, "> config.yaml"))
+        return " ".join(("xectool config init", *chosen, f"> {_free_name()}"))
 
 
 def _as_value(files: Sequence[str]) -> str:
-    return inline_yaml(files[0] if len(files) == 1 else list(files))
+    """Return files as the value of a key: many as the pattern that a shell expanded, where one has just these."""
+    pattern = f"{_common(files)}*{_common([name[::-1] for name in files])[::-1]}"
+    is_pattern = len(files) > _TYPED and sorted(glob.glob(pattern)) == sorted(files)
+    return inline_yaml(pattern if is_pattern else files[0] if len(files) == 1 else list(files))
+
+
+def _common(names: Sequence[str]) -> str:
+    """Return how all names begin."""
+    same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    return "".join(letters[0] for letters in same)
+
+
+def _free_name() -> str:
+    """Return a name for a configuration that no file here has."""
+    numbers = itertools.chain([""], itertools.count(2))
+    return next(name for number in numbers if not os.path.exists(name := f"config{number}.yaml"))

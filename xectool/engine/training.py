@@ -102,18 +102,17 @@ def _reported(result: TrainResult, watching: Observer) -> TrainResult:
     from xectool.engine.reporting import write_page
 
     watching.phase("write the report", 0)
+    look = f"xectool diagnose run {in_shell(result.run_dir)}"
     try:
         health = diagnose_run(result.run_dir)
+        for cause in health.causes[:1]:  # a warning, however grave: the training itself came to its end
+            wrong = Finding(cause.code, Severity.WARNING, cause.problem, where=result.run_dir, fix=look)
+            result = replace(result, findings=(*result.findings, wrong))
         page = write_page(Path(result.run_dir), health)
     except XecError as error:
         watching.message(f"no report was written: {error.problem}")
         return result
-    look = f"xectool diagnose run {in_shell(result.run_dir)}"
-    wrong = [
-        Finding(cause.code, Severity.WARNING, cause.problem, where=result.run_dir, fix=look)
-        for cause in health.causes[:1]
-    ]
-    return replace(result, artifacts=(*result.artifacts, page.path), findings=(*result.findings, *wrong))
+    return replace(result, artifacts=(*result.artifacts, page.path))
 
 
 def _checked(loaded: LoadedConfig, platform: Platform, resume: str | None) -> LoadedConfig:
