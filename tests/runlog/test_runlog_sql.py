@@ -11,7 +11,7 @@ from xectool.runlog.storage import attempt_dir
 from xectool.runlog.writer import RunWriter
 
 
-def write(writer: RunWriter, first: int, last: int, lr: float = 1e-3) -> None:
+def write(writer: RunWriter, first: int, last: int, lr: float = 1e-3, rank: int = 0) -> None:
     for number in range(first, last + 1):
         bad = number == 7
         writer.step(
@@ -25,6 +25,7 @@ def write(writer: RunWriter, first: int, last: int, lr: float = 1e-3) -> None:
                 lr=lr,
                 grad_norm=math.inf if bad else 2.0,
                 nonfinite=bad,
+                rank=rank,
                 block_norms={"backbone": 1.0, "heads.energy": float(number)},
                 weight_norm=5.0 if number == 10 else math.nan,
             )
@@ -52,6 +53,19 @@ def test_steps_that_count_come_out_once_with_their_attempt(run):
     assert ask(run, "SELECT count(*), min(step), max(step) FROM steps") == [(20, 1, 20)]
     assert ask(run, "SELECT attempt, count(*) FROM steps GROUP BY attempt ORDER BY attempt") == [(1, 12), (2, 8)]
     assert ask(run, "SELECT DISTINCT lr FROM steps WHERE step > 12") == [(1e-4,)]
+
+
+def test_steps_of_every_rank_are_told_apart_and_those_given_up_are_left_out(tmp_path):
+    with RunWriter(tmp_path) as first, RunWriter(tmp_path, attempt=1, rank=1) as second:
+        write(first, 1, 12)
+        write(second, 1, 12, lr=5e-4, rank=1)
+    with RunWriter(tmp_path) as alone:
+        alone.resume(8, 1)
+        write(alone, 9, 10)
+    counted = ask(tmp_path, "SELECT rank, attempt, count(*), max(step) FROM rank_steps GROUP BY ALL ORDER BY ALL")
+    assert counted == [(0, 1, 8, 8), (0, 2, 2, 10), (1, 1, 8, 8)]
+    assert ask(tmp_path, "SELECT DISTINCT lr FROM rank_steps WHERE rank = 1") == [(5e-4,)]
+    assert ask(tmp_path, "SELECT count(*) FROM steps") == [(10,)]
 
 
 def test_numbers_that_were_not_measured_are_null_and_nan_stays_nan(run):
@@ -104,7 +118,7 @@ def test_live_run_is_queried_while_it_is_written(tmp_path):
         ("SELECT val_loss FROM epochs", 'did you mean "val/loss"?'),
         ("SELECT * FROM step", "did you mean steps?"),
         ("SELECT xqwz FROM events", "columns here: kind, time"),
-        ("SELEC 1", "the tables are steps, modules"),
+        ("SELEC 1", "the tables are steps, rank_steps"),
     ],
 )
 def test_mistake_is_the_users_and_names_the_nearest_column(run, text, fix):
@@ -137,7 +151,15 @@ def test_query_reads_and_writes_no_file(run, tmp_path, text):
 
 
 def test_tables_are_listed_where_none_is_named(run):
-    assert {row[0] for row in ask(run, "SHOW TABLES")} >= {"steps", "modules", "epochs", "events", "stacks", "attempts"}
+    assert {row[0] for row in ask(run, "SHOW TABLES")} >= {
+        "steps",
+        "rank_steps",
+        "modules",
+        "epochs",
+        "events",
+        "stacks",
+        "attempts",
+    }
 
 
 @pytest.mark.parametrize("text", ["SELECT sum(a.range * b.range) FROM range(1000000) a, range(1000000) b",

@@ -177,6 +177,15 @@ class RunReader:
                 if len(kept.rows):
                     yield attempt, kept
 
+    def rank_blocks(self) -> Iterator[tuple[int, StepBlock]]:
+        """Yield attempt and steps as columns, those of every rank that later attempts left standing."""
+        for attempt, limit in self._limits(attempts(self.run_dir)).items():
+            directory = attempt_dir(self.run_dir, attempt)
+            ranks = sorted({int(path.name[4:8]) for path in directory.glob("rank[0-9][0-9][0-9][0-9].steps-*")})
+            blocks = (block for rank in ranks for block in StepFiles(directory, rank).blocks())
+            kept = (block.select(block.column("step") <= limit) for block in blocks)
+            yield from ((attempt, block) for block in kept if len(block.rows))
+
     def last_blocks(self, count: int) -> list[StepBlock]:
         """Return at least the last ``count`` steps that count, as columns, in order; older ones are hardly touched."""
         kept: list[StepBlock] = []

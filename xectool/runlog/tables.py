@@ -34,6 +34,11 @@ def _steps(reader: RunReader) -> pa.Table:
     return _concatenated([_step_columns(attempt, block) for attempt, block in reader.step_blocks()], _empty_step())
 
 
+def _rank_steps(reader: RunReader) -> pa.Table:
+    """Return the same for every rank, with its number in ``rank``; one row a step and rank."""
+    return _concatenated([_step_columns(attempt, block) for attempt, block in reader.rank_blocks()], _empty_step())
+
+
 def _step_columns(attempt: int, block: StepBlock) -> pa.Table:
     columns: dict[str, Any] = {"attempt": pa.array(np.full(len(block.rows), attempt))}
     measured = block.column("nonfinite")
@@ -137,6 +142,7 @@ def _concatenated(parts: Iterable[pa.Table], empty: pa.Table) -> pa.Table:
 
 _LOADERS: Final[Mapping[str, Callable[[RunReader], pa.Table]]] = {
     "steps": _steps,
+    "rank_steps": _rank_steps,
     "modules": _modules,
     "epochs": _epochs,
     "events": _events,

@@ -15,7 +15,7 @@ def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="E.g. 'SELECT step, loss FROM steps WHERE nonfinite'.")],
     json: JsonOption = False,
 ) -> None:
-    """Ask the record of a run in SQL: tables steps, modules, epochs, events, stacks, attempts."""
+    """Ask the record of a run in SQL: tables steps, rank_steps, modules, epochs, events, stacks, attempts."""
     from xectool import engine
 
     result = engine.diagnose.query(run, sql)

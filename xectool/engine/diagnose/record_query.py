@@ -14,7 +14,8 @@ def query(run: Path | str, sql: str) -> QueryRows:
 
     Args:
         run: Directory of the run.
-        sql: One statement over the tables ``steps``, ``modules``, ``epochs``, ``events``, ``stacks``, ``attempts``.
+        sql: One statement over the tables ``steps``, ``rank_steps`` (those of all ranks), ``modules``,
+            ``epochs``, ``events``, ``stacks``, ``attempts``.
 
     Raises:
         UsageError: The directory holds no record, or the statement is wrong.
