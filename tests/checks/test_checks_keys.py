@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import uproot
+from uproot.writing._cascadetree import Tree
 from xectool.checks.probing import probe
 
 Rows = dict[str, np.ndarray]
@@ -112,6 +113,23 @@ def test_a_branch_that_was_renamed_and_filled_on_is_no_damage(
         data[at : at + 4] = b"lite"
     path.write_bytes(data)
     assert not check(path, deep=True).is_bad
+
+
+@pytest.mark.parametrize(("name", "num_baskets", "bad"), [("E", 1, False), ("", 2, True)])
+def test_one_letter_is_an_old_name_and_none_is_not(
+    tmp_path: Path, good_rows: Rows, check: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, name: str,
+    num_baskets: int, bad: bool,
+) -> None:  # fmt: skip
+    """Of baskets written under another name, in bytes that agree with it, the first one or two are of a branch."""
+    write, rest = Tree.write_np_basket, [name] * num_baskets
+
+    def named(self: Tree, sink: Any, branch: str, *values: Any) -> Any:
+        return write(self, sink, rest.pop() if branch == "npho" and rest else branch, *values)
+
+    monkeypatch.setattr(Tree, "write_np_basket", named)
+    path = baskets(tmp_path / "a.root", good_rows, uproot.ZLIB(1))
+    found = [item for item in check(path, deep=True).findings if item.code == "DAT-02"]
+    assert (bool(found), rest) == (bad, []), found
 
 
 def test_baskets_under_the_name_of_another_branch_are_damage(

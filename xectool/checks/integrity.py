@@ -90,9 +90,11 @@ def _was_its_name(name: bytes, own: bytes, num_baskets: int) -> bool:
 
     >>> _was_its_name(b"light", b"npho", 1), _was_its_name(b"npha", b"npho", 2), _was_its_name(b"npha", b"npho", 1)
     (True, True, False)
+    >>> _was_its_name(b"E", b"energy", 1), _was_its_name(b"", b"npho", 2)
+    (True, False)
     """
-    num_changed = len(name) if len(name) != len(own) else sum(a != b for a, b in zip(name, own, strict=True))
-    return name.isascii() and name.decode().isprintable() and (num_baskets > 1 or num_changed > 1)
+    num_changed = 2 if len(name) != len(own) else sum(a != b for a, b in zip(name, own, strict=True))
+    return bool(name) and name.isascii() and name.decode().isprintable() and (num_baskets > 1 or num_changed > 1)
 
 
 def _key_names(raw: bytes) -> tuple[tuple[bytes, ...], int]:
