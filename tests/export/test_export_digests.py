@@ -107,3 +107,12 @@ def test_x15_an_export_before_there_were_digests_is_read_and_said_to_be_not_veri
         found = engine.inspect_ckpt(path)
         assert (found.is_bad, found.content_digest) == (False, "not verified: none is stored"), found.findings
     FORMATS["torchscript"].open(tmp_path / script_regressor.path.name)
+
+
+@pytest.mark.parametrize("name", ["onnx", "torchscript", "pt2", "safetensors"])
+def test_no_file_an_empty_one_and_a_folder_are_refused_by_every_format(name: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "empty", tmp_path / "folder", tmp_path / "missing"):
+        with pytest.raises(CheckpointError, match=f"{path}"):
+            FORMATS[name].open(path)

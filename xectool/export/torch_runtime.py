@@ -59,11 +59,11 @@ def require_as_exported(path: Path, what: str) -> None:
     """Refuse an archive whose code or weights are not those that were exported; an older one without digests passes.
 
     Raises:
-        CheckpointError: It is damaged, or its digests do not hold.
+        CheckpointError: There is no such file, it is empty or damaged, or its digests do not hold.
     """
     try:
         changed = file_changes(path)
-    except DamagedArchive as error:
+    except (DamagedArchive, OSError, ValueError) as error:  # nothing to map is a ValueError
         raise damaged(what, path, error) from error
     if changed:
         raise changed_since(path, changed)

@@ -35,10 +35,10 @@ def seal(path: Path) -> None:
 
 
 def file_digest_holds(path: Path) -> bool | None:
-    """Return whether a file is what was exported, as :func:`digest_holds`."""
+    """Return whether a file is what was exported, as :func:`digest_holds`; None where there is no file, or no byte."""
+    if not path.is_file() or not path.stat().st_size:
+        return None
     with path.open("rb") as stream:
-        if not path.stat().st_size:
-            return None
         return digest_holds(path, memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)))
 
 
