@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 from xectool import engine
-from xectool.checkpoint.inspection.archive_digest import DIGESTS_FILE
+from xectool.checkpoint.inspection.archive_digest import DESCRIPTION, DIGESTS_FILE, PROMISE
 from xectool.errors import CheckpointError
 from xectool.export.formats import FORMATS
 
@@ -101,12 +102,27 @@ def test_x15_an_edited_weight_of_a_pt2_is_found_and_located(pt2: Path, tmp_path:
 def test_x15_an_export_before_there_were_digests_is_read_and_said_to_be_not_verified(
     script_regressor: Any, pt2: Path, tmp_path: Path
 ) -> None:
+    def older(name: str, data: bytes) -> bytes | None:
+        if name.endswith(DESCRIPTION):
+            data = json.dumps({key: text for key, text in json.loads(data).items() if key not in PROMISE}).encode()
+        return None if DIGESTS_FILE in name else data
+
     assert engine.inspect_ckpt(script_regressor.path).content_digest == "verified"
-    for source in (script_regressor.path, pt2):
-        path = edited(source, tmp_path / source.name, lambda name, data: None if DIGESTS_FILE in name else data)
+    for name, source in (("torchscript", script_regressor.path), ("pt2", pt2)):
+        path = edited(source, tmp_path / source.name, older)
         found = engine.inspect_ckpt(path)
         assert (found.is_bad, found.content_digest) == (False, "not verified: none is stored"), found.findings
-    FORMATS["torchscript"].open(tmp_path / script_regressor.path.name)
+        FORMATS[name].open(path)
+
+
+def test_x15_digests_that_were_taken_out_are_missed(script_regressor: Any, pt2: Path, tmp_path: Path) -> None:
+    for name, source in (("torchscript", script_regressor.path), ("pt2", pt2)):
+        path = edited(source, tmp_path / source.name, lambda name, data: None if DIGESTS_FILE in name else data)
+        found = engine.inspect_ckpt(path)
+        assert (found.is_bad, found.content_digest) == (True, "does not hold")
+        assert any(f"{DIGESTS_FILE}, which is gone" in item.problem for item in found.findings), found.findings
+        with pytest.raises(CheckpointError, match=f"{DIGESTS_FILE}, which is gone"):
+            FORMATS[name].open(path)
 
 
 @pytest.mark.parametrize("name", ["onnx", "torchscript", "pt2", "safetensors"])

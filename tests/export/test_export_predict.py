@@ -16,7 +16,7 @@ import torch
 import uproot
 from xectool import engine
 from xectool.checkpoint import store
-from xectool.checkpoint.inspection.archive_digest import DIGESTS_FILE
+from xectool.checkpoint.inspection.archive_digest import DIGESTS_FILE, PROMISE
 from xectool.errors import CheckpointError, DeviceError, UsageError, UserError
 from xectool.export import pt2
 from xectool.export.description import EXTRA_FILE
@@ -166,7 +166,8 @@ def _rewrite(source: Path, target: Path, edit: Any) -> None:
                 continue
             data = old.read(entry)
             if entry.filename.endswith(EXTRA_FILE):
-                data = json.dumps(edit(json.loads(data))).encode()
+                described = {key: text for key, text in json.loads(data).items() if key not in PROMISE}
+                data = json.dumps(edit(described)).encode()
             new.writestr(entry, data)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 import torch
 from torch.export.passes import move_to_device_pass
 
-from xectool.checkpoint.inspection.archive_digest import DIGESTS_FILE, digests_of
+from xectool.checkpoint.inspection.archive_digest import DIGESTS_FILE, PROMISE, digests_of
 from xectool.errors.unreadable import ARCHIVE_ERRORS
 from xectool.export.description import EXTRA_FILE, Description
 from xectool.export.formats import Written, register
@@ -36,7 +36,7 @@ class Pt2Format:
     def write(graph: ExportGraph, description: Description, example: tuple[torch.Tensor, ...], path: Path) -> Written:
         """Export a network and write it."""
         batch = torch.export.Dim(BATCH_AXIS, min=1)
-        extra = {EXTRA_FILE: json.dumps(description.to_metadata(), sort_keys=True)}
+        extra = {EXTRA_FILE: json.dumps({**description.to_metadata(), **PROMISE}, sort_keys=True)}
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             shapes = (tuple({0: batch} for _ in example),)

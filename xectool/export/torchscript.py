@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from xectool.checkpoint.inspection.archive_digest import DIGESTS_FILE, digests_of
+from xectool.checkpoint.inspection.archive_digest import DIGESTS_FILE, PROMISE, digests_of
 from xectool.checkpoint.soundness import require_checksums
 from xectool.errors import CheckpointError, UsageError
 from xectool.export.description import EXTRA_FILE, Description
@@ -54,7 +54,7 @@ class TorchScriptFormat:
                 warnings.simplefilter("always")
                 trace: Any = torch.jit.trace
                 traced = trace(graph, example, check_trace=False)
-                extra = {EXTRA_FILE: json.dumps(description.to_metadata(), sort_keys=True)}
+                extra = {EXTRA_FILE: json.dumps({**description.to_metadata(), **PROMISE}, sort_keys=True)}
                 torch.jit.save(traced, str(path), _extra_files=extra)
                 torch.jit.save(traced, str(path), _extra_files={**extra, DIGESTS_FILE: digests_of(path)})
         except RuntimeError as error:

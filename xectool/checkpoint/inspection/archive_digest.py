@@ -1,6 +1,7 @@
 """The digest of every entry of an archive that xectool exported: TorchScript, and ``torch.export``.
 
-They stand in an entry of their own and count neither that nor the id that PyTorch makes of all entries.
+They stand in an entry of their own and count neither that nor the id that PyTorch makes of all entries. The description
+of the export, which they count, says that there are some.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from typing import Final
 from xectool.checkpoint.inspection.archive import Archive
 
 DIGESTS_FILE: Final = "xectool.sha256.json"
+DESCRIPTION: Final = "extra/xectool.json"
+PROMISE: Final = {"xectool.entries_sha256": DIGESTS_FILE}
+"""What the description of an export says where digests were written."""
 _DIGESTS: Final = f"extra/{DIGESTS_FILE}"
 _UNCOUNTED: Final = (_DIGESTS, ".data/serialization_id")
 
@@ -30,11 +34,11 @@ def file_changes(path: Path) -> tuple[str, ...] | None:
 
 
 def archive_changes(archive: Archive) -> tuple[str, ...] | None:
-    """Return the entries that are not those that were exported, with their bytes; None where no digests are stored."""
+    """Return the entries that are not those that were exported, with their bytes; None where none ever had digests."""
     root = _root(archive)
     place = archive.by_name.get(f"{root}{_DIGESTS}")
     if place is None:
-        return None
+        return (f"entry {root}{_DIGESTS}, which is gone",) if _promised(archive, root) else None
     try:
         stored = json.loads(bytes(archive.read(place)))
     except (ValueError, RecursionError):
@@ -45,6 +49,15 @@ def archive_changes(archive: Archive) -> tuple[str, ...] | None:
     entries = {name: archive.by_name[f"{root}{name}"].place for name in found}
     names = sorted(name for name in found.keys() | stored.keys() if found.get(name) != stored.get(name))
     return tuple(f"entry {entries.get(name, f'{root}{name}, which is gone')}" for name in names)
+
+
+def _promised(archive: Archive, root: str) -> bool:
+    place = archive.by_name.get(f"{root}{DESCRIPTION}")
+    try:
+        stored = json.loads(bytes(archive.read(place))) if place is not None else None
+    except (ValueError, RecursionError):
+        return False  # as its readers say
+    return isinstance(stored, Mapping) and stored.keys() >= PROMISE.keys()
 
 
 def _opened(path: Path) -> Archive:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from xectool.checkpoint.inspection.archive import Archive, Entry, Problem
-from xectool.checkpoint.inspection.archive_digest import archive_changes
+from xectool.checkpoint.inspection.archive_digest import DESCRIPTION, archive_changes
 from xectool.checkpoint.inspection.contents import Contents
 from xectool.checkpoint.inspection.embedded import hidden_globals
 from xectool.checkpoint.inspection.symbols import StorageRef, TensorRef
@@ -15,7 +15,6 @@ from xectool.checkpoint.inspection.window import Content
 
 FORMAT: Final = "torch-export"
 _MARK: Final = "archive_format"
-_DESCRIPTION: Final = "extra/xectool.json"
 _MAX_JSON_BYTES: Final = 1 << 26
 _DTYPES: Final = {
     1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32", 8: "float64",
@@ -47,7 +46,7 @@ def read_export(content: Content, archive: Archive, root: str) -> Contents:
     compiled = sorted(name for name in names if name.startswith("data/aotinductor/"))
     if not (graphs or compiled):
         out.problems.append(Problem("the graph is missing from the archive", f"{root}models/model.json"))
-    description = archive.by_name.get(f"{root}{_DESCRIPTION}")
+    description = archive.by_name.get(f"{root}{DESCRIPTION}")
     stored = _json(archive, description, out.problems) if description is not None else {}
     out.facts = {
         "entries": len(names), "graphs": graphs, "compiled": compiled,
