@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -129,15 +132,62 @@ def test_a_broken_model_is_the_plugins_fault_in_every_process(tmp_path: Path) ->
     assert "ZeroDivisionError" in finding["problem"]
 
 
-def test_the_code_of_a_plugin_is_compared_between_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path, "models", "mine = broken_plugin:Mine", "WIDTH = 3")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "broken_plugin", raising=False)
-    _entry_points.cache_clear()
-    try:
-        known = program_facts({})
-        (tmp_path / "broken_plugin.py").write_text("WIDTH = 4")
-        other = program_facts({})
-    finally:
+@pytest.fixture
+def brings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Path]]:
+    """Install a plugin that lies in a module, without its code; returns the folder."""
+
+    def brought(module: str) -> Path:
+        install(tmp_path, "models", f"mine = {module}:Mine", "WIDTH = 3")
         _entry_points.cache_clear()
-    assert {key for key in known if known[key] != other[key]} == {"plugin broken_plugin"}
+        return tmp_path
+
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("broken_plugin", "lab", "lab.xec"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield brought
+    _entry_points.cache_clear()
+
+
+def changed(edit: Callable[[], object]) -> set[str]:
+    """Return the facts that another rank would have after an edit."""
+    known = program_facts({})
+    edit()
+    importlib.invalidate_caches()
+    other = program_facts({})
+    return {key for key in known | other if known.get(key) != other.get(key)}
+
+
+def test_the_code_of_a_plugin_is_compared_between_ranks(brings: Callable[[str], Path]) -> None:
+    file = brings("broken_plugin") / "broken_plugin.py"
+    assert changed(lambda: file.write_text("WIDTH = 4")) == {"plugin broken_plugin"}
+
+
+def test_of_a_namespace_its_plugin_is_compared_with_the_names_of_its_files(brings: Callable[[str], Path]) -> None:
+    lab = brings("lab.xec.models") / "lab"
+    for name in ("xec/__init__.py", "xec/one.py", "others/late.py"):
+        (lab / name).parent.mkdir(parents=True, exist_ok=True)
+        (lab / name).write_text(f"# {name}")
+    assert changed(lambda: (lab / "others" / "late.py").write_text("WIDTH = 4")) == set()
+    assert changed(lambda: (lab / "xec" / "one.py").rename(lab / "xec" / "two.py")) == {"plugin lab.xec"}
+
+
+def test_what_is_no_file_of_a_plugin_stops_no_run(brings: Callable[[str], Path], monkeypatch: Any) -> None:
+    """Emacs' lock, a folder and a link to nothing are nothing; a file that cannot be read is another one."""
+    package = brings("lab.xec") / "lab" / "xec"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+
+    def leave() -> None:
+        (package / ".#__init__.py").symlink_to("me@there.17")
+        (package / "gone.py").symlink_to("nowhere.py")
+        (package / "folder.py").mkdir()
+
+    assert changed(leave) == set()
+    assert changed(lambda: (package / "round.py").symlink_to("round.py")) == {"plugin lab.xec"}
+
+
+@pytest.mark.parametrize("module", ["sys", "no_spec", "no_such_module", "no_such.module"])
+def test_a_plugin_without_files_stops_no_run(brings: Callable[[str], Path], module: str, monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "no_spec", ModuleType("no_spec"))
+    brings(module)
+    assert any(key.startswith("plugin ") for key in program_facts({}))

@@ -56,7 +56,7 @@ def described(text: str | bytes, path: Path) -> Description:
 
 
 def require_as_exported(path: Path, what: str) -> None:
-    """Refuse an archive whose code or weights are not those that were exported; one of before there were digests passes.
+    """Refuse an archive whose code or weights are not those that were exported; an older one, without any, passes.
 
     Raises:
         CheckpointError: There is no such file, it is empty or damaged, or its digests do not hold.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, wraps
+from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -64,17 +65,48 @@ def plugins(family: str) -> list[tuple[EntryPoint, Any]]:
     return list(found.values())
 
 
-def plugin_files() -> dict[str, list[Path]]:
-    """Return the source files of every package that brings a plugin of any family, by its name; imports none."""
+def plugin_files() -> dict[str, dict[str, Path]]:
+    """Return the source files of every package that brings a plugin of any family, by their names in it; imports none.
+
+    Of a namespace package, which may be of others, it is the package in it.
+    """
     points = [point for family in FAMILIES for point in _entry_points(family)]
-    return {name: _sources(name) for name in sorted({point.module.partition(".")[0] for point in points})}
+    return {name: _sources(name) for name in sorted({_package(point.module) for point in points})}
 
 
-def _sources(package: str) -> list[Path]:
-    spec = find_spec(package)
+def _package(module: str) -> str:
+    """Return the first package above a module that is no namespace, or the module."""
+    parts = module.split(".")
+    for depth in range(1, len(parts)):
+        name = ".".join(parts[:depth])
+        spec = _spec(name)
+        if spec is None or spec.has_location:
+            return name
+    return module
+
+
+def _sources(package: str) -> dict[str, Path]:
+    spec = _spec(package)
     if spec is not None and spec.submodule_search_locations:
-        return sorted(path for place in spec.submodule_search_locations for path in Path(place).rglob("*.py"))
-    return [Path(spec.origin)] if spec is not None and spec.origin else []
+        return {name: path for place in spec.submodule_search_locations for name, path in python_files(place).items()}
+    return {Path(spec.origin).name: Path(spec.origin)} if spec is not None and spec.has_location and spec.origin else {}
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    """Return where a module lies; None where Python does not know: it is not there, or was made by a program."""
+    try:
+        return find_spec(name)
+    except (ImportError, ValueError):
+        return None
+
+
+def python_files(folder: str | Path) -> dict[str, Path]:
+    """Return the files of a package by their names in it, but those of a name or folder with a dot in front.
+
+    An editor's are such: Emacs locks a file by a link ``.#name.py`` to nothing.
+    """
+    found = sorted((path.relative_to(folder), path) for path in Path(folder).rglob("*.py"))
+    return {str(name): path for name, path in found if not any(part.startswith(".") for part in name.parts)}
 
 
 @cache

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import xectool
 from xectool.data.plan import SourceFile
 from xectool.errors import UsageError
-from xectool.registry.plugins import plugin_files
+from xectool.registry.plugins import plugin_files, python_files
 from xectool.tasks.base import TrainingTask
 from xectool.training.ranks.base import Ranks
 
@@ -24,9 +24,8 @@ _SHOWN: Final = 60
 
 def program_facts(config: Mapping[str, Any]) -> dict[str, str]:
     """Return what must agree before anything is opened: the configuration's keys, digests of program and plugins."""
-    code = sorted((str(path.relative_to(_ROOT)), _content(path)) for path in _ROOT.rglob("*.py"))
-    own = {"code": digest([xectool.__version__, torch.__version__, code])}
-    own |= {f"plugin {name}": digest([_content(path) for path in files]) for name, files in plugin_files().items()}
+    own = {"code": digest([xectool.__version__, torch.__version__, _contents(python_files(_ROOT))])}
+    own |= {f"plugin {name}": digest(_contents(files)) for name, files in plugin_files().items()}
     return own | {key: json.dumps(value, default=str) for key, value in leaves(config)}
 
 
@@ -41,10 +40,14 @@ def data_facts(files: Sequence[SourceFile]) -> dict[str, str]:
 def network_facts(model: nn.Module, task: TrainingTask) -> dict[str, str]:
     """Return what must agree of the network and its losses, which a plugin may build of anything: collectives add them.
 
-    PyTorch compares weights only, names none of them, and aborts the process where numbers of another kind differ.
+    PyTorch compares shapes of weights only, names none of them, adds them by their place in order, and aborts the
+    process where numbers of another kind differ.
     """
-    tensors = {**model.state_dict(prefix="model.", keep_vars=True), **task.state_dict(prefix="task.", keep_vars=True)}
-    facts = {name: _kind(tensor) for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
+    parts: tuple[tuple[str, nn.Module], ...] = (("model", model), ("task", task))
+    weights = [item for name, part in parts for item in part.named_parameters(name)]
+    buffers = [item for name, part in parts for item in part.named_buffers(name)]
+    facts = {name: _kind(tensor) for name, tensor in (*weights, *buffers)}
+    facts["weight order"] = digest([[name for name, _ in tensors] for tensors in (weights, buffers)])
     return facts | {"loss": f"the terms {', '.join(task.terms)} and {task.num_tallies} tallies"}
 
 
@@ -85,8 +88,18 @@ def digest(value: Any) -> str:
     return hashlib.blake2b(json.dumps(value, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
 
 
+def _contents(files: Mapping[str, Path]) -> dict[str, str]:
+    """Return a digest of each file by its name, without those that are not there: a link to nothing, a folder."""
+    return {name: content for name, path in files.items() if (content := _content(path))}
+
+
 def _content(path: Path) -> str:
-    return hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
+    try:
+        return hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
+    except (FileNotFoundError, IsADirectoryError):
+        return ""
+    except OSError as error:
+        return f"unreadable: {type(error).__name__}"
 
 
 def _kind(tensor: Tensor) -> str:
