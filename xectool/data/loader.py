@@ -218,8 +218,10 @@ class EventLoader:
         return WindowBatches(self._reader, self.plan, self.rank, self._memory)
 
     def _build_cache(self) -> None:
-        cache = self.source.cache
-        if self._builder is None and isinstance(cache, CachedEvents) and cache.builds and cache.missing():
+        cache, before = self.source.cache, self._builder
+        if not isinstance(cache, CachedEvents) or not cache.builds or not (missing := cache.missing()):
+            return
+        if before is None or before.leaves(missing):  # what could not be built once is not tried at each epoch
             self._builder = BackgroundBuilder(cache, self.rank / self.plan.world_size)
             self._builder.start()
 

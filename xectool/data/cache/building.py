@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -92,6 +92,7 @@ def _build(cache: CachedEvents, index: int, stopped: Callable[[], bool], advance
             _copy(cache, index, writer, stopped, advanced)
             writer.finish(cache.identity(index))
             whole = True
+            store.replaced(digest)
         finally:
             writer.close(keep=whole)
     return True
@@ -127,6 +128,7 @@ class BackgroundBuilder:
 
     def __init__(self, cache: CachedEvents, share: float = 0.0) -> None:
         self._cache = cache
+        self._left = set(cache.missing())
         self._first = int(share * len(cache.digests))
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="xectool-cache", daemon=True)
@@ -134,6 +136,10 @@ class BackgroundBuilder:
     def start(self) -> None:
         """Begin."""
         self._thread.start()
+
+    def leaves(self, missing: Collection[int]) -> bool:
+        """Return whether it is done and files are missing that it did not try in vain, such as damaged ones."""
+        return not self._thread.is_alive() and not self._left.issuperset(missing)
 
     def stop(self) -> None:
         """Stop after the block that is being read, and throw away what is not whole."""
@@ -147,6 +153,7 @@ class BackgroundBuilder:
             if store is not None:
                 store.clean()
         build_missing(self._cache, self._first, self._stop.is_set)
+        self._left.intersection_update(self._cache.missing())
 
 
 def builder_bytes(event_bytes: int, num_events: int) -> int:

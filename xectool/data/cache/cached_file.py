@@ -66,7 +66,7 @@ class CachedFile:
         verified: Which events were found sound by this process, shape (N,).
         tasks: Columns of the truth of each task.
         inode: Number of the file, another one for a file that was built again.
-        thrown_away: Whether some of it was found damaged: it has no name any more.
+        thrown_away: Whether some of its events were found damaged: it is to be built again.
     """
 
     def __init__(self, path: Path, maps_readings: bool = True) -> None:

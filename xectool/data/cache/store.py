@@ -21,6 +21,8 @@ from xectool.runlog.lock import ProcessLock
 _LOG = logging.getLogger(__name__)
 
 SUFFIX: Final = ".events"
+# A copy some of whose events are damaged: its sound ones are served until another one is built.
+DAMAGED: Final = ".damaged"
 # Without a limit of the user's, so much of the disk stays free for others.
 _FREE_SHARE: Final = 0.1
 # Locks are held by processes; threads of one process are kept apart by this.
@@ -43,6 +45,10 @@ class CacheStore:
     def path(self, digest: str) -> Path:
         """Return the place of a cache file."""
         return self.directory / f"{digest}{SUFFIX}"
+
+    def inode(self, digest: str) -> int:
+        """Return the number of the file at the place of a cache file, 0 where there is none."""
+        return _inode(self.path(digest))
 
     def prepare(self) -> None:
         """Make the directory.
@@ -70,7 +76,9 @@ class CacheStore:
         )
 
     def find(self, digest: str, source: dict[str, Any], maps_readings: bool = True) -> CachedFile | None:
-        """Return the finished cache file of a source, None where there is none; a damaged one is thrown away.
+        """Return the cache file of a source, None where there is none; one that is none of it is removed, and said so.
+
+        A copy of which some events are damaged counts as long as no other one is built.
 
         Args:
             digest: Of the source.
@@ -78,29 +86,36 @@ class CacheStore:
             maps_readings: Whether its readings are touched through the map.
         """
         path = self.path(digest)
-        try:
-            found = CachedFile(path, maps_readings)
-            if found.source != source:
-                raise DamagedCacheError("it is a copy of something else")
-            with contextlib.suppress(OSError):  # another user's or read-only: not ours to throw away either
-                os.utime(path)
-        except (FileNotFoundError, PermissionError):
-            return None
-        except (DamagedCacheError, OSError, ValueError, KeyError, TypeError) as error:
-            self.discard(digest, f"{error}")
-            return None
+        found = _opened(path, source, maps_readings)
+        if found is None:
+            found = _opened(path.with_suffix(DAMAGED), source, maps_readings)
+            if found is not None:
+                found.thrown_away = True
         return found
 
-    def discard(self, digest: str, reason: str) -> None:
-        """Throw a cache file away and say why; it is built again."""
+    def discard(self, digest: str, inode: int, reason: str) -> None:
+        """Throw away a cache file of which some events are damaged, and say why; it serves the others meanwhile.
+
+        Args:
+            digest: Of its source.
+            inode: Its number: what another process has built at its place meanwhile stays.
+            reason: What is damaged.
+        """
         path = self.path(digest)
-        with contextlib.suppress(OSError):
-            path.unlink()
+        with contextlib.suppress(OSError):  # read-only: it goes on serving as it is
+            if _inode(path) == inode:
+                os.replace(path, path.with_suffix(DAMAGED))
         _LOG.warning(
-            "XT-CACHE-DAMAGED: %s is damaged (%s): events are read from the ROOT file, and it is built again",
+            "XT-CACHE-DAMAGED: %s is damaged (%s): such events are read from the ROOT file, sound ones from the copy, "
+            "until it is built again (at the next epoch where training builds, or by xectool prepare)",
             path,
             reason,
         )
+
+    def replaced(self, digest: str) -> None:
+        """Remove the damaged copy for which another one was built."""
+        with contextlib.suppress(OSError):
+            self.path(digest).with_suffix(DAMAGED).unlink()
 
     @contextlib.contextmanager
     def building(self, digest: str) -> Iterator[bool]:
@@ -125,10 +140,11 @@ class CacheStore:
     def make_room(self, num_bytes: int, keep: Collection[str]) -> bool:
         """Throw away the files unused for longest until ``num_bytes`` more fit; False where they cannot.
 
-        Files of this data set (``keep``, digests), files another process has open, and files being built stay.
+        Damaged ones go first, even where they still serve somebody: who has them open keeps them. Of the others, files
+        of this data set (``keep``, digests), files another process has open, and files being built stay.
         """
         kept = {self.path(digest) for digest in keep}
-        files = sorted(self._files(), key=lambda item: item[1].st_mtime)
+        files = sorted(self._files(), key=lambda item: (item[0].suffix == SUFFIX, item[1].st_mtime))
         used = sum(status.st_size for _, status in files)
         room = self._room(used) - num_bytes
         for path, status in files:
@@ -151,6 +167,9 @@ class CacheStore:
         """Throw away what killed builders left behind, where that is permitted."""
         if not self.is_writable:
             return
+        for path in self.directory.glob(f"*{DAMAGED}"):
+            if path.with_suffix(SUFFIX).exists():
+                self.replaced(path.stem)
         parts = {part.with_suffix("") for part in self.directory.glob(f"*{SUFFIX}.part")}
         for path in parts | {lock.with_suffix(SUFFIX) for lock in self.directory.glob("*.lock")}:
             lock = ProcessLock(path.with_suffix(".lock"))
@@ -171,14 +190,43 @@ class CacheStore:
 
     def _files(self) -> list[tuple[Path, os.stat_result]]:
         found = []
-        for path in self.directory.glob(f"*{SUFFIX}"):
+        for path in (*self.directory.glob(f"*{SUFFIX}"), *self.directory.glob(f"*{DAMAGED}")):
             with contextlib.suppress(FileNotFoundError):
                 found.append((path, path.stat()))
         return found
 
 
+def _inode(path: Path) -> int:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return 0
+
+
+def _opened(path: Path, source: dict[str, Any], maps_readings: bool) -> CachedFile | None:
+    inode = _inode(path)
+    try:
+        found = CachedFile(path, maps_readings)
+        if found.source != source:
+            raise DamagedCacheError("it is a copy of something else")
+        with contextlib.suppress(OSError):  # another user's or read-only: not ours to throw away either
+            os.utime(path)
+    except (FileNotFoundError, PermissionError):
+        return None
+    except (DamagedCacheError, OSError, ValueError, KeyError, TypeError) as error:
+        with contextlib.suppress(OSError):
+            if _inode(path) == inode:
+                path.unlink()
+        _LOG.warning("XT-CACHE-DAMAGED: %s is damaged (%s): events are read from the ROOT file", path, error)
+        return None
+    return found
+
+
 def _remove_unused(path: Path) -> bool:
     try:
+        if path.suffix == DAMAGED:
+            path.unlink()
+            return True
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
