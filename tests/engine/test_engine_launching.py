@@ -25,11 +25,9 @@ from torch.distributed.launcher.api import LaunchConfig
 from xectool.engine import launching
 from xectool.engine.launching import _settings, command_again
 from xectool.engine.ranks import processes
-from xectool.engine.ranks.outcome import DIRECTORY, LAUNCHER, run_as_rank
+from xectool.engine.ranks.outcome import DIRECTORY, run_as_rank
 from xectool.engine.ranks.processes import ForwardedSignals, SurvivorsEnded
-from xectool.engine.ranks.said import RankWarnings
 from xectool.engine.ranks.verdict import Ending, verdict_of
-from xectool.engine.ranks.watch import RankWatch
 from xectool.engine.training_run.result import TrainResult
 from xectool.errors import DiskError, WorldError
 
@@ -203,39 +201,6 @@ def test_nothing_is_left_of_a_job_but_the_log_that_an_error_names(
     with pytest.raises((KeyboardInterrupt, WorldError)):
         launching.train_ranks(tmp_path / "c.yaml", 2)
     assert len(list((tmp_path / "temporary").iterdir())) == kept
-
-
-WARNS = """
-import logging, os
-from xectool.engine.ranks.outcome import run_as_rank
-from xectool.errors import WorldError
-
-def train():
-    rank = os.environ["RANK"]
-    logging.getLogger("xectool.data.cache.store").warning("XT-CACHE-DAMAGED: %s", "x")
-    if rank == "1":
-        logging.getLogger("xectool.rootio").warning("XT-CACHE-DAMAGED: own")
-    raise WorldError("done", where=rank)
-
-raise SystemExit(run_as_rank(train))
-"""
-
-
-def test_what_later_ranks_warn_of_is_said_by_the_launcher_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    given = {**os.environ, DIRECTORY: str(tmp_path), LAUNCHER: str(os.getpid())}
-    with RankWatch(1e6, RankWarnings(tmp_path, 3)):
-        ranks = [
-            subprocess.Popen([sys.executable, "-c", WARNS], env={**given, "RANK": str(rank)}, stderr=subprocess.PIPE)
-            for rank in range(3)
-        ]
-        screens = [rank.communicate()[1] for rank in ranks]
-    assert [b"XT-CACHE-DAMAGED: x" in screen for screen in screens] == [True, False, False]
-    said = [record.getMessage() for record in caplog.records]
-    assert sorted(said)[0] == "rank 1: XT-CACHE-DAMAGED: own"
-    assert [line[7:] for line in said].count(" XT-CACHE-DAMAGED: x") == 1
-    assert len(said) == 2
 
 
 @pytest.mark.parametrize("refusing", [1, 3])

@@ -16,6 +16,7 @@ from multiprocessing import resource_tracker, util
 from pathlib import Path
 from typing import Any, Final
 
+from xectool.runlog.passed_on import pass_on_of_rank
 from xectool.runlog.process import end_with_parent
 from xectool.runlog.worker_slots import SlotRange, stacks_path
 
@@ -51,6 +52,7 @@ def become_loader(slots: SlotRange | None) -> None:
     trainer = multiprocessing.parent_process()
     if trainer is not None:
         threading.Thread(target=_end_with, args=(trainer,), name="xectool-parent", daemon=True).start()
+    pass_on_of_rank()
     if slots is not None:
         _write_stacks_when_asked(stacks_path(slots.path))
 

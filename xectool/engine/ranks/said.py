@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+
+from xectool.runlog.passed_on import passed_on
 
 _LOG = logging.getLogger(__name__)
 
 
-@contextmanager
-def warned_through_launcher(directory: Path, rank: int) -> Iterator[None]:
-    """Have the launcher say what this rank warns of inside the block; the first rank has the screen itself."""
-    if not rank:
-        yield
-        return
-    told = logging.FileHandler(_path(directory, rank), encoding="utf-8")
-    told.setLevel(logging.WARNING)
-    logging.getLogger("xectool").addHandler(told)
-    try:
-        yield
-    finally:
-        logging.getLogger("xectool").removeHandler(told)
-        told.close()
+def warned_through_launcher(directory: Path, rank: int) -> AbstractContextManager[None]:
+    """Have the launcher say what this rank and its readers warn of inside the block; the first has the screen."""
+    return passed_on(_path(directory, rank)) if rank else nullcontext()
 
 
 class RankWarnings:
-    """The launcher's side: says each warning once, whichever ranks it comes from.
+    """The launcher's side: says each warning once, whichever of the ranks besides the first it comes from.
+
+    What the first rank has said as well is said by both.
 
     Args:
         directory: Where the ranks leave what they say.
@@ -40,17 +33,37 @@ class RankWarnings:
         self._said: set[str] = set()
 
     def say(self) -> None:
-        """Say what is new, as far as its lines are whole."""
-        for rank, path in self._paths.items():
-            if not path.exists():
+        """Say what is new, as far as it is whole; a file that cannot be read is said once and left."""
+        for rank, path in list(self._paths.items()):
+            try:
+                whole = self._new(rank, path)
+            except OSError as error:
+                del self._paths[rank]
+                _LOG.warning("what rank %d warns of cannot be read any more: %s: %s", rank, path, error.strerror)
                 continue
-            new = path.read_bytes()[self._read[rank] :]
-            whole = new[: new.rfind(b"\n") + 1]
-            self._read[rank] += len(whole)
-            for line in whole.decode(errors="replace").splitlines():
+            for line in whole.splitlines():
                 if line not in self._said:
                     self._said.add(line)
-                    _LOG.warning("rank %d: %s", rank, line)
+                    _LOG.warning("rank %d: %s", rank, _message(line))
+
+    def _new(self, rank: int, path: Path) -> str:
+        try:
+            with path.open("rb") as file:
+                file.seek(self._read[rank])
+                new = file.read()
+        except FileNotFoundError:  # it has not warned of anything
+            return ""
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read[rank] += len(whole)
+        return whole.decode(errors="replace")
+
+
+def _message(line: str) -> str:
+    """Return the warning that a line holds, or the line where it is none, e.g. for lack of room on the disk."""
+    try:
+        return str(json.loads(line))
+    except ValueError:
+        return line
 
 
 def _path(directory: Path, rank: int) -> Path:
