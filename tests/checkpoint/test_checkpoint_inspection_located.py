@@ -19,6 +19,7 @@ from xectool.checkpoint.format import Checkpoint
 from xectool.checkpoint.inspection.archive import Archive, Entry
 from xectool.checkpoint.seals import seals
 from xectool.config.load import config_from_dict
+from xectool.engine.exports.sources import require_sound
 from xectool.engine.inspection import CheckpointInspected
 from xectool.errors import CheckpointError
 from xectool.training.saving.resume import require_resumable
@@ -84,7 +85,15 @@ def test_an_average_that_is_gone_is_named_and_the_last_weights_do_not_stand_in(
     payload["ema"] = {}
     content = {part: payload[part] for part in ("meta", "model", "ema", "training")}
     torch.save(payload | {"digest": format.digest(content), "seals": seals(content)}, path)
-    (found,) = [item for item in engine.inspect_ckpt(path).findings if item.severity.value == "error"]
+    inspected = engine.inspect_ckpt(path)
+    fit = {item.action: (item.possible, item.why) for item in inspected.fit_for}
+    assert fit["resume"] == (False, "the averaged weights are gone")
+    assert fit["predict"] == fit["export"] == (True, "with --weights model only: the averaged weights are gone")
+    assert fit["fine-tune"][1].endswith("; the last weights: the averaged weights are gone")
+    with pytest.raises(CheckpointError, match="the averaged weights are gone"):
+        require_sound(path, "auto")
+    assert require_sound(path, "model") == inspected.sha256
+    (found,) = [item for item in inspected.findings if item.severity.value == "error"]
     assert (found.code, found.fix[:28]) == ("K09", "predict with --weights model")
     stored = store.load(path)
     with pytest.raises(CheckpointError, match=r"averaged weights are gone[\s\S]*--weights model"):

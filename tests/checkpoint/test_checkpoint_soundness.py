@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
 from xectool.checkpoint import store
 from xectool.checkpoint.soundness import require_finite
+from xectool.config.load import config_from_dict
 from xectool.config.root import KINDS
 from xectool.engine.loading import ready_model
 from xectool.engine.training_run.start import start_from
@@ -74,6 +76,21 @@ def test_weights_that_are_not_finite_are_refused_where_they_are_used_and_nowhere
         with pytest.raises(CheckpointError, match=r"backbone\.pos_embed are not finite") as refused:
             use()
         assert refused.value.code == "K08"
+
+
+def test_a_run_that_starts_from_weights_whose_average_is_gone_says_so(
+    families: dict[str, Path], tmp_path: Path
+) -> None:
+    saved, said, path = store.load(families["regressor"]), list[str](), tmp_path / "a.pt"
+    store.save(path, replace(saved, ema={}))
+    parts = cast("Any", SimpleNamespace(config=config_from_dict(saved.config, "test")))
+    for source, warned in ((path, True), (families["regressor"], False)):
+        parts.model = ready_model(saved, source, "model", "cpu").network
+        start_from(parts, source, cast("Any", SimpleNamespace(message=said.append)))
+        assert (
+            any("averaged weights are gone" in line and "starts from the last ones" in line for line in said) is warned
+        )
+        said.clear()
 
 
 def test_infinities_belong_into_a_mask() -> None:

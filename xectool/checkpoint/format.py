@@ -77,13 +77,19 @@ class Checkpoint:
             return config
         return config | {"model": config["model"] | {"sensor_positions_file": None}}
 
+    @property
+    def num_lost(self) -> int:
+        """How many steps an average had seen that is gone; 0 where it is there, or none was kept."""
+        steps = self.meta.get("num_averaged")
+        return steps if isinstance(steps, int) and not self.ema else 0
+
     def require_average(self, where: str, fix: str) -> None:
         """Refuse weights whose run averaged them where the average is gone: outputs would silently be others.
 
         Raises:
             CheckpointError: It is gone.
         """
-        if (steps := self.meta.get("num_averaged")) and not self.ema:
+        if steps := self.num_lost:
             raise CheckpointError(
                 f"the averaged weights are gone ({steps} steps were averaged): the last weights give other numbers",
                 where=where,

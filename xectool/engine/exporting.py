@@ -114,7 +114,7 @@ def export(  # noqa: PLR0913 - the function is the command: one argument an opti
     reads = files_read([checkpoint, source], verify_on, weights)
     target = require_file_place(named, "--output", f"{source.stem}{SUFFIXES[format_name]}", reads)
     _check_mode(format_name, inputs)
-    digest = require_sound(source)
+    digest = require_sound(source, weights)
     stored = load_checkpoint(source, weights)
     loaded = ready_model(stored, source, weights, "cpu")
     loaded.network.eval()

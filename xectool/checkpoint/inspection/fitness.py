@@ -15,6 +15,7 @@ KINDS: Final = ("regressor", "mae", "inpainter")
 _SETS: Final = {"ema": "averaged weights", "model": "raw weights"}
 _PREDICTING: Final = ("ema", "model", "best")
 _GRAPHS: Final = ("onnx", "torchscript", "torch-export")
+_LOST: Final = "the averaged weights are gone"
 _NO_CONFIG: Final = "it stores no configuration, so normalisation and pooling are unknown"
 
 
@@ -130,6 +131,8 @@ def _resume_reasons(facts: Inspected) -> Iterator[str]:
         yield "the state of the older system's optimizer and scheduler is not carried over; use checkpoint.init_from"
     elif not facts.layout.training:
         yield "it holds weights only"
+    elif facts.layout.num_lost:
+        yield _LOST
     else:
         yield from bit_exact(facts)[1]
 
@@ -143,13 +146,13 @@ def _how(action: str, facts: Inspected, done: int) -> str:
     if action == "fine-tune" and layout.config is None:
         return "normalisation and pooling of the new run are taken to be those it was trained with; nothing checks that"
     if action == "fine-tune":
-        return (
-            f"all weights into the same kind ({layout.kind}), its encoder into any"
-            if layout.kind in KINDS
-            else "its encoder"
-        )
+        all_of_it = f"all weights into the same kind ({layout.kind}), its encoder into any"
+        lost = f"; the last weights: {_LOST}" if layout.num_lost else ""
+        return (all_of_it if layout.kind in KINDS else "its encoder") + lost
     if facts.contents.format in _GRAPHS:
         return "as exported"
+    if layout.num_lost:
+        return f"with --weights model only: {_LOST}"
     first, other = ("ema", "model") if layout.weights.get("ema") else ("model", "best")
     if facts.nonfinite_in(first):
         return f"with --weights {other} only: {facts.nonfinite_in(first)[0]} is not finite"

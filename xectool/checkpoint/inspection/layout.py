@@ -68,6 +68,12 @@ class Layout:
         """The raw weights, or the only set there is."""
         return self.weights.get("model") or next(iter(self.weights.values()), {})
 
+    @property
+    def num_lost(self) -> int:
+        """How many steps an average had seen that is gone; 0 where it is there, or none was kept."""
+        steps, kept = self.meta.get("num_averaged"), self.weights
+        return steps if isinstance(steps, int) and kept.get("model") and not kept.get("ema") else 0
+
 
 def recognise(contents: Contents) -> Layout:
     """Return what some contents are; every file that could be read gets an answer."""

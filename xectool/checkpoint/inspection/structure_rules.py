@@ -106,8 +106,8 @@ class AverageFits(Rule[Inspected]):
 
     def check(self, facts: Inspected) -> Iterator[Finding]:
         """Yield an error where an average is gone, has other names or shapes or is none, a warning where it is far."""
-        model, steps = facts.layout.weights.get("model"), facts.layout.meta.get("num_averaged")
-        if model and steps and not facts.layout.weights.get("ema"):
+        model, steps = facts.layout.weights.get("model"), facts.layout.num_lost
+        if steps:
             yield self.error(
                 "ema", f"the averaged weights are gone: {steps} steps were averaged", f"{_RAW}, or {ANOTHER}"
             )

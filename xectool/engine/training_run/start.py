@@ -64,6 +64,11 @@ def start_from(parts: RunParts, path: Path, observer: Observer) -> dict[str, Any
     """Load all weights of a model of the same kind, or the encoder of one of another kind; return what was loaded."""
     source = store.load_start(path)
     require_finite(source.weights("best"), path)
+    if source.num_lost:
+        observer.message(
+            f"warning XT-CKPT-NO-EMA: the averaged weights are gone ({source.num_lost} steps were averaged), this run "
+            f"starts from the last ones; {path}"
+        )
     if source.kind == parts.config.kind:
         fitting = start_options(parts.config, source, path)
         load_weights(parts.model, source.weights("best"), fix=f"describe the network as the checkpoint does: {fitting}")
