@@ -126,6 +126,17 @@ def test_what_may_not_be_removed_is_opened_and_said_once(
     assert served(cache) == bad
 
 
+def test_one_that_is_built_under_the_number_of_the_removed_one_is_served(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "_inode", lambda path: int(path.exists()))  # as file systems give numbers again
+    cache = opened()
+    os.truncate(place(cache), 100)
+    assert cache.file(0) is None
+    assert build_missing(opened()).built == 1
+    assert served(cache) == []
+
+
 def test_it_makes_room_for_the_one_that_is_built_in_its_place(opened: Opened) -> None:
     cache = opened()
     flip(cache)

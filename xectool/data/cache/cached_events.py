@@ -100,8 +100,9 @@ class CachedEvents:
             if found is None or found.thrown_away:
                 there = self.store.inode(digest)
                 if self._tried.get(index) != there:
-                    self._tried[index] = there
                     found = self._opened(index, self.store.find(digest, identity, self.maps_readings)) or found
+                    # What was removed leaves its number to the next file.
+                    self._tried[index] = there if self.store.inode(digest) == there else 0
             if found is None:
                 return None
             self._open[index] = found
