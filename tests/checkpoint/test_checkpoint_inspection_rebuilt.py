@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,8 +13,10 @@ from xectool import engine
 from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
 from xectool.config.load import config_from_dict
+from xectool.errors import CheckpointError
 from xectool.models import build_model
 from xectool.models.fingerprint import difference, fixed_events, outputs_of
+from xectool.training.saving.resume import require_resumable
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +119,33 @@ def test_a_difference_is_named_and_rounding_is_none() -> None:
     assert "nan" in difference({"a": [1.0]}, {"a": [float("nan")]})
     assert "0 numbers instead of 1" in difference({"a": [1.0]}, {})
     assert all(bool(value.isfinite().all()) for value in fixed_events()[:2])
+
+
+SCHEDULE = {"start_step": 0, "scale": 1.0, "steps_per_epoch": 12}
+PLACE = {"epoch": 3, "batch": 6}  # the 30th step
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"start_step": 777}, "the schedule begins at step 777, and the run stands at step 30 of it"),
+        ({"start_step": -4}, "begins at step -4"),
+        ({"steps_per_epoch": 0}, "epochs of 0 steps"),
+        ({"scale": float("nan")}, "the factor of all rates is nan"),
+        ({"scale": 0.0}, "the factor of all rates is 0.0"),
+        ({}, ""),
+        ({"start_step": 30, "scale": 0.3}, ""),  # begun anew just there, after a rewind
+        ({"start_step": 31}, ""),  # rounded: another number of ranks takes other steps an epoch
+    ],
+)
+def test_a_schedule_that_contradicts_its_place_is_told_k11(
+    whole: Checkpoint, tmp_path: Path, changed: dict[str, Any], words: str
+) -> None:
+    moved = with_meta(whole, schedule=SCHEDULE | changed, progress=whole.meta["progress"] | PLACE)
+    found = [item.problem for item in found_in(moved, tmp_path).findings if item.code == "K11"]
+    assert len(found) == bool(words)
+    assert all(words in problem for problem in found)
+    config, events = config_from_dict(moved.config, "test"), Mock(files=[])
+    with pytest.raises(CheckpointError, match=words or "in the middle of an epoch") as caught:
+        require_resumable(config, moved, events, tmp_path / "a.pt")
+    assert (caught.value.code == "K11") == bool(words)

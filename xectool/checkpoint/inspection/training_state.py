@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -63,6 +64,8 @@ def _has_words(state: Any, place: int, count: int) -> bool:
 
 def scheduler_problem(layout: Layout) -> str:
     """Return how the scheduler contradicts the epoch, or an empty string."""
+    if layout.origin == XECTOOL:
+        return schedule_problem(layout.meta, layout.config or {})
     state = layout.training.get("scheduler")
     last = state.get("last_epoch") if isinstance(state, Mapping) else None
     if not isinstance(last, int) or layout.epoch is None or isinstance(last, bool):
@@ -71,6 +74,29 @@ def scheduler_problem(layout: Layout) -> str:
     if isinstance(horizon, int) and last > horizon:
         return f"the cosine schedule is past its end (T_max {horizon}, at {last}): the rate rises again"
     return "" if last >= 0 else f"the scheduler stands at epoch {last}"
+
+
+def schedule_problem(meta: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    """Return how the schedule of a run of ours contradicts its place, from which its rates follow; else nothing."""
+    state, progress = (_section(meta, name) for name in ("schedule", "progress"))
+    start, per_epoch, epoch, batch = (
+        of.get(key)
+        for of, key in ((state, "start_step"), (state, "steps_per_epoch"), (progress, "epoch"), (progress, "batch"))
+    )
+    scale = state.get("scale", 1.0)
+    if isinstance(scale, int | float) and not 0 < scale < math.inf:
+        return f"the factor of all rates is {scale}"
+    if not (
+        isinstance(start, int) and isinstance(per_epoch, int) and isinstance(epoch, int) and isinstance(batch, int)
+    ):
+        return ""
+    accumulated = _section(config, "training").get("grad_accum_steps", 1)
+    place = (epoch - 1) * per_epoch + batch // (accumulated if isinstance(accumulated, int) and accumulated > 0 else 1)
+    if per_epoch < 1:
+        return f"the schedule has epochs of {per_epoch} steps"
+    if not 0 <= start <= place + 1:  # rounded where the steps of an epoch became others
+        return f"the schedule begins at step {start}, and the run stands at step {place} of it"
+    return ""
 
 
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

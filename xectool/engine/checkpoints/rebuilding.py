@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from xectool.checkpoint.extract import ENCODER
 from xectool.checkpoint.inspection.facts import Inspected
 from xectool.checkpoint.inspection.layout import XECTOOL, Layout
+from xectool.checkpoint.inspection.training_state import scheduler_problem
 from xectool.config.load import config_from_dict
 from xectool.config.root import RunConfig
 from xectool.engine.checkpoints.bare import bare_misfits
@@ -131,6 +132,8 @@ def _learning_rates(layout: Layout, run: RunConfig | None) -> dict[str, float]:
     """Return the rate of the next step and at the start of the next epochs, by epoch; empty where no run goes on."""
     schedule, progress = layout.meta.get("schedule"), layout.meta.get("progress")
     if not isinstance(schedule, Mapping) or not schedule or not isinstance(progress, Mapping) or not layout.config:
+        return {}
+    if scheduler_problem(layout):
         return {}
     config = run or config_from_dict(_without_positions(layout.config), "the checkpoint's configuration")
     try:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from xectool.checkpoint.format import FORMAT_NAME, Checkpoint
+from xectool.checkpoint.inspection.training_state import schedule_problem
 from xectool.config.load import config_from_dict
 from xectool.config.order_keys import ORDER_KEYS
 from xectool.config.root import InpainterConfig, MaeConfig, RegressorConfig, RunConfig
@@ -94,6 +95,13 @@ def require_resumable(
     checkpoint.require_average(
         str(path), "xectool train CONFIG --resume auto   # the newest sound checkpoint of the run"
     )
+    if problem := schedule_problem(checkpoint.meta, checkpoint.config):
+        raise CheckpointError(
+            f"the rates of a resume would be wrong: {problem}",
+            where=str(path),
+            fix=f"start a new run from its weights, without --resume: {start_options(config, checkpoint, path)}",
+            code="K11",
+        )
     differing = meaning_differences(config, checkpoint)
     if differing:
         raise _refusal("would change what the weights mean, or which of them learn", differing, path)
