@@ -267,7 +267,10 @@ def test_the_rank_that_skips_a_real_collective_is_named_with_the_reason(tmp_path
                 assert time.monotonic() < until
                 time.sleep(0.1)
             make_old(run)
-            found = engine.diagnose.hang(run)
+            looks = [engine.diagnose.hang(run)]
+            while not looks[-1].bad and len(looks) < 3:  # what came before the look may still be at work, if slowly
+                looks.append(engine.diagnose.hang(run))
+            found = looks[-1]
             assert (found.findings[0].code, found.bad) == (code, True), (found.verdict, found.findings)
             assert "rank 1" in found.verdict
             assert f"process {processes[1].pid}" in found.findings[0].where
