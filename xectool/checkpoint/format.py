@@ -34,6 +34,16 @@ FORMAT_VERSION = 1
 Plain = Any  # dict, list, tuple, str, int, float, bool, None or Tensor, nested: what weights_only accepts
 
 
+def num_lost(meta: Mapping[str, Any], average: Mapping[str, Any] | None) -> int:
+    """Return how many steps an average had seen that is gone; 0 where it is there, or none was kept.
+
+    >>> num_lost({"num_averaged": 7}, {}), num_lost({"num_averaged": 7}, {"w": 1.0}), num_lost({}, {})
+    (7, 0, 0)
+    """
+    steps = meta.get("num_averaged")
+    return steps if isinstance(steps, int) and not average else 0
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """One checkpoint in memory.
@@ -80,8 +90,7 @@ class Checkpoint:
     @property
     def num_lost(self) -> int:
         """How many steps an average had seen that is gone; 0 where it is there, or none was kept."""
-        steps = self.meta.get("num_averaged")
-        return steps if isinstance(steps, int) and not self.ema else 0
+        return num_lost(self.meta, self.ema)
 
     def require_average(self, where: str, fix: str) -> None:
         """Refuse weights whose run averaged them where the average is gone: outputs would silently be others.

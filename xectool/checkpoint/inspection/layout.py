@@ -12,7 +12,7 @@ from typing import Any, Final
 from torch import Tensor
 
 from xectool.checkpoint import foreign
-from xectool.checkpoint.format import FORMAT_NAME
+from xectool.checkpoint.format import FORMAT_NAME, num_lost
 from xectool.checkpoint.inspection.contents import Contents
 from xectool.checkpoint.inspection.families import family
 from xectool.checkpoint.inspection.tree import Opaque
@@ -71,8 +71,7 @@ class Layout:
     @property
     def num_lost(self) -> int:
         """How many steps an average had seen that is gone; 0 where it is there, or none was kept."""
-        steps, kept = self.meta.get("num_averaged"), self.weights
-        return steps if isinstance(steps, int) and kept.get("model") and not kept.get("ema") else 0
+        return num_lost(self.meta, self.weights.get("ema")) if self.weights.get("model") else 0
 
 
 def recognise(contents: Contents) -> Layout:
