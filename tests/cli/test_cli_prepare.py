@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -54,21 +55,42 @@ def test_a_second_call_finds_everything_there(files, xectool, tmp_path):
     assert not [path for path in Path(tmp_path, "c").iterdir() if path.suffix in (".part", ".lock")]
 
 
-def test_files_that_another_process_copies_are_not_said_to_be_there(files, xectool, tmp_path):
+@pytest.fixture
+def held(files, xectool, tmp_path):
+    """Prepare, remove one copy, and let another process hold the right to build it until its input is closed."""
     options = ("prepare", files / "config.yaml", "--set", f"data.cache={tmp_path}/c")
     xectool(*options)
     first, _ = sorted(Path(tmp_path, "c").glob("*.events"))
-    first.unlink()
+    first.rename(tmp_path / "copied")
     holder = (
         f"import sys, xectool.runlog.lock as l; l.ProcessLock(l.Path({str(first.with_suffix('.lock'))!r})).acquire()"
     )
     program = [sys.executable, "-c", f"{holder}; print(1, flush=True); sys.stdin.read()"]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         other.stdout.readline()
-        meanwhile = xectool(*options)
-        other.communicate()
-    assert "0 of 2 files copied, 1 being copied by another process, 1 there before" in meanwhile.out + meanwhile.err
-    assert xectool(*options, "--json").document["result"]["elsewhere"] == 0
+        yield options, first, other
+
+
+@pytest.mark.parametrize("finishes", [True, False])
+def test_files_that_another_process_copies_are_waited_for(held, xectool, tmp_path, finishes):
+    options, missing, other = held
+    seen = []
+
+    def end():
+        seen.append(missing.exists())
+        if finishes:
+            (tmp_path / "copied").rename(missing)
+        other.stdin.close()
+
+    threading.Timer(2.0, end).start()
+    meanwhile = xectool(*options)
+    said = meanwhile.out + meanwhile.err
+    done = (
+        "0 of 2 files copied, 1 by another process meanwhile, 1 there" if finishes else "1 of 2 files copied, 1 there"
+    )
+    assert (meanwhile.code, seen, missing.exists()) == (0, [False], True)
+    assert "waiting for another process, which is copying 1 file" in said
+    assert done in said
     again = xectool(*options)
     assert "0 of 2 files copied, 2 there before" in again.out + again.err
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -104,6 +105,21 @@ def test_another_file_at_its_place_that_is_no_copy_leaves_it_served(
 
 def refused(*_: object, **__: object) -> None:
     raise OSError(30, os.strerror(30))
+
+
+def test_a_sound_one_that_cannot_be_opened_stays(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
+    cache = opened()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    spare = os.open(os.devnull, os.O_RDONLY)
+    os.close(spare)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (spare, hard))
+    try:
+        assert cache.file(0) is None
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "XT-CACHE-PLACE" in caplog.text
+    assert "Too many open files" in caplog.text
+    assert served(opened()) == []
 
 
 @pytest.mark.parametrize("damage", ["event", "header"])

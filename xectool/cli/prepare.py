@@ -22,7 +22,7 @@ def prepare(
 
     with watcher(quiet=json) as observer:
         found = engine.prepare(config, overrides=set_ or (), observer=observer)
-    elsewhere = f", {found.elsewhere} being copied by another process" if found.elsewhere else ""
+    elsewhere = f", {found.elsewhere} by another process meanwhile" if found.elsewhere else ""
     damaged = f" ({len(found.damaged)} of them had a damaged copy)" if found.damaged else ""
     there = found.files - found.built - found.elsewhere - len(found.failed)
     lines = (

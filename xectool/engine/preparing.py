@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from xectool.config.load import load_config
 from xectool.data.cache.building import BuildResult, build_missing
 from xectool.data.cache.cached_events import CachedEvents
 from xectool.data.events import EventSource
 from xectool.data.prepared import event_weights
-from xectool.errors import DiskError, UsageError
+from xectool.errors import DiskError, UsageError, counted
 from xectool.findings import Finding, Severity
 from xectool.training.process.progress import NullObserver, Observer
 from xectool.training.stepping.build import open_data
+
+_LOOK_AGAIN_S: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Prepared:
         files: Files of both data sets.
         built: Files copied now.
         damaged: Files whose copy was not what had been written: thrown away and, where nothing failed, made again.
-        elsewhere: Files that another process is copying at the end of this one.
+        elsewhere: Files that another process copied meanwhile; waited for.
         events: Events of both data sets.
         cache_bytes: Bytes of all files in the directory.
         tables: Results about the files that are kept, by name.
@@ -61,7 +63,8 @@ def prepare(config: str | Path, *, overrides: Sequence[str] = (), observer: Obse
     """Copy the events of a configuration into the cache and keep what ranks need at their start.
 
     Copied are files without a sound copy; a second call only reads every event of the copies and compares checksums.
-    Trainings that run meanwhile go on reading the ROOT files and take the copies as they are finished.
+    Trainings that run meanwhile go on reading the ROOT files and take the copies as they are finished. Files that
+    another process is copying are waited for, and copied here where it ends without them.
 
     Args:
         config: YAML file.
@@ -84,9 +87,9 @@ def prepare(config: str | Path, *, overrides: Sequence[str] = (), observer: Obse
     caches = [_cache_of(source, data.cache) for source in (data.train, data.val)]
     watching.message(data.cache)
     damaged = _checked(caches, settings.data.num_threads, watching)
+    missing = {cache.digests[index] for cache in caches for index in cache.missing()}
     watching.phase("prepare", sum(_missing_events(cache) for cache in caches))
-    results = [_build(cache, settings.data.num_threads, watching) for cache in caches]
-    failed = {path: reason for result in results for path, reason in result.failed.items()}
+    result = _build_all(caches, settings.data.num_threads, watching)
     store = caches[0].store
     if store is None:
         raise _no_room(data.cache)
@@ -94,15 +97,15 @@ def prepare(config: str | Path, *, overrides: Sequence[str] = (), observer: Obse
         directory=str(store.directory),
         precision=settings.data.cache_precision,
         files=sum(len(source.files) for source in (data.train, data.val)),
-        built=sum(result.built for result in results),
+        built=result.built,
         damaged=damaged,
-        elsewhere=sum(_still_missing(cache, failed) for cache in caches),
+        elsewhere=len(missing) - result.built - len(result.failed),
         events=data.train.num_events + data.val.num_events,
         cache_bytes=store.used_bytes(),
         tables=tuple(sorted(path.name for path in (data.tables.directory or store.directory).glob("*.npz"))),
         seconds=round(time.monotonic() - began, 3),
-        failed=failed,
-        findings=(*data.train.findings, *data.val.findings, *(_not_built(*item) for item in failed.items())),
+        failed=result.failed,
+        findings=(*data.train.findings, *data.val.findings, *(_not_built(*item) for item in result.failed.items())),
     )
 
 
@@ -114,10 +117,6 @@ def _cache_of(source: EventSource, note: str) -> CachedEvents:
 
 def _missing_events(cache: CachedEvents) -> int:
     return sum(cache.source.files[index].num_selected for index in cache.missing())
-
-
-def _still_missing(cache: CachedEvents, failed: Collection[str]) -> int:
-    return sum(cache.source.files[index].path not in failed for index in cache.missing())
 
 
 def _checked(caches: Sequence[CachedEvents], num_threads: int, watching: Observer) -> tuple[str, ...]:
@@ -140,6 +139,22 @@ def _checked(caches: Sequence[CachedEvents], num_threads: int, watching: Observe
 
     with ThreadPoolExecutor(num_threads, thread_name_prefix="xectool-cache") as pool:
         return tuple(filter(None, pool.map(lambda item: damaged(*item), there)))
+
+
+def _build_all(caches: Sequence[CachedEvents], num_threads: int, watching: Observer) -> BuildResult:
+    """Build until nothing is missing or a file failed; what another process has begun is looked at again and again."""
+    built, failed, told = 0, dict[str, str](), False
+    while True:
+        for cache in caches:
+            result = _build(cache, num_threads, watching)
+            built, failed = built + result.built, failed | result.failed
+        left = sum(len(cache.missing()) for cache in caches)
+        if failed or not left:
+            return BuildResult(built, failed)
+        if not told:
+            watching.message(f"waiting for another process, which is copying {counted(left, 'file')}")
+            told = True
+        time.sleep(_LOOK_AGAIN_S)
 
 
 def _build(cache: CachedEvents, num_threads: int, watching: Observer) -> BuildResult:

@@ -213,7 +213,10 @@ def _opened(path: Path, source: dict[str, Any], maps_readings: bool) -> CachedFi
             os.utime(path)
     except (FileNotFoundError, PermissionError):
         return None
-    except (DamagedCacheError, OSError, ValueError, KeyError, TypeError) as error:
+    except OSError as error:  # too many open files, a disk or server that fails: says nothing of what lies there
+        _LOG.warning("XT-CACHE-PLACE: %s cannot be read (%s): events are read from the ROOT file", path, error)
+        return None
+    except (DamagedCacheError, ValueError, KeyError, TypeError) as error:
         with contextlib.suppress(OSError):
             if _inode(path) == inode:
                 path.unlink()
