@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,3 +70,30 @@ def test_unknown_mode_is_refused_with_those_there_are(files: Path, xectool: Run)
     outcome = xectool("diagnose", "compile", str(files / "config.yaml"), "--modes", "fastest", "--json")
     assert outcome.code == 2
     assert "default" in outcome.document["findings"][0]["fix"]
+
+
+def test_interruption_shows_what_was_measured_by_then(files: Path, tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "xectool", "diagnose", "compile", str(files / "config.yaml"), "--device", "cpu"]
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "kernels")}
+    process = subprocess.Popen(
+        [*argv, "--modes", "default", "--steps", "1", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert process.stderr is not None
+    told = []
+    for line in process.stderr:
+        told.append(line)
+        if line.startswith("measuring default"):
+            break
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert [line.partition(":")[0] for line in told if line.startswith("none")] == ["none"]
+    document = json.loads(out)
+    assert [found["code"] for found in document["findings"]] == ["XT-INTERRUPTED"]
+    result = document["result"]
+    assert [(mode["mode"], mode["error"]) for mode in result["modes"]] == [("none", "")]
+    assert (result["interrupted"], result["config_lines"], result["graph_breaks"]) == (True, [], [])

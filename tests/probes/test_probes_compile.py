@@ -224,6 +224,22 @@ def test_timeout_is_for_all_modes_together(write_config: Write, monkeypatch: pyt
     assert shares == [60.0, 15.0, 22.5]  # eager may take all; what one leaves the later ones have
 
 
+def test_mode_that_compiles_longer_than_the_whole_run_takes_is_ended_and_cannot_pay(
+    write_config: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "kernels"))
+    config, begun = load_config(write_config()).config, dict[str, float]()
+    times = list(measure_modes(config, ["none", "default"], "cpu", 1, 600, run_batches=1, begin=begun.__setitem__))
+    assert [found.cannot_pay for found in times] == [False, True]
+    assert begun["none"] > 500
+    assert begun["default"] < 200
+    (said,) = findings_of(CompileFacts(SOUND, blank(), times, "default", False))
+    assert (said.code, said.severity) == ("XT-COMPILE-TIMEOUT", Severity.INFO)
+    best = recommend(times, 1, usable_modes(times))
+    assert best is not None
+    assert best.reason.startswith("compiling takes longer than the 1 batches of the run")
+
+
 def test_eager_is_measured_in_a_process_of_its_own(write_config: Write) -> None:
     config = load_config(write_config()).config
     (found,) = measure_modes(config, ["none"], "cpu", 2, 300)

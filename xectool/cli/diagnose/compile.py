@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xectool.cli.options import DeviceOption, JsonOption, SetOption
-from xectool.cli.render import AlreadyShown, Output, table, verdict_box
-from xectool.errors import EXIT_BAD_RESULT, duration
+from xectool.cli.progress import watcher
+from xectool.cli.render import AlreadyShown, Output, console, table, verdict_box
+from xectool.errors import EXIT_BAD_RESULT, EXIT_INTERRUPTED, duration, in_shell
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +24,7 @@ def compile(
         str, typer.Option(metavar="A,B", help="Modes to measure; default: those that differ on the device.")
     ] = "",
     steps: Annotated[int, typer.Option(min=1, help="Measured steps of each mode.")] = 5,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Longest time of all modes together.")] = 1800.0,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Longest time of all modes together.")] = 600.0,
     fail_on_break: Annotated[bool, typer.Option("--fail-on-break", help="Exit with 1 if the graph breaks.")] = False,
     device: DeviceOption = None,
     json: JsonOption = False,
@@ -31,16 +32,26 @@ def compile(
     """Show graph breaks, recompilations, and time and memory of each mode of torch.compile here."""
     from xectool import engine
 
-    result = engine.diagnose.compile(
-        config,
-        overrides=set_ or (),
-        modes=[mode.strip() for mode in modes.split(",") if mode.strip()],
-        steps=steps,
-        timeout_s=timeout,
-        device=device,
-    )
+    with watcher(quiet=json) as observer:
+        result = engine.diagnose.compile(
+            config,
+            overrides=set_ or (),
+            modes=[mode.strip() for mode in modes.split(",") if mode.strip()],
+            steps=steps,
+            timeout_s=timeout,
+            device=device,
+            observer=observer,
+        )
+    output = Output("diagnose compile", json)
+    if result.interrupted:
+        if not json:
+            _show(console(), result)
+        output.interrupted(
+            result.as_dict(), fix=f"fewer modes: xectool diagnose compile {in_shell(config)} --modes default"
+        )
+        raise AlreadyShown(EXIT_INTERRUPTED)
     bad = not result.healthy or (fail_on_break and bool(result.graph_breaks))
-    Output("diagnose compile", json).result(
+    output.result(
         result.as_dict(),
         findings=result.findings,
         bad=bad,
@@ -81,7 +92,8 @@ def _show(screen: Console, result: CompileResult) -> None:
 def _verdict(result: CompileResult) -> str:
     if not result.healthy:
         return result.findings[0].problem
-    return f"best for the planned run: training.compile: {result.recommended}"
+    best = "best so far" if result.interrupted else "best for the planned run"
+    return f"{best}: training.compile: {result.recommended}"
 
 
 def _why(result: CompileResult) -> list[str]:

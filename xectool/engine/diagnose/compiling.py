@@ -7,15 +7,16 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from xectool.config.load import load_config
 from xectool.config.platform import available_memory
 from xectool.config.root import RunConfig
-from xectool.errors import DeviceError, UsageError
+from xectool.errors import DeviceError, UsageError, duration
 from xectool.findings import Finding, Severity
 from xectool.probes.compilation.findings import CompileFacts, Toolchain, findings_of, usable_modes
 from xectool.probes.compilation.graphs import GraphReport, epoch_batches, inspect_graphs
@@ -25,9 +26,10 @@ from xectool.probes.loading.events import LoadingSubject
 from xectool.probes.nonfinite.subject import Subject, of_config
 from xectool.probes.repetition.history import CONFIG_FILE
 from xectool.training.process.device import cxx_compiler, missing_toolchain, plan_execution, resolve_device
+from xectool.training.process.progress import NullObserver, Observer
 from xectool.training.symptoms.torch_signs import compile_is_suppressed, compile_threads
 
-DEFAULT_TIMEOUT_S = 1800.0
+DEFAULT_TIMEOUT_S = 600.0
 _INDUCTOR_THREADS = 32
 
 
@@ -47,6 +49,7 @@ class CompileResult:
         threads: Compile processes: taken by training, taken by PyTorch alone, and the memory they fit into.
         device: Where it was measured.
         notes: What should be known of the measurement.
+        interrupted: Whether it was stopped before all modes were measured.
         findings: What is wrong.
     """
 
@@ -61,6 +64,7 @@ class CompileResult:
     threads: dict[str, int]
     device: str
     notes: tuple[str, ...] = ()
+    interrupted: bool = False
     findings: tuple[Finding, ...] = field(default=())
 
     def as_dict(self) -> dict[str, Any]:
@@ -73,7 +77,7 @@ class CompileResult:
         return not any(found.severity is Severity.ERROR for found in self.findings)
 
 
-def compile(
+def compile(  # noqa: PLR0913  the function is the command: one argument an option
     config: str | Path,
     *,
     overrides: Sequence[str] = (),
@@ -81,16 +85,21 @@ def compile(
     steps: int = 5,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     device: str | None = None,
+    observer: Observer | None = None,
 ) -> CompileResult:
     """Trace the network of a configuration, and measure the modes of the compiler on its first batch.
+
+    An interruption ends it early; what was measured by then is returned, where eager is among it.
 
     Args:
         config: YAML file or run directory.
         overrides: ``key=value`` settings that go before the file's.
-        modes: Modes that are measured; without, those that differ on the device.
+        modes: Modes that are measured; without, those that differ on the device, each for no longer than the whole
+            planned run takes without a compiler.
         steps: Measured steps of each mode.
         timeout_s: Longest time of everything that is measured, tracing the network included.
         device: Device; the configuration's without.
+        observer: Receives progress.
 
     Raises:
         XecError: Anything the user can act on.
@@ -98,22 +107,26 @@ def compile(
     path = Path(config).expanduser()
     loaded = load_config(path / CONFIG_FILE if path.is_dir() else path, overrides).config
     target = resolve_device(device or loaded.training.device)
+    watching, asked = observer or NullObserver(), bool(modes)
     modes = _wanted(modes, modes_of(target.type), steps, timeout_s)
     toolchain, deadline = _toolchain(target), time.monotonic() + timeout_s
     subject = of_config(loaded, None, str(target), max_events=None)
+    watching.phase("tracing the network", 0)
     try:
         graphs = _graphs(subject)
     finally:
         subject.close()
     measured = [mode for mode in modes if mode == "none" or not toolchain.missing]
-    times = tuple(measure_modes(loaded, measured, str(target), steps, deadline - time.monotonic()))
     batches = LoadingSubject.of(loaded).plan(loaded.data.chunksize).num_steps * loaded.training.epochs
+    race = partial(measure_modes, loaded, measured, str(target), steps, deadline - time.monotonic())
+    times = _until_interrupted(race, None if asked else batches, watching)
     best = recommend(times, batches, usable_modes(times))
     again = ["xectool", "diagnose", "compile", str(config), *(f"--set={setting}" for setting in overrides)]
     command = shlex.join([*again, *(("--device", device) if device else ())])
     hidden = compile_is_suppressed()
     facts = CompileFacts(toolchain, graphs, times, _configured(loaded, device), hidden, command, timeout_s)
-    differs = best is not None and best.mode != facts.configured
+    interrupted = len(times) < len(measured)
+    differs = best is not None and best.mode != facts.configured and not interrupted
     return CompileResult(
         toolchain=toolchain,
         graph_breaks=graphs.breaks,
@@ -126,8 +139,38 @@ def compile(
         threads=_threads(),
         device=str(target),
         notes=_notes(times),
+        interrupted=interrupted,
         findings=findings_of(facts),
     )
+
+
+def _until_interrupted(
+    race: Callable[..., Iterator[ModeTime]], run_batches: int | None, observer: Observer
+) -> tuple[ModeTime, ...]:
+    """Return what was measured until an interruption, and tell of each as it comes.
+
+    Args:
+        race: Measures the modes.
+        run_batches: Batches of the planned run, beyond whose eager time no mode is measured; None without that limit.
+        observer: Receives progress.
+
+    Raises:
+        KeyboardInterrupt: Not even eager was measured.
+    """
+
+    def begin(mode: str, limit_s: float) -> None:
+        observer.phase(f"measuring {mode}, for {duration(limit_s)} at most", 0)
+
+    done: list[ModeTime] = []
+    try:
+        for found in race(run_batches=run_batches, begin=begin):
+            done.append(found)
+            told = f"compiled in {duration(found.compile_s)}, " if found.compile_s else ""
+            observer.message(f"{found.mode}: {found.error or f'{told}a step takes {found.step_ms:.4g} ms'}")
+    except KeyboardInterrupt:
+        if not done:
+            raise
+    return tuple(done)
 
 
 def _wanted(modes: Sequence[str], known: Sequence[str], steps: int, timeout_s: float) -> Sequence[str]:

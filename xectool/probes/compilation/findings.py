@@ -80,7 +80,7 @@ def _toolchain(facts: CompileFacts) -> Iterator[Finding]:
 def _modes(facts: CompileFacts) -> Iterator[Finding]:
     for found in facts.times:
         wanted = found.mode in ("none", facts.configured)
-        severity = Severity.ERROR if wanted else Severity.WARNING
+        severity = Severity.INFO if found.cannot_pay else Severity.ERROR if wanted else Severity.WARNING
         where = f"training.compile: {found.mode}"
         if found.error:
             fix = "--set training.compile=none" if found.mode != "none" else "xectool diagnose environment"

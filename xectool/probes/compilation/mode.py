@@ -56,6 +56,7 @@ class ModeTime:
         cache_dir: Where that cache is.
         compile_threads: Compile processes that were allowed.
         cudagraph_skips: What CUDA graphs were skipped for.
+        cannot_pay: Whether it was ended because compiling takes longer than the whole run without it.
     """
 
     mode: str
@@ -75,6 +76,7 @@ class ModeTime:
     cache_dir: str = ""
     compile_threads: int = 0
     cudagraph_skips: tuple[str, ...] = ()
+    cannot_pay: bool = False
 
 
 def measure_mode(config: RunConfig, mode: str, device: str, steps: int, seconds: float) -> ModeTime:

@@ -10,9 +10,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import psutil
 
@@ -23,6 +23,7 @@ from xectool.probes.compilation.mode import ModeTime
 _WATCH_S = 0.2
 _LEAST_GAIN = 0.02  # of the time of the whole run
 _LAST_LINES = 3
+TIMEOUT: Final = "XT-COMPILE-TIMEOUT"
 
 
 def modes_of(device_type: str) -> tuple[str, ...]:
@@ -32,8 +33,15 @@ def modes_of(device_type: str) -> tuple[str, ...]:
     return "none", "default", "max-autotune-no-cudagraphs"
 
 
-def measure_modes(
-    config: RunConfig, modes: Sequence[str], device: str, steps: int, timeout_s: float
+def measure_modes(  # noqa: PLR0913  what is measured, and how long
+    config: RunConfig,
+    modes: Sequence[str],
+    device: str,
+    steps: int,
+    timeout_s: float,
+    *,
+    run_batches: int | None = None,
+    begin: Callable[[str, float], None] = lambda mode, limit_s: None,
 ) -> Iterator[ModeTime]:
     """Yield the time of each mode, one process after the other.
 
@@ -44,12 +52,23 @@ def measure_modes(
         steps: Measured steps of each.
         timeout_s: Longest time of all of them; each has its share of what the earlier ones left, eager, without which
             the others say nothing, all of it. Compilers that take longer are ended with all their processes.
+        run_batches: Batches of the planned run: a mode that compiles for longer than all of them take eagerly is ended,
+            as it cannot pay. None lets each have its share.
+        begin: Called before each mode with the seconds it has at most.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline, whole_run_s = time.monotonic() + timeout_s, math.inf
     for place, mode in enumerate(modes):
-        share = max(0.0, deadline - time.monotonic()) / (1 if mode == "none" else len(modes) - place)
+        began = time.monotonic()
+        share = max(0.0, deadline - began) / (1 if mode == "none" else len(modes) - place)
         request = {"config": config.to_dict(), "mode": mode, "device": device, "steps": steps, "seconds": share / 4}
-        yield _in_process(request, share)
+        begin(mode, min(share, whole_run_s))
+        found = _in_process(request, min(share, whole_run_s))
+        if mode == "none" and run_batches is not None and not found.error:
+            # a process starts and reads before it compiles: as long as this one took for all it did
+            whole_run_s = time.monotonic() - began + 1e-3 * found.step_ms * run_batches
+        elif found.code == TIMEOUT and whole_run_s < share:
+            found = replace(found, error=f"{found.error}: the whole run takes no longer without it", cannot_pay=True)
+        yield found
 
 
 def _in_process(request: dict[str, Any], timeout_s: float) -> ModeTime:
@@ -73,9 +92,7 @@ def _in_process(request: dict[str, Any], timeout_s: float) -> ModeTime:
         errors.seek(0)
         text, told = answer.read(), errors.read()
     if not in_time:
-        return ModeTime(
-            mode, error=f"not done after {duration(timeout_s)}", code="XT-COMPILE-TIMEOUT", host_peak_bytes=host_peak
-        )
+        return ModeTime(mode, error=f"not done after {duration(timeout_s)}", code=TIMEOUT, host_peak_bytes=host_peak)
     if process.returncode != 0 or not text.strip():
         return replace(_failed(mode, process.returncode, told), host_peak_bytes=host_peak)
     found = json.loads(text.strip().splitlines()[-1])
@@ -168,8 +185,12 @@ def recommend(times: Sequence[ModeTime], steps: int, usable: Sequence[str]) -> R
         return Recommendation(best.mode, steps, totals, even, reason)
     if best is not eager:
         reason = f"{best.mode} pays only after {even[best.mode]} batches, and the run has {steps}"
+    elif len(done) > 1:
+        reason = "no mode has a faster step beyond the noise"
+    elif any(found.cannot_pay for found in times):
+        reason = f"compiling takes longer than the {steps} batches of the run without it, {duration(totals['none'])}"
     else:
-        reason = "no mode has a faster step beyond the noise" if len(done) > 1 else "no other mode could be measured"
+        reason = "no other mode could be measured"
     return Recommendation("none", steps, totals, even, reason)
 
 
