@@ -12,7 +12,7 @@ import yaml
 from xectool import engine
 from xectool.config.load import config_from_dict
 from xectool.config.platform import ADDRESS_SPACE, memory_budgets, memory_limits, more_memory
-from xectool.detector.platforms import find_gpu
+from xectool.detector.platforms import GPUS, find_gpu
 from xectool.engine import memory_estimate as estimating
 from xectool.engine import memory_verdicts
 from xectool.engine.training_run import preflight
@@ -129,7 +129,17 @@ def test_cards_by_name_and_by_size(text: str, gigabytes: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a100", "NVIDIA A100", "RTX 4090 Laptop", "RTX A3000", "gh2000", "0GB", "-3GB", "nan", ""]
+    ("text", "least"), [("a100", "a100-40gb"), ("NVIDIA A100", "a100-40gb"), ("V100", "v100-16gb")]
+)
+def test_a_model_with_several_sizes_is_the_smallest_and_says_so(text: str, least: str) -> None:
+    card, model = find_gpu(text), least.split("-")[0]
+    assert card.total_bytes == find_gpu(least).total_bytes
+    assert card.name == f"{least}, the smallest of {', '.join(name for name in GPUS if name.startswith(model))}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a100-60gb", "NVIDIA A100 60GB", "A100-80", "RTX 4090 Laptop", "RTX A3000", "gh2000", "0GB", "-3GB", "nan", ""],
 )
 def test_an_unknown_card_is_refused_with_a_known_one(text: str) -> None:
     with pytest.raises(UsageError) as caught:

@@ -7,7 +7,7 @@ PyTorch prints as "total capacity" in its out-of-memory messages of these cards.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -64,7 +64,8 @@ def find_gpu(text: str) -> Gpu:
 
     Args:
         text: ``a100-40gb``, the name its driver gives (``NVIDIA A100-SXM4-40GB``), or a size such as ``40GB`` or
-            ``36GiB``.
+            ``36GiB``. Of a model that comes with several sizes (``a100``) it is the smallest, as its name then says:
+            what fits there fits the others.
 
     Raises:
         UsageError: It is neither.
@@ -86,7 +87,7 @@ def find_gpu(text: str) -> Gpu:
 
 
 def _of_driver_name(text: str) -> Gpu | None:
-    """Return the card that a name such as ``nvidia geforce rtx 4090`` means; None where it means none or several."""
+    """Return the card that a name such as ``nvidia geforce rtx 4090`` means; None where it means none."""
     words = re.findall(r"[a-z0-9.]+", text)
     if "laptop" in words:  # the same name with less memory
         return None
@@ -94,4 +95,9 @@ def _of_driver_name(text: str) -> Gpu | None:
     model = [card for name, card in GPUS.items() if name.split("-")[0] in known]
     sized = [card for card in model if card.name.split("-")[1] in known]
     found = sized if len(model) > 1 else model  # of a model with one size, a number may be the host's memory
-    return found[0] if len(found) == 1 else None
+    if len(found) == 1:
+        return found[0]
+    if len({card.name.split("-")[0] for card in model}) != 1 or any(word[0].isdigit() for word in words):
+        return None  # another model's name, or a size that there is not
+    least = min(model, key=lambda card: card.total_bytes)
+    return replace(least, name=f"{least.name}, the smallest of {', '.join(card.name for card in model)}")
