@@ -27,7 +27,7 @@ from xectool.training.memory_estimate.calibration import MOST_KEPT_BYTES, Calibr
 from xectool.training.memory_estimate.child import ask
 from xectool.training.memory_estimate.device import Device, Tries, largest_batch
 from xectool.training.memory_estimate.host import READ_TERM, STEP_TERM, HostSide, loader_lines
-from xectool.training.memory_estimate.plan import BASE, FAR, LARGER, line, plan
+from xectool.training.memory_estimate.plan import ACCUMULATION, BASE, FAR, LARGER, line, plan, with_settings
 from xectool.training.memory_estimate.predictions import SensorPredictions
 from xectool.training.memory_estimate.recording import ALIVE, CATEGORIES, SAVED, BatchLine, Recording
 from xectool.training.memory_estimate.request import StepRequest
@@ -103,11 +103,16 @@ def gpu_tapes(tapes: dict[str, Recording]) -> dict[str, Recording]:
     return {name: tapes[GPU + name] for name in (BASE, LARGER, FAR)}
 
 
+def allocated(cases: list[dict[str, Any]]) -> list[int]:
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.memory", "--allocator", json.dumps(cases)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    peaks: list[int] = json.loads(done.stdout.strip().splitlines()[-1])
+    return peaks
+
+
 @pytest.mark.slow
 def test_predicted_peaks_are_the_allocators(tapes: dict[str, Recording]) -> None:
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.memory", "--allocator", json.dumps([*CASES.values()])]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    for (name, case), real in zip(CASES.items(), json.loads(done.stdout.strip().splitlines()[-1]), strict=True):
+    for (name, case), real in zip(CASES.items(), allocated([*CASES.values()]), strict=True):
         allowed = 0.05 if case["training"]["amp"] == "bf16" else 0.03
         assert tapes[name].peak() == pytest.approx(real, rel=allowed), name
 
@@ -132,6 +137,19 @@ def test_each_remedy_saves_what_it_promises(tapes: dict[str, Recording]) -> None
     for name in ("batch", "checkpointing", "bf16", "pool"):
         assert tapes[name].peak() < tapes[BASE].peak(), name
     assert tapes[BASE].without("ema").peak() == tapes[BASE].peak() - tapes[BASE].total("ema")
+
+
+@pytest.mark.slow
+def test_accumulation_by_itself_takes_the_gradients_that_the_allocator_keeps() -> None:
+    base = config_from_dict(CASES["inpainter"], "test")
+    asked = plan(base, "off", (1.0, 1.0), larger=False, remedies=True)
+    (remedy,) = (item for item in asked.remedies if item.key == ACCUMULATION)
+    changed = with_settings(base, remedy.settings)
+    answer = ask({name: replace(asked.requests[name], validation_batch=0) for name in (BASE, ACCUMULATION)}, 10)
+    told = answer.recordings[1].peak() - answer.recordings[0].peak()
+    alone, accumulated = allocated([base.to_dict(), changed.to_dict()])
+    assert accumulated > alone
+    assert told == pytest.approx(accumulated - alone, rel=0.05)
 
 
 def test_modules_name_what_they_keep(tapes: dict[str, Recording]) -> None:

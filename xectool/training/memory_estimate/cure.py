@@ -19,7 +19,7 @@ from xectool.training.memory_estimate.host import (
     checkpoint_file_bytes,
     compile_threads,
 )
-from xectool.training.memory_estimate.plan import BASE, BATCH, BF16, ladder, smaller, with_settings
+from xectool.training.memory_estimate.plan import ACCUMULATION, BASE, BATCH, BF16, ladder, smaller, with_settings
 from xectool.training.memory_estimate.recording import Recording
 from xectool.training.memory_estimate.search import Search
 
@@ -99,7 +99,7 @@ class Cures:
             if (found := need(settings)).fits:
                 return found
         single = _parsed(smaller(self.config, 1))
-        remedies = {key: rung for key, rung in self._rungs.items() if key and key != BATCH}
+        remedies = {key: rung for key, rung in self._rungs.items() if key not in ("", BATCH, ACCUMULATION)}
         hardest = need(_merged(single, *remedies.values()))
         if not hardest.fits and remedies.pop(BF16, {}):  # casts of large weights may take more than they save
             hardest = min(hardest, need(_merged(single, *remedies.values())), key=lambda found: found.needed_bytes)

@@ -21,6 +21,8 @@ TAPED_WINDOW: Final = 2  # from the second batch on a window repeats itself
 _POOL: Final = "model.outer_fine_pool=[5,3]"
 BATCH: Final = "batch"
 BF16: Final = "bf16"
+ACCUMULATION: Final = "accumulation"
+"""Takes memory by itself: gradients of one batch are kept beside the activations of the next."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,9 @@ def ladder(config: RunConfig, amp: str) -> tuple[Remedy, ...]:
         found.append(Remedy("bf16 activations", ("training.amp=bf16",), key=BF16))
     found.append(Remedy("drop references to old tensors", note="torch.cuda.empty_cache does not help this process"))
     more = f"training.grad_accum_steps={2 * training.grad_accum_steps}"
-    found.append(Remedy("gradient accumulation", (more,), "saves nothing by itself: allows smaller batches"))
+    found.append(
+        Remedy("gradient accumulation", (more,), "saves nothing by itself: allows smaller batches", ACCUMULATION)
+    )
     if config.model.outer_mode == "finegrid" and config.model.outer_fine_pool is None:
         found.append(Remedy("pool the outer face", (_POOL,), "another network: train it anew", key="pool"))
     if training.ema_decay is not None:
