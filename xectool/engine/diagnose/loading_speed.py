@@ -14,7 +14,7 @@ from xectool.config.platform import available_memory
 from xectool.config.root import RunConfig
 from xectool.errors import UsageError, counted, duration
 from xectool.findings import Finding
-from xectool.probes.loading.epoch_time import EpochTime, StepTime, measure_step, predict_epoch
+from xectool.probes.loading.epoch_time import EpochTime, StepTime, epoch_range, measure_step, predict_epoch
 from xectool.probes.loading.events import LoadingSubject, Setting, cached_share, events_per_basket, whole_basket_chunk
 from xectool.probes.loading.findings import LoaderFacts, findings_of
 from xectool.probes.loading.race import Timing, Verdict, grid, race, reader_start_s, reading_rate
@@ -47,6 +47,7 @@ class LoaderResult:
         data_wait_share: Expected share of an epoch in which the network waits, a later one where these differ.
         step_s: Seconds of a batch of the network; measured, or as given.
         epoch_s: Predicted seconds of the training part of an epoch, the first one where later ones differ.
+        epoch_range_s: Between which seconds it lies, from no other processes to those of now; more of them take more.
         start_s: Seconds that the first epoch of a run takes beside: readers start, and its first step takes longer.
         later_epoch_s: The same of every later one where training copies the events meanwhile, at least; None without.
         validation_s: Predicted seconds of a validation pass; None where no network was measured.
@@ -70,6 +71,7 @@ class LoaderResult:
     data_wait_share: float
     step_s: float
     epoch_s: float
+    epoch_range_s: tuple[float, float]
     start_s: float
     later_epoch_s: float | None
     validation_s: float | None
@@ -214,6 +216,7 @@ def _result(
         data_wait_share=(facts.later or now).data_wait_share,
         step_s=step.batch_s,
         epoch_s=now.train_s,
+        epoch_range_s=epoch_range(now.train_s, step),
         start_s=facts.readers_start_s + step.start_s,
         later_epoch_s=None if facts.later is None else facts.later.train_s,
         validation_s=now.validation_s,

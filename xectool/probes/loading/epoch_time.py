@@ -24,6 +24,8 @@ _MAX_STEPS = 10
 _MAX_VALIDATED = 3
 _MAX_MICRO_BATCHES = 4
 _LEAST_WINDOW = 1024
+KNOWN_ERROR = 0.2
+"""Of a prediction, without what other processes take, against whole trainings (docs/benchmarks.md)."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,17 @@ def predict_epoch(
     if step.validation_event_s is not None:
         validation = step.validation_events * max(step.validation_event_s + 1e-6 * stages.gather_us, 1 / events_per_s)
     return EpochTime(train, max(0.0, train - batches * step.batch_s - taken) / train, first, validation)
+
+
+def epoch_range(train_s: float, step: StepTime) -> tuple[float, float]:
+    """Return between which seconds an epoch lies: without other processes, and beside those of now.
+
+    Args:
+        train_s: The prediction.
+        step: What it was made of.
+    """
+    error = max(KNOWN_ERROR, step.spread)
+    return step.core_share * train_s * (1 - error), train_s * (1 + error)
 
 
 def _events_before_first_batch(subject: LoadingSubject, setting: Setting) -> int:
