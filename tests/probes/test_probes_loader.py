@@ -19,7 +19,7 @@ from xectool import engine
 from xectool.config.load import load_config
 from xectool.engine.diagnose import loading_speed
 from xectool.probes.loading import epoch_time
-from xectool.probes.loading.epoch_time import StepTime, measure_step, predict_epoch
+from xectool.probes.loading.epoch_time import KNOWN_ERROR, StepTime, measure_step, predict_epoch
 from xectool.probes.loading.events import LoadingSubject, Setting, events_per_basket, whole_basket_chunk
 from xectool.probes.loading.findings import LoaderFacts, findings_of
 from xectool.probes.loading.race import grid, race, reader_start_s, reading_rate
@@ -352,3 +352,7 @@ def test_time_that_other_processes_took_is_told(write_config: Write, monkeypatch
     monkeypatch.setattr(loading_speed, "measure_step", lambda *given: step)
     result = engine.diagnose.loader(path, seconds=1, device="cpu")
     assert any(f"{step.core_share * result.epoch_s:.3g} s" in note for note in result.notes)
+    error = max(KNOWN_ERROR, step.spread)
+    assert result.epoch_range_s == pytest.approx(
+        (step.core_share * (1 - error) * result.epoch_s, (1 + error) * result.epoch_s)
+    )
