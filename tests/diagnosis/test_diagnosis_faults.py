@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -251,6 +252,20 @@ def test_averaged_weights_that_are_not_finite_are_no_data(record: Record, course
     assert "nan-batch" not in found.causes[0].fix, "it tries events as training does, and finds nothing"
     run.events.clear()
     assert roots(record(run)) == ["XT-NAN-DATA"]
+
+
+@pytest.mark.parametrize(("reason", "own"), [("XT-NAN-LOSS", False), ("XT-NAN-GRAD", False), ("XT-SPIKE-EVENT", True)])
+def test_a_validation_that_meets_what_events_of_training_were_left_out_for_is_no_data(
+    record: Record, course: Any, reason: str, own: bool
+) -> None:
+    run = course(seed=3, epochs={2: {"metrics": {"val/loss": math.nan}}})
+    run.event(30, "quarantine", reason=reason, events=EVENTS, columns=["file_index", "entry", "run", "event"])
+    found = record(run)
+    assert set(roots(found)) == {reason, "XT-NAN-DATA"} if own else {reason}
+    told = [cause.problem for cause in found.causes if cause.symptom == "validation"]
+    assert [
+        problem.endswith("all steps are finite without the events that were left out of them") for problem in told
+    ] == [True] * own
 
 
 @few
@@ -1262,7 +1277,10 @@ def test_weights_that_grew_before_they_were_first_looked_at_are_named(
     run = course(steps=60)
     run.event(1, "run_start", parameters=10_000, weight_norm=42.0)
     run.at(50, weight_norm=norm)
-    assert [cause.code for cause in record(run).causes] == ["XT-NAN-WEIGHTS"] * named
+    causes = record(run).causes
+    assert [cause.code for cause in causes] == ["XT-NAN-WEIGHTS"] * named
+    limits = [re.findall(r"was (\S+) at step 1; .* add (\S+) at most", "\n".join(cause.evidence)) for cause in causes]
+    assert all(float(was) + float(added) < norm for ((was, added),) in limits)
 
 
 @pytest.mark.parametrize(("batch", "named"), [(1, False), (8, True)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -103,7 +104,8 @@ class WeightsOutOfReach(DiagnosisRule):
         grown = _grown_at_once(evidence, count)
         if not beyond.size and grown is None:
             return
-        row = min(int(item) for item in (*beyond[:1], *([] if grown is None else [grown])))
+        row = min(int(item) for item in (*beyond[:1], *([] if grown is None else [grown.row])))
+        own = f"{count:.0f} weights at these learning rates reach {reach[row] / OVER_REACH:.3g}"
         known = np.flatnonzero(np.isfinite(norms[:row]))
         last = int(steps["step"][known[-1]]) if known.size else 0
         resumed = [event.step for event in evidence.of("resume") if last <= event.step < int(steps["step"][row])]
@@ -114,7 +116,7 @@ class WeightsOutOfReach(DiagnosisRule):
             problem=f"between steps {last} and {int(steps['step'][row])} weights became larger than any step can make "
             f"them: norm {norms[row]:.3g}{why}",
             evidence=(
-                f"{count:.0f} weights at these learning rates reach {reach[row] / OVER_REACH:.3g}",
+                grown.text() if grown is not None and row == grown.row else own,
                 f"no step moves one by more than {ADAM_STEP:g} learning rates",
             ),
             fix=fixes.continue_from_best(evidence, step=last + 1),
@@ -123,7 +125,28 @@ class WeightsOutOfReach(DiagnosisRule):
         )
 
 
-def _grown_at_once(evidence: Evidence, count: float) -> int | None:
+@dataclass(frozen=True)
+class _Growth:
+    """The norm of the weights at a row, and when it was looked at before.
+
+    Attributes:
+        row: Row of the step.
+        since: Step of the look before.
+        was: Norm then.
+        added: What the steps between can add at most.
+    """
+
+    row: int
+    since: int
+    was: float
+    added: float
+
+    def text(self) -> str:
+        """Return what the norm could have become."""
+        return f"their norm was {self.was:.3g} at step {self.since}; the steps since add {self.added:.3g} at most"
+
+
+def _grown_at_once(evidence: Evidence, count: float) -> _Growth | None:
     """Return the row at which the norm of the weights grew by more than the steps since it was known can add."""
     steps = evidence.steps
     travelled = np.nancumsum(steps["lr"]) * max(1.0, steps.seen / max(len(steps), 1))
@@ -136,10 +159,10 @@ def _grown_at_once(evidence: Evidence, count: float) -> int | None:
             known.append((event.step, at, norm))
     known.sort()
     travelled = np.append(travelled, 0.0)  # of row -1, before the first
-    for (_, before, was), (_, row, now) in pairwise(known):
+    for (since, before, was), (_, row, now) in pairwise(known):
         added = ADAM_STEP * math.sqrt(count if count > 0 else math.nan) * (travelled[row] - travelled[before])
         if now - was > added + SLIGHT * was:
-            return row
+            return _Growth(row, since, was, added)
     return None
 
 

@@ -73,6 +73,10 @@ def _look(uri: str) -> str:
     return f"xectool diagnose mlflow {in_shell(uri)}" if uri else "xectool diagnose mlflow"
 
 
+_OF_THE_PROGRAM: Final = frozenset({"XT-NAN-LOSS", "XT-NAN-GRAD", "XT-AMP-OVERFLOW", "XT-NAN-WEIGHTS"})
+"""Reasons for which events of training are left out and which those of validation meet as well."""
+
+
 class ValidationNotFinite(DiagnosisRule):
     """Validation is finite where training is."""
 
@@ -91,7 +95,8 @@ class ValidationNotFinite(DiagnosisRule):
             if "val/loss" in epoch.metrics and not abs(epoch.metrics["val/loss"]) < float("inf")
         ]
         bad = evidence.steps.bad
-        if not found or bool(bad.any()):
+        reasons = {str(event.data.get("reason")) for event in evidence.of("quarantine")}
+        if not found or bool(bad.any()) or reasons & _OF_THE_PROGRAM:
             return
         first = found[0]
         ruined = next((list(named) for event in evidence.of("validation") if (named := event.data.get("weights"))), [])
@@ -115,7 +120,8 @@ class ValidationNotFinite(DiagnosisRule):
         yield Cause(
             code=self.code,
             confidence=0.75 if always else 0.55,
-            problem=f"the validation loss of epoch {first.epoch} is {first.metrics['val/loss']}, all steps are finite",
+            problem=f"the validation loss of epoch {first.epoch} is {first.metrics['val/loss']}, all steps are finite"
+            + (" without the events that were left out of them" if reasons else ""),
             evidence=(f"{len(found)} of {len(evidence.epochs)} epochs",),
             fix=fixes.search_data(evidence, "val"),
             step=first.step,
