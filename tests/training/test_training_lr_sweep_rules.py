@@ -274,12 +274,12 @@ def test_of_rates_that_do_as_well_within_errors_a_lower_one_is_taken() -> None:
         for one in curves:
             one.losses[-4:] += np.array([0.1, -0.1, 0.1, -0.1]) * (one.lr == 1e-4)  # the error of the difference
         found = choose(grid_rows(curves), curves)
-        return found.lr, found.as_well
+        return found.lr, found.good
 
     tied, alone = choice(0.4), choice(0.48)
-    assert tied[1] == (1e-4,)
+    assert tied[1] == (1e-4, 1e-3)
     assert tied[0] < 2e-4
-    assert alone[1] == ()
+    assert alone[1] == (1e-3,)
     assert alone[0] > 3e-4
 
 
@@ -308,6 +308,22 @@ def test_the_band_of_seeds_that_differ_holds_the_rate_of_both() -> None:
     assert found is not None
     assert found.lr > 1.1e-4
     assert found.band == (1e-4, found.lr)
+
+
+@pytest.mark.parametrize(
+    ("ends", "good"),
+    [
+        ({1e-4: 0.6, 1e-3: 0.3, 3e-3: 0.302, 1e-2: 0.301}, (1e-3, 3e-3, 1e-2)),  # flat: nothing tells them apart
+        ({1e-4: 0.6, 1e-3: 0.4, 3e-3: 0.3, 1e-2: 0.5}, (3e-3,)),
+    ],
+)
+def test_a_flat_final_names_all_rates_that_may_be_the_best(ends: dict[float, float], good: tuple[float, ...]) -> None:
+    found = choose_final(grid(ends))
+    assert found is not None
+    assert found.good == good
+    sweep: Any = SimpleNamespace(inputs=SOUND)
+    said = [item.problem for item in remarks(grid_rows(grid(ends)), found, sweep, 20, "c.yaml", TrainingConfig())]
+    assert any(text.startswith("0.001 to 0.01") for text in said) == (len(good) > 1)
 
 
 def test_a_final_of_rates_that_all_explode_names_none() -> None:
@@ -365,10 +381,12 @@ def test_a_borderline_rate_that_is_best_is_named_beside_the_lower_one_that_does_
     rows = grid_rows(curves)
     assert rows[-1].verdict == BORDERLINE
     found = choose(rows, curves)
-    assert (found.best, found.as_well) == (1e-3, (1e-4,))
+    assert (found.best, found.good) == (1e-3, (1e-4, 1e-3))
     sweep: Any = SimpleNamespace(inputs=SOUND)
     said = remarks(rows, found, sweep, 20, "c.yaml", TrainingConfig())
-    assert [item.problem.split(" do as")[0] for item in said if "do as well" in item.problem] == ["0.0001 and 0.001"]
+    assert [item.problem.split(" do as")[0] for item in said if "do as well" in item.problem] == [
+        "0.0001 to 0.001, the highest that was tried,"
+    ]
 
 
 def ramp_curve(losses: np.ndarray, seed: int = 0) -> Curve:

@@ -120,7 +120,10 @@ def _show(screen: Console, result: LrSweepResult) -> None:
         screen.print(verdict_box("no rate can be recommended", [first.problem], first.fix, good=False))
         return
     low, high = result.band or (lr, lr)
-    why = [f"by seeds: {low:g} to {high:g}; configured: {result.configured_lr:g}", f"rule: {result.rule}"]
+    why = [
+        f"by single seeds, or as good within two errors: {low:g} to {high:g}; configured: {result.configured_lr:g}",
+        f"rule: {result.rule}",
+    ]
     settings = " ".join(f"--set {setting}" for setting in result.settings)
     done = f"written into {result.written}" if result.written else f"{settings}, or --write"
     screen.print(verdict_box(f"{result.key}: {lr:g}", why, done, good=True))

@@ -43,7 +43,7 @@ class LrSweepResult:
         rows: The rates that were asked for, the lowest first; of a ramp intervals of the rate.
         beyond: Rates tried above the default grid because its highest was the best.
         recommended_lr: The rate; None where the sweep cannot say.
-        band: Lowest and highest rate that is recommended by a single seed, or by all.
+        band: Lowest and highest rate that a single seed recommends, or that does as well as the best within two errors.
         rule: How the rate was found.
         key: Configuration key it belongs to.
         settings: That key with the rate, and those that would lie on its wrong side, as ``key=value``.
@@ -258,7 +258,7 @@ def _result(  # noqa: PLR0913  what the parts of the result are made of
     return replace(
         swept,
         recommended_lr=choice.lr,
-        band=choice.band,
+        band=(min(choice.band[0], *choice.good), max(choice.band[1], *choice.good)),
         rule=choice.rule,
         settings=tuple(f"{name}={lr:g}" for name, lr in settings_of(training, choice.lr).items()),
         findings=(*findings, *remarks(rows, choice, sweep, steps, path, training)),

@@ -30,14 +30,14 @@ class Choice:
         lr: The rate, two digits.
         band: Lowest and highest rate that is recommended by a single seed, or by all.
         rule: How it was found.
-        as_well: Rates of a grid below ``best`` that do as well within two errors.
+        good: Rates of a grid that do as well as ``best`` within two errors, rising, it among them.
         best: Rate of a grid with the largest decrease of all that do not explode.
     """
 
     lr: float
     band: tuple[float, float]
     rule: str
-    as_well: tuple[float, ...] = ()
+    good: tuple[float, ...] = ()
     best: float = math.nan
 
 
@@ -50,9 +50,9 @@ def choose(rows: Sequence[RateRow], curves: Sequence[Curve]) -> Choice:
     """
     sound = [row.lr for row in rows if row.verdict != EXPLODES and math.isfinite(row.loss_decrease)]
     usable = [curve for curve in curves if curve.lr in sound and len(curve.gains)]
-    whole, as_well, best = _recommended(usable)
+    whole, good, best = _recommended(usable)
     band = band_of(usable, lambda own: _recommended(own)[0])
-    return Choice(rounded(whole), band, GRID_RULE, as_well, best)
+    return Choice(rounded(whole), band, GRID_RULE, good, best)
 
 
 def band_of(curves: Sequence[Curve], recommend: Callable[[Sequence[Curve]], float]) -> tuple[float, float]:
@@ -68,16 +68,16 @@ def band_of(curves: Sequence[Curve], recommend: Callable[[Sequence[Curve]], floa
 
 
 def _recommended(curves: Sequence[Curve]) -> tuple[float, tuple[float, ...], float]:
-    """Return the rate, the rates below the best one that do as well within two errors, and the best one.
+    """Return the rate, the rates that do as well as the best one within two errors, and the best one.
 
     Noise decides between those, and over a longer run it costs less at a lower rate, which by then has caught up. The
     batches are the same, so what is compared is the difference on each.
     """
     decreases = decreases_of(curves)
     best = max(decreases, key=lambda lr: decreases[lr])
-    as_well = as_well_as(best, curves)
+    good = as_good_as(best, curves)
     middle = centre(list(decreases), list(decreases.values()))
-    return math.sqrt(middle * min(middle, *as_well, best)), as_well, best
+    return math.sqrt(middle * min(middle, *good)), good, best
 
 
 def decreases_of(curves: Sequence[Curve]) -> dict[float, float]:
@@ -86,17 +86,8 @@ def decreases_of(curves: Sequence[Curve]) -> dict[float, float]:
     return {lr: mean_and_error([curve.gains for curve in curves if curve.lr == lr])[0] for lr in rates}
 
 
-def as_well_as(best: float, curves: Sequence[Curve]) -> tuple[float, ...]:
-    """Return the rates below the best one that do as well within two errors of the difference on each batch."""
-    return tuple(lr for lr in _ties(best, curves) if lr < best)
-
-
-def highest_as_good(best: float, curves: Sequence[Curve]) -> float:
-    """Return the highest rate that does as well as the best one, within the same errors."""
-    return max(_ties(best, curves))
-
-
-def _ties(best: float, curves: Sequence[Curve]) -> tuple[float, ...]:
+def as_good_as(best: float, curves: Sequence[Curve]) -> tuple[float, ...]:
+    """Return the rates that do as well as the best one within two errors of the difference on each batch, rising."""
     decreases, found = decreases_of(curves), [best]
     for lr in (lr for lr in decreases if lr != best):
         missed, error = missed_by(lr, best, curves)

@@ -14,15 +14,14 @@ import numpy as np
 
 from xectool.training.lr_sweep.choice import (
     Choice,
-    as_well_as,
+    as_good_as,
     band_of,
     decreases_of,
-    highest_as_good,
     missed_by,
     rounded,
 )
 from xectool.training.lr_sweep.curves import Curve
-from xectool.training.lr_sweep.rows import EXPLODES, grid_rows
+from xectool.training.lr_sweep.rows import ERRORS, EXPLODES, grid_rows
 from xectool.training.lr_sweep.runner import Sweeper
 from xectool.training.lr_sweep.sweep import Sweep
 
@@ -81,7 +80,7 @@ def finalists(sweep: Sweep) -> list[float]:
     assert sweep.choice is not None
     best = sweep.choice.best
     sound = {row.lr for row in sweep.rows if row.verdict != EXPLODES and math.isfinite(row.loss_decrease)}
-    highest = highest_as_good(best, [curve for curve in sweep.curves if curve.lr in sound | {best}])
+    highest = as_good_as(best, [curve for curve in sweep.curves if curve.lr in sound | {best}])[-1]
     rates = sorted({row.lr for row in sweep.rows if row.lr <= highest})
     return rates[: rates.index(best) + FINALISTS][-FINALISTS:]
 
@@ -97,8 +96,8 @@ def choose_final(curves: Sequence[Curve]) -> Choice | None:
     usable = [curve for curve in curves if curve.lr in sound and len(curve.gains)]
     if not usable:
         return None
-    best = _best(usable)
-    return Choice(rounded(_centre(usable)), band_of(usable, _centre), FINAL_RULE, as_well_as(best, usable), best)
+    good = tuple(lr for lr, errors in _errors_behind(usable).items() if errors <= ERRORS)
+    return Choice(rounded(_centre(usable)), band_of(usable, _centre), FINAL_RULE, good, _best(usable))
 
 
 def _best(curves: Sequence[Curve]) -> float:
@@ -108,11 +107,17 @@ def _best(curves: Sequence[Curve]) -> float:
 
 def _centre(curves: Sequence[Curve]) -> float:
     """Return the centre of the rates, each counted by how likely it is the best one."""
+    behind = _errors_behind(curves)
+    weights = [math.exp(-0.5 * errors**2) for errors in behind.values()]
+    return math.exp(float(np.average([math.log(lr) for lr in behind], weights=weights)))
+
+
+def _errors_behind(curves: Sequence[Curve]) -> dict[float, float]:
+    """Return by how many errors the last loss of each rate misses the lowest, the lowest rate first."""
     best = _best(curves)
     least = LEAST_ERROR * abs(decreases_of(curves)[best])
     reached = np.concatenate([curve.losses[-len(curve.start_losses) :] for curve in curves if curve.lr == best])
     if np.nanmin(reached) > 0:  # a sum with learnt weights of its terms may be anything
         least = min(least, LEAST_OF_LOSS * float(np.nanmean(reached)))
     missed = {lr: missed_by(lr, best, curves) for lr in decreases_of(curves)}
-    weights = [math.exp(-0.5 * (miss / max(error, least, 1e-30)) ** 2) for miss, error in missed.values()]
-    return math.exp(float(np.average([math.log(lr) for lr in missed], weights=weights)))
+    return {lr: miss / max(error, least, 1e-30) for lr, (miss, error) in missed.items()}

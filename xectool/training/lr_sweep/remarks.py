@@ -86,9 +86,10 @@ def remarks(
     best = max(good, key=lambda row: row.loss_decrease, default=None)
     if best is not None and best is max(rows, key=lambda row: row.lr) and not len(found):
         note(f"the highest rate, {best.lr:g}, is the best: a higher one may be better", _higher(best.lr, config))
-    if choice.as_well:
-        lower = min(choice.as_well)
-        text = f"{lower:g} and {choice.best:g} do as well within two errors; the lower one, with a warm-up, is safer"
+    if len(choice.good) > 1:
+        lower, higher = choice.good[0], choice.good[-1]
+        edge = ", the highest that was tried," if higher == max(row.lr for row in rows) else ""
+        text = f"{lower:g} to {higher:g}{edge} do as well within two errors; the lower ones, with a warm-up, are safer"
         note(text, _gentle(training, lower))
     return tuple(found)
 
