@@ -191,7 +191,9 @@ def test_a_single_process_that_was_interrupted_lost_no_rank(tmp_path: Path) -> N
         assert engine.diagnose.hang(tmp_path).verdict == "the run has ended: interrupted"
 
 
-@pytest.mark.parametrize(("part", "slow"), [("forward_s", 1), ("data_wait_s", 0), ("between", 1), ("backward_s", None)])
+@pytest.mark.parametrize(
+    ("part", "slow"), [("forward_s", 1), ("data_wait_s", 0), ("between", 1), ("backward_s", 0), ("backward_s", None)]
+)
 def test_a_rank_that_keeps_the_others_waiting_is_named(tmp_path: Path, part: str, slow: int | None) -> None:
     with RunWriter(tmp_path) as first, RunWriter(tmp_path, attempt=1, rank=1) as second:
         for number in range(1, 31):
@@ -204,7 +206,10 @@ def test_a_rank_that_keeps_the_others_waiting_is_named(tmp_path: Path, part: str
                 own[where] = own.get(where, 0.0) + 1.8 * (number % 3 == 0)
                 step_s = sum(own.values())
                 own.pop("between", None)
-                writer.step(StepRecord(1, number, float(number), float(number), 1.0, step_s=step_s, **own))
+                waited_s = own["backward_s"] - 0.3 if rank != slow else 0.0
+                record = StepRecord(1, number, float(number), float(number), 1.0, step_s=step_s, **own)
+                record.gradient_wait_s = waited_s if slow is not None else 0.0
+                writer.step(record)
     found = [cause for cause in engine.diagnose.run(tmp_path).causes if cause.code == "XT-UNEVEN-RANKS"]
     assert [cause.problem.split(":")[0] for cause in found] == (
         [] if slow is None else [f"rank {slow} keeps the others waiting"]

@@ -56,7 +56,7 @@ from xectool.training.process.device import plan_execution
 from xectool.training.process.memory_faults import classify, device_facts, memory_faults, oom_event
 from xectool.training.process.progress import NullObserver
 from xectool.training.ranks.base import Ranks
-from xectool.training.ranks.group import CollectiveNotes
+from xectool.training.ranks.notes import CollectiveNotes
 from xectool.training.stepping.build import build_parts, open_data
 from xectool.training.stepping.parts import RunParts
 from xectool.training.stepping.state import Progress

@@ -54,7 +54,8 @@ class StepRecord:
     Memory is the last sample of a helper thread, once a second, and -1 where unknown: ``rss_bytes`` of the process and
     its children, ``device_bytes`` allocated and ``device_reserved_bytes`` reserved on the accelerator. ``dropped``
     counts quarantined events left out. ``rng`` is the seed of the step's stream of random numbers. ``checkpoint_s`` and
-    ``log_s`` were spent on saving and on this record between the step before and this one.
+    ``log_s`` were spent on saving and on this record between the step before and this one. ``gradient_wait_s`` of the
+    backward pass went by between the last gradients of this rank and those of the last rank.
     """
 
     tag: ClassVar[str] = "step"
@@ -94,6 +95,7 @@ class StepRecord:
     checkpoint_s: float = 0.0
     log_s: float = 0.0
     queue_depth: int = -1
+    gradient_wait_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -15,7 +15,9 @@ from xectool.errors import duration
 from xectool.findings import Severity
 from xectool.runlog.reader import RunReader
 
-BEFORE_MEETING: Final = ("data_wait_s", "forward_s")  # of its own; ranks wait for each other in transfer and backward
+# What a rank does by itself; ranks wait for each other in the transfer, and at the end of the backward pass.
+BEFORE_BACKWARD: Final = ("data_wait_s", "forward_s")
+OWN: Final = {"until its backward": BEFORE_BACKWARD, "until its gradients are there": (*BEFORE_BACKWARD, "backward_s")}
 LAST_STEPS: Final = (5000, 60)  # of each rank that are compared: all, and what the end shows that all of them hide
 BEHIND_STEPS: Final = 20
 BEHIND_SHARE: Final = 0.1  # of the time: a third of a step is before its backward, which waits as long again
@@ -55,16 +57,16 @@ class UnevenRanks(DiagnosisRule):
 
     def _behind(self, evidence: Evidence) -> Iterator[Cause]:
         """Name the rank whose gradients come last: the time of the others shows up in their backward."""
-        looks = (_before_meeting(evidence, count) for count in LAST_STEPS)
-        found = next((look for look in looks if _is_behind(*look)), None)
+        looks = ((until, *_alone(evidence, OWN[until], count)) for count in LAST_STEPS for until in OWN)
+        found = next((look for look in looks if _is_behind(*look[1:])), None)
         if found is None:
             return
-        seconds, step_s = found
+        until, seconds, step_s = found
         last, usual_s = _last_and_usual(seconds)
         yield Cause(
             code=self.code,
             confidence=0.85,
-            problem=f"rank {last} keeps the others waiting: {duration(seconds[last])} a step until its backward, "
+            problem=f"rank {last} keeps the others waiting: {duration(seconds[last])} a step {until}, "
             f"the others {duration(usual_s)}",
             evidence=(
                 f"that is {(seconds[last] - usual_s) / step_s:.0%} of the step of {duration(step_s)}; stopped, on a "
@@ -91,8 +93,8 @@ def _is_behind(seconds: dict[int, float], step_s: float) -> bool:
     return seconds[last] > BEHIND_TIMES * usual_s and seconds[last] - usual_s > BEHIND_SHARE * step_s
 
 
-def _before_meeting(evidence: Evidence, count: int) -> tuple[dict[int, float], float]:
-    """Return the mean time of each rank until its backward, and of a whole step, in s; empty for too few steps.
+def _alone(evidence: Evidence, phases: Sequence[str], count: int) -> tuple[dict[int, float], float]:
+    """Return the mean time of each rank in these phases, without waiting, and of a whole step, in s; empty for too few.
 
     The first two steps are left out: of a whole run they are those in which ranks start, and read ahead. In the
     transfer all add up their counts: there a rank waits for one that comes late to its step, and what the others take
@@ -104,9 +106,10 @@ def _before_meeting(evidence: Evidence, count: int) -> tuple[dict[int, float], f
             return {}, 0.0
         means = {
             name: _without_accidents(np.concatenate([block.column(name) for block in blocks])[2:][-count:])
-            for name in (*BEFORE_MEETING, "transfer_s", "step_s")
+            for name in (*phases, "gradient_wait_s", "transfer_s", "step_s")
         }
-        seconds[rank] = sum(means[name] for name in BEFORE_MEETING)
+        waited_s = means["gradient_wait_s"] if "backward_s" in phases else 0.0
+        seconds[rank] = sum(means[name] for name in phases) - waited_s
         transfer_s[rank], step_s = means["transfer_s"], max(step_s, means["step_s"])
     longest_s = max(transfer_s.values(), default=0.0)
     return {rank: value + longest_s - transfer_s[rank] for rank, value in seconds.items()}, step_s

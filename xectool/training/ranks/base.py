@@ -34,6 +34,11 @@ class Ranks:
         """Whether this process writes what there is once a run: checkpoints, plots, tracking."""
         return self.rank == 0
 
+    @property
+    def gradient_wait_s(self) -> float:
+        """Seconds the last backward pass waited for gradients of other ranks; on a GPU it does not wait on the host."""
+        return 0.0
+
     def sum(self, values: Tensor) -> Tensor:
         """Return the element-wise sum of ``values`` over all ranks."""
         return values

@@ -26,56 +26,17 @@ from torch.nn.parallel import DistributedDataParallel
 from xectool.config.distributed import DistributedConfig
 from xectool.errors import WorldError, duration
 from xectool.runlog.process import end_with_parent
-from xectool.runlog.status_page import COLLECTIVES, PHASES, StatusPage, Word
+from xectool.runlog.status_page import StatusPage
 from xectool.training.ranks.base import Ranks, Value
 from xectool.training.ranks.environment import backend_of, started_by_launcher
 from xectool.training.ranks.faults import error_facts, known_fault, raised_elsewhere
+from xectool.training.ranks.notes import CollectiveNotes
 
 _POLL_S: Final = 0.05
 _FAILED_WAIT_S: Final = 2.0
 _KEY: Final = "xectool"
 _AGENT: Final = "TORCHELASTIC_RUN_ID"  # in the environment of all that torchrun starts
 _LAST_WORK: Final = f"{_KEY}/last_work"
-
-
-@dataclass
-class CollectiveNotes:
-    """Writes into the status page which collective this rank is in, and how many it has entered.
-
-    Attributes:
-        page: Where to write; None before there is a run directory.
-        entered: Collectives entered so far, waits for work of rank 0 among them; the same on all ranks.
-    """
-
-    page: StatusPage | None = None
-    entered: int = 0
-
-    @contextmanager
-    def inside(self, name: str) -> Iterator[None]:
-        """Say so for the time of the block; a rank that dies inside leaves the words as they are."""
-        self.entered += 1
-        page = self.page
-        if page is None:
-            yield
-            return
-        phase = PHASES[page[Word.PHASE]]
-        self.enter(name)
-        page.phase("collective")
-        yield
-        page[Word.COLLECTIVE_OP] = 0
-        page.phase(phase)
-
-    def beside(self) -> None:
-        """Count what the others wait for and this rank works on, so that the numbers of all ranks are of the same."""
-        self.entered += 1
-        if self.page is not None:
-            self.page[Word.COLLECTIVE_SEQ] = self.entered
-
-    def enter(self, name: str) -> None:
-        """Say which collective has begun."""
-        if self.page is not None:
-            self.page[Word.COLLECTIVE_SEQ] = self.entered
-            self.page[Word.COLLECTIVE_OP] = COLLECTIVES.index(name)
 
 
 @dataclass(frozen=True)
@@ -92,6 +53,11 @@ class RankGroup(Ranks):
     rank0_timeout_s: float = 3600.0
     notes: CollectiveNotes = field(default_factory=CollectiveNotes)
     _turns: list[int] = field(default_factory=lambda: [0])
+
+    @property
+    def gradient_wait_s(self) -> float:
+        """Seconds the last backward pass waited for gradients of other ranks."""
+        return self.notes.gradients_s
 
     def sum(self, values: Tensor) -> Tensor:
         """Return the element-wise sum of ``values`` over all ranks."""
@@ -218,11 +184,17 @@ class RankGroup(Ranks):
 
 def add_gradients(group: RankGroup, bucket: Any) -> torch.futures.Future[Tensor]:
     """Sum a bucket of gradients over all ranks: losses are divided by the counts of all ranks, not by those of one."""
-    group.notes.entered += 1
-    group.notes.enter("gradients")
+    notes, began = group.notes, time.perf_counter()
+    notes.entered += 1
+    notes.enter("gradients")
+
+    def summed(future: torch.futures.Future[list[Tensor]]) -> Tensor:
+        notes.gradients_s = time.perf_counter() - began
+        return future.value()[0]
+
     work = dist.all_reduce(bucket.buffer(), async_op=True)
-    summed: torch.futures.Future[Tensor] = work.get_future().then(lambda future: future.value()[0])
-    return summed
+    added: torch.futures.Future[Tensor] = work.get_future().then(summed)
+    return added
 
 
 @contextmanager
