@@ -198,7 +198,7 @@ DAMAGES: dict[str, tuple[Damage, str, str]] = {
         )
         for name in COMPRESSIONS[1:]
     },
-    "swapped_baskets": (swapped, "DAT-02", "branch npho entries [0, 40)"),
+    "swapped_baskets": (swapped, "DAT-02", "branch npho entries [0, 80)"),
     "free_list": (misplaced(19), "DAT-02", ":tree"),
     "class_descriptions": (misplaced(40), "DAT-02", ":tree"),
     "put_together": (put_together, "DAT-02", ":tree"),

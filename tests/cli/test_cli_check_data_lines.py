@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import awkward as ak
 import numpy as np
 import pytest
 import uproot
@@ -14,6 +16,7 @@ from xectool import engine
 from xectool.engine.check_lines import Told
 
 PATHS = ("own events/run 1.root", "own events/run 2.root")
+TASKS = "tasks: {energy: {enabled: true}, uvwFI: {enabled: true}}\n"
 
 
 @pytest.fixture(scope="module")
@@ -105,3 +108,40 @@ def test_many_files_are_named_by_a_word_and_go_into_the_configuration_as_the_pat
     assert whole == "xectool config init --set 'data.train_path=run_*.root' > config2.yaml"  # config.yaml is there
     part = Told(names[1:], deep=True).following("DATA", has_hashes=True)
     assert shlex.split(part)[4] == f"data.train_path=[{', '.join(names[1:])}]"  # the pattern would take another one
+
+
+def test_of_several_advices_the_next_line_is_one_that_can_be_pasted(
+    folder: Path, xectool: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    names = ("--set", "data.run_branch=RunNumber", "--set", "data.event_branch=EventNumber")
+    small = (*names, "--set", "tasks.uvwFI.enabled=false", "--set", "data.val_path='own events/run 2.root'")
+    Path("small.yaml").write_text(
+        "kind: regressor\ndata: {tree_name: sev, npho_branch: xec_npho, time_branch: xec_time}\n" + TASKS
+    )
+    run = xectool("check-data", PATHS[0], "--config", "small.yaml", *small, "--json")
+    assert run.document["findings"][0]["fix"] == "--set data.batch_size=24"
+    program, *line = shlex.split(run.document["result"]["next"])
+    assert (program, line[:2], line[-1]) == ("xectool", ["check-data", PATHS[0]], "data.batch_size=24")
+    assert [word in line for word in (*small, "small.yaml")] == [True] * 9
+    assert "data.batch_size" not in json.dumps(xectool(*line, "--json").document["findings"])
+
+
+def test_the_truth_that_is_left_is_found_beside_the_counters_of_varying_branches(
+    folder: Path, xectool: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    values = uproot.open(f"{PATHS[0]}:sev").arrays(library="np")
+    with uproot.recreate("varying.root") as file:
+        types = {"charge": "var * float32", "hit_t": "var * float32", "E_MeV": "float32", "where": ("float32", (3,))}
+        file.mktree("calo", types)
+        readings = {"charge": values["xec_npho"], "hit_t": values["xec_time"].astype(np.float32)}
+        rest = {"E_MeV": 1e3 * values["energyTruth"].ravel(), "where": values["uvwTruth"]}
+        file["calo"].extend({name: ak.from_regular(ak.Array(rows)) for name, rows in readings.items()} | rest)
+    Path("varying.yaml").write_text(
+        "kind: regressor\ndata: {tree_name: calo, npho_branch: charge, time_branch: hit_t}\n" + TASKS
+    )
+    run = xectool("check-data", "varying.root", "--config", "varying.yaml", "--json")
+    line = shlex.split(run.document["result"]["next"])
+    assert {"data.truth_branches.energy=E_MeV", "data.truth_branches.uvwFI=where"} <= set(line)
+    assert xectool(*line[1:], "--json").code == 0

@@ -124,6 +124,7 @@ def _meant(others: Mapping[str, BranchFacts], missing: Sequence[Wanted]) -> dict
     """Return the setting of each missing branch that may have another name; the same name is told for one alone.
 
     Near names come first; then a branch alone in its width, and for photons and times those of their width in order.
+    Integers are no truth but a count: the widths of varying branches stand in branches of their own.
     """
     found: dict[str, str] = {}
     for branch in missing:
@@ -131,6 +132,7 @@ def _meant(others: Mapping[str, BranchFacts], missing: Sequence[Wanted]) -> dict
         found |= {branch.option: near[0]} if near else {}
     for branch in missing:
         free = [name for name in _of_width(others, branch.width) if name not in found.values()]
+        free = [name for name in free if others[name].dtype.startswith("float") or branch.width == NUM_SENSORS]
         fits = free and branch.required and (len(free) == 1 or branch.width == NUM_SENSORS)
         if branch.option not in found and fits:
             found[branch.option] = free[0]

@@ -15,6 +15,7 @@ from xectool.checks.digest import verify_digest, write_digest
 from xectool.checks.facts import FileFacts, Trouble
 from xectool.checks.identity import IdentityBlock, Repeated, find_repeated, find_shared
 from xectool.checks.integrity import damaged_units
+from xectool.checks.ranges import in_ranges
 from xectool.checks.sample import Sample, SampleScan, ScanSettings, number_stream
 from xectool.checks.sandbox import TIME_LIMIT_S, Sandbox
 from xectool.rootio.files import is_remote, split_tree
@@ -81,6 +82,7 @@ def inspect_sample(paths: Sequence[str], how: Inspection) -> tuple[Sample, list[
     _add(sample, changed)
     if how.deep:
         _deep(sample, how)
+    sample.troubles[:] = in_ranges(sample.troubles)
     return sample, _digests(sample, how) if how.digests else []
 
 
@@ -124,8 +126,12 @@ def _read_in_full(sample: Sample, facts: FileFacts, how: Inspection) -> set[str]
     if facts.where not in sample.verdicts or how.settings.max_events is not None:
         return set()
     wanted = sample.verdicts[facts.where].usable
+    # reading ends at the first damage of a branch
+    failed = {
+        name for name in wanted if any(t.where.startswith(f"{facts.where} branch {name} ") for t in sample.troubles)
+    }
     # fixed-width branches are decoded by our own reader; the others are decoded as bytes once more
-    return {name for name in wanted if name in facts.branches and facts.branches[name].value_bytes}
+    return {name for name in wanted - failed if name in facts.branches and facts.branches[name].value_bytes}
 
 
 def _digests(sample: Sample, how: Inspection) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import itertools
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +13,12 @@ from pathlib import Path
 
 from xectool.config.serialize import inline_yaml
 from xectool.errors import in_shell
+from xectool.findings import Finding
 from xectool.rootio.files import split_tree
 
 _CHECK = "xectool check-data "
 _REMARK = "   # "
+_BLANK = re.compile(r"=[A-Z]+( |$)")  # a value that the reader has to fill in
 _TYPED = 4  # more files than these are a glob that the shell expanded
 
 
@@ -61,6 +64,13 @@ class Told:
         config = [] if self.config is None or "--config" in own else [f"--config {in_shell(self.config)}"]
         settings = [text for text in self.overrides if text.partition("=")[0].strip() not in own]
         return config + [f"--set {in_shell(text)}" for text in settings]
+
+    def first_step(self, findings: Sequence[Finding]) -> str:
+        """Return the first fix that can be pasted, a setting as the check with it; else the first of all."""
+        fixes = [found.fix for found in findings]
+        whole = (f"{_CHECK}{self.inputs()} {fix}" if fix.startswith("--set ") else fix for fix in fixes)
+        lines = (line for line in whole if line.startswith("xectool ") and not _BLANK.search(line))
+        return self.again(next(lines, fixes[0]))
 
     def following(self, name: str, has_hashes: bool) -> str:
         """Return what comes after a good verdict: a deeper check, hashes, then the way to a training.

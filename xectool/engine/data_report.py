@@ -212,9 +212,14 @@ def _verdict(facts: DataFacts, findings: Sequence[Finding], told: Told) -> tuple
     reach = _reach(sample.files)
     if errors:
         more = (f"and {counted(len(errors) - _SHOWN, 'further error')}",) if len(errors) > _SHOWN else ()
-        return f"do not train on this: {counted(len(errors), 'error')} in {looked}", why + more, errors[0].fix
+        verdict = f"do not train on this: {counted(len(errors), 'error')} in {looked}"
+        return verdict, why + more, told.first_step(errors)
     if warnings:
-        return f"usable with care: {counted(len(warnings), 'warning')} in {looked}", why + reach, warnings[0].fix
+        return (
+            f"usable with care: {counted(len(warnings), 'warning')} in {looked}",
+            why + reach,
+            told.first_step(warnings),
+        )
     first = sample.files[0]
     name = arguments(first.path, first.tree) if num_files == 1 else told.inputs()
     every = "every basket was read" if told.deep else "the baskets that were not sampled are unread"
