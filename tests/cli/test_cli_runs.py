@@ -49,6 +49,18 @@ def test_comparison_shows_the_differing_key(root, capsys):
     assert "training.lr" in capsys.readouterr().err
 
 
+def test_a_run_that_lost_its_configuration_is_compared_by_its_metrics(root, capsys):
+    (root / "two" / "config.yaml").unlink()
+    places = [str(root / "one"), str(root / "two")]
+    assert boundary.run(app, ["runs", "compare", *places, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)["result"]
+    assert (result["config"], result["without_config"]) == ([], places[1:])
+    assert [item["values"] for item in result["metrics"] if item["key"] == "val/loss"] == [[0.5, 0.5]]
+    assert boundary.run(app, ["runs", "compare", *places]) == 0
+    assert "no keys compared: no config.yaml of two" in capsys.readouterr().err
+    assert boundary.run(app, ["runs", "compare", places[0], str(root)]) == 2
+
+
 def test_comparison_shows_errors_where_the_events_are_the_same(root, capsys):
     truth = np.linspace(0.02, 0.06, 40)
     for name, offset in (("one", 0.001), ("two", 0.002)):

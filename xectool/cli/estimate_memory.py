@@ -100,10 +100,8 @@ def _show(screen: Console, result: MemoryEstimate, train: str) -> None:
          " ".join(f"--set {setting}" for setting in item.settings) or item.note]
         for item in found.advice
     ]  # fmt: skip
-    ladder = table("what would save memory of the device, in this order", ["remedy", "GB", "setting"], remedies)
-    for column in (ladder.columns[0], ladder.columns[2]):
-        column.overflow = "fold"
-    screen.print(ladder)
+    title = "what would save memory of the device, in this order"
+    screen.print(table(title, ["remedy", "GB", "setting"], remedies))
     screen.print(_box(result, beside, train))
 
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
 from xectool.cli.streams import steady
+from xectool.cli.tables import FittingTable
 from xectool.errors import XecError
 from xectool.findings import Finding, Severity
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
-    from rich.table import Table
 
 IN_ASCII = str.maketrans(
     {"─": "-", "±": "+-", "×": "x", "…": "...", "–": "-"} | dict(zip("▁▂▃▄▅▆▇█", ".:-=+*#@", strict=True))
@@ -204,18 +204,10 @@ def show_findings(screen: Console, findings: Iterable[Finding]) -> None:
             screen.print(f"  fix: [green]{escape(found.fix)}[/]")
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> FittingTable:
     """Return a table of plain values; numbers have five significant digits, and what is too wide goes on below."""
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
-    drawn = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
-    for column in columns:
-        drawn.add_column(escape(column), overflow="fold")
-    for row in rows:
-        drawn.add_row(*[escape(f"{cell:.5g}" if isinstance(cell, float) else str(cell)) for cell in row])
-    return drawn
+    cells = [[f"{cell:.5g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
+    return FittingTable(title, columns, cells)
 
 
 def verdict_box(verdict: str, why: Sequence[str], next_line: str, good: bool) -> Group:

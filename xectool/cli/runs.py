@@ -61,10 +61,11 @@ def compare(
     keys = [[item.key, *map(_shown, item.values)] for item in result.config]
     names = _names(result.runs)
     changes = [f"{name} minus first" for name in names[1:]] if result.events else []
-    differing = counted(len(keys), "differing key")
+    bare = ", ".join(_names(result.without_config))
+    differing = f"no keys compared: no config.yaml of {bare}" if bare else counted(len(keys), "differing key")
     drawings = [
         table(differing, ["key", *names], keys),
-        table(title, ["metric", *names, *changes], [_metric_row(metric) for metric in result.metrics]),
+        table(title, ["metric", *names, *changes], [_metric_row(metric, len(changes)) for metric in result.metrics]),
     ]
     Output("runs", json).result(result, human=lambda screen: screen.print(*drawings))
 
@@ -95,9 +96,9 @@ def _names(runs: Sequence[str]) -> Sequence[str]:
     return names if len(set(names)) == len(names) else runs
 
 
-def _metric_row(metric: RunDifference) -> list[object]:
+def _metric_row(metric: RunDifference, num_changes: int) -> list[object]:
     if not metric.errors:
-        return [metric.title, *map(_shown, metric.values), *("" for _ in metric.values[1:])]
+        return [metric.title, *map(_shown, metric.values), *num_changes * [""]]
     values = [_with_error(*pair) for pair in zip(metric.values, metric.errors, strict=True)]
     changes = [_with_error(*pair) for pair in zip(metric.differences, metric.difference_errors, strict=True)]
     return [metric.title, *values, *changes]

@@ -15,6 +15,7 @@ from xectool.config.serialize import dotted_values
 from xectool.engine.mlflow_runs import mlflow_run
 from xectool.engine.run_files import CONFIG_FILE, best_epoch, resolved_config
 from xectool.runlog.reader import RunReader
+from xectool.runlog.run_dirs import require_record
 from xectool.training.tracking.params import run_params
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class RunsCompared:
         config: The configuration keys on which they differ; parameters where one of them is of MLflow.
         metrics: All metrics of the best epoch of each run.
         events: Events whose predictions gave the errors; 0 without.
+        without_config: Runs whose ``config.yaml`` is gone; with one of them no keys are compared.
     """
 
     first: str
@@ -74,6 +76,7 @@ class RunsCompared:
     config: tuple[RunDifference, ...]
     metrics: tuple[RunDifference, ...]
     events: int
+    without_config: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,10 @@ class _Side:
     params: Mapping[str, str]
     metrics: Mapping[str, Any]
     predictions: Path
+
+    @property
+    def has_settings(self) -> bool:
+        return bool(self.config or self.params)
 
 
 def compare(
@@ -108,7 +115,9 @@ def compare(
     measured, events = _measured([side.predictions for side in sides])
     metrics = {item.key: item for item in (*recorded, *measured)}
     labels = tuple(side.label for side in sides)
-    return RunsCompared(labels[0], labels[1], labels, _differences(sides), tuple(metrics.values()), events)
+    bare = tuple(side.label for side in sides if not side.has_settings)
+    differing = () if bare else _differences(sides)
+    return RunsCompared(labels[0], labels[1], labels, differing, tuple(metrics.values()), events, bare)
 
 
 def _differences(sides: Sequence[_Side]) -> tuple[RunDifference, ...]:
@@ -125,11 +134,14 @@ def _side(place: Path | str, tracking_uri: str | None) -> _Side:
     if tracking_uri is not None and not (directory / CONFIG_FILE).exists():
         run = mlflow_run(tracking_uri, str(place))
         return _Side(run.name, None, run.params, run.metrics, Path())
-    config = resolved_config(directory)
+    config = resolved_config(directory) if (directory / CONFIG_FILE).exists() else None
+    if config is None:
+        require_record(directory)
     epochs = RunReader(directory).epochs()
     best = best_epoch(epochs) or (epochs[-1] if epochs else None)
     metrics = {"epoch": best.epoch, **best.metrics} if best else {}
-    return _Side(str(directory), config, run_params(config, {}), metrics, directory / PREDICTIONS)
+    params = run_params(config, {}) if config is not None else {}
+    return _Side(str(directory), config, params, metrics, directory / PREDICTIONS)
 
 
 def _rows(values: Sequence[Mapping[str, Any]]) -> list[RunDifference]:

@@ -78,11 +78,7 @@ def _show(screen: Console, result: CompileResult) -> None:
         for time in result.modes
     ]
     columns = ("mode", "compile s", "step ms", "spread %", "GB", "host GB", "differs", "cache hit/miss", "pays after")
-    drawn = table(f"forward and backward on {result.device}", columns, rows)
-    for column in drawn.columns[2:]:
-        column.no_wrap = True
-        column.min_width = len(str(column.header))
-    screen.print(drawn)
+    screen.print(table(f"forward and backward on {result.device}", columns, rows))
     first = result.findings[0] if result.findings else None
     lines = result.config_lines
     following = f"--set {lines[0].replace(': ', '=')}" if lines else "" if first is None else first.fix

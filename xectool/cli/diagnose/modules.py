@@ -11,7 +11,6 @@ from xectool.cli.render import Output, table, verdict_box
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from xectool.engine.diagnose.module_costs import ModulesResult
 
@@ -39,10 +38,10 @@ def _show(screen: Console, result: ModulesResult) -> None:
         [m.module or "(network)", 1e3 * m.forward_s, 1e3 * m.backward_s, 100 * m.share, m.activation_bytes / 1e6]
         for m in result.modules[:TOP]
     ]
-    screen.print(_named(f"slowest {len(rows)} of {len(result.modules)} modules, without those in them", columns, rows))
+    screen.print(table(f"slowest {len(rows)} of {len(result.modules)} modules, without those in them", columns, rows))
     sizes = {m.module: m.activation_bytes / 1e6 for m in result.modules}
     kept: list[list[object]] = [[name or "(network)", sizes[name]] for name in result.largest[:TOP]]
-    screen.print(_named("most kept for the backward pass", ["module", "MB"], kept))
+    screen.print(table("most kept for the backward pass", ["module", "MB"], kept))
     slowest = result.modules[0]
     screen.print(
         verdict_box(
@@ -58,13 +57,3 @@ def _show(screen: Console, result: ModulesResult) -> None:
             good=True,
         )
     )
-
-
-def _named(title: str, columns: list[str], rows: list[list[object]]) -> Table:
-    """Return a table whose first column keeps whole names, on several lines if need be."""
-    drawn = table(title, columns, rows)
-    drawn.columns[0].overflow = "fold"
-    for column in drawn.columns[1:]:
-        column.no_wrap = True
-        column.min_width = len(str(column.header))
-    return drawn
