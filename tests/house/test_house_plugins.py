@@ -26,9 +26,8 @@ CONFIG = "kind: photons_only\ntasks: {energy: {enabled: true, scale: auto}}\nmod
 def asked(folder: Path, *argv: str) -> tuple[int, dict[str, Any]]:
     """Run a command with the packages of a folder installed beside xectool; return exit code and document."""
     command = [sys.executable, "-m", "xectool", *argv, "--json"]
-    result = subprocess.run(
-        command, cwd=folder, env={**os.environ, "PYTHONPATH": str(folder)}, capture_output=True, text=True, check=False
-    )
+    env = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
+    result = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert "Traceback" not in result.stderr, result.stderr
     return result.returncode, json.loads(result.stdout)
 
@@ -113,23 +112,62 @@ def test_a_broken_rule_is_named(name: str, tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("name", [name for name, case in BROKEN.items() if case[0] == "kinds"])
-def test_a_broken_kind_is_named(name: str, tmp_path: Path) -> None:
+def test_a_broken_kind_is_named_where_it_is_asked_for_and_stops_no_other(name: str, tmp_path: Path) -> None:
     family, entry, source, said = BROKEN[name]
     install(tmp_path, family, entry, source)
-    (tmp_path / "run.yaml").write_text("kind: mae\n")
-    code, document = asked(tmp_path, "config", "check", "run.yaml")
-    (finding,) = document["findings"]
-    assert (code, finding["code"]) == (2, "XT-PLUGIN")
-    assert said in finding["problem"]
+    kind = entry.partition(" ")[0]
+    (tmp_path / "run.yaml").write_text(f"kind: {kind}\n")
+    (tmp_path / "other.yaml").write_text("kind: inpainter\n")
+    for asking in (["config", "check", "run.yaml"], ["config", "init", "--kind", kind]):
+        code, document = asked(tmp_path, *asking)
+        (finding,) = document["findings"]
+        assert (code, finding["code"]) == (2, "XT-PLUGIN")
+        assert said in finding["problem"]
+    assert [asked(tmp_path, *argv)[0] for argv in (["config", "check", "other.yaml"], ["explain", "nan"])] == [0, 0]
 
 
-def test_a_broken_model_is_the_plugins_fault_in_every_process(tmp_path: Path) -> None:
-    install(tmp_path, "models", "mine = broken_plugin:Mine", "1 / 0")
-    (tmp_path / "run.yaml").write_text("kind: mae\n")
+OWN_KIND = """
+from typing import Literal
+from xectool.config.root import {base}Config
+class Mine({base}Config):
+    kind: Literal['mine'] = 'mine'
+"""
+LENT = "from xectool.{family} import {registry}\ndef build(*args): return {registry}['{kind}'](*args)\n"
+
+
+def test_a_broken_model_is_the_plugins_fault_where_its_kind_is_trained_and_stops_no_other(tmp_path: Path) -> None:
+    install(tmp_path, "kinds", "mine = broken_plugin:Mine", OWN_KIND.format(base="Mae"))
+    (tmp_path / "worse_plugin.py").write_text("1 / 0")
+    points = tmp_path / "broken_plugin-1.0.dist-info" / "entry_points.txt"
+    models = "[xectool.models]\nmine = worse_plugin:Mine\nregressor = worse_plugin:Mine\n"
+    points.write_text(points.read_text() + models)
+    (tmp_path / "run.yaml").write_text("kind: mine\n")
     code, document = asked(tmp_path, "estimate-memory", "run.yaml", "--events", "100")
     (finding,) = document["findings"]
     assert (code, finding["code"]) == (2, "XT-PLUGIN"), "not 70, a defect of ours"
     assert "ZeroDivisionError" in finding["problem"]
+    (tmp_path / "run.yaml").write_text("kind: mae\n")
+    small = ("--set", "model.encoder_dim=64", "--set", "data.chunksize=64", "--set", "data.batch_size=4")
+    code, document = asked(tmp_path, "estimate-memory", "run.yaml", "--events", "100", *small)
+    assert code == 0, document["findings"]
+
+
+@pytest.mark.parametrize(("base", "kind"), [("Regressor", "regressor"), ("Mae", "mae"), ("Inpainter", "inpainter")])
+def test_a_kind_may_be_built_on_each_of_the_three(base: str, kind: str, tmp_path: Path) -> None:
+    install(tmp_path, "kinds", "mine = broken_plugin:Mine", OWN_KIND.format(base=base))
+    lent = {"models": LENT.format(family="models.build", registry="MODELS", kind=kind)}
+    lent["tasks"] = LENT.format(family="tasks", registry="TASKS", kind=kind)
+    points = tmp_path / "broken_plugin-1.0.dist-info" / "entry_points.txt"
+    for family, source in lent.items():
+        (tmp_path / f"my_{family}.py").write_text(source)
+        points.write_text(points.read_text() + f"[xectool.{family}]\nmine = my_{family}:build\n")
+    code, begun = asked(tmp_path, "config", "init", "--kind", "mine")
+    assert code == 0
+    (tmp_path / "run.yaml").write_text(begun["result"]["yaml"])
+    assert asked(tmp_path, "config", "check", "run.yaml")[0] == 0
+    small = ("--set", "model.encoder_dim=64", "--set", "data.chunksize=64", "--set", "data.batch_size=4")
+    code, document = asked(tmp_path, "estimate-memory", "run.yaml", "--events", "100", *small)
+    assert code == 0, document["findings"]
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ def transfer_encoder(checkpoint: Checkpoint, config: RunConfig, model: nn.Module
     weights = checkpoint.weights("best")
     found = _encoder_weights(weights, checkpoint.kind)
     _require_same_view(checkpoint, config, found)
-    prefix = ENCODER_PREFIX[config.kind]
+    prefix = ENCODER_PREFIX[config.base_kind]
     own = {name.removeprefix(prefix): value for name, value in model.state_dict().items() if name.startswith(prefix)}
     _require_fit(found, own)
     loaded = {prefix + name: found[name] for name in own if name not in INDEX_BUFFERS}

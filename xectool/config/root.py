@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 from xectool.config.checkpoint import CheckpointConfig, SensorCheckpointConfig
 from xectool.config.data import DataConfig
@@ -17,7 +17,8 @@ from xectool.config.section import Section, knob, section
 from xectool.config.tasks import TasksConfig
 from xectool.config.training import InpainterTrainingConfig, MaeTrainingConfig, RegressorTrainingConfig
 from xectool.config.validation import ValidationConfig
-from xectool.registry.plugins import broken, plugins
+from xectool.errors import XecError
+from xectool.registry.plugins import attempts, broken
 
 Preset: TypeAlias = Literal["a100", "gh200", "cpu", "ci"] | None
 
@@ -29,8 +30,13 @@ SECTION_ORDER = (
 
 
 class RunSections(Section):
-    """Abstract: what a run of any kind has."""
+    """Abstract: what a run of any kind has.
 
+    Attributes:
+        base_kind: Which of the three it is built on; a kind of another package says its own word as ``kind``.
+    """
+
+    base_kind: ClassVar[Literal["regressor", "mae", "inpainter"]]
     preset: Preset = knob(None, "Preset the file was started from; only checked against the machine", code="CFG-55")
     data: DataConfig = section(DataConfig, "Where the events come from and how they are served")
     normalization: NormalizationConfig = section(NormalizationConfig, "Raw sensor values to network units")
@@ -48,6 +54,7 @@ class RunSections(Section):
 class RegressorConfig(RunSections):
     """A run that learns angle, energy, time and position."""
 
+    base_kind = "regressor"
     kind: Literal["regressor"] = knob("regressor", "What is trained")
     model: RegressorModelConfig = section(RegressorModelConfig, "The network")
     tasks: TasksConfig = section(TasksConfig, "What is learnt")
@@ -61,6 +68,7 @@ class RegressorConfig(RunSections):
 class MaeConfig(RunSections):
     """A run that pre-trains the encoder by reconstructing hidden sensors."""
 
+    base_kind = "mae"
     kind: Literal["mae"] = knob("mae", "What is trained")
     model: MaeModelConfig = section(MaeModelConfig, "The network")
     training: MaeTrainingConfig = section(MaeTrainingConfig, "How the weights move")
@@ -73,6 +81,7 @@ class MaeConfig(RunSections):
 class InpainterConfig(RunSections):
     """A run that learns to fill dead channels."""
 
+    base_kind = "inpainter"
     kind: Literal["inpainter"] = knob("inpainter", "What is trained")
     model: InpainterModelConfig = section(InpainterModelConfig, "The network")
     training: InpainterTrainingConfig = section(InpainterTrainingConfig, "How the weights move")
@@ -90,16 +99,33 @@ KINDS: dict[str, type[RegressorConfig] | type[MaeConfig] | type[InpainterConfig]
 }
 
 
-def _plugin_kinds() -> dict[str, Any]:
-    """Return the kinds that other installed packages add: subclasses of the three that say their own ``kind``."""
-    found: dict[str, Any] = {}
-    for point, cls in plugins("kinds"):
-        if not (isinstance(cls, type) and issubclass(cls, RunSections)):
-            raise broken(point, "is no subclass of RegressorConfig, MaeConfig or InpainterConfig")
-        if point.name in KINDS or cls.model_fields["kind"].default != point.name:
-            raise broken(point, f"must have a kind of its own: kind is {cls.model_fields['kind'].default!r}")
-        found[point.name] = cls
-    return found
+BROKEN_KINDS: dict[str, XecError] = {}
+"""What is wrong with the kinds of other packages that cannot be used; no other kind is stopped by them."""
 
 
-KINDS.update(_plugin_kinds())  # at the end: a plugin may import this module
+def refuse_broken(kind: object) -> None:
+    """Raise what is wrong with a kind of another package, if it is such a one.
+
+    Raises:
+        UsageError: The kind is broken.
+    """
+    if isinstance(kind, str) and kind in BROKEN_KINDS:
+        raise BROKEN_KINDS[kind]
+
+
+def _add_plugin_kinds() -> None:
+    """Add the kinds that other installed packages bring: subclasses of the three that say their own ``kind``."""
+    own = frozenset(KINDS)
+    for point, cls in attempts("kinds"):
+        if isinstance(cls, XecError):
+            BROKEN_KINDS[point.name] = cls
+        elif not (isinstance(cls, type) and issubclass(cls, RunSections)):
+            BROKEN_KINDS[point.name] = broken(point, "is no subclass of RegressorConfig, MaeConfig or InpainterConfig")
+        elif point.name in own or cls.model_fields["kind"].default != point.name:
+            said = cls.model_fields["kind"].default
+            BROKEN_KINDS[point.name] = broken(point, f"must have a kind of its own: kind is {said!r}")
+        else:
+            KINDS[point.name] = cast("Any", cls)
+
+
+_add_plugin_kinds()  # at the end: a plugin may import this module

@@ -10,7 +10,7 @@ from xectool.config.keys import Key, keys_of
 from xectool.config.load import config_from_dict
 from xectool.config.platform import Platform
 from xectool.config.presets import PRESETS, Preset
-from xectool.config.root import KINDS, RunConfig
+from xectool.config.root import KINDS, RunConfig, refuse_broken
 from xectool.config.rules.capacity import HostMemorySuffices
 from xectool.config.rules.platform import Situation
 from xectool.config.serialize import inline_yaml
@@ -43,11 +43,12 @@ def template(
         UsageError: The kind or the preset does not exist.
         ConfigError: An override names no key, or breaks the schema or a rule.
     """
+    refuse_broken(kind)
     _known("kind", kind, KINDS)
     if preset is not None:
         _known("preset", preset, PRESETS)
     chosen = PRESETS.get(preset or "", Preset("", {}))
-    values = _COMMON | (_REGRESSOR if kind == "regressor" else {}) | chosen.values
+    values = _COMMON | (_REGRESSOR if KINDS[kind].base_kind == "regressor" else {}) | chosen.values
     head = [
         f"# A run of kind {kind}, every key with its value and meaning. Delete what you do not change.",
         "# Override on the command line: --set training.lr=1e-4",

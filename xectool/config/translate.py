@@ -8,7 +8,7 @@ from typing import Any
 from xectool.config.document import SET, Document, KeyPath
 from xectool.config.invalid import NOTE, config_finding, place
 from xectool.config.keys import keys_of
-from xectool.config.root import KINDS
+from xectool.config.root import KINDS, refuse_broken
 from xectool.errors import did_you_mean
 from xectool.findings import Finding, Severity
 
@@ -97,6 +97,7 @@ def _keys_and_older_names(kind: str) -> list[KeyPath]:
 
 def _written_kind(document: Document) -> tuple[str, list[Finding]]:
     kind = document.pop(("kind",))
+    refuse_broken(kind)
     if isinstance(kind, str) and kind in KINDS:
         return kind, []
     hint = did_you_mean(kind, KINDS) if isinstance(kind, str) else ""

@@ -69,7 +69,7 @@ def estimate_memory(  # noqa: PLR0913  the function is the command: one argument
     if mask_ratio is not None and not 0 < mask_ratio < 1:
         raise UsageError(f"a mask ratio of {mask_ratio:g}", where="--mask-ratio", fix="--mask-ratio 0.05")
     loaded = _loaded(config, _settings(overrides, batch_size))
-    if mask_ratio is not None and loaded.kind != "regressor":
+    if mask_ratio is not None and loaded.base_kind != "regressor":
         loaded = _loaded(config, [*_settings(overrides, batch_size), f"model.mask_ratio={mask_ratio}"])
     if events is None:
         events = _events_of(loaded) if config is not None else DEFAULT_EVENTS

@@ -68,7 +68,7 @@ class MemoryEstimate:
     @property
     def older_batches(self) -> tuple[str, str]:
         """Batches for A100 40GB and GH200 96GB by the older table, which knew a smaller model."""
-        return OLDER_BATCHES[self.config.kind]
+        return OLDER_BATCHES[self.config.base_kind]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result keys of the command-line contract."""

@@ -6,8 +6,8 @@ import importlib
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar, cast
 
-from xectool.errors import UsageError, did_you_mean
-from xectool.registry.plugins import blamed, broken, plugins
+from xectool.errors import UsageError, XecError, did_you_mean
+from xectool.registry.plugins import attempts, blamed, broken
 
 T = TypeVar("T")
 
@@ -26,6 +26,7 @@ class Registry(Generic[T]):
         self.package = package
         self._plugin_family = plugin_family
         self._found: dict[str, T] = {}
+        self._broken: dict[str, XecError] = {}  # only what is asked for stops a command
 
     def register(self, name: str) -> Callable[[T], T]:
         """Return a decorator that stores its component under ``name``.
@@ -52,6 +53,8 @@ class Registry(Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         self._load()
+        if name in self._broken:
+            raise self._broken[name]
         try:
             return self._found[name]
         except KeyError:
@@ -61,7 +64,11 @@ class Registry(Generic[T]):
     def _load(self) -> None:
         importlib.import_module(self.package)
         family, self._plugin_family = self._plugin_family, ""  # once
-        for point, component in plugins(family) if family else ():
-            if point.name in self._found:
-                raise broken(point, f"has the name of a {self.family} of xectool")
-            self._found[point.name] = cast("T", blamed(point, component))
+        own = frozenset(self._found)
+        for point, component in attempts(family) if family else ():
+            if isinstance(component, XecError):
+                self._broken[point.name] = component
+            elif point.name in own:
+                self._broken[point.name] = broken(point, f"has the name of a {self.family} of xectool")
+            else:
+                self._found[point.name] = cast("T", blamed(point, component))

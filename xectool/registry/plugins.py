@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, wraps
 from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoint, entry_points
@@ -56,13 +56,28 @@ def plugins(family: str) -> list[tuple[EntryPoint, Any]]:
     Raises:
         UsageError: One cannot be loaded, or two have the same name.
     """
-    found: dict[str, tuple[EntryPoint, Any]] = {}
+    found = []
+    for point, component in attempts(family):
+        if isinstance(component, XecError):
+            raise component
+        found.append((point, component))
+    return found
+
+
+def attempts(family: str) -> Iterator[tuple[EntryPoint, Any]]:
+    """Yield the same, with the error in place of a component that cannot be loaded or has the name of another one."""
+    values: dict[str, str] = {}
     for point in _entry_points(family):
-        if point.name in found:
-            raise broken(point, f"has the name of another one, {found[point.name][0].value}")
-        with BlamingPlugin(point, "it was loaded"):
-            found[point.name] = (point, point.load())
-    return list(found.values())
+        try:
+            if point.name in values:
+                raise broken(point, f"has the name of another one, {values[point.name]}")
+            values[point.name] = point.value
+            with BlamingPlugin(point, "it was loaded"):
+                component = point.load()
+        except XecError as error:
+            yield point, error
+        else:
+            yield point, component
 
 
 def plugin_files() -> dict[str, dict[str, Path]]:
