@@ -78,8 +78,8 @@ def test_a_preset_has_nothing_wrong_on_its_machine(kind: str, preset: str, tmp_p
     path.write_text(template(kind, preset, MACHINES[preset]))
     loaded = load_config(path, (), MACHINES[preset])
     assert "was cut" not in path.read_text()
-    assert loaded.findings.errors == ()
-    assert not {"CFG-16", "CFG-18", "CFG-55"} & {item.code for item in loaded.findings}
+    told = {"CFG-06", "CFG-60"}  # an inpainter begins with an encoder; ARM compilers are to be tried
+    assert [item.problem for item in loaded.findings if item.code not in told] == []
     assert loaded.config.data.mp_context == "forkserver"
 
 

@@ -80,7 +80,7 @@ PRESETS: Final[Mapping[str, Preset]] = {
             "data.num_workers": (0, "no processes to start"),
             "data.num_threads": (1, "two cores"),
             "data.batch_size": (64, "several steps from few events"),
-            "model.encoder_dim": (32, "seconds a step, not accuracy"),
+            "model.encoder_dim": (32, "seconds a step, not accuracy: a face has one channel"),
             "training.device": ("cpu", "the same everywhere"),
             "training.amp": ("off", "the same numbers everywhere"),
             "training.compile": ("none", "compiling would take longer than the test"),
@@ -88,6 +88,7 @@ PRESETS: Final[Mapping[str, Preset]] = {
             "training.warmup_epochs": (0, "two epochs are too few for it"),
             "training.deterministic": (True, "two runs must agree"),
             "checkpoint.save_interval": (1, "a checkpoint to resume from after each epoch"),
+            "checkpoint.root_save_interval": (2, "two epochs have no tenth"),
         },
     ),
 }
