@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import math
 import sys
 
 import pytest
-from xectool.cli.render import console, keep_readable, verdict_box
+from xectool.cli.render import console, keep_readable, table, verdict_box
 from xectool.cli.watch import sparkline
 
 
@@ -27,6 +28,12 @@ def test_the_box_reads_verdict_why_next_and_keeps_a_long_command_on_one_line(
 def test_a_box_without_a_next_step_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     console().print(verdict_box("healthy", ["26 rules found nothing"], "", True))
     assert "nothing to do" in capsys.readouterr().err
+
+
+def test_what_does_not_exist_is_no_nan_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    console().print(table("norms", ["module", "norm"], [["act", None], ["bad", math.nan], ["good", 1 / 3]]))
+    rows = [line.split() for line in capsys.readouterr().err.splitlines()]
+    assert [row for row in rows if len(row) == 2][1:] == [["act", "-"], ["bad", "nan"], ["good", "0.33333"]]
 
 
 def test_a_stream_of_ascii_gets_plain_characters(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,9 +205,14 @@ def show_findings(screen: Console, findings: Iterable[Finding]) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> FittingTable:
-    """Return a table of plain values; numbers have five significant digits, and what is too wide goes on below."""
-    cells = [[f"{cell:.5g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
-    return FittingTable(title, columns, cells)
+    """Return a table of plain values: numbers with five digits, "-" for None; what is too wide goes on below."""
+    return FittingTable(title, columns, [[_cell(value) for value in row] for row in rows])
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 def verdict_box(verdict: str, why: Sequence[str], next_line: str, good: bool) -> Group:

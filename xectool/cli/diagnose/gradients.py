@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -34,7 +35,9 @@ def gradients(
 
 def _show(screen: Console, result: GradientHealth) -> None:
     report = result.report
-    rows = [[row.block, row.median, row.p95, row.maximum, row.growth, row.state] for row in report.blocks]
+    growths = [None if math.isnan(row.growth) else row.growth for row in report.blocks]
+    rows = [[row.block, row.median, row.p95, row.maximum, growth, row.state]
+            for row, growth in zip(report.blocks, growths, strict=True)]  # fmt: skip
     screen.print(table("gradient norm before clipping", ["block", "median", "p95", "max", "growth", "state"], rows))
     why = [
         f"total norm: median {report.total.median:.3g}, p95 {report.total.p95:.3g}, max {report.grad_norm_max:.3g}",

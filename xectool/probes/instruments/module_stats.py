@@ -27,8 +27,8 @@ class ModuleStats:
         std: Their standard deviation.
         absmax: Their largest absolute value.
         nonfinite: Outputs that are NaN or infinite.
-        grad_norm: L2 norm of the gradient of its own parameters, before clipping; NaN for a module without any.
-        output_grad_norm: L2 norm of the gradient that reaches its outputs.
+        grad_norm: L2 norm of the gradient of its own parameters, before clipping; None for a module without any.
+        output_grad_norm: The same of the gradient that reaches its outputs; None where none does, NaN if not finite.
         nonfinite_grad: Gradients of its outputs and parameters that are NaN or infinite.
     """
 
@@ -38,8 +38,8 @@ class ModuleStats:
     std: float
     absmax: float
     nonfinite: int
-    grad_norm: float = math.nan
-    output_grad_norm: float = math.nan
+    grad_norm: float | None = None
+    output_grad_norm: float | None = None
     nonfinite_grad: int = 0
 
 
@@ -128,7 +128,11 @@ def _finished(model: nn.Module, sums: dict[str, _Sums]) -> Iterator[ModuleStats]
         spread = math.sqrt(max(own.squares / own.count - mean**2, 0.0)) if own.count else math.nan
         yield ModuleStats(
             name, own.kind, mean, spread, own.absmax, own.nonfinite,
-            float(nn.utils.get_total_norm(grads)) if grads else math.nan,
-            math.sqrt(own.grad_squares) if own.num_grads and math.isfinite(own.grad_squares) else math.nan,
+            float(nn.utils.get_total_norm(grads)) if grads else None,
+            _root(own.grad_squares) if own.num_grads else None,
             own.nonfinite_grad + sum(int((~torch.isfinite(grad)).sum()) for grad in grads),
         )  # fmt: skip
+
+
+def _root(square: float) -> float:
+    return math.sqrt(square) if math.isfinite(square) else math.nan
