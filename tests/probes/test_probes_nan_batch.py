@@ -219,6 +219,9 @@ def test_weight_that_is_finite_but_too_large_is_told_from_the_events(
     assert result.first_nonfinite["module"].startswith("heads.uvwFI.")
     assert result.facts["every_event_fails"]
     assert result.facts["finite_with_fresh_weights"]
+    again = engine.diagnose.nan_batch(config, batch=result.minimal)
+    assert again.cause == "weight"
+    assert again.facts == {name: said for name, said in result.facts.items() if name != "every_event_fails"}
 
 
 def test_command_line_answers_with_one_document_and_exit_1(

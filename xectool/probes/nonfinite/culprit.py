@@ -65,7 +65,9 @@ def find_culprit(bench: Bench, window: Sequence[EventBatch], controls: EventBatc
     readings, always = _fewest_readings(bench, fewest, UPDATE if of_fewest.stage == UPDATE else GRADIENT)
     others = [*whole.singles(), *(Window(bench.prepared([controls])).singles() if controls is not None else ())]
     tried = [try_step(bench, other).bad for other in others[: NUM_CONTROLS + 1]]
-    facts = {"fails_with_any_readings": always, "every_event_fails": len(tried) > 1 and all(tried)}
+    facts = {"fails_with_any_readings": always}
+    if len(tried) > 1:
+        facts["every_event_fails"] = all(tried)
     facts |= _facts(bench, fewest)
     return Culprit(trial, place, _cause(readings, facts, trial), tuple(fewest), tuple(readings), alone, facts)
 
@@ -182,7 +184,7 @@ def _facts(bench: Bench, window: Sequence[EventBatch]) -> dict[str, bool]:
 def _cause(readings: Sequence[Reading], facts: dict[str, bool], trial: StepTrial) -> str:
     if trial.refused is not None or any(bool(not_a_reading(torch.tensor(r.value))) for r in readings):
         return INPUT
-    whoever = facts["every_event_fails"] or facts["fails_with_any_readings"]
+    whoever = facts.get("every_event_fails") or facts["fails_with_any_readings"]
     if whoever and facts.get("finite_with_fresh_weights"):
         return WEIGHTS
     if facts.get("finite_in_float32"):
