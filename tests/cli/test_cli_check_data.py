@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,20 @@ def test_names_are_told_without_a_configuration_too(files: Path, xectool: Callab
 def test_training_and_validation_on_the_same_file_is_bad(files: Path, xectool: Callable[..., Any]) -> None:
     run = xectool("check-data", files / "train.root", "--against", files / "train.root", "--json")
     assert (run.code, run.document["findings"][0]["code"]) == (1, "DAT-20")
+
+
+@pytest.mark.parametrize(
+    ("checked", "trained", "shared"),
+    [(["val"], ["train"], False), (["train", "val"], ["train"], False), (["train", "val"], ["train", "val"], True)],
+)
+def test_a_validation_file_that_is_checked_itself_is_in_both_samples_only_where_it_is_trained_on(
+    files: Path, xectool: Callable[..., Any], checked: list[str], trained: list[str], shared: bool
+) -> None:
+    named = [files / f"{name}.root" for name in checked]
+    given = json.dumps([str(files / f"{name}.root") for name in trained])
+    words = ["--config", files / "config.yaml", "--set", f"data.train_path={given}"]
+    found = [item["code"] for item in xectool("check-data", *named, *words, "--json").document["findings"]]
+    assert ("DAT-20" in found) == shared
 
 
 def test_bad_files_are_named_among_good_ones(files: Path, tmp_path: Path, xectool: Callable[..., Any]) -> None:

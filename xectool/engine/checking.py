@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from xectool.engine.check_lines import Told
 from xectool.engine.data_report import DataChecked, summarised
 from xectool.engine.output_places import require_folder
 from xectool.engine.sensor_map import draw_sensor_map
-from xectool.errors import UsageError, XecError
+from xectool.errors import DataFileError, UsageError, XecError
 from xectool.findings import Finding, Report, Severity
 from xectool.rootio.files import expand_inputs
 from xectool.rules import run_rules
@@ -81,7 +82,7 @@ def check_data(
     config = load_config(options.config, options.overrides).config if options.config is not None else None
     settings = config or config_from_overrides(options.overrides)
     paths = expand_inputs(data)
-    compared = _compared(options, config)
+    compared = _compared(options, config, paths)
     how = _inspection(options, settings, len(paths), progress or Silent())
     sample, digests = inspect_sample(paths, how)
     facts = DataFacts(how.settings, sample, config)
@@ -105,10 +106,21 @@ def check_data(
     return summarised(facts, ran, lines, digests=digests, plots=drawn)
 
 
-def _compared(options: CheckOptions, config: RunConfig | None) -> list[str]:
+def _compared(options: CheckOptions, config: RunConfig | None, paths: Sequence[str]) -> list[str]:
+    """Return the files to compare with: validation files that are checked themselves share nothing with training."""
     if options.against:
         return expand_inputs(list(options.against))
-    return expand_inputs(config.data.val_path) if config is not None and config.data.val_path else []
+    if config is None or not config.data.val_path:
+        return []
+    asked = {os.path.realpath(path) for path in paths} - _trained_on(config)
+    return [path for path in expand_inputs(config.data.val_path) if os.path.realpath(path) not in asked]
+
+
+def _trained_on(config: RunConfig) -> set[str]:
+    try:
+        return {os.path.realpath(path) for path in expand_inputs(config.data.train_path)}
+    except DataFileError:  # what names nothing is not trained on
+        return set()
 
 
 def _inspection(
