@@ -19,6 +19,7 @@ from xectool.config.load import load_config
 from xectool.errors import DiskError
 from xectool.findings import Severity
 from xectool.models.encoder import Encoder
+from xectool.models.regressor import Regressor
 from xectool.probes.compilation import race
 from xectool.probes.compilation.findings import LARGEST_DIFFERENCE, CompileFacts, Toolchain, findings_of, usable_modes
 from xectool.probes.compilation.graphs import AGAIN, GraphReport, inspect_graphs
@@ -38,6 +39,15 @@ class Noisy(nn.Module):
         scale = x.abs().max().item()
         print("largest", scale)  # noqa: T201 - it is what the test is about
         return x
+
+
+class Branching(Regressor):
+    """Does one of two things, by the numbers, where nothing calls it in a graph."""
+
+    def forward(self, npho: Tensor, time: Tensor) -> dict[str, Tensor]:
+        if npho.mean() > 0:
+            npho = 2 * npho
+        return super().forward(npho, time)
 
 
 class Sized(nn.Module):
@@ -100,6 +110,14 @@ def test_item_and_print_are_named_with_file_line_and_cure(subject: Subject, caps
     assert "print out of forward" in cures["print"]
     codes = [found.code for found in findings_of(CompileFacts(SOUND, report, (), "none", False))]
     assert codes.count("XT-GRAPH-BREAK") >= 2
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_branch_on_numbers_is_told_in_plain_words_with_its_cure(subject: Subject) -> None:
+    subject.bench.model.__class__ = Branching
+    (found,) = inspect_graphs(subject.bench, list(subject.batches())[:1]).breaks
+    assert found.line in lines_of(Branching, "if npho.mean()")
+    assert (found.reason, "torch.where" in found.cure) == ("a branch on the value of a tensor", True)
 
 
 @pytest.mark.parametrize("kind", ["regressor", "mae", "inpainter"])

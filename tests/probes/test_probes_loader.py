@@ -19,7 +19,7 @@ from xectool import engine
 from xectool.config.load import load_config
 from xectool.engine.diagnose import loading_speed
 from xectool.probes.loading import epoch_time
-from xectool.probes.loading.epoch_time import KNOWN_ERROR, StepTime, measure_step, predict_epoch
+from xectool.probes.loading.epoch_time import KNOWN_ERROR, StepTime, core_share, measure_step, predict_epoch
 from xectool.probes.loading.events import LoadingSubject, Setting, events_per_basket, whole_basket_chunk
 from xectool.probes.loading.findings import LoaderFacts, findings_of
 from xectool.probes.loading.race import grid, race, reader_start_s, reading_rate
@@ -343,15 +343,19 @@ def test_time_that_other_processes_took_is_told(write_config: Write, monkeypatch
     os.sched_setaffinity(0, {min(cores)})
     spinner = subprocess.Popen([sys.executable, "-c", "while True: pass"])  # on the same core
     try:
-        step = measure_step(config, plan_execution(config.training, "cpu"), 1.0)
+        step, share = measure_step(config, plan_execution(config.training, "cpu"), 1.0), core_share()
     finally:
         spinner.kill()
         spinner.wait()
         os.sched_setaffinity(0, cores)
     assert 0 < step.core_share < 0.8
+    assert 0 < share < 0.8
     monkeypatch.setattr(loading_speed, "measure_step", lambda *given: step)
+    monkeypatch.setattr(loading_speed, "core_share", lambda: share)
     result = engine.diagnose.loader(path, seconds=1, device="cpu")
     assert any(f"{step.core_share * result.epoch_s:.3g} s" in note for note in result.notes)
+    given = engine.diagnose.loader(path, seconds=1, step_ms=1e3, device="cpu")
+    assert any("all rates are higher" in note for note in given.notes)
     error = max(KNOWN_ERROR, step.spread)
     assert result.epoch_range_s == pytest.approx(
         (step.core_share * (1 - error) * result.epoch_s, (1 + error) * result.epoch_s)

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 from xectool import engine
-from xectool.config.load import load_config
+from xectool.config.load import config_from_dict, load_config
 from xectool.data.loader import EventLoader
 from xectool.errors import WorldError
 from xectool.probes.instruments.op_digests import Entry
@@ -52,6 +52,29 @@ def with_hook(monkeypatch: pytest.MonkeyPatch, hook: Callable[..., Any]) -> list
 
     monkeypatch.setattr(build, "build_model", built)
     return names
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_numbers_of_a_generator_of_its_own_are_told_with_the_change_that_ends_it(
+    write_config: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    def dropout(module: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        generator = torch.Generator()
+        generator.seed()
+        return output * (torch.rand(output.shape, generator=generator if own else None) > 0.1)
+
+    with_hook(monkeypatch, dropout)
+    monkeypatch.setattr(reproducibility, "_ask", in_this_process)
+    result = engine.diagnose.reproducibility(write_config(), steps=1, device="cpu")
+    assert result.identical != own
+    assert [
+        line for found in result.findings for line in found.evidence if "without generator=" in line
+    ] != [] or not own
+
+
+def in_this_process(request: Request) -> tuple[list[Steps], int]:
+    config = config_from_dict(request.config, "test")
+    return [short_run(config, "cpu", request.steps) for _ in range(request.runs)], 1
 
 
 @pytest.mark.parametrize("kind", ["regressor", "mae", "inpainter"])

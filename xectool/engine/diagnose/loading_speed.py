@@ -14,7 +14,7 @@ from xectool.config.platform import available_memory
 from xectool.config.root import RunConfig
 from xectool.errors import UsageError, counted, duration
 from xectool.findings import Finding
-from xectool.probes.loading.epoch_time import EpochTime, StepTime, epoch_range, measure_step, predict_epoch
+from xectool.probes.loading.epoch_time import EpochTime, StepTime, core_share, epoch_range, measure_step, predict_epoch
 from xectool.probes.loading.events import LoadingSubject, Setting, cached_share, events_per_basket, whole_basket_chunk
 from xectool.probes.loading.findings import LoaderFacts, findings_of
 from xectool.probes.loading.race import Timing, Verdict, grid, race, reader_start_s, reading_rate
@@ -151,7 +151,7 @@ def _cores(config: RunConfig) -> int:
 
 def _step(config: RunConfig, execution: Execution, seconds: float, step_ms: float | None) -> StepTime:
     if step_ms is not None:
-        return StepTime(step_ms / 1e3)
+        return StepTime(step_ms / 1e3, core_share=core_share())
     return measure_step(config, execution, 0.2 * seconds)
 
 
@@ -248,10 +248,11 @@ def _notes(facts: LoaderFacts, step: StepTime, copied: str, fastest: float) -> t
             f"the first epoch of a run takes more: its readers start ({duration(facts.readers_start_s)}), and its "
             f"first step is longer by {duration(step.start_s)}"
         )
-    if step.on_host and step.core_share < _ALONE:
+    if step.core_share < _ALONE:
+        alone = f"an epoch takes about {duration(step.core_share * facts.epoch.train_s)}"
         notes.append(
-            f"other processes left a core for {100 * step.core_share:.0f} % of the time; alone on this machine an "
-            f"epoch takes about {duration(step.core_share * facts.epoch.train_s)}"
+            f"other processes left a core for {100 * step.core_share:.0f} % of the time; alone on this machine "
+            f"{alone if step.on_host else 'all rates are higher'}"
         )
     if facts.cached_share > 0.1 and facts.file_bytes > facts.memory_bytes:
         notes.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from xectool.config.load import load_config
 from xectool.errors import UsageError, counted, in_shell
@@ -14,6 +14,8 @@ from xectool.probes.repetition.history import CONFIG_FILE
 from xectool.probes.repetition.reproducibility import Cure, Difference, Reproducibility, probe
 
 PROCESSES = 2
+
+_DRAWING: Final = ("rand", "bernoulli", "normal", "uniform", "dropout", "exponential", "multinomial")
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,13 @@ def reproducibility(
     )
 
 
+def _cause_in_code(op: str) -> str:
+    """Return what in the code of a network makes an operation differ that no setting makes the same."""
+    if any(word in op for word in _DRAWING):
+        return "it draws from a generator of its own; called without generator= it draws from the stream of the batch"
+    return "threads of its own work in an order of their own, or the time, or random numbers from elsewhere enter"
+
+
 def _finding(found: Reproducibility, difference: Difference, cure: str, command: str) -> Finding:
     module = difference.module or "the network itself"
     evidence = [f"sums of its result: {difference.first or 'none'} and {difference.second or 'none'}"]
@@ -99,7 +108,7 @@ def _finding(found: Reproducibility, difference: Difference, cure: str, command:
         for tried in found.cures
     ]
     if not cure:
-        evidence.append("no setting ends it: random numbers are drawn outside the stream of the batch, or time enters")
+        evidence.append(f"no setting ends it: {_cause_in_code(difference.op)}")
     line = f"xectool train {command} {cure}" if cure.startswith("--set") else f"{cure} xectool train {command}"
     return Finding(
         "XT-NOT-REPRODUCIBLE",

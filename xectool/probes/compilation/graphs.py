@@ -17,6 +17,8 @@ from xectool.probes.instruments.bench import Bench
 from xectool.training.process.device import keep_counts_in_graph
 from xectool.training.symptoms.torch_signs import CompilerLog
 
+_JUMP: Final = "generic_jump"
+"""The compiler's own word for a branch on the value of a tensor."""
 # What the reason of a break says, and what cures it.
 _CURES = (
     ("item()", "keep the number a tensor (torch.where, or torch.cond for a branch)"),
@@ -25,6 +27,7 @@ _CURES = (
     ("numpy", "keep the computation in torch, and constants in register_buffer(..., persistent=False)"),
     ("data-dependent", "replace the branch by torch.where, or torch.cond"),
     ("Data-dependent", "replace the branch by torch.where, or torch.cond"),
+    (_JUMP, "replace the branch by torch.where, or torch.cond"),
     ("dynamic shape", "keep shapes fixed: a mask in place of boolean indexing or nonzero"),
     ("torch.compiler.disable", "the function is excluded on purpose; take @torch.compiler.disable away"),
 )
@@ -160,7 +163,8 @@ def _breaks(reasons: Sequence[Any]) -> tuple[GraphBreak, ...]:
         frame = told.user_stack[-1]
         reason = str(told.reason).strip()
         cure = next((cure for sign, cure in _CURES if sign in reason), _OTHER_CURE)
-        broken = GraphBreak(frame.filename, int(frame.lineno or 0), frame.line or "", reason.splitlines()[0], cure)
+        first = "a branch on the value of a tensor" if reason.startswith(_JUMP) else reason.splitlines()[0]
+        broken = GraphBreak(frame.filename, int(frame.lineno or 0), frame.line or "", first, cure)
         found.setdefault((broken.file, broken.line), broken)
     return tuple(found.values())
 

@@ -190,7 +190,7 @@ def recommend(times: Sequence[ModeTime], steps: int, usable: Sequence[str]) -> R
     elif any(found.cannot_pay for found in times):
         reason = f"compiling takes longer than the {steps} batches of the run without it, {duration(totals['none'])}"
     else:
-        reason = "no other mode could be measured"
+        reason = "no other mode was measured"
     return Recommendation("none", steps, totals, even, reason)
 
 

@@ -24,6 +24,7 @@ _MAX_STEPS = 10
 _MAX_VALIDATED = 3
 _MAX_MICRO_BATCHES = 4
 _LEAST_WINDOW = 1024
+_LOOK_S = 0.5
 KNOWN_ERROR = 0.2
 """Of a prediction, without what other processes take, against whole trainings (docs/benchmarks.md)."""
 
@@ -40,7 +41,7 @@ class StepTime:
         validation_event_s: Seconds an event of validation; None where it was not measured.
         validation_events: Events of a validation pass.
         on_host: Whether steps and reading share the cores.
-        core_share: Share of the measured time in which a core was free for the steps.
+        core_share: Share of the measured time in which a core was free for the steps, or for this process.
     """
 
     batch_s: float
@@ -188,8 +189,16 @@ def epoch_range(train_s: float, step: StepTime) -> tuple[float, float]:
         train_s: The prediction.
         step: What it was made of.
     """
-    error = max(KNOWN_ERROR, step.spread)
-    return step.core_share * train_s * (1 - error), train_s * (1 + error)
+    error, alone = max(KNOWN_ERROR, step.spread), step.core_share if step.on_host else 1.0
+    return alone * train_s * (1 - error), train_s * (1 + error)
+
+
+def core_share() -> float:
+    """Return the share of half a second in which a core was free for this thread."""
+    waited_s, began = core_wait_s(), time.perf_counter()
+    while time.perf_counter() - began < _LOOK_S:
+        pass
+    return 1.0 - min(1.0, (core_wait_s() - waited_s) / (time.perf_counter() - began))
 
 
 def _events_before_first_batch(subject: LoadingSubject, setting: Setting) -> int:
