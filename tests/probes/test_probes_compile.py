@@ -24,7 +24,7 @@ from xectool.probes.compilation import race
 from xectool.probes.compilation.findings import LARGEST_DIFFERENCE, CompileFacts, Toolchain, findings_of, usable_modes
 from xectool.probes.compilation.graphs import AGAIN, GraphReport, inspect_graphs
 from xectool.probes.compilation.mode import ModeTime, measure_mode
-from xectool.probes.compilation.race import measure_modes, modes_of, recommend
+from xectool.probes.compilation.race import TIMEOUT, measure_modes, modes_of, recommend
 from xectool.probes.nonfinite.subject import Subject, of_config
 from xectool.training.process.device import Execution, compile_faults
 
@@ -239,7 +239,27 @@ def test_timeout_is_for_all_modes_together(write_config: Write, monkeypatch: pyt
     monkeypatch.setattr(race.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(race, "_in_process", took_half)
     list(measure_modes(load_config(write_config()).config, modes_of("cpu"), "cpu", 1, 60.0))
-    assert shares == [60.0, 15.0, 22.5]  # eager may take all; what one leaves the later ones have
+    assert shares == [60.0, 30.0, 15.0]  # what one leaves the later ones have
+
+
+def test_where_the_default_is_not_done_nothing_that_compiles_more_is_begun(
+    write_config: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+
+    def compiles_for_ever(request: dict[str, Any], timeout_s: float) -> ModeTime:
+        begun.append(request["mode"])
+        return ModeTime(request["mode"], **({} if request["mode"] == "none" else {"error": "late", "code": TIMEOUT}))
+
+    monkeypatch.setattr(race, "_in_process", compiles_for_ever)
+    times = list(measure_modes(load_config(write_config()).config, modes_of("cuda"), "cpu", 1, 60.0))
+    assert begun == ["none", "default"]
+    assert [found.mode for found in times] == list(modes_of("cuda"))
+    assert {found.code for found in times[1:]} == {TIMEOUT}
+    assert times[-1].error == "not begun: it compiles what default does and more, which was late"
+    best = recommend(times, 10, usable_modes(times))
+    assert best is not None
+    assert "nothing is known of them" in best.reason
 
 
 def test_mode_that_compiles_longer_than_the_whole_run_takes_is_ended_and_cannot_pay(

@@ -9,7 +9,7 @@ import typer
 from xectool.cli.options import DeviceOption, JsonOption, SetOption
 from xectool.cli.progress import watcher
 from xectool.cli.render import AlreadyShown, Output, console, table, verdict_box
-from xectool.errors import EXIT_BAD_RESULT, EXIT_INTERRUPTED, duration, in_shell
+from xectool.errors import EXIT_BAD_RESULT, EXIT_INTERRUPTED, counted, duration, in_shell
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,12 +93,12 @@ def _verdict(result: CompileResult) -> str:
 
 
 def _why(result: CompileResult) -> list[str]:
-    graphs, threads = result.graphs, result.threads
+    graphs, threads, again = result.graphs, result.threads, counted(len(result.graphs.recompiles), "recompilation")
     shape = "one graph" if result.fullgraph else f"{graphs.graphs} graphs, {len(graphs.breaks)} breaks"
     return [
         *([result.recommendation.reason] if result.recommendation else []),
         f"{shape} of {graphs.ops} operations ({graphs.unique_ops} different), traced in {duration(graphs.trace_s)}; "
-        f"{len(graphs.recompiles)} recompilations for batches of {', '.join(map(str, graphs.batch_sizes))} events",
+        f"{again} for batches of {', '.join(map(str, graphs.batch_sizes))} events",
         f"C++ compiler: {result.toolchain.cxx or 'none'}; triton: {result.toolchain.triton or 'none'}",
         f"{threads['training']} compile processes (PyTorch alone would start {threads['pytorch']}), "
         f"{threads['memory_bytes'] / 1e9:.3g} GB free",

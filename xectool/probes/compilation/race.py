@@ -50,24 +50,30 @@ def measure_modes(  # noqa: PLR0913  what is measured, and how long
         modes: What is measured.
         device: Where it computes.
         steps: Measured steps of each.
-        timeout_s: Longest time of all of them; each has its share of what the earlier ones left, eager, without which
-            the others say nothing, all of it. Compilers that take longer are ended with all their processes.
+        timeout_s: Longest time of all of them; each may take what the earlier ones left. Compilers that take longer are
+            ended with all their processes, and where that is the default mode no other is begun: they do more.
         run_batches: Batches of the planned run: a mode that compiles for longer than all of them take eagerly is ended,
-            as it cannot pay. None lets each have its share.
+            as it cannot pay. None sets no such limit.
         begin: Called before each mode with the seconds it has at most.
     """
-    deadline, whole_run_s = time.monotonic() + timeout_s, math.inf
-    for place, mode in enumerate(modes):
+    deadline, whole_run_s, given_up = time.monotonic() + timeout_s, math.inf, ModeTime("")
+    for mode in modes:
         began = time.monotonic()
-        share = max(0.0, deadline - began) / (1 if mode == "none" else len(modes) - place)
-        request = {"config": config.to_dict(), "mode": mode, "device": device, "steps": steps, "seconds": share / 4}
-        begin(mode, min(share, whole_run_s))
-        found = _in_process(request, min(share, whole_run_s))
+        left = max(0.0, deadline - began)
+        if given_up.error or not left:
+            yield replace(given_up, mode=mode, error=f"not begun: {given_up.error or 'no time was left'}", code=TIMEOUT)
+            continue
+        request = {"config": config.to_dict(), "mode": mode, "device": device, "steps": steps, "seconds": left / 4}
+        begin(mode, min(left, whole_run_s))
+        found = _in_process(request, min(left, whole_run_s))
         if mode == "none" and run_batches is not None and not found.error:
             # a process starts and reads before it compiles: as long as this one took for all it did
             whole_run_s = time.monotonic() - began + 1e-3 * found.step_ms * run_batches
-        elif found.code == TIMEOUT and whole_run_s < share:
+        elif found.code == TIMEOUT and whole_run_s < left:
             found = replace(found, error=f"{found.error}: the whole run takes no longer without it", cannot_pay=True)
+        if found.code == TIMEOUT and mode == "default":
+            error = f"it compiles what default does and more, which was {found.error}"
+            given_up = ModeTime("", error=error, cannot_pay=found.cannot_pay)
         yield found
 
 
@@ -190,7 +196,8 @@ def recommend(times: Sequence[ModeTime], steps: int, usable: Sequence[str]) -> R
     elif any(found.cannot_pay for found in times):
         reason = f"compiling takes longer than the {steps} batches of the run without it, {duration(totals['none'])}"
     else:
-        reason = "no other mode was measured"
+        late = any(found.code == TIMEOUT for found in times)
+        reason = "no other mode was done in time: nothing is known of them" if late else "no other mode was measured"
     return Recommendation("none", steps, totals, even, reason)
 
 
