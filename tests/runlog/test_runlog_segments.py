@@ -259,6 +259,19 @@ def test_step_with_more_names_than_a_segment_holds_is_lost_and_said(tmp_path, ca
     assert [record.step for record in RunReader(tmp_path).steps()] == [1]
 
 
+def test_a_torn_segment_is_told_once_however_often_it_is_looked_at(tmp_path, caplog):
+    with RunWriter(tmp_path, limits=SMALL) as writer:
+        for number in range(1, 101):
+            writer.step(step(number))
+    torn = sorted(attempt_dir(tmp_path, 1).glob("*.steps-*.zst"))[0]
+    content = bytearray(torn.read_bytes())
+    content[len(content) // 2] ^= 0x55
+    torn.write_bytes(content)
+    for _ in range(3):
+        assert len(list(RunReader(tmp_path).steps())) < 100
+    assert caplog.text.count("steps are missing") == 1
+
+
 @pytest.mark.parametrize("first", range(0, 50, 10))
 def test_fifty_killed_writers_lose_no_step_and_damage_none(tmp_path, first):
     chance = random.Random(first)

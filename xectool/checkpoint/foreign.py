@@ -19,13 +19,15 @@ Names and shapes are those of our networks, so weights need no translation beyon
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
+from xectool.checkpoint.wrapped_names import bare_name, wrappers_of
 from xectool.config.normalization import NormalizationConfig
+from xectool.detector import hexgrid
 from xectool.errors import CheckpointError
 
 Kind: TypeAlias = Literal["regressor", "mae", "inpainter", "encoder"]
@@ -33,9 +35,6 @@ Which: TypeAlias = Literal["best", "ema", "model"]
 StateDict: TypeAlias = dict[str, Tensor]
 
 CONTAINERS: Mapping[Which, str] = {"best": "best_ema_state", "ema": "ema_state_dict", "model": "model_state_dict"}
-WRAPPERS = ("module.", "_orig_mod.")
-INNER_WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
-"""What wrappers put inside names; ``module`` may be a module's own name there."""
 ENCODER_PREFIX: Mapping[Kind, str] = {
     "regressor": "backbone.",
     "mae": "encoder.",
@@ -129,7 +128,8 @@ def state_dict(payload: Mapping[str, Any], which: Which = "best") -> StateDict:
             fix=f"use '{layout.weights[0]}'",
             code="XT-CKPT-WEIGHTS",
         )
-    return _unwrapped(payload.get(CONTAINERS[which]) or payload)
+    stored = payload.get(CONTAINERS[which])
+    return _unwrapped(stored) if stored else lent(payload)[1] or _unwrapped(payload)
 
 
 def encoder_state_dict(payload: Mapping[str, Any], which: Which = "best") -> StateDict:
@@ -191,12 +191,18 @@ def encoder_sizes(weights: Mapping[str, Tensor]) -> dict[str, Any]:
     num_layers = sum(name.startswith("fusion_transformer") and name.endswith("norm1.bias") for name in weights)
     num_tokens, width = weights["pos_embed"].shape[1:]
     return {
-        "geometry": "compat",
+        "geometry": _geometry(weights),
         "outer_mode": "split" if num_tokens == _SPLIT_TOKENS else "finegrid",
         "encoder_dim": int(width),
         "dim_feedforward": int(weights[_ENCODER_MARK].shape[0]),
         "num_fusion_layers": num_layers,
     }
+
+
+def _geometry(weights: Mapping[str, Any]) -> str:
+    table = weights.get("hex_edge_index")
+    known = {hexgrid.edge_index(name).shape: name for name in ("physical", "compat")}
+    return known.get(tuple(table.shape), "compat") if isinstance(table, Tensor) else "compat"
 
 
 def model_section(kind: Kind, stored: Mapping[str, Any], weights: StateDict) -> dict[str, Any]:
@@ -241,7 +247,28 @@ def _any_weights(payload: Mapping[str, Any]) -> Mapping[str, Any]:
     for container in reversed(tuple(CONTAINERS.values())):
         if isinstance(payload.get(container), Mapping):
             return _unwrapped(payload[container])
-    return _unwrapped(payload)
+    return lent(payload)[1] or _unwrapped(payload)
+
+
+def prefixes(payload: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what others put in front of the names of the weights, the outermost first."""
+    sets = [stored for container in CONTAINERS.values() if isinstance(stored := payload.get(container), Mapping)]
+    found = wrappers_of(name for own in (*sets, payload) for name in own if isinstance(name, str))
+    return found or tuple(filter(None, [lent(payload)[0]]))
+
+
+def lent(payload: Mapping[str, Any]) -> tuple[str, StateDict]:
+    """Return a network of ours that a LightningModule holds, and the name it has in it; nothing where there is none."""
+    stored = payload.get("state_dict")
+    if "pytorch-lightning_version" not in payload or not isinstance(stored, Mapping):
+        return "", {}
+    weights = _unwrapped(stored)
+    outer = next((name.removesuffix(_ENCODER_MARK) for name in weights if name.endswith(_ENCODER_MARK)), "")
+    for start in (outer.removesuffix("backbone.").removesuffix("encoder."), outer):
+        found = {name.removeprefix(start): value for name, value in weights.items() if name.startswith(start)}
+        if _kind_of(found) is not None:
+            return start, found
+    return "", {}
 
 
 def _unwrapped(weights: Mapping[str, Any]) -> StateDict:
@@ -251,27 +278,6 @@ def _unwrapped(weights: Mapping[str, Any]) -> StateDict:
         for name, value in weights.items()
         if isinstance(name, str) and isinstance(value, Tensor) and name != EMA_COUNTER
     }
-
-
-def bare_name(name: str) -> str:
-    """Return a tensor's name without what wrappers put in front of it or inside it."""
-    while name.startswith(WRAPPERS + INNER_WRAPPERS):
-        name = name.split(".", 1)[1]
-    for wrapper in INNER_WRAPPERS:
-        name = name.replace(f".{wrapper}", ".")
-    return name
-
-
-def wrappers_of(names: Iterable[str]) -> tuple[str, ...]:
-    """Return what wrappers put in front of names or inside them, the outermost first."""
-    found: dict[str, None] = {}
-    for name in names:
-        rest = name
-        while wrapper := next((w for w in WRAPPERS + INNER_WRAPPERS if rest.startswith(w)), None):
-            rest = rest.removeprefix(wrapper)
-            found[wrapper] = None
-        found |= {wrapper: None for wrapper in INNER_WRAPPERS if f".{wrapper}" in rest}
-    return tuple(found)
 
 
 def _kind_of(weights: Mapping[str, Any]) -> Kind | None:

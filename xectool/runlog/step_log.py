@@ -8,6 +8,7 @@ import queue
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -239,7 +240,7 @@ class StepFiles:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            _LOG.warning("steps are missing: %s", error)
+            _say_once(f"steps are missing: {error}")
             return None
 
     def _load(self, name: str, start: int, stop: int) -> StepBlock | None:
@@ -252,6 +253,12 @@ class StepFiles:
             except FileNotFoundError:
                 continue
             except ValueError as error:
-                _LOG.warning("steps are missing: %s", error)
+                _say_once(f"steps are missing: {error}")
                 return None
         return None
+
+
+@lru_cache(maxsize=1024)
+def _say_once(text: str) -> None:
+    """Warn of something that every look at the same file would say again."""
+    _LOG.warning(text)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from xectool.checkpoint import foreign
+from xectool.checkpoint import foreign, wrapped_names
 from xectool.checkpoint.format import FORMAT_NAME, num_lost
 from xectool.checkpoint.inspection.contents import Contents
 from xectool.checkpoint.inspection.families import family
@@ -103,10 +103,10 @@ def _dictionary(payload: Mapping[Any, Any]) -> Layout:
     if payload.get("format") == FORMAT_NAME:
         return _ours(payload)
     named = {str(key): value for key, value in payload.items()}
-    if "pytorch-lightning_version" in named:
-        return _lightning(named)
     if foreign.is_foreign(named):
         return _older(named)
+    if "pytorch-lightning_version" in named:
+        return _lightning(named)
     return _generic(named)
 
 
@@ -140,13 +140,13 @@ def _older(payload: Mapping[str, Any]) -> Layout:
         origin=OLDER,
         kind=layout.kind,
         weights={which: foreign.state_dict(payload, which) for which in layout.weights},
-        wrappers=foreign.wrappers_of(name for key in foreign.CONTAINERS.values() for name in _names(payload.get(key)))
-        or foreign.wrappers_of(payload),
+        wrappers=foreign.prefixes(payload),
         config=config,
         meta={key: payload[key] for key in kept if key in payload}
         | {"num_averaged": _count(payload.get("ema_state_dict")), "assumed": foreign.assumed(payload)},
         training=_training(payload),
         epoch=layout.epoch,
+        step=_whole(payload.get("global_step")),
         notes=notes,
     )
 
@@ -221,14 +221,14 @@ def unwrapped(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[s
     while found and (wrapper := _shared_wrapper(found)):
         wrappers.append(wrapper)
         found = {name.removeprefix(wrapper): value for name, value in found.items()}
-    inside = [wrapper for wrapper in foreign.INNER_WRAPPERS if any(f".{wrapper}" in name for name in found)]
+    inside = [wrapper for wrapper in wrapped_names.INNER_WRAPPERS if any(f".{wrapper}" in name for name in found)]
     for wrapper in inside:
         found = {name.replace(f".{wrapper}", "."): value for name, value in found.items()}
     return found, tuple(dict.fromkeys(wrappers + inside))
 
 
 def _shared_wrapper(weights: Mapping[str, Any]) -> str | None:
-    known = dict.fromkeys(foreign.WRAPPERS + foreign.INNER_WRAPPERS)
+    known = dict.fromkeys(wrapped_names.WRAPPERS + wrapped_names.INNER_WRAPPERS)
     return next((wrapper for wrapper in known if all(name.startswith(wrapper) for name in weights)), None)
 
 
@@ -272,10 +272,6 @@ def _tensors(value: Any, depth: int = 0) -> dict[str, Tensor]:
         return found
     parts = {str(name): _tensors(item, depth + 1) for name, item in value.items()}
     return {f"{name}.{inner}": item for name, part in parts.items() for inner, item in part.items()}
-
-
-def _names(value: Any) -> list[str]:
-    return list(map(str, value)) if isinstance(value, Mapping) else []
 
 
 def _count(average: Any) -> int | None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from torch import Tensor
 
-from xectool.checkpoint import foreign
+from xectool.checkpoint import foreign, wrapped_names
 from xectool.checkpoint.inspection.byte_rules import ANOTHER
 from xectool.checkpoint.inspection.facts import Inspected
 from xectool.checkpoint.inspection.layout import XECTOOL
@@ -75,7 +75,7 @@ class WrappersAreWhole(Rule[Inspected]):
             yield from self._of_set([name for name in names if name != foreign.EMA_COUNTER])
 
     def _of_set(self, names: list[str]) -> Iterator[Finding]:
-        for wrapper in foreign.WRAPPERS:
+        for wrapper in wrapped_names.WRAPPERS:
             wrapped = [name for name in names if name.startswith(wrapper)]
             if wrapped and len(wrapped) < len(names):
                 problem = f"{len(wrapped)} of {len(names)} names start with '{wrapper}', the others do not"
