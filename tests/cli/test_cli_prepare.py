@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -93,6 +94,18 @@ def test_files_that_another_process_copies_are_waited_for(held, xectool, tmp_pat
     assert done in said
     again = xectool(*options)
     assert "0 of 2 files copied, 2 there before" in again.out + again.err
+
+
+def test_two_data_sets_of_which_one_fits_throw_nothing_of_each_other_away(files, xectool, tmp_path):
+    options = ("prepare", files / "config.yaml", "--set", f"data.cache={tmp_path}/c")
+    xectool(*options)
+    sizes = sorted(path.stat().st_size for path in Path(tmp_path, "c").glob("*.events"))
+    shutil.rmtree(tmp_path / "c")
+    outcome = xectool(*options, "--set", f"data.cache_limit_gb={1.2e-9 * sizes[-1]}", "--json")
+    result = outcome.document["result"]
+    assert (outcome.code, result["built"], len(result["failed"]), result["elsewhere"]) == (1, 1, 1, 0)
+    assert "do not fit" in next(iter(result["failed"].values()))
+    assert len(list(Path(tmp_path, "c").glob("*.events"))) == 1
 
 
 def _in_its_place_a_directory(path, _):

@@ -114,12 +114,13 @@ def test_a_sound_one_that_cannot_be_opened_stays(opened: Opened, caplog: pytest.
     os.close(spare)
     resource.setrlimit(resource.RLIMIT_NOFILE, (spare, hard))
     try:
-        assert cache.file(0) is None
+        assert [cache.file(0), cache.file(0)] == [None, None]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert "XT-CACHE-PLACE" in caplog.text
-    assert "Too many open files" in caplog.text
-    assert served(opened()) == []
+    (told,) = caplog.messages
+    assert told.startswith("XT-CACHE-PLACE")
+    assert "Too many open files" in told
+    assert served(cache) == served(opened()) == []
 
 
 @pytest.mark.parametrize("damage", ["event", "header"])

@@ -17,7 +17,8 @@ from xectool.config.distributed import DistributedConfig
 from xectool.training.ranks.group import joined
 
 with joined(DistributedConfig(timeout_s=100), torch.device("cpu")) as ranks:
-    network = ranks.parallel(nn.Linear(4, 3))
+    # 5 MB: more than the first bucket of gradients, so that there are several
+    network = ranks.parallel(nn.Sequential(nn.Linear(4, 600), nn.Linear(600, 2000), nn.Linear(2000, 3)))
     waits = []
     for slow_rank in (0, 1, None):
         out = network(torch.ones(2, 4))

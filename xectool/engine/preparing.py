@@ -12,6 +12,7 @@ from typing import Any, Final
 from xectool.config.load import load_config
 from xectool.data.cache.building import BuildResult, build_missing
 from xectool.data.cache.cached_events import CachedEvents
+from xectool.data.cache.store import CacheStore
 from xectool.data.events import EventSource
 from xectool.data.prepared import event_weights
 from xectool.errors import DiskError, UsageError, counted
@@ -20,6 +21,7 @@ from xectool.training.process.progress import NullObserver, Observer
 from xectool.training.stepping.build import open_data
 
 _LOOK_AGAIN_S: Final = 0.5
+_GONE: Final = "its copy was thrown away again, to make room for those of other data sets"
 
 
 @dataclass(frozen=True)
@@ -87,19 +89,19 @@ def prepare(config: str | Path, *, overrides: Sequence[str] = (), observer: Obse
     caches = [_cache_of(source, data.cache) for source in (data.train, data.val)]
     watching.message(data.cache)
     damaged = _checked(caches, settings.data.num_threads, watching)
-    missing = {cache.digests[index] for cache in caches for index in cache.missing()}
-    watching.phase("prepare", sum(_missing_events(cache) for cache in caches))
-    result = _build_all(caches, settings.data.num_threads, watching)
     store = caches[0].store
     if store is None:
         raise _no_room(data.cache)
+    missing = _missing(caches)
+    watching.phase("prepare", sum(_missing_events(cache) for cache in caches))
+    result = _build_all(caches, store, settings.data.num_threads, watching)
     return Prepared(
         directory=str(store.directory),
         precision=settings.data.cache_precision,
         files=sum(len(source.files) for source in (data.train, data.val)),
         built=result.built,
         damaged=damaged,
-        elsewhere=len(missing) - result.built - len(result.failed),
+        elsewhere=max(0, len(missing.keys() - _missing(caches).keys()) - result.built),
         events=data.train.num_events + data.val.num_events,
         cache_bytes=store.used_bytes(),
         tables=tuple(sorted(path.name for path in (data.tables.directory or store.directory).glob("*.npz"))),
@@ -113,6 +115,11 @@ def _cache_of(source: EventSource, note: str) -> CachedEvents:
     if not isinstance(source.cache, CachedEvents) or source.cache.store is None:
         raise _no_room(note)
     return source.cache
+
+
+def _missing(caches: Sequence[CachedEvents]) -> dict[str, str]:
+    """Return the paths of the files without a copy, by the digest of the copy."""
+    return {str(cache.digests[i]): cache.source.files[i].path for cache in caches for i in cache.missing()}
 
 
 def _missing_events(cache: CachedEvents) -> int:
@@ -141,19 +148,22 @@ def _checked(caches: Sequence[CachedEvents], num_threads: int, watching: Observe
         return tuple(filter(None, pool.map(lambda item: damaged(*item), there)))
 
 
-def _build_all(caches: Sequence[CachedEvents], num_threads: int, watching: Observer) -> BuildResult:
-    """Build until nothing is missing or a file failed; what another process has begun is looked at again and again."""
-    built, failed, told = 0, dict[str, str](), False
+def _build_all(caches: Sequence[CachedEvents], store: CacheStore, num_threads: int, watching: Observer) -> BuildResult:
+    """Build what is missing, wait for what other processes are building, and build what they leave behind."""
+    built, failed, told, alone = 0, dict[str, str](), False, False
     while True:
         for cache in caches:
             result = _build(cache, num_threads, watching)
             built, failed = built + result.built, failed | result.failed
-        left = sum(len(cache.missing()) for cache in caches)
-        if failed or not left:
-            return BuildResult(built, failed)
-        if not told:
-            watching.message(f"waiting for another process, which is copying {counted(left, 'file')}")
+        missing = _missing(caches)
+        waiting = sum(store.is_built_elsewhere(digest) for digest in missing)
+        if failed or not missing or (alone and not waiting):
+            gone = dict.fromkeys(missing.values(), _GONE) if not waiting else {}
+            return BuildResult(built, gone | failed)
+        if waiting and not told:
+            watching.message(f"waiting for another process, which is copying {counted(waiting, 'file')}")
             told = True
+        alone = not waiting  # whoever was building may have ended without it between the two looks: once more
         time.sleep(_LOOK_AGAIN_S)
 
 

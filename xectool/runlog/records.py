@@ -55,7 +55,8 @@ class StepRecord:
     its children, ``device_bytes`` allocated and ``device_reserved_bytes`` reserved on the accelerator. ``dropped``
     counts quarantined events left out. ``rng`` is the seed of the step's stream of random numbers. ``checkpoint_s`` and
     ``log_s`` were spent on saving and on this record between the step before and this one. ``gradient_wait_s`` of the
-    backward pass went by between the last gradients of this rank and those of the last rank.
+    backward pass went by between the last gradients of this rank and those of the last rank, as the host sees it: a GPU
+    waits by itself.
     """
 
     tag: ClassVar[str] = "step"

@@ -85,7 +85,7 @@ def _build(cache: CachedEvents, index: int, stopped: Callable[[], bool], advance
         if not mine:
             return False
         needed = cache_bytes(file.num_selected, codec.dtype.itemsize, sum(widths.values()))
-        if not store.make_room(needed, [known for known in cache.digests if known]):
+        if not store.make_room(needed, cache.kept):
             raise OSError(0, f"{needed / 1e9:.3g} GB do not fit {store.shortage()}")
         writer, whole = CacheWriter(store.path(digest), file.num_selected, codec, widths), False
         try:

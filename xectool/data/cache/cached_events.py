@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from typing import Any, Final
@@ -20,6 +21,8 @@ from xectool.data.window import WindowArrays
 from xectool.detector.constants import NUM_SENSORS
 
 IntArray = npt.NDArray[np.int64]
+
+_LOG = logging.getLogger(__name__)
 
 # Cache files a process keeps open.
 _KEPT_FILES: Final = 64
@@ -44,6 +47,10 @@ class CachedEvents:
 
     Raises:
         OSError: A file of the source is gone.
+
+    Attributes:
+        digests: Of the identity of each file; None for one that is not kept.
+        kept: Digests of all copies the run needs, also those of other data sets: none makes room for another.
     """
 
     def __init__(
@@ -59,6 +66,7 @@ class CachedEvents:
         whole = row_bytes * sum(file.num_selected for file in source.files)
         self.maps_readings = whole <= most_mapped_bytes()
         self.digests = [None if identity is None else digest_of(identity) for identity in self._identities]
+        self.kept = frozenset(digest for digest in self.digests if digest)
         self._start()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -73,6 +81,7 @@ class CachedEvents:
         self._verified: dict[int, tuple[int, npt.NDArray[np.bool_]]] = {}
         self._damaged: dict[int, int] = {}  # number of the file last found damaged
         self._tried: dict[int, int] = {}  # number of the file that was at the place when it was last opened
+        self._told: set[int] = set()  # files whose copy could not be opened
         self._codecs: dict[int, Codec] = {}
         self._lock = threading.Lock()
 
@@ -100,9 +109,7 @@ class CachedEvents:
             if found is None or found.thrown_away:
                 there = self.store.inode(digest)
                 if self._tried.get(index) != there:
-                    found = self._opened(index, self.store.find(digest, identity, self.maps_readings)) or found
-                    # What was removed leaves its number to the next file.
-                    self._tried[index] = there if self.store.inode(digest) == there else 0
+                    found = self._found(index, digest, identity) or found
             if found is None:
                 return None
             self._open[index] = found
@@ -110,6 +117,21 @@ class CachedEvents:
                 # Only forgotten, not closed: another thread may still read from it.
                 self._tried.pop(self._open.popitem(last=False)[0], None)
             return found
+
+    def _found(self, index: int, digest: str, identity: dict[str, Any]) -> CachedFile | None:
+        """Look for a cache file; one that is there and cannot be opened is looked for again, and told once."""
+        assert self.store is not None
+        there = self.store.inode(digest)
+        try:
+            found = self._opened(index, self.store.find(digest, identity, self.maps_readings))
+        except OSError as error:  # too many open files, a disk or server that fails: says nothing of what lies there
+            if index not in self._told:
+                _LOG.warning("XT-CACHE-PLACE: %s cannot be read (%s)", self.store.path(digest), error)
+            self._told.add(index)
+            return None
+        # What was removed leaves its number to the next file.
+        self._tried[index] = there if self.store.inode(digest) == there else 0
+        return found
 
     def _opened(self, index: int, found: CachedFile | None) -> CachedFile | None:
         """Return a file that was just opened, with what is known of its events."""
@@ -236,7 +258,7 @@ class CachedEvents:
         return True
 
 
-_OWN: Final = ("_open", "_verified", "_damaged", "_tried", "_codecs", "_lock")
+_OWN: Final = ("_open", "_verified", "_damaged", "_tried", "_told", "_codecs", "_lock")
 
 
 def served_rows(file: SourceFile, entries: IntArray) -> IntArray:

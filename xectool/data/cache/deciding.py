@@ -50,21 +50,26 @@ class CacheChoice:
     note: str
 
 
-def with_cache(source: EventSource, config: RunConfig, choice: CacheChoice) -> EventSource:
-    """Return the source as it is served under a configuration.
+def with_cache(sources: Sequence[EventSource], config: RunConfig, choice: CacheChoice) -> list[EventSource]:
+    """Return sources as they are served under a configuration; the copies of one make no room for those of another.
 
     Raises:
         DiskError: The directory of the cache cannot be made, or not be written where files must be built.
     """
     codec = codec_of(config)
     if config.data.cache == "off" or (choice.directory is None and isinstance(codec, Lossless)):
-        return source
+        return list(sources)
     store = None if choice.directory is None else store_of(config, choice.directory)
-    cache = CachedEvents(source, codec, store, choice.note, choice.builds)
-    if store is not None and choice.builds and not store.is_writable and (lacking := cache.unusable()):
-        names = ", ".join(lacking[:3]) + (f" and {len(lacking) - 3} more" if len(lacking) > 3 else "")
-        raise store.refused(f"no permission to write, and no sound copy is there of {names}")
-    return EventSource(source.files, source.branches, source.findings, cache)
+    caches = [CachedEvents(source, codec, store, choice.note, choice.builds) for source in sources]
+    for cache in caches:
+        cache.kept = frozenset(digest for other in caches for digest in other.digests if digest)
+        if store is not None and choice.builds and not store.is_writable and (lacking := cache.unusable()):
+            names = ", ".join(lacking[:3]) + (f" and {len(lacking) - 3} more" if len(lacking) > 3 else "")
+            raise store.refused(f"no permission to write, and no sound copy is there of {names}")
+    return [
+        EventSource(source.files, source.branches, source.findings, cache)
+        for source, cache in zip(sources, caches, strict=True)
+    ]
 
 
 def store_of(config: RunConfig, directory: Path) -> CacheStore:

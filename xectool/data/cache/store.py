@@ -84,6 +84,9 @@ class CacheStore:
             digest: Of the source.
             source: The source's identity; a file that is a copy of something else does not count.
             maps_readings: Whether its readings are touched through the map.
+
+        Raises:
+            OSError: It is there and cannot be opened.
         """
         path = self.path(digest)
         found = _opened(path, source, maps_readings)
@@ -136,6 +139,14 @@ class CacheStore:
             if mine:
                 with _BUILDING_LOCK:
                     _BUILDING.discard(path)
+
+    def is_built_elsewhere(self, digest: str) -> bool:
+        """Return whether another process is building a file."""
+        lock = ProcessLock(self.path(digest).with_suffix(".lock"))
+        try:
+            return lock.path.exists() and not lock.acquire()
+        finally:
+            lock.release()
 
     def make_room(self, num_bytes: int, keep: Collection[str]) -> bool:
         """Throw away the files unused for longest until ``num_bytes`` more fit; False where they cannot.
@@ -212,9 +223,6 @@ def _opened(path: Path, source: dict[str, Any], maps_readings: bool) -> CachedFi
         with contextlib.suppress(OSError):  # another user's or read-only: not ours to throw away either
             os.utime(path)
     except (FileNotFoundError, PermissionError):
-        return None
-    except OSError as error:  # too many open files, a disk or server that fails: says nothing of what lies there
-        _LOG.warning("XT-CACHE-PLACE: %s cannot be read (%s): events are read from the ROOT file", path, error)
         return None
     except (DamagedCacheError, ValueError, KeyError, TypeError) as error:
         with contextlib.suppress(OSError):

@@ -80,7 +80,7 @@ class LoadingSubject:
         choice = choose_cache(config, [source])
         if choice.directory is None or not choice.directory.is_dir():
             return cls(config, source, choice.note if choice.builds else "")
-        cached = with_cache(source, config, replace(choice, builds=False))
+        (cached,) = with_cache([source], config, replace(choice, builds=False))
         whole = isinstance(cached.cache, CachedEvents) and cached.cache.is_complete
         return cls(config, cached if whole else source, choice.note if choice.builds and not whole else "")
 

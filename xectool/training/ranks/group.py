@@ -185,11 +185,12 @@ class RankGroup(Ranks):
 def add_gradients(group: RankGroup, bucket: Any) -> torch.futures.Future[Tensor]:
     """Sum a bucket of gradients over all ranks: losses are divided by the counts of all ranks, not by those of one."""
     notes, began = group.notes, time.perf_counter()
-    notes.entered += 1
+    notes.entered, notes.gradients_began = notes.entered + 1, began
     notes.enter("gradients")
 
     def summed(future: torch.futures.Future[list[Tensor]]) -> Tensor:
-        notes.gradients_s = time.perf_counter() - began
+        if began == notes.gradients_began:  # the last bucket: until then this rank was busy itself
+            notes.gradients_s = time.perf_counter() - began
         return future.value()[0]
 
     work = dist.all_reduce(bucket.buffer(), async_op=True)

@@ -16,12 +16,14 @@ class CollectiveNotes:
     Attributes:
         page: Where to write; None before there is a run directory.
         entered: Collectives entered so far, waits for work of rank 0 among them; the same on all ranks.
+        gradients_began: When the last gradients of this rank were there, by the clock of the process.
         gradients_s: Seconds from the last gradients of this rank in a backward pass until those of all were summed.
     """
 
     page: StatusPage | None = None
     entered: int = 0
     gradients_s: float = 0.0
+    gradients_began: float = 0.0
 
     @contextmanager
     def inside(self, name: str) -> Iterator[None]:

@@ -210,7 +210,7 @@ class FlightRecorder:
             checkpoint_s=self._checkpoint_s,
             log_s=self._log_s,
             queue_depth=parts.train_loader.queue_depth,
-            gradient_wait_s=parts.ranks.gradient_wait_s,
+            gradient_wait_s=parts.ranks.gradient_wait_s if result.total_events else 0.0,
         )
 
     def _mean_losses(self, result: StepResult) -> dict[str, float]:

@@ -80,7 +80,7 @@ def open_data(config: RunConfig, prepares: bool = False) -> RunData:
     if config.validation.max_events is not None:
         val = val.first(config.validation.max_events)
     choice = choose_cache(config, [train, val], wanted=prepares)
-    train, val = with_cache(train, config, choice), with_cache(val, config, choice)
+    train, val = with_cache([train, val], config, choice)
     shared = Overlap(0) if config.data.allow_overlap else overlap(train, val, tables)
     _refuse_overlap(shared)
     stretched: tuple[Finding, ...] = ()
