@@ -173,7 +173,6 @@ class FlightRecorder:
     ) -> StepRecord:
         parts, page = self.parts, self.page
         file_index, entry = _first_event(window)
-        due = progress.step % WEIGHT_NORM_STEPS == 0 or not result.finite  # weights may be why
         return StepRecord(
             epoch=progress.epoch,
             step=progress.step,
@@ -201,7 +200,7 @@ class FlightRecorder:
             amp_scale=float(parts.stepper.scaler.get_scale()),
             rank=parts.ranks.rank,
             block_norms=result.block_norms,
-            weight_norm=weight_norm(parts.stepper.parameters()) if due else math.nan,
+            weight_norm=self._weight_norm(progress, result),
             rss_bytes=page[Word.RSS_BYTES],
             device_bytes=page[Word.DEVICE_BYTES],
             device_reserved_bytes=page[Word.DEVICE_RESERVED_BYTES],
@@ -212,6 +211,10 @@ class FlightRecorder:
             queue_depth=parts.train_loader.queue_depth,
             gradient_wait_s=parts.ranks.gradient_wait_s if result.total_events else 0.0,
         )
+
+    def _weight_norm(self, progress: Progress, result: StepResult) -> float:
+        due = progress.step % WEIGHT_NORM_STEPS == 0 or not result.finite  # weights may be why
+        return weight_norm(self.parts.stepper.parameters()) if due else math.nan
 
     def _mean_losses(self, result: StepResult) -> dict[str, float]:
         counted = zip(self.parts.task.terms, result.sums.tolist(), result.counts.tolist(), strict=True)
