@@ -25,6 +25,8 @@ from xectool.training.symptoms.weight_likeness import WeightLikeness
 WEIGHT_NORM_STEPS: Final = 50  # one pass over the weights costs as much as one over the gradients
 
 MAX_NAMED: Final = 16  # matrices, of those that are lost
+# Phases of a step whose time is recorded.
+_TIMED: Final = ("transfer", "forward", "backward", "optimizer")
 
 
 @dataclass(frozen=True)
@@ -184,10 +186,7 @@ class FlightRecorder:
             grad_norm=result.grad_norm,
             clip_coef=result.clip_coef,
             data_wait_s=timing.data_wait_s,
-            transfer_s=result.seconds.get("transfer", 0.0),
-            forward_s=result.seconds.get("forward", 0.0),
-            backward_s=result.seconds.get("backward", 0.0),
-            optimizer_s=result.seconds.get("optimizer", 0.0),
+            **{f"{phase}_s": result.seconds.get(phase, 0.0) for phase in _TIMED},
             step_s=timing.step_s,
             num_events=result.num_events,
             seed=parts.config.training.seed,
