@@ -69,6 +69,7 @@ def test_dead_and_exploding_blocks_are_told_from_sound_ones() -> None:
         "heads.angle": np.where(np.arange(100) == 95, 300.0, norms),  # one event, though the quantile grew as much
         "backbone.face": np.where(np.arange(100) < 30, 1.0, 1e-6) * norms,  # killed by a rate in mid-run
         "heads.timing": 0.95 ** np.arange(100) * norms,  # a task that is learned
+        "backbone.hex": 1e-5 * 1.1 ** np.arange(100) * norms,  # out of next to nothing, to a tenth of the others
     }
     report = gradient_report(norms, np.ones(100), blocks, ("backbone.inner", "heads.uvwFI"), 1.0)
     assert {row.block: row.state for row in report.blocks} == {
@@ -79,6 +80,7 @@ def test_dead_and_exploding_blocks_are_told_from_sound_ones() -> None:
         "heads.angle": "ok",
         "backbone.face": "vanished",
         "heads.timing": "ok",
+        "backbone.hex": "ok",
     }
     assert report.bad
     assert not gradient_report(norms, np.ones(100), {}, (), 1.0).bad

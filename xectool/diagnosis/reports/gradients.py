@@ -104,6 +104,8 @@ def _block(name: str, values: Series, norms: Series) -> BlockGradients:
     growth = late / early if early > 0 else math.nan
     sound = finite(known)
     state = _state(known, sound, growth, median(known[:size]))
+    if state == "exploding" and median(known[-size:]) < median(total[:size]):
+        state = "ok"  # it grew out of next to nothing and is still less than all together were
     return BlockGradients(
         block=name,
         median=median(known),
