@@ -42,5 +42,10 @@ def test_settings_can_be_pasted_and_paths_of_any_length_go_on_below() -> None:
     assert max(map(len, drawn(60, ("file", "events"), [["/data/" + 30 * "long/", 4]]))) <= 60
 
 
+def test_a_column_in_which_nothing_stands_is_left_out() -> None:
+    lines = drawn(80, ("pid", "file", "reads"), [[1, "", 9], [2, "", 1]])
+    assert lines[2].split() == ["pid", "reads"]
+
+
 def test_a_table_without_rows_is_its_title() -> None:
     assert "\n".join(drawn(80, rows=[])).split("\n") == ["2 runs in [a]", ""]

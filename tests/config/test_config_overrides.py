@@ -47,6 +47,10 @@ def test_the_line_that_starts_from_a_checkpoint_names_it_whatever_its_name(write
     assert load_config(write(GOOD), [setting]).config.checkpoint.init_from == path
 
 
+def test_one_override_need_not_be_a_list(write: Write) -> None:
+    assert load_config(write("kind: mae\n"), "training.lr=0.5").config.training.lr == 0.5
+
+
 def test_overriding_a_section_keeps_its_other_keys(write: Write) -> None:
     config = load_config(write(GOOD), ["tasks.energy={loss_fn: l1}"]).config
     assert isinstance(config, RegressorConfig)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
+from itertools import compress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
@@ -205,8 +206,10 @@ def show_findings(screen: Console, findings: Iterable[Finding]) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> FittingTable:
-    """Return a table of plain values: numbers with five digits, "-" for None; what is too wide goes on below."""
-    return FittingTable(title, columns, [[_cell(value) for value in row] for row in rows])
+    """Return a table of plain values: numbers with five digits, "-" for None; columns without any are left out."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    used = [any(row[number] for row in cells) for number in range(len(columns))]
+    return FittingTable(title, list(compress(columns, used)), [list(compress(row, used)) for row in cells])
 
 
 def _cell(value: object) -> str:

@@ -19,7 +19,7 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
     Raises:
         ConfigError: One is not of this form or its value is not YAML.
     """
-    for text in overrides:
+    for text in [overrides] if isinstance(overrides, str) else overrides:  # a text is a sequence of letters, too
         key, equals, value = text.partition("=")
         key = key.strip()
         if not equals or not key or not all(key.split(".")):

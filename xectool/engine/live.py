@@ -16,10 +16,10 @@ from xectool.diagnosis.reports.status import StatusReport, status_report
 from xectool.errors import UsageError, XecError, in_shell
 from xectool.runlog.control import SILENT, Request, ask
 from xectool.runlog.reader import RunReader, RunStatus
-from xectool.runlog.records import ROUTINE_KINDS, EventRecord
+from xectool.runlog.records import EventRecord, is_routine
 
 SHOWN_STEPS: Final = 200
-QUIET_KINDS: Final = ROUTINE_KINDS | {"checkpoint", "resume"}
+QUIET_KINDS: Final = frozenset({"checkpoint", "resume"})
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def watch(run_dir: Path | str) -> LiveView:
 
 
 def _worth_showing(events: Sequence[EventRecord]) -> list[EventRecord]:
-    return [event for event in events if event.kind not in QUIET_KINDS]
+    return [event for event in events if event.kind not in QUIET_KINDS and not is_routine(event)]
 
 
 def _line(event: EventRecord) -> str:

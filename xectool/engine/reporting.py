@@ -27,7 +27,7 @@ from xectool.report.curves import draw_learning_curves
 from xectool.report.run_page import PageCause, PagePicture, PageTable, RunPage, picture, pictures, render
 from xectool.report.step_curves import StepCourse, draw_steps
 from xectool.runlog.reader import Lineage, RunReader, RunStatus
-from xectool.runlog.records import ROUTINE_KINDS, EpochRecord
+from xectool.runlog.records import EpochRecord, is_routine
 from xectool.tasks.conventional_metrics import conventional
 from xectool.tasks.metric_units import with_unit
 
@@ -166,7 +166,7 @@ def _found(incident: Incident) -> str:
 
 def _events(reader: RunReader) -> Iterator[tuple[str, ...]]:
     lineage = reader.lineage()
-    worth = [(attempt, event) for attempt, event in reader.tagged_events() if event.kind not in ROUTINE_KINDS]
+    worth = [(attempt, event) for attempt, event in reader.tagged_events() if not is_routine(event)]
     for attempt, event in worth[-MOST_EVENTS:]:
         yield (
             event.kind,

@@ -19,6 +19,7 @@ END_KINDS = ("finished", "failed", "interrupted")
 """Kinds of the event that says how a run ended; without one it was killed, or still runs."""
 ROUTINE_KINDS = frozenset({"audit", "control_socket", "startup", "validation"})
 """Kinds of events that every sound run has; whoever shows what happened leaves them out."""
+_MEASURED_KINDS = frozenset({"baseline", "input_scale", "ranks"})
 NAN = math.nan
 
 
@@ -143,6 +144,11 @@ class EventRecord:
     epoch: int = 0
     message: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def is_routine(event: EventRecord) -> bool:
+    """Return whether an event tells nothing but that all is well: numbers to compare with are, unless they say more."""
+    return event.kind in ROUTINE_KINDS or (event.kind in _MEASURED_KINDS and not event.message)
 
 
 Record = AttemptRecord | StepRecord | EpochRecord | EventRecord
