@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -326,6 +326,15 @@ def test_a_flat_final_names_all_rates_that_may_be_the_best(ends: dict[float, flo
     assert any(text.startswith("0.001 to 0.01") for text in said) == (len(good) > 1)
 
 
+def test_the_highest_rate_of_a_grid_is_not_called_the_best_where_a_final_has_another() -> None:
+    curves = grid({1e-3: 0.6, 3e-3: 0.5, 1e-2: 0.3})
+    final, sweep = choose_final(grid({1e-3: 0.4, 3e-3: 0.3, 1e-2: 0.5})), SimpleNamespace(inputs=SOUND)
+    assert final is not None
+    for choice, higher in ((choose(grid_rows(curves), curves), True), (final, False)):
+        said = remarks(grid_rows(curves), choice, cast(Any, sweep), 20, "c.yaml", TrainingConfig())
+        assert any("a higher one may be better" in item.problem for item in said) == higher
+
+
 def test_a_final_of_rates_that_all_explode_names_none() -> None:
     curves = [broken(one, slice(30, None)) for one in grid({1e-3: 0.3, 3e-3: 0.3})]
     lowest = [replace(one, lr=1e-4, finite=np.ones(STEPS, dtype=bool)) for one in grid({1e-4: 9.0})]
@@ -387,6 +396,15 @@ def test_a_borderline_rate_that_is_best_is_named_beside_the_lower_one_that_does_
     assert [item.problem.split(" do as")[0] for item in said if "do as well" in item.problem] == [
         "0.0001 to 0.001, the highest that was tried,"
     ]
+
+
+@pytest.mark.parametrize(("rates", "fix"), [((1e-12, 1e-11), "--range 1e-06:0.1"), ((1e-4, 1e-3), "--steps")])
+def test_rates_far_too_low_for_a_few_steps_are_not_tried_again(rates: tuple[float, float], fix: str) -> None:
+    curves = [replace(one, losses=one.losses[:8], grad_norms=one.grad_norms[:8], finite=one.finite[:8])
+              for one in grid(dict.fromkeys(rates, 1.0))]  # fmt: skip
+    (found,) = refusals(grid_rows(curves), curves, SOUND, math.nan, "c.yaml")
+    assert found.code == "XT-NO-LEARNING"
+    assert fix in found.fix
 
 
 def ramp_curve(losses: np.ndarray, seed: int = 0) -> Curve:

@@ -84,7 +84,8 @@ def remarks(
         note(text, f"xectool lr-sweep {config}{sweep.asked} --seeds 4 --steps {2 * steps}", Severity.WARNING)
     good = [row for row in rows if row.verdict in (STABLE, OPTIMAL)]
     best = max(good, key=lambda row: row.loss_decrease, default=None)
-    if best is not None and best is max(rows, key=lambda row: row.lr) and not len(found):
+    overtaken = best is not None and choice.best < best.lr  # in the final; a ramp has no best rate
+    if best is not None and best is max(rows, key=lambda row: row.lr) and not found and not overtaken:
         note(f"the highest rate, {best.lr:g}, is the best: a higher one may be better", _higher(best.lr, config))
     if len(choice.good) > 1:
         lower, higher = choice.good[0], choice.good[-1]
