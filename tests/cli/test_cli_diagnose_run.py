@@ -66,6 +66,17 @@ def test_loss_gradients_memory_and_status_have_the_keys_of_the_contract(xectool:
         assert "Verdict" in xectool("diagnose", command, runs / "sound").err
 
 
+def test_a_block_that_never_had_a_gradient_is_dead_and_has_no_norm(xectool: Run, tmp_path: Path) -> None:
+    with RunWriter(tmp_path / "frozen") as writer:
+        writer.event("run_start", blocks=["backbone", "heads.energy"], tasks=["energy"])
+        for step in range(1, 41):
+            norms = {"heads.energy": 1.0}
+            writer.step(StepRecord(1, step, step, step, 1.0, {"energy": 1.0}, 1e-3, 1.0, block_norms=norms))
+    shown = xectool("diagnose", "gradients", tmp_path / "frozen").err
+    assert ["backbone", "-", "-", "-", "-", "dead"] in [line.split() for line in shown.splitlines()]
+    assert "nan" not in shown
+
+
 def test_gradients_of_a_configuration_are_taken_in_memory(xectool: Run, files: Path) -> None:
     before = sorted(files.rglob("*"))
     outcome = xectool("diagnose", "gradients", files / "config.yaml", "--steps", "2", "--json")

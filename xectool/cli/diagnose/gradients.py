@@ -35,12 +35,16 @@ def gradients(
 
 def _show(screen: Console, result: GradientHealth) -> None:
     report = result.report
-    growths = [None if math.isnan(row.growth) else row.growth for row in report.blocks]
-    rows = [[row.block, row.median, row.p95, row.maximum, growth, row.state]
-            for row, growth in zip(report.blocks, growths, strict=True)]  # fmt: skip
+    rows = [[row.block, *map(_known, (row.median, row.p95, row.maximum, row.growth)), row.state]
+            for row in report.blocks]  # fmt: skip
     screen.print(table("gradient norm before clipping", ["block", "median", "p95", "max", "growth", "state"], rows))
     why = [
         f"total norm: median {report.total.median:.3g}, p95 {report.total.p95:.3g}, max {report.grad_norm_max:.3g}",
         f"training.grad_clip {report.grad_clip:g}; 3 x p95 = {report.suggested_grad_clip:g}",
     ]
     screen.print(verdict_box(report.verdict, why, result.next, good=not result.bad))
+
+
+def _known(norm: float) -> float | None:
+    """Return a norm, or None for a block that never had a gradient."""
+    return None if math.isnan(norm) else norm
