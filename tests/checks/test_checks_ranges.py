@@ -41,7 +41,26 @@ def test_every_damaged_basket_is_found_and_those_that_touch_are_told_as_one(
     path.write_bytes(raw)
     damage = [item for item in check(path, deep=True).findings if item.code == "DAT-02"]
     assert [item.where.partition(" entries ")[2] for item in damage] == ["[4, 16)", "[24, 28)"]
-    assert "entries 4 to 16 cannot be read (first of 3: " in damage[0].problem
+    assert "entries 4 to 8 cannot be read (" in damage[0].problem
+    assert damage[0].problem.endswith("; it goes on up to entry 16 (3 ranges that touch)")
+
+
+def test_baskets_that_changed_since_their_hashes_are_one_range_with_the_evidence_of_all(
+    tmp_path: Path, check: Callable[..., Any]
+) -> None:
+    light = np.random.default_rng(6).uniform(0, 900, (BASKETS * EVENTS, 4760)).astype(np.float32)
+    numbers = np.arange(len(light), dtype=np.int64)
+    path = tmp_path / "f.root"
+    photons = written(path, {"npho": light, "relative_time": light * 1e-11, "run": numbers, "event": numbers})
+    check(path, write_digest=True)
+    raw = bytearray(path.read_bytes())
+    for number in BAD:
+        raw[int(photons.member("fBasketSeek")[number]) + 200] ^= 0x55
+    path.write_bytes(raw)
+    changed = [item for item in check(path).findings if "since its hashes" in item.problem]
+    assert [item.where.partition(" entries ")[2] for item in changed] == ["[4, 16)", "[24, 28)"]
+    assert changed[0].problem.endswith("entries 4 to 8; it goes on up to entry 16 (3 ranges that touch)")
+    assert [str(item.evidence).count("recorded hash") for item in changed] == [3, 1]
 
 
 def trouble(start: int, stop: int, branch: str = "npho", reason: str = "torn") -> Trouble:

@@ -45,11 +45,12 @@ def _joined(alike: Sequence[Trouble]) -> list[Trouble]:
 
 
 def _one(touching: Sequence[Trouble]) -> Trouble:
-    first, stop = touching[0], max(_entries(trouble)[1] for trouble in touching)
-    start, first_stop = _entries(first)
-    if len({_entries(trouble) for trouble in touching}) == 1:
-        return first
-    where = first.where.replace(f" entries [{start}, {first_stop})", f" entries [{start}, {stop})")
-    told = f"entries {start} to {first_stop} cannot be read ("
-    problem = first.problem.replace(told, f"entries {start} to {stop} cannot be read (first of {len(touching)}: ")
-    return replace(first, where=where, problem=problem)
+    """Return the first with the evidence of all, in words that hold of any kind of trouble."""
+    first, ranges = touching[0], {_entries(trouble) for trouble in touching}
+    evidence = tuple(dict.fromkeys(line for trouble in touching for line in trouble.evidence))
+    if len(ranges) == 1:
+        return replace(first, evidence=evidence)
+    start, stop = min(ranges)[0], max(stop for _, stop in ranges)
+    where = f"{first.where.rpartition(' entries ')[0]} entries [{start}, {stop})"
+    problem = f"{first.problem}; it goes on up to entry {stop} ({len(ranges)} ranges that touch)"
+    return replace(first, where=where, problem=problem, evidence=evidence)
