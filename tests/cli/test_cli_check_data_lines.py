@@ -14,6 +14,7 @@ import pytest
 import uproot
 from xectool import engine
 from xectool.engine.check_lines import Told
+from xectool.findings import Finding, Severity
 
 PATHS = ("own events/run 1.root", "own events/run 2.root")
 TASKS = "tasks: {energy: {enabled: true}, uvwFI: {enabled: true}}\n"
@@ -125,6 +126,27 @@ def test_of_several_advices_the_next_line_is_one_that_can_be_pasted(
     assert (program, line[:2], line[-1]) == ("xectool", ["check-data", PATHS[0]], "data.batch_size=24")
     assert [word in line for word in (*small, "small.yaml")] == [True] * 9
     assert "data.batch_size" not in json.dumps(xectool(*line, "--json").document["findings"])
+
+
+@pytest.mark.parametrize(
+    ("fix", "line"),
+    [
+        ("--set data.truth_branches.energy=ENERGY", "--set data.truth_branches.energy=ENERGY"),
+        ("--set data.val_path='[A.root, B.root]'", "--set 'data.val_path=[A.root, B.root]'"),
+        ("--set data.chunksize=8   # or more, or another file", "--set data.chunksize=8   # or more, or another file"),
+        ("--set checkpoint.save_dir=PATH  # on a larger disk", None),
+        ("--set data.cache_limit_gb=GB", None),
+        ("--set tasks.energy.enabled=true, or --set reweighting.energy.enabled=false", None),
+        ("--set data.cache='a, or so", None),
+    ],
+)
+def test_names_in_capitals_are_values_and_what_is_to_fill_in_or_prose_is_no_line(fix: str, line: str | None) -> None:
+    step = Told(["a.root"]).first_step([finding(fix), finding("xectool check-data a.root --deep")])
+    assert step == f"xectool check-data a.root {line or '--deep'}"
+
+
+def finding(fix: str) -> Finding:
+    return Finding("DAT-20", Severity.WARNING, "", "", (), fix)
 
 
 def test_the_truth_that_is_left_is_found_beside_the_counters_of_varying_branches(

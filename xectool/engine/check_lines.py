@@ -18,7 +18,8 @@ from xectool.rootio.files import split_tree
 
 _CHECK = "xectool check-data "
 _REMARK = "   # "
-_BLANK = re.compile(r"=[A-Z]+( |$)")  # a value that the reader has to fill in
+_NO_LINE = re.compile(r"=(PATH|DIR|GB|BRANCH|CONFIG|NAME|VALUE)$|,$")
+"""A value that the reader has to fill in, or prose after a comma; a branch or value may have a name in capitals."""
 _TYPED = 4  # more files than these are a glob that the shell expanded
 
 
@@ -69,8 +70,7 @@ class Told:
         """Return the first fix that can be pasted, a setting as the check with it; else the first of all."""
         fixes = [found.fix for found in findings]
         whole = (f"{_CHECK}{self.inputs()} {fix}" if fix.startswith("--set ") else fix for fix in fixes)
-        lines = (line for line in whole if line.startswith("xectool ") and not _BLANK.search(line))
-        return self.again(next(lines, fixes[0]))
+        return self.again(next(filter(_is_line, whole), fixes[0]))
 
     def following(self, name: str, has_hashes: bool) -> str:
         """Return what comes after a good verdict: a deeper check, hashes, then the way to a training.
@@ -89,6 +89,19 @@ class Told:
         given = [f"{key}={_as_value(files)}" for key, files in paths.items() if files]
         chosen = (f"--set {in_shell(text)}" for text in (*given, *self.overrides))
         return " ".join(("xectool config init", *chosen, f"> {_free_name()}"))
+
+
+def _is_line(fix: str) -> bool:
+    """Return whether a fix is a command as it stands.
+
+    >>> [_is_line(f"xectool check-data {rest}") for rest in ("a --set k=E   # or so, or not", "a --set k=PATH", "a, b")]
+    [True, False, False]
+    """
+    try:
+        words = shlex.split(fix, comments=True)
+    except ValueError:
+        return False
+    return words[:1] == ["xectool"] and not any(_NO_LINE.search(word) for word in words)
 
 
 def _as_value(files: Sequence[str]) -> str:
