@@ -25,6 +25,7 @@ import yaml
 from xectool.cli.app import app
 from xectool.config.load import load_config
 from xectool.config.order_keys import ORDER_KEYS
+from xectool.config.root import KINDS as RUN_KINDS
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Diagnosis
 from xectool.diagnosis.evidence.evidence import Evidence, gather
@@ -443,3 +444,12 @@ def test_events_are_named_by_their_file() -> None:
     evidence = cast(Evidence, SimpleNamespace(manifest=manifest))
     named = fixes.events_named(evidence, [(0, 37, 1, 2), (5, 1, 1, 2)])
     assert named == "a.root entry 37 (run 1 event 2); file 5 entry 1 (run 1 event 2)"
+
+
+@pytest.mark.parametrize(("base", "rate"), [("regressor", fixes.DEFAULT_LR), ("mae", fixes.DEFAULT_LR_SENSORS)])
+def test_a_kind_of_another_package_gets_the_rate_of_the_one_it_is_built_on(
+    base: str, rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(RUN_KINDS, "mine", RUN_KINDS[base])
+    started = SimpleNamespace(data={"kind": "mine"})
+    assert fixes.default_lr(cast(Any, SimpleNamespace(last=lambda _: started))) == rate

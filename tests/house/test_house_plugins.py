@@ -79,6 +79,14 @@ BROKEN = {
     "a kind that says another": (
         "kinds", "mine = broken_plugin:Mine", "from xectool.config.root import MaeConfig as Mine", "kind is 'mae'",
     ),
+    "a kind of nothing but the common sections": (
+        "kinds", "mine = broken_plugin:RunSections", "from xectool.config.root import RunSections", "no subclass of",
+    ),
+    "a kind of its own that is none of the three": (
+        "kinds", "mine = broken_plugin:Mine",
+        "from xectool.config.root import RunSections\nclass Mine(RunSections):\n kind: str = 'mine'",
+        "no subclass of",
+    ),
     "a rule that ends the program": ("rules", "Mine = broken_plugin:Mine", "import sys; sys.exit(3)", "SystemExit: 3"),
     "a kind of ours": (
         "kinds", "mae = broken_plugin:Mine", "from xectool.config.root import MaeConfig as Mine", "a kind of its own",
@@ -152,15 +160,40 @@ def test_a_broken_model_is_the_plugins_fault_where_its_kind_is_trained_and_stops
     assert code == 0, document["findings"]
 
 
-@pytest.mark.parametrize(("base", "kind"), [("Regressor", "regressor"), ("Mae", "mae"), ("Inpainter", "inpainter")])
-def test_a_kind_may_be_built_on_each_of_the_three(base: str, kind: str, tmp_path: Path) -> None:
-    install(tmp_path, "kinds", "mine = broken_plugin:Mine", OWN_KIND.format(base=base))
+def build_on(folder: Path, base: str, kind: str) -> None:
+    """Install a kind ``mine`` with network and task of one of ours."""
+    install(folder, "kinds", "mine = broken_plugin:Mine", OWN_KIND.format(base=base))
     lent = {"models": LENT.format(family="models.build", registry="MODELS", kind=kind)}
     lent["tasks"] = LENT.format(family="tasks", registry="TASKS", kind=kind)
-    points = tmp_path / "broken_plugin-1.0.dist-info" / "entry_points.txt"
+    points = folder / "broken_plugin-1.0.dist-info" / "entry_points.txt"
     for family, source in lent.items():
-        (tmp_path / f"my_{family}.py").write_text(source)
+        (folder / f"my_{family}.py").write_text(source)
         points.write_text(points.read_text() + f"[xectool.{family}]\nmine = my_{family}:build\n")
+
+
+@pytest.mark.slow
+def test_a_kind_built_on_the_inpainter_repairs_translates_older_keys_and_starts_others(tmp_path: Path) -> None:
+    build_on(tmp_path, "Inpainter", "inpainter")
+    for number, name in enumerate("ab"):
+        engine.simulate(str(tmp_path / f"{name}.root"), events=16, seed=number)
+    data = "data: {train_path: a.root, val_path: b.root, batch_size: 8}\nmlflow: {enabled: false}\n"
+    sizes = "model: {encoder_dim: 64}\n" + data
+    (tmp_path / "run.yaml").write_text("kind: mine\ntraining: {npho_threshold: 7}\n" + sizes)
+    (tmp_path / "next.yaml").write_text(f"kind: regressor\n{sizes}tasks: {{energy: {{enabled: true}}}}\n")
+    train = ("train", "--max-steps", "1", "--set", "checkpoint.save_artifacts=false", "--run-name")
+    code, trained = asked(tmp_path, *train, "p", "run.yaml")
+    assert code == 0, trained["findings"]
+    assert "npho_threshold: 7" in (tmp_path / "artifacts" / "p" / "config.yaml").read_text()
+    weights = "artifacts/p/checkpoint_last.pt"
+    code, repaired = asked(tmp_path, "predict", weights, "a.root", "--repair", "c.root")
+    assert (code, repaired["result"]["events"]) == (0, 16), repaired["findings"]
+    code, started = asked(tmp_path, *train, "q", "next.yaml", "--set", f"checkpoint.init_from={weights}")
+    assert code == 0, started["findings"]
+
+
+@pytest.mark.parametrize(("base", "kind"), [("Regressor", "regressor"), ("Mae", "mae"), ("Inpainter", "inpainter")])
+def test_a_kind_may_be_built_on_each_of_the_three(base: str, kind: str, tmp_path: Path) -> None:
+    build_on(tmp_path, base, kind)
     code, begun = asked(tmp_path, "config", "init", "--kind", "mine")
     assert code == 0
     (tmp_path / "run.yaml").write_text(begun["result"]["yaml"])

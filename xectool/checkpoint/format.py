@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from xectool.checkpoint.seals import DEEPEST, SEALS_KEY, is_stored, seals
+from xectool.config.root import base_of
 from xectool.errors import CheckpointError
 
 FORMAT_NAME = "xectool-checkpoint"
@@ -66,8 +67,13 @@ class Checkpoint:
 
     @property
     def kind(self) -> str:
-        """The kind of model: regressor, mae or inpainter."""
+        """The kind of model: regressor, mae, inpainter or a kind of another package."""
         return str(self.meta["kind"])
+
+    @property
+    def base_kind(self) -> str:
+        """Which of the three the kind is built on."""
+        return base_of(self.kind)
 
     @property
     def step(self) -> int:

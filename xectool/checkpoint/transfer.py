@@ -87,7 +87,7 @@ def transfer_encoder(checkpoint: Checkpoint, config: RunConfig, model: nn.Module
             readings differently; the message lists every key that differs.
     """
     weights = checkpoint.weights("best")
-    found = _encoder_weights(weights, checkpoint.kind)
+    found = _encoder_weights(weights, checkpoint.base_kind)
     _require_same_view(checkpoint, config, found)
     prefix = ENCODER_PREFIX[config.base_kind]
     own = {name.removeprefix(prefix): value for name, value in model.state_dict().items() if name.startswith(prefix)}
@@ -211,7 +211,7 @@ def _report(
     weights: Mapping[str, Tensor],
     loaded: Mapping[str, Tensor],
 ) -> TransferReport:
-    prefix = _prefix_of(checkpoint.kind)
+    prefix = _prefix_of(checkpoint.base_kind)
     left_out = {name: f"not part of the {checkpoint.kind}'s encoder" for name in weights if not name.startswith(prefix)}
     left_out |= {prefix + name: "index table, computed from the geometry" for name in INDEX_BUFFERS}
     fresh = {name: "the checkpoint's encoder has none" for name, _ in model.named_parameters() if name not in loaded}

@@ -113,13 +113,22 @@ def refuse_broken(kind: object) -> None:
         raise BROKEN_KINDS[kind]
 
 
+def base_of(kind: str) -> str:
+    """Return which of the three a kind is built on; a word that is no kind stays as it is.
+
+    >>> base_of("mae"), base_of("encoder")
+    ('mae', 'encoder')
+    """
+    return KINDS[kind].base_kind if kind in KINDS else kind
+
+
 def _add_plugin_kinds() -> None:
     """Add the kinds that other installed packages bring: subclasses of the three that say their own ``kind``."""
     own = frozenset(KINDS)
     for point, cls in attempts("kinds"):
         if isinstance(cls, XecError):
             BROKEN_KINDS[point.name] = cls
-        elif not (isinstance(cls, type) and issubclass(cls, RunSections)):
+        elif not (isinstance(cls, type) and issubclass(cls, (RegressorConfig, MaeConfig, InpainterConfig))):
             BROKEN_KINDS[point.name] = broken(point, "is no subclass of RegressorConfig, MaeConfig or InpainterConfig")
         elif point.name in own or cls.model_fields["kind"].default != point.name:
             said = cls.model_fields["kind"].default

@@ -8,7 +8,7 @@ from typing import Any
 from xectool.config.document import SET, Document, KeyPath
 from xectool.config.invalid import NOTE, config_finding, place
 from xectool.config.keys import keys_of
-from xectool.config.root import KINDS, refuse_broken
+from xectool.config.root import KINDS, base_of, refuse_broken
 from xectool.errors import did_you_mean
 from xectool.findings import Finding, Severity
 
@@ -83,7 +83,7 @@ def translate(document: Document, kind: str) -> list[Finding]:
     found: list[Finding] = []
     _fill_empty_sections(document, kind)
     for renamed in RENAMED:
-        if kind in renamed.kinds and document.has(renamed.old):
+        if base_of(kind) in renamed.kinds and document.has(renamed.old):
             found += _move(document, renamed)
     found += _explain_values(document)
     found += _drop_forced_prefetch(document)

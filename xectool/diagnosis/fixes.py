@@ -9,6 +9,7 @@ from typing import Final
 
 from xectool.config.data import DataConfig
 from xectool.config.order_keys import ORDER_KEYS
+from xectool.config.root import base_of
 from xectool.config.serialize import inline_yaml
 from xectool.diagnosis.evidence.evidence import MAX_EVENTS_PER_KIND, Evidence
 from xectool.diagnosis.evidence.files import CONFIG_FILE, train_files
@@ -167,7 +168,7 @@ def default_lr(evidence: Evidence) -> float:
     """Return the default learning rate of the run's kind."""
     started = evidence.last("run_start")
     kind = (started.data.get("kind") if started else None) or evidence.setting("kind", "regressor")
-    return DEFAULT_LR if kind == "regressor" else DEFAULT_LR_SENSORS
+    return DEFAULT_LR if base_of(str(kind)) == "regressor" else DEFAULT_LR_SENSORS
 
 
 def quoted(evidence: Evidence) -> str:

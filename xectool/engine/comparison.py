@@ -201,12 +201,12 @@ def _check_options_of(variants: Sequence[str], inpainter: str | Path | None, hop
 
 def _load_regressor(path: str | Path, weights: str, device: str | None) -> LoadedModel:
     checkpoint = load_checkpoint(path, weights)
-    if checkpoint.kind != "regressor":
+    if checkpoint.base_kind != "regressor":
         raise UsageError(
             f"{path} is of kind {checkpoint.kind}; --compare runs a regressor",
             where="--compare",
             fix=f"xectool predict REGRESSOR DATA --compare raw,neighbour,inpainted --inpainter {in_shell(path)}"
-            if checkpoint.kind == "inpainter"
+            if checkpoint.base_kind == "inpainter"
             else "give the checkpoint of a run of kind regressor",
         )
     return ready_model(checkpoint, path, weights, device)

@@ -184,7 +184,7 @@ def _score_neighbours(loaded: LoadedModel, hops: int | None) -> None:
     if hops is None:
         return
     task = loaded.task
-    if loaded.checkpoint.kind != "inpainter" or not isinstance(task, SensorTask) or "npho" not in task.channels:
+    if loaded.checkpoint.base_kind != "inpainter" or not isinstance(task, SensorTask) or "npho" not in task.channels:
         raise UsageError(
             f"{hops} hops have no effect: neighbours are estimated beside an inpainter of photons only",
             where="--hops",
@@ -201,7 +201,7 @@ def _refuse_dead(checkpoint: Checkpoint, dead: str | None, run_number: int | Non
             where="--run",
             fix=f"--dead mysql://host/database --run {run_number}",
         )
-    if dead is not None and checkpoint.kind == "regressor":
+    if dead is not None and checkpoint.base_kind == "regressor":
         raise UsageError(
             "a regressor predicts events as the files have them: --dead has no effect",
             where=f"--dead {dead}",

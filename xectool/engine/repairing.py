@@ -121,14 +121,20 @@ def load_inpainter(path: str | Path, weights: str, device: str | None, option: s
         XecError: The checkpoint cannot be loaded.
     """
     checkpoint = load_checkpoint(path, weights)
-    if checkpoint.kind != "inpainter":
+    if checkpoint.base_kind != "inpainter":
         raise UsageError(
             f"{path} is of kind {checkpoint.kind}; only an inpainter fills dead sensors",
             where=option,
             fix="xectool predict INPAINTER DATA --repair repaired.root, with the checkpoint of a run of kind inpainter",
         )
     loaded = ready_model(checkpoint, path, weights, device)
-    if "npho" not in cast(Inpainter, loaded.network).channels:
+    if not isinstance(loaded.network, Inpainter):
+        raise UsageError(
+            f"{path} is of kind {checkpoint.kind}, whose network is no inpainter of ours: it fills no dead sensors",
+            where=option,
+            fix="xectool predict INPAINTER DATA --repair repaired.root, with the checkpoint of a run of kind inpainter",
+        )
+    if "npho" not in loaded.network.channels:
         raise UsageError(
             f"{path} predicts times only, and a sensor without photons stays dead",
             where=option,
