@@ -198,3 +198,11 @@ def test_rates_too_low_and_too_high_are_refused(tiny_config: Callable[..., Path]
     assert low.recommended_lr is None
     assert high.recommended_lr is None
     assert [row.verdict for row in high.rows] == ["explodes", "explodes"]
+
+
+def test_a_ramp_recommends_a_rate_within_its_band(tiny_config: Callable[..., Path]) -> None:
+    path = tiny_config(data={"batch_size": 16}, training={"ema_decay": None})
+    swept = engine.lr_sweep(path, ramp=(1e-6, 1.0), device="cpu")
+    assert swept.recommended_lr is not None
+    assert swept.band is not None
+    assert 1e-6 < swept.band[0] <= swept.recommended_lr <= swept.band[1] < 1.0

@@ -258,7 +258,7 @@ def _result(  # noqa: PLR0913  what the parts of the result are made of
     return replace(
         swept,
         recommended_lr=choice.lr,
-        band=(min(choice.band[0], *choice.good), max(choice.band[1], *choice.good)),
+        band=(min(*choice.band, *choice.good), max(*choice.band, *choice.good)),
         rule=choice.rule,
         settings=tuple(f"{name}={lr:g}" for name, lr in settings_of(training, choice.lr).items()),
         findings=(*findings, *remarks(rows, choice, sweep, steps, path, training)),
