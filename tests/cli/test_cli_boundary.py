@@ -239,6 +239,8 @@ def test_the_line_to_paste_is_of_the_command_that_was_given(xectool: Run, tmp_pa
         return str(xectool(*argv, "--json").document["findings"][0]["fix"])  # type: ignore[attr-defined]
 
     assert fix_of("runs", str(tmp_path)) == f"xectool runs --root {tmp_path} --json"
+    mistyped = xectool("runs", "nope", "--json").document["findings"][0]  # type: ignore[attr-defined]
+    assert "--root DIR" in mistyped["problem"]
     for command in ("hang", "stacks", "status"):
         assert fix_of("diagnose", command).startswith(f"xectool diagnose {command} RUN")
 

@@ -57,7 +57,11 @@ def test_a_run_that_lost_its_configuration_is_compared_by_its_metrics(root, caps
     assert (result["config"], result["without_config"]) == ([], places[1:])
     assert [item["values"] for item in result["metrics"] if item["key"] == "val/loss"] == [[0.5, 0.5]]
     assert boundary.run(app, ["runs", "compare", *places]) == 0
-    assert "no keys compared: no config.yaml of two" in capsys.readouterr().err
+    assert "no keys compared: no configuration of two" in capsys.readouterr().err
+    (root / "deep").mkdir()
+    (root / "two").rename(root / "deep" / "one")
+    assert boundary.run(app, ["runs", "compare", places[0], str(root / "deep" / "one")]) == 0
+    assert f"no configuration of {root / 'deep' / 'one'}" in capsys.readouterr().err, "two runs are called one"
     assert boundary.run(app, ["runs", "compare", places[0], str(root)]) == 2
 
 

@@ -47,5 +47,12 @@ def test_a_column_in_which_nothing_stands_is_left_out() -> None:
     assert lines[2].split() == ["pid", "reads"]
 
 
+def test_a_long_title_stays_whole_above_a_narrow_table() -> None:
+    title = "/data/" + 12 * "long/" + "checkpoint_last.pt [and more]"
+    console = Console(file=io.StringIO(), width=50, soft_wrap=True)
+    console.print(table(title, ("what", "value"), [["kind", "mae"]]))
+    assert console.file.getvalue().splitlines()[0] == title  # type: ignore[attr-defined]
+
+
 def test_a_table_without_rows_is_its_title() -> None:
     assert "\n".join(drawn(80, rows=[])).split("\n") == ["2 runs in [a]", ""]

@@ -121,8 +121,8 @@ def _mistyped(error: TyperException, app: Callable[..., Any], argv: Sequence[str
     wanted = getattr(getattr(error, "param", None), "metavar", None)
     problem, help_line = error.format_message(), f"xectool {_helping(app, argv)} --help".replace("  ", " ")
     fix = completed(wanted or "", argv) or help_line
-    if argv[:1] == ["runs"] and argv[1:] and "No such command" in problem and os.path.isdir(argv[1]):
-        problem, fix = "the directory of the runs is an option", shlex.join(["xectool", "runs", "--root", *argv[1:]])
+    if argv[:1] == ["runs"] and argv[1:] and "No such command" in problem:
+        problem, fix = _of_runs(problem, argv)
     if option := str(getattr(error, "option_name", "")):  # one that is not known, or that lacks its value
         word = next((word for word in argv if word.startswith(option)), option)
         if re.fullmatch(r"-[.\d]\S*", word):
@@ -131,6 +131,13 @@ def _mistyped(error: TyperException, app: Callable[..., Any], argv: Sequence[str
             problem = f"{word} is taken for an option, as it begins with -: {problem}"
             fix = shlex.join(["xectool", *(f"./{known}" if known == word else known for known in argv)])
     return UsageError(problem or "no command is given", where="command line", fix=fix)
+
+
+def _of_runs(problem: str, argv: Sequence[str]) -> tuple[str, str]:
+    """Return problem and fix of a word after ``runs`` that is no command of it: most mean a directory."""
+    if os.path.isdir(argv[1]):
+        return "the directory of the runs is an option", shlex.join(["xectool", "runs", "--root", *argv[1:]])
+    return f"{problem} Other runs than those in ./artifacts: --root DIR", "xectool runs --help"
 
 
 def _require_working_directory() -> None:

@@ -61,8 +61,8 @@ def compare(
     keys = [[item.key, *map(_shown, item.values)] for item in result.config]
     names = _names(result.runs)
     changes = [f"{name} minus first" for name in names[1:]] if result.events else []
-    bare = ", ".join(_names(result.without_config))
-    differing = f"no keys compared: no config.yaml of {bare}" if bare else counted(len(keys), "differing key")
+    bare = ", ".join(dict(zip(result.runs, names, strict=True))[run] for run in result.without_config)
+    differing = f"no keys compared: no configuration of {bare}" if bare else counted(len(keys), "differing key")
     drawings = [
         table(differing, ["key", *names], keys),
         table(title, ["metric", *names, *changes], [_metric_row(metric, len(changes)) for metric in result.metrics]),

@@ -32,6 +32,9 @@ class FittingTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Draw the widest form that cuts no word."""
+        from rich.text import Text
+
+        yield Text(self.title, style="italic", no_wrap=True, overflow="ignore")  # a path is pasted whole
         words = self._widths(_longest_word)
         room = options.max_width - len(words) - 1
         if sum(words) > room or not self.rows:
@@ -49,8 +52,7 @@ class FittingTable:
         from rich.markup import escape
         from rich.table import Table
 
-        title = escape(self.title)
-        drawn = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left", padding=(0, gap))
+        drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap))
         for column, width in zip(self.columns, widths, strict=True):
             drawn.add_column(escape(column), overflow="fold", width=width)
         for row in self.rows:
@@ -60,7 +62,6 @@ class FittingTable:
     def _listed(self) -> Iterator[RenderableType]:
         from rich.text import Text
 
-        yield Text(self.title, style="italic")
         for row in self.rows:
             yield Text()
             for column, cell in zip(self.columns, row, strict=True):

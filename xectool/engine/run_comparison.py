@@ -67,7 +67,8 @@ class RunsCompared:
         config: The configuration keys on which they differ; parameters where one of them is of MLflow.
         metrics: All metrics of the best epoch of each run.
         events: Events whose predictions gave the errors; 0 without.
-        without_config: Runs whose ``config.yaml`` is gone; with one of them no keys are compared.
+        without_config: Runs whose ``config.yaml`` is gone, or without parameters in MLflow; with one of them no keys
+            are compared.
     """
 
     first: str
