@@ -96,8 +96,10 @@ def test_truncated_file_is_named_as_such(tmp_path: Path, keep: float) -> None:
 def test_something_else_is_not_a_checkpoint(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.pt"
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match="cannot read the checkpoint"):
+    with pytest.raises(CheckpointError, match="cannot read the checkpoint") as caught:
         store.load(path)
+    is_damage = not any(content)
+    assert ("another checkpoint of the run" in caught.value.fix) == is_damage
 
 
 def test_missing_file_names_the_nearest(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from xectool.checkpoint.names import USE_ANOTHER
 from xectool.checkpoint.seals import DEEPEST, SEALS_KEY, is_stored, seals
 from xectool.config.root import base_of
 from xectool.errors import CheckpointError
@@ -171,7 +172,7 @@ def unpack(payload: Mapping[str, Plain], where: str) -> Checkpoint:
         raise CheckpointError(
             f"the checkpoint is damaged: {what}",
             where=where,
-            fix="use another checkpoint of the run; xectool train CONFIG --resume auto picks the newest sound one",
+            fix=USE_ANOTHER,
             code="XT-CKPT-CORRUPT",
         )
     return Checkpoint(facts_of(content["meta"], where), content["model"], content["ema"], content["training"])
@@ -191,7 +192,7 @@ def facts_of(text: Any, where: str) -> dict[str, Any]:
         raise CheckpointError(
             f"the facts in the checkpoint cannot be read: {error}",
             where=where,
-            fix="use another checkpoint of the run; xectool train CONFIG --resume auto picks the newest sound one",
+            fix=USE_ANOTHER,
             code="XT-CKPT-CORRUPT",
         ) from error
     return facts

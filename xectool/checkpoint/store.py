@@ -20,10 +20,11 @@ from xectool.checkpoint import foreign, format, safetensors_store
 from xectool.checkpoint.format import Checkpoint
 from xectool.checkpoint.inspection import reading
 from xectool.checkpoint.inspection.protobuf import looks_like_onnx
-from xectool.checkpoint.inspection.sniff import GIVE_ANOTHER, stranger
+from xectool.checkpoint.inspection.sniff import stranger
 from xectool.checkpoint.inspection.trust import Trust
 from xectool.checkpoint.names import BEST_NAME as BEST_NAME
 from xectool.checkpoint.names import LAST_NAME as LAST_NAME
+from xectool.checkpoint.names import USE_ANOTHER
 from xectool.checkpoint.names import epoch_name as epoch_name
 from xectool.checkpoint.soundness import require_checksums
 from xectool.errors import CheckpointError, DiskError, XecError, in_shell, nearest
@@ -243,7 +244,7 @@ def _missing(path: Path) -> CheckpointError:
 def _not_a_checkpoint(path: Path, detail: str) -> CheckpointError:
     with path.open("rb") as stream:
         head = stream.read(64)
-    fix = "use another checkpoint of the run; xectool train CONFIG --resume auto picks the newest sound one"
+    fix: str = USE_ANOTHER
     if not head:
         what = "the file is empty"
     elif head.startswith(b"PK"):
@@ -254,8 +255,8 @@ def _not_a_checkpoint(path: Path, detail: str) -> CheckpointError:
         what = "it is an ONNX graph, not a checkpoint"
         fix = f"xectool inspect-ckpt {in_shell(path)}   # names the checkpoint it was exported from"
     else:
-        what, repair = stranger(head, path.stat().st_size)
-        fix = fix if repair == GIVE_ANOTHER else repair.replace("FILE", in_shell(path))
+        what, fix = stranger(head, path.stat().st_size)
+        fix = fix.replace("FILE", in_shell(path))
     problem = f"cannot read the checkpoint: {what} ({detail})"
     return CheckpointError(problem, where=str(path), fix=fix, code="XT-CKPT-CORRUPT")
 

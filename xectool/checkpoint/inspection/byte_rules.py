@@ -9,11 +9,11 @@ from typing import Final
 from xectool.checkpoint.inspection.facts import Inspected
 from xectool.checkpoint.inspection.layout import XECTOOL
 from xectool.checkpoint.inspection.trust import Trust
+from xectool.checkpoint.names import USE_ANOTHER
 from xectool.errors import in_shell
 from xectool.findings import Finding
 from xectool.rules import Rule
 
-ANOTHER = "use another checkpoint of the run; xectool train CONFIG --resume auto picks the newest sound one"
 EXPORT_AGAIN = "xectool export CKPT --output FILE   # from the checkpoint it came from"
 
 
@@ -45,7 +45,7 @@ class DigestHolds(Rule[Inspected]):
             problem = f"{place} is not what was saved: its checksum differs"
             yield self.error(_bytes_of(facts, place), problem, _again(facts))
         if len(facts.changed) > _SHOWN:
-            yield self.error("content", f"{len(facts.changed) - _SHOWN} more parts are not what was saved", ANOTHER)
+            yield self.error("content", f"{len(facts.changed) - _SHOWN} more parts are not what was saved", USE_ANOTHER)
         if facts.digest_holds is False:
             sealed = contents.checksums and not contents.problems
             cause = "; every CRC is right, so it was changed before the file was written" if sealed else ""
@@ -57,7 +57,7 @@ class DigestHolds(Rule[Inspected]):
             yield self.warning(f"{contents.path.name}.sha256", problem, again)
         if facts.sidecar and facts.sidecar != contents.sha256:
             problem = f"the file's SHA-256 is {contents.sha256[:16]}…, the .sha256 file beside it says "
-            yield self.error(f"{contents.path.name}.sha256", f"{problem}{facts.sidecar[:16]}…", ANOTHER)
+            yield self.error(f"{contents.path.name}.sha256", f"{problem}{facts.sidecar[:16]}…", USE_ANOTHER)
         if not (contents.checksums or facts.sidecar or facts.digest_holds is not None):
             yield self.info(
                 contents.format,
@@ -127,9 +127,9 @@ class VersionIsKnown(Rule[Inspected]):
             yield self.error("version", problem, "pip install --upgrade xectool")
         missing = [name for name in ("meta", "model", "ema", "training", "digest") if name not in payload]
         if missing:
-            yield self.error(", ".join(missing), f"sections are missing: {', '.join(missing)}", ANOTHER)
+            yield self.error(", ".join(missing), f"sections are missing: {', '.join(missing)}", USE_ANOTHER)
         elif not layout.meta:
-            yield self.error("meta", "its facts (kind, configuration, progress) cannot be read", ANOTHER)
+            yield self.error("meta", "its facts (kind, configuration, progress) cannot be read", USE_ANOTHER)
 
 
 def _bytes_of(facts: Inspected, place: str) -> str:
@@ -143,7 +143,7 @@ def _is_flat(facts: Inspected) -> bool:
 
 
 def _again(facts: Inspected) -> str:
-    return EXPORT_AGAIN if facts.contents.format in ("onnx", "torchscript", "torch-export") else ANOTHER
+    return EXPORT_AGAIN if facts.contents.format in ("onnx", "torchscript", "torch-export") else USE_ANOTHER
 
 
 BYTE_RULES: tuple[Rule[Inspected], ...] = (BytesAreAsWritten(), DigestHolds(), RunsNoCode(), VersionIsKnown())

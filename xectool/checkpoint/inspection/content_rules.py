@@ -10,10 +10,10 @@ from typing import Any, Final
 import torch
 
 from xectool import __version__
-from xectool.checkpoint.inspection.byte_rules import ANOTHER
 from xectool.checkpoint.inspection.facts import Inspected
 from xectool.checkpoint.inspection.layout import OLDER, XECTOOL, Layout
 from xectool.checkpoint.inspection.values import TensorStats, is_learned
+from xectool.checkpoint.names import USE_ANOTHER
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.errors import in_shell
 from xectool.findings import Finding
@@ -41,9 +41,11 @@ class ValuesAreFinite(Rule[Inspected]):
                 f"{found.num_nonfinite} of {total} values of {name} are not finite; "
                 f"the first is {found.first_value} at {list(found.first_nonfinite)}"
             )
-            yield self.error(_place(facts, name), problem, ANOTHER)
+            yield self.error(_place(facts, name), problem, USE_ANOTHER)
         if len(bad) > _SHOWN:
-            yield self.error("content", f"{len(bad) - _SHOWN} more tensors hold values that are not finite", ANOTHER)
+            yield self.error(
+                "content", f"{len(bad) - _SHOWN} more tensors hold values that are not finite", USE_ANOTHER
+            )
 
 
 class ValuesArePlausible(Rule[Inspected]):
@@ -63,7 +65,7 @@ class ValuesArePlausible(Rule[Inspected]):
                 f"the median {outlier.median:.3g}"
             )
             if outlier.impossible:
-                yield self.error(_place(facts, name), f"{problem}: a damaged value, not a trained one", ANOTHER)
+                yield self.error(_place(facts, name), f"{problem}: a damaged value, not a trained one", USE_ANOTHER)
             elif not facts.contents.checksums or not facts.is_intact or facts.outputs_differ:
                 again = f"xectool inspect-ckpt {in_shell(facts.contents.path)}"
                 fix = f"compare with another checkpoint of the run: {again} --compare OTHER"
@@ -76,7 +78,7 @@ class ValuesArePlausible(Rule[Inspected]):
         huge = [name for name, size in sizes.items() if size > _HUGE and is_learned(name) and not _is_state(name)]
         for name in huge[:_SHOWN]:
             problem = f"the values of {name} reach {sizes[name]:.3g}: damaged, not trained"
-            yield self.error(_place(facts, name), problem, ANOTHER)
+            yield self.error(_place(facts, name), problem, USE_ANOTHER)
 
 
 class WeightsMoved(Rule[Inspected]):
@@ -107,7 +109,7 @@ class ProgressIsFinite(Rule[Inspected]):
         yield from self._counters(layout, progress)
         best = progress.get("best_loss", layout.meta.get("best_val_loss"))
         if isinstance(best, float) and not math.isfinite(best) and progress.get("best_epoch"):
-            yield self.error("progress.best_loss", f"the best loss is {best}", ANOTHER)
+            yield self.error("progress.best_loss", f"the best loss is {best}", USE_ANOTHER)
         if isinstance(best, float) and math.isnan(best):
             yield self.warning("best_val_loss", "the best validation loss is NaN", "validate again before using it")
         yield from self._metrics(progress.get("history"))
@@ -115,10 +117,10 @@ class ProgressIsFinite(Rule[Inspected]):
     def _counters(self, layout: Layout, progress: Mapping[str, Any]) -> Iterator[Finding]:
         for name, value in (("epoch", layout.epoch), ("step", layout.step)):
             if value is not None and value < 0:
-                yield self.error(name, f"{name} is {value}", ANOTHER)
+                yield self.error(name, f"{name} is {value}", USE_ANOTHER)
             if name in progress and progress[name] != layout.meta.get(name):
                 problem = f"{name} is {layout.meta.get(name)}, its progress says {progress[name]}"
-                yield self.error(f"progress.{name}", problem, ANOTHER)
+                yield self.error(f"progress.{name}", problem, USE_ANOTHER)
 
     def _metrics(self, history: Any) -> Iterator[Finding]:
         for place, epoch in enumerate(history if isinstance(history, list) else ()):
@@ -145,11 +147,11 @@ class HeadsFitTasks(Rule[Inspected]):
             expected = TASK_WIDTHS.get(task, 0) * (2 if loss == _WITH_WIDTH else 1)
             if head is None:
                 yield self.error(
-                    f"heads.{task}", f"task {task} is enabled and the weights have no head for it", ANOTHER
+                    f"heads.{task}", f"task {task} is enabled and the weights have no head for it", USE_ANOTHER
                 )
             elif head.shape[:1] != torch.Size([expected]):
                 problem = f"the head of {task} gives {list(head.shape)[:1]} numbers, its task ({loss}) needs {expected}"
-                yield self.error(f"heads.{task}.6.weight", problem, ANOTHER)
+                yield self.error(f"heads.{task}.6.weight", problem, USE_ANOTHER)
 
 
 class WeightsFitConfig(Rule[Inspected]):
@@ -166,7 +168,7 @@ class WeightsFitConfig(Rule[Inspected]):
             problem = f"the stored configuration does not describe these weights: {listed}"
             if not is_told:
                 problem = f"these weights are not whole: {listed.replace('configuration gives', 'network has')}"
-            finding = self.error("meta.config" if is_told else "weights", problem, ANOTHER)
+            finding = self.error("meta.config" if is_told else "weights", problem, USE_ANOTHER)
             yield replace(finding, evidence=facts.misfits[:20])
 
 
@@ -214,7 +216,7 @@ def tasks_of(layout: Layout) -> dict[str, str]:
 
 def _of_version(facts: Inspected) -> str:
     """Return the fix for what another version reads as it was meant; this version is no such one."""
-    return f"pip install xectool=={facts.version}" if facts.version not in ("", __version__) else ANOTHER
+    return f"pip install xectool=={facts.version}" if facts.version not in ("", __version__) else USE_ANOTHER
 
 
 def _place(facts: Inspected, name: str) -> str:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from xectool.checkpoint.names import USE_ANOTHER
 from xectool.errors import in_shell
 
 GIVE_ANOTHER: Final = "give a checkpoint (.pt, .pth, .safetensors, .onnx)"
@@ -81,7 +82,10 @@ def stranger(head: bytes, size: int) -> tuple[str, str]:
         if head.startswith(magic):
             return _NOT_WEIGHTS.format(what=what), repair or fix
     if not head.strip(b"\0"):
-        return f"the file begins with {len(head)} zero bytes: it was reserved on the disk and never written", fix
+        return (
+            f"the file begins with {len(head)} zero bytes: it was reserved on the disk and never written",
+            USE_ANOTHER,
+        )
     if _PAGE.match(head):
         return _NOT_WEIGHTS.format(what="an HTML page"), _DOWNLOAD_FIX
     text = _text(head)
@@ -89,7 +93,11 @@ def stranger(head: bytes, size: int) -> tuple[str, str]:
         kind = "a JSON file" if _JSON.match(text) else "a text file"
         first = text.strip().splitlines()[0][:60] if text.strip() else ""
         return f"{_NOT_WEIGHTS.format(what=kind)}; it begins with '{first}'", fix
-    return f"the file does not start like a checkpoint (first bytes {head[:8]!r}, {size} bytes in all)", fix
+    return f"the file does not start like a checkpoint (first bytes {head[:8]!r}, {size} bytes in all)", USE_ANOTHER
+
+
+_SHORTEST: Final = 3
+"""Bytes of a text; one or two letters are what is left of an archive."""
 
 
 def _text(head: bytes) -> str | None:
@@ -99,5 +107,7 @@ def _text(head: bytes) -> str | None:
         if error.start < len(head) - 4:
             return None
         text = head[: error.start].decode("utf-8")
+    if len(head) < _SHORTEST:
+        return None
     control = sum(ch < " " and ch not in "\t\r\n\f" for ch in text)
     return text if not control else None

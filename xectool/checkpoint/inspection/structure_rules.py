@@ -9,10 +9,10 @@ from typing import Final
 from torch import Tensor
 
 from xectool.checkpoint import foreign, wrapped_names
-from xectool.checkpoint.inspection.byte_rules import ANOTHER
 from xectool.checkpoint.inspection.facts import Inspected
 from xectool.checkpoint.inspection.layout import XECTOOL
 from xectool.checkpoint.inspection.values import relative_distance, unlike
+from xectool.checkpoint.names import USE_ANOTHER
 from xectool.findings import Finding
 from xectool.rules import Rule
 
@@ -35,7 +35,7 @@ class HoldsWeights(Rule[Inspected]):
         if not layout.main:
             yield self.error("content", f"it holds no weights: {layout.kind}", "give a checkpoint with weights")
         elif layout.origin == XECTOOL and "model" not in layout.weights:
-            yield self.error("model", "it holds averaged weights only: the raw ones are gone", ANOTHER)
+            yield self.error("model", "it holds averaged weights only: the raw ones are gone", USE_ANOTHER)
 
 
 class KindFits(Rule[Inspected]):
@@ -53,7 +53,7 @@ class KindFits(Rule[Inspected]):
         by_names = foreign.recognise(layout.main).kind if foreign.is_foreign(layout.main) else layout.kind
         if layout.kind != "encoder" and {layout.kind, configured or layout.kind, by_names} != {layout.kind}:
             problem = f"it says it is of kind {layout.kind}, its configuration {configured}, its weights are {by_names}"
-            yield self.error("meta.kind", problem, ANOTHER)
+            yield self.error("meta.kind", problem, USE_ANOTHER)
 
 
 class WrappersAreWhole(Rule[Inspected]):
@@ -109,7 +109,7 @@ class AverageFits(Rule[Inspected]):
         model, steps = facts.layout.weights.get("model"), facts.layout.num_lost
         if steps:
             yield self.error(
-                "ema", f"the averaged weights are gone: {steps} steps were averaged", f"{_RAW}, or {ANOTHER}"
+                "ema", f"the averaged weights are gone: {steps} steps were averaged", f"{_RAW}, or {USE_ANOTHER}"
             )
         for role in ("ema", "best"):
             average = facts.layout.weights.get(role)
@@ -133,7 +133,7 @@ class AverageFits(Rule[Inspected]):
             yield self.warning(role, far, f"{_RAW} and compare the metrics")
         for name in unlike(average, model)[:_SHOWN]:
             problem = f"{name} and its average ({role}) have nothing in common, all others are close to theirs"
-            yield self.warning(name, f"{problem}: exchanged with another tensor, or damaged", ANOTHER)
+            yield self.warning(name, f"{problem}: exchanged with another tensor, or damaged", USE_ANOTHER)
 
 
 def _missing(weights: Mapping[str, Tensor]) -> list[str]:
