@@ -224,6 +224,11 @@ def test_05_a_narrow_file_among_others(look: Any, good: Path, rows: Rows) -> Non
     one("DAT-05", look(good, rows), "error", "branches of that width: charge", "--set data.npho_branch=charge")
 
 
+def test_05_a_single_number_is_one(look: Any, rows: Rows) -> None:
+    rows["emiVec"] = rows["emiVec"][:, :1]
+    one("DAT-05", look(rows), "error", "holds 1 number an event")
+
+
 def test_05_another_vector_is_not_proposed_for_a_truth_of_a_wrong_width(look: Any, rows: Rows) -> None:
     rows["emiVec"] = rows["emiVec"][:, :2]
     item = one("DAT-05", look(rows), "error", "branches of that width", "xyzVTX")
@@ -409,7 +414,7 @@ def test_16_truth_in_another_unit(look: Any, rows: Rows, branch: str, factor: fl
 
 def test_16_truth_that_is_no_number_constant_or_impossible(look: Any, load: Any, rows: Rows) -> None:
     rows["timeTruth"][17] = np.nan
-    one("DAT-16", look(rows), "error", "timeTruth entry 17", "event 17")
+    one("DAT-16", look(rows), "error", "NaN or infinite in 1 number;", "timeTruth entry 17", "event 17")
     rows["timeTruth"][17] = 0
     rows["uvwTruth"][3, 2] = 400.0
     one("DAT-16", look(rows), "warning", "uvwTruth entry 3", "component 2", "400")
@@ -447,7 +452,7 @@ def test_18_a_beta_far_from_the_error(look: Any, load: Any, rows: Rows, setting:
 def test_19_events_that_stand_twice(look: Any, rows: Rows) -> None:
     rows["event"][50] = rows["event"][20]
     facts = look(rows)
-    first = one("DAT-19", facts, "warning", "1 events", "entry 50", "entry 20")
+    first = one("DAT-19", facts, "warning", "1 event with", "entry 50", "entry 20")
     assert "run and event number" in first.problem
 
 

@@ -9,7 +9,7 @@ from xectool.checks.facts import BranchFacts, FileFacts, Trouble, arguments
 from xectool.config.data import DataConfig
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.detector.constants import NUM_SENSORS
-from xectool.errors import DataFileError, in_shell, nearest
+from xectool.errors import DataFileError, counted, in_shell, nearest
 from xectool.rootio.reader import EventFile
 
 # Numbers of another detector are the usual reason for a width that does not fit.
@@ -160,8 +160,8 @@ def _trouble(
     fitting = _of_width(others, wanted.width)
     shown = f"branches of that width: {', '.join(fitting[:5])}" if fitting else "no other branch has that width"
     problem = (
-        f"branch '{wanted.name}' of '{file.path}' holds {found} numbers an event where the {wanted.role} has "
-        f"{wanted.width} ({shown})"
+        f"branch '{wanted.name}' of '{file.path}' holds {counted(found, 'number')} an event where the {wanted.role} "
+        f"has {wanted.width} ({shown})"
     )
     # as many numbers as sensors are unmistakable, while three may be any vector
     named = nearest(wanted.name, fitting, count=1) or (fitting if wanted.width == NUM_SENSORS else [])

@@ -10,7 +10,7 @@ import numpy as np
 from xectool.checks.by_file import odd_stretches
 from xectool.checks.data_facts import DataFacts
 from xectool.checks.identity import SameEvent
-from xectool.errors import event_named
+from xectool.errors import counted, event_named
 from xectool.findings import Finding, Severity
 from xectool.rules import Rule
 
@@ -28,14 +28,14 @@ class EventsAreUnique(Rule[DataFacts]):
     def check(self, facts: DataFacts) -> Iterator[Finding]:
         """Yield a warning for equal numbers, and one for equal readings under other numbers."""
         for repeated, what in (
-            (facts.repeated, "have the run and event number of another"),
-            (facts.copies, "hold exactly the photons of another"),
+            (facts.repeated, "with the run and event number of another"),
+            (facts.copies, "with exactly the photons of another"),
         ):
             if repeated.count and repeated.pairs:
                 yield Finding(
                     self.code,
                     Severity.WARNING,
-                    f"{repeated.count} events {what}",
+                    f"{counted(repeated.count, 'event')} {what}",
                     _second(repeated.pairs[0]),
                     tuple(
                         f"{_second(pair)} repeats {pair.first_path} entry {pair.first_entry}" for pair in repeated.pairs

@@ -16,6 +16,7 @@ from xectool.checks.targets import TargetScan
 from xectool.config.root import RegressorConfig
 from xectool.config.tasks import NONFINITE_TRUTH_FIX, TASK_UNITS, TaskConfig
 from xectool.detector.truth_ranges import RANGES, are_few, other_unit, typical_size
+from xectool.errors import counted
 from xectool.findings import Finding, Severity
 from xectool.rules import Rule
 
@@ -66,8 +67,8 @@ class TruthIsSound(Rule[DataFacts]):
             if scan.nonfinite:
                 shown = tuple(f"{event_place(cell, scan.branch)} [{cell.sensor}]: {cell.value}" for cell in scan.first)
                 problem = (
-                    f"the truth of task {task} holds {scan.nonfinite} numbers that are NaN or infinite; training warns "
-                    "and leaves their events out of its loss"
+                    f"the truth of task {task} is NaN or infinite in {counted(scan.nonfinite, 'number')}; training "
+                    "warns and leaves the events out of its loss"
                 )
                 place = event_place(scan.first[0], scan.branch)
                 yield Finding(self.code, Severity.ERROR, problem, place, shown, NONFINITE_TRUTH_FIX)

@@ -67,8 +67,9 @@ class EpochFillsABatch(Rule[Counts]):
         if facts.num_train < facts.global_batch and not facts.config.data.drop_last:
             yield self.warning(
                 "data.batch_size",
-                f"{facts.num_train} events are fewer than one step: data.batch_size {facts.config.data.batch_size} x "
-                f"{counted(facts.world_size, 'rank')}; an epoch is one short step",
+                f"{counted(facts.num_train, 'event')} for training, fewer than one step: "
+                f"data.batch_size {facts.config.data.batch_size} x {counted(facts.world_size, 'rank')}; "
+                "an epoch is one short step",
                 f"--set data.batch_size={facts.num_train // facts.world_size}"
                 if facts.num_train >= facts.world_size
                 else f"--set distributed.num_gpus={max(1, facts.num_train)}",

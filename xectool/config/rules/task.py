@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.tasks import TASK_UNITS, TASK_WIDTHS, TaskConfig
+from xectool.errors import counted
 from xectool.findings import Finding
 from xectool.rules import Rule
 
@@ -151,7 +152,8 @@ class ShiftFitsTheTarget(Rule[RunConfig]):
             if isinstance(task.shift, tuple) and len(task.shift) != TASK_WIDTHS[name]:
                 yield self.error(
                     f"tasks.{name}.shift",
-                    f"tasks.{name}.shift has {len(task.shift)} numbers, task {name} has {TASK_WIDTHS[name]} components",
+                    f"tasks.{name}.shift has {counted(len(task.shift), 'number')}, task {name} "
+                    f"{counted(TASK_WIDTHS[name], 'component')}",
                     f"tasks.{name}.shift: auto",
                 )
 

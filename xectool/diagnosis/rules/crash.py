@@ -13,6 +13,7 @@ from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import number
 from xectool.diagnosis.hang.stacks import parse_dump
+from xectool.errors import counted
 from xectool.findings import Severity
 from xectool.runlog.json_lines import LIMIT
 from xectool.runlog.records import EventRecord
@@ -255,7 +256,8 @@ def _disk_problem(event: EventRecord) -> str:
         free, needed = number(event.data.get("free_bytes")) / 1e9, number(event.data.get("needed_bytes")) / 1e9
         return f"the disk has {free:.3g} GB left, {needed:.3g} GB are needed"
     if event.kind == "recorder_gap":
-        return f"{event.data.get('lost', 'some')} records were refused by the disk"
+        lost = event.data.get("lost")
+        return f"the disk refused {counted(lost, 'record') if isinstance(lost, int) else 'records'}"
     if event.message == REFUSED_END:
         return f"the record ends before the run: {event.message}"
     return f"a checkpoint could not be written: {event.data.get('reason') or first_line(event)}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from xectool.diagnosis.environment.places import databases
 from xectool.diagnosis.evidence.files import TRACKER_SETTINGS, TRACKER_STATE, tolerant_json
 from xectool.diagnosis.tracking_store import Holder, StoreState, look_at
-from xectool.errors import in_shell
+from xectool.errors import counted, in_shell
 from xectool.training.tracking.settings import resolve_uri, sqlite_path, without_password
 
 DEFAULT_ROOT = "artifacts"
@@ -143,7 +143,7 @@ def _evidence(state: StoreState, behind: tuple[str, ...]) -> list[str]:
     if state.others:
         why.append(f"history is split: {', '.join(state.others)}")
     if behind:
-        why.append(f"{len(behind)} runs have records that are not in it yet; none is lost: the run record has them")
+        why.append(f"it has not all records of {counted(len(behind), 'run')} yet; they are in the run record")
     return why
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from xectool.config.guards import GuardsConfig
 from xectool.data.loader import EventLoader
-from xectool.errors import DiskError, RunDiverged, event_named
+from xectool.errors import DiskError, RunDiverged, counted, event_named
 from xectool.runlog.atomic import write_text
 
 FILE_NAME: Final = "quarantine.json"
@@ -81,8 +81,8 @@ class Quarantine:
         if len(self.events) > self.budget:
             last = self.events[-1]
             raise RunDiverged(
-                f"{len(self.events)} events had to be left out, more than the {self.budget} allowed; the last: entry "
-                f"{last.entry} of {last.file}, {event_named(last.run, last.event)} ({last.reason})",
+                f"{counted(len(self.events), 'event')} had to be left out, more than the {self.budget} allowed; the "
+                f"last: entry {last.entry} of {last.file}, {event_named(last.run, last.event)} ({last.reason})",
                 where=f"{run_dir / FILE_NAME} names them all",
                 fix="look at those events; to allow more: --set guards.max_quarantined=0.2",
                 code="XT-QUARANTINE-FULL",
