@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import uproot
 
 CONTRACT_KEYS = {"files", "checks_run", "events_scanned", "events_per_s"}
 FILE_KEYS = {"path", "tree", "events", "branches", "problems"}
@@ -88,6 +90,23 @@ def test_a_validation_file_that_is_checked_itself_is_in_both_samples_only_where_
     words = ["--config", files / "config.yaml", "--set", f"data.train_path={given}"]
     found = [item["code"] for item in xectool("check-data", *named, *words, "--json").document["findings"]]
     assert ("DAT-20" in found) == shared
+
+
+@pytest.mark.parametrize("tree", ["", ":tree"])
+def test_an_event_of_training_in_validation_is_told_where_both_are_checked(
+    files: Path, tmp_path: Path, xectool: Callable[..., Any], tree: str
+) -> None:
+    with uproot.open(f"{files}/train.root:tree") as trained, uproot.open(f"{files}/val.root:tree") as validated:
+        mine, theirs = trained.arrays(entry_stop=1, library="np"), validated.arrays(library="np")
+    with uproot.recreate(tmp_path / "val.root") as file:
+        file.mktree("tree", {name: (held.dtype, held.shape[1:]) for name, held in theirs.items()})
+        file["tree"].extend({name: np.concatenate([held, mine[name]]) for name, held in theirs.items()})
+    val = f"{tmp_path / 'val.root'}{tree}"
+    words = ["--config", files / "config.yaml", "--set", f"data.val_path={tmp_path / 'val.root'}", "--json"]
+    run = xectool("check-data", files / "train.root", val, *words)
+    told = [item["problem"] for item in run.document["findings"] if item["code"] == "DAT-20"]
+    assert (run.code, [text.startswith("validation shares 1 event with training") for text in told]) == (1, [True])
+    assert "DAT-20" not in [item["code"] for item in xectool("check-data", val, *words).document["findings"]]
 
 
 def test_bad_files_are_named_among_good_ones(files: Path, tmp_path: Path, xectool: Callable[..., Any]) -> None:

@@ -268,6 +268,20 @@ def test_a_validation_that_meets_what_events_of_training_were_left_out_for_is_no
     ] == [True] * own
 
 
+@pytest.mark.parametrize(
+    ("seen", "code"),
+    [({"weights": ["encoder.norm.weight"]}, "XT-NAN-WEIGHTS"), ({"module": "encoder.norm"}, "XT-NAN-LOSS")],
+)
+def test_an_event_left_out_of_training_hides_nothing_that_a_validation_saw(
+    record: Record, course: Any, seen: dict[str, Any], code: str
+) -> None:
+    run = course(seed=3, epochs={2: {"metrics": {"val/loss": math.nan}}})
+    run.event(30, "quarantine", reason="XT-NAN-GRAD", events=EVENTS, columns=["file_index", "entry", "run", "event"])
+    run.event(80, "validation", finite=False, **seen)
+    told = [cause.code for cause in record(run).causes if cause.symptom == "validation"]
+    assert told == [code]
+
+
 @few
 @given(seed=seeds, at=st.integers(30, 120), factor=st.floats(30, 1e5))
 @example(seed=1300, at=113, factor=30.0)  # the running median lags behind a loss that falls
@@ -1231,7 +1245,9 @@ def test_weights_that_no_step_can_make_after_a_resume_are_what_it_brought_back(
     run.event(1, "run_start", parameters=10_000)
     run.at(50, weight_norm=40.0)
     run.at(100, weight_norm=norm)
-    assert [cause.code for cause in record(run).causes] == ["XT-NAN-RESUME"] * named
+    causes = record(run).causes
+    assert [cause.code for cause in causes] == ["XT-NAN-RESUME"] * named
+    assert all("between steps 60 and 100" in cause.problem and cause.step == 61 for cause in causes)
 
 
 @pytest.mark.parametrize(("repeated", "said"), [(12, "12 of 140"), (35, "about 35 of 140")])

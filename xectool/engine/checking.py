@@ -26,7 +26,7 @@ from xectool.engine.output_places import require_folder
 from xectool.engine.sensor_map import draw_sensor_map
 from xectool.errors import DataFileError, UsageError, XecError
 from xectool.findings import Finding, Report, Severity
-from xectool.rootio.files import expand_inputs
+from xectool.rootio.files import expand_inputs, split_tree
 from xectool.rules import run_rules
 from xectool.rules.plugins import plugin_rules
 
@@ -82,7 +82,8 @@ def check_data(
     config = load_config(options.config, options.overrides).config if options.config is not None else None
     settings = config or config_from_overrides(options.overrides)
     paths = expand_inputs(data)
-    compared = _compared(options, config, paths)
+    validated = _only_validated(options, config)
+    compared = _compared(options, config, validated, paths)
     how = _inspection(options, settings, len(paths), progress or Silent())
     sample, digests = inspect_sample(paths, how)
     facts = DataFacts(how.settings, sample, config)
@@ -90,7 +91,7 @@ def check_data(
     if compared:
         theirs = _inspection(options, settings, len(compared), how.progress, other=True)
         facts.other, _ = inspect_sample(compared, theirs)
-        facts.shared, facts.shared_files = shared_events(sample, facts.other, how)
+        facts.shared, facts.shared_files = shared_events(_trained_part(sample, validated), facts.other, how)
     if config is not None:
         _look_at_use(facts, config)
     ran = run_rules((*DATA_CHECKS, *plugin_rules("checks", DATA_CHECKS)), facts)
@@ -106,21 +107,38 @@ def check_data(
     return summarised(facts, ran, lines, digests=digests, plots=drawn)
 
 
-def _compared(options: CheckOptions, config: RunConfig | None, paths: Sequence[str]) -> list[str]:
-    """Return the files to compare with: validation files that are checked themselves share nothing with training."""
+def _compared(options: CheckOptions, config: RunConfig | None, validated: set[str], paths: Sequence[str]) -> list[str]:
+    """Return the files to compare with: none where all that is checked is for validation alone."""
     if options.against:
         return expand_inputs(list(options.against))
-    if config is None or not config.data.val_path:
+    if config is None or not config.data.val_path or all(_place(path) in validated for path in paths):
         return []
-    asked = {os.path.realpath(path) for path in paths} - _trained_on(config)
-    return [path for path in expand_inputs(config.data.val_path) if os.path.realpath(path) not in asked]
+    return expand_inputs(config.data.val_path)
 
 
-def _trained_on(config: RunConfig) -> set[str]:
-    try:
-        return {os.path.realpath(path) for path in expand_inputs(config.data.train_path)}
-    except DataFileError:  # what names nothing is not trained on
+def _only_validated(options: CheckOptions, config: RunConfig | None) -> set[str]:
+    """Return the files that the configuration validates on and does not train on: they share nothing with training."""
+    if config is None or not config.data.val_path or options.against:
         return set()
+    try:
+        trained = {_place(path) for path in expand_inputs(config.data.train_path)}
+    except DataFileError:  # what names nothing is not trained on
+        trained = set()
+    return {_place(path) for path in expand_inputs(config.data.val_path)} - trained
+
+
+def _place(path: str) -> str:
+    return os.path.realpath(split_tree(path)[0])
+
+
+def _trained_part(sample: Sample, validated: set[str]) -> Sample:
+    """Return the sample without the files that are for validation alone."""
+    names = {facts.path for facts in sample.files if _place(facts.path) not in validated}
+    return replace(
+        sample,
+        files=[facts for facts in sample.files if facts.path in names],
+        contents=[block for block in sample.contents if block.path in names],
+    )
 
 
 def _inspection(

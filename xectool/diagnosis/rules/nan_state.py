@@ -106,8 +106,8 @@ class WeightsOutOfReach(DiagnosisRule):
             return
         row = min(int(item) for item in (*beyond[:1], *([] if grown is None else [grown.row])))
         own = f"{count:.0f} weights at these learning rates reach {reach[row] / OVER_REACH:.3g}"
-        known = np.flatnonzero(np.isfinite(norms[:row]))
-        last = int(steps["step"][known[-1]]) if known.size else 0
+        looks = [step for step, at, _ in _looks(evidence) if at < row]
+        last = max(looks, default=0)
         resumed = [event.step for event in evidence.of("resume") if last <= event.step < int(steps["step"][row])]
         why = f", and the run was resumed at step {resumed[-1]}: what it brought back is damaged" if resumed else ""
         yield Cause(
@@ -150,6 +150,17 @@ def _grown_at_once(evidence: Evidence, count: float) -> _Growth | None:
     """Return the row at which the norm of the weights grew by more than the steps since it was known can add."""
     steps = evidence.steps
     travelled = np.nancumsum(steps["lr"]) * max(1.0, steps.seen / max(len(steps), 1))
+    travelled = np.append(travelled, 0.0)  # of row -1, before the first
+    for (since, before, was), (_, row, now) in pairwise(_looks(evidence)):
+        added = ADAM_STEP * math.sqrt(count if count > 0 else math.nan) * (travelled[row] - travelled[before])
+        if now - was > added + SLIGHT * was:
+            return _Growth(row, since, was, added)
+    return None
+
+
+def _looks(evidence: Evidence) -> list[tuple[int, int, float]]:
+    """Return step, row of the record and norm of the weights wherever it was looked at, -1 before the first row."""
+    steps = evidence.steps
     rows = np.flatnonzero(np.isfinite(steps["weight_norm"]))
     known = [(int(steps["step"][row]), int(row), float(steps["weight_norm"][row])) for row in rows]
     for event in evidence.of("run_start", "resume"):
@@ -157,13 +168,7 @@ def _grown_at_once(evidence: Evidence, count: float) -> _Growth | None:
         norm = number(event.data.get("weight_norm"))
         if norm == norm and (at >= 0 or len(evidence.attempts) <= 1):
             known.append((event.step, at, norm))
-    known.sort()
-    travelled = np.append(travelled, 0.0)  # of row -1, before the first
-    for (since, before, was), (_, row, now) in pairwise(known):
-        added = ADAM_STEP * math.sqrt(count if count > 0 else math.nan) * (travelled[row] - travelled[before])
-        if now - was > added + SLIGHT * was:
-            return _Growth(row, since, was, added)
-    return None
+    return sorted(known)
 
 
 class NanFromResume(NanRule):

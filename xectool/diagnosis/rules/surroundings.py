@@ -96,7 +96,7 @@ class ValidationNotFinite(DiagnosisRule):
         ]
         bad = evidence.steps.bad
         reasons = {str(event.data.get("reason")) for event in evidence.of("quarantine")}
-        if not found or bool(bad.any()) or reasons & _OF_THE_PROGRAM:
+        if not found or bool(bad.any()):
             return
         first = found[0]
         ruined = next((list(named) for event in evidence.of("validation") if (named := event.data.get("weights"))), [])
@@ -116,6 +116,8 @@ class ValidationNotFinite(DiagnosisRule):
         always = len(found) == sum("val/loss" in epoch.metrics for epoch in evidence.epochs)
         if module:
             yield _module_at_fault(evidence, module, first)
+            return
+        if reasons & _OF_THE_PROGRAM:
             return
         yield Cause(
             code=self.code,
