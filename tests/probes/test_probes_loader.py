@@ -19,7 +19,7 @@ from xectool import engine
 from xectool.config.load import load_config
 from xectool.engine.diagnose import loading_speed
 from xectool.probes.loading import epoch_time
-from xectool.probes.loading.epoch_time import KNOWN_ERROR, StepTime, core_share, measure_step, predict_epoch
+from xectool.probes.loading.epoch_time import StepTime, core_share, epoch_range, measure_step, predict_epoch
 from xectool.probes.loading.events import LoadingSubject, Setting, events_per_basket, whole_basket_chunk
 from xectool.probes.loading.findings import LoaderFacts, findings_of
 from xectool.probes.loading.race import grid, race, reader_start_s, reading_rate
@@ -356,7 +356,18 @@ def test_time_that_other_processes_took_is_told(write_config: Write, monkeypatch
     assert any(f"{step.core_share * result.epoch_s:.3g} s" in note for note in result.notes)
     given = engine.diagnose.loader(path, seconds=1, step_ms=1e3, device="cpu")
     assert any("all rates are higher" in note for note in given.notes)
-    error = max(KNOWN_ERROR, step.spread)
-    assert result.epoch_range_s == pytest.approx(
-        (step.core_share * (1 - error) * result.epoch_s, (1 + error) * result.epoch_s)
-    )
+    low, high = result.epoch_range_s
+    assert low < step.core_share * result.epoch_s < result.epoch_s < high
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (StepTime(1.0, spread=0.1, on_host=True, core_share=0.5), (40.0, 120.0)),
+        (StepTime(1.0, spread=0.1, on_host=False, core_share=0.5), (80.0, 120.0)),
+        (StepTime(1.0, spread=0.4, on_host=True, core_share=1.0), (60.0, 140.0)),
+    ],
+    ids=["beside others", "on a GPU", "noisy steps"],
+)
+def test_range_of_an_epoch(step: StepTime, expected: tuple[float, float]) -> None:
+    assert epoch_range(100.0, step) == pytest.approx(expected)

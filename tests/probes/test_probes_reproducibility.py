@@ -54,22 +54,23 @@ def with_hook(monkeypatch: pytest.MonkeyPatch, hook: Callable[..., Any]) -> list
     return names
 
 
-@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("own", ["generator", "seeded anew", ""])
 def test_numbers_of_a_generator_of_its_own_are_told_with_the_change_that_ends_it(
-    write_config: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, own: bool
+    write_config: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, own: str
 ) -> None:
     def dropout(module: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
         generator = torch.Generator()
         generator.seed()
-        return output * (torch.rand(output.shape, generator=generator if own else None) > 0.1)
+        if own == "seeded anew":
+            torch.seed()
+        return output * (torch.rand(output.shape, generator=generator if own == "generator" else None) > 0.1)
 
     with_hook(monkeypatch, dropout)
     monkeypatch.setattr(reproducibility, "_ask", in_this_process)
     result = engine.diagnose.reproducibility(write_config(), steps=1, device="cpu")
-    assert result.identical != own
-    assert [
-        line for found in result.findings for line in found.evidence if "without generator=" in line
-    ] != [] or not own
+    assert result.identical != bool(own)
+    told = [line for found in result.findings for line in found.evidence if "without generator=" in line]
+    assert ["most likely" in line and "seeded anew" in line for line in told] == [True] * bool(own)
 
 
 def in_this_process(request: Request) -> tuple[list[Steps], int]:

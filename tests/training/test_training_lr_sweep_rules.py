@@ -398,6 +398,15 @@ def test_a_borderline_rate_that_is_best_is_named_beside_the_lower_one_that_does_
     ]
 
 
+@pytest.mark.parametrize(("between", "told"), [(1.0, "0.0001, 0.01"), (0.4, "0.0001 to 0.01")])
+def test_rates_that_do_as_well_are_no_range_where_one_between_them_does_not(between: float, told: str) -> None:
+    curves = grid({1e-5: 0.99, 1e-4: 0.4, 1e-3: between, 1e-2: 0.4, 1e-1: 0.9})
+    rows = grid_rows(curves)
+    sweep: Any = SimpleNamespace(inputs=SOUND)
+    said = remarks(rows, choose(rows, curves), sweep, 20, "c.yaml", TrainingConfig())
+    assert [item.problem.split(" do as")[0] for item in said if "do as well" in item.problem] == [told]
+
+
 @pytest.mark.parametrize(("rates", "fix"), [((1e-12, 1e-11), "--range 1e-06:0.1"), ((1e-4, 1e-3), "--steps")])
 def test_rates_far_too_low_for_a_few_steps_are_not_tried_again(rates: tuple[float, float], fix: str) -> None:
     curves = [replace(one, losses=one.losses[:8], grad_norms=one.grad_norms[:8], finite=one.finite[:8])

@@ -18,6 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
+from xectool.cli.estimate_memory import _saving
 from xectool.config.load import config_from_dict
 from xectool.errors import XecError
 from xectool.training.memory_estimate import child
@@ -150,6 +151,15 @@ def test_accumulation_by_itself_takes_the_gradients_that_the_allocator_keeps() -
     alone, accumulated = allocated([base.to_dict(), changed.to_dict()])
     assert accumulated > alone
     assert told == pytest.approx(accumulated - alone, rel=0.05)
+
+
+@pytest.mark.parametrize(("steps", "taped"), [(1, True), (2, False), (8, False)])
+def test_a_longer_window_is_taped_only_where_it_is_another_step(steps: int, taped: bool) -> None:
+    config = with_settings(config_from_dict(CASES["regressor"], "test"), [f"training.grad_accum_steps={steps}"])
+    asked = plan(config, "off", (1.0, 1.0), larger=False, remedies=True)
+    assert (ACCUMULATION in asked.requests) == taped
+    (remedy,) = (item for item in asked.remedies if item.title == "gradient accumulation")
+    assert remedy.settings == (f"training.grad_accum_steps={2 * steps}",)
 
 
 def test_modules_name_what_they_keep(tapes: dict[str, Recording]) -> None:
@@ -369,3 +379,10 @@ def test_a_child_that_is_killed_takes_its_own_processes_along(tmp_path: Path) ->
 def test_no_torch_on_the_side_of_the_caller() -> None:
     code = "import sys, xectool.engine.memory_estimate; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ, timeout=300)
+
+
+@pytest.mark.parametrize(
+    ("saves", "told"), [(None, "-"), (0, "0"), (2_000_000, "0.002"), (-30_000_000, "takes 0.03 more")]
+)
+def test_a_remedy_that_takes_memory_says_so(saves: int | None, told: str) -> None:
+    assert _saving(saves) == told

@@ -96,13 +96,20 @@ def _show(screen: Console, result: MemoryEstimate, train: str) -> None:
     screen.print(table("host", ["term", "GB"], [[name, size / 1e9] for name, size in found.host.items()]))
     screen.print(table("disk", ["term", "GB"], [[name, size / 1e9] for name, size in found.disk.items()]))
     remedies = [
-        [item.remedy, "-" if item.saves_bytes is None else f"{item.saves_bytes / 1e9:.3g}",
+        [item.remedy, _saving(item.saves_bytes),
          " ".join(f"--set {setting}" for setting in item.settings) or item.note]
         for item in found.advice
     ]  # fmt: skip
     title = "what would save memory of the device, in this order"
     screen.print(table(title, ["remedy", "GB", "setting"], remedies))
     screen.print(_box(result, beside, train))
+
+
+def _saving(saves_bytes: int | None) -> str:
+    """Return what a remedy saves; what takes memory by itself says so."""
+    if saves_bytes is None:
+        return "-"
+    return f"{saves_bytes / 1e9:.3g}" if saves_bytes >= 0 else f"takes {-saves_bytes / 1e9:.3g} more"
 
 
 def _box(result: MemoryEstimate, beside: int, train: str) -> object:

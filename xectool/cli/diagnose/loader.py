@@ -75,13 +75,13 @@ def _verdict(result: LoaderResult) -> str:
 
 def _why(result: LoaderResult) -> list[str]:
     low, high = map(duration, result.epoch_range_s)
-    validation = "" if result.validation_s is None else f" and {duration(result.validation_s)} of validation"
+    validation = "" if result.validation_s is None else f", and {duration(result.validation_s)} of validation beside"
     share = 100 * result.events_per_s / result.limit_events_per_s
     return [
         f"{result.events_per_s:.5g} events/s as configured ({100 * result.spread:.0f} % spread); decompression and one "
         f"copy alone allow {result.limit_events_per_s:.5g} on all cores: {share:.0f} % of it",
         f"{result.dominant} takes longest; a batch of the network takes {duration(result.step_s)}",
-        f"an epoch will take {duration(result.epoch_s)}, {low} to {high} while others do not take more of the cores"
+        f"an epoch will take {duration(result.epoch_s)} ({low} to {high} while others take no more of the cores)"
         f"{validation}",
         *([f"with the settings below {duration(result.recommended_epoch_s)}"] if result.config_lines else []),
         result.reason,

@@ -47,7 +47,8 @@ class LoaderResult:
         data_wait_share: Expected share of an epoch in which the network waits, a later one where these differ.
         step_s: Seconds of a batch of the network; measured, or as given.
         epoch_s: Predicted seconds of the training part of an epoch, the first one where later ones differ.
-        epoch_range_s: Between which seconds it lies, from no other processes to those of now; more of them take more.
+        epoch_range_s: Between which seconds it lies by the known error; where the steps are on the host, from no other
+            processes to those of now, and more of them take more.
         start_s: Seconds that the first epoch of a run takes beside: readers start, and its first step takes longer.
         later_epoch_s: The same of every later one where training copies the events meanwhile, at least; None without.
         validation_s: Predicted seconds of a validation pass; None where no network was measured.

@@ -96,7 +96,10 @@ def reproducibility(
 def _cause_in_code(op: str) -> str:
     """Return what in the code of a network makes an operation differ that no setting makes the same."""
     if any(word in op for word in _DRAWING):
-        return "it draws from a generator of its own; called without generator= it draws from the stream of the batch"
+        return (
+            "most likely it draws from a generator of its own, or the common one is seeded anew; without generator= "
+            "and torch.seed() it draws from the stream of the batch"
+        )
     return "threads of its own work in an order of their own, or the time, or random numbers from elsewhere enter"
 
 

@@ -183,7 +183,7 @@ def predict_epoch(
 
 
 def epoch_range(train_s: float, step: StepTime) -> tuple[float, float]:
-    """Return between which seconds an epoch lies: without other processes, and beside those of now.
+    """Return between which seconds an epoch lies; on the host from no other processes to those of now.
 
     Args:
         train_s: The prediction.

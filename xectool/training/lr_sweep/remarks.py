@@ -90,7 +90,9 @@ def remarks(
     if len(choice.good) > 1:
         lower, higher = choice.good[0], choice.good[-1]
         edge = ", the highest that was tried," if higher == max(row.lr for row in rows) else ""
-        text = f"{lower:g} to {higher:g}{edge} do as well within two errors; the lower ones, with a warm-up, are safer"
+        gap = any(lower < row.lr < higher and row.lr not in choice.good for row in rows)
+        which = ", ".join(f"{lr:g}" for lr in choice.good) if gap else f"{lower:g} to {higher:g}"
+        text = f"{which}{edge} do as well within two errors; the lower ones, with a warm-up, are safer"
         note(text, _gentle(training, lower))
     return tuple(found)
 

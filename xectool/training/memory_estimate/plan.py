@@ -150,9 +150,9 @@ def ladder(config: RunConfig, amp: str) -> tuple[Remedy, ...]:
         found.append(Remedy("bf16 activations", ("training.amp=bf16",), key=BF16))
     found.append(Remedy("drop references to old tensors", note="torch.cuda.empty_cache does not help this process"))
     more = f"training.grad_accum_steps={2 * training.grad_accum_steps}"
-    found.append(
-        Remedy("gradient accumulation", (more,), "saves nothing by itself: allows smaller batches", ACCUMULATION)
-    )
+    note = "saves nothing by itself: allows smaller batches"
+    taped = ACCUMULATION if training.grad_accum_steps < TAPED_WINDOW else ""  # a longer window takes what this one does
+    found.append(Remedy("gradient accumulation", (more,), note, taped))
     if config.model.outer_mode == "finegrid" and config.model.outer_fine_pool is None:
         found.append(Remedy("pool the outer face", (_POOL,), "another network: train it anew", key="pool"))
     if training.ema_decay is not None:
