@@ -380,6 +380,35 @@ def test_collapsed_predictions_come_before_the_plateau(record: Record, course: A
     assert [cause.code for cause in found.causes] == ["XT-COLLAPSED", "XT-NO-LEARNING"]
 
 
+@pytest.mark.parametrize(("trivial", "named"), [(0.3804, False), (0.379, True)])
+def test_a_task_that_falls_below_every_constant_is_learned_beside_one_that_cannot_be(
+    record: Record, course: Any, trivial: float, named: bool
+) -> None:
+    """Position and time of 100 events of one energy, as recorded: the sum of both fell by 0.6 % in five epochs."""
+    position = (0.3949, 0.3875, 0.3852, 0.3828, 0.3807, 0.3797, 0.3795, 0.3794, 0.3793, 0.3792)
+    metrics = [{"val/loss": 0.52 + loss, "val/uvwFI/loss": loss, "val/energy/loss": 0.52} for loss in position]
+    run = course(steps=100, per_epoch=10, start=1.02, floor=1.02, noise=0.05, baseline=None)
+    run.epochs = {number: {"metrics": known} for number, known in enumerate(metrics, 1)}
+    terms = {"energy": 0.5, "uvwFI": 0.377}
+    run.event(1, "baseline", terms=terms, val_terms={"energy": 0.52, "uvwFI": trivial})
+    run.event(80, "no_learning", terms={name: {"loss": loss, "trivial": loss} for name, loss in terms.items()})
+    run.event(80, "collapsed", tasks={"energy": {"pred_std": 0.0024, "target_std": 1.0}})
+    assert [cause.code for cause in record(run).causes] == ["XT-COLLAPSED", "XT-NO-LEARNING"] * named
+
+
+@pytest.mark.parametrize(("level", "spread", "named"), [(0.5, 0.0024, True), (0.1, 0.0024, False), (0.1, 1e-6, True)])
+def test_a_task_at_its_constant_beside_one_that_learned_has_collapsed_only_if_it_does_not_vary_at_all(
+    record: Record, course: Any, level: float, spread: float, named: bool
+) -> None:
+    run = course(steps=200, start=1.02, floor=1.02, noise=0.02, baseline=None)
+    for row in run.rows:
+        row["losses"] = {"energy": 0.52, "uvwFI": level}
+    run.epochs = {number: {"metrics": {"val/energy/loss": 0.52, "val/uvwFI/loss": level}} for number in range(1, 6)}
+    run.event(1, "baseline", terms={"energy": 0.5, "uvwFI": 0.5})
+    run.event(160, "collapsed", tasks={"energy": {"pred_std": spread, "target_std": 1.0}})
+    assert ("XT-COLLAPSED" in roots(record(run))) == named
+
+
 @pytest.mark.parametrize("kind", ["mae", "inpainter"])
 def test_a_reconstruction_at_the_constant_is_no_learning_only_where_the_guard_has_judged(
     record: Record, course: Any, kind: str

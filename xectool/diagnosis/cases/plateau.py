@@ -170,10 +170,23 @@ def still_falling(evidence: Evidence) -> bool:
 
 
 def _validations_fall(evidence: Evidence) -> bool:
-    """Return whether each of the last validations gave less than the one before it; the very first is left out."""
-    known = [epoch.metrics[VALIDATED] for epoch in evidence.epochs if VALIDATED in epoch.metrics][1:][-_FALLS - 1 :]
-    falls = len(known) > _FALLS and all(later < earlier for earlier, later in pairwise(known))
-    return falls and known[0] - known[-1] > FALLING_SHARE * abs(known[0])
+    """Return whether each of the last validations gave less than the one before it; the very first is left out.
+
+    Beside a task that cannot be learned the whole falls little. A task whose loss falls below that of the best
+    constant for the same events has learned something, however little: no constant gets there.
+    """
+    known = _falling(evidence, (VALIDATED,))
+    return (bool(known) and known[0] - known[-1] > FALLING_SHARE * abs(known[0])) or any(
+        level.validation < level.val_trivial < math.inf and _falling(evidence, _names(level.term))
+        for level in term_levels(evidence)
+    )
+
+
+def _falling(evidence: Evidence, names: tuple[str, ...]) -> list[float]:
+    """Return the last values of a validation loss where each is less than the one before, else nothing."""
+    values = [epoch.metrics[name] for epoch in evidence.epochs for name in names if name in epoch.metrics]
+    known = values[1:][-_FALLS - 1 :]
+    return known if len(known) > _FALLS and all(later < earlier for earlier, later in pairwise(known)) else []
 
 
 def travel(evidence: Evidence) -> float:
@@ -196,9 +209,12 @@ def no_step_size(evidence: Evidence) -> str:
 
 
 def _validation(evidence: Evidence, term: str) -> float:
-    names = (VALIDATED,) if term == OBJECTIVE else (f"val/{term}/loss", f"val/loss_{term}")
     for epoch in reversed(evidence.epochs):
-        for name in names:
+        for name in _names(term):
             if name in epoch.metrics:
                 return float(epoch.metrics[name])
     return math.nan
+
+
+def _names(term: str) -> tuple[str, ...]:
+    return (VALIDATED,) if term == OBJECTIVE else (f"val/{term}/loss", f"val/loss_{term}")

@@ -139,7 +139,7 @@ class Collapsed(DiagnosisRule):
             f"{name}: predictions spread {_of(values, 'pred_std')}, truth {_of(values, 'target_std')}"
             for name, values in tasks.items()
         ]
-        sure = self._constant(tasks) or self._useless(evidence, tasks)
+        sure = self._constant(tasks) or self._useless(evidence)
         yield Cause(
             code=self.code,
             confidence=0.88 if sure else 0.5,
@@ -160,15 +160,17 @@ class Collapsed(DiagnosisRule):
                   if number(values.get("target_std")) > 0]  # fmt: skip
         return bool(ratios) and min(ratios) < CONSTANT
 
-    def _useless(self, evidence: Evidence, tasks: Mapping[str, Any]) -> bool:
-        """Return whether the losses agree: no better than a constant although there was time to learn."""
+    def _useless(self, evidence: Evidence) -> bool:
+        """Return whether the losses agree: no better than a constant although there was time to learn.
+
+        Where another task has learned, the truth of this one may not depend on what is measured.
+        """
         known = term_levels(evidence)
         if not known:
             return enough_to_learn(evidence)
         if not (evidence.of("no_learning") or any(level.tells_alone for level in known)):
             return False
-        levels = {level.term: level.trivial_reached for level in known}
-        flat = any(levels.get(name, all(levels.values())) for name in tasks)
+        flat = all(level.trivial_reached for level in known)
         return flat and enough_to_learn(evidence) and not still_falling(evidence)
 
 
