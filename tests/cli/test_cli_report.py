@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import re
+import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
@@ -155,3 +156,12 @@ def test_an_epoch_that_was_interrupted_is_not_counted(tmp_path: Path) -> None:
         writer.epoch(EpochRecord(1, 10, 0.0, 0.0, {"val/loss": 0.5}, 1e-3, 1.0, 8, 8))
         writer.event("interrupted", "", step=15, epoch=2)
     assert "<dt>epochs</dt><dd>1</dd>" in Path(engine.report(tmp_path).path).read_text()
+
+
+def test_the_head_of_the_page_says_how_many_ranks_there_were(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "two")
+    for more in (0, 1):
+        assert f"<dt>ranks</dt><dd>{1 + more}</dd>" in Path(engine.report(copy).path).read_text()
+        (first,) = copy.rglob("rank0*.status") if not more else (None,)
+        if first is not None:
+            shutil.copy(first, first.with_name(first.name.replace("rank0", "rank1")))

@@ -28,6 +28,7 @@ from xectool.diagnosis.hang.wording import in_file_system
 from xectool.runlog.reader import RunReader
 from xectool.runlog.status_page import PageView, StatusPage
 from xectool.runlog.worker_slots import SlotView
+from xectool.runlog.writer import RunWriter
 
 # -- verdicts on made-up evidence: what ranks and readers say, and what the kernel says
 
@@ -511,3 +512,17 @@ def test_a_killed_training_is_dead_and_not_hanging(warm: Any, config: Path, tmp_
         found = engine.diagnose.hang(run)
     assert found.findings[0].code == "XT-HANG-DEAD"
     assert found.next.startswith("xectool diagnose run")
+
+
+@pytest.mark.parametrize(("state", "lasted"), [("running", 2.0), ("failed", 2.0)])
+def test_a_rank_that_is_gone_was_in_its_phase_until_it_was_last_heard_of(
+    state: str, lasted: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = page(age_s=3890.0, heartbeat_age_s=3888.0, pid=2**22 + 1)  # no process has this number
+    with RunWriter(tmp_path) as writer:
+        writer.event("run_start")
+        if state == "failed":
+            writer.event("failed")
+        monkeypatch.setattr(RunReader, "live", lambda _: [said])
+        (line,) = engine.diagnose.status(tmp_path).ranks
+    assert (line.state, line.phase_age_s) == ("killed" if state == "running" else state, lasted)

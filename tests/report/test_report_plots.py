@@ -11,6 +11,7 @@ import pytest
 from xectool.errors import DataFileError
 from xectool.report.plots import write_plots
 from xectool.report.predictions import PredictionFile
+from xectool.report.step_curves import StepCourse, draw_steps
 from xectool.report.worst import SensorFiles
 from xectool.rootio.writer import TreeWriter
 
@@ -125,3 +126,14 @@ def test_worst_events_are_displayed_worst_first(predictions: MakeFile, tmp_path:
     written = write_plots(predictions(energies), tmp_path / "plots", sources=sources, num_worst=2)
     names = [path.name for path in written.files if path.parent.name == "worst_events"]
     assert names == ["worst_01.pdf", "worst_01.png", "worst_02.pdf", "worst_02.png"]
+
+
+def test_the_names_of_the_shares_of_time_stand_above_them() -> None:
+    ones = np.ones(40)
+    names = ("data wait", "transfer", "forward", "backward", "optimizer", "validation", "checkpoint", "other")
+    figure = draw_steps(StepCourse(np.arange(40.0), ones, ones, ones, dict.fromkeys(names, ones)))
+    shares = figure.axes[3]
+    legend = shares.get_legend()
+    assert legend is not None
+    assert legend.get_window_extent().y0 >= shares.get_window_extent().y1
+    assert legend.get_window_extent().x1 <= figure.bbox.x1

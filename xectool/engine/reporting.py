@@ -26,7 +26,7 @@ from xectool.errors import ConfigError, DiskError, duration
 from xectool.report.curves import draw_learning_curves
 from xectool.report.run_page import PageCause, PagePicture, PageTable, RunPage, picture, pictures, render
 from xectool.report.step_curves import StepCourse, draw_steps
-from xectool.runlog.reader import Lineage, RunReader, RunStatus
+from xectool.runlog.reader import Lineage, RunReader
 from xectool.runlog.records import EpochRecord, is_routine
 from xectool.tasks.conventional_metrics import conventional
 from xectool.tasks.metric_units import with_unit
@@ -81,7 +81,7 @@ def write_page(directory: Path, health: RunHealth, output: Path | str | None = N
 
 def _page(directory: Path, health: RunHealth, plots: list[PagePicture]) -> RunPage:
     reader = RunReader(directory)
-    status, epochs = reader.status(), reader.epochs()
+    epochs = reader.epochs()
     manifest = tolerant_manifest(directory)
     attempt = (manifest["attempts"] or [{}])[-1]
     curves = _curves(directory, reader, epochs)
@@ -89,7 +89,7 @@ def _page(directory: Path, health: RunHealth, plots: list[PagePicture]) -> RunPa
     config = directory / CONFIG_FILE
     return RunPage(
         name=str(manifest.get("run_name") or directory.resolve().name),
-        facts=_facts(status, len(epochs), attempt, manifest),
+        facts=_facts(reader, len(epochs), attempt, manifest),
         verdict=health.verdict,
         is_good=not health.bad,
         causes=[_cause(cause) for cause in (*health.causes, *health.notes)],
@@ -106,13 +106,14 @@ def _page(directory: Path, health: RunHealth, plots: list[PagePicture]) -> RunPa
     )
 
 
-def _facts(status: RunStatus, epochs: int, attempt: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, str]:
-    versions = attempt.get("versions", {})
+def _facts(reader: RunReader, epochs: int, attempt: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, str]:
+    versions, status = attempt.get("versions", {}), reader.status()
     return {
         "state": status.state,
         "kind": str(manifest.get("kind", "-")),
         "epochs": str(epochs),
         "steps": f"{status.step:,}",
+        "ranks": str(len(reader.live()) or 1),
         "attempts": str(status.attempts),
         "started": local_time(status.started)[:16].replace("T", " "),
         "lasted": duration(status.seconds),

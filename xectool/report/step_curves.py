@@ -106,4 +106,4 @@ def _shares(axes: Axes, course: StepCourse) -> None:
     shares = [np.divide(values, total, out=np.zeros_like(values), where=total > 0) for values in sums.values()]
     x = [float(course.step[part].mean()) for part in parts]
     axes.stackplot(x, shares, labels=list(sums), colors=_COLORS, linewidth=0)
-    axes.legend(loc="upper left", frameon=True, fontsize=8)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, frameon=False, fontsize=8)  # above the shares

@@ -46,6 +46,7 @@ class RankLine:
         state: ``live``; ``stopped`` or ``traced``, by a signal or a debugger; ``late`` (longer in its phase than usual,
             or no heartbeat); beyond ``guards.hang_s`` ``slow`` (the heartbeat goes on) or ``stuck`` (it does not); or
             the end of the run: ``finished``, ``failed``, ``interrupted``, ``killed``, ``unknown``.
+        phase_age_s: Seconds the phase has lasted; of a rank that is gone, until it was last heard of.
     """
 
     rank: int
@@ -143,6 +144,8 @@ def _rank(
     page: PageView, status: RunStatus, limits_s: tuple[float, float], pace: tuple[float, float], files: tuple[str, ...]
 ) -> RankLine:
     own = _moving(page, *limits_s) if status.state == "running" else status.state
+    is_over = own == "killed" or status.state != "running"
+    lasted_s = max(0.0, page.phase_age_s - page.heartbeat_age_s) if is_over else page.phase_age_s
     first, last = page.entries
     where = files[page.file_index] if 0 <= page.file_index < len(files) else f"file {page.file_index}"
     batch = f"epoch {page.batch[1]} batch {page.batch[2]}: {where} entries {first} to {last}" if first >= 0 else ""
@@ -151,7 +154,7 @@ def _rank(
         pid=page.pid,
         state=own,
         phase=page.phase,
-        phase_age_s=page.phase_age_s if page.same_boot else math.nan,
+        phase_age_s=lasted_s if page.same_boot else math.nan,
         heartbeat_age_s=page.heartbeat_age_s if page.same_boot else math.nan,
         step=max(page.step, status.step) if page.rank == 0 else page.step,
         epoch=max(page.epoch, status.epoch) if page.rank == 0 else page.epoch,
