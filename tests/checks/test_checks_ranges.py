@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,3 +74,9 @@ def test_what_is_apart_of_another_branch_or_told_twice_stays_so() -> None:
     twice = trouble(10, 20), trouble(10, 20, reason="of others")
     found = in_ranges([trouble(30, 40), *twice, other, trouble(20, 25, "event")])
     assert found == [trouble(10, 20), trouble(30, 40), other, trouble(20, 25, "event")]
+
+
+def test_a_long_range_tells_the_first_of_its_evidence() -> None:
+    told = [replace(trouble(at, at + 1), evidence=(f"hash {at}",)) for at in range(500)]
+    (found,) = in_ranges(told)
+    assert (found.evidence[0], found.evidence[15:]) == ("hash 0", ("hash 15", "and 484 more"))

@@ -11,6 +11,7 @@ from typing import Final
 from xectool.checks.facts import Trouble
 
 _WHERE: Final = re.compile(r"(?P<branch>.*) entries \[(?P<start>\d+), (?P<stop>\d+)\)", re.DOTALL)
+_MOST_EVIDENCE: Final = 16
 
 
 def in_ranges(troubles: Iterable[Trouble]) -> list[Trouble]:
@@ -47,7 +48,9 @@ def _joined(alike: Sequence[Trouble]) -> list[Trouble]:
 def _one(touching: Sequence[Trouble]) -> Trouble:
     """Return the first with the evidence of all, in words that hold of any kind of trouble."""
     first, ranges = touching[0], {_entries(trouble) for trouble in touching}
-    evidence = tuple(dict.fromkeys(line for trouble in touching for line in trouble.evidence))
+    lines = list(dict.fromkeys(line for trouble in touching for line in trouble.evidence))
+    more = [f"and {len(lines) - _MOST_EVIDENCE} more"] if len(lines) > _MOST_EVIDENCE else []
+    evidence = (*lines[:_MOST_EVIDENCE], *more)
     if len(ranges) == 1:
         return replace(first, evidence=evidence)
     start, stop = min(ranges)[0], max(stop for _, stop in ranges)
