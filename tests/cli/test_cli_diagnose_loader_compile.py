@@ -9,9 +9,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from xectool.cli.diagnose.compile import _next
+from xectool.engine.diagnose.compiling import _again
+from xectool.findings import Finding, Severity
 
 Run = Callable[..., Any]
 
@@ -76,7 +80,7 @@ def test_interruption_shows_what_was_measured_by_then(files: Path, tmp_path: Pat
     argv = [sys.executable, "-m", "xectool", "diagnose", "compile", str(files / "config.yaml"), "--device", "cpu"]
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "kernels")}
     process = subprocess.Popen(
-        [*argv, "--modes", "default", "--steps", "1", "--json"],
+        [*argv, "--set", "training.epochs=7", "--steps", "1", "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -94,6 +98,21 @@ def test_interruption_shows_what_was_measured_by_then(files: Path, tmp_path: Pat
     assert [line.partition(":")[0] for line in told if line.startswith("none")] == ["none"]
     document = json.loads(out)
     assert [found["code"] for found in document["findings"]] == ["XT-INTERRUPTED"]
+    again = f"xectool diagnose compile {files / 'config.yaml'} --set=training.epochs=7 --device cpu --modes default"
+    assert document["findings"][0]["fix"] == again
     result = document["result"]
     assert [(mode["mode"], mode["error"]) for mode in result["modes"]] == [("none", "")]
     assert (result["interrupted"], result["config_lines"], result["graph_breaks"]) == (True, [], [])
+
+
+def test_an_interrupted_mode_that_was_asked_for_alone_is_not_proposed_again() -> None:
+    assert _again("C", ("none", "default"), 1) == "--set training.compile=none"
+    assert _again("C", ("none", "default", "max-autotune"), 2) == "C --modes max-autotune"
+
+
+@pytest.mark.parametrize(("severity", "expected"), [(Severity.INFO, ""), (Severity.WARNING, "longer")])
+def test_what_is_only_to_be_known_is_not_what_comes_next(severity: Severity, expected: str) -> None:
+    result: Any = SimpleNamespace(
+        config_lines=(), findings=(Finding("XT-COMPILE-TIMEOUT", severity, "p", fix="longer"),)
+    )
+    assert _next(result) == expected

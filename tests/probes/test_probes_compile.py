@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import io
+import logging
 import os
 import subprocess
 import sys
@@ -20,10 +22,10 @@ from xectool.errors import DiskError
 from xectool.findings import Severity
 from xectool.models.encoder import Encoder
 from xectool.models.regressor import Regressor
-from xectool.probes.compilation import race
+from xectool.probes.compilation import mode, race
 from xectool.probes.compilation.findings import LARGEST_DIFFERENCE, CompileFacts, Toolchain, findings_of, usable_modes
 from xectool.probes.compilation.graphs import AGAIN, GraphReport, inspect_graphs
-from xectool.probes.compilation.mode import ModeTime, measure_mode
+from xectool.probes.compilation.mode import MEASURED, ModeTime, measure_mode
 from xectool.probes.compilation.race import TIMEOUT, measure_modes, modes_of, recommend
 from xectool.probes.nonfinite.subject import Subject, of_config
 from xectool.training.process.device import Execution, compile_faults
@@ -110,6 +112,21 @@ def test_item_and_print_are_named_with_file_line_and_cure(subject: Subject, caps
     assert "print out of forward" in cures["print"]
     codes = [found.code for found in findings_of(CompileFacts(SOUND, report, (), "none", False))]
     assert codes.count("XT-GRAPH-BREAK") >= 2
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_log_of_the_compiler_does_not_repeat_breaks_on_the_terminal(subject: Subject) -> None:
+    head, logger, shown = subject.bench.model.heads["energy"], logging.getLogger("torch._dynamo"), io.StringIO()
+    head[1] = nn.Sequential(head[1], Noisy())
+    handler = logging.StreamHandler(shown)
+    logger.addHandler(handler)
+    try:
+        assert inspect_graphs(subject.bench, list(subject.batches())[:1]).breaks
+        assert shown.getvalue() == ""
+        logging.getLogger("torch._dynamo.output_graph").warning("later")
+        assert shown.getvalue() == "later\n"
+    finally:
+        logger.removeHandler(handler)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -230,7 +247,7 @@ def test_mode_in_a_process_that_takes_too_long_is_ended(write_config: Write) -> 
 def test_timeout_is_for_all_modes_together(write_config: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     shares: list[float] = []
 
-    def took_half(request: dict[str, Any], timeout_s: float) -> ModeTime:
+    def took_half(request: dict[str, Any], timeout_s: float, whole_run_s: float) -> ModeTime:
         shares.append(timeout_s)
         clock[0] += timeout_s / 2
         return ModeTime(request["mode"])
@@ -247,7 +264,7 @@ def test_where_the_default_is_not_done_nothing_that_compiles_more_is_begun(
 ) -> None:
     begun: list[str] = []
 
-    def compiles_for_ever(request: dict[str, Any], timeout_s: float) -> ModeTime:
+    def compiles_for_ever(request: dict[str, Any], timeout_s: float, whole_run_s: float) -> ModeTime:
         begun.append(request["mode"])
         return ModeTime(request["mode"], **({} if request["mode"] == "none" else {"error": "late", "code": TIMEOUT}))
 
@@ -276,6 +293,31 @@ def test_mode_that_compiles_longer_than_the_whole_run_takes_is_ended_and_cannot_
     best = recommend(times, 1, usable_modes(times))
     assert best is not None
     assert best.reason.startswith("compiling takes longer than the 1 batches of the run")
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "says", "error", "cannot_pay"),
+    [(60.0, MEASURED, "", False), (1.0, MEASURED, "not compared", False), (60.0, "", "whole run", True)],
+    ids=["done after that", "no time to compare", "still compiling"],
+)
+def test_comparing_outputs_does_not_count_as_compiling(
+    monkeypatch: pytest.MonkeyPatch, timeout_s: float, says: str, error: str, cannot_pay: bool
+) -> None:
+    code = f'import time; print({says!r}, flush=True); time.sleep(3); print(\'{{"mode": "default", "step_ms": 2.0}}\')'
+    real = subprocess.Popen
+    monkeypatch.setattr(race.subprocess, "Popen", lambda argv, **given: real([sys.executable, "-c", code], **given))
+    found = race._in_process({"mode": "default"}, timeout_s, 0.7)
+    assert (error in found.error, bool(found.error)) == (True, bool(error))
+    assert (found.cannot_pay, found.code) == (cannot_pay, TIMEOUT if error else "")
+    assert found.step_ms == (0.0 if error else 2.0)
+
+
+def test_measured_steps_are_told_before_outputs_are_compared(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(mode, "compiled", lambda model, *given: model)
+    monkeypatch.setattr(mode, "_differences", lambda *given: told.append("compared") or (0.0, 0.0))
+    measure_mode(subject.bench.config, "default", "cpu", 1, 1.0, lambda: told.append("measured"))
+    assert told == ["measured", "compared"]
 
 
 def test_eager_is_measured_in_a_process_of_its_own(write_config: Write) -> None:

@@ -9,7 +9,7 @@ import typer
 from xectool.cli.options import DeviceOption, JsonOption, SetOption
 from xectool.cli.progress import watcher
 from xectool.cli.render import AlreadyShown, Output, console, table, verdict_box
-from xectool.errors import EXIT_BAD_RESULT, EXIT_INTERRUPTED, counted, duration, in_shell
+from xectool.errors import EXIT_BAD_RESULT, EXIT_INTERRUPTED, counted, duration
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,9 +46,7 @@ def compile(
     if result.interrupted:
         if not json:
             _show(console(), result)
-        output.interrupted(
-            result.as_dict(), fix=f"fewer modes: xectool diagnose compile {in_shell(config)} --modes default"
-        )
+        output.interrupted(result.as_dict(), fix=result.again)
         raise AlreadyShown(EXIT_INTERRUPTED)
     bad = not result.healthy or (fail_on_break and bool(result.graph_breaks))
     output.result(
@@ -79,10 +77,13 @@ def _show(screen: Console, result: CompileResult) -> None:
     ]
     columns = ("mode", "compile s", "step ms", "spread %", "GB", "host GB", "differs", "cache hit/miss", "pays after")
     screen.print(table(f"forward and backward on {result.device}", columns, rows))
-    first = result.findings[0] if result.findings else None
-    lines = result.config_lines
-    following = f"--set {lines[0].replace(': ', '=')}" if lines else "" if first is None else first.fix
-    screen.print(verdict_box(_verdict(result), _why(result), following, result.healthy))
+    screen.print(verdict_box(_verdict(result), _why(result), _next(result), result.healthy))
+
+
+def _next(result: CompileResult) -> str:
+    if result.config_lines:
+        return f"--set {result.config_lines[0].replace(': ', '=')}"
+    return next((found.fix for found in result.findings if found.severity.value != "info"), "")
 
 
 def _verdict(result: CompileResult) -> str:

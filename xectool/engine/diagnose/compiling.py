@@ -50,6 +50,7 @@ class CompileResult:
         device: Where it was measured.
         notes: What should be known of the measurement.
         interrupted: Whether it was stopped before all modes were measured.
+        again: Where it was, the line that goes on with the next mode, or without it where no other was asked for.
         findings: What is wrong.
     """
 
@@ -65,6 +66,7 @@ class CompileResult:
     device: str
     notes: tuple[str, ...] = ()
     interrupted: bool = False
+    again: str = ""
     findings: tuple[Finding, ...] = field(default=())
 
     def as_dict(self) -> dict[str, Any]:
@@ -140,6 +142,7 @@ def compile(  # noqa: PLR0913  the function is the command: one argument an opti
         device=str(target),
         notes=_notes(times),
         interrupted=interrupted,
+        again=_again(command, measured, len(times)) if interrupted else "",
         findings=findings_of(facts),
     )
 
@@ -171,6 +174,10 @@ def _until_interrupted(
         if not done:
             raise
     return tuple(done)
+
+
+def _again(command: str, modes: Sequence[str], done: int) -> str:
+    return "--set training.compile=none" if len(modes) <= done + 1 == 2 else f"{command} --modes {modes[done]}"
 
 
 def _wanted(modes: Sequence[str], known: Sequence[str], steps: int, timeout_s: float) -> Sequence[str]:

@@ -123,7 +123,8 @@ def inspect_graphs(bench: Bench, batches: Sequence[EventBatch]) -> GraphReport:
     traced = replace(bench, model=_compiled(bench.model, collector))
     bench.model.train()
     recompiles: list[Recompile] = []
-    with CompilerLog(lambda kind, message, **data: given_up.append(str(data.get("reason", message)))):
+    # not shown: breaks and what was given up are told with their lines and cures
+    with CompilerLog(lambda kind, message, **data: given_up.append(str(data.get("reason", message))), shown=False):
         recompiles += _traced(traced, batches[0])
         first = len(collector.graphs)
         for batch in batches[1:]:

@@ -11,9 +11,10 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -32,6 +33,8 @@ from xectool.training.symptoms.torch_signs import CompilerLog
 
 _CAPTURED_STEPS = 3  # CUDA graphs are recorded in the second and third step
 _PEAK = Path("/proc/self/clear_refs")
+MEASURED: Final = "steps are measured"
+"""A line of the answer before outputs are compared, which takes time that no training spends."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,14 @@ class ModeTime:
     cannot_pay: bool = False
 
 
-def measure_mode(config: RunConfig, mode: str, device: str, steps: int, seconds: float) -> ModeTime:
+def measure_mode(
+    config: RunConfig,
+    mode: str,
+    device: str,
+    steps: int,
+    seconds: float,
+    measured: Callable[[], None] = lambda: None,
+) -> ModeTime:
     """Measure a mode on the first batch of a configuration.
 
     Args:
@@ -88,6 +98,7 @@ def measure_mode(config: RunConfig, mode: str, device: str, steps: int, seconds:
         device: Where it computes.
         steps: Measured steps.
         seconds: Time after which no further step is begun; one is always measured.
+        measured: Called when the steps are, before outputs are compared with eager ones.
 
     Raises:
         XecError: The mode cannot work here.
@@ -102,7 +113,8 @@ def measure_mode(config: RunConfig, mode: str, device: str, steps: int, seconds:
         _restore_checkpointing(bench)
         skips: list[str] = []
         with CompilerLog(lambda kind, message, **data: skips.append(str(data.get("cause", message)))):
-            return _measured(bench, batch, steps, seconds, skips)
+            found = _measured(bench, batch, steps, (seconds, measured))
+        return replace(found, cudagraph_skips=tuple(skips))
     finally:
         subject.close()
 
@@ -113,7 +125,8 @@ def _restore_checkpointing(bench: Bench) -> None:
         switch(bench.config.training.activation_checkpointing)
 
 
-def _measured(bench: Bench, batch: EventBatch, steps: int, seconds: float, skips: list[str]) -> ModeTime:
+def _measured(bench: Bench, batch: EventBatch, steps: int, until: tuple[float, Callable[[], None]]) -> ModeTime:
+    seconds, measured = until
     bench.model.train()
     bench.task.train()
     prepared = bench.prepared([batch])[0]
@@ -128,6 +141,7 @@ def _measured(bench: Bench, batch: EventBatch, steps: int, seconds: float, skips
         times.append(_step(fast, prepared, counts))
     peak = _peak_bytes(bench.execution.device)
     middle = statistics.median(times)
+    measured()
     found = torch._dynamo.utils.counters["inductor"]
     absolute, relative = (0.0, 0.0) if bench.execution.compile_mode is None else _differences(bench, fast, prepared)
     return ModeTime(
@@ -143,7 +157,6 @@ def _measured(bench: Bench, batch: EventBatch, steps: int, seconds: float, skips
         cache_misses=int(found["fxgraph_cache_miss"]),
         cache_dir=_cache_dir(),
         compile_threads=_compile_threads(),
-        cudagraph_skips=tuple(skips),
     )
 
 
@@ -208,12 +221,18 @@ def _compile_threads() -> int:
     return int(config.compile_threads or 0)
 
 
+def _tell() -> None:
+    sys.stdout.write(f"{MEASURED}\n")
+    sys.stdout.flush()
+
+
 def main(request: dict[str, Any]) -> dict[str, Any]:
     """Return the answer to a request: ``config``, ``mode``, ``device``, ``steps`` and ``seconds``."""
     mode = str(request["mode"])
     try:
         config = config_from_dict(request["config"], "request")
-        result = measure_mode(config, mode, request["device"], int(request["steps"]), float(request["seconds"]))
+        steps, seconds = int(request["steps"]), float(request["seconds"])
+        result = measure_mode(config, mode, request["device"], steps, seconds, _tell)
     except XecError as error:
         result = ModeTime(mode, error=error.problem, code=error.code, fix=error.fix)
     except (torch.OutOfMemoryError, MemoryError) as error:
@@ -222,7 +241,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def run() -> None:
-    """Answer the request on stdin."""
+    """Answer the request on stdin, in the last line."""
     sys.stdout.write(json.dumps(main(json.load(sys.stdin))) + "\n")
 
 

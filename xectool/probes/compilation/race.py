@@ -18,7 +18,7 @@ import psutil
 
 from xectool.config.root import RunConfig
 from xectool.errors import duration
-from xectool.probes.compilation.mode import ModeTime
+from xectool.probes.compilation.mode import MEASURED, ModeTime
 
 _WATCH_S = 0.2
 _LEAST_GAIN = 0.02  # of the time of the whole run
@@ -53,7 +53,7 @@ def measure_modes(  # noqa: PLR0913  what is measured, and how long
         timeout_s: Longest time of all of them; each may take what the earlier ones left. Compilers that take longer are
             ended with all their processes, and where that is the default mode no other is begun: they do more.
         run_batches: Batches of the planned run: a mode that compiles for longer than all of them take eagerly is ended,
-            as it cannot pay. None sets no such limit.
+            as it cannot pay; comparing its outputs does not count. None sets no such limit.
         begin: Called before each mode with the seconds it has at most.
     """
     deadline, whole_run_s, given_up = time.monotonic() + timeout_s, math.inf, ModeTime("")
@@ -65,19 +65,17 @@ def measure_modes(  # noqa: PLR0913  what is measured, and how long
             continue
         request = {"config": config.to_dict(), "mode": mode, "device": device, "steps": steps, "seconds": left / 4}
         begin(mode, min(left, whole_run_s))
-        found = _in_process(request, min(left, whole_run_s))
+        found = _in_process(request, left, whole_run_s)
         if mode == "none" and run_batches is not None and not found.error:
             # a process starts and reads before it compiles: as long as this one took for all it did
             whole_run_s = time.monotonic() - began + 1e-3 * found.step_ms * run_batches
-        elif found.code == TIMEOUT and whole_run_s < left:
-            found = replace(found, error=f"{found.error}: the whole run takes no longer without it", cannot_pay=True)
         if found.code == TIMEOUT and mode == "default":
             error = f"it compiles what default does and more, which was {found.error}"
             given_up = ModeTime("", error=error, cannot_pay=found.cannot_pay)
         yield found
 
 
-def _in_process(request: dict[str, Any], timeout_s: float) -> ModeTime:
+def _in_process(request: dict[str, Any], timeout_s: float, whole_run_s: float) -> ModeTime:
     mode = str(request["mode"])
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8") as question,
@@ -93,12 +91,12 @@ def _in_process(request: dict[str, Any], timeout_s: float) -> ModeTime:
             stderr=errors,
             start_new_session=True,
         )
-        host_peak, in_time = _watch(process, timeout_s)
+        host_peak, in_time = _watch(process, timeout_s, whole_run_s, lambda: _measured(answer))
         answer.seek(0)
         errors.seek(0)
         text, told = answer.read(), errors.read()
     if not in_time:
-        return ModeTime(mode, error=f"not done after {duration(timeout_s)}", code=TIMEOUT, host_peak_bytes=host_peak)
+        return replace(_late(mode, timeout_s, whole_run_s, MEASURED in text), host_peak_bytes=host_peak)
     if process.returncode != 0 or not text.strip():
         return replace(_failed(mode, process.returncode, told), host_peak_bytes=host_peak)
     found = json.loads(text.strip().splitlines()[-1])
@@ -107,15 +105,35 @@ def _in_process(request: dict[str, Any], timeout_s: float) -> ModeTime:
     return replace(result, cudagraph_skips=tuple(result.cudagraph_skips), host_peak_bytes=host_peak)
 
 
+def _measured(answer: IO[str]) -> bool:
+    # where the process writes, so that it is read without a seek
+    return MEASURED.encode() in os.pread(answer.fileno(), os.fstat(answer.fileno()).st_size, 0)
+
+
+def _late(mode: str, timeout_s: float, whole_run_s: float, measured: bool) -> ModeTime:
+    if measured:
+        error = f"its steps were measured, but its outputs not compared with eager ones after {duration(timeout_s)}"
+        return ModeTime(mode, error=error, code=TIMEOUT)
+    if timeout_s <= whole_run_s:
+        return ModeTime(mode, error=f"not done after {duration(timeout_s)}", code=TIMEOUT)
+    error = f"not done after {duration(whole_run_s)}: the whole run takes no longer without it"
+    return ModeTime(mode, error=error, code=TIMEOUT, cannot_pay=True)
+
+
 def _errors() -> IO[str]:
     return tempfile.TemporaryFile("w+", errors="replace", encoding="utf-8")
 
 
-def _watch(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[int, bool]:
+def _watch(
+    process: subprocess.Popen[bytes], timeout_s: float, whole_run_s: float, measured: Callable[[], bool]
+) -> tuple[int, bool]:
     """Wait for a process; return the largest resident memory of it and its children, and whether it ended in time."""
-    deadline, peak = time.monotonic() + timeout_s, 0
+    began, peak = time.monotonic(), 0
     try:
-        while process.poll() is None and time.monotonic() < deadline:
+        while process.poll() is None:
+            spent = time.monotonic() - began
+            if spent >= timeout_s or (spent >= whole_run_s and not measured()):
+                break
             peak = max(peak, _resident_bytes(process.pid))
             time.sleep(_WATCH_S)
         return peak, process.poll() is not None

@@ -28,21 +28,27 @@ class CompilerLog(logging.Handler):
 
     Args:
         say: Called as ``say(kind, message, **data)``.
+        shown: Whether its warnings go on to the terminal, too; errors, and what TORCH_LOGS asks for, always do.
     """
 
-    def __init__(self, say: Say) -> None:
+    def __init__(self, say: Say, shown: bool = True) -> None:
         super().__init__(logging.WARNING)
         self._say = say
+        self._shown = shown or "TORCH_LOGS" in os.environ
+        self._stack = ExitStack()
         self._skips: Counter[str] = Counter()
 
     def __enter__(self) -> CompilerLog:
-        for name in LOGGERS:
-            logging.getLogger(name).addHandler(self)
+        for logger in map(logging.getLogger, LOGGERS):
+            for handler in () if self._shown else logger.handlers:
+                self._stack.callback(handler.setLevel, handler.level)
+                handler.setLevel(max(logging.ERROR, handler.level))
+            logger.addHandler(self)
+            self._stack.callback(logger.removeHandler, self)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for name in LOGGERS:
-            logging.getLogger(name).removeHandler(self)
+        self._stack.close()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Put one line of the log on record if it means something."""
