@@ -142,6 +142,16 @@ def test_02_a_damaged_part_is_not_taken_for_another_unit(look: Any, rows: Rows) 
     one("DAT-02", look(rows), "error", "npho", "entry 3", "a part is damaged")
 
 
+def test_02_a_gain_that_lifts_the_brightest_sensors_is_not_taken_for_flipped_bits(look: Any, rows: Rows) -> None:
+    """One or two readings an event are a share as small as that of flipped bits, and no bit chooses the brightest."""
+    known = np.where(rows["npho"] < 1e9, rows["npho"], 0.0)
+    gain = 2.1e6 / known.max(axis=1, keepdims=True)
+    rows["npho"] = np.where(rows["npho"] < 1e9, gain * rows["npho"], rows["npho"]).astype(np.float32)
+    lifted = int(((rows["npho"] > 2e6) & (rows["npho"] < 1e9)).sum())
+    assert 10 < lifted <= 1e-3 * rows["npho"].size
+    one("DAT-02", look(rows), "error", "npho", "another gain or unit", "again with npho in photons")
+
+
 def test_02_what_is_not_done_over_the_network_is_said(look: Any, good: Path) -> None:
     facts = look(good)
     assert found("DAT-02", facts) == []

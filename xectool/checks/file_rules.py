@@ -14,8 +14,9 @@ from xectool.findings import Finding, Severity
 from xectool.rootio.files import is_remote
 from xectool.rules import Rule
 
-# More impossible readings than this are no flipped bit: a part is damaged, or the whole branch is in another unit.
+# More impossible readings than this are no flipped bit: a part is damaged, or events have another gain or unit.
 DAMAGE_SHARE: Final = 1e-3
+MOST_FLIPPED: Final = 10  # in a file; bits flip one by one, the brightest sensors of events are too bright together
 # Stretches of zeros in more events than this, or beside more single zeros, are no damage: sensors without light read
 # zero in such files.
 BLANK_SHARE: Final = 0.01
@@ -144,13 +145,17 @@ class FilesAreWhole(TroubleRule):
         first = counts.first.get("impossible", [])
         if not first:
             return
-        few = counts.impossible <= DAMAGE_SHARE * counts.total
-        reason = "a flipped bit is the usual reason" if few else "a part is damaged, or all is in another unit"
-        fix = "copy the file again and compare its checksum; leave these events out otherwise"
+        few = counts.impossible <= min(MOST_FLIPPED, DAMAGE_SHARE * counts.total)
+        reason = (
+            "a flipped bit is the usual reason" if few else "a part is damaged, or events have another gain or unit"
+        )
+        again = f"make the file again with {branch} in {'s' if counts.channel == 'time' else 'photons'}"
+        otherwise = "leave these events out otherwise" if few else f"{again} where it is the same"
+        fix = f"copy the file again and compare its checksum; {otherwise}"
         topic = "XT-DATA-DAMAGED"
         if 2 * counts.impossible > counts.total - counts.nonfinite - counts.unknown:  # most that is read: no damage
             reason = "another unit is the usual reason where most of a branch is"
-            fix = f"make the file again with {branch} in {'s' if counts.channel == 'time' else 'photons'}"
+            fix = again
             topic = "units"
         shown = tuple(f"{sensor_place(cell, branch)}: {cell.value:g}" for cell in first)
         many = f"{counts.impossible} readings" if counts.impossible > 1 else "one reading"
