@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from xectool.probes.loading.epoch_time import StepTime, core_share, epoch_range,
 from xectool.probes.loading.events import LoadingSubject, Setting, events_per_basket, whole_basket_chunk
 from xectool.probes.loading.findings import LoaderFacts, findings_of
 from xectool.probes.loading.race import grid, race, reader_start_s, reading_rate
-from xectool.probes.loading.stages import StageReport, _report, _Round, measure_stages
+from xectool.probes.loading.stages import StageReport, _core_s, _report, _Round, measure_stages
 from xectool.rootio.inflate import inflate_range, inflated_bytes
 from xectool.rootio.source import LocalSource
 from xectool.rootio.stages import DECOMPRESS, READ, StageClock, clocked, timed
@@ -175,6 +177,28 @@ def test_inflated_bytes_are_those_up_to_what_is_wanted(
     assert clock.calls[DECOMPRESS] == 1
     assert end - begin == 4760 * 4
     assert inflated_bytes(body, begin, end) == inflated * 4760 * 4
+
+
+def test_the_limit_is_that_of_the_machine_whatever_else_it_does() -> None:
+    packed, cores = (
+        zlib.compress(np.random.default_rng(5).integers(0, 9, 10**7, np.uint8).tobytes()),
+        os.sched_getaffinity(0),
+    )
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            alone = _core_s(pool, zlib.decompress, [packed] * 4)
+            spinners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
+            began = time.perf_counter()
+            beside = _core_s(pool, zlib.decompress, [packed] * 4)
+            wall = time.perf_counter() - began
+            for spinner in spinners:
+                spinner.kill()
+                spinner.wait()
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert wall > 1.8 * alone
+    assert beside < 1.5 * alone
 
 
 def test_the_limit_is_that_of_the_fastest_round_and_no_less_than_was_read(

@@ -235,7 +235,7 @@ def _notes(facts: LoaderFacts, step: StepTime, copied: str, fastest: float) -> t
     if fastest > facts.stages.limit_events_per_s:
         notes.append(
             f"decompression and one copy alone reached {facts.stages.limit_events_per_s:.5g} events/s, less than was "
-            "read later: the machine was busier then, and what was read is given as the limit"
+            "read later: what was read is given as the limit"
         )
     if facts.later is not None:
         notes.append(

@@ -61,8 +61,8 @@ class StageReport:
         read_bytes_per_s: Bytes read in a second of reading.
         reads_per_event: Baskets or pages read for one event, over all branches.
         read_bytes_per_event: Bytes read for one event.
-        limit_events_per_s: Events a second that decompression and one copy allow on all cores, in the fastest round:
-            other processes only make it smaller.
+        limit_events_per_s: Events a second that decompression and one copy allow where all cores are theirs, in the
+            fastest round.
         decompress_events_per_s: The same of decompression alone; infinite where nothing is compressed.
         copy_events_per_s: The same of one copy in memory.
         limit_spread: Half the distance of the quartiles of the limit over its median.
@@ -180,24 +180,31 @@ def _read(subject: LoadingSubject, piece: Piece, window: WindowArrays) -> float:
 
 
 def _limits(clock: StageClock, events: int, one_event: int) -> tuple[float, float]:
-    """Return events a second of decompression and of a copy, each on all cores of this process at once."""
+    """Return events a second of decompression and of a copy, each on all cores of this process at once.
+
+    What counts is the time that the threads had a core: other processes take nothing from what the machine could do.
+    """
     cores = len(os.sched_getaffinity(0))
     rows = min(events, _COPIED_EVENTS)
     source, targets = np.ones(rows * one_event, np.uint8), [np.ones(rows * one_event, np.uint8) for _ in range(cores)]
     with ThreadPoolExecutor(cores) as pool:
         list(pool.map(lambda target: np.copyto(target, source), targets))
-        inflate = _wall(pool, lambda call: call[0](*call[1]), clock.kept) if clock.kept else 0.0
+        inflate = _core_s(pool, lambda call: call[0](*call[1]), clock.kept) / cores
         repeats = max(1, events // (rows * cores))
-        copying = _wall(pool, lambda target: np.copyto(target, source), targets * repeats)
+        copying = _core_s(pool, lambda target: np.copyto(target, source), targets * repeats) / cores
     # Decompressing a basket again for each of its parts is no law of nature.
     return events * _repeats(clock) / inflate if inflate else float("inf"), rows * cores * repeats / copying
 
 
-def _wall(pool: ThreadPoolExecutor, work: Callable[[Any], object], items: Sequence[Any]) -> float:
-    began = time.perf_counter()
-    for _ in pool.map(work, items, chunksize=1):
-        pass
-    return max(time.perf_counter() - began, 1e-9)
+def _core_s(pool: ThreadPoolExecutor, work: Callable[[Any], object], items: Sequence[Any]) -> float:
+    """Return the seconds on a core of a work done for all items at once, over all threads; 0 without items."""
+
+    def spent(item: Any) -> float:
+        began = time.thread_time()
+        work(item)
+        return max(time.thread_time() - began, 1e-9)
+
+    return sum(pool.map(spent, items, chunksize=1))
 
 
 class _FixedReader:
