@@ -15,7 +15,7 @@ from torch import nn
 from xectool import engine
 from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
-from xectool.config.root import KINDS
+from xectool.config.root import KINDS, base_of
 from xectool.engine.inspection import CheckpointInspected
 from xectool.models import build_model
 from xectool.training.optimization.optim import build_optimizer
@@ -30,8 +30,8 @@ TASKS: dict[str, Any] = {
 
 def ours(kind: str, **model: Any) -> Checkpoint:
     """One optimizer step of a run of ours, whole."""
-    sections = TASKS if kind == "regressor" else {}
-    config = KINDS[kind](model=SMALL | OWN[kind] | model, training={"ema_decay": 0.9}, **sections)
+    sections = TASKS if base_of(kind) == "regressor" else {}
+    config = KINDS[kind](model=SMALL | OWN[base_of(kind)] | model, training={"ema_decay": 0.9}, **sections)
     torch.manual_seed(3)
     network = build_model(config)
     optimizer = build_optimizer([network], 1e-3, 1e-4)

@@ -10,6 +10,7 @@ from torch import Tensor
 from xectool.checkpoint.foreign import ENCODER_PREFIX
 from xectool.checkpoint.format import Checkpoint
 from xectool.checkpoint.transfer import ENCODER_KEYS
+from xectool.config.root import base_of
 from xectool.errors import CheckpointError
 
 ENCODER = "encoder"
@@ -23,14 +24,14 @@ def extract_encoder(
 
     Args:
         weights: Sets of weights by role.
-        kind: Kind of the network.
+        kind: Kind of the network; one of a plugin has the encoder of the kind it is built on.
         config: What it was built from and how its input was normalised.
         lineage: Where it comes from, kept in the new checkpoint.
 
     Raises:
         CheckpointError: The network has no encoder of ours, or no configuration is known.
     """
-    prefix = next((prefix for known, prefix in ENCODER_PREFIX.items() if known == kind), None)
+    prefix = next((prefix for known, prefix in ENCODER_PREFIX.items() if known == base_of(kind)), None)
     role = next((role for role in _ROLES if weights.get(role)), "model")
     source = weights.get(role, {})
     start = prefix or ""

@@ -132,7 +132,7 @@ class ProgressIsFinite(Rule[Inspected]):
 
 
 class HeadsFitTasks(Rule[Inspected]):
-    """A head exists for every task, as wide as its loss needs."""
+    """A head exists for every task, as wide as its loss needs; a plugin's kind may call its heads as it likes (K15)."""
 
     code = "K17"
     title = "Every configured task has its head"

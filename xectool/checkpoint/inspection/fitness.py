@@ -9,6 +9,7 @@ from typing import Any, Final
 from xectool.checkpoint.inspection.facts import Inspected
 from xectool.checkpoint.inspection.layout import OLDER, XECTOOL, Layout
 from xectool.checkpoint.inspection.training_state import resume_gaps
+from xectool.config.root import base_of
 
 ACTIONS: Final = ("resume", "fine-tune", "predict", "export")
 KINDS: Final = ("regressor", "mae", "inpainter")
@@ -148,7 +149,7 @@ def _how(action: str, facts: Inspected, done: int) -> str:
     if action == "fine-tune":
         all_of_it = f"all weights into the same kind ({layout.kind}), its encoder into any"
         lost = f"; the last weights: {_LOST}" if layout.num_lost else ""
-        return (all_of_it if layout.kind in KINDS else "its encoder") + lost
+        return (all_of_it if base_of(layout.kind) in KINDS else "its encoder") + lost
     if facts.contents.format in _GRAPHS:
         return "as exported"
     if layout.num_lost:

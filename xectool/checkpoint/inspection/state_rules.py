@@ -10,6 +10,7 @@ from xectool.checkpoint.inspection.facts import Inspected
 from xectool.checkpoint.inspection.fitness import KINDS
 from xectool.checkpoint.inspection.layout import XECTOOL
 from xectool.checkpoint.inspection.training_state import resume_gaps, scheduler_problem
+from xectool.config.root import base_of
 from xectool.config.serialize import starting_from
 from xectool.findings import Finding
 from xectool.rules import Rule
@@ -50,7 +51,7 @@ class ResumeIsWhole(Rule[Inspected]):
     def check(self, facts: Inspected) -> Iterator[Finding]:
         """Yield a warning that names what a checkpoint of ours with a training state lacks."""
         layout = facts.layout
-        trains = layout.origin == XECTOOL and layout.kind in KINDS and layout.training
+        trains = layout.origin == XECTOOL and base_of(layout.kind) in KINDS and layout.training
         gaps = resume_gaps(layout) if trains else []
         if gaps:
             fix = f"xectool train CONFIG {starting_from(facts.contents.path)}"

@@ -12,7 +12,7 @@ from xectool.checkpoint.extract import ENCODER, extract_encoder
 from xectool.checkpoint.foreign import ENCODER_PREFIX, Kind
 from xectool.checkpoint.inspection.facts import Inspected
 from xectool.checkpoint.soundness import require_finite
-from xectool.config.root import RunConfig
+from xectool.config.root import RunConfig, base_of
 from xectool.engine.output_places import require_file_place
 from xectool.errors import CheckpointError, UsageError, did_you_mean, in_shell
 from xectool.findings import Finding, Severity
@@ -57,7 +57,7 @@ def write_part(facts: Inspected, findings: Sequence[Finding], run: RunConfig | N
     """
     wrong = tuple(item for item in findings if item.severity is Severity.ERROR and item.code in _SPOILS_WEIGHTS)
     source, layout = facts.contents.path, facts.layout
-    prefix = ENCODER_PREFIX.get(cast("Kind", layout.kind), "")
+    prefix = ENCODER_PREFIX.get(cast("Kind", base_of(layout.kind)), "")
     gone = [text for text in facts.misfits or () if text.startswith(prefix)]
     if gone:
         wrong += (Finding("K15", Severity.ERROR, f"its encoder is not whole: {gone[0]}", gone[0].split()[0]),)
