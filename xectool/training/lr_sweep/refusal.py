@@ -256,7 +256,8 @@ def _only_constant(best: float, baseline: float, steps: int, again: str) -> Find
     return Finding(
         "XT-NO-LEARNING",
         Severity.ERROR,
-        f"no rate got below the loss of a constant prediction within {steps} steps: {best:.4g} against {baseline:.4g}",
+        f"no rate got {1 - LEARNT_SHARE:.0%} below the loss of a constant prediction in {steps} steps: {best:.4g} "
+        f"against {baseline:.4g}",
         where="--steps",
         evidence=("so far only the mean of the truth was learnt, which any rate does",),
         fix=f"xectool lr-sweep {again} --steps {5 * steps}",
