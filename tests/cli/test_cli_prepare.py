@@ -21,6 +21,7 @@ from xectool.data.cache.deciding import choose_cache, codec_of, planned_bytes
 from xectool.data.cache.tables import PreparedTables
 from xectool.data.prepared import event_weights
 from xectool.data.source import open_source
+from xectool.engine import preparing
 from xectool.rootio.reader import EventFile
 from xectool.training.stepping.build import open_data
 
@@ -106,6 +107,23 @@ def test_two_data_sets_of_which_one_fits_throw_nothing_of_each_other_away(files,
     assert (outcome.code, result["built"], len(result["failed"]), result["elsewhere"]) == (1, 1, 1, 0)
     assert "do not fit" in next(iter(result["failed"].values()))
     assert len(list(Path(tmp_path, "c").glob("*.events"))) == 1
+
+
+def test_copies_that_are_gone_again_are_told_and_not_made_for_ever(files, xectool, tmp_path, monkeypatch):
+    build = preparing._build
+
+    def build_and_lose(cache, *options):
+        result = build(cache, *options)
+        for path in Path(tmp_path, "c").glob("*.events"):
+            path.unlink()
+        return result
+
+    monkeypatch.setattr(preparing, "_build", build_and_lose)
+    outcome = xectool("prepare", files / "config.yaml", "--set", f"data.cache={tmp_path}/c", "--json")
+    assert outcome.code == 1
+    assert {reason.split(":")[0] for reason in outcome.document["result"]["failed"].values()} == {
+        "its copy is gone again"
+    }
 
 
 def _in_its_place_a_directory(path, _):

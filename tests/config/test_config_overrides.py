@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from xectool import engine
 from xectool.config.document import Document, parse_document
 from xectool.config.invalid import InvalidConfigError
 from xectool.config.keys import keys_of
@@ -47,8 +48,12 @@ def test_the_line_that_starts_from_a_checkpoint_names_it_whatever_its_name(write
     assert load_config(write(GOOD), [setting]).config.checkpoint.init_from == path
 
 
-def test_one_override_need_not_be_a_list(write: Write) -> None:
-    assert load_config(write("kind: mae\n"), "training.lr=0.5").config.training.lr == 0.5
+def test_a_text_alone_is_told_to_be_a_list(write: Write) -> None:
+    path = write(GOOD)
+    for load in (load_config, lambda path, text: engine.train(path, overrides=text)):
+        with pytest.raises(ConfigError, match="got 't'") as caught:
+            load(path, "training.lr=1e-4")
+        assert 'overrides=["training.lr=1e-4"]' in caught.value.fix
 
 
 def test_overriding_a_section_keeps_its_other_keys(write: Write) -> None:

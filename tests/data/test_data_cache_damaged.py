@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +23,7 @@ from xectool.data.loader import EventLoader
 from xectool.data.plan import DataPlan
 from xectool.data.source import open_source
 from xectool.data.window import WindowArrays
+from xectool.runlog.lock import ProcessLock
 
 TASKS = ("energy",)
 EVENTS, DAMAGED = 64, 30
@@ -121,6 +124,27 @@ def test_a_sound_one_that_cannot_be_opened_stays(opened: Opened, caplog: pytest.
     assert told.startswith("XT-CACHE-PLACE")
     assert "Too many open files" in told
     assert served(cache) == served(opened()) == []
+
+
+def test_to_ask_who_builds_gives_no_lock_away_and_leaves_none_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CacheStore(tmp_path)
+    lock, asks = (
+        tmp_path / "abc.lock",
+        f"import sys, {ProcessLock.__module__} as l; print(l.ProcessLock(l.Path(sys.argv[1])).acquire())",
+    )
+    with store.building("abc") as mine:
+        assert mine
+        assert not store.is_built_elsewhere("abc")
+        asked = subprocess.run([sys.executable, "-c", asks, str(lock)], capture_output=True, text=True, check=True)
+        assert asked.stdout == "False\n"
+    lock.write_text("1\n")  # left behind by a builder that was killed
+    assert not store.is_built_elsewhere("abc")
+    assert not lock.exists()
+    lock.write_text("1\n")
+    monkeypatch.setattr(ProcessLock, "acquire", refused)
+    assert not store.is_built_elsewhere("abc")
 
 
 @pytest.mark.parametrize("damage", ["event", "header"])

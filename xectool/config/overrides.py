@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from xectool.config.document import SET, Document, KeyPath, parse_value
 from xectool.config.invalid import NOTE, place
@@ -12,6 +12,8 @@ from xectool.config.root import KINDS
 from xectool.errors import ConfigError
 from xectool.findings import Finding, Severity
 
+_IN_PYTHON: Final = '   # in Python a list: overrides=["training.lr=1e-4"]'
+
 
 def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
     """Write ``section.key=value`` strings into a document.
@@ -19,12 +21,16 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
     Raises:
         ConfigError: One is not of this form or its value is not YAML.
     """
-    for text in [overrides] if isinstance(overrides, str) else overrides:  # a text is a sequence of letters, too
+    for text in overrides:
         key, equals, value = text.partition("=")
         key = key.strip()
         if not equals or not key or not all(key.split(".")):
             raise ConfigError(
-                f"expected section.key=value, got '{text}'", where=SET, fix="--set training.lr=1e-4", code="CFG-01"
+                f"expected section.key=value, got '{text}'",
+                where=SET,
+                # a text alone is a sequence of letters, too
+                fix="--set training.lr=1e-4" + _IN_PYTHON * (len(text) == 1),
+                code="CFG-01",
             )
         _write(document, key, parse_value(value, f"{SET} {key}"), SET)
 

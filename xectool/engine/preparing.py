@@ -21,7 +21,7 @@ from xectool.training.process.progress import NullObserver, Observer
 from xectool.training.stepping.build import open_data
 
 _LOOK_AGAIN_S: Final = 0.5
-_GONE: Final = "its copy was thrown away again, to make room for those of other data sets"
+_GONE: Final = "its copy is gone again: thrown away to make room for those of other data sets, or by hand"
 
 
 @dataclass(frozen=True)
@@ -156,10 +156,11 @@ def _build_all(caches: Sequence[CachedEvents], store: CacheStore, num_threads: i
             result = _build(cache, num_threads, watching)
             built, failed = built + result.built, failed | result.failed
         missing = _missing(caches)
+        if failed or not missing:
+            return BuildResult(built, failed)
         waiting = sum(store.is_built_elsewhere(digest) for digest in missing)
-        if failed or not missing or (alone and not waiting):
-            gone = dict.fromkeys(missing.values(), _GONE) if not waiting else {}
-            return BuildResult(built, gone | failed)
+        if alone and not waiting:
+            return BuildResult(built, dict.fromkeys(missing.values(), _GONE))
         if waiting and not told:
             watching.message(f"waiting for another process, which is copying {counted(waiting, 'file')}")
             told = True

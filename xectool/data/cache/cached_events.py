@@ -126,7 +126,8 @@ class CachedEvents:
             found = self._opened(index, self.store.find(digest, identity, self.maps_readings))
         except OSError as error:  # too many open files, a disk or server that fails: says nothing of what lies there
             if index not in self._told:
-                _LOG.warning("XT-CACHE-PLACE: %s cannot be read (%s)", self.store.path(digest), error)
+                place = self.store.path(digest)
+                _LOG.warning("XT-CACHE-PLACE: %s cannot be read (%s): events are read from the ROOT file", place, error)
             self._told.add(index)
             return None
         # What was removed leaves its number to the next file.

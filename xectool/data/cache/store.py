@@ -141,12 +141,17 @@ class CacheStore:
                     _BUILDING.discard(path)
 
     def is_built_elsewhere(self, digest: str) -> bool:
-        """Return whether another process is building a file."""
-        lock = ProcessLock(self.path(digest).with_suffix(".lock"))
-        try:
-            return lock.path.exists() and not lock.acquire()
-        finally:
-            lock.release()
+        """Return whether another process is building a file; False where its lock cannot be asked for."""
+        path = self.path(digest)
+        lock = ProcessLock(path.with_suffix(".lock"))
+        with _BUILDING_LOCK, contextlib.suppress(OSError):  # of another user, or on a disk that knows no locks
+            if path in _BUILDING or not lock.path.exists():  # to ask for one's own lock would give it back
+                return False
+            if not lock.acquire():
+                return True
+            lock.path.unlink(missing_ok=True)
+        lock.release()
+        return False
 
     def make_room(self, num_bytes: int, keep: Collection[str]) -> bool:
         """Throw away the files unused for longest until ``num_bytes`` more fit; False where they cannot.
