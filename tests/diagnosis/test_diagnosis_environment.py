@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from xectool.config.cgroups import CgroupMemory, cgroup_memory
+from xectool.config.cgroups import CgroupMemory, cgroup_memory, usable_cores
 from xectool.config.platform import Platform
 from xectool.diagnosis.environment import ENVIRONMENT_RULES, EnvironmentFacts, Reach, gather
 from xectool.diagnosis.environment.facts import (
@@ -206,6 +206,33 @@ def test_a_container_that_sees_its_group_as_the_root(tmp_path: Path) -> None:
     write(tmp_path / "proc/self/cgroup", "0::/../../elsewhere\n")
     write(tmp_path / "sys/fs/cgroup/memory.max", "7000\n")
     assert any(group.limit_bytes == 7000 for group in cgroup_memory(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "cores"),
+    [
+        (
+            "0::/job/step",
+            {"job/step/cpu.max": "max 100000", "job/cpu.max": "200000 100000", "cpu.max": "300000 100000"},
+            2,
+        ),
+        ("0::/job", {"job/cpu.max": "50000 100000"}, 0.5),
+        ("0::/../../elsewhere", {"cpu.max": "150000 100000"}, 1.5),
+        ("3:cpu,cpuacct:/job", {"cpu/job/cpu.cfs_quota_us": "250000", "cpu/job/cpu.cfs_period_us": "100000"}, 2.5),
+        ("3:cpu:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 64),
+        ("0::/other", {"job/cpu.max": "100000 100000", "cpu.max": "max 100000"}, 64),
+        ("0::/", {"cpu.max": "9900000 100000"}, 64),
+        ("", {}, 64),
+    ],
+)
+def test_cores_are_those_of_affinity_or_of_a_smaller_quota(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, files: dict[str, str], cores: float
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(64)))
+    write(tmp_path / "proc/self/cgroup", f"{own}\n")
+    for name, text in files.items():
+        write(tmp_path / "sys/fs/cgroup" / name, f"{text}\n")
+    assert usable_cores(tmp_path) == cores
 
 
 def test_a_machine_without_control_groups(tmp_path: Path) -> None:

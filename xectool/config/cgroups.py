@@ -1,7 +1,8 @@
-"""Memory limits of control groups, version 1 and 2: of the process's own group and of every group above it."""
+"""Limits of control groups on memory and cores, version 1 and 2: of the process's own group and of all above it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -40,24 +41,40 @@ def cgroup_memory(root: Path = Path("/"), *, limited: bool = False) -> tuple[Cgr
         limited: Return only those with a limit; of the others nothing but that is read.
     """
     found: dict[str, CgroupMemory] = {}
-    for directory, version in _directories(root):
+    for directory, version in _directories(root, "memory"):
         group = _read_v2(directory, limited) if version == 2 else _read_v1(directory, limited)
         if group is not None:
             found.setdefault(group.path, group)
     return tuple(found.values())
 
 
-def _directories(root: Path) -> Iterator[tuple[Path, int]]:
+def usable_cores(root: Path = Path("/")) -> float:
+    """Return how many cores this process may keep busy at once: those it may run on, or less by the quota of a group.
+
+    Args:
+        root: Where ``proc`` and ``sys`` lie.
+    """
+    cores = float(len(os.sched_getaffinity(0)))
+    for directory, version in _directories(root, "cpu"):
+        names = ("cpu.max",) if version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        numbers = " ".join(_text(directory / name) for name in names).split()
+        # "max" and -1 are no quota
+        if len(numbers) == 2 and all(number.isdigit() and int(number) > 0 for number in numbers):
+            cores = min(cores, int(numbers[0]) / int(numbers[1]))
+    return cores
+
+
+def _directories(root: Path, controller: str) -> Iterator[tuple[Path, int]]:
     own = {1: "/", 2: "/"}
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if not controllers:
             own[2] = path
-        elif "memory" in controllers.split(","):
+        elif controller in controllers.split(","):
             own[1] = path
     # a container may see its own group as the root of the mount, whatever path the kernel tells
-    for version, mount in ((2, root / _MOUNT), (2, root / _MOUNT / "unified"), (1, root / _MOUNT / "memory")):
+    for version, mount in ((2, root / _MOUNT), (2, root / _MOUNT / "unified"), (1, root / _MOUNT / controller)):
         group = PurePosixPath(own[version])
         for level in (group, *group.parents):
             yield mount / str(level).lstrip("/"), version

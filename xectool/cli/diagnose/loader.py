@@ -79,7 +79,7 @@ def _why(result: LoaderResult) -> list[str]:
     share = 100 * result.events_per_s / result.limit_events_per_s
     return [
         f"{result.events_per_s:.5g} events/s as configured ({100 * result.spread:.0f} % spread); decompression and one "
-        f"copy alone allow {result.limit_events_per_s:.5g} on all cores: {share:.0f} % of it",
+        f"copy alone allow {result.limit_events_per_s:.5g} at most, on all cores: {share:.0f} % of it",
         f"{result.dominant} takes longest; a batch of the network takes {duration(result.step_s)}",
         f"an epoch will take {duration(result.epoch_s)} ({low} to {high} while others take no more of the cores)"
         f"{validation}",

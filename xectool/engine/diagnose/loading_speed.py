@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from xectool.config.cgroups import usable_cores
 from xectool.config.load import load_config
 from xectool.config.platform import available_memory
 from xectool.config.root import RunConfig
@@ -38,7 +38,8 @@ class LoaderResult:
         stages: Time of ``read``, ``decompress``, ``convert`` and ``transfer``.
         events_per_s: Median rate of reading as configured.
         spread: Half the distance of its quartiles over it.
-        limit_events_per_s: What decompression and one copy in memory allow on all cores; no less than was read.
+        limit_events_per_s: What decompression and one copy in memory allow at most, on all cores a quota leaves; no less
+            than was read.
         limits: The same apart, and the bytes a second that reading reached.
         recommended: The settings to take, by their configuration keys.
         config_lines: Those that differ from the configuration, as lines of it; empty where nothing is worth a change.
@@ -147,7 +148,7 @@ def _check(max_events: int, seconds: float, step_ms: float | None) -> None:
 
 def _cores(config: RunConfig) -> int:
     """Return the cores that a rank has."""
-    return max(1, len(os.sched_getaffinity(0)) // config.distributed.num_gpus)
+    return max(1, int(usable_cores() / config.distributed.num_gpus))
 
 
 def _step(config: RunConfig, execution: Execution, seconds: float, step_ms: float | None) -> StepTime:

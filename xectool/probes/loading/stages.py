@@ -1,13 +1,12 @@
 """Where the time of loading goes, stage by stage, and how fast this machine could do the unavoidable part.
 
-Stages are clocked in one thread on the pieces of windows that training reads, so that nothing waits for anything
-else: ``read`` (opening a file and getting bytes), ``decompress``, ``convert`` (numbers into the window), ``transfer``
-(batches put together from windows and moved to the device).
+Stages are clocked in one thread on the pieces of windows that training reads: ``read`` (opening a file and getting
+bytes), ``decompress``, ``convert`` (numbers into the window), ``transfer`` (batches put together and moved).
 """
 
 from __future__ import annotations
 
-import os
+import math
 import statistics
 import time
 from collections import Counter
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from xectool.config.cgroups import usable_cores
 from xectool.data.events import KEPT_FILES
 from xectool.data.loader import EventLoader
 from xectool.data.plan import DataPlan, Piece, WindowKey
@@ -61,7 +61,7 @@ class StageReport:
         read_bytes_per_s: Bytes read in a second of reading.
         reads_per_event: Baskets or pages read for one event, over all branches.
         read_bytes_per_event: Bytes read for one event.
-        limit_events_per_s: Events a second that decompression and one copy allow where all cores are theirs, in the
+        limit_events_per_s: Events a second that decompression and one copy allow at most, alone on all cores, in the
             fastest round.
         decompress_events_per_s: The same of decompression alone; infinite where nothing is compressed.
         copy_events_per_s: The same of one copy in memory.
@@ -184,16 +184,16 @@ def _limits(clock: StageClock, events: int, one_event: int) -> tuple[float, floa
 
     What counts is the time that the threads had a core: other processes take nothing from what the machine could do.
     """
-    cores = len(os.sched_getaffinity(0))
-    rows = min(events, _COPIED_EVENTS)
-    source, targets = np.ones(rows * one_event, np.uint8), [np.ones(rows * one_event, np.uint8) for _ in range(cores)]
-    with ThreadPoolExecutor(cores) as pool:
+    cores, rows = usable_cores(), min(events, _COPIED_EVENTS)
+    threads = math.ceil(cores)
+    source, *targets = (np.ones(rows * one_event, np.uint8) for _ in range(1 + threads))
+    with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda target: np.copyto(target, source), targets))
         inflate = _core_s(pool, lambda call: call[0](*call[1]), clock.kept) / cores
-        repeats = max(1, events // (rows * cores))
+        repeats = max(1, events // (rows * threads))
         copying = _core_s(pool, lambda target: np.copyto(target, source), targets * repeats) / cores
     # Decompressing a basket again for each of its parts is no law of nature.
-    return events * _repeats(clock) / inflate if inflate else float("inf"), rows * cores * repeats / copying
+    return events * _repeats(clock) / inflate if inflate else float("inf"), rows * threads * repeats / copying
 
 
 def _core_s(pool: ThreadPoolExecutor, work: Callable[[Any], object], items: Sequence[Any]) -> float:
