@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +28,17 @@ def saved(path: Path, weights: dict[str, Any], name: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["model.", "net.", "module.model.", "a.b."])
+@pytest.mark.parametrize(
+    "name", ["model.", "net.", "encoder.", "backbone.", "module.model.", "model._orig_mod.", "a.b."]
+)
 @pytest.mark.parametrize("kind", ["regressor", "mae", "inpainter"])
 def test_it_is_recognised_and_a_training_starts_from_it(kind: str, name: str, tmp_path: Path) -> None:
     source = ours(kind)
     path = saved(tmp_path / "l.ckpt", source.model, name)
     found = engine.inspect_ckpt(str(path))
     assert (found.kind, found.epoch, found.step) == (kind, 3, 40)
+    assert "".join(found.prefixes) == name
+    assert "older system's" not in {item.action: item.why for item in found.fit_for}["resume"]
     assert "checkpoint.init_from=" in found.next
     start = store.load_start(path)
     assert start.model.keys() == source.model.keys()
@@ -52,6 +58,25 @@ def test_an_encoder_alone_is_one_and_its_geometry_is_told(tmp_path: Path) -> Non
         with pytest.raises(CheckpointError, match="does not see events") as refused:
             transfer_encoder(store.load_start(path), config, build_model(config))
         assert refused.value.fix == f"--set model.geometry={geometry}"
+
+
+def test_of_two_networks_none_is_taken_and_the_line_leaves_one(tmp_path: Path) -> None:
+    """The first in order was taken without a word: here the teacher."""
+    source = ours("regressor")
+    taught = {f"model.{name}": value + 1 for name, value in source.model.items() if value.is_floating_point()}
+    weights = {f"model.{name}": value for name, value in source.model.items()} | taught
+    path = saved(tmp_path / "two nets.ckpt", {f"teacher.{n}": v for n, v in source.model.items()} | weights, "")
+    found = engine.inspect_ckpt(str(path))
+    assert found.kind == "a LightningModule with more than one network of this project: model., teacher."
+    assert not any(item.possible for item in found.fit_for)
+    with pytest.raises(CheckpointError, match="holds 2 networks of this project") as refused:
+        store.load_start(path)
+    assert refused.value.where == "model. (regressor), teacher. (regressor)"
+    pasted = refused.value.fix.replace("python ", f"{sys.executable} ", 1)
+    subprocess.run(pasted, shell=True, check=True, cwd=tmp_path)
+    assert engine.inspect_ckpt(tmp_path / "one.ckpt").kind == "regressor"
+    one = store.load_start(tmp_path / "one.ckpt")
+    assert torch.equal(one.model["backbone.pos_embed"], source.model["backbone.pos_embed"] + 1)
 
 
 def test_another_network_stays_another(tmp_path: Path) -> None:

@@ -160,8 +160,7 @@ def test_an_epoch_that_was_interrupted_is_not_counted(tmp_path: Path) -> None:
 
 def test_the_head_of_the_page_says_how_many_ranks_there_were(run: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(run, tmp_path / "two")
-    for more in (0, 1):
-        assert f"<dt>ranks</dt><dd>{1 + more}</dd>" in Path(engine.report(copy).path).read_text()
-        (first,) = copy.rglob("rank0*.status") if not more else (None,)
-        if first is not None:
-            shutil.copy(first, first.with_name(first.name.replace("rank0", "rank1")))
+    assert "<dt>ranks</dt><dd>1</dd>" in Path(engine.report(copy).path).read_text()
+    (first,) = copy.rglob("rank0*.status")
+    shutil.copy(first, first.with_name(first.name.replace("rank0", "rank1")))
+    assert "<dt>ranks</dt><dd>2</dd>" in Path(engine.report(copy).path).read_text()

@@ -25,14 +25,13 @@ from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
+from xectool.checkpoint.held_networks import ENCODER_MARK, Kind, StateDict, kind_of, lent, refuse_several, unwrapped
 from xectool.checkpoint.wrapped_names import bare_name, wrappers_of
 from xectool.config.normalization import NormalizationConfig
 from xectool.detector import hexgrid
 from xectool.errors import CheckpointError
 
-Kind: TypeAlias = Literal["regressor", "mae", "inpainter", "encoder"]
 Which: TypeAlias = Literal["best", "ema", "model"]
-StateDict: TypeAlias = dict[str, Tensor]
 
 CONTAINERS: Mapping[Which, str] = {"best": "best_ema_state", "ema": "ema_state_dict", "model": "model_state_dict"}
 ENCODER_PREFIX: Mapping[Kind, str] = {
@@ -41,9 +40,7 @@ ENCODER_PREFIX: Mapping[Kind, str] = {
     "inpainter": "encoder.",
     "encoder": "",
 }
-EMA_COUNTER = "n_averaged"
 CHANNEL_WEIGHTS = "channel_log_vars"
-_ENCODER_MARK = "fusion_transformer.layers.0.linear1.weight"
 _DECODER_MARK = "dec_inner.decoder.0.bias"
 _SPLIT_TOKENS = 7
 _BARE = {True: "these are the bare weights of an encoder", False: "these are weights"}
@@ -82,7 +79,7 @@ class ForeignLayout:
 
 def is_foreign(payload: object) -> bool:
     """Return whether the content looks like a checkpoint of the older system."""
-    return isinstance(payload, Mapping) and _kind_of(_any_weights(payload)) is not None
+    return isinstance(payload, Mapping) and kind_of(_any_weights(payload)) is not None
 
 
 def recognise(payload: Mapping[str, Any]) -> ForeignLayout:
@@ -91,8 +88,9 @@ def recognise(payload: Mapping[str, Any]) -> ForeignLayout:
     Raises:
         CheckpointError: The layout is none of the older system's.
     """
-    kind = _kind_of(_any_weights(payload))
+    kind = kind_of(_any_weights(payload))
     if kind is None:
+        refuse_several(payload)
         keys = ", ".join(sorted(map(str, payload))[:12]) or "nothing"
         raise CheckpointError(
             f"this is no checkpoint of this project, nor of the older system: its top-level keys are {keys}",
@@ -129,7 +127,7 @@ def state_dict(payload: Mapping[str, Any], which: Which = "best") -> StateDict:
             code="XT-CKPT-WEIGHTS",
         )
     stored = payload.get(CONTAINERS[which])
-    return _unwrapped(stored) if stored else lent(payload)[1] or _unwrapped(payload)
+    return unwrapped(stored) if stored else lent(payload)[1] or unwrapped(payload)
 
 
 def encoder_state_dict(payload: Mapping[str, Any], which: Which = "best") -> StateDict:
@@ -194,7 +192,7 @@ def encoder_sizes(weights: Mapping[str, Tensor]) -> dict[str, Any]:
         "geometry": _geometry(weights),
         "outer_mode": "split" if num_tokens == _SPLIT_TOKENS else "finegrid",
         "encoder_dim": int(width),
-        "dim_feedforward": int(weights[_ENCODER_MARK].shape[0]),
+        "dim_feedforward": int(weights[ENCODER_MARK].shape[0]),
         "num_fusion_layers": num_layers,
     }
 
@@ -246,45 +244,15 @@ def _plain(value: Any) -> Any:
 def _any_weights(payload: Mapping[str, Any]) -> Mapping[str, Any]:
     for container in reversed(tuple(CONTAINERS.values())):
         if isinstance(payload.get(container), Mapping):
-            return _unwrapped(payload[container])
-    return lent(payload)[1] or _unwrapped(payload)
+            return unwrapped(payload[container])
+    return lent(payload)[1] or unwrapped(payload)
 
 
 def prefixes(payload: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what others put in front of the names of the weights, the outermost first."""
-    sets = [stored for container in CONTAINERS.values() if isinstance(stored := payload.get(container), Mapping)]
-    found = wrappers_of(name for own in (*sets, payload) for name in own if isinstance(name, str))
-    return found or tuple(filter(None, [lent(payload)[0]]))
-
-
-def lent(payload: Mapping[str, Any]) -> tuple[str, StateDict]:
-    """Return a network of ours that a LightningModule holds, and the name it has in it; nothing where there is none."""
-    stored = payload.get("state_dict")
-    if "pytorch-lightning_version" not in payload or not isinstance(stored, Mapping):
-        return "", {}
-    weights = _unwrapped(stored)
-    outer = next((name.removesuffix(_ENCODER_MARK) for name in weights if name.endswith(_ENCODER_MARK)), "")
-    for start in (outer.removesuffix("backbone.").removesuffix("encoder."), outer):
-        found = {name.removeprefix(start): value for name, value in weights.items() if name.startswith(start)}
-        if _kind_of(found) is not None:
-            return start, found
-    return "", {}
-
-
-def _unwrapped(weights: Mapping[str, Any]) -> StateDict:
-    """Return the tensors without what wrappers put in front of their names."""
-    return {
-        bare_name(name): value
-        for name, value in weights.items()
-        if isinstance(name, str) and isinstance(value, Tensor) and name != EMA_COUNTER
-    }
-
-
-def _kind_of(weights: Mapping[str, Any]) -> Kind | None:
-    if f"backbone.{_ENCODER_MARK}" in weights:
-        return "regressor" if any(name.startswith("heads.") for name in weights) else None
-    if f"encoder.{_ENCODER_MARK}" in weights and any(name.startswith("dec_") for name in weights):
-        return "mae"
-    if f"encoder.{_ENCODER_MARK}" in weights:
-        return "inpainter" if any(name.startswith(("head_", "cross_attn_head.")) for name in weights) else None
-    return "encoder" if _ENCODER_MARK in weights else None
+    """Return what others put in front of the names of the weights, or inside them, the outermost first."""
+    containers = (*CONTAINERS.values(), "state_dict")
+    sets = [stored for container in containers if isinstance(stored := payload.get(container), Mapping)]
+    names = [name for own in (*sets, payload) for name in own if isinstance(name, str)]
+    name, found = lent(payload)[0], wrappers_of(names)
+    sample = next((full for full in names if name and bare_name(full).startswith(name)), "")
+    return tuple(sorted((*found, *filter(None, [name])), key=sample.find))

@@ -150,7 +150,7 @@ class FilesAreWhole(TroubleRule):
             "a flipped bit is the usual reason" if few else "a part is damaged, or events have another gain or unit"
         )
         again = f"make the file again with {branch} in {'s' if counts.channel == 'time' else 'photons'}"
-        otherwise = "leave these events out otherwise" if few else f"{again} where it is the same"
+        otherwise = "leave these events out otherwise" if few else f"{again} where the checksum is the same"
         fix = f"copy the file again and compare its checksum; {otherwise}"
         topic = "XT-DATA-DAMAGED"
         if 2 * counts.impossible > counts.total - counts.nonfinite - counts.unknown:  # most that is read: no damage

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from xectool.checkpoint import foreign, wrapped_names
+from xectool.checkpoint import foreign, held_networks, wrapped_names
 from xectool.checkpoint.format import FORMAT_NAME, num_lost
 from xectool.checkpoint.inspection.contents import Contents
 from xectool.checkpoint.inspection.families import family
@@ -157,9 +157,11 @@ def _lightning(payload: Mapping[str, Any]) -> Layout:
     sets = {"model": raw, "ema": weights} if raw else {"model": weights}
     version = payload.get("pytorch-lightning_version")
     hyper = payload.get("hyper_parameters")
+    several = ", ".join(name or "the module itself" for name in held_networks.held(payload))
+    several = f" with more than one network of this project: {several}" if several else ""
     return Layout(
         origin=f"Lightning {version}",
-        kind=family(weights) or "a LightningModule",
+        kind=family(weights) or f"a LightningModule{several}",
         weights={role: found for role, found in sets.items() if found},
         wrappers=wrappers,
         meta={"hyper_parameters": hyper} if isinstance(hyper, Mapping) else {},
@@ -217,7 +219,7 @@ def _safetensors(contents: Contents) -> Layout:
 def unwrapped(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Return weights without what wrappers put in front of every name or inside some, and what that was."""
     wrappers: list[str] = []
-    found = {name: value for name, value in weights.items() if name != foreign.EMA_COUNTER}
+    found = {name: value for name, value in weights.items() if name != held_networks.EMA_COUNTER}
     while found and (wrapper := _shared_wrapper(found)):
         wrappers.append(wrapper)
         found = {name.removeprefix(wrapper): value for name, value in found.items()}
@@ -275,7 +277,7 @@ def _tensors(value: Any, depth: int = 0) -> dict[str, Tensor]:
 
 
 def _count(average: Any) -> int | None:
-    value = average.get(foreign.EMA_COUNTER) if isinstance(average, Mapping) else None
+    value = average.get(held_networks.EMA_COUNTER) if isinstance(average, Mapping) else None
     if not isinstance(value, Tensor) or value.numel() != 1 or value.device.type == "meta" or value.is_complex():
         return None
     return int(value) if math.isfinite(value) else None

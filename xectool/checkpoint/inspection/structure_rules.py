@@ -8,7 +8,7 @@ from typing import Final
 
 from torch import Tensor
 
-from xectool.checkpoint import foreign, wrapped_names
+from xectool.checkpoint import foreign, held_networks, wrapped_names
 from xectool.checkpoint.inspection.facts import Inspected
 from xectool.checkpoint.inspection.layout import XECTOOL
 from xectool.checkpoint.inspection.values import relative_distance, unlike
@@ -72,7 +72,7 @@ class WrappersAreWhole(Rule[Inspected]):
         if not facts.layout.is_ours:
             sets = defaultdict(list, {"": list(facts.layout.main)})
         for names in sets.values():
-            yield from self._of_set([name for name in names if name != foreign.EMA_COUNTER])
+            yield from self._of_set([name for name in names if name != held_networks.EMA_COUNTER])
 
     def _of_set(self, names: list[str]) -> Iterator[Finding]:
         for wrapper in wrapped_names.WRAPPERS:

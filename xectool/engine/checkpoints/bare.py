@@ -7,6 +7,7 @@ from typing import Any, Final, cast
 
 from xectool.checkpoint import foreign
 from xectool.checkpoint.extract import ENCODER
+from xectool.checkpoint.held_networks import Kind, StateDict
 from xectool.checkpoint.inspection.layout import Layout
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.engine.checkpoints.resume_contract import misfits
@@ -29,14 +30,14 @@ def bare_misfits(layout: Layout) -> tuple[str, ...]:
 
 def _guesses(layout: Layout) -> Iterator[dict[str, Any]]:
     try:
-        config = _guess(cast("foreign.Kind", layout.kind), dict(layout.main))
+        config = _guess(cast("Kind", layout.kind), dict(layout.main))
     except (LookupError, ValueError, TypeError):  # a tensor its sizes are read from is not there
         return
     for geometry in _GEOMETRIES[:1] if layout.kind == _UNTOLD else _GEOMETRIES:
         yield config | {"model": config["model"] | {"geometry": geometry}}
 
 
-def _guess(kind: foreign.Kind, weights: foreign.StateDict) -> dict[str, Any]:
+def _guess(kind: Kind, weights: StateDict) -> dict[str, Any]:
     """Return a configuration of weights of these sizes; normalisation and pooling leave no trace in them."""
     section = foreign.encoder_sizes(weights) if kind == ENCODER else foreign.model_section(kind, {}, weights)
     config: dict[str, Any] = {"kind": "regressor" if kind == ENCODER else kind, "model": section}

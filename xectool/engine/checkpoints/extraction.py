@@ -9,7 +9,8 @@ from typing import Final, cast
 
 from xectool.checkpoint import store
 from xectool.checkpoint.extract import ENCODER, extract_encoder
-from xectool.checkpoint.foreign import ENCODER_PREFIX, Kind
+from xectool.checkpoint.foreign import ENCODER_PREFIX
+from xectool.checkpoint.held_networks import Kind
 from xectool.checkpoint.inspection.facts import Inspected
 from xectool.checkpoint.soundness import require_finite
 from xectool.config.root import RunConfig, base_of
