@@ -38,8 +38,8 @@ class LoaderResult:
         stages: Time of ``read``, ``decompress``, ``convert`` and ``transfer``.
         events_per_s: Median rate of reading as configured.
         spread: Half the distance of its quartiles over it.
-        limit_events_per_s: What decompression and one copy in memory allow at most, on all cores a quota leaves; no less
-            than was read.
+        limit_events_per_s: What decompression and one copy in memory allow at most, on all cores a quota leaves; no
+            less than was read.
         limits: The same apart, and the bytes a second that reading reached.
         recommended: The settings to take, by their configuration keys.
         config_lines: Those that differ from the configuration, as lines of it; empty where nothing is worth a change.
