@@ -98,7 +98,8 @@ def test_interruption_shows_what_was_measured_by_then(files: Path, tmp_path: Pat
     assert [line.partition(":")[0] for line in told if line.startswith("none")] == ["none"]
     document = json.loads(out)
     assert [found["code"] for found in document["findings"]] == ["XT-INTERRUPTED"]
-    again = f"xectool diagnose compile {files / 'config.yaml'} --set=training.epochs=7 --device cpu --modes default"
+    again = f"xectool diagnose compile {files / 'config.yaml'} --set=training.epochs=7 --device cpu"
+    again += " --steps 1 --timeout 600 --modes default,max-autotune-no-cudagraphs"
     assert document["findings"][0]["fix"] == again
     result = document["result"]
     assert [(mode["mode"], mode["error"]) for mode in result["modes"]] == [("none", "")]
@@ -107,6 +108,7 @@ def test_interruption_shows_what_was_measured_by_then(files: Path, tmp_path: Pat
 
 def test_an_interrupted_mode_that_was_asked_for_alone_is_not_proposed_again() -> None:
     assert _again("C", ("none", "default"), 1) == "--set training.compile=none"
+    assert _again("C", ("none", "default", "max-autotune"), 1) == "C --modes default,max-autotune"
     assert _again("C", ("none", "default", "max-autotune"), 2) == "C --modes max-autotune"
 
 

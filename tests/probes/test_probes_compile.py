@@ -31,6 +31,7 @@ from xectool.probes.nonfinite.subject import Subject, of_config
 from xectool.training.process.device import Execution, compile_faults
 
 Write = Callable[..., Path]
+TOLD = MEASURED + ' {"mode": "default", "steps": 5, "step_ms": 3.0, "compile_s": 4.0}'
 SOUND = Toolchain(cxx="/usr/bin/g++", triton="", missing="", suppressed=False)
 
 
@@ -283,11 +284,15 @@ def test_mode_that_compiles_longer_than_the_whole_run_takes_is_ended_and_cannot_
     write_config: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "kernels"))
-    config, begun = load_config(write_config()).config, dict[str, float]()
-    times = list(measure_modes(config, ["none", "default"], "cpu", 1, 600, run_batches=1, begin=begun.__setitem__))
+    config, begun = load_config(write_config()).config, dict[str, tuple[float, float]]()
+
+    def begin(mode: str, *limits: float) -> None:
+        begun[mode] = limits[0], limits[1]
+
+    times = list(measure_modes(config, ["none", "default"], "cpu", 1, 600, run_batches=1, begin=begin))
     assert [found.cannot_pay for found in times] == [False, True]
-    assert begun["none"] > 500
-    assert begun["default"] < 200
+    assert begun["none"][0] == begun["none"][1] > 500
+    assert begun["default"][1] < 200 < begun["default"][0]  # comparing outputs may take all that is left
     (said,) = findings_of(CompileFacts(SOUND, blank(), times, "default", False))
     assert (said.code, said.severity) == ("XT-COMPILE-TIMEOUT", Severity.INFO)
     best = recommend(times, 1, usable_modes(times))
@@ -297,7 +302,7 @@ def test_mode_that_compiles_longer_than_the_whole_run_takes_is_ended_and_cannot_
 
 @pytest.mark.parametrize(
     ("timeout_s", "says", "error", "cannot_pay"),
-    [(60.0, MEASURED, "", False), (1.0, MEASURED, "not compared", False), (60.0, "", "whole run", True)],
+    [(60.0, TOLD, "", False), (1.0, TOLD, "not compared", False), (60.0, "", "whole run", True)],
     ids=["done after that", "no time to compare", "still compiling"],
 )
 def test_comparing_outputs_does_not_count_as_compiling(
@@ -309,15 +314,33 @@ def test_comparing_outputs_does_not_count_as_compiling(
     found = race._in_process({"mode": "default"}, timeout_s, 0.7)
     assert (error in found.error, bool(found.error)) == (True, bool(error))
     assert (found.cannot_pay, found.code) == (cannot_pay, TIMEOUT if error else "")
-    assert found.step_ms == (0.0 if error else 2.0)
+    assert found.step_ms == {"": 2.0, "not compared": 3.0}.get(error, 0.0)
+
+
+def test_mode_that_was_measured_but_not_compared_keeps_no_other_from_being_begun(
+    write_config: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = f"import time; print({TOLD!r}, flush=True); time.sleep(9)"
+    real, config = subprocess.Popen, load_config(write_config()).config
+    monkeypatch.setattr(race.subprocess, "Popen", lambda argv, **given: real([sys.executable, "-c", code], **given))
+    first, second = measure_modes(config, ["default", "max-autotune"], "cpu", 1, 1.0)
+    assert (first.step_ms, first.compile_s, first.code) == (3.0, 4.0, TIMEOUT)
+    assert second.error == "not begun: no time was left"
+
+
+def test_steps_that_are_measured_while_a_process_is_ended_are_kept() -> None:
+    found = race._late("default", 0.9, True, f"a line of a plugin\n{TOLD}\n")
+    assert (found.step_ms, found.cannot_pay) == (3.0, False)
+    assert found.error.endswith("after 0.9 s")
+    assert race._late("default", 0.9, True, TOLD[:-5]).cannot_pay  # it had not written the line
 
 
 def test_measured_steps_are_told_before_outputs_are_compared(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
+    told: list[Any] = []
     monkeypatch.setattr(mode, "compiled", lambda model, *given: model)
     monkeypatch.setattr(mode, "_differences", lambda *given: told.append("compared") or (0.0, 0.0))
-    measure_mode(subject.bench.config, "default", "cpu", 1, 1.0, lambda: told.append("measured"))
-    assert told == ["measured", "compared"]
+    measure_mode(subject.bench.config, "default", "cpu", 1, 1.0, lambda found: told.append(found.step_ms > 0))
+    assert told == [True, "compared"]
 
 
 def test_eager_is_measured_in_a_process_of_its_own(write_config: Write) -> None:

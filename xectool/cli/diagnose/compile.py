@@ -65,8 +65,8 @@ def _show(screen: Console, result: CompileResult) -> None:
         [
             time.mode,
             time.error or f"{time.compile_s:.4g}",
-            "" if time.error else time.step_ms,
-            "" if time.error else 100 * time.spread,
+            time.step_ms if time.steps else "",
+            100 * time.spread if time.steps else "",
             "" if time.error else time.peak_bytes / 1e9,
             time.host_peak_bytes / 1e9,
             "" if time.error else f"{time.max_rel_diff:.1e}",

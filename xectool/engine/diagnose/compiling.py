@@ -50,7 +50,7 @@ class CompileResult:
         device: Where it was measured.
         notes: What should be known of the measurement.
         interrupted: Whether it was stopped before all modes were measured.
-        again: Where it was, the line that goes on with the next mode, or without it where no other was asked for.
+        again: Where it was, the line that measures it and those after it, or goes without where no other was asked for.
         findings: What is wrong.
     """
 
@@ -142,7 +142,7 @@ def compile(  # noqa: PLR0913  the function is the command: one argument an opti
         device=str(target),
         notes=_notes(times),
         interrupted=interrupted,
-        again=_again(command, measured, len(times)) if interrupted else "",
+        again=_again(f"{command} --steps {steps} --timeout {timeout_s:g}", measured, len(times)) if interrupted else "",
         findings=findings_of(facts),
     )
 
@@ -161,8 +161,9 @@ def _until_interrupted(
         KeyboardInterrupt: Not even eager was measured.
     """
 
-    def begin(mode: str, limit_s: float) -> None:
-        observer.phase(f"measuring {mode}, for {duration(limit_s)} at most", 0)
+    def begin(mode: str, limit_s: float, compile_s: float) -> None:
+        compiling = f", {duration(compile_s)} of it to compile" if compile_s < limit_s else ""
+        observer.phase(f"measuring {mode}, for {duration(limit_s)} at most{compiling}", 0)
 
     done: list[ModeTime] = []
     try:
@@ -177,7 +178,9 @@ def _until_interrupted(
 
 
 def _again(command: str, modes: Sequence[str], done: int) -> str:
-    return "--set training.compile=none" if len(modes) <= done + 1 == 2 else f"{command} --modes {modes[done]}"
+    return (
+        "--set training.compile=none" if len(modes) <= done + 1 == 2 else f"{command} --modes {','.join(modes[done:])}"
+    )
 
 
 def _wanted(modes: Sequence[str], known: Sequence[str], steps: int, timeout_s: float) -> Sequence[str]:

@@ -34,7 +34,7 @@ from xectool.training.symptoms.torch_signs import CompilerLog
 _CAPTURED_STEPS = 3  # CUDA graphs are recorded in the second and third step
 _PEAK = Path("/proc/self/clear_refs")
 MEASURED: Final = "steps are measured"
-"""A line of the answer before outputs are compared, which takes time that no training spends."""
+"""Begins a line of the answer, with the times, before outputs are compared, for which no training takes time."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def measure_mode(
     device: str,
     steps: int,
     seconds: float,
-    measured: Callable[[], None] = lambda: None,
+    measured: Callable[[ModeTime], None] = lambda found: None,
 ) -> ModeTime:
     """Measure a mode on the first batch of a configuration.
 
@@ -98,7 +98,7 @@ def measure_mode(
         device: Where it computes.
         steps: Measured steps.
         seconds: Time after which no further step is begun; one is always measured.
-        measured: Called when the steps are, before outputs are compared with eager ones.
+        measured: Called with their times when the steps are, before outputs are compared with eager ones.
 
     Raises:
         XecError: The mode cannot work here.
@@ -125,7 +125,7 @@ def _restore_checkpointing(bench: Bench) -> None:
         switch(bench.config.training.activation_checkpointing)
 
 
-def _measured(bench: Bench, batch: EventBatch, steps: int, until: tuple[float, Callable[[], None]]) -> ModeTime:
+def _measured(bench: Bench, batch: EventBatch, steps: int, until: tuple[float, Callable[[ModeTime], None]]) -> ModeTime:
     seconds, measured = until
     bench.model.train()
     bench.task.train()
@@ -141,16 +141,19 @@ def _measured(bench: Bench, batch: EventBatch, steps: int, until: tuple[float, C
         times.append(_step(fast, prepared, counts))
     peak = _peak_bytes(bench.execution.device)
     middle = statistics.median(times)
-    measured()
-    found = torch._dynamo.utils.counters["inductor"]
-    absolute, relative = (0.0, 0.0) if bench.execution.compile_mode is None else _differences(bench, fast, prepared)
-    return ModeTime(
+    timed = ModeTime(
         mode=bench.execution.compile_mode or "none",
         compile_s=max(0.0, sum(early) - len(early) * middle) if bench.execution.compile_mode else 0.0,
         step_ms=1e3 * middle,
         spread=spread(times),
         steps=len(times),
         peak_bytes=peak,
+    )
+    measured(timed)
+    absolute, relative = (0.0, 0.0) if bench.execution.compile_mode is None else _differences(bench, fast, prepared)
+    found = torch._dynamo.utils.counters["inductor"]
+    return replace(
+        timed,
         max_abs_diff=absolute,
         max_rel_diff=relative,
         cache_hits=int(found["fxgraph_cache_hit"]),
@@ -221,8 +224,8 @@ def _compile_threads() -> int:
     return int(config.compile_threads or 0)
 
 
-def _tell() -> None:
-    sys.stdout.write(f"{MEASURED}\n")
+def _tell(found: ModeTime) -> None:
+    sys.stdout.write(f"{MEASURED} {json.dumps(asdict(found))}\n")
     sys.stdout.flush()
 
 

@@ -41,7 +41,7 @@ def measure_modes(  # noqa: PLR0913  what is measured, and how long
     timeout_s: float,
     *,
     run_batches: int | None = None,
-    begin: Callable[[str, float], None] = lambda mode, limit_s: None,
+    begin: Callable[[str, float, float], None] = lambda mode, limit_s, compile_s: None,
 ) -> Iterator[ModeTime]:
     """Yield the time of each mode, one process after the other.
 
@@ -54,7 +54,7 @@ def measure_modes(  # noqa: PLR0913  what is measured, and how long
             ended with all their processes, and where that is the default mode no other is begun: they do more.
         run_batches: Batches of the planned run: a mode that compiles for longer than all of them take eagerly is ended,
             as it cannot pay; comparing its outputs does not count. None sets no such limit.
-        begin: Called before each mode with the seconds it has at most.
+        begin: Called before each mode with the seconds it has at most, and those until its steps are measured.
     """
     deadline, whole_run_s, given_up = time.monotonic() + timeout_s, math.inf, ModeTime("")
     for mode in modes:
@@ -64,12 +64,12 @@ def measure_modes(  # noqa: PLR0913  what is measured, and how long
             yield replace(given_up, mode=mode, error=f"not begun: {given_up.error or 'no time was left'}", code=TIMEOUT)
             continue
         request = {"config": config.to_dict(), "mode": mode, "device": device, "steps": steps, "seconds": left / 4}
-        begin(mode, min(left, whole_run_s))
+        begin(mode, left, min(left, whole_run_s))
         found = _in_process(request, left, whole_run_s)
         if mode == "none" and run_batches is not None and not found.error:
             # a process starts and reads before it compiles: as long as this one took for all it did
             whole_run_s = time.monotonic() - began + 1e-3 * found.step_ms * run_batches
-        if found.code == TIMEOUT and mode == "default":
+        if found.code == TIMEOUT and mode == "default" and not found.steps:
             error = f"it compiles what default does and more, which was {found.error}"
             given_up = ModeTime("", error=error, cannot_pay=found.cannot_pay)
         yield found
@@ -91,32 +91,43 @@ def _in_process(request: dict[str, Any], timeout_s: float, whole_run_s: float) -
             stderr=errors,
             start_new_session=True,
         )
-        host_peak, in_time = _watch(process, timeout_s, whole_run_s, lambda: _measured(answer))
+        host_peak, late_s = _watch(process, timeout_s, whole_run_s, lambda: _measured(answer))
         answer.seek(0)
         errors.seek(0)
         text, told = answer.read(), errors.read()
-    if not in_time:
-        return replace(_late(mode, timeout_s, whole_run_s, MEASURED in text), host_peak_bytes=host_peak)
+    if late_s is not None:
+        return replace(_late(mode, late_s, late_s < timeout_s, text), host_peak_bytes=host_peak)
     if process.returncode != 0 or not text.strip():
         return replace(_failed(mode, process.returncode, told), host_peak_bytes=host_peak)
-    found = json.loads(text.strip().splitlines()[-1])
+    return replace(_mode_time(text.strip().splitlines()[-1]), host_peak_bytes=host_peak)
+
+
+def _mode_time(line: str) -> ModeTime:
     known = {item.name for item in fields(ModeTime)}
-    result = ModeTime(**{name: value for name, value in found.items() if name in known})
-    return replace(result, cudagraph_skips=tuple(result.cudagraph_skips), host_peak_bytes=host_peak)
+    found = ModeTime(**{name: value for name, value in json.loads(line).items() if name in known})
+    return replace(found, cudagraph_skips=tuple(found.cudagraph_skips))
 
 
 def _measured(answer: IO[str]) -> bool:
     # where the process writes, so that it is read without a seek
-    return MEASURED.encode() in os.pread(answer.fileno(), os.fstat(answer.fileno()).st_size, 0)
+    told = os.pread(answer.fileno(), os.fstat(answer.fileno()).st_size, 0).decode(errors="replace")
+    return _told_times(told) is not None
 
 
-def _late(mode: str, timeout_s: float, whole_run_s: float, measured: bool) -> ModeTime:
-    if measured:
-        error = f"its steps were measured, but its outputs not compared with eager ones after {duration(timeout_s)}"
-        return ModeTime(mode, error=error, code=TIMEOUT)
-    if timeout_s <= whole_run_s:
-        return ModeTime(mode, error=f"not done after {duration(timeout_s)}", code=TIMEOUT)
-    error = f"not done after {duration(whole_run_s)}: the whole run takes no longer without it"
+def _told_times(text: str) -> str | None:
+    """Return what follows `MEASURED` in a whole line; other lines may stand before it."""
+    lines = text.splitlines(keepends=True)
+    return next((line.partition(MEASURED)[2] for line in lines if MEASURED in line and line.endswith("\n")), None)
+
+
+def _late(mode: str, spent_s: float, too_long: bool, text: str) -> ModeTime:
+    times = _told_times(text)
+    if times is not None:
+        error = f"its steps were measured, but its outputs not compared with eager ones after {duration(spent_s)}"
+        return replace(_mode_time(times), error=error, code=TIMEOUT)
+    if not too_long:
+        return ModeTime(mode, error=f"not done after {duration(spent_s)}", code=TIMEOUT)
+    error = f"not done after {duration(spent_s)}: the whole run takes no longer without it"
     return ModeTime(mode, error=error, code=TIMEOUT, cannot_pay=True)
 
 
@@ -126,9 +137,9 @@ def _errors() -> IO[str]:
 
 def _watch(
     process: subprocess.Popen[bytes], timeout_s: float, whole_run_s: float, measured: Callable[[], bool]
-) -> tuple[int, bool]:
-    """Wait for a process; return the largest resident memory of it and its children, and whether it ended in time."""
-    began, peak = time.monotonic(), 0
+) -> tuple[int, float | None]:
+    """Wait for a process; return the largest resident memory of it and its children, and when it was ended."""
+    began, peak, spent = time.monotonic(), 0, 0.0
     try:
         while process.poll() is None:
             spent = time.monotonic() - began
@@ -136,7 +147,7 @@ def _watch(
                 break
             peak = max(peak, _resident_bytes(process.pid))
             time.sleep(_WATCH_S)
-        return peak, process.poll() is not None
+        return peak, None if process.poll() is not None else spent
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

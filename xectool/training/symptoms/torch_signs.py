@@ -1,4 +1,4 @@
-"""G17, G29, G30: what torch says by logs, warnings and errors, put on record without hiding any of it."""
+"""G17, G29, G30: what torch says by logs, warnings and errors, put on record."""
 
 from __future__ import annotations
 
