@@ -25,6 +25,7 @@ from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.ranking import RULES, diagnose
 from xectool.diagnosis.rules.nan_state import moment_limit, state_damage
 from xectool.diagnosis.signatures.details import detail_of
+from xectool.findings import Severity
 from xectool.runlog.json_lines import DISK, LIMIT
 from xectool.runlog.status_page import PHASES, StatusPage, Word
 
@@ -380,9 +381,12 @@ def test_collapsed_predictions_come_before_the_plateau(record: Record, course: A
     assert [cause.code for cause in found.causes] == ["XT-COLLAPSED", "XT-NO-LEARNING"]
 
 
-@pytest.mark.parametrize(("trivial", "named"), [(0.3804, False), (0.379, True)])
+@pytest.mark.parametrize(
+    ("trivial", "events", "named"),
+    [(0.3804, 30, False), (0.379, 30, True), (0.37921, 30, True), (0.3804, 100_000, True), (0.3881, 100_000, False)],
+)
 def test_a_task_that_falls_below_every_constant_is_learned_beside_one_that_cannot_be(
-    record: Record, course: Any, trivial: float, named: bool
+    record: Record, course: Any, trivial: float, events: int, named: bool
 ) -> None:
     """Position and time of 100 events of one energy, as recorded: the sum of both fell by 0.6 % in five epochs."""
     position = (0.3949, 0.3875, 0.3852, 0.3828, 0.3807, 0.3797, 0.3795, 0.3794, 0.3793, 0.3792)
@@ -390,6 +394,7 @@ def test_a_task_that_falls_below_every_constant_is_learned_beside_one_that_canno
     run = course(steps=100, per_epoch=10, start=1.02, floor=1.02, noise=0.05, baseline=None)
     run.epochs = {number: {"metrics": known} for number, known in enumerate(metrics, 1)}
     terms = {"energy": 0.5, "uvwFI": 0.377}
+    run.event(1, "run_start", num_val=events)
     run.event(1, "baseline", terms=terms, val_terms={"energy": 0.52, "uvwFI": trivial})
     run.event(80, "no_learning", terms={name: {"loss": loss, "trivial": loss} for name, loss in terms.items()})
     run.event(80, "collapsed", tasks={"energy": {"pred_std": 0.0024, "target_std": 1.0}})
@@ -400,13 +405,28 @@ def test_a_task_that_falls_below_every_constant_is_learned_beside_one_that_canno
 def test_a_task_at_its_constant_beside_one_that_learned_has_collapsed_only_if_it_does_not_vary_at_all(
     record: Record, course: Any, level: float, spread: float, named: bool
 ) -> None:
-    run = course(steps=200, start=1.02, floor=1.02, noise=0.02, baseline=None)
+    config = {"data": {"train_path": "t.root"}}
+    run = course(steps=200, start=1.02, floor=1.02, noise=0.02, baseline=None, config=config)
     for row in run.rows:
         row["losses"] = {"energy": 0.52, "uvwFI": level}
     run.epochs = {number: {"metrics": {"val/energy/loss": 0.52, "val/uvwFI/loss": level}} for number in range(1, 6)}
     run.event(1, "baseline", terms={"energy": 0.5, "uvwFI": 0.5})
     run.event(160, "collapsed", tasks={"energy": {"pred_std": spread, "target_std": 1.0}})
-    assert ("XT-COLLAPSED" in roots(record(run))) == named
+    found = record(run)
+    (cause,) = [cause for cause in (*found.causes, *found.notes) if cause.code == "XT-COLLAPSED"]
+    assert (cause.severity is Severity.ERROR) == named
+    told = "beside uvwFI, learned: its truth may not depend on what is measured" in cause.problem
+    assert told == cause.fix.startswith("xectool check-data t.root") == (not named)
+
+
+def test_a_term_of_which_no_loss_is_known_hides_no_collapse(record: Record, course: Any) -> None:
+    run = course(steps=200, start=1.02, floor=1.02, noise=0.02, baseline=None)
+    for row in run.rows:
+        row["losses"] = {"energy": 0.52}
+    run.epochs = {number: {"metrics": {"val/energy/loss": 0.52}} for number in range(1, 6)}
+    run.event(1, "baseline", terms={"energy": 0.5, "timing": 0.5})
+    run.event(160, "collapsed", tasks={"energy": {"pred_std": 0.0024, "target_std": 1.0}})
+    assert roots(record(run)) == ["XT-COLLAPSED"]
 
 
 @pytest.mark.parametrize("kind", ["mae", "inpainter"])
@@ -1277,6 +1297,20 @@ def test_weights_that_no_step_can_make_after_a_resume_are_what_it_brought_back(
     causes = record(run).causes
     assert [cause.code for cause in causes] == ["XT-NAN-RESUME"] * named
     assert all("between steps 60 and 100" in cause.problem and cause.step == 61 for cause in causes)
+    assert all("in its optimizer state or in a step since" in cause.problem for cause in causes)
+
+
+@pytest.mark.parametrize("at", [50, 60])
+def test_a_resume_whose_own_weights_no_step_can_make_is_named(record: Record, course: Any, at: int) -> None:
+    brought = {"weights_finite": True, "optimizer_finite": True, "weight_norm": 2e10}
+    run = course(steps=100, resume_at=60, resume_data=brought)
+    run.event(1, "run_start", parameters=10_000)
+    run.at(at, weight_norm=40.0)
+    run.at(100, weight_norm=2e10)
+    (cause,) = record(run).causes
+    assert (cause.code, cause.step) == ("XT-NAN-RESUME", 61)
+    assert "resume at step 60 brought back weights that no step can make: norm 2e+10" in cause.problem
+    assert f"was 40 at step {at}" in cause.evidence[0]
 
 
 @pytest.mark.parametrize(("repeated", "said"), [(12, "12 of 140"), (35, "about 35 of 140")])

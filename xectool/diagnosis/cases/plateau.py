@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -24,6 +25,8 @@ MOST_OF_RUN: Final = 0.5  # of the steps; a schedule that ends at 0 is there in 
 FEWEST_STEPS: Final = 100  # after the warm-up; a sound run of fewer steps may not have learned anything yet
 FEWEST_EVENTS: Final = 360  # a hundred steps of two events each say less than their number
 FALLING_SHARE: Final = 0.03  # of the loss, between the second and the last quarter of the run
+SAMPLED_FROM: Final = 40_000  # events of a validation; the best constant for so many is that of a sample of 20 000
+OF_THE_SAME: Final = 0.9999  # of the loss of the best constant for all of them: both are sums of float32
 OBJECTIVE: Final = "total"
 """Term of the whole objective; the only one of the sensor kinds. A young network is far above its trivial loss."""
 VALIDATED: Final = "val/loss"
@@ -44,6 +47,7 @@ class TermLevel:
         validation: Last validation loss of the term, NaN without any.
         trivial: Loss of the best constant prediction.
         val_trivial: The same of the validation events, which may be easier than those of training.
+        num_val: Events of the validation, NaN where unknown.
         without_tail: Share of the mean loss that stays when single wild steps are bounded as in ``loss``, of the first
             steps; 1 unless the truth has a tail.
         loss_error: Standard error of ``loss``.
@@ -58,6 +62,13 @@ class TermLevel:
     validation_error: float = 0.0
     val_trivial: float = math.inf
     without_tail: float = 1.0
+    num_val: float = math.nan
+
+    @property
+    def below_every_constant(self) -> bool:
+        """Whether the validation is below what any constant reaches on its events, or by 2 % that of a sample."""
+        share = OF_THE_SAME if self.num_val < SAMPLED_FROM else TRIVIAL_SHARE
+        return self.val_trivial < math.inf and self.validation < self.val_trivial - (1 - share) * abs(self.val_trivial)
 
     @property
     def trivial_reached(self) -> bool:
@@ -94,7 +105,7 @@ class TermLevel:
 
 
 def term_levels(evidence: Evidence) -> list[TermLevel]:
-    """Return the terms whose trivial loss was recorded, each with its present loss."""
+    """Return the terms of which a trivial loss and a present one are known."""
     baseline = evidence.last("baseline")
     terms = (baseline.data.get("terms") if baseline else None) or {}
     of_validation = (baseline.data.get("val_terms") if baseline else None) or {}
@@ -111,9 +122,11 @@ def term_levels(evidence: Evidence) -> list[TermLevel]:
         val_trivial = number(of_validation.get(term, math.inf))
         val_error = min(abs(value), abs(val_trivial)) / math.sqrt(num_val) if num_val > 0 else 0.0
         validation = _validation(evidence, str(term))
+        if not (math.isfinite(now) or math.isfinite(validation)):
+            continue
         # Of a tail the validation has to tell, too: at first a network may be far above its trivial loss.
         tail = _without_tail(evidence, losses) if losses is not None and math.isfinite(validation) else 1.0
-        found.append(TermLevel(str(term), now, validation, value, error, val_error, val_trivial, tail))
+        found.append(TermLevel(str(term), now, validation, value, error, val_error, val_trivial, tail, num_val))
     return found
 
 
@@ -151,6 +164,14 @@ def enough_to_learn(evidence: Evidence) -> bool:
     return len(evidence.epochs) >= MAX_EPOCHS or learned >= MAX_STEPS
 
 
+def learned_beside(evidence: Evidence, tasks: Sequence[str]) -> list[str]:
+    """Return which other tasks have learned where all of these are at their constant for good, else nothing."""
+    flat = {level.term: level.trivial_reached for level in term_levels(evidence) if level.tells_alone}
+    stuck = bool(tasks) and all(flat.get(task, False) for task in tasks)
+    done = stuck and enough_to_learn(evidence) and not still_falling(evidence)
+    return [term for term, at_constant in flat.items() if done and not at_constant]
+
+
 def still_falling(evidence: Evidence) -> bool:
     """Return whether the loss of the last quarter is below that of the second by more than noise: no plateau yet.
 
@@ -172,13 +193,12 @@ def still_falling(evidence: Evidence) -> bool:
 def _validations_fall(evidence: Evidence) -> bool:
     """Return whether each of the last validations gave less than the one before it; the very first is left out.
 
-    Beside a task that cannot be learned the whole falls little. A task whose loss falls below that of the best
-    constant for the same events has learned something, however little: no constant gets there.
+    Beside a task that cannot be learned the whole falls little. A task that falls below what the best constant for the
+    validated events gives does not converge to one: no constant gets there.
     """
     known = _falling(evidence, (VALIDATED,))
     return (bool(known) and known[0] - known[-1] > FALLING_SHARE * abs(known[0])) or any(
-        level.validation < level.val_trivial < math.inf and _falling(evidence, _names(level.term))
-        for level in term_levels(evidence)
+        level.below_every_constant and _falling(evidence, _names(level.term)) for level in term_levels(evidence)
     )
 
 

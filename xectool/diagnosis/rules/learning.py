@@ -18,6 +18,7 @@ from xectool.diagnosis.cases.plateau import (
     TermLevel,
     enough_to_learn,
     few_events,
+    learned_beside,
     no_step_size,
     still_falling,
     term_levels,
@@ -140,31 +141,29 @@ class Collapsed(DiagnosisRule):
             for name, values in tasks.items()
         ]
         sure = self._constant(tasks) or self._useless(evidence)
+        beside = [] if sure else learned_beside(evidence, list(tasks))
         yield Cause(
             code=self.code,
             confidence=0.88 if sure else 0.5,
-            problem=f"predictions of {', '.join(tasks) or 'a task'} have collapsed to a constant",
+            problem=f"predictions of {', '.join(tasks) or 'a task'} have collapsed to a constant{_elsewhere(beside)}",
             evidence=(
                 *(lines or [event.message]),
                 *(level.text() for level in term_levels(evidence)),
                 *_dropout_lines(evidence),
             ),
-            fix=_cure(evidence),
+            fix=fixes.check_named_files(evidence, "train") if beside else _cure(evidence),
             severity=Severity.ERROR if sure else Severity.INFO,
             symptom="collapsed",
         )
 
     def _constant(self, tasks: Mapping[str, Mapping[str, Any]]) -> bool:
         """Return whether a prediction does not vary at all, which slow learning does not explain."""
-        ratios = [number(values.get("pred_std")) / number(values.get("target_std")) for values in tasks.values()
-                  if number(values.get("target_std")) > 0]  # fmt: skip
+        known = [(number(values.get("pred_std")), number(values.get("target_std"))) for values in tasks.values()]
+        ratios = [predicted / truth for predicted, truth in known if truth > 0]
         return bool(ratios) and min(ratios) < CONSTANT
 
     def _useless(self, evidence: Evidence) -> bool:
-        """Return whether the losses agree: no better than a constant although there was time to learn.
-
-        Where another task has learned, the truth of this one may not depend on what is measured.
-        """
+        """Return whether the losses agree: no task is better than a constant although there was time to learn."""
         known = term_levels(evidence)
         if not known:
             return enough_to_learn(evidence)
@@ -281,6 +280,11 @@ def _dropout_lines(evidence: Evidence) -> list[str]:
 
 def _slow_text(flat: list[TermLevel]) -> str:
     return f"not better than a constant so far, while the loss falls: {', '.join(level.term for level in flat)}"
+
+
+def _elsewhere(learned: list[str]) -> str:
+    text = "its truth may not depend on what is measured, or belong to other events"
+    return f", beside {', '.join(learned)}, learned: {text}" if learned else ""
 
 
 def _told_lines(data: object) -> list[str]:

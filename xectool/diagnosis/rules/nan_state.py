@@ -22,6 +22,7 @@ from xectool.runlog.records import EventRecord
 
 LARGEST_MOMENT: Final = 1e6  # AdamW moments are means of gradients and of their squares
 ADAM_STEP: Final = 3.2  # learning rates that AdamW moves a weight by at most: (1 - beta1) / sqrt(1 - beta2)
+NO_FARTHER: Final = f"no step moves one by more than {ADAM_STEP:g} learning rates"
 OVER_REACH: Final = 10.0  # times the norm of weights of size 1 after such steps; those of a start are below 1
 SLIGHT: Final = 0.05  # of a norm, beside what the steps add
 OTHER_WEIGHTS: Final = 5.0  # times the norm of all weights, which a run changes by per cents
@@ -102,72 +103,121 @@ class WeightsOutOfReach(DiagnosisRule):
         with np.errstate(invalid="ignore"):
             beyond = np.flatnonzero(np.isfinite(norms) & (norms > reach))
         grown = _grown_at_once(evidence, count)
-        if not beyond.size and grown is None:
-            return
-        row = min(int(item) for item in (*beyond[:1], *([] if grown is None else [grown.row])))
-        own = f"{count:.0f} weights at these learning rates reach {reach[row] / OVER_REACH:.3g}"
-        looks = [step for step, at, _ in _looks(evidence) if at < row]
-        last = max(looks, default=0)
-        resumed = [event.step for event in evidence.of("resume") if last <= event.step < int(steps["step"][row])]
-        why = f", and the run was resumed at step {resumed[-1]}: what it brought back is damaged" if resumed else ""
-        yield Cause(
-            code="XT-NAN-RESUME" if resumed else self.code,
+        if grown is not None and not (beyond.size and beyond[0] < grown.row):
+            yield self._grown(evidence, grown)
+        elif beyond.size:
+            row = int(beyond[0])
+            own = f"{count:.0f} weights at these learning rates reach {reach[row] / OVER_REACH:.3g}"
+            last = max((look.step for look in _looks(evidence) if look.row < row), default=0)
+            yield self._between(evidence, (last, int(steps["step"][row])), float(norms[row]), own)
+
+    def _grown(self, evidence: Evidence, grown: _Growth) -> Cause:
+        """Return the resume that brought the weights back, or what happened between two looks at them."""
+        before, now = grown.before, grown.now
+        if not now.resumed:
+            return self._between(evidence, (before.step, now.step), now.norm, grown.text())
+        return Cause(
+            code=NanFromResume.code,
             confidence=0.95,
-            problem=f"between steps {last} and {int(steps['step'][row])} weights became larger than any step can make "
-            f"them: norm {norms[row]:.3g}{why}",
-            evidence=(
-                grown.text() if grown is not None and row == grown.row else own,
-                f"no step moves one by more than {ADAM_STEP:g} learning rates",
-            ),
+            problem=f"the resume at step {now.step} brought back weights that no step can make: norm {now.norm:.3g}",
+            evidence=(grown.text(), NO_FARTHER),
+            fix=fixes.continue_from_best(evidence, step=max(1, now.step)),
+            step=now.step + 1,
+            symptom="weights",
+        )
+
+    def _between(self, evidence: Evidence, span: tuple[int, int], norm: float, own: str) -> Cause:
+        """Return what made weights of a norm between two steps, the resume in between if there was one."""
+        last, step = span
+        resumed = [event for event in evidence.of("resume") if last <= event.step < step]
+        why = ""
+        if resumed:
+            sound = number(resumed[-1].data.get("weight_norm")) < (1 - SLIGHT) * norm
+            what = (
+                "the damage is in its optimizer state or in a step since"
+                if sound
+                else "what it brought back is damaged"
+            )
+            why = f", and the run was resumed at step {resumed[-1].step}: {what}"
+        return Cause(
+            code=NanFromResume.code if resumed else self.code,
+            confidence=0.95,
+            problem=f"between steps {last} and {step} weights became larger than any step can make them: "
+            f"norm {norm:.3g}{why}",
+            evidence=(own, NO_FARTHER),
             fix=fixes.continue_from_best(evidence, step=last + 1),
             step=last + 1,
             symptom="weights",
         )
 
 
-@dataclass(frozen=True)
-class _Growth:
-    """The norm of the weights at a row, and when it was looked at before.
+@dataclass(frozen=True, order=True)
+class _Look:
+    """A look at the norm of the weights; at one step that of a resume comes after that of the step.
 
     Attributes:
-        row: Row of the step.
-        since: Step of the look before.
-        was: Norm then.
-        added: What the steps between can add at most.
+        step: Step after which it was.
+        row: Row of that step in the record, -1 before the first.
+        resumed: Whether a resume had just brought the weights back.
+        norm: Norm of all weights.
     """
 
+    step: int
     row: int
-    since: int
-    was: float
+    resumed: bool
+    norm: float
+
+
+@dataclass(frozen=True)
+class _Growth:
+    """Two looks at the weights, one after the other, between which they grew too much.
+
+    Attributes:
+        before: The earlier.
+        now: The later.
+        added: What the steps between can add to the norm at most.
+    """
+
+    before: _Look
+    now: _Look
     added: float
+
+    @property
+    def row(self) -> int:
+        """Row of the later look."""
+        return self.now.row
 
     def text(self) -> str:
         """Return what the norm could have become."""
-        return f"their norm was {self.was:.3g} at step {self.since}; the steps since add {self.added:.3g} at most"
+        was = self.before
+        return f"their norm was {was.norm:.3g} at step {was.step}; the steps since add {self.added:.3g} at most"
 
 
 def _grown_at_once(evidence: Evidence, count: float) -> _Growth | None:
-    """Return the row at which the norm of the weights grew by more than the steps since it was known can add."""
+    """Return where the norm of the weights grew by more than the steps since it was known can add."""
     steps = evidence.steps
     travelled = np.nancumsum(steps["lr"]) * max(1.0, steps.seen / max(len(steps), 1))
     travelled = np.append(travelled, 0.0)  # of row -1, before the first
-    for (since, before, was), (_, row, now) in pairwise(_looks(evidence)):
-        added = ADAM_STEP * math.sqrt(count if count > 0 else math.nan) * (travelled[row] - travelled[before])
-        if now - was > added + SLIGHT * was:
-            return _Growth(row, since, was, added)
+    for before, now in pairwise(_looks(evidence)):
+        added = ADAM_STEP * math.sqrt(count if count > 0 else math.nan) * (travelled[now.row] - travelled[before.row])
+        if now.norm - before.norm > added + SLIGHT * before.norm:
+            return _Growth(before, now, added)
     return None
 
 
-def _looks(evidence: Evidence) -> list[tuple[int, int, float]]:
-    """Return step, row of the record and norm of the weights wherever it was looked at, -1 before the first row."""
+def _looks(evidence: Evidence) -> list[_Look]:
+    """Return the looks at the weights in order: those of steps, of starts and of resumes."""
     steps = evidence.steps
     rows = np.flatnonzero(np.isfinite(steps["weight_norm"]))
-    known = [(int(steps["step"][row]), int(row), float(steps["weight_norm"][row])) for row in rows]
-    for event in evidence.of("run_start", "resume"):
+    known = [
+        _Look(int(steps["step"][row]), int(row), resumed=False, norm=float(steps["weight_norm"][row])) for row in rows
+    ]
+    resumes = {event.step for event in evidence.of("resume")}
+    for event in evidence.of("run_start", "resume"):  # an attempt that goes on records both
         at = int(np.searchsorted(steps["step"], event.step, side="right")) - 1
         norm = number(event.data.get("weight_norm"))
         if norm == norm and (at >= 0 or len(evidence.attempts) <= 1):
-            known.append((event.step, at, norm))
+            known.append(_Look(event.step, at, event.step in resumes, norm))
     return sorted(known)
 
 
