@@ -19,6 +19,21 @@ def above_a_note(document: dict[str, Any]) -> list[dict[str, Any]]:
     return [found for found in document["findings"] if found["severity"] != "info"]
 
 
+def test_two_trees_of_one_file_are_two_samples(files: Path, tmp_path: Path, xectool: Callable[..., Any]) -> None:
+    """They were files of the same content, in both samples (DAT-20)."""
+    with uproot.recreate(tmp_path / "both.root") as file:
+        for name in ("train", "val"):
+            with uproot.open(f"{files / name}.root:tree") as tree:
+                held = tree.arrays(library="np")
+            file.mktree(name, {branch: (values.dtype, values.shape[1:]) for branch, values in held.items()})
+            file[name].extend(held)
+    both = tmp_path / "both.root"
+    for val, told in (("val", 0), ("train", 1)):
+        paths = ("--set", f"data.train_path={both}:train", "--set", f"data.val_path={both}:{val}")
+        run = xectool("check-data", f"{both}:train", "--config", files / "config.yaml", *paths, "--json")
+        assert [item["code"] for item in run.document["findings"]].count("DAT-20") == told
+
+
 def test_help_names_every_option(xectool: Callable[..., Any]) -> None:
     out = xectool("check-data", "--help").out
     words = ("--config", "--set", "--deep", "--max-events", "--plots", "--against", "--write-digest", "--json")

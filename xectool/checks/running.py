@@ -172,8 +172,10 @@ def _numbered(sample: Sample) -> list[FileFacts]:
 
 def shared_events(sample: Sample, other: Sample, how: Inspection) -> tuple[Repeated, tuple[str, ...]]:
     """Return the events that both samples hold, and the files of the other that are files of this one."""
-    mine = {_identity(facts.path) for facts in sample.files}
-    shared = tuple(facts.path for facts in other.files if _identity(facts.path) in mine or _copy_of(facts, sample))
+    mine = {(_identity(facts.path), facts.tree) for facts in sample.files}  # a file may hold a tree for each sample
+    shared = tuple(
+        facts.path for facts in other.files if (_identity(facts.path), facts.tree) in mine or _copy_of(facts, sample)
+    )
     first, second = (partial(number_stream, _numbered(part), how.settings.data) for part in (sample, other))
     found = find_shared(first, second, sample.num_events)
     if found.count:
@@ -193,7 +195,8 @@ def _identity(path: str) -> object:
 
 
 def _copy_of(facts: FileFacts, sample: Sample) -> bool:
-    alike = [mine for mine in sample.files if mine.size_bytes and mine.size_bytes == facts.size_bytes]
+    known = (facts.size_bytes, facts.tree)
+    alike = [mine for mine in sample.files if mine.size_bytes and (mine.size_bytes, mine.tree) == known]
     return any(_content_hash(mine.path) == _content_hash(facts.path) for mine in alike)
 
 
