@@ -2,43 +2,48 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
-from xectool.training.ranks.base import Ranks
-
-PROGRAM = """
-import json, sys, time
 import torch
-from torch import nn
-from xectool.config.distributed import DistributedConfig
-from xectool.training.ranks.group import joined
-
-with joined(DistributedConfig(timeout_s=100), torch.device("cpu")) as ranks:
-    # 5 MB: more than the first bucket of gradients, so that there are several
-    network = ranks.parallel(nn.Sequential(nn.Linear(4, 600), nn.Linear(600, 2000), nn.Linear(2000, 3)))
-    waits = []
-    for slow_rank in (0, 1, None):
-        out = network(torch.ones(2, 4))
-        if ranks.rank == slow_rank:
-            out.register_hook(lambda gradient: time.sleep(1.5))
-        out.sum().backward()
-        waits.append(ranks.gradient_wait_s)
-    print(json.dumps(waits))
-"""
+import torch.distributed as dist
+from xectool.training.ranks import group as rank_group
+from xectool.training.ranks.base import Ranks
+from xectool.training.ranks.group import RankGroup, add_gradients
 
 
-@pytest.mark.slow
-def test_the_rank_whose_gradients_come_last_waits_for_nobody(run_ranks: Any, tmp_path: Path) -> None:
-    program = tmp_path / "waits.py"
-    program.write_text(PROGRAM)
-    ranks = run_ranks(2, program)
-    assert [rank.returncode for rank in ranks] == [0, 0], ranks
-    first, second = (json.loads(rank.stdout) for rank in ranks)
-    assert second[0] > first[0] + 0.7
-    assert first[1] > second[1] + 0.7
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[torch.futures.Future[list[torch.Tensor]]]:
+    """Return the sums that were asked for; each is there once it is told so."""
+    futures: list[torch.futures.Future[list[torch.Tensor]]] = []
+
+    def all_reduce(values: torch.Tensor, async_op: bool) -> SimpleNamespace:
+        futures.append(torch.futures.Future())
+        return SimpleNamespace(get_future=lambda future=futures[-1]: future)
+
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    return futures
+
+
+def bucket(value: float) -> SimpleNamespace:
+    return SimpleNamespace(buffer=lambda: torch.tensor([value]))
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_wait_begins_with_the_last_bucket_whichever_is_summed_last(
+    begun: list[torch.futures.Future[list[torch.Tensor]]], order: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter((5.0, 8.0, 9.5, 9.5))  # both buckets, and what is summed
+    monkeypatch.setattr(rank_group, "time", SimpleNamespace(perf_counter=lambda: next(now)))
+    group = RankGroup(0, 2)
+    first = add_gradients(group, bucket(1.0))
+    second = add_gradients(group, bucket(2.0))
+    assert group.gradient_wait_s == 0.0
+    for number in order:
+        begun[number].set_result([torch.tensor([10.0 + number])])
+    assert [first.wait().tolist(), second.wait().tolist()] == [[10.0], [11.0]]
+    assert group.gradient_wait_s == 1.5
+    assert group.notes.entered == 2
 
 
 def test_a_single_process_waits_for_nobody() -> None:
