@@ -109,7 +109,7 @@ class CachedEvents:
             if found is None or found.thrown_away:
                 there = self.store.inode(digest)
                 if self._tried.get(index) != there:
-                    found = self._found(index, digest, identity) or found
+                    found = self._found(index, identity, there) or found
             if found is None:
                 return None
             self._open[index] = found
@@ -118,10 +118,11 @@ class CachedEvents:
                 self._tried.pop(self._open.popitem(last=False)[0], None)
             return found
 
-    def _found(self, index: int, digest: str, identity: dict[str, Any]) -> CachedFile | None:
-        """Look for a cache file; one that is there and cannot be opened is looked for again, and told once."""
+    def _found(self, index: int, identity: dict[str, Any], there: int) -> CachedFile | None:
+        """Look for a cache file of number ``there``; one that cannot be opened is looked for again, and told once."""
+        digest = self.digests[index]
         assert self.store is not None
-        there = self.store.inode(digest)
+        assert digest is not None
         try:
             found = self._opened(index, self.store.find(digest, identity, self.maps_readings))
         except OSError as error:  # too many open files, a disk or server that fails: says nothing of what lies there
