@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +16,14 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import nn
 from xectool import engine
 from xectool.checkpoint import store
 from xectool.cli import app
 from xectool.cli.boundary import run as run_cli
 from xectool.config.load import load_config
 from xectool.engine.diagnose.nonfinite import NanBatchResult
+from xectool.models.regressor import Regressor
 from xectool.probes.nonfinite import raw
 from xectool.probes.nonfinite.scan import MAX_ANOMALIES, MAX_SUSPECTS, scan
 from xectool.probes.nonfinite.subject import of_config
@@ -224,6 +227,63 @@ def test_weight_that_is_finite_but_too_large_is_told_from_the_events(
     assert again.facts == {name: said for name, said in result.facts.items() if name != "every_event_fails"}
 
 
+@pytest.mark.parametrize("saved", [True, False])
+def test_ordinary_readings_that_meet_wild_weights_lead_to_other_weights(
+    trained: tuple[Path, Path], tmp_path: Path, saved: bool
+) -> None:
+    config, path = trained
+    low, high, broken, runs = 1.3e19, 3.2e19, tmp_path / "broken.pt", tmp_path / "runs"
+    shutil.copytree(path.parent, runs / "r") if saved else runs.mkdir()
+    for _ in range(12):  # until one event fails and others do not
+        scale, checkpoint = math.sqrt(low * high), store.load(path)
+        checkpoint.model["backbone.backbone.stem.0.weight"].mul_(scale)
+        checkpoint.model["backbone.backbone.stem.0.bias"].zero_()
+        store.save(broken, checkpoint)
+        result = search(config, tmp_path, ckpt=broken, overrides=[f"checkpoint.save_dir={runs}"])
+        if result.found and not result.facts["every_event_fails"]:
+            break
+        low, high = (low, scale) if result.found else (scale, high)
+    assert (result.cause, result.facts["fails_with_any_readings"]) == ("combination", False)
+    words = shlex.split(result.next, comments=True)
+    if saved:  # the last one is whole, and what a resume takes by itself
+        assert words[-2:] == ["--resume", str(runs / "r" / "checkpoint_last.pt")]
+        assert not search(config, tmp_path, ckpt=words[-1]).found
+    else:
+        assert words[-2:] == ["--run-name", "r-fresh"]
+
+
+def test_newest_state_that_overflows_is_passed_over(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    config, path = trained
+    run = tmp_path / "runs" / "r"
+    run.mkdir(parents=True)
+    checkpoint = store.load(path)
+    store.save(run / "checkpoint_epoch_0001.pt", checkpoint)
+    checkpoint.model["heads.uvwFI.4.weight"][:] = 3e37
+    checkpoint.model["heads.uvwFI.6.weight"][:] = 3e37
+    checkpoint.meta["step"] += 10
+    store.save(run / "checkpoint_last.pt", checkpoint)
+    overrides = [f"checkpoint.save_dir={run.parent}"]
+    result = search(config, tmp_path, ckpt=run / "checkpoint_last.pt", overrides=overrides)
+    assert result.cause == "weight"
+    assert shlex.split(result.next, comments=True)[-2:] == ["--resume", str(run / "checkpoint_epoch_0001.pt")]
+
+
+def test_module_that_fails_with_every_event_is_not_cured_by_leaving_events_out(
+    write_config: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def infinite(model: nn.Module, *args: Any) -> Any:
+        outputs = forward(model, *args)
+        return {task: value / torch.zeros(()) for task, value in outputs.items()}
+
+    forward = Regressor.forward
+    monkeypatch.setattr(Regressor, "forward", infinite)
+    result = search(write_config(), tmp_path)
+    assert result.found
+    assert result.event is None
+    assert result.next.startswith("xectool explain ")
+    assert "quarantine" not in result.next
+
+
 def test_command_line_answers_with_one_document_and_exit_1(
     write_config: Write, poisoned: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -346,6 +406,20 @@ def test_validation_event_more_extreme_than_any_of_training_is_tried_on_the_netw
     result = search(config, tmp_path)
     assert result.verdict.startswith("validation: ")
     require_event(result, directory, 0, 3)
+
+
+def test_only_a_training_event_is_left_out_by_the_quarantine(
+    write_config: Write, poisoned: Callable[..., Path], tmp_path: Path
+) -> None:
+    directory = poisoned({(0, 3, "energyTruth", 0): 8e8})
+    wild, sound = [str(directory / "train_000.root")], [str(directory / "train_001.root")]
+    far = {"energy": {"enabled": True, "loss_fn": "mse", "scale": 1e-12, "shift": 0.0}}
+    trained_on = search(write_config(data={"train_path": wild, "val_path": sound}, tasks=far), tmp_path)
+    require_event(trained_on, directory, 0, 3)
+    assert "guards.quarantine=true" in trained_on.next
+    validated = search(write_config(data={"train_path": sound, "val_path": wild}, tasks=far), tmp_path)
+    require_event(validated, directory, 0, 3)
+    assert validated.next.startswith(f"xectool check-data {wild[0]} ")
 
 
 def test_what_is_no_more_extreme_than_what_was_tried_is_not_tried_again(write_config: Write) -> None:

@@ -120,14 +120,13 @@ def nan_batch(  # noqa: PLR0913  the function is the command: one argument an op
         subject = of_batch(Path(batch).expanduser(), loaded, weights, device)
     else:
         subject = _of_run_or_config(loaded, run, incident, weights, (data or "train", max_events, device))
-    search, of_training = _search(subject, full), subject
+    search = _search(subject, full)
     if data is None and subject.batches is not None:
         subject, search = _with_validation(subject, search, full, max_events)
-    of_validation = data == "val" or subject is not of_training
     kept = _keep(search, subject, Path(output or DEFAULT_OUTPUT).expanduser()) if batch is None else None
     training = _training(config, overrides, None if batch is not None else run)
     verdict = judge(search, subject, training)
-    if verdict.code and of_validation:
+    if verdict.code and subject.validation:
         verdict = replace(verdict, verdict=f"validation: {verdict.verdict}", why=(VALIDATION, *verdict.why))
     return _result(search, subject, verdict, kept, config)
 

@@ -45,6 +45,7 @@ class Subject:
         window: The batches of one step; None where the data are searched.
         checkpoint: Where the weights come from; None for those of the seed.
         trained_on: Whether steps were run again from there, so that the weights are in no file.
+        validation: Whether these are validation events.
         notes: How weights and events were obtained.
         close: Stops what reads.
         plan: Order of the searched data; None where only a window is at hand.
@@ -59,6 +60,7 @@ class Subject:
     close: Callable[[], None] = field(default=lambda: None)
     plan: DataPlan | None = None
     trained_on: bool = False
+    validation: bool = False
 
 
 def of_config(
@@ -87,7 +89,7 @@ def of_config(
         wrong = _without_logarithm(config, source)
         sound = _open(config, which, tasks, max_events, wrong) if wrong else source
         config = resolve_target_scaling(config, sound)
-    return _served(build_bench(config, execution, saved), source, checkpoint)
+    return replace(_served(build_bench(config, execution, saved), source, checkpoint), validation=which == "val")
 
 
 def of_validation(subject: Subject, max_events: int | None = None) -> Subject:
@@ -98,7 +100,7 @@ def of_validation(subject: Subject, max_events: int | None = None) -> Subject:
     """
     config = subject.bench.config
     tasks = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
-    return _served(subject.bench, _open(config, "val", tasks, max_events), subject.checkpoint)
+    return replace(_served(subject.bench, _open(config, "val", tasks, max_events), subject.checkpoint), validation=True)
 
 
 def _served(bench: Bench, source: EventSource, checkpoint: Path | None) -> Subject:

@@ -18,11 +18,12 @@ from xectool.probes.nonfinite.locate import Place
 from xectool.probes.nonfinite.raw import Anomaly
 from xectool.probes.nonfinite.readings import TARGET, Reading
 from xectool.probes.nonfinite.search import NanSearch
+from xectool.probes.nonfinite.sound_state import sound_state
 from xectool.probes.nonfinite.subject import Subject
 
 CODES = {"loss": "XT-NAN-LOSS", "gradient": "XT-NAN-GRAD", "parameter": "XT-NAN-WEIGHTS"}
 MAX_SHOWN = 3
-RUN_NAME = "mlflow.run_name"
+RUN_NAME, INIT_FROM = "mlflow.run_name", "checkpoint.init_from"
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,21 @@ class Training:
     overrides: Sequence[str] = ()
     run: Path | None = None
 
-    def resumed(self) -> str:
-        """Return the line that goes on from the newest sound checkpoint."""
-        return self._line(["--resume", "auto" if self.run is None else str(self.run)], self._place(inside))
+    def resumed(self, state: Path | None = None) -> str:
+        """Return the line that goes on from a saved state, the newest sound checkpoint where none is given."""
+        place = state or self.run or "auto"
+        return self._line(["--resume", str(place)], self._place(inside))
 
-    def again(self, name: str, setting: str) -> str:
-        """Return the line that starts anew with another setting, a run under another name."""
+    def again(self, name: str, *changes: str) -> str:
+        """Return the line that starts anew with other settings, a run under another name."""
         own = self._name()
         named = ["--run-name", f"{own}-{name}"] if own else []
-        return self._line([*named, "--set", setting], self._place(beside))
+        return self._line([*named, *(word for item in changes for word in ("--set", item))], self._place(beside))
+
+    def fresh(self) -> str:
+        """Return the line that starts anew from the weights of the seed."""
+        written = {} if self.config is None else tolerant_yaml(self.config)
+        return self.again("fresh", *([f"{INIT_FROM}=null"] if value_of(written, INIT_FROM) else []))
 
     def checked(self, file: str) -> str:
         """Return the line that names all readings of a file that cannot be."""
@@ -125,8 +132,8 @@ def _of_culprit(culprit: Culprit, subject: Subject, training: Training) -> Verdi
     why += [fact.replace("_", " ") + (": yes" if is_so else ": no") for fact, is_so in culprit.facts.items()]
     why += subject.notes
     if culprit.cause == WEIGHTS:
-        fix = f"{training.resumed()}   # an earlier checkpoint; these weights fail on every event tried"
-        return Verdict("XT-NAN-WEIGHTS", f"the weights overflow in {place.module or 'the network'}", tuple(why), fix)
+        verdict = f"the weights overflow in {place.module or 'the network'}"
+        return Verdict("XT-NAN-WEIGHTS", verdict, tuple(why), _other_weights(culprit, subject, training))
     if culprit.trial.refused is not None:
         fix = culprit.trial.refused.fix
         return Verdict("XT-NAN-LOSS", f"the loss has no value for {number} of {event}", tuple(why), fix)
@@ -160,13 +167,34 @@ def _of_input(anomalies: list[Anomaly], search: NanSearch, subject: Subject, tra
 
 
 def _fix(culprit: Culprit, subject: Subject, training: Training) -> str:
-    norm = subject.bench.config.normalization
+    """Return the line that cures: to leave an event out does so only where it is the event that is at fault."""
+    norm, facts = subject.bench.config.normalization, culprit.facts
     if culprit.readings and norm.npho_scheme == "linear":
         return f"{training.again('log1p', 'normalization.npho_scheme=log1p')}   # or take the event out of the file"
+    if culprit.cause != INPUT and facts.get("finite_with_fresh_weights"):
+        return _other_weights(culprit, subject, training)
     if culprit.place.stage == "gradient":
         where = culprit.place.module or "the network"
         return f"xectool explain numerics   # the derivative of {culprit.place.op} in {where} is not finite there"
+    if culprit.cause != INPUT and (facts.get("every_event_fails") or facts["fails_with_any_readings"]):
+        where = f"{culprit.place.op} in {culprit.place.module or 'the network'}"
+        return f"xectool explain numerics   # {where} is not finite with other events either: change its code"
+    if subject.validation or facts.get("every_event_fails"):
+        # Training leaves out its own events only, and not more of them than its budget.
+        file = subject.files[int(culprit.window[0].file_index[0])]
+        return f"{training.checked(file)}   # then take what it names out of the file"
     return f"{training.again('quarantine', 'guards.quarantine=true')}   # training then leaves the event out by itself"
+
+
+def _other_weights(culprit: Culprit, subject: Subject, training: Training) -> str:
+    """Return the line that goes on with weights that take the events: saved ones, or those of the seed."""
+    config, name = subject.bench.config, subject.bench.config.mlflow.run_name
+    own = Path(config.checkpoint.save_dir).expanduser() / name if name else None
+    places = (training.run or own, subject.checkpoint.parent if subject.checkpoint else None)
+    state = sound_state(subject.bench, culprit.window, [place for place in places if place])
+    if state is not None:
+        return f"{training.resumed(state)}   # the newest saved state that stays finite with these events"
+    return f"{training.fresh()}   # fresh weights stay finite with these events, no saved state does"
 
 
 def _where(place: Place) -> str:
