@@ -28,6 +28,7 @@ from xectool import engine
 from xectool.config.guard_catalogue import GUARDS, can_be_disabled
 from xectool.config.guards import GuardsConfig
 from xectool.config.load import load_config
+from xectool.config.platform import fitting_compile_threads
 from xectool.errors import (
     ConfigError,
     DataUnusable,
@@ -61,7 +62,7 @@ from xectool.training.stepping.build import build_parts, open_data
 from xectool.training.stepping.parts import RunParts
 from xectool.training.stepping.state import Progress
 from xectool.training.stepping.step import StepResult
-from xectool.training.symptoms.torch_signs import CompilerLog, TorchWarnings, compile_threads, determinism_faults
+from xectool.training.symptoms.torch_signs import CompilerLog, TorchWarnings, determinism_faults
 
 Config = Callable[..., Path]
 T = TypeVar("T")
@@ -474,7 +475,7 @@ def test_compiler_log_is_put_on_record() -> None:
 
 @pytest.mark.parametrize(("cores", "free", "threads"), [(64, 16e9, 4), (64, 6.5e9, 2), (2, 64e9, 2), (8, 1e9, 1)])
 def test_compiling_processes_fit_beside_the_training(cores: int, free: float, threads: int) -> None:
-    assert compile_threads(cores, int(free)) == threads
+    assert fitting_compile_threads(cores, int(free)) == threads
 
 
 def test_warnings_of_torch_are_counted_and_still_shown() -> None:

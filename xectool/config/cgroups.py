@@ -54,7 +54,7 @@ def usable_cores(root: Path = Path("/")) -> float:
     Args:
         root: Where ``proc`` and ``sys`` lie.
     """
-    cores = float(len(os.sched_getaffinity(0)))
+    cores = float(allowed_cpus())
     for directory, version in _directories(root, "cpu"):
         names = ("cpu.max",) if version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
         numbers = " ".join(_text(directory / name) for name in names).split()
@@ -62,6 +62,20 @@ def usable_cores(root: Path = Path("/")) -> float:
         if len(numbers) == 2 and all(number.isdigit() and int(number) > 0 for number in numbers):
             cores = min(cores, int(numbers[0]) / int(numbers[1]))
     return cores
+
+
+def allowed_cpus() -> int:
+    """Return on how many CPUs this process may run, which is all that libraries count: they do not know of quotas."""
+    return len(os.sched_getaffinity(0))
+
+
+def num_cores(processes: int = 1) -> int:
+    """Return how many threads or processes can compute at once, at least one.
+
+    Args:
+        processes: How many share the cores.
+    """
+    return max(1, int(usable_cores() / processes))
 
 
 def _directories(root: Path, controller: str) -> Iterator[tuple[Path, int]]:

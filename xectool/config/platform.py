@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from xectool.config.cgroups import cgroup_memory
+from xectool.config.cgroups import cgroup_memory, num_cores
 from xectool.errors import counted
 
 # Read by rules; nothing else of the environment is kept.
@@ -39,6 +39,8 @@ _NODES = Path("/sys/devices/system/node")
 _CACHE_BYTES = 480_000_000  # beside 320 MB of imports, half of what the older loader holds
 _CACHE_PART = 16
 _MIB = 1024 * 1024
+_MEMORY_OF_THREADS = (4e9, 1e9)  # kept free, and taken by one compiling process
+COMPILE_THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
 MAPPED_BYTES = 1_100_000_000
 """Address space that a training maps and never touches: libraries, heaps of its threads (measured, 7 threads)."""
 NODE_MEMORY = "--mem"
@@ -51,7 +53,7 @@ class Platform:
 
     Attributes:
         machine: Architecture, such as ``x86_64`` or ``aarch64``.
-        cores: Cores this process may use.
+        cores: Cores this process may use, as `num_cores` counts them.
         memory_bytes: Memory this process may still take: of the machine, its control group, its job and its limits.
         memory_limit: What allows no more, as `memory_limits` names it.
         num_gpus: Visible GPUs.
@@ -81,7 +83,7 @@ class Platform:
         limit = min(limits, key=lambda name: limits[name])
         return cls(
             machine=platform.machine(),
-            cores=len(os.sched_getaffinity(0)),
+            cores=num_cores(),
             memory_bytes=max(0, limits[limit]),
             memory_limit=limit,
             num_gpus=_num_gpus(environment.get("CUDA_VISIBLE_DEVICES")),
@@ -126,6 +128,21 @@ def available_memory(ranks: int = 1) -> int:
         ranks: Processes of the run on this machine, each of which takes as much.
     """
     return max(0, min(memory_limits(ranks).values()))
+
+
+def compile_threads() -> int:
+    """Return how many processes the compiler of a training starts here, each with about 1 GB.
+
+    As many as ``TORCHINDUCTOR_COMPILE_THREADS`` says, or those that fit beside the training; PyTorch alone would start
+    one for each core, up to 32.
+    """
+    return _number(COMPILE_THREADS) or fitting_compile_threads(num_cores(), available_memory())
+
+
+def fitting_compile_threads(cores: int, free_bytes: int) -> int:
+    """Return how many compiling processes fit beside a training: one to four."""
+    kept, each = _MEMORY_OF_THREADS
+    return max(1, min(4, cores, int((free_bytes - kept) / each)))
 
 
 def most_mapped_bytes() -> int:

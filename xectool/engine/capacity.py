@@ -11,7 +11,7 @@ from xectool.rootio.counting import count_events
 from xectool.training.memory_estimate.calibration import load_calibration
 from xectool.training.memory_estimate.device import Device
 from xectool.training.memory_estimate.estimate import Wanted, estimate
-from xectool.training.memory_estimate.host import compile_threads
+from xectool.training.memory_estimate.host import compile_processes
 
 _MEMORY = "CFG-20"
 _NO_LIMIT = 1 << 62  # the disk has rules of its own
@@ -35,7 +35,7 @@ def estimated(
     calibration, budget = load_calibration(), min(limits.values())
     device = calibration.on(device)
     events = count_events(config.data.train_path, config.data.tree_name) or DEFAULT_EVENTS
-    threads = compile_threads(config, device.is_gpu)
+    threads = compile_processes(config, device.is_gpu)
     wanted = Wanted(events, amp, closer and device.is_gpu, closer, None, threads, budget)
     found = estimate(config, device, wanted, calibration)
     return MemoryEstimate(config, found, limits, _NO_LIMIT, calibration, events=events)

@@ -21,6 +21,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from xectool.config.cgroups import num_cores
 from xectool.config.load import load_config
 from xectool.engine.ranks.outcome import DIRECTORY, LAUNCHER
 from xectool.engine.ranks.processes import ForwardedSignals, SurvivorsEnded
@@ -194,7 +195,7 @@ def _lockable(place: str | None) -> Path:
 @contextmanager
 def _environment(directory: Path, nproc: int) -> Iterator[None]:
     """Set what the ranks inherit: where to leave their outcome, their share of the cores, a network that is there."""
-    share = max(1, len(os.sched_getaffinity(0)) // nproc)
+    share = num_cores(nproc)
     wanted = {DIRECTORY: str(directory), LAUNCHER: str(os.getpid())}
     defaults = {"OMP_NUM_THREADS": str(share)}
     if any(name == "lo" for _, name in socket.if_nameindex()):

@@ -22,7 +22,7 @@ from xectool.training.memory_estimate.calibration import load_calibration, numbe
 from xectool.training.memory_estimate.child import ask, measure
 from xectool.training.memory_estimate.device import GRAPH_MODES, Device
 from xectool.training.memory_estimate.estimate import Wanted, estimate
-from xectool.training.memory_estimate.host import compile_threads
+from xectool.training.memory_estimate.host import compile_processes
 from xectool.training.memory_estimate.plan import plan
 
 QUICKSTART: Final[Mapping[str, Any]] = {
@@ -79,7 +79,7 @@ def estimate_memory(  # noqa: PLR0913  the function is the command: one argument
         _calibrate(loaded, device, amp)
     calibration = load_calibration()
     device = calibration.on(device)
-    threads = compile_threads(loaded, device.is_gpu)
+    threads = compile_processes(loaded, device.is_gpu)
     wanted = Wanted(events, amp, max_batch, True, mask_ratio, threads, min(limits.values()))
     found = estimate(loaded, device, wanted, calibration)
     blank = MemoryEstimate(loaded, found, limits, _free(loaded), calibration, events=events)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from xectool.config.cgroups import num_cores
 from xectool.errors import CheckpointError
 from xectool.export.description import Description
 from xectool.export.ports import Port
@@ -83,10 +84,10 @@ def _check_input(runtime: Runtime, port: Port, value: npt.NDArray[np.generic]) -
 
 
 def allowed_threads() -> int:
-    """Return how many threads may compute: the CPUs this process may use, or OMP_NUM_THREADS where that is fewer."""
-    cpus = len(os.sched_getaffinity(0))
+    """Return how many threads may compute: the cores this process may use, or OMP_NUM_THREADS where that is fewer."""
+    cores = num_cores()
     wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    return min(cpus, int(wanted)) if wanted.isdecimal() and int(wanted) > 0 else cpus
+    return min(cores, int(wanted)) if wanted.isdecimal() and int(wanted) > 0 else cores
 
 
 def in_order(names: Sequence[str], values: Sequence[npt.NDArray[np.generic]]) -> Arrays:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.metadata
-import os
 import platform
 import re
 import subprocess
@@ -19,6 +18,7 @@ from typing import Any, Final
 import psutil
 
 import xectool
+from xectool.config.cgroups import num_cores
 from xectool.runlog.atomic import read_json, write_json
 from xectool.runlog.records import to_json
 
@@ -119,7 +119,7 @@ def machine() -> dict[str, Any]:
         "system": platform.platform(),
         "architecture": platform.machine(),
         "cpu": _cpu_name(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": num_cores(),
         "memory_bytes": psutil.virtual_memory().total,
         "memory_limit_bytes": _memory_limit(),
     }

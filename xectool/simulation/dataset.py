@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xectool.config.cgroups import num_cores
 from xectool.detector import constants as c
 from xectool.detector import coordinates
 from xectool.errors import UsageError, in_shell
@@ -171,7 +172,7 @@ def _fill(writer: TreeWriter, blocks: Iterator[Rows], run_number: int) -> None:
 
 def _num_threads() -> int:
     # The NumPy parts run without the interpreter lock, the rest does not; more than four threads wait for it.
-    return min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    return min(4, num_cores())
 
 
 def _blocks(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shlex
 import shutil
 import time
@@ -13,8 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from xectool.config.cgroups import allowed_cpus, num_cores
 from xectool.config.load import load_config
-from xectool.config.platform import available_memory
+from xectool.config.platform import available_memory, compile_threads
 from xectool.config.root import RunConfig
 from xectool.errors import DeviceError, UsageError, duration
 from xectool.findings import Finding, Severity
@@ -27,7 +27,7 @@ from xectool.probes.nonfinite.subject import Subject, of_config
 from xectool.probes.repetition.history import CONFIG_FILE
 from xectool.training.process.device import cxx_compiler, missing_toolchain, plan_execution, resolve_device
 from xectool.training.process.progress import NullObserver, Observer
-from xectool.training.symptoms.torch_signs import compile_is_suppressed, compile_threads
+from xectool.training.symptoms.torch_signs import compile_is_suppressed
 
 DEFAULT_TIMEOUT_S = 600.0
 _INDUCTOR_THREADS = 32
@@ -219,13 +219,12 @@ def _configured(config: RunConfig, device: str | None) -> str:
 
 
 def _threads() -> dict[str, int]:
-    cores, free = len(os.sched_getaffinity(0)), available_memory()
-    given = os.environ.get("TORCHINDUCTOR_COMPILE_THREADS", "")
     return {
-        "training": int(given) if given.isdigit() else compile_threads(cores, free),
-        "pytorch": min(_INDUCTOR_THREADS, cores),
-        "cores": cores,
-        "memory_bytes": free,
+        "training": compile_threads(),
+        # PyTorch knows of no quota.
+        "pytorch": min(_INDUCTOR_THREADS, allowed_cpus()),
+        "cores": num_cores(),
+        "memory_bytes": available_memory(),
     }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from xectool.config.cgroups import usable_cores
+from xectool.config.cgroups import num_cores
 from xectool.config.load import load_config
 from xectool.config.platform import available_memory
 from xectool.config.root import RunConfig
@@ -120,19 +120,20 @@ def loader(
     path = Path(config).expanduser()
     loaded = load_config(path / CONFIG_FILE if path.is_dir() else path, overrides).config
     execution = plan_execution(loaded.training, device)
-    subject, ranks, cores = LoadingSubject.of(loaded), loaded.distributed.num_gpus, _cores(loaded)
+    subject, ranks = LoadingSubject.of(loaded), loaded.distributed.num_gpus
     cached, began = cached_share(subject), time.perf_counter()
     step, readers_start_s = _step(loaded, execution, seconds, step_ms), reader_start_s(subject, Setting.of(loaded))
     stages = measure_stages(subject, execution.device, max_events, 0.25 * seconds)
     left = max(0.4 * seconds, seconds - (time.perf_counter() - began))
     current, budget = Setting.of(loaded), int(_MEMORY_SHARE * available_memory(ranks))
-    settings = grid(current, cores, subject.source.num_events, whole_basket_chunk(subject))
+    settings = grid(current, num_cores(ranks), subject.source.num_events, whole_basket_chunk(subject))
     # Rather many short measurements than few long ones: load of the machine comes and goes.
     events = min(max_events, max(_LEAST_EVENTS, int(left / _MEASUREMENTS * 1e6 / stages.reading_us)))
     verdict = race(settings, subject.memory_bytes, budget, reading_rate(subject, events), left)
     chosen, reason, now, then = _choice(subject, verdict, current, stages, step)
     # The copy that training makes is read about as fast as memory is copied (docs/benchmarks.md).
-    later = predict_epoch(subject, current, stages.copy_events_per_s, stages, step, cores) if subject.copied else None
+    copy_rate, cores = stages.copy_events_per_s, num_cores(ranks)
+    later = predict_epoch(subject, current, copy_rate, stages, step, cores) if subject.copied else None
     facts = replace(_facts(subject, stages, cached, now), later=later, readers_start_s=readers_start_s)
     return _result(facts, verdict, step, (current, chosen, reason), then, (budget, subject.copied))
 
@@ -146,11 +147,6 @@ def _check(max_events: int, seconds: float, step_ms: float | None) -> None:
         raise UsageError(f"a step of {step_ms:g} ms", where="--step-ms", fix="--step-ms 50")
 
 
-def _cores(config: RunConfig) -> int:
-    """Return the cores that a rank has."""
-    return max(1, int(usable_cores() / config.distributed.num_gpus))
-
-
 def _step(config: RunConfig, execution: Execution, seconds: float, step_ms: float | None) -> StepTime:
     if step_ms is not None:
         return StepTime(step_ms / 1e3, core_share=core_share())
@@ -161,7 +157,7 @@ def _choice(
     subject: LoadingSubject, verdict: Verdict, current: Setting, stages: StageReport, step: StepTime
 ) -> tuple[Setting, str, EpochTime, EpochTime]:
     """Return the setting to recommend and why, and the epoch as configured and with it."""
-    cores, rate = _cores(subject.config), verdict.rate(current)
+    cores, rate = num_cores(subject.config.distributed.num_gpus), verdict.rate(current)
     now = predict_epoch(subject, current, rate, stages, step, cores)
     # The rate of the winner is taken from pairs with the current one, not from rounds it was chosen by.
     then = predict_epoch(subject, verdict.best, rate * verdict.gain, stages, step, cores)

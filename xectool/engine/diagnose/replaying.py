@@ -122,9 +122,9 @@ def replay(
     record = history.require_step(step)
     entry = history.entry_of(step)
     threads = torch.get_num_threads()
-    torch.set_num_threads(recorded_threads(entry) or threads)
     try:
         again = Replay(history, step, device)
+        torch.set_num_threads(recorded_threads(entry) or threads)
         if again.cost > FAR_STEPS:
             watching.message(f"{counted(again.cost, 'step')} are run again from {again.state.path or 'the seed'}")
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -16,6 +15,7 @@ from typing import Any
 import psutil
 import torch
 
+from xectool.config.cgroups import num_cores
 from xectool.config.load import config_from_dict
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.tasks import TASK_WIDTHS
@@ -60,7 +60,7 @@ def _estimate(asked: dict[str, Any]) -> dict[str, Any]:
     recordings, own_bytes = [_record(requests[0])[0]], 0
     gc.freeze()
     bounds = _validation_bounds(asked["requests"], recordings[0])
-    workers = min(len(requests) - 1, len(os.sched_getaffinity(0)), _MAX_PROCESSES)
+    workers = min(len(requests) - 1, num_cores(), _MAX_PROCESSES)
     if workers > 1:
         with ProcessPoolExecutor(workers, mp_context=get_context("fork"), initializer=end_with_parent) as pool:
             answers = list(pool.map(_record, requests[1:], bounds))

@@ -17,7 +17,7 @@ from xectool.training.memory_estimate.host import (
     STEP_TERM,
     HostSide,
     checkpoint_file_bytes,
-    compile_threads,
+    compile_processes,
 )
 from xectool.training.memory_estimate.plan import ACCUMULATION, BASE, BATCH, BF16, ladder, smaller, with_settings
 from xectool.training.memory_estimate.recording import Recording
@@ -152,7 +152,7 @@ class Cures:
             self.loader_bytes(config),
             tape.peak(),
             search.device.is_gpu,
-            compile_threads(config, search.device.is_gpu),
+            compile_processes(config, search.device.is_gpu),
             search.predictions,
             checkpoint_file_bytes(tape),
         )

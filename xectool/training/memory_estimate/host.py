@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from xectool.config.platform import most_mapped_bytes
+from xectool.config.platform import compile_threads, most_mapped_bytes
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.rules.capacity import BYTES_PER_EVENT, GPU_DRIVER, GPU_HOST_BYTES, READER_BYTES
 from xectool.training.memory_estimate.calibration import Calibration
@@ -89,12 +88,12 @@ class HostSide:
         return found
 
 
-def compile_threads(config: RunConfig, on_gpu: bool) -> int:
-    """Return how many processes the compiler starts; none where it does not run."""
+def compile_processes(config: RunConfig, on_gpu: bool) -> int:
+    """Return how many processes the compiler of a run starts; none where it does not run."""
     mode = config.training.compile
     if mode == "none" or (mode == "auto" and not on_gpu):
         return 0
-    return min(32, len(os.sched_getaffinity(0)))
+    return compile_threads()
 
 
 def loader_lines(config: RunConfig, loader_bytes: int, cache_bytes: int = 0) -> tuple[str, ...]:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import torch
 
-from xectool.config.platform import available_memory
+from xectool.config.cgroups import allowed_cpus, num_cores, usable_cores
+from xectool.config.platform import COMPILE_THREADS, compile_threads
 from xectool.config.training import TrainingConfig
-from xectool.errors import DeviceError
+from xectool.errors import DeviceError, counted
 from xectool.errors.compiler_place import no_compiler_place
-from xectool.training.symptoms.torch_signs import compile_threads
 
 COMPILERS = ("torch._dynamo", "torch._inductor", "triton")
 _NO_PLACE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR}
@@ -60,16 +60,26 @@ def plan_execution(training: TrainingConfig, device: str | None = None) -> Execu
     dtype, precision_note = _precision(training.amp, chosen)
     mode, compile_note = _compile_mode(training.compile, chosen)
     if mode is not None:
-        # By default the compiler starts a process for each core, up to 32, each with about 1 GB.
-        threads = compile_threads(len(os.sched_getaffinity(0)), available_memory())
-        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(threads))
+        os.environ.setdefault(COMPILE_THREADS, str(compile_threads()))
     return Execution(
         device=chosen,
         autocast_dtype=dtype,
         use_scaler=dtype is torch.float16,
         compile_mode=mode,
-        notes=(f"device {chosen}", precision_note, compile_note),
+        notes=(f"device {chosen}", precision_note, compile_note, *_keep_to_quota()),
     )
+
+
+def _keep_to_quota() -> tuple[str, ...]:
+    """Take no more threads than cores that a quota leaves, unless the user has set a number; say so.
+
+    PyTorch takes all CPUs it may run on: 64 threads of two cores' time stop each other at every product.
+    """
+    cores, cpus = num_cores(), allowed_cpus()
+    if cores == cpus or "OMP_NUM_THREADS" in os.environ or torch.get_num_threads() <= cores:
+        return ()
+    torch.set_num_threads(cores)
+    return (f"{counted(cores, 'thread')}: the control group allows {usable_cores():.3g} of {cpus} CPUs",)
 
 
 def resolve_device(name: str) -> torch.device:

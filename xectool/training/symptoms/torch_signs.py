@@ -19,7 +19,6 @@ LOGGERS: Final = ("torch._dynamo", "torch._inductor")
 _RECOMPILE: Final = re.compile(r"hit config\.(recompile_limit|cache_size_limit)")
 _CUDAGRAPH: Final = re.compile(r"skipping cudagraphs due to (.*)")
 _NOT_DETERMINISTIC: Final = re.compile(r"(\S+) does not have a deterministic implementation")
-_MEMORY_OF_THREADS: Final = (4e9, 1e9)  # kept free, and taken by one compiling process
 Say = Callable[..., None]
 
 
@@ -67,12 +66,6 @@ class CompilerLog(logging.Handler):
 def compile_is_suppressed() -> bool:
     """Return whether failures of the compiler are hidden, so that parts run eagerly unseen."""
     return os.environ.get("TORCHDYNAMO_SUPPRESS_ERRORS") == "1" or bool(torch._dynamo.config.suppress_errors)
-
-
-def compile_threads(cores: int, free_bytes: int) -> int:
-    """Return how many compiling processes fit beside a training: one to four, each with about 1 GB."""
-    kept, each = _MEMORY_OF_THREADS
-    return max(1, min(4, cores, int((free_bytes - kept) / each)))
 
 
 class TorchWarnings:
