@@ -42,7 +42,8 @@ class SilentRestart(DiagnosisRule):
     def unseen(self, evidence: Evidence) -> str:
         """Return that one attempt was too short."""
         long = len(evidence.attempts) > 1 or len(evidence.steps) >= 3 * _WINDOW
-        return "" if long or evidence.of("weights_lost") else "there is one attempt of a few steps only"
+        told = evidence.of("weights_lost") or evidence.of("weights_moved")
+        return "" if long or told else "there is one attempt of a few steps only"
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Look for attempts without a resume after saved progress, and for losses back at where they began."""
@@ -69,7 +70,12 @@ class SilentRestart(DiagnosisRule):
         yield from replaced
         if replaced:
             return
-        yield from self._drawn_anew(evidence) if evidence.of("weights_lost") else self._lost_weights(evidence)
+        if evidence.of("weights_lost"):
+            yield from self._drawn_anew(evidence)
+        elif (moves := evidence.of("weights_moved")) and not any(event.data.get("often") for event in moves):
+            yield from self._set_back(evidence)
+        else:
+            yield from self._lost_weights(evidence)
 
     def _replaced(self, evidence: Evidence) -> Iterator[Cause]:
         """Report a resume whose weights are not those that were saved at its step."""
@@ -102,6 +108,20 @@ class SilentRestart(DiagnosisRule):
             evidence=(f"a third of their signs changed or more: {', '.join(map(str, matrices))}",),
             fix=fixes.continue_from_best(evidence, step=step),
             step=step,
+            symptom="lost weights",
+        )
+
+    def _set_back(self, evidence: Evidence) -> Iterator[Cause]:
+        """Report weights that became other ones of the same size within a step, as those of an earlier step are."""
+        event = evidence.of("weights_moved")[0]
+        matrices = ", ".join(map(str, event.data.get("matrices") or ()))
+        yield Cause(
+            code=self.code,
+            confidence=0.93,
+            problem=f"at step {event.step} other weights were put in place, without a resume or a rewind",
+            evidence=(event.message, f"moved: {matrices}", "their size is as before: those of another state"),
+            fix=fixes.continue_from_best(evidence, step=event.step),
+            step=event.step,
             symptom="lost weights",
         )
 

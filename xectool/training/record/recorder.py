@@ -21,10 +21,12 @@ from xectool.training.stepping.parts import RunParts
 from xectool.training.stepping.state import Progress
 from xectool.training.stepping.step import StepResult
 from xectool.training.symptoms.weight_likeness import WeightLikeness
+from xectool.training.symptoms.weight_reach import ADAM_REACH, WeightReach
 
 WEIGHT_NORM_STEPS: Final = 50  # one pass over the weights costs as much as one over the gradients
 
 MAX_NAMED: Final = 16  # matrices, of those that are lost
+MAX_MOVES: Final = 3  # of weights by something else that are told; what moves them at every step is meant
 # Phases of a step whose time is recorded.
 _TIMED: Final = ("transfer", "forward", "backward", "optimizer")
 
@@ -58,6 +60,8 @@ class FlightRecorder:
         self.page = writer.status
         self.audit = EventAudit(parts.train_loader)
         self._likeness = WeightLikeness(parts.model)
+        self._reach = WeightReach(parts.model, parts.config.training.weight_decay)
+        self._moves = 0
         self._checkpoint_s = 0.0
         self._log_s = 0.0
         parts.stepper.on_phase = self.page.phase
@@ -114,6 +118,7 @@ class FlightRecorder:
         record = self._step_record(progress, window, result, timing)
         self.writer.step(record)
         self._likeness.took(timing.lr)
+        self._follow_weights(progress, timing.lr)
         if progress.step % WEIGHT_NORM_STEPS == 0:
             self._compare_weights(progress)
         self.page[Word.STEP] = progress.step
@@ -169,6 +174,21 @@ class FlightRecorder:
                 since=since,
                 matrices=lost[:MAX_NAMED],
             )
+
+    def _follow_weights(self, progress: Progress, lr: float) -> None:
+        moved = self._reach.took(progress.step, lr) if self._moves < MAX_MOVES else []
+        if not moved:
+            return
+        self._moves += 1
+        self.writer.event(
+            "weights_moved",
+            f"{len(moved)} matrices moved by more than {ADAM_REACH:g} learning rates in step {progress.step}, "
+            f"which no step can: {moved[0]} is the first",
+            step=progress.step,
+            epoch=progress.epoch,
+            matrices=moved[:MAX_NAMED],
+            often=self._moves == MAX_MOVES,
+        )
 
     def _step_record(
         self, progress: Progress, window: Sequence[EventBatch], result: StepResult, timing: StepTiming
