@@ -1265,6 +1265,17 @@ def test_waits_of_a_step_now_and_then_are_told_where_they_cost_long(
     assert [cause.code for cause in record(run).causes] == ["XT-LOADER-SLOW"] * (seconds > 0.5)
 
 
+@pytest.mark.parametrize(("every", "named"), [(10, True), (40, False)])
+def test_a_few_long_waits_are_told_where_they_take_a_third_of_the_time(
+    record: Record, course: Any, every: int, named: bool
+) -> None:
+    run = course(steps=80)
+    for number, row in enumerate(run.rows):
+        waits = 2.5 if number % every == every - 3 else 0.0
+        row |= {"step_s": 0.3 + waits, "data_wait_s": waits}
+    assert [cause.code for cause in record(run).causes] == ["XT-LOADER-SLOW"] * named
+
+
 @pytest.mark.parametrize(("wait", "named"), [(0.9, True), (0.05, False)])
 def test_half_of_fifty_steps_tell_of_waits_that_are_long(record: Record, course: Any, wait: float, named: bool) -> None:
     run = course(steps=36)
@@ -1381,6 +1392,17 @@ def test_weights_drawn_anew_come_before_the_plateau_and_the_jump_they_lead_to(re
     assert roots(found) == ["XT-RESTART"]
     assert {cause.code for cause in found.causes} == {"XT-RESTART", *(cause.code for cause in before.causes)}
     assert found.causes[0].step == 101
+
+
+@pytest.mark.parametrize(("times", "named"), [(1, True), (2, True), (3, False)])
+def test_weights_put_in_place_within_a_step_are_a_restart_unless_something_always_moves_them(
+    record: Record, course: Any, times: int, named: bool
+) -> None:
+    run = course(steps=60)
+    for number in range(1, times + 1):
+        run.event(20 + number, "weights_moved", matrices=["heads.energy.0.weight"], often=number == 3)
+    causes = record(run).causes
+    assert [(cause.code, cause.step) for cause in causes] == [("XT-RESTART", 21)] * named
 
 
 @pytest.mark.parametrize(("learned", "named"), [(1.0, True), (0.4, False)])

@@ -32,6 +32,7 @@ LEAST_STALLS: Final = 3
 LONG_STALL_S: Final = 5.0  # of which two tell
 LATE_WAITS: Final = 10  # longer than a step, which nothing hides, where they take LONG_WAIT_S or so much of the time:
 LATE_SHARE: Final = 1 / 3
+LATE_STALLS: Final = 5  # of more than STALL_S each, which tell as well
 SOUND_BYTES_PER_S: Final = 12.5e6  # a hundred-megabit network; a busy local disk stays above it
 SYNC_S: Final = 1.0  # a flush to a busy disk, however small the file
 LEAST_SAVES: Final = 2  # one slow save is an accident of the moment
@@ -64,7 +65,7 @@ class LoaderSlow(DiagnosisRule):
         stalls = stall_waits(waits, steps)
         late = waits[waits > median(finite(steps - waits))]
         costly = shares[0] > LATE_SHARE or float(late.sum()) >= LONG_WAIT_S
-        often = costly and late.size >= LATE_WAITS
+        often = costly and (late.size >= LATE_WAITS or np.sum(late > STALL_S) >= LATE_STALLS)
         if not (shares[0] > WAIT_SHARE and (shares[1] > TYPICAL_SHARE or _many(stalls) or often)):
             return
         lines = [
