@@ -471,6 +471,15 @@ def test_19_copies_under_another_number(look: Any, rows: Rows) -> None:
     one("DAT-19", look(rows), "warning", "exactly the photons", "entry 50", "entry 20")
 
 
+def test_19_one_event_larger_and_smaller(look: Any, rows: Rows) -> None:
+    one_of_them = rows["npho"][20].copy()
+    size = rows["energyTruth"].reshape(-1, 1) / rows["energyTruth"].reshape(-1)[20]
+    rows["npho"][:] = np.where(one_of_them > 9e9, one_of_them, one_of_them * size)
+    facts = look(rows)
+    one("DAT-19", facts, "warning", "is that of one event", "make the file again")
+    assert not found("DAT-25", facts)
+
+
 def test_19_between_files(look: Any, good: Path, rows: Rows) -> None:
     other = {name: values[100:] for name, values in rows.items()}
     one("DAT-19", look(good, other), "warning", "20 events", "a1.root")

@@ -21,6 +21,9 @@ from xectool.data.extremes import PHOTONS, measure
 from xectool.data.source import open_source
 from xectool.data.window import WindowArrays
 from xectool.detector import faces
+from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.diagnosis.evidence.evidence import gather
+from xectool.diagnosis.ranking import diagnose
 from xectool.findings import Finding
 from xectool.models.normalize import Normalizer
 from xectool.rootio.writer import TreeWriter
@@ -195,6 +198,24 @@ def test_sensors_that_changed_places_are_told_once_a_file(tiny_config: Config, t
     told = events(result.run_dir, "sensor_order")
     assert [event.data["sample"] for event in told] == ["train", "val"]
     assert [event.data["files"] for event in told] == [[str(swapped)], [str(shifted)]]
+
+
+def test_one_event_written_for_all_is_told_and_no_gain_or_order_is(
+    tiny_config: Config, tiny_data: Path, tmp_path: Path
+) -> None:
+    copied, columns = tmp_path / "copied.root", columns_of(tiny_data / "train_000.root")
+    light, energies = columns["npho"][4].copy(), columns["energyTruth"].reshape(-1, 1)
+    columns["npho"] = np.where(light > UNKNOWN_ABOVE, light, light * energies / energies[4]).astype(np.float32)
+    columns["relative_time"][:] = columns["relative_time"][4]
+    write(copied, columns)
+    files = [str(copied), str(tiny_data / "train_001.root")]
+    result = engine.train(tiny_config(data={"train_path": files, "allow_overlap": True}))
+    (told,) = events(result.run_dir, "copied_light")
+    assert (told.data["files"], told.data["sample"]) == ([str(copied)], "train")
+    causes = diagnose(gather(Path(result.run_dir))).causes
+    assert causes[0].code == "XT-DUPLICATE-EVENTS"
+    assert str(copied) in causes[0].fix
+    assert not {"XT-INPUT-SCALE", "XT-SENSOR-ORDER"} & {cause.code for cause in causes}
 
 
 def test_an_energy_of_other_events_is_told_once_and_of_its_file(tiny_config: Config) -> None:

@@ -15,6 +15,7 @@ from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.detector.light_pattern import (
     TRUTH_OF_PLACES,
     energy_elsewhere,
+    light_of_one,
     light_places,
     misplaced,
     times_elsewhere,
@@ -25,7 +26,7 @@ from xectool.rootio.reader import EventFile
 
 Array = npt.NDArray[Any]
 FEWEST_EVENTS: Final = 20
-ENERGY, ORDER, TIMES = "energy", "order", "times"
+ENERGY, ORDER, TIMES, COPIED = "energy", "order", "times", "copied"
 JUDGED_TASKS: Final = (*TRUTH_OF_PLACES, ENERGY)
 
 
@@ -38,11 +39,13 @@ def light_misfits(file: EventFile, kept: EventReservoir, branches: Mapping[str, 
         branches: Branch of the truth by task, of those in `JUDGED_TASKS` that the file has and that can be read.
 
     Returns:
-        What does not fit, in words: `ORDER` of its sensors, beside which no truth is judged, `TIMES` that are of other
-        sensors than the photons, and the truth by task.
+        What does not fit, in words: light that is `COPIED` from one event, beside which nothing else is judged, `ORDER`
+        of its sensors, beside which no truth is, `TIMES` of other sensors than the photons, and the truth by task.
     """
     npho = kept.npho
     places = light_places(npho)
+    if copied := light_of_one(places):
+        return {COPIED: copied}
     lit = np.isfinite(places).all(axis=1)
     order = (misplaced(places) if lit.sum() >= FEWEST_EVENTS else "") or displaced_rows(npho)
     times = times_elsewhere(npho, kept.time) if len(npho) >= FEWEST_EVENTS else ""

@@ -10,6 +10,7 @@ import numpy as np
 from xectool.checks.by_file import odd_stretches
 from xectool.checks.data_facts import DataFacts
 from xectool.checks.identity import SameEvent
+from xectool.checks.light import COPIED
 from xectool.errors import counted, event_named
 from xectool.findings import Finding, Severity
 from xectool.rules import Rule
@@ -26,7 +27,7 @@ class EventsAreUnique(Rule[DataFacts]):
     title = "No event stands twice"
 
     def check(self, facts: DataFacts) -> Iterator[Finding]:
-        """Yield a warning for equal numbers, and one for equal readings under other numbers."""
+        """Yield a warning for equal numbers, for equal readings under other numbers, and for light of one event."""
         for repeated, what in (
             (facts.repeated, "with the run and event number of another"),
             (facts.copies, "with exactly the photons of another"),
@@ -42,6 +43,9 @@ class EventsAreUnique(Rule[DataFacts]):
                     ),
                     "leave one of them out; merging overlapping files is the usual reason",
                 )
+        for path, found in facts.sample.light.items():
+            if COPIED in found:
+                yield self.warning(path, found[COPIED], "make the file again: one event was written for all of them")
 
 
 class SamplesAreDisjoint(Rule[DataFacts]):

@@ -17,6 +17,7 @@ from xectool.findings import Severity
 
 LEFT_OUT: Final = "quarantine@"  # symptom; what was left out did no harm
 SINGLE_EVENTS: Final = 16  # events that any run may leave out; more that cannot be are no single events
+_TWICE: Final = "they count twice in every epoch"
 _COMPARED: Final = 16  # pairs of events with one number, as the run compares them
 _INVALID: Final = re.compile(r"invalid [\w ]+ (?P<value>-?(?:nan|inf|\d+(?:\.\d+)?(?:e[+-]\d+)?)):")
 
@@ -55,24 +56,33 @@ class DuplicateEvents(DiagnosisRule):
         repeated = number(started.data.get("num_repeated")) if started is not None else 0.0
         if started is not None and repeated > 0:
             of = f"{_about(int(repeated))} of {started.data.get('num_train')} training events"
-            problem = f"{of} have the run and event number of another, and its readings"
+            problem = f"{of} have the run and event number of another, and its readings: {_TWICE}"
             line = f"of more than {_COMPARED} such pairs the readings of {_COMPARED} are compared"
             fix = fixes.check_named_files(evidence, "train")
         elif alike is not None:
-            problem, line = alike.message, "under other run and event numbers; no two events agree to the last bit"
+            problem = f"{alike.message}: {_TWICE}"
+            line = "under other run and event numbers; no two events agree to the last bit"
             fix = fixes.check_files(evidence.run_dir, alike.data.get("files") or ())
+        elif files := copied_files(evidence):
+            problem, line = evidence.of("copied_light")[0].message, "the photons of two events never agree so well"
+            fix = fixes.check_files(evidence.run_dir, files)
         else:
             return
         yield Cause(
             code=self.code,
             confidence=0.9,
-            problem=f"{problem}: they count twice in every epoch",
+            problem=problem,
             evidence=(line,),
             fix=fix,
             severity=Severity.WARNING,
             step=1,
             symptom="repeated",
         )
+
+
+def copied_files(evidence: Evidence) -> list[str]:
+    """Return the files in which all events have the light of one."""
+    return sorted({str(path) for event in evidence.of("copied_light") for path in event.data.get("files") or ()})
 
 
 class EventsMissing(DiagnosisRule):

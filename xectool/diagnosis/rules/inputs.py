@@ -13,6 +13,7 @@ from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.files import train_files
 from xectool.diagnosis.evidence.incidents import number
+from xectool.diagnosis.rules.data import copied_files
 from xectool.errors import in_shell
 from xectool.findings import Severity
 
@@ -75,7 +76,10 @@ class FilesDiffer(DiagnosisRule):
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Report files of which one has far more light an event than another, or is odd as a whole."""
+        copied = copied_files(evidence)  # whose light tells neither a gain nor a drift
         for event in evidence.of("files_differ"):
+            if any(path in copied for path in event.data.get("files") or ()):
+                continue
             ratio = "ratio" in event.data or "meaning" not in event.data
             yield Cause(
                 code=self.code,

@@ -154,7 +154,8 @@ class PlausibleEvents:
                 self.reporter.event("truth_elsewhere", misfit.message, sample=sample, task=misfit.task)
             else:
                 path = str(files[misfit.file_index].path)
-                self.reporter.event("sensor_order", f"{path}: {misfit.message}", files=[path], sample=sample)
+                kind = "copied_light" if misfit.copied else "sensor_order"
+                self.reporter.event(kind, f"{path}: {misfit.message}", files=[path], sample=sample)
 
     def passing(self, batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
         """Yield the batches of a validation, the first time with a look at their files."""

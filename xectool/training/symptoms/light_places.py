@@ -14,7 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from xectool.data.batch import EventBatch
-from xectool.detector.light_pattern import TRUTH_OF_PLACES, doubtful, light_places, misplaced, truth_elsewhere
+from xectool.detector.light_pattern import (
+    TRUTH_OF_PLACES,
+    doubtful,
+    light_of_one,
+    light_places,
+    misplaced,
+    truth_elsewhere,
+)
 from xectool.detector.sensor_rows import displaced_rows
 
 Array = npt.NDArray[Any]
@@ -25,11 +32,15 @@ TRUTH_EVENTS: Final = 48  # of all files together
 
 @dataclass(frozen=True)
 class Misfit:
-    """Light at another place: a message, and the file it is of, or the task whose truth of all files it is."""
+    """Light at another place: a message, and the file it is of, or the task whose truth of all files it is.
+
+    ``copied`` says that it is no other place, but always the same.
+    """
 
     message: str
     file_index: int | None = None
     task: str = ""
+    copied: bool = False
 
 
 @dataclass
@@ -87,7 +98,9 @@ class LightPlaces:
                 continue
             del self._rows[index]
             self._judged.add(index)
-            if message := misplaced(places) or displaced_rows(photons):
+            if message := light_of_one(places):
+                yield Misfit(message, index, copied=True)
+            elif message := misplaced(places) or displaced_rows(photons):
                 yield Misfit(message, index)
 
     def _positions(self, batch: EventBatch, wanted: list[int], photons: Array) -> Iterator[Misfit]:
