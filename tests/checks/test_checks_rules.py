@@ -339,6 +339,16 @@ def test_11_one_face_without_spread(look: Any, rows: Rows) -> None:
     assert [item.where.rpartition("face ")[2] for item in items] == ["us: 50"]
 
 
+def test_11_a_few_readings_that_no_sensor_delivers_change_no_constants(look: Any, rows: Rows) -> None:
+    bright = np.flatnonzero((rows["npho"][33] > 150) & (rows["npho"][33] < 9e9))[:60]
+    rows["relative_time"][33, bright] = 4e-3
+    facts = look(rows)
+    assert found("DAT-02", facts)
+    assert not found("DAT-11", facts)
+    rows["relative_time"][:] *= 1e3  # the control: all of them are in another unit
+    assert found("DAT-11", look(rows)) or found("DAT-10", look(rows))
+
+
 def test_11_too_wide_a_spread_names_the_reading_farthest_out(look: Any, rows: Rows) -> None:
     rows["npho"][60, 11] = 1.9e6
     item = one("DAT-11", look(rows, npho_scheme="linear", npho_scale=1.0), "error", "npho of face all")

@@ -74,6 +74,12 @@ def valid_readings(kept: EventReservoir, settings: NormalizationConfig) -> tuple
     return np.where(measured, npho, np.nan), np.where(timed, time, np.nan)
 
 
+def trimmed(values: Array, share: float) -> Array:
+    """Return readings with NaN in place of a share of them at each end."""
+    low, high = np.nanquantile(values, (share, 1 - share)) if np.isfinite(values).any() else (np.nan, np.nan)
+    return np.where((values >= low) & (values <= high), values, np.nan)
+
+
 def raw_table(cells: CellScan, npho: Array, time: Array) -> list[RawRow]:
     """Return the table of raw readings from the sums over all events and the kept readings."""
     rows = []
