@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from xectool.training.memory_estimate import outputs
+from xectool.training.memory_estimate import kernels, outputs
 from xectool.training.memory_estimate.recording import ALIVE, CATEGORIES, SAVED, Recording
 from xectool.training.memory_estimate.shares import TrueShares
 
@@ -106,11 +106,11 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
             with self:
                 return func.decompose(*args, **kwargs)
         out = self._answer(func, args)
-        copies = _reordered(args) if func is _ATEN.convolution_backward.default and not self.on_gpu else ()
+        copies = kernels.copies(func, args, kwargs, self.on_gpu)
         for copy in copies:
             self.note(copy)
         if out is NotImplemented:
-            out = outputs.run(self.mode, func, args, kwargs)
+            out = kernels.corrected(func, args, outputs.run(self.mode, func, args, kwargs), self.on_gpu)
             self.shares.follow(func._schema.name.partition("::")[2], args, out)
         for value in tree_leaves(out):
             if isinstance(value, Tensor):
@@ -157,16 +157,6 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
         rows = torch.empty((self.shares.count(masks[0]), masks[0].ndim), dtype=torch.int64)
         self.note(rows)
         return torch.empty((rows.shape[0], *values.shape[masks[0].ndim :]), dtype=values.dtype)
-
-
-def _reordered(args: Sequence[Any]) -> tuple[Tensor, ...]:
-    """Return the copies in its own layout that oneDNN makes for the gradient of a convolution's weights.
-
-    One of the output's gradient, one of the input; images whose channels lie last it takes as they are.
-    """
-    if args[1].is_contiguous(memory_format=torch.channels_last):
-        return ()
-    return tuple(torch.empty(value.shape, dtype=value.dtype) for value in args[:2])
 
 
 @cache
