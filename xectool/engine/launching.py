@@ -34,6 +34,7 @@ from xectool.runlog.process import oom_kills, oom_kills_since
 from xectool.training.record.run_dir import AUTO
 
 MEETING: Final = "rendezvous"
+_NUMBER: Final = "--set distributed.num_gpus="
 GRACE_S: Final = 12  # of ranks that are left after one has died; gloo tells them at once, NCCL may not
 
 
@@ -73,13 +74,26 @@ def train_ranks(config: str | Path, nproc: int, arguments: Sequence[str] = ()) -
     Raises:
         XecError: What the rank raised that failed first, or what became of it.
     """
-    number = f"distributed.num_gpus={nproc}"
+    number = f"{_NUMBER.removeprefix('--set ')}{nproc}"
     overrides = [value for name, value in pairwise(arguments) if name == "--set"]
     loaded = load_config(config, [*overrides, number])  # a wrong configuration is said once, not by every rank
     command = ["-m", "xectool", "train", str(config), *arguments, "--set", number]
     with _directory() as directory:
         ending, run = _watched(_settings(nproc, directory), directory, loaded.config.guards.hang_s, command)
-        return verdict_of(ending, command_again(config, nproc, arguments, run))
+        with _number_by_option(nproc):
+            return verdict_of(ending, command_again(config, nproc, arguments, run))
+
+
+@contextmanager
+def _number_by_option(nproc: int) -> Iterator[None]:
+    """Let a refusal of the number of ranks name the option that goes before the key."""
+    try:
+        yield
+    except XecError as error:
+        if _NUMBER not in error.fix:
+            raise
+        fix = error.fix.replace(_NUMBER, "--nproc ")
+        raise UsageError(error.problem, where=f"--nproc {nproc}", fix=fix, code=error.code) from error
 
 
 def _watched(

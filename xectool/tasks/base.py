@@ -135,8 +135,8 @@ class TrainingTask(nn.Module, ABC):
         }
 
     def tallies(self, batch: EventBatch) -> Tensor:
-        """Return numbers of a prepared batch that add up over an epoch, such as hidden sensors; float64."""
-        return torch.zeros(0, dtype=torch.float64)
+        """Return numbers of a prepared batch that add up over an epoch, such as hidden sensors; float64, its device."""
+        return batch.npho.new_zeros(0, dtype=torch.float64)
 
     def tally_metrics(self, totals: Sequence[float]) -> dict[str, float]:
         """Return what an epoch's added `tallies` say, by name."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from textwrap import shorten
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from xectool.engine.diagnose.machine import EnvironmentDiagnosis
+
+_LONGEST: Final = 200  # NVIDIA's containers have a variable of 2000 characters
 
 
 def environment(
@@ -53,7 +56,7 @@ def _show(screen: Console, result: EnvironmentDiagnosis) -> None:
     rows += [
         [place.role, f"{place.path} ({place.file_system}, {_gb(place.free_bytes)} free)"] for place in facts.places
     ]
-    rows += [[name, value] for name, value in facts.environment.items()]
+    rows += [[name, shorten(value, _LONGEST, placeholder=" ...")] for name, value in facts.environment.items()]
     screen.print(table("machine", ("fact", "value"), rows))
     devices: list[list[object]] = [
         [item.index, item.name, _gb(item.total_bytes), item.capability] for item in facts.torch.devices

@@ -60,7 +60,9 @@ def _estimate(asked: dict[str, Any]) -> dict[str, Any]:
     recordings, own_bytes = [_record(requests[0])[0]], 0
     gc.freeze()
     bounds = _validation_bounds(asked["requests"], recordings[0])
-    workers = min(len(requests) - 1, num_cores(), _MAX_PROCESSES)
+    # where PyTorch sees a device, its first backward pass starts threads, and no process forked after it has gradients
+    most = 1 if torch.accelerator.is_available() else _MAX_PROCESSES
+    workers = min(len(requests) - 1, num_cores(), most)
     if workers > 1:
         with ProcessPoolExecutor(workers, mp_context=get_context("fork"), initializer=end_with_parent) as pool:
             answers = list(pool.map(_record, requests[1:], bounds))
