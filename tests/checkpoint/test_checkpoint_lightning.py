@@ -37,6 +37,7 @@ def test_it_is_recognised_and_a_training_starts_from_it(kind: str, name: str, tm
     path = saved(tmp_path / "l.ckpt", source.model, name)
     found = engine.inspect_ckpt(str(path))
     assert (found.kind, found.epoch, found.step) == (kind, 3, 40)
+    assert (found.format, found.verdict) == ("Lightning 2.5.0", f"a sound checkpoint: {kind} (Lightning 2.5.0)")
     assert "".join(found.prefixes) == name
     assert "older system's" not in {item.action: item.why for item in found.fit_for}["resume"]
     assert "checkpoint.init_from=" in found.next
@@ -47,6 +48,18 @@ def test_it_is_recognised_and_a_training_starts_from_it(kind: str, name: str, tm
     transfer_encoder(start, config, network)
     prefix = "backbone." if kind == "regressor" else "encoder."
     assert torch.equal(network.state_dict()["backbone.pos_embed"], source.model[f"{prefix}pos_embed"])
+
+
+def test_bare_weights_are_of_the_older_system_only_where_its_neighbours_are_in_them(tmp_path: Path) -> None:
+    """Names are the same; what was written by hand from a network of ours was called the older system's."""
+    for geometry, written in (("physical", "PyTorch"), ("compat", "older system")):
+        network = build_model(KINDS["mae"](model=SIZES | {"decoder_dim": 8, "geometry": geometry}))
+        torch.save(network.state_dict(), tmp_path / "bare.pt")
+        found = engine.inspect_ckpt(tmp_path / "bare.pt")
+        assert (found.format, found.kind) == (written, "mae")
+        with pytest.raises(CheckpointError, match="without a configuration") as refused:
+            store.load(tmp_path / "bare.pt")
+        assert f"--set model.geometry={geometry}" in refused.value.fix
 
 
 def test_an_encoder_alone_is_one_and_its_geometry_is_told(tmp_path: Path) -> None:

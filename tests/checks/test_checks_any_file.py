@@ -197,7 +197,7 @@ def test_values_of_the_other_sample_are_judged_too(
     found = told("validation sample", config=str(config), overrides=[bad_there])
     assert found == {("DAT-07", "warning"), ("DAT-16", "error")}
     where = [item.where for item in check(good, config=str(config), overrides=[bad_there]).findings]
-    assert any("bad.root branch npho entry 7 run" in place and "sensor 1234 face" in place for place in where)
+    assert any("bad.root:tree branch npho entry 7 run" in place and "sensor 1234 face" in place for place in where)
     assert told("validation sample", config=str(config), overrides=[sound_there]) == set()
     assert told("sample to compare with", against=[str(tmp_path / "bad.root")]) == {
         ("DAT-07", "warning"),

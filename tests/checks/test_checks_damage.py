@@ -299,9 +299,9 @@ def test_zeros_in_every_event_are_no_damage(
     "edit",
     [
         lambda stored: stored.pop("size_bytes"),
-        lambda stored: stored["units"]["run"][0].pop(),
-        lambda stored: stored["units"]["run"][0].__setitem__(2, -8),
-        lambda stored: stored.__setitem__("units", 3),
+        lambda stored: stored["trees"]["tree"]["run"][0].pop(),
+        lambda stored: stored["trees"]["tree"]["run"][0].__setitem__(2, -8),
+        lambda stored: stored["trees"].__setitem__("tree", 3),
     ],
 )
 def test_damaged_hashes_are_told_and_no_traceback(
@@ -329,6 +329,40 @@ def test_hashes_that_do_not_fit_are_never_replaced(
     flip(path, 30, 0x01)
     assert not check(path, write_digest=True, max_events=1).digests
     assert sidecar(str(path)).read_text() == before
+
+
+def test_hashes_of_two_trees_of_one_file_are_kept_beside_each_other(
+    good_rows: Rows, tmp_path: Path, check: Callable[..., DataChecked]
+) -> None:
+    """The second tree took the place of the first, whose damage was then told of the directory."""
+    path = tmp_path / "both.root"
+    with uproot.recreate(path, compression=None) as file:
+        for tree in ("train", "val"):
+            file[tree] = {name: values[:20] for name, values in good_rows.items()}
+    for tree in ("train", "val"):
+        assert check(f"{path}:{tree}", write_digest=True).digests
+    offset, _ = unit_of(probe(f"{path}:train"), "npho")
+    flip(path, offset + 1000, 0x01)
+    for tree in ("train", "val"):  # neither tree may record the damage
+        result = check(f"{path}:{tree}", write_digest=True)
+        told = [found for found in result.findings if "XT-DATA-DIGEST" in " ".join(found.evidence)]
+        assert [found.where.partition(" entries")[0] for found in told] == [f"{path}:train branch npho"]
+        assert not result.digests
+
+
+def test_hashes_of_before_trees_were_told_apart_are_compared(
+    good: Path, tmp_path: Path, check: Callable[..., DataChecked]
+) -> None:
+    path = tmp_path / "a.root"
+    path.write_bytes(good.read_bytes())
+    check(path, write_digest=True, max_events=1)
+    place = sidecar(str(path))
+    stored = json.loads(place.read_text())
+    old = stored | {"format": "xectool-digest-1", "tree": "tree", "units": stored.pop("trees")["tree"]}
+    place.write_text(json.dumps(old))
+    assert not any("recorded hashes" in found.problem for found in check(path, max_events=1).findings)
+    flip(path, 30, 0x01)
+    assert any("since its hashes were recorded" in found.problem for found in check(path, max_events=1).findings)
 
 
 def test_a_change_outside_of_the_baskets_is_told_apart(good: Path, tmp_path: Path, check: Callable[..., Any]) -> None:

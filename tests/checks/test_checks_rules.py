@@ -501,7 +501,7 @@ def test_20_one_shared_event(look: Any, load: Any, rows: Rows) -> None:
     other["npho"] = other["npho"] + np.float32(0.25)
     assert found("DAT-20", look(rows, other=other)) == []
     other["event"][12] = rows["event"][5]
-    one("DAT-20", look(rows, other=other), "error", "shares 1 event", "other0.root entry 12", "entry 5")
+    one("DAT-20", look(rows, other=other), "error", "shares 1 event", "other0.root:tree entry 12", "entry 5")
     allowed = load("data.allow_overlap=true")
     one("DAT-20", look(rows, config=allowed, other=other), "warning", "shares 1 event")
 
@@ -614,7 +614,7 @@ def test_25_light_that_the_faces_place_elsewhere(change: Any, told: str, good: P
     facts = look(good, rows)
     assert min(facts.sample.order_likeness.values()) > 0.3  # the control: neighbours alone do not tell
     item = one("DAT-25", facts, "warning", told, "in 1 of 2 files")
-    assert item.where.endswith("a1.root branch npho")
+    assert item.where.endswith("a1.root:tree branch npho")
 
 
 def test_25_a_position_of_other_events(look: Any, rows: Rows) -> None:
@@ -709,20 +709,22 @@ def test_one_file_in_another_order_or_with_silent_sensors_among_good_ones_is_nam
     facts = look(good, good, rows)
     assert facts.order_likeness > 0.3  # the control
     item = one("DAT-25", facts, "warning", "in 1 of 3 files", "a2.root")
-    assert item.where.endswith("a2.root branch npho")
+    assert item.where.endswith("a2.root:tree branch npho")
     rows["npho"] = sound
     rows["npho"][:, 3000], rows["npho"][:, 3001] = 0.0, 70.0
     rows["npho"][:, 1000] += 3000
     rows["npho"][:, 2222] += np.random.default_rng(4).normal(0, 800, len(rows["npho"]))
     facts = look(good, good, rows)
     assert not {3000, 3001} & {*facts.health.of("dead"), *facts.health.of("constant")}  # the control
-    one("DAT-14", facts, "warning", "1 sensor is constant in some files", "1 of 3 files", "a2.root sensor 3001")
+    one("DAT-14", facts, "warning", "1 sensor is constant in some files", "1 of 3 files", "a2.root:tree sensor 3001")
     notes = [item for item in BY_CODE["DAT-14"].check(facts) if "in some files" in item.problem]
     told = [item.evidence[0].split("/")[-1] for item in notes]
-    assert told == ["a2.root: 3000", "a2.root: 3001", "a2.root: 1000", "a2.root: 2222"]
+    assert told == ["a2.root:tree: 3000", "a2.root:tree: 3001", "a2.root:tree: 1000", "a2.root:tree: 2222"]
     assert [item.problem.split(" in ")[0][-5:] for item in notes[2:]] == ["s hot", "noisy"]
     rows["npho"][:, faces.sensors("top")] = 1e10
-    one("DAT-14", look(good, good, rows), "error", "all 73 sensors of face top", "1 of 3 files", "a2.root face top")
+    one(
+        "DAT-14", look(good, good, rows), "error", "all 73 sensors of face top", "1 of 3 files", "a2.root:tree face top"
+    )
 
 
 def test_one_file_of_times_in_another_unit_among_thousands_is_named(good: Path, look: Any) -> None:

@@ -107,8 +107,8 @@ def test_stretches_of_a_file_are_found(
     rows["relative_time"][120:] += np.float32(4e-8)
     result = check(write(tmp_path / "part.root", rows))
     told = [(found.code, found.severity.value, found.where.removeprefix(f"{tmp_path}/")) for found in result.findings]
-    assert ("DAT-14", "error", "part.root entries 0 to 59 face us") in told
-    assert ("DAT-14", "error", "part.root entries 80 to 99 face outer") in told
+    assert ("DAT-14", "error", "part.root:tree entries 0 to 59 face us") in told
+    assert ("DAT-14", "error", "part.root:tree entries 80 to 99 face outer") in told
     assert any(item[:2] == ("DAT-21", "warning") and "entries 120 to 239 face inner, " in item[2] for item in told), (
         told
     )

@@ -28,10 +28,34 @@ def test_two_trees_of_one_file_are_two_samples(files: Path, tmp_path: Path, xect
             file.mktree(name, {branch: (values.dtype, values.shape[1:]) for branch, values in held.items()})
             file[name].extend(held)
     both = tmp_path / "both.root"
-    for val, told in (("val", 0), ("train", 1)):
+    for val, looked, told in (
+        ("val", ("train",), 0),
+        ("val", ("val",), 0),
+        ("val", ("train", "val"), 0),
+        ("train", ("train",), 1),
+    ):
         paths = ("--set", f"data.train_path={both}:train", "--set", f"data.val_path={both}:{val}")
-        run = xectool("check-data", f"{both}:train", "--config", files / "config.yaml", *paths, "--json")
-        assert [item["code"] for item in run.document["findings"]].count("DAT-20") == told
+        data = [f"{both}:{tree}" for tree in looked]
+        run = xectool("check-data", *data, "--config", files / "config.yaml", *paths, "--json")
+        found = [item for item in run.document["findings"] if item["code"] == "DAT-20"]
+        assert [item["where"] for item in found] == [f"{both}:train"] * told
+
+
+def test_a_copy_in_another_tree_of_the_file_is_told_with_its_tree(
+    files: Path, tmp_path: Path, xectool: Callable[..., Any]
+) -> None:
+    """Evidence was that an entry repeats itself."""
+    with uproot.recreate(tmp_path / "both.root") as file, uproot.open(f"{files / 'val'}.root:tree") as tree:
+        held = tree.arrays(library="np")
+        file["one"], file["other"] = held, held
+    both = tmp_path / "both.root"
+    run = xectool("check-data", f"{both}:one", f"{both}:other", "--json")
+    (found,) = [item for item in run.document["findings"] if item["code"] == "DAT-19"]
+    first = found["evidence"][0]
+    assert first.startswith(f"{both}:other entry ")
+    assert f" repeats {both}:one entry " in first
+    problems = {item["tree"]: len(item["problems"]) for item in run.document["result"]["files"]}
+    assert problems == {"one": 0, "other": 1}
 
 
 def test_help_names_every_option(xectool: Callable[..., Any]) -> None:

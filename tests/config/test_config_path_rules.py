@@ -10,7 +10,7 @@ import pytest
 from xectool.config.load import config_from_dict
 from xectool.config.root import RunConfig
 from xectool.config.rules.disk import disk_rules
-from xectool.config.rules.path import PATH_RULES, local_files, overlap_rules, path_rules
+from xectool.config.rules.path import PATH_RULES, overlap_rules, path_rules
 from xectool.findings import Report, Severity
 
 
@@ -47,6 +47,30 @@ def test_a_shared_file_is_found_however_it_is_written(spec: str, inputs: Path) -
     assert (found.code, found.severity, found.where) == ("CFG-37", Severity.ERROR, "data.val_path")
     assert "overlap" in found.problem
     assert "data.allow_overlap: true" in found.fix
+
+
+@pytest.mark.parametrize("tree", ["tree", "sub/tree"])
+def test_two_trees_of_one_file_are_two_samples(tree: str, inputs: Path) -> None:
+    file = inputs / "train.root"
+    for val, told in (("val", 0), ("sub/val", 0), (tree, 1)):
+        data = {"train_path": f"{file}:{tree}", "val_path": f"{file}:{val}"}
+        assert [code for code, _ in codes(path_rules(config(inputs, data=data)))] == ["CFG-37"] * told
+    named = {"train_path": f"{file}:{tree}", "val_path": str(file), "tree_name": tree}
+    assert overlap_rules(config(inputs, data=named)).errors, "the tree that is named by its key is the same one"
+
+
+def test_the_rules_find_every_file_that_is_read(inputs: Path) -> None:
+    """Deep globs and lists whose files lie beside them were refused, and missing files of a list passed."""
+    (inputs / "a" / "b").mkdir(parents=True)
+    for name in ("train.root", "val.root"):
+        (inputs / name).rename(inputs / "a" / "b" / name)
+    (inputs / "a" / "val.txt").write_text("b/val.root:sub/tree   # beside the list\nroot://host//x.root\n")
+    data = {"train_path": f"{inputs}/**/train.root:sub/tree", "val_path": f"@{inputs}/a/val.txt"}
+    assert codes(path_rules(config(inputs, data=data))) == []
+    (inputs / "a" / "b" / "val.root").unlink()
+    (found,) = path_rules(config(inputs, data=data))
+    assert (found.code, found.where) == ("CFG-38", "data.val_path")
+    assert "b/val.root' does not exist" in found.problem
 
 
 def test_a_link_to_a_training_file_is_an_overlap(inputs: Path) -> None:
@@ -148,10 +172,6 @@ def test_a_full_disk_is_found_before_training(inputs: Path) -> None:
     assert "free disk" in found.problem
     assert "3 checkpoints" in found.problem
     assert codes(disk_rules(config(inputs), checkpoint_bytes=1)) == []
-
-
-def test_a_directory_stands_for_its_root_files(inputs: Path) -> None:
-    assert [Path(path).name for path in local_files(str(inputs))] == ["train.root", "val.root"]
 
 
 def test_every_path_rule_has_a_code_and_a_title() -> None:

@@ -7,9 +7,11 @@ import os
 import numpy as np
 import pytest
 import torch
+import uproot
 from xectool.config.data import DataConfig
 from xectool.data.loader import EventLoader
 from xectool.data.plan import DataPlan
+from xectool.data.prepared import source_identity
 from xectool.data.selection import find_overlap, inside_fiducial
 from xectool.data.source import open_source
 from xectool.errors import ConfigError, DataFileError, DataUnusable
@@ -118,6 +120,20 @@ def test_the_same_file_behind_a_link_is_an_overlap(tmp_path, make_events, write_
     assert "b.root" in overlap.where
 
 
+def test_two_trees_of_one_file_share_what_their_numbers_say(tmp_path, make_events):
+    """A file alone is no identity: its trees were one sample, also for what is kept between runs."""
+    path = tmp_path / "both.root"
+    with uproot.recreate(path) as file:
+        for tree, events in (("a", make_events(6, 0, 1)), ("b", make_events(6, 1, 2))):
+            file[tree] = events
+    a, b = (open_source(DataConfig(train_path=f"{path}:{tree}"), "train", TASKS) for tree in "ab")
+    assert find_overlap(a, b).num_events == 0
+    assert find_overlap(a, a).num_events == 6
+    assert find_overlap(a, a).where.endswith("both.root:a")
+    assert source_identity(a) == source_identity(a)
+    assert source_identity(a) != source_identity(b)
+
+
 def test_one_shared_event_is_found_with_its_numbers(tmp_path, make_events, write_events):
     one, other = make_events(40, 0, 5), make_events(40, 1, 6)
     other["run"][33], other["event"][33] = 5, 11
@@ -126,7 +142,7 @@ def test_one_shared_event_is_found_with_its_numbers(tmp_path, make_events, write
     train, val = (open_source(DataConfig(train_path=str(tmp_path / n)), "train", TASKS) for n in ("a.root", "b.root"))
     overlap = find_overlap(train, val)
     assert overlap.num_events == 1
-    assert overlap.where.endswith("b.root run 5 event 11")
+    assert overlap.where.endswith("b.root:tree run 5 event 11")
     both = open_source(DataConfig(train_path=[str(tmp_path / n) for n in ("a.root", "b.root")]), "train", TASKS)
     assert (find_overlap(both, val).num_repeated, overlap.num_repeated) == (0, 0), "other readings under its number"
     other["npho"][33] = one["npho"][11]

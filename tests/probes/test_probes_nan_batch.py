@@ -47,7 +47,7 @@ def require_event(result: NanBatchResult, directory: Path, file: int, entry: int
     assert result.event is not None
     with EventFile(str(directory / f"train_{file:03d}.root")) as events:
         number = int(events.read_column("event")[entry])
-    assert (Path(result.event["file"]).name, result.event["entry"]) == (f"train_{file:03d}.root", entry)
+    assert (Path(result.event["file"]).name, result.event["entry"]) == (f"train_{file:03d}.root:tree", entry)
     assert result.event["event"] == number
 
 
@@ -119,7 +119,7 @@ def test_finite_number_that_overflows_in_a_module_is_named_with_its_module(
         for block in result.batch["blocks"]
         for low, high in block["entries"]
     ]
-    assert (f"train_{file:03d}.root", True) in inside
+    assert (f"train_{file:03d}.root:tree", True) in inside
     assert sum(high - low for block in result.batch["blocks"] for low, high in block["entries"]) == 4
     first = result.first_nonfinite
     assert first["stage"] == "module"

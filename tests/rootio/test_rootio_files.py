@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import uproot
+from xectool.config.inputs import expand_inputs, input_paths, split_tree
 from xectool.errors import DataFileError
-from xectool.rootio.files import expand_inputs, input_paths, open_tree, split_tree
+from xectool.rootio.files import open_tree
 from xectool.rootio.reader import EventFile
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ from xectool import engine
 from xectool.checkpoint import store
 from xectool.config.load import load_config
 from xectool.data.batch import EventBatch
+from xectool.data.loader import EventLoader
+from xectool.data.plan import DataPlan
 from xectool.errors import DiskError, RunDiverged
 from xectool.rootio.writer import TreeWriter
 from xectool.runlog.reader import RunReader
 from xectool.runlog.writer import RunWriter
-from xectool.training.events.quarantine import PoisonedEvent
+from xectool.training.events.quarantine import PoisonedEvent, Quarantine
 from xectool.training.guards.report import Reporter
 from xectool.training.healing.healer import Healer
 from xectool.training.process.device import plan_execution
@@ -73,7 +75,7 @@ def test_five_poisoned_events_are_left_out_by_identity_and_no_other(tiny_config:
     result = engine.train(tiny_config(**settings(poisoned, on_spike="rewind")))
     listed = json.loads((Path(result.run_dir) / "quarantine.json").read_text())["events"]
     assert sorted(event["entry"] for event in listed) == list(POISONED)
-    assert {event["file"] for event in listed} == {str(poisoned)}
+    assert {event["file"] for event in listed} == {f"{poisoned}:tree"}
     steps = list(RunReader(Path(result.run_dir)).steps())
     assert [step.step for step in steps] == list(range(1, result.steps + 1))
     assert not any(step.skipped for step in steps)
@@ -95,6 +97,34 @@ def test_without_the_guard_the_poisoned_events_reach_the_weights(
     assert max(step.loss for step in steps) > 1e5
     assert not any(step.skipped or step.dropped for step in steps)
     assert bool(events(result.run_dir, "spike")) == (action == "record")
+
+
+def test_events_left_out_are_of_their_tree_and_no_other_of_its_file(
+    tiny_config: Config, tiny_data: Path, tmp_path: Path
+) -> None:
+    """A resume looked for them by file, and left out those of its last tree; nobody saw them again before."""
+    both = tmp_path / "both.root"
+    with uproot.open(tiny_data / "train_000.root") as file:
+        columns = dict(file["tree"].arrays(library="np"))
+    with uproot.recreate(both) as file:
+        file["bad"] = columns | {"energyTruth": poisoned_energy(columns["energyTruth"].copy())}
+        file["good"] = columns | {"event": columns["event"] + 1000}
+    config = settings(both, on_spike="rewind")
+    config["data"]["train_path"] = [f"{both}:bad", f"{both}:good"]
+    loaded = load_config(tiny_config(**config)).config
+    events = [
+        PoisonedEvent(f"{both}{tree}", 7, entry, 1, 7, "XT-NAN-DATA", 1) for tree, entry in ((":bad", 3), ("", 4))
+    ]
+    (tmp_path / "quarantine.json").write_text(json.dumps({"events": [asdict(event) for event in events]}))
+    data = open_data(loaded)
+    with EventLoader(data.train, DataPlan(data.train.files, 8, seed=0, chunksize=64)) as loader:
+        quarantine = Quarantine(loaded.guards, loader)
+        assert quarantine.read(tmp_path) == 2
+        assert (quarantine.events[0].file_index, quarantine.events[0].entry) == (0, 3)
+        batches = list(loader.epoch(0))
+    served = {place for batch in batches for place in zip(batch.file_index.tolist(), batch.entry.tolist(), strict=True)}
+    assert (0, 3) not in served
+    assert (1, 3) in served
 
 
 def test_incident_holds_the_events_and_the_first_suspect(tiny_config: Config, poisoned: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,6 @@ import uproot
 from xectool import engine
 from xectool.config.load import load_config
 from xectool.config.normalization import NormalizationConfig
-from xectool.config.tasks import NONFINITE_TRUTH_FIX
 from xectool.data.batch import EventBatch
 from xectool.data.extremes import PHOTONS, measure
 from xectool.data.source import open_source
@@ -102,8 +103,16 @@ def test_truth_that_is_no_number_is_told_before_the_first_step(
     result = engine.train(config, max_steps=1, observer=observer)
     (found,) = [item for item in result.findings if item.code == "DAT-16"]
     assert "task energy is NaN or infinite in 2 of 20 events" in found.problem
-    assert found.where == f"{target} branch energyTruth entry 3"
-    assert found.fix == NONFINITE_TRUTH_FIX, "as check-data says it"
+    assert found.where == f"{target}:tree branch energyTruth entry 3"
+    assert engine.check_data(str(target)).next == found.fix, "as check-data says it"
+    line = found.fix.replace("python ", f"{sys.executable} ", 1)
+    subprocess.run(line, shell=True, cwd=tmp_path, check=True)
+    mended = tmp_path / "unknown_whole.root"
+    assert "DAT-16" not in {item.code for item in engine.check_data(str(mended)).findings if item.severity != "info"}
+    with uproot.open(mended) as file:
+        for name, values in file["tree"].arrays(library="np").items():
+            kept = np.where(np.isfinite(columns[name]), columns[name], np.float32(1e10))
+            assert np.array_equal(values, kept if name == "energyTruth" else columns[name], equal_nan=True)
     assert any(found.problem in line for line in heard)
 
 
@@ -127,7 +136,7 @@ def test_one_truth_that_stretches_its_scale_is_told_before_the_first_step(
     assert (told[0.0], told[15.0]) == ([], [])
     (found,) = told[137.0]
     assert (found.code, found.severity.value) == ("DAT-16", "warning")
-    assert found.where == f"{target} branch timeTruth entry 7"
+    assert found.where == f"{target}:tree branch timeTruth entry 7"
     narrow = float(np.delete(truth, 7).std())
     assert found.fix == f"leave the event out, or tasks.timing.scale: {narrow:.3g}"
     tasks = {"timing": {"enabled": True, "scale": 1e-9}}
@@ -175,7 +184,7 @@ def test_a_few_truths_that_stretch_a_scale_together_are_told_and_a_population_is
     assert [item.code for item in found] == ["DAT-16"] * told
     for item in found:
         assert f"in {count} of {len(truth)} events, farthest at [" in item.problem
-        assert item.where.startswith(f"{target} branch timeTruth entry ")
+        assert item.where.startswith(f"{target}:tree branch timeTruth entry ")
         assert item.fix.startswith("leave these events out, or tasks.timing.scale: ")
 
 
@@ -197,7 +206,7 @@ def test_sensors_that_changed_places_are_told_once_a_file(tiny_config: Config, t
     result = engine.train(tiny_config(data=data, tasks=ENERGY))
     told = events(result.run_dir, "sensor_order")
     assert [event.data["sample"] for event in told] == ["train", "val"]
-    assert [event.data["files"] for event in told] == [[str(swapped)], [str(shifted)]]
+    assert [event.data["files"] for event in told] == [[f"{swapped}:tree"], [f"{shifted}:tree"]]
 
 
 def test_one_event_written_for_all_is_told_and_no_gain_or_order_is(
@@ -272,10 +281,10 @@ def test_validation_files_of_another_gain_are_told_once(
     write(tmp_path / "later.root", columns)
     result = engine.train(tiny_config(data={"val_path": str(tmp_path / "later.root")}, training={"epochs": 2}))
     told = events(result.run_dir, "files_differ")
-    assert [str(tmp_path / "later.root") in event.data["files"] for event in told] == [True] * named
+    assert [f"{tmp_path / 'later.root'}:tree" in event.data["files"] for event in told] == [True] * named
     causes = engine.diagnose.run(result.run_dir).causes
     assert [cause.code for cause in causes] == ["XT-INPUT-SCALE"] * named
-    start = f"xectool check-data {tmp_path / 'later.root'} --against {tiny_data}"
+    start = f"xectool check-data {tmp_path / 'later.root'}:tree --against {tiny_data}"
     assert [cause.fix.startswith(start) for cause in causes] == [True] * named
 
 
@@ -321,7 +330,7 @@ def test_events_that_cannot_be_are_named_and_left_out(tiny_config: Config, broke
     result = engine.train(tiny_config(data={"train_path": str(broken)}, tasks=ENERGY))
     assert named(events(result.run_dir, "implausible_event")) == {BRIGHT, DEAD, SENTINEL, LATE}
     assert named(events(result.run_dir, "quarantine")) == {BRIGHT, DEAD, SENTINEL, LATE}
-    assert {event.data["files"][0] for event in events(result.run_dir, "implausible_event")} == {str(broken)}
+    assert {event.data["files"][0] for event in events(result.run_dir, "implausible_event")} == {f"{broken}:tree"}
     assert [event.data["quarantined"] for event in events(result.run_dir, "audit")] == [4, 4]
 
 

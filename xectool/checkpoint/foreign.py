@@ -82,6 +82,16 @@ def is_foreign(payload: object) -> bool:
     return isinstance(payload, Mapping) and kind_of(_any_weights(payload)) is not None
 
 
+def is_older(payload: Mapping[str, Any]) -> bool:
+    """Return whether the older system wrote a network under the names that its weights share with ours.
+
+    Bare weights are its own where its neighbours are in them; a LightningModule is not.
+    """
+    if "pytorch-lightning_version" in payload or isinstance(payload.get("config"), Mapping):
+        return "pytorch-lightning_version" not in payload
+    return geometry_of(encoder_state_dict(payload, recognise(payload).weights[0])) == "compat"
+
+
 def recognise(payload: Mapping[str, Any]) -> ForeignLayout:
     """Return what an older checkpoint holds.
 
@@ -150,10 +160,11 @@ def to_config(payload: Mapping[str, Any]) -> dict[str, Any]:
     layout = recognise(payload)
     stored = payload.get("config")
     if layout.kind == "encoder" or not isinstance(stored, Mapping):
+        geometry = geometry_of(encoder_state_dict(payload, layout.weights[0]))
         raise CheckpointError(
-            f"{_BARE[layout.kind == 'encoder']} of the older system, without a configuration: how readings were "
-            "normalised and pooled is unknown",
-            fix="train from it, with a configuration that says so: --set model.geometry=compat "
+            f"{_BARE[layout.kind == 'encoder']} without a configuration: how readings were normalised and pooled is "
+            "unknown",
+            fix=f"train from it, with a configuration that says so: --set model.geometry={geometry} "
             "--set checkpoint.init_from=PATH",
             code="XT-CKPT-NO-CONFIG",
         )
@@ -189,7 +200,7 @@ def encoder_sizes(weights: Mapping[str, Tensor]) -> dict[str, Any]:
     num_layers = sum(name.startswith("fusion_transformer") and name.endswith("norm1.bias") for name in weights)
     num_tokens, width = weights["pos_embed"].shape[1:]
     return {
-        "geometry": _geometry(weights),
+        "geometry": geometry_of(weights),
         "outer_mode": "split" if num_tokens == _SPLIT_TOKENS else "finegrid",
         "encoder_dim": int(width),
         "dim_feedforward": int(weights[ENCODER_MARK].shape[0]),
@@ -197,7 +208,8 @@ def encoder_sizes(weights: Mapping[str, Tensor]) -> dict[str, Any]:
     }
 
 
-def _geometry(weights: Mapping[str, Any]) -> str:
+def geometry_of(weights: Mapping[str, Any]) -> str:
+    """Return the geometry whose neighbours an encoder's weights carry; the older system's where they carry none."""
     table = weights.get("hex_edge_index")
     known = {hexgrid.edge_index(name).shape: name for name in ("physical", "compat")}
     return known.get(tuple(table.shape), "compat") if isinstance(table, Tensor) else "compat"

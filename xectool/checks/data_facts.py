@@ -90,7 +90,7 @@ class DataFacts:
     def whole(self) -> str:
         """The sample in words, for findings that concern all of it."""
         files = self.sample.files
-        return files[0].path if len(files) == 1 else f"{len(files)} files, first {files[0].path}"
+        return files[0].where if len(files) == 1 else f"{len(files)} files, first {files[0].where}"
 
     @cached_property
     def health(self) -> SensorHealth:

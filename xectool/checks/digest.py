@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +18,8 @@ from xectool.errors import DiskError, in_shell
 from xectool.rootio.source import LocalSource
 
 SUFFIX: Final = ".digest.json"
-_FORMAT: Final = "xectool-digest-1"
+_FORMAT: Final = "xectool-digest-2"
+_OF_ONE_TREE: Final = "xectool-digest-1"  # before two trees of a file were told apart
 _CHUNK_BYTES: Final = 8 * 1024 * 1024
 _COPY = "copy the file again from where it was made, or take it out of the list"
 
@@ -31,10 +32,12 @@ def sidecar(path: str) -> Path:
 def write_digest(facts: FileFacts, advanced: Callable[[int], None] = lambda _: None) -> Path:
     """Write the hashes of a file and of its baskets beside it; returns their place.
 
+    What is recorded of its other trees stays, if the file is still the one that was recorded.
+
     Raises:
         DiskError: The place cannot be written.
     """
-    source = LocalSource(facts.path)
+    place, source = sidecar(facts.path), LocalSource(facts.path)
     units: dict[str, list[list[Any]]] = {}
     try:
         for branch in facts.branches.values():
@@ -42,15 +45,16 @@ def write_digest(facts: FileFacts, advanced: Callable[[int], None] = lambda _: N
             units[branch.name] = [[*row, xxhash.xxh3_64_hexdigest(source.read(row[2], row[3]))] for row in rows]
     finally:
         source.close()
+    digest = _file_hash(facts.path, advanced)
+    before = _read(place) if place.is_file() else None
+    others = before["trees"] if before is not None and before["xxh3_128"] == digest else {}
     content = {
         "format": _FORMAT,
-        "tree": facts.tree,
         "size_bytes": facts.size_bytes,
-        "xxh3_128": _file_hash(facts.path, advanced),
+        "xxh3_128": digest,
         "columns": ["start", "stop", "offset", "num_bytes", "xxh3_64"],
-        "units": units,
+        "trees": others | {facts.tree: units},
     }
-    place = sidecar(facts.path)
     try:
         part = place.with_name(place.name + ".part")
         part.write_text(json.dumps(content), encoding="utf-8")
@@ -82,17 +86,23 @@ def verify_digest(path: str, advanced: Callable[[int], None] = lambda _: None) -
         return troubles
     problem = f"'{path}' changed outside of its baskets since its hashes were recorded: in its directory or tree header"
     evidence = (f"{size} bytes now, {recorded['size_bytes']} then",)
-    return [Trouble("DAT-02", "XT-DATA-DIGEST", problem, f"{path}:{recorded['tree']}", _COPY, evidence)]
+    return [Trouble("DAT-02", "XT-DATA-DIGEST", problem, path, _COPY, evidence)]
 
 
 def _changed_units(path: str, recorded: dict[str, Any], size: int) -> list[Trouble]:
-    rows = [(branch, row) for branch, units in recorded["units"].items() for row in units]
     source = LocalSource(path)
     try:
-        changed = [(branch, row) for branch, row in rows if not _is_same(source, row, size)]
+        changed = [(name, row) for name, row in _rows(recorded["trees"]) if not _is_same(source, row, size)]
     finally:
         source.close()
-    return [_unit_trouble(path, str(recorded["tree"]), branch, row) for branch, row in changed]
+    return [_unit_trouble(path, *name, row) for name, row in changed]
+
+
+def _rows(trees: dict[str, Any]) -> Iterator[tuple[tuple[str, str], Any]]:
+    """Yield tree and branch of every basket, and what is recorded of it."""
+    for tree, branches in trees.items():
+        for branch, units in branches.items():
+            yield from (((tree, branch), row) for row in units)
 
 
 def _is_same(source: LocalSource, row: list[Any], size: int) -> bool:
@@ -117,16 +127,18 @@ def _read(place: Path) -> dict[str, Any] | None:
         content = json.loads(place.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
+    if isinstance(content, dict) and content.get("format") == _OF_ONE_TREE:
+        content |= {"format": _FORMAT, "trees": {str(content.get("tree")): content.get("units")}}
     return content if isinstance(content, dict) and content.get("format") == _FORMAT and _is_whole(content) else None
 
 
 def _is_whole(content: dict[str, Any]) -> bool:
     """Say whether every number and hash is there; the file of hashes can be damaged like any other."""
-    units = content.get("units")
-    if not (isinstance(content.get("size_bytes"), int) and isinstance(units, dict)):
+    trees = content.get("trees")
+    if not (isinstance(content.get("size_bytes"), int) and isinstance(trees, dict) and "xxh3_128" in content):
         return False
-    rows = [row for unit in units.values() for row in (unit if isinstance(unit, list) else [None])]
-    return {"tree", "xxh3_128"} <= content.keys() and all(map(_is_row, rows))
+    branches = [units for tree in trees.values() for units in (tree.values() if isinstance(tree, dict) else [None])]
+    return all(isinstance(units, list) and all(map(_is_row, units)) for units in branches)
 
 
 def _is_row(row: Any) -> bool:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xectool.config.inputs import split_tree
 from xectool.errors import DataFileError, in_shell
-from xectool.rootio.files import split_tree
 
 IntArray = npt.NDArray[np.int64]
 
@@ -131,7 +131,11 @@ class FileFacts:
         return f"{self.path}:{self.tree}"
 
     def is_named_in(self, where: str) -> bool:
-        """Say whether a place, as findings tell it, lies in this file."""
+        """Say whether a place, as findings tell it, lies in this tree, or in its file as a whole."""
+        return any(f"{where} ".startswith(f"{name} ") for name in (self.path, self.where))
+
+    def shares_file(self, where: str) -> bool:
+        """Say whether a place lies in this file, in whatever tree."""
         rest = where.removeprefix(self.path)
         return rest != where and (not rest or rest[0] in ": ")
 

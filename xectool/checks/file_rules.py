@@ -8,10 +8,10 @@ from typing import ClassVar, Final
 from xectool.checks.cells import CellCounts
 from xectool.checks.data_facts import DataFacts, sensor_place
 from xectool.checks.facts import FileFacts, Trouble
+from xectool.config.inputs import is_remote
 from xectool.config.rules.count import Counts, EpochFillsABatch, EpochHasBatches
 from xectool.detector.constants import NUM_SENSORS
 from xectool.findings import Finding, Severity
-from xectool.rootio.files import is_remote
 from xectool.rules import Rule
 
 # More impossible readings than this are no flipped bit: a part is damaged, or events have another gain or unit.

@@ -15,8 +15,8 @@ import numpy as np
 import xxhash
 
 from xectool.checks.facts import BranchFacts, FileFacts, Trouble
+from xectool.config.inputs import is_remote
 from xectool.rootio.columns import READ_ERRORS
-from xectool.rootio.files import is_remote
 from xectool.rootio.inflate import BLOCK_BYTES, HEADER_BYTES, inflate_range, packed_bytes
 from xectool.rootio.source import LocalSource
 

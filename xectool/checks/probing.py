@@ -9,8 +9,9 @@ from typing import Any
 from xectool.checks.facts import BranchFacts, FileFacts, Trouble
 from xectool.checks.header import friends_of, header_troubles, is_unclosed
 from xectool.checks.layout import layout_troubles, ntuple_columns, tree_branches
+from xectool.config.inputs import is_remote, split_tree
 from xectool.errors import DataFileError, in_shell
-from xectool.rootio.files import cannot_open, is_remote, open_errors, open_tree, split_tree
+from xectool.rootio.files import cannot_open, open_errors, open_tree
 from xectool.rootio.reader import EventFile
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +17,7 @@ from xectool.checks.integrity import damaged_units
 from xectool.checks.ranges import in_ranges
 from xectool.checks.sample import Sample, SampleScan, ScanSettings, number_stream
 from xectool.checks.sandbox import TIME_LIMIT_S, Sandbox
-from xectool.rootio.files import is_remote, split_tree
+from xectool.config.inputs import is_remote, place_of, split_tree
 
 
 class Progress(Protocol):
@@ -100,7 +99,8 @@ def _add(sample: Sample, troubles: Iterable[Trouble]) -> None:
 
 
 def _verified(paths: Sequence[str], how: Inspection) -> list[Trouble]:
-    local = [name for name in (split_tree(path)[0] for path in paths) if not is_remote(name)]
+    names = dict.fromkeys(split_tree(path)[0] for path in paths)
+    local = [name for name in names if not is_remote(name)]
     how.progress.phase("compare hashes", len(local))
     found = []
     for path in local:
@@ -136,8 +136,8 @@ def _read_in_full(sample: Sample, facts: FileFacts, how: Inspection) -> set[str]
 
 def _digests(sample: Sample, how: Inspection) -> list[Path]:
     told = [trouble.where for trouble in sample.troubles]
-    whole = [facts for facts in sample.files if facts.opened and not facts.troubles]
-    sound = [facts for facts in whole if not any(facts.is_named_in(where) for where in told)]
+    bad = {facts.path for facts in sample.files if facts.troubles or any(facts.shares_file(where) for where in told)}
+    sound = [facts for facts in sample.files if facts.opened and facts.path not in bad]
     how.progress.phase("write hashes", len(sound))
     written = []
     for facts in sound:
@@ -172,10 +172,9 @@ def _numbered(sample: Sample) -> list[FileFacts]:
 
 def shared_events(sample: Sample, other: Sample, how: Inspection) -> tuple[Repeated, tuple[str, ...]]:
     """Return the events that both samples hold, and the files of the other that are files of this one."""
-    mine = {(_identity(facts.path), facts.tree) for facts in sample.files}  # a file may hold a tree for each sample
-    shared = tuple(
-        facts.path for facts in other.files if (_identity(facts.path), facts.tree) in mine or _copy_of(facts, sample)
-    )
+    mine = {place_of(facts.path, facts.tree) for facts in sample.files}  # a file may hold a tree for each sample
+    same = (facts for facts in other.files if place_of(facts.path, facts.tree) in mine or _copy_of(facts, sample))
+    shared = tuple(facts.where for facts in same)
     first, second = (partial(number_stream, _numbered(part), how.settings.data) for part in (sample, other))
     found = find_shared(first, second, sample.num_events)
     if found.count:
@@ -185,13 +184,6 @@ def shared_events(sample: Sample, other: Sample, how: Inspection) -> tuple[Repea
 
 def _contents(sample: Sample) -> Callable[[], Iterator[IdentityBlock]]:
     return lambda: iter(sample.contents)
-
-
-def _identity(path: str) -> object:
-    if is_remote(path) or not os.path.exists(path):
-        return path
-    status = os.stat(path)
-    return status.st_dev, status.st_ino
 
 
 def _copy_of(facts: FileFacts, sample: Sample) -> bool:

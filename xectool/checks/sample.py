@@ -44,7 +44,7 @@ class Sample:
         files: Structure of every file.
         verdicts: What each usable file has of the wanted branches, by path and tree.
         troubles: What was wrong while reading.
-        counts: Readings that are no numbers or impossible, by path: photons and times.
+        counts: Readings that are no numbers or impossible, by path and tree: photons and times.
         cells: Sums of the readings.
         events: Some events, kept.
         targets: Truth by task.
@@ -56,9 +56,9 @@ class Sample:
         seconds: Time that took.
         angle_gaps: Events whose angle and direction vector disagree, the largest difference, and where.
         by_file: State of the sensors, file by file.
-        order_likeness: How well sensors are foretold by their neighbours, by path.
-        light: Whether the light lies where sensors and truth say, by path.
-        stretches: Entries that differ from the rest of their file, by path.
+        order_likeness: How well sensors are foretold by their neighbours, by path and tree.
+        light: Whether the light lies where sensors and truth say, by path and tree.
+        stretches: Entries that differ from the rest of their file, by path and tree.
     """
 
     files: list[FileFacts]
@@ -154,11 +154,11 @@ class SampleScan:
             return
         self.sample.verdicts[facts.where] = verdict
         counts = CellCounts("npho"), CellCounts("time")
-        self.sample.counts[file.path] = counts
+        self.sample.counts[facts.where] = counts
         began, kept = time.perf_counter(), EventReservoir(_EVENTS_OF_FILE)
         for block in SensorStream(file, data, self._failed).blocks(self.blocks_of(file)):
             entries = np.arange(block.start, block.start + len(block.npho))
-            place = Place(file.path, entries, runs[entries], events[entries])
+            place = Place(facts.where, entries, runs[entries], events[entries])
             for part in block.parts():
                 self.sample.cells.add(block.npho[part], block.time[part], place.rows(part), counts)
                 self._contents(block.npho[part], place.rows(part))
@@ -172,7 +172,7 @@ class SampleScan:
 
     def _end_file(self, file: EventFile, kept: EventReservoir, verdict: BranchVerdict) -> None:
         """Judge a file by itself: among many good ones a wrong one does not show in the sums."""
-        (sums, stretches), path = self.sample.cells.end_file(), file.path
+        (sums, stretches), path = self.sample.cells.end_file(), file.where
         if stretches:
             self.sample.stretches[path] = stretches
         if sums.events >= MIN_CONSTANT:
@@ -217,8 +217,8 @@ class SampleScan:
             scan = self.sample.targets.setdefault(task, TargetScan(branch, TASK_WIDTHS[task]))
             for start, values in read_small(file, branch, TASK_WIDTHS[task], np.float64, self._failed):
                 entries = np.arange(start, start + len(values))
-                scan.add(values, Place(file.path, entries, runs[entries], events[entries]))
-            scan.end_file(file.path, task)
+                scan.add(values, Place(file.where, entries, runs[entries], events[entries]))
+            scan.end_file(file.where, task)
         if {branches["angle"], branches["angleVec"]} <= verdict.usable:
             self._compare_angles(file)
 
@@ -250,7 +250,7 @@ def number_stream(files: Iterable[FileFacts], data: DataConfig) -> Iterator[Iden
             for start, (runs, events) in read_together(file, wanted, np.int64, lambda _: None):
                 entries = np.arange(start, start + len(runs))
                 hashes = hash_numbers(runs[:, 0], events[:, 0])
-                yield IdentityBlock(facts.path, entries, runs[:, 0], events[:, 0], hashes)
+                yield IdentityBlock(facts.where, entries, runs[:, 0], events[:, 0], hashes)
 
 
 def _lonely_trouble(file: EventFile, branch: str, runs: Array, row: int) -> Trouble:

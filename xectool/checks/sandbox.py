@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from xectool.checks.facts import FileFacts, Trouble
+from xectool.config.inputs import is_remote, split_tree
 from xectool.errors import in_shell
-from xectool.rootio.files import is_remote, split_tree
 
 TIME_LIMIT_S: Final = 25.0
 MEMORY_LIMIT_BYTES: Final = 4 * 1024**3

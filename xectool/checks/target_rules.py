@@ -14,7 +14,7 @@ from xectool.checks.light import ORDER, TIMES
 from xectool.checks.sample import ANGLE_TOLERANCE
 from xectool.checks.targets import TargetScan
 from xectool.config.root import RegressorConfig
-from xectool.config.tasks import NONFINITE_TRUTH_FIX, TASK_UNITS, TaskConfig
+from xectool.config.tasks import TASK_UNITS, TaskConfig, nonfinite_truth_fix
 from xectool.detector.truth_ranges import RANGES, are_few, other_unit, typical_size
 from xectool.errors import counted
 from xectool.findings import Finding, Severity
@@ -71,7 +71,9 @@ class TruthIsSound(Rule[DataFacts]):
                     "warns and leaves the events out of its loss"
                 )
                 place = event_place(scan.first[0], scan.branch)
-                yield Finding(self.code, Severity.ERROR, problem, place, shown, NONFINITE_TRUTH_FIX)
+                path, _, tree = scan.first[0].path.rpartition(":")
+                fix = nonfinite_truth_fix(path, tree, scan.branch)
+                yield Finding(self.code, Severity.ERROR, problem, place, shown, fix)
             if scan.unknown:
                 total = scan.known + scan.unknown
                 yield self.info(

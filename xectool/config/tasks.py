@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
 from xectool.config.section import Bool, Float, Section, knob, read_float, refuse, section
-from xectool.errors import counted
+from xectool.errors import counted, in_shell
 
 TASK_WIDTHS: dict[str, int] = {"angle": 2, "energy": 1, "timing": 1, "uvwFI": 3, "angleVec": 3, "n_gamma": 5}
 TASK_NAMES: tuple[str, ...] = tuple(TASK_WIDTHS)
@@ -25,13 +26,25 @@ TRUTH_BRANCHES = MappingProxyType(
         "n_gamma": "nGammaTruth",
     }
 )
-NONFINITE_TRUTH_FIX = "write 1e10 where the truth is not known, or leave these events out"
+_WRITE_UNKNOWN = (
+    "import sys, numpy as np, uproot; source, name, branch, target = sys.argv[1:]; out = uproot.recreate(target); "
+    "types = lambda part: {key: (value.dtype, value.shape[1:]) for key, value in part.items()}; "
+    "known = lambda part: part | {branch: np.where(np.isfinite(part[branch]), part[branch], 1e10)}; "
+    "[(out[name] if name in out else out.mktree(name, types(part))).extend(known(part)) "
+    "for part in uproot.open(source)[name].iterate(library='np', step_size=2000)]"
+)
 
 RegressionLoss = Literal[
     "smooth_l1", "huber", "l1", "mse", "l2",
     "relative_l1", "relative_smooth_l1", "relative_mse", "relative_l2",
     "gaussian_nll", "cosine",
 ]  # fmt: skip
+
+
+def nonfinite_truth_fix(path: str, tree: str, branch: str) -> str:
+    """Return the command that writes a file with 1e10, "not known", where the truth is no number."""
+    words = " ".join(map(in_shell, (path, tree, branch, f"{PurePath(path).stem}_whole.root")))
+    return f'python -c "{_WRITE_UNKNOWN}" {words}   # 1e10 is "not known"; or leave these events out'
 
 
 def _read_scale(value: object) -> object:

@@ -13,11 +13,11 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import numpy.typing as npt
 
+from xectool.config.inputs import expand_inputs
 from xectool.detector.constants import NUM_SENSORS, UNKNOWN_ABOVE
 from xectool.detector.dead_channel_database import DeadChannelDatabase, open_database
 from xectool.detector.dead_channels import read_dead_channels
 from xectool.errors import DataFileError, DataUnusable, UsageError
-from xectool.rootio.files import expand_inputs
 from xectool.rootio.reader import EventFile
 
 IntArray = npt.NDArray[np.int64]

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from xectool.config.inputs import split_tree
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.data.blocks import SourceFile
 from xectool.data.cache.identity import file_facts
@@ -19,7 +20,6 @@ from xectool.data.events import EventSource
 from xectool.data.intensity import IntensityReweighter
 from xectool.data.selection import Overlap, find_overlap
 from xectool.data.weights import SampleReweighter
-from xectool.rootio.files import split_tree
 
 Array = npt.NDArray[Any]
 
@@ -62,7 +62,9 @@ def source_identity(source: EventSource, **settings: Any) -> dict[str, Any] | No
     chosen = [
         None if file.selected is None else xxhash.xxh3_128_hexdigest(file.selected.tobytes()) for file in source.files
     ]
-    return {"files": files, "selected": chosen, "branches": asdict(source.branches), "settings": settings}
+    trees = [file.tree for file in source.files]
+    branches = asdict(source.branches)
+    return {"files": files, "trees": trees, "selected": chosen, "branches": branches, "settings": settings}
 
 
 def files_identity(paths: Sequence[str]) -> list[dict[str, Any]] | None:

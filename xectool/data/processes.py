@@ -226,7 +226,7 @@ class ProcessReader:
         if key is None:
             return "it was idle"
         pieces = self._plan.pieces(self._epoch, key)
-        parts = [f"{self._source.files[p.file_index].path} entries [{p.entry_start}, {p.entry_stop})" for p in pieces]
+        parts = [f"{self._source.files[p.file_index].name} entries [{p.entry_start}, {p.entry_stop})" for p in pieces]
         more = f" and {len(parts) - 3} more" if len(parts) > 3 else ""
         return f"it was reading {', '.join(parts[:3])}{more}"
 

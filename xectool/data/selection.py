@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from xectool.config.data import DataConfig, FiducialConfig
+from xectool.config.inputs import place_of
 from xectool.data.events import EventSource
 from xectool.detector.constants import NUM_SENSORS
 from xectool.errors import event_named
-from xectool.rootio.files import is_remote
 from xectool.rootio.reader import EventFile
 
 IntArray = npt.NDArray[np.int64]
@@ -71,26 +70,22 @@ class Overlap:
 def find_overlap(train: EventSource, val: EventSource) -> Overlap:
     """Return the validation events that are also training events.
 
-    Two events are the same if they lie in the same file (links followed), or have the same run and event number. Events
-    without a run number (-1) are compared by file alone. Reads two integer branches a file.
+    Two events are the same if they lie in the same tree of a file (links followed), or have the same run and event
+    number. Events without a run number (-1) are compared by tree alone. Reads two integer branches a file.
     """
-    train_files = {_real_path(file.path) for file in train.files}
+    train_files = {place_of(file.path, file.tree) for file in train.files}
     numbers = [train.run_event_numbers(index) for index in range(len(train.files))]
     known, count, where = _sorted_pairs(numbers), 0, ""
     for index, file in enumerate(val.files):
-        if _real_path(file.path) in train_files:
-            shared, first = file.num_selected, file.path
+        if place_of(file.path, file.tree) in train_files:
+            shared, first = file.num_selected, file.name
         else:
             pairs = val.run_event_numbers(index)
             rows = np.flatnonzero(_contains(known, pairs))
-            shared, first = len(rows), f"{file.path} " + "".join(event_named(r, e) for r, e in pairs[rows[:1]])
+            shared, first = len(rows), f"{file.name} " + "".join(event_named(r, e) for r, e in pairs[rows[:1]])
         where = where or (first if shared else "")
         count += shared
     return Overlap(count, where, _num_repeated(train, numbers))
-
-
-def _real_path(path: str) -> str:
-    return path if is_remote(path) else os.path.realpath(path)
 
 
 def _sorted_pairs(parts: Sequence[IntArray]) -> npt.NDArray[np.void]:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Literal
 
 from xectool.config.data import DataConfig
+from xectool.config.inputs import expand_inputs
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.data.blocks import SourceFile
 from xectool.data.cache.tables import PreparedTables
@@ -15,7 +16,6 @@ from xectool.data.selection import excluded_entries, fiducial_entries
 from xectool.detector.constants import NUM_SENSORS
 from xectool.errors import ConfigError, DataUnusable
 from xectool.findings import Finding, Severity
-from xectool.rootio.files import expand_inputs
 from xectool.rootio.reader import EventFile
 from xectool.rootio.schema import ExpectedBranch, check_schema
 

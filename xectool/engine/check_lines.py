@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from xectool.config.inputs import split_tree
 from xectool.config.serialize import inline_yaml
 from xectool.errors import in_shell
 from xectool.findings import Finding
-from xectool.rootio.files import split_tree
 
 _CHECK = "xectool check-data "
 _REMARK = "   # "
@@ -101,7 +101,7 @@ def _is_line(fix: str) -> bool:
         words = shlex.split(fix, comments=True)
     except ValueError:
         return False
-    return words[:1] == ["xectool"] and not any(_NO_LINE.search(word) for word in words)
+    return words[:1] in (["xectool"], ["python"]) and not any(_NO_LINE.search(word) for word in words)
 
 
 def _as_value(files: Sequence[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from xectool.checks.running import Inspection, Progress, Silent, inspect_sample,
 from xectool.checks.sample import EVENTS_A_FILE, Sample, ScanSettings
 from xectool.checks.sandbox import TIME_LIMIT_S
 from xectool.checks.sharing import Sharing, plan_sharing
+from xectool.config.inputs import Place, expand_inputs, place_of, split_tree
 from xectool.config.load import config_from_overrides, load_config
 from xectool.config.platform import available_memory
 from xectool.config.root import RegressorConfig, RunConfig
@@ -26,7 +26,6 @@ from xectool.engine.output_places import require_folder
 from xectool.engine.sensor_map import draw_sensor_map
 from xectool.errors import DataFileError, UsageError, XecError
 from xectool.findings import Finding, Report, Severity
-from xectool.rootio.files import expand_inputs, split_tree
 from xectool.rules import run_rules
 from xectool.rules.plugins import plugin_rules
 
@@ -107,36 +106,38 @@ def check_data(
     return summarised(facts, ran, lines, digests=digests, plots=drawn)
 
 
-def _compared(options: CheckOptions, config: RunConfig | None, validated: set[str], paths: Sequence[str]) -> list[str]:
+def _compared(
+    options: CheckOptions, config: RunConfig | None, validated: set[Place], paths: Sequence[str]
+) -> list[str]:
     """Return the files to compare with: none where all that is checked is for validation alone."""
     if options.against:
         return expand_inputs(list(options.against))
-    if config is None or not config.data.val_path or all(_place(path) in validated for path in paths):
+    if config is None or not config.data.val_path or all(_place(path, config) in validated for path in paths):
         return []
     return expand_inputs(config.data.val_path)
 
 
-def _only_validated(options: CheckOptions, config: RunConfig | None) -> set[str]:
-    """Return the files that the configuration validates on and does not train on: they share nothing with training."""
+def _only_validated(options: CheckOptions, config: RunConfig | None) -> set[Place]:
+    """Return the trees that the configuration validates on and does not train on: they share nothing with training."""
     if config is None or not config.data.val_path or options.against:
         return set()
     try:
-        trained = {_place(path) for path in expand_inputs(config.data.train_path)}
+        trained = {_place(path, config) for path in expand_inputs(config.data.train_path)}
     except DataFileError:  # what names nothing is not trained on
         trained = set()
-    return {_place(path) for path in expand_inputs(config.data.val_path)} - trained
+    return {_place(path, config) for path in expand_inputs(config.data.val_path)} - trained
 
 
-def _place(path: str) -> str:
-    return os.path.realpath(split_tree(path)[0])
+def _place(path: str, config: RunConfig) -> Place:
+    return place_of(*split_tree(path, config.data.tree_name))
 
 
-def _trained_part(sample: Sample, validated: set[str]) -> Sample:
-    """Return the sample without the files that are for validation alone."""
-    names = {facts.path for facts in sample.files if _place(facts.path) not in validated}
+def _trained_part(sample: Sample, validated: set[Place]) -> Sample:
+    """Return the sample without the trees that are for validation alone."""
+    names = {facts.where for facts in sample.files if place_of(facts.path, facts.tree) not in validated}
     return replace(
         sample,
-        files=[facts for facts in sample.files if facts.path in names],
+        files=[facts for facts in sample.files if facts.where in names],
         contents=[block for block in sample.contents if block.path in names],
     )
 

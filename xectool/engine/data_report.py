@@ -16,11 +16,11 @@ from xectool.checks.sharing import Sharing
 from xectool.checks.similarity import Likeness
 from xectool.checks.spread import NormalizedRow, RawRow, fits
 from xectool.checks.target_rules import enabled_tasks, scaled_error, typical_error
+from xectool.config.inputs import is_remote
 from xectool.config.rules.capacity import host_memory_bytes
 from xectool.engine.check_lines import Told
 from xectool.errors import counted
 from xectool.findings import Finding, Severity
-from xectool.rootio.files import is_remote
 from xectool.rules import RuleRun
 
 _SHOWN = 3

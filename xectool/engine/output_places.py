@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from xectool.checkpoint import store
+from xectool.config.inputs import input_paths
 from xectool.data.dead_channel_maps import file_of_origin
 from xectool.engine.earlier_results import in_the_way
 from xectool.errors import DiskError, UsageError, in_shell
-from xectool.rootio.files import input_paths
 
 _LONGEST_NAME: Final = 255
 _LONGEST_PATH: Final = 4095

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
+from xectool.config.inputs import expand_inputs, is_remote, split_tree
 from xectool.errors import DataFileError
-from xectool.rootio.files import expand_inputs, is_remote, split_tree
 from xectool.rootio.reader import EventFile
 
 MOST_OPENED: Final = 32  # some 20 ms each

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import glob
 import os
-import re
 import stat
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import uproot
 
+from xectool.config.inputs import is_remote, missing_file, split_tree
 from xectool.errors import DataFileError, in_shell, listed, nearest
 from xectool.rootio.inflate import INFLATE_ERRORS, require_bounded
-from xectool.rootio.list_files import read_list
-from xectool.rootio.missing import likely_tree, missing_file
+from xectool.rootio.missing import likely_tree
 from xectool.rootio.source import client_errors
 from xectool.rootio.strangers import not_a_chain, reason_of, require_released, unreadable, what_it_is
 from xectool.rootio.unmapped import local_handler
 
-# A tree in a directory of the file has a slash; what ends in .root, or has an empty part, is a path and no tree.
-_TREE_SUFFIX = re.compile(r"^(?P<file>.+\.root):(?P<tree>(?!/)(?!.*//)(?!.*\.root$)[^:\\]+)$")
-_REMOTE = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _COPY_AGAIN = "copy the file again and compare its checksum, or take it out of the list"
 
 _OPEN_ERRORS = (
@@ -58,117 +50,6 @@ def _require_bounded(**block: Any) -> None:
 
 
 uproot.compression.decompress.hook_before_block = _require_bounded
-
-
-def is_remote(path: str) -> bool:
-    """Say whether a path is a url.
-
-    >>> is_remote("root://server//store/a.root"), is_remote("/data/a.root")
-    (True, False)
-    """
-    return _REMOTE.match(path) is not None
-
-
-def split_tree(path: str, default_tree: str = "tree") -> tuple[str, str]:
-    """Split ``file.root:tree`` into file and tree.
-
-    >>> split_tree("/data/a.root:events")
-    ('/data/a.root', 'events')
-    >>> split_tree("a.root:sub/events")
-    ('a.root', 'sub/events')
-    >>> split_tree("root://server:1094//store/a.root")
-    ('root://server:1094//store/a.root', 'tree')
-    """
-    found = _TREE_SUFFIX.match(path)
-    return (found["file"], found["tree"]) if found else (path, default_tree)
-
-
-def expand_inputs(spec: str | os.PathLike[str] | Sequence[str]) -> list[str]:
-    """Return the files that ``spec`` names, in a stable order, each once.
-
-    Args:
-        spec: A file, a glob, a directory (its ``*.root``, sorted), a list file ``@files.txt`` (one input a line,
-            ``#`` starts a comment, relative to the list), a url, or a sequence of these. A suffix ``:tree`` is kept.
-
-    Raises:
-        DataFileError: Nothing is there; the message names what was looked for and the nearest names.
-    """
-    parts = [os.fspath(spec)] if isinstance(spec, str | os.PathLike) else [os.fspath(part) for part in spec]
-    if not parts or not any(part.strip() for part in parts):
-        raise DataFileError("no input file is given", fix="data.train_path: /path/to/files/*.root")
-    found = [path for part in parts for path in _expand_one(part)]
-    return list(dict.fromkeys(found))
-
-
-def _expand_one(part: str, lists: tuple[Path, ...] = ()) -> list[str]:
-    if part.startswith("@"):
-        return _expand_list(Path(os.path.expanduser(part[1:])), lists)
-    if is_remote(part):
-        return [part]
-    path, tree = split_tree(part, "")
-    path = os.path.expanduser(path)
-    suffix = f":{tree}" if tree else ""
-    if os.path.isdir(path):
-        return [str(file) + suffix for file in _directory_files(Path(path))]
-    if os.path.exists(path):
-        return [path + suffix]
-    if glob.has_magic(path):
-        matches = sorted(glob.glob(path, recursive=True))
-        if not matches:
-            raise DataFileError(
-                f"no file matches '{path}'", where=path, fix=f"ls {in_shell(os.path.dirname(path) or '.')}"
-            )
-        return [match + suffix for match in matches]
-    raise missing_file(path)
-
-
-def input_paths(spec: str | Iterable[str], lists: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """Yield the local files that reading ``spec`` opens: files and lists it names, itself named by ``lists``.
-
-    Raises:
-        DataFileError: Nothing is there, or a list is no list.
-    """
-    for part in [spec] if isinstance(spec, str) else spec:
-        if part.startswith("@"):
-            list_path = Path(os.path.expanduser(part[1:]))
-            yield list_path
-            yield from input_paths(_entries(list_path, lists), (*lists, list_path.resolve()))
-        elif urlsplit(part).scheme == "file":
-            yield Path(unquote(urlsplit(split_tree(part)[0]).path))
-        elif not is_remote(part):
-            yield from (Path(split_tree(path, "")[0]) for path in _expand_one(part))
-
-
-def _expand_list(list_path: Path, lists: tuple[Path, ...]) -> list[str]:
-    within = (*lists, list_path.resolve())
-    found = [path for entry in _entries(list_path, lists) for path in _expand_one(entry, within)]
-    if not found:
-        raise DataFileError(f"the list file '{list_path}' names no file", where=str(list_path), fix="one path a line")
-    return found
-
-
-def _entries(list_path: Path, lists: tuple[Path, ...]) -> list[str]:
-    """Return what the lines of a list file name; relative paths are relative to it."""
-    if not os.path.isfile(list_path):  # Path.is_file raises for a name that is too long
-        raise missing_file(str(list_path), kind="list file")
-    entries = read_list(list_path, lists)
-    return [str(list_path.parent / entry) if _is_relative(entry) else entry for entry in entries]
-
-
-def _is_relative(entry: str) -> bool:
-    return not (is_remote(entry) or os.path.isabs(entry) or entry.startswith(("~", "@")))
-
-
-def _directory_files(directory: Path) -> list[Path]:
-    files = sorted(directory.glob("*.root"))
-    if not files:
-        others = ", ".join(sorted(entry.name for entry in directory.iterdir())[:5]) or "nothing"
-        raise DataFileError(
-            f"the directory '{directory}' holds no *.root file (it holds {others})",
-            where=str(directory),
-            fix=f"'{directory}/**/*.root' looks into its subdirectories",
-        )
-    return files
 
 
 def open_tree(path: str, tree_name: str = "tree") -> Any:

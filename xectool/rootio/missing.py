@@ -2,30 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from xectool.errors import DataFileError, in_shell, nearest
-
 _LOOKED_AT = 50
-
-
-def missing_file(path: str, kind: str = "file") -> DataFileError:
-    """Return the error for a path that is not there, with the nearest names beside it."""
-    parent, problem = Path(path).parent, f"{kind} '{path}' does not exist"
-    if os.path.islink(path):
-        return DataFileError(f"{problem}: it links to '{os.readlink(path)}'", where=path, fix=f"ls -l {in_shell(path)}")
-    if not os.path.isdir(parent):
-        return DataFileError(
-            f"{problem}: there is no directory '{parent}'", where=path, fix=f"ls {in_shell(parent.parent)}"
-        )
-    close = nearest(Path(path).name, sorted(entry.name for entry in parent.iterdir()))
-    fix = (
-        f"did you mean {', '.join(repr(str(parent / name)) for name in close)}?" if close else f"ls {in_shell(parent)}"
-    )
-    return DataFileError(problem, where=path, fix=fix)
 
 
 def likely_tree(directory: Any, trees: Sequence[str], broken: tuple[type[BaseException], ...]) -> str:

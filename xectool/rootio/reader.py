@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from xectool.config.inputs import is_remote, split_tree
 from xectool.errors import DataFileError, did_you_mean, listed, nearest
 from xectool.rootio.baskets import BasketColumn, tree_column
 from xectool.rootio.columns import READ_ERRORS, Array, Column, DamagedRangeError, WrongLengthError
-from xectool.rootio.files import cannot_open, is_remote, open_errors, open_tree, split_tree
+from xectool.rootio.files import cannot_open, open_errors, open_tree
 from xectool.rootio.pages import FieldIndex, PageColumn, ntuple_column
 from xectool.rootio.source import ByteSource, LocalSource, RemoteSource
 from xectool.rootio.stages import OPEN, timed

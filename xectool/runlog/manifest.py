@@ -37,14 +37,15 @@ class DataFileFacts:
     entries: int
     size_bytes: int = -1
     mtime: float = -1.0
+    tree: str = ""
 
     @classmethod
-    def of(cls, path: str, role: str, entries: int) -> DataFileFacts:
-        """Return the facts of a file, local or remote, that serves as ``role`` (train, val)."""
+    def of(cls, path: str, role: str, entries: int, tree: str = "") -> DataFileFacts:
+        """Return the facts of a file, local or remote, of which a tree serves as ``role`` (train, val)."""
         if "://" in path or not Path(path).exists():
-            return cls(path, role, entries)
+            return cls(path, role, entries, tree=tree)
         facts = Path(path).stat()
-        return cls(path, role, entries, facts.st_size, facts.st_mtime)
+        return cls(path, role, entries, facts.st_size, facts.st_mtime, tree)
 
 
 @dataclass(frozen=True)

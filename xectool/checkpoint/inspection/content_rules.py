@@ -11,7 +11,7 @@ import torch
 
 from xectool import __version__
 from xectool.checkpoint.inspection.facts import Inspected
-from xectool.checkpoint.inspection.layout import OLDER, XECTOOL, Layout
+from xectool.checkpoint.inspection.layout import OLDER, Layout
 from xectool.checkpoint.inspection.values import TensorStats, is_learned
 from xectool.checkpoint.names import USE_ANOTHER
 from xectool.config.tasks import TASK_WIDTHS
@@ -140,7 +140,7 @@ class HeadsFitTasks(Rule[Inspected]):
     def check(self, facts: Inspected) -> Iterator[Finding]:
         """Yield an error for a task without head, or with one of another width."""
         layout = facts.layout
-        if layout.kind != "regressor" or layout.origin not in (XECTOOL, OLDER):
+        if layout.kind != "regressor" or not layout.is_ours:
             return
         for task, loss in tasks_of(layout).items():
             head = layout.main.get(f"heads.{task}.6.weight")

@@ -128,7 +128,7 @@ def _nonfinite_for(action: str, facts: Inspected) -> list[str]:
 
 
 def _resume_reasons(facts: Inspected) -> Iterator[str]:
-    if facts.layout.origin == OLDER:
+    if facts.layout.origin == OLDER or (facts.layout.origin != XECTOOL and facts.layout.training):
         yield "the state of another program's optimizer and scheduler is not carried over; use checkpoint.init_from"
     elif not facts.layout.training:
         yield "it holds weights only"

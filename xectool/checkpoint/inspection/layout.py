@@ -61,7 +61,7 @@ class Layout:
     @property
     def is_ours(self) -> bool:
         """Whether the weights are those of one of our networks."""
-        return self.origin in (XECTOOL, OLDER)
+        return self.origin == XECTOOL or self.kind in foreign.ENCODER_PREFIX
 
     @property
     def main(self) -> Mapping[str, Tensor]:
@@ -128,7 +128,7 @@ def _ours(payload: Mapping[Any, Any]) -> Layout:
 
 
 def _older(payload: Mapping[str, Any]) -> Layout:
-    layout = foreign.recognise(payload)
+    layout, version = foreign.recognise(payload), payload.get("pytorch-lightning_version")
     config: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
     try:
@@ -137,7 +137,7 @@ def _older(payload: Mapping[str, Any]) -> Layout:
         notes = (str(error).splitlines()[0],)
     kept = ("epoch", "best_val_loss", "mlflow_run_id", "stripped")
     return Layout(
-        origin=OLDER,
+        origin=OLDER if foreign.is_older(payload) else f"Lightning {version}" if version else "PyTorch",
         kind=layout.kind,
         weights={which: foreign.state_dict(payload, which) for which in layout.weights},
         wrappers=foreign.prefixes(payload),
@@ -210,7 +210,8 @@ def _safetensors(contents: Contents) -> Layout:
         return Layout(XECTOOL, str(meta.get("kind", "unknown")), {"model": weights}, wrappers, shaped, meta)
     if foreign.is_foreign(weights):
         kind = foreign.recognise(weights).kind
-        return Layout(OLDER, kind, {"model": weights}, wrappers, meta=metadata, notes=("it holds no configuration",))
+        origin, notes = OLDER if foreign.is_older(weights) else "safetensors", ("it holds no configuration",)
+        return Layout(origin, kind, {"model": weights}, wrappers, meta=metadata, notes=notes)
     known = family(weights)
     origin = "timm" if (known or "").startswith("timm") else "safetensors"
     return Layout(origin, known or "a state dict", {"model": weights} if weights else {}, wrappers, meta=metadata)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from xectool.config.inputs import expand_inputs, is_remote, place_of, split_tree
 from xectool.config.root import RunConfig
 from xectool.config.rules.run import of_export
 from xectool.config.serialize import inline_yaml
-from xectool.errors import in_shell, nearest
+from xectool.errors import DataFileError, in_shell, nearest
 from xectool.errors.unreadable import ARCHIVE_ERRORS
 from xectool.findings import Finding, Report
 from xectool.rules import Rule, run_rules
@@ -43,8 +43,8 @@ class TrainingAndValidationDiffer(Rule[Start]):
     def check(self, facts: Start) -> Iterator[Finding]:
         """Yield an error for a shared file; a warning where data.allow_overlap permits it."""
         data = facts.config.data
-        train, val = local_files(data.train_path), local_files(data.val_path)
-        shared = sorted(set(train) & set(val))
+        train = {place_of(*split_tree(path, data.tree_name)) for path in _found(data.train_path)}
+        shared = [path for path in _found(data.val_path) if place_of(*split_tree(path, data.tree_name)) in train]
         if not shared:
             return
         rest = f" and {len(shared) - 1} more" if len(shared) > 1 else ""
@@ -75,19 +75,23 @@ class InputsExist(Rule[Start]):
                     yield from self._local(key, spec)
 
     def _local(self, key: str, spec: str) -> Iterator[Finding]:
-        files = local_files(spec)
-        present = [path for path in files if os.path.exists(path)]
-        if not present:
-            yield self._missing(key, spec)
-        for path in present:
+        try:
+            present = [split_tree(path)[0] for path in expand_inputs(spec)]
+        except DataFileError as error:
+            wanted = Path(os.path.expanduser(split_tree(spec)[0].removeprefix("@")))
+            is_there = os.path.lexists(wanted)  # a directory without files, a list that names none, a link to nothing
+            yield (
+                self.error(key, f"{key}: {error.problem}", error.fix) if is_there else self._missing(key, spec, wanted)
+            )
+            return
+        for path in filter(_is_local, present):
             if not path.endswith(".root"):
                 yield self.error(key, f"{key}: {path} is not a .root file", "give .root files, or a list as @files.txt")
             elif not os.access(path, os.R_OK):
                 yield self.error(key, f"{key}: {path} is not readable", f"chmod +r {in_shell(path)}")
 
-    def _missing(self, key: str, spec: str) -> Finding:
+    def _missing(self, key: str, spec: str, wanted: Path) -> Finding:
         listed = "@" if spec.startswith("@") else ""
-        wanted = Path(_without_tree(os.path.expanduser(spec)).removeprefix("@"))
         meant = _nearest_beside(wanted, _is_list if listed else _holds_root_files)
         place = "" if wanted.is_absolute() else " (a relative path begins in the working directory)"
         hint = f", did you mean '{meant.name}'?" if meant else place
@@ -161,16 +165,6 @@ def overlap_rules(config: RunConfig) -> Report:
     return run_rules(OVERLAP_RULES, Start(config)).report
 
 
-def is_remote(spec: str) -> bool:
-    """Return whether a path is a url such as ``root://host//file.root``."""
-    return "://" in spec
-
-
-def local_files(paths: str | tuple[str, ...]) -> list[str]:
-    """Return the real local files that paths stand for; a path that matches nothing stands for itself."""
-    return [os.path.realpath(path) for spec in _specs(paths) if not is_remote(spec) for path in _expanded(spec)]
-
-
 def is_torchscript(path: Path) -> bool:
     """Return whether a file is a TorchScript archive: it carries code beside its tensors."""
     if not path.is_file() or not zipfile.is_zipfile(path):
@@ -187,6 +181,10 @@ def _nearest_beside(path: Path, fits: Callable[[Path], bool] = Path.exists) -> P
     names = os.listdir(path.parent) if path.parent.is_dir() else []
     found = [path.with_name(name) for name in nearest(path.name, names)]
     return next(filter(fits, found), None)
+
+
+def _is_local(path: str) -> bool:
+    return not is_remote(path)
 
 
 def _holds_root_files(path: Path) -> bool:
@@ -208,25 +206,12 @@ def _specs(paths: str | tuple[str, ...]) -> tuple[str, ...]:
     return tuple(spec for spec in ((paths,) if isinstance(paths, str) else paths) if spec)
 
 
-def _expanded(spec: str) -> list[str]:
-    path = os.path.expanduser(spec)
-    if path.startswith("@"):
-        return _listed(Path(path[1:]))
-    path = _without_tree(path)
-    if os.path.isdir(path):
-        return sorted(glob.glob(os.path.join(glob.escape(path), "*.root"))) or [path]
-    return (sorted(glob.glob(path)) or [path]) if glob.has_magic(path) else [path]
-
-
-def _listed(path: Path) -> list[str]:
-    if not path.is_file():
-        return [str(path)]
-    lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
-    inner = [line for line in lines if line and not line.startswith("#") and not is_remote(line)]
-    return [found for line in inner for found in _expanded(line.lstrip("@"))]
-
-
-def _without_tree(path: str) -> str:
-    # `file.root:tree` names a tree inside the file.
-    head, colon, tree = path.rpartition(":")
-    return head if colon and head.endswith(".root") and "/" not in tree else path
+def _found(paths: str | tuple[str, ...]) -> list[str]:
+    """Return the files and urls that paths stand for; what stands for none stands for itself."""
+    found = list[str]()
+    for spec in _specs(paths):
+        try:
+            found += expand_inputs(spec)
+        except DataFileError:
+            found.append(spec)
+    return list(dict.fromkeys(found))

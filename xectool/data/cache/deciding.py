@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from xectool.config.inputs import is_remote
 from xectool.config.normalization import NormalizationConfig
 from xectool.config.platform import Platform
 from xectool.config.root import RegressorConfig, RunConfig
@@ -22,7 +23,6 @@ from xectool.data.cache.store import CacheStore
 from xectool.data.cache.tables import PreparedTables
 from xectool.data.events import EventSource
 from xectool.errors import counted
-from xectool.rootio.files import is_remote
 
 # What reading an event from ROOT costs more than from the cache, in CPU seconds (docs/benchmarks.md).
 _SAVED_S: Final = 1e-4

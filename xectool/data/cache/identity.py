@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import xxhash
 
+from xectool.config.inputs import is_remote
 from xectool.data.blocks import SourceFile
 from xectool.data.cache.codec import Codec, Compact
 from xectool.data.cache.layout import SCHEMA
 from xectool.data.events import SourceBranches
-from xectool.rootio.files import is_remote
 
 # ROOT writes the directory and the list of baskets at the end of a file and its position at the beginning.
 _DIGESTED_BYTES: Final = 65_536

@@ -80,7 +80,13 @@ def setting(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
 
 
 def train_files(manifest: Mapping[str, Any], role: str = "train") -> tuple[str, ...]:
-    """Return the files of a role (``train``, ``val``) by their index, of the last attempt."""
+    """Return the files of a role (``train``, ``val``) by their index, of the last attempt, named with their tree."""
     entries = manifest.get("attempts") or []
     files = entries[-1].get("data_files", []) if entries and isinstance(entries[-1], Mapping) else []
-    return tuple(str(item.get("path")) for item in files if isinstance(item, Mapping) and item.get("role") == role)
+    return tuple(_name(item) for item in files if isinstance(item, Mapping) and item.get("role") == role)
+
+
+def _name(item: Mapping[str, Any]) -> str:
+    """Return a file as an input is named; a name without .root takes no tree after it, nor has one of before."""
+    path, tree = str(item.get("path")), item.get("tree")
+    return f"{path}:{tree}" if tree and path.endswith(".root") else path

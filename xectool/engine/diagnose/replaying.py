@@ -287,7 +287,7 @@ def _named(suspects: tuple[dict[str, Any], ...]) -> list[str]:
 def _identities(window: list[EventBatch], rows: list[int], again: Replay) -> list[dict[str, Any]]:
     files = again.parts.train_loader.source.files
     every = [
-        {"file": files[file].path, "entry": int(entry), "run": int(run), "event": int(event)}
+        {"file": files[file].name, "entry": int(entry), "run": int(run), "event": int(event)}
         for batch in window
         for file, entry, run, event in zip(batch.file_index, batch.entry, batch.run, batch.event, strict=True)
     ]

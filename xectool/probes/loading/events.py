@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from xectool.config.inputs import is_remote
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.data.cache.cached_events import CachedEvents
 from xectool.data.cache.deciding import choose_cache, with_cache
@@ -16,7 +17,6 @@ from xectool.data.events import EventSource
 from xectool.data.loader import LoaderOptions, loader_memory_bytes
 from xectool.data.plan import DataPlan
 from xectool.data.source import open_source
-from xectool.rootio.files import is_remote
 
 INTERPRETER_BYTES = 250_000_000  # a reader process without torch, measured
 _CACHE_PROBES = 64

@@ -275,7 +275,7 @@ def _without_logarithm(config: RegressorConfig, source: EventSource) -> list[Eve
 
 
 def _paths(source: EventSource) -> tuple[str, ...]:
-    return tuple(file.path for file in source.files)
+    return tuple(file.name for file in source.files)
 
 
 def _weights_note(checkpoint: Path | None, config: RunConfig) -> str:

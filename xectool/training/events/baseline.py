@@ -134,7 +134,7 @@ def _other_unit(task: str, truth: np.ndarray, by_file: Sequence[np.ndarray], sou
 def _unit_of_file(task: str, by_file: Sequence[np.ndarray], source: EventSource) -> str:
     for file, rows in zip(source.files, by_file, strict=True):
         if len(rows) >= FEWEST_OF_FILE and (unit := other_unit(task, _sample(rows))):
-            return f"{unit} in {file.path}"
+            return f"{unit} in {file.name}"
     return ""
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from xectool.config.inputs import expand_inputs
 from xectool.config.mask_patterns import MaskPatternsConfig
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.data.dead_channel_maps import (
@@ -21,7 +22,6 @@ from xectool.data.dead_channel_maps import (
 )
 from xectool.data.events import EventSource
 from xectool.errors import DataUnusable
-from xectool.rootio.files import expand_inputs
 
 LOOKED_AT_EVENTS = 10_000
 """Events of a file that are searched for dead channels; a sensor that reads once in more is not dead for long."""

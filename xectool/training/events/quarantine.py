@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from xectool.config.guards import GuardsConfig
+from xectool.config.inputs import place_of, split_tree
 from xectool.data.loader import EventLoader
 from xectool.errors import DiskError, RunDiverged, counted, event_named
 from xectool.runlog.atomic import write_text
@@ -24,7 +25,7 @@ class PoisonedEvent:
     """One event that is left out.
 
     Attributes:
-        file: Path of its file.
+        file: Its file as an input is named, with the tree.
         file_index: Index of the file among the training files of this run.
         entry: Entry in the file.
         run: Run number.
@@ -114,13 +115,15 @@ class Quarantine:
         return {"events": [asdict(event) for event in self.events]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Leave out the events of a saved state; files are told by their path, whatever their place now.
+        """Leave out the events of a saved state; files are told by path and tree, whatever their place now.
 
         Events of files that are not trained on are forgotten.
         """
-        places = {str(Path(file.path).resolve()): index for index, file in enumerate(self._loader.source.files)}
+        files = list(enumerate(self._loader.source.files))
+        places = {place_of(file.path, ""): index for index, file in files}  # of a name that tells no tree
+        places |= {place_of(file.path, file.tree): index for index, file in files}
         saved = [PoisonedEvent(**values) for values in state["events"]]
-        here = [(event, places.get(str(Path(event.file).resolve()))) for event in saved]
+        here = [(event, places.get(place_of(*split_tree(event.file, "")))) for event in saved]
         self._leave_out([_moved(event, place) for event, place in here if place is not None])
 
     def _leave_out(self, found: Sequence[PoisonedEvent]) -> None:

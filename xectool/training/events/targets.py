@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from xectool.config.root import RegressorConfig
-from xectool.config.tasks import NONFINITE_TRUTH_FIX, TaskConfig
+from xectool.config.tasks import TaskConfig, nonfinite_truth_fix
 from xectool.data.events import EventSource
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.detector.truth_ranges import are_few, impossible
@@ -97,7 +97,7 @@ def _not_positive(name: str, source: EventSource) -> ConfigError:
     entry = row if file.selected is None else int(file.selected[row])
     return ConfigError(
         f"log_transform needs positive truth, but {name} is {truths[index][row].tolist()}",
-        where=f"{file.path} entry {entry}, branch {source.branches.truth[name]}",
+        where=f"{file.name} entry {entry}, branch {source.branches.truth[name]}",
         fix=f"tasks.{name}.log_transform: false",
         code="CFG-10",
     )
@@ -109,12 +109,13 @@ def odd_truth(source: EventSource) -> Iterator[Finding]:
     They are left out of the task's loss and metrics, as events are whose truth is marked as unknown by 1e10.
     """
     for name, branch in source.branches.truth.items():
-        count, first = 0, ""
+        count, first, fix = 0, "", ""
         for index, file in enumerate(source.files):
             rows = np.flatnonzero(~np.isfinite(source.truth(index, name)).all(axis=1))
             if len(rows) and not count:
                 entry = int(rows[0]) if file.selected is None else int(file.selected[rows[0]])
-                first = f"{file.path} branch {branch} entry {entry}"
+                first = f"{file.name} branch {branch} entry {entry}"
+                fix = nonfinite_truth_fix(file.path, file.tree, branch)
             count += len(rows)
         if count:
             yield Finding(
@@ -123,7 +124,7 @@ def odd_truth(source: EventSource) -> Iterator[Finding]:
                 f"the truth of task {name} is NaN or infinite in {count} of {source.num_events} events, which take no "
                 "part in its loss and metrics",
                 where=first,
-                fix=NONFINITE_TRUTH_FIX,
+                fix=fix,
             )
 
 
@@ -159,7 +160,7 @@ def stretched_scales(config: RegressorConfig, source: EventSource) -> Iterator[F
             f"{len(rows)} events, farthest at {truths[index][row].tolist()}, which {makes} tasks.{name}.scale: auto "
             f"{wide / narrow:.2g} times as wide: {wide:.3g}, else {narrow:.3g}"
             + ("; it goes by the others, as guards.on_spike is rewind" if _heals(config) else ""),
-            where=f"{file.path} branch {source.branches.truth[name]} entry "
+            where=f"{file.name} branch {source.branches.truth[name]} entry "
             f"{row if file.selected is None else int(file.selected[row])}",
             fix=f"leave {'the event' if num_far == 1 else 'these events'} out, or tasks.{name}.scale: {narrow:.3g}",
         )

@@ -51,7 +51,7 @@ class FailureFolders:
                 "device_reserved_bytes": page[Word.DEVICE_RESERVED_BYTES],
                 "columns": list(COLUMNS),
                 "events": events,
-                "files": {index: str(files[index].path) for index in sorted({row[0] for row in events})},
+                "files": {index: files[index].name for index in sorted({row[0] for row in events})},
                 "suspects": [],
                 **facts,
             },

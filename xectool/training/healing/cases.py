@@ -124,7 +124,7 @@ class CaseBook:
         progress, result, config = case.progress, case.result, self.parts.config
         means = result.sums / result.counts.clamp_min(1)
         used = {event.file_index for event in case.suspects} | {row[0] for row in identities(case.window)}
-        files = {index: str(self.parts.train_loader.source.files[index].path) for index in sorted(used)}
+        files = {index: self.parts.train_loader.source.files[index].name for index in sorted(used)}
         return self.folders.write(
             {
                 "kind": case.kind,

@@ -180,7 +180,7 @@ class Healer:
     def _suspects(self, window: Window, found: Triage) -> list[PoisonedEvent]:
         rows, files = identities(window), self.parts.train_loader.source.files
         return [
-            PoisonedEvent(str(files[index].path), index, entry, run, event, found.cause, self.reporter.step)
+            PoisonedEvent(files[index].name, index, entry, run, event, found.cause, self.reporter.step)
             for index, entry, run, event in (rows[row] for row in found.suspects)
         ]
 

@@ -88,7 +88,7 @@ class PlausibleEvents:
         self._compare_files(window)
         self._compare_places(window)
         for message, index in self._energies.look(window):
-            self._energy_elsewhere(f"{self.parts.train_loader.source.files[index].path}: {message}")
+            self._energy_elsewhere(f"{self.parts.train_loader.source.files[index].name}: {message}")
         if self._repeated is not None:
             self._repeated.add(window)
         found, start = [], 0
@@ -113,7 +113,7 @@ class PlausibleEvents:
         differ = self._light.look(window)
         if differ is None:
             return
-        bright, faint = (str(files[index].path) for index in differ[:2])
+        bright, faint = (files[index].name for index in differ[:2])
         self.reporter.event(
             "files_differ",
             f"the events of {bright} have {differ[2]:.3g} times the light of those of {faint}",
@@ -123,7 +123,7 @@ class PlausibleEvents:
 
     def _tell_of_signs(self, signs: Iterator[Sign], files: Sequence[SourceFile]) -> None:
         for sign in signs:
-            paths = [str(files[index].path) for index in sign.files]
+            paths = [files[index].name for index in sign.files]
             self.reporter.event("files_differ", f"{paths[0]}: {sign.message}", files=paths, meaning=sign.meaning)
 
     def _compare_validation(self, batch: EventBatch) -> None:
@@ -133,7 +133,7 @@ class PlausibleEvents:
         further = replace(batch, file_index=batch.file_index + len(trained))
         self._tell_of_signs(self._signs.look([further]), [*trained, *validated])
         for message, index in self._validated_energies.look([batch]):
-            self._energy_elsewhere(f"{validated[index].path}: {message}", "val")
+            self._energy_elsewhere(f"{validated[index].name}: {message}", "val")
 
     def _compare_truth(self, window: Sequence[EventBatch]) -> None:
         if window[0].epoch != self._truth_epoch:
@@ -153,7 +153,7 @@ class PlausibleEvents:
             if misfit.file_index is None:
                 self.reporter.event("truth_elsewhere", misfit.message, sample=sample, task=misfit.task)
             else:
-                path = str(files[misfit.file_index].path)
+                path = files[misfit.file_index].name
                 kind = "copied_light" if misfit.copied else "sensor_order"
                 self.reporter.event(kind, f"{path}: {misfit.message}", files=[path], sample=sample)
 
@@ -191,7 +191,7 @@ class PlausibleEvents:
             return
         files = self.parts.train_loader.source.files
         (file, entry), (other, other_entry) = alike.first
-        paths = [str(files[file].path), str(files[other].path)]
+        paths = [files[file].name, files[other].name]
         self.reporter.event(
             "repeated_readings",
             f"{alike.count} events have the readings of another, first entry {other_entry} of {paths[1]} those of "
@@ -228,7 +228,7 @@ class PlausibleEvents:
                 break
             row -= batch.num_events
         index = int(batch.file_index[row])
-        path = str(self.parts.train_loader.source.files[index].path)
+        path = self.parts.train_loader.source.files[index].name
         place = (int(batch.entry[row]), int(batch.run[row]), int(batch.event[row]))
         return PoisonedEvent(path, index, *place, item.code, self.reporter.step)
 

@@ -46,8 +46,8 @@ def describe_run(parts: RunParts, data: RunData, directory: Path, attempt: int) 
         DiskError: The disk refuses.
     """
     write_text(directory / CONFIG_NAME, to_yaml(parts.config))
-    files = [DataFileFacts.of(f.path, "train", f.num_entries) for f in data.train.files]
-    files += [DataFileFacts.of(f.path, "val", f.num_entries) for f in data.val.files]
+    files = [DataFileFacts.of(f.path, "train", f.num_entries, f.tree) for f in data.train.files]
+    files += [DataFileFacts.of(f.path, "val", f.num_entries, f.tree) for f in data.val.files]
     facts = AttemptFacts(
         attempt=attempt,
         config=parts.config.to_dict(),

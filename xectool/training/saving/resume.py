@@ -85,7 +85,8 @@ def require_resumable(
             with both values.
     """
     if not checkpoint.training:
-        lacking = "holds weights only" if checkpoint.origin == FORMAT_NAME else "is of the older system"
+        is_ours = checkpoint.origin == FORMAT_NAME
+        lacking = "holds weights only" if is_ours else "is of the older system or another program"
         raise CheckpointError(
             f"this checkpoint {lacking}, so a run cannot resume from it",
             where=str(path),

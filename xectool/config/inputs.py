@@ -1,0 +1,158 @@
+"""What the paths of inputs stand for: files, globs, directories, lists, urls, each with its tree."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from xectool.config.list_files import read_list
+from xectool.errors import DataFileError, in_shell, nearest
+
+# A tree in a directory of the file has a slash; what ends in .root, or has an empty part, is a path and no tree.
+Place = tuple[object, str]  # what two names of one tree of one file have in common
+
+_TREE_SUFFIX = re.compile(r"^(?P<file>.+\.root):(?P<tree>(?!/)(?!.*//)(?!.*\.root$)[^:\\]+)$")
+_REMOTE = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+
+
+def is_remote(path: str) -> bool:
+    """Say whether a path is a url.
+
+    >>> is_remote("root://server//store/a.root"), is_remote("/data/a.root")
+    (True, False)
+    """
+    return _REMOTE.match(path) is not None
+
+
+def split_tree(path: str, default_tree: str = "tree") -> tuple[str, str]:
+    """Split ``file.root:tree`` into file and tree.
+
+    >>> split_tree("/data/a.root:events")
+    ('/data/a.root', 'events')
+    >>> split_tree("a.root:sub/events")
+    ('a.root', 'sub/events')
+    >>> split_tree("root://server:1094//store/a.root")
+    ('root://server:1094//store/a.root', 'tree')
+    """
+    found = _TREE_SUFFIX.match(path)
+    return (found["file"], found["tree"]) if found else (path, default_tree)
+
+
+def place_of(path: str, tree: str) -> Place:
+    """Return what two names of the same tree of the same file have in common; links are followed.
+
+    A file may hold a tree for each sample, so a file alone is not the identity of an event.
+    """
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):  # a url, or not there
+        return path, tree
+    return (status.st_dev, status.st_ino), tree
+
+
+def expand_inputs(spec: str | os.PathLike[str] | Sequence[str]) -> list[str]:
+    """Return the files that ``spec`` names, in a stable order, each once.
+
+    Args:
+        spec: A file, a glob, a directory (its ``*.root``, sorted), a list file ``@files.txt`` (one input a line,
+            ``#`` starts a comment, relative to the list), a url, or a sequence of these. A suffix ``:tree`` is kept.
+
+    Raises:
+        DataFileError: Nothing is there; the message names what was looked for and the nearest names.
+    """
+    parts = [os.fspath(spec)] if isinstance(spec, str | os.PathLike) else [os.fspath(part) for part in spec]
+    if not parts or not any(part.strip() for part in parts):
+        raise DataFileError("no input file is given", fix="data.train_path: /path/to/files/*.root")
+    found = [path for part in parts for path in _expand_one(part)]
+    return list(dict.fromkeys(found))
+
+
+def _expand_one(part: str, lists: tuple[Path, ...] = ()) -> list[str]:
+    if part.startswith("@"):
+        return _expand_list(Path(os.path.expanduser(part[1:])), lists)
+    if is_remote(part):
+        return [part]
+    path, tree = split_tree(part, "")
+    path = os.path.expanduser(path)
+    suffix = f":{tree}" if tree else ""
+    if os.path.isdir(path):
+        return [str(file) + suffix for file in _directory_files(Path(path))]
+    if os.path.exists(path):
+        return [path + suffix]
+    if glob.has_magic(path):
+        matches = sorted(glob.glob(path, recursive=True))
+        if not matches:
+            raise DataFileError(
+                f"no file matches '{path}'", where=path, fix=f"ls {in_shell(os.path.dirname(path) or '.')}"
+            )
+        return [match + suffix for match in matches]
+    raise missing_file(path)
+
+
+def input_paths(spec: str | Iterable[str], lists: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """Yield the local files that reading ``spec`` opens: files and lists it names, itself named by ``lists``.
+
+    Raises:
+        DataFileError: Nothing is there, or a list is no list.
+    """
+    for part in [spec] if isinstance(spec, str) else spec:
+        if part.startswith("@"):
+            list_path = Path(os.path.expanduser(part[1:]))
+            yield list_path
+            yield from input_paths(_entries(list_path, lists), (*lists, list_path.resolve()))
+        elif urlsplit(part).scheme == "file":
+            yield Path(unquote(urlsplit(split_tree(part)[0]).path))
+        elif not is_remote(part):
+            yield from (Path(split_tree(path, "")[0]) for path in _expand_one(part))
+
+
+def _expand_list(list_path: Path, lists: tuple[Path, ...]) -> list[str]:
+    within = (*lists, list_path.resolve())
+    found = [path for entry in _entries(list_path, lists) for path in _expand_one(entry, within)]
+    if not found:
+        raise DataFileError(f"the list file '{list_path}' names no file", where=str(list_path), fix="one path a line")
+    return found
+
+
+def _entries(list_path: Path, lists: tuple[Path, ...]) -> list[str]:
+    """Return what the lines of a list file name; relative paths are relative to it."""
+    if not os.path.isfile(list_path):  # Path.is_file raises for a name that is too long
+        raise missing_file(str(list_path), kind="list file")
+    entries = read_list(list_path, lists)
+    return [str(list_path.parent / entry) if _is_relative(entry) else entry for entry in entries]
+
+
+def _is_relative(entry: str) -> bool:
+    return not (is_remote(entry) or os.path.isabs(entry) or entry.startswith(("~", "@")))
+
+
+def _directory_files(directory: Path) -> list[Path]:
+    files = sorted(directory.glob("*.root"))
+    if not files:
+        others = ", ".join(sorted(entry.name for entry in directory.iterdir())[:5]) or "nothing"
+        raise DataFileError(
+            f"the directory '{directory}' holds no *.root file (it holds {others})",
+            where=str(directory),
+            fix=f"'{directory}/**/*.root' looks into its subdirectories",
+        )
+    return files
+
+
+def missing_file(path: str, kind: str = "file") -> DataFileError:
+    """Return the error for a path that is not there, with the nearest names beside it."""
+    parent, problem = Path(path).parent, f"{kind} '{path}' does not exist"
+    if os.path.islink(path):
+        return DataFileError(f"{problem}: it links to '{os.readlink(path)}'", where=path, fix=f"ls -l {in_shell(path)}")
+    if not os.path.isdir(parent):
+        return DataFileError(
+            f"{problem}: there is no directory '{parent}'", where=path, fix=f"ls {in_shell(parent.parent)}"
+        )
+    close = nearest(Path(path).name, sorted(entry.name for entry in parent.iterdir()))
+    fix = (
+        f"did you mean {', '.join(repr(str(parent / name)) for name in close)}?" if close else f"ls {in_shell(parent)}"
+    )
+    return DataFileError(problem, where=path, fix=fix)
