@@ -108,7 +108,7 @@ def test_truth_that_is_no_number_is_told_before_the_first_step(
     line = found.fix.replace("python ", f"{sys.executable} ", 1)
     subprocess.run(line, shell=True, cwd=tmp_path, check=True)
     mended = tmp_path / "unknown_whole.root"
-    assert "DAT-16" not in {item.code for item in engine.check_data(str(mended)).findings if item.severity != "info"}
+    assert "DAT-16" not in {item.code for item in engine.check_data(str(mended)).findings if item.severity.value != "info"}
     with uproot.open(mended) as file:
         for name, values in file["tree"].arrays(library="np").items():
             kept = np.where(np.isfinite(columns[name]), columns[name], np.float32(1e10))
@@ -220,7 +220,7 @@ def test_one_event_written_for_all_is_told_and_no_gain_or_order_is(
     files = [str(copied), str(tiny_data / "train_001.root")]
     result = engine.train(tiny_config(data={"train_path": files, "allow_overlap": True}))
     (told,) = events(result.run_dir, "copied_light")
-    assert (told.data["files"], told.data["sample"]) == ([str(copied)], "train")
+    assert (told.data["files"], told.data["sample"]) == ([f"{copied}:tree"], "train")
     causes = diagnose(gather(Path(result.run_dir))).causes
     assert causes[0].code == "XT-DUPLICATE-EVENTS"
     assert str(copied) in causes[0].fix
