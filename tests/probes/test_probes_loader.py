@@ -249,6 +249,23 @@ def test_faster_setting_wins_by_pairs() -> None:
     assert CURRENT.differing(verdict.best) == {"data.num_workers": 2, "data.num_threads": 1}
 
 
+def test_a_lucky_round_of_a_setting_that_had_no_other_takes_no_time_of_the_pairs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fast, lucky, now = Setting(8192, 2, 1), Setting(32768, 0, 2), [0.0]
+    monkeypatch.setattr("xectool.probes.loading.race.time.perf_counter", lambda: now[0])
+
+    def rate(setting: Setting, number: int) -> float:
+        now[0] += 1
+        return {CURRENT: 100.0, fast: 150.0, lucky: 90.0 if number else 900.0}[setting]
+
+    # Rounds have 4 s of 10, at most 4.8: the second one ends before its third setting.
+    verdict = race([CURRENT, fast, lucky], lambda setting: 1, 10, rate, 10.0)
+    assert verdict.reason == f"{fast} may be faster, but the time was up after 3 of 5 pairs"
+    assert race([CURRENT, fast, lucky], lambda setting: 1, 10, rate, 20.0).best == fast
+    assert race([CURRENT], lambda setting: 1, 10, rate, 10.0).best == CURRENT
+
+
 def test_equal_settings_keep_the_current_one_whatever_the_noise() -> None:
     kept = 0
     for seed in range(40):
@@ -284,6 +301,13 @@ def test_grid_starts_with_the_current_setting_and_holds_none_twice(cores: int) -
     assert any(setting.chunksize > CURRENT.chunksize for setting in settings)
     # a chunk beyond the data set changes nothing
     assert all(setting.chunksize <= CURRENT.chunksize for setting in grid(CURRENT, cores, 100, 3512))
+
+
+@pytest.mark.parametrize("events", [3000, 10**6])
+def test_one_chunk_of_all_events_is_tried_before_other_threads(events: int) -> None:
+    settings = grid(Setting(512, 0, 2), 2, events, 439)
+    chunks = [setting.chunksize for setting in settings]
+    assert chunks[: chunks.index(512, 1)] == [512, events, 2048]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
