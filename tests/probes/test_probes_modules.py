@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 from xectool import engine
 from xectool.cli import app
 from xectool.cli.boundary import run as run_cli
+from xectool.cli.diagnose import modules as modules_command
 from xectool.config.load import load_config
 from xectool.probes.module_costs import measure
 from xectool.probes.nonfinite.subject import Subject, of_config
@@ -107,6 +110,16 @@ def test_command_line_shows_the_modules_of_every_kind(
     shown = capsys.readouterr().err
     assert result["largest"][0].split(".")[0] in shown
     assert "with clocks" in shown
+    assert "% of forward and backward" in shown, "the update and the wait for data are not measured"
+
+
+def test_clocks_that_seem_to_save_time_are_noise(
+    trained: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = engine.diagnose.modules(trained[1].parent, steps=1, warmup=0)
+    for overhead, said in ((-0.012, "1 % less, which is the noise"), (0.1, "10 % more")):
+        modules_command._show(Console(stderr=True, width=120), replace(result, overhead=overhead))
+        assert said in " ".join(capsys.readouterr().err.split())
 
 
 def test_modules_of_a_run_are_measured_with_its_configuration(trained: tuple[Path, Path]) -> None:

@@ -45,11 +45,12 @@ def _show(screen: Console, result: ModulesResult) -> None:
     slowest = result.modules[0]
     screen.print(
         verdict_box(
-            f"{slowest.module or 'the network itself'} takes {100 * slowest.share:.0f} % of a step",
+            f"{slowest.module or 'the network itself'} takes {100 * slowest.share:.0f} % of forward and backward",
             [
                 f"{result.events} events: {1e3 * result.step_s:.4g} ms forward and backward (median of {result.steps} "
                 f"after {result.warmup}), {result.device}, {result.precision}",
-                f"with clocks {1e3 * result.measured_step_s:.4g} ms: {100 * result.overhead:.0f} % more",
+                f"with clocks {1e3 * result.measured_step_s:.4g} ms: {abs(100 * result.overhead):.0f} % "
+                + ("more" if result.overhead >= 0 else "less, which is the noise of the machine"),
                 f"{result.activation_bytes / 1e6:.4g} MB kept for the backward pass",
                 *result.notes,
             ],
