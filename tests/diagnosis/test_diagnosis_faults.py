@@ -1394,6 +1394,20 @@ def test_weights_drawn_anew_come_before_the_plateau_and_the_jump_they_lead_to(re
     assert found.causes[0].step == 101
 
 
+@pytest.mark.parametrize(
+    ("steps", "again", "said", "named"),
+    [(100, False, {}, False), (65, False, {}, True), (100, True, {}, True), (100, False, {"stage": "input"}, True)],
+    ids=["gone on", "hardly gone on", "came again", "bad input"],
+)
+def test_what_ended_an_attempt_is_a_note_once_a_later_one_goes_on_without_it(
+    record: Record, course: Any, steps: int, again: bool, said: dict[str, str], named: bool
+) -> None:
+    run = course(steps=steps, resume_at=60)
+    for step in (57, 58, 59, 60, *[90] * again):
+        run.nan(step, **said)
+    assert bool(record(run).causes) is named
+
+
 @pytest.mark.parametrize(("times", "named"), [(1, True), (2, True), (3, False)])
 def test_weights_put_in_place_within_a_step_are_a_restart_unless_something_always_moves_them(
     record: Record, course: Any, times: int, named: bool

@@ -21,6 +21,7 @@ from xectool.runlog.records import EventRecord
 MAX_CASES: Final = 60
 AFTER_RESUME: Final = 3  # steps in which a damaged state shows itself: moments act from the second step on
 LASTING: Final = 3  # bad steps in a row, to the end, that no single batch explains
+GONE_ON: Final = 20  # finite steps of a later attempt, after which what ended the one before is history
 _GAP: Final = 3  # rows; bad steps with no more than two finite ones between are one episode
 _SETTLED: Final = 50  # steps in a row without overflow after which a loss scale has settled
 _REPEATED: Final = 3
@@ -55,6 +56,16 @@ class NanCase(StepCase):
     def recovered(self) -> bool:
         """Whether finite steps followed."""
         return bool(self.evidence.steps.after(int(self.rows[-1]), 1).size)
+
+    @cached_property
+    def over(self) -> int:
+        """Finite steps of a later attempt since these ended their own; 0 where they did not, or came again."""
+        steps, last = self.evidence.steps, int(self.rows[-1])
+        since = np.arange(last + 1, len(steps))
+        same = steps.attempt[since] == steps.attempt[last]
+        if same.any() or (steps["nonfinite"][since] > 0).any() or since.size < GONE_ON:
+            return 0
+        return int(since.size)
 
     @cached_property
     def first_of_run(self) -> bool:

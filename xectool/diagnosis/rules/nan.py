@@ -12,6 +12,7 @@ from xectool.diagnosis.cases.nan import NanCase, nan_cases, unsettled_overflows
 from xectool.diagnosis.cases.step import CaseRule, Weight
 from xectool.diagnosis.cause import Cause, Opinion
 from xectool.diagnosis.evidence.evidence import Evidence
+from xectool.findings import Severity
 
 MAX_OVERFLOW_SHARE: Final = 0.05  # F008
 CERTAIN: Final = 0.95  # of a rule that saw the fault itself, and not its pattern only
@@ -25,7 +26,11 @@ class NanRule(CaseRule[NanCase]):
     def look(self, evidence: Evidence) -> Iterator[Opinion]:
         """Weigh this cause for each group of non-finite steps."""
         for case in nan_cases(evidence):
-            yield self.opinion(case)
+            yield self.opinion(case, self.severity(case))
+
+    def severity(self, case: NanCase) -> Severity:
+        """Return a note for what ended an attempt, where a later one goes on without it."""
+        return Severity.INFO if case.over else Severity.ERROR
 
     def describe(self, case: NanCase) -> str:
         """Return the problem with its step."""
@@ -41,6 +46,8 @@ class NanRule(CaseRule[NanCase]):
             lines.append(f"bad by themselves: {fixes.events_named(case.evidence, case.suspects)}")
         if case.incident is not None:
             lines.append(f"incidents/{case.incident.name} holds the batch")
+        if case.over:
+            lines.append(f"it ended that attempt; the run was resumed, and {case.over} steps since are finite")
         return tuple(lines)
 
     def fix(self, case: NanCase) -> str:
@@ -72,6 +79,11 @@ class NanFromData(NanRule):
     code = "XT-NAN-DATA"
     title = "a non-finite step comes from single events"
     problem = "the batch holds events that are not finite by themselves"
+
+    def severity(self, case: NanCase) -> Severity:
+        """Return that events which are known to be bad stay so, whatever attempts leave out."""
+        known = bool(case.few_suspects or case.shared_events) or case.stage == "input"
+        return Severity.ERROR if known else super().severity(case)
 
     def weigh(self, case: NanCase) -> Weight:
         """Look for bad inputs, bad events, and the same events in every bad batch."""
@@ -152,7 +164,8 @@ class NanFromOverflow(NanRule):
         """Weigh single steps, and count how often the gradient scale had to give way."""
         if not evidence.uses_fp16:
             # A module may round to float16 by itself, whatever the precision of the run is.
-            yield from (self.opinion(case) for case in nan_cases(evidence) if case.triage.finite_in_float32)
+            cases = (case for case in nan_cases(evidence) if case.triage.finite_in_float32)
+            yield from (self.opinion(case, self.severity(case)) for case in cases)
             return
         yield from super().look(evidence)
         if any(case.driven for case in nan_cases(evidence)):
