@@ -106,7 +106,7 @@ class HexConv(nn.Module):
         source, destination, kind = self.edges
         messages = x[:, source] * self.weight[:, kind]
         places = destination.view(1, -1, 1).expand_as(messages)
-        return torch.zeros_like(x).scatter_add(1, places, messages) + self.bias
+        return torch.zeros_like(x, dtype=messages.dtype).scatter_add(1, places, messages) + self.bias
 
 
 class HexBlock(ChannelMlp):

@@ -49,7 +49,7 @@ def _run(stepper: Stepper, config: RunConfig, size: int, accum: int) -> None:
         stepper.run(window, config.training.lr)
 
 
-def real_stepper(config: RunConfig, amp: str, device: torch.device) -> Stepper:
+def real_stepper(config: RunConfig, amp: str, device: torch.device, compile_mode: str | None = None) -> Stepper:
     """Return the step of a configuration with real tensors, put together as the composition root does."""
     training = config.training
     seed_everything(training.seed)
@@ -57,7 +57,7 @@ def real_stepper(config: RunConfig, amp: str, device: torch.device) -> Stepper:
     task = build_task(config, model).to(device)
     optimizer = build_optimizer([model, task], training.lr, training.weight_decay)
     dtype = DTYPES[amp]
-    execution = Execution(device, dtype, dtype is torch.float16, None)
+    execution = Execution(device, dtype, dtype is torch.float16, compile_mode)
     average = WeightAverage(model, training.ema_decay)
     model.train()
     task.train()
