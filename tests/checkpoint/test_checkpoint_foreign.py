@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from xectool.checkpoint import foreign
+from xectool import engine
+from xectool.checkpoint import foreign, store
 from xectool.config.load import config_from_dict
 from xectool.errors import CheckpointError
 from xectool.models import Regressor, build_model
@@ -161,3 +162,34 @@ def test_weights_without_configuration_say_how_to_use_them(load: Load) -> None:
 
 def test_weights_of_a_network_without_encoder_are_no_older_checkpoint() -> None:
     assert not foreign.is_foreign(nn.Linear(2, 2).state_dict())
+
+
+@pytest.mark.parametrize("name", ["reg_small_checkpoint_best.pth.xz", "mae_small_checkpoint_best_stripped.pth"])
+def test_a_weight_that_is_missing_or_of_another_shape_is_refused_by_name(
+    name: str, reference_dir: Path, tmp_path: Path
+) -> None:
+    """The sizes of the network are read from weights: a missing one was a KeyError, exit code 70."""
+    raw = (reference_dir / "checkpoints" / name).read_bytes()
+    stored = torch.load(io.BytesIO(lzma.decompress(raw) if name.endswith("xz") else raw), weights_only=True)
+    prefix = foreign.ENCODER_PREFIX[foreign.recognise(stored).kind]
+    for change, told in ((None, "the weight 'pos_embed' is missing"), (torch.zeros(3), "are none of a network")):
+        broken = dict(stored)
+        for container in set(foreign.CONTAINERS.values()) & stored.keys():
+            weights = {key: value for key, value in stored[container].items() if not key.endswith("pos_embed")}
+            broken[container] = weights | ({} if change is None else {f"{prefix}pos_embed": change})
+        torch.save(broken, tmp_path / "broken.pth")
+        with pytest.raises(CheckpointError, match=told) as refused:
+            store.load(tmp_path / "broken.pth")
+        assert "--resume auto" in refused.value.fix
+        found = [item for item in engine.inspect_ckpt(tmp_path / "broken.pth").findings if item.code == "K15"]
+        assert any(told in item.problem for item in found)
+
+
+def test_a_regressor_without_an_energy_has_its_own_width(reference_dir: Path) -> None:
+    raw = lzma.decompress((reference_dir / "checkpoints" / "reg_small_checkpoint_best.pth.xz").read_bytes())
+    stored = torch.load(io.BytesIO(raw), weights_only=True)
+    width = foreign.to_config(stored)["model"]["hidden_dim"]
+    for container in set(foreign.CONTAINERS.values()) & stored.keys():
+        heads = {key.replace("heads.energy.", "heads.timing."): value for key, value in stored[container].items()}
+        stored[container] = heads
+    assert foreign.to_config(stored)["model"]["hidden_dim"] == width

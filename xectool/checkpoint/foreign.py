@@ -19,6 +19,7 @@ Names and shapes are those of our networks, so weights need no translation beyon
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -26,6 +27,7 @@ from typing import Any, Literal, TypeAlias
 from torch import Tensor
 
 from xectool.checkpoint.held_networks import ENCODER_MARK, Kind, StateDict, kind_of, lent, refuse_several, unwrapped
+from xectool.checkpoint.names import USE_ANOTHER
 from xectool.checkpoint.wrapped_names import bare_name, wrappers_of
 from xectool.config.normalization import NormalizationConfig
 from xectool.detector import hexgrid
@@ -42,6 +44,7 @@ ENCODER_PREFIX: Mapping[Kind, str] = {
 }
 CHANNEL_WEIGHTS = "channel_log_vars"
 _DECODER_MARK = "dec_inner.decoder.0.bias"
+_FIRST_OF_HEAD = re.compile(r"heads\.\w+\.0\.weight")
 _SPLIT_TOKENS = 7
 _BARE = {True: "these are the bare weights of an encoder", False: "these are weights"}
 _NORMALIZATION_KEYS = (
@@ -155,7 +158,7 @@ def to_config(payload: Mapping[str, Any]) -> dict[str, Any]:
     stored in these files and stay at their default, as do log transforms.
 
     Raises:
-        CheckpointError: The layout is unknown, or the file holds no configuration.
+        CheckpointError: The layout is unknown, the file holds no configuration, or one that its weights do not fit.
     """
     layout = recognise(payload)
     stored = payload.get("config")
@@ -168,6 +171,14 @@ def to_config(payload: Mapping[str, Any]) -> dict[str, Any]:
             "--set checkpoint.init_from=PATH",
             code="XT-CKPT-NO-CONFIG",
         )
+    try:
+        return _sections(payload, layout, stored)
+    except (LookupError, ValueError, TypeError, AttributeError) as error:
+        problem = f"weights or stored configuration are none of a network: {type(error).__name__}: {error}"
+        raise CheckpointError(problem, fix=USE_ANOTHER, code="XT-CKPT-LAYOUT") from error
+
+
+def _sections(payload: Mapping[str, Any], layout: ForeignLayout, stored: Mapping[str, Any]) -> dict[str, Any]:
     normalization = {key: stored[key] for key in _NORMALIZATION_KEYS if stored.get(key) is not None}
     branches = {key: stored[key] for key in ("npho_branch", "time_branch") if stored.get(key)}
     config: dict[str, Any] = {
@@ -198,14 +209,21 @@ def assumed(payload: Mapping[str, Any]) -> dict[str, Any]:
 def encoder_sizes(weights: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return what an encoder's weights, under its own names, tell about the ``model`` section they belong to."""
     num_layers = sum(name.startswith("fusion_transformer") and name.endswith("norm1.bias") for name in weights)
-    num_tokens, width = weights["pos_embed"].shape[1:]
+    num_tokens, width = _weight(weights, "pos_embed").shape[1:]
     return {
         "geometry": geometry_of(weights),
         "outer_mode": "split" if num_tokens == _SPLIT_TOKENS else "finegrid",
         "encoder_dim": int(width),
-        "dim_feedforward": int(weights[ENCODER_MARK].shape[0]),
+        "dim_feedforward": int(_weight(weights, ENCODER_MARK).shape[0]),
         "num_fusion_layers": num_layers,
     }
+
+
+def _weight(weights: Mapping[str, Tensor], name: str) -> Tensor:
+    """Return a weight that every network of ours has."""
+    if name not in weights:
+        raise CheckpointError(f"the weight '{name}' is missing", fix=USE_ANOTHER, code="XT-CKPT-LAYOUT")
+    return weights[name]
 
 
 def geometry_of(weights: Mapping[str, Any]) -> str:
@@ -222,7 +240,8 @@ def model_section(kind: Kind, stored: Mapping[str, Any], weights: StateDict) -> 
     section = encoder_sizes(encoder) | {"outer_fine_pool": _pool(stored.get("outer_fine_pool"))}
     section |= {key: _plain(stored[key]) for key in _MODEL_KEYS[kind] if stored.get(key) is not None}
     if kind == "regressor":
-        section["hidden_dim"] = int(weights["heads.energy.0.weight"].shape[0])
+        first = next((name for name in weights if _FIRST_OF_HEAD.fullmatch(name)), "heads.energy.0.weight")
+        section["hidden_dim"] = int(_weight(weights, first).shape[0])
     if kind == "inpainter":
         # No sensor_positions_file: the weights carry positions and neighbours.
         section["use_local_context"] = not any(".global_decoder." in name for name in weights)

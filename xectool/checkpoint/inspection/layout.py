@@ -133,7 +133,7 @@ def _older(payload: Mapping[str, Any]) -> Layout:
     notes: tuple[str, ...] = ()
     try:
         config = foreign.to_config(payload)
-    except (CheckpointError, LookupError, ValueError, TypeError, AttributeError) as error:
+    except CheckpointError as error:
         notes = (str(error).splitlines()[0],)
     kept = ("epoch", "best_val_loss", "mlflow_run_id", "stripped")
     return Layout(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from xectool.checkpoint import foreign, held_networks, wrapped_names
 from xectool.checkpoint.inspection.facts import Inspected
-from xectool.checkpoint.inspection.layout import XECTOOL
+from xectool.checkpoint.inspection.layout import OLDER, XECTOOL
 from xectool.checkpoint.inspection.values import relative_distance, unlike
 from xectool.checkpoint.names import USE_ANOTHER
 from xectool.findings import Finding
@@ -98,6 +98,20 @@ class LayersAreWhole(Rule[Inspected]):
             yield self.warning(name, problem, "write the whole state_dict() again, or take another file")
 
 
+class OlderNetworkIsWhole(Rule[Inspected]):
+    """The sizes of a network of the older system are read from its weights."""
+
+    code = "K15"
+    title = "The weights that tell the sizes of the network are there"
+
+    def check(self, facts: Inspected) -> Iterator[Finding]:
+        """Yield an error where a stored configuration cannot be completed."""
+        payload = facts.contents.payload
+        stored = payload.get("config") if isinstance(payload, Mapping) else None
+        if facts.layout.origin == OLDER and isinstance(stored, Mapping):
+            yield from (self.error("model_state_dict", problem, USE_ANOTHER) for problem in facts.layout.notes)
+
+
 class AverageFits(Rule[Inspected]):
     """Averaged weights have the names and shapes of the weights, and lie near them."""
 
@@ -156,5 +170,5 @@ def _missing(weights: Mapping[str, Tensor]) -> list[str]:
 
 
 STRUCTURE_RULES: tuple[Rule[Inspected], ...] = (
-    HoldsWeights(), KindFits(), WrappersAreWhole(), LayersAreWhole(), AverageFits(),
+    HoldsWeights(), KindFits(), WrappersAreWhole(), LayersAreWhole(), OlderNetworkIsWhole(), AverageFits(),
 )  # fmt: skip

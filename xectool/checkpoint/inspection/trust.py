@@ -44,7 +44,8 @@ _RUNS_CODE: Final = (
     "ftplib", "telnetlib", "xmlrpc", "zipimport", "pkgutil", "pip", "ensurepip", "venv", "distutils", "setuptools",
     "inspect", "gc", "types", "idlelib", "lib2to3", "doctest", "unittest", "builtins",
     "(computed)", "torch.hub", "torch.utils.cpp_extension", "torch.jit", "torch.serialization", "torch.load",
-    "torch.storage",    "io", "numpy.f2py", "numpy.testing", "numpy.distutils", "sqlite3", "linecache", "fileinput",
+    "torch.storage", "io", "numpy.f2py", "numpy.testing", "numpy.distutils", "numpy.load",
+    "numpy.lib.npyio", "numpy.lib._npyio_impl", "sqlite3", "linecache", "fileinput",
 )  # fmt: skip
 
 

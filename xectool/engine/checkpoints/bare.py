@@ -31,7 +31,7 @@ def bare_misfits(layout: Layout) -> tuple[str, ...]:
 def _guesses(layout: Layout) -> Iterator[dict[str, Any]]:
     try:
         config = _guess(cast("Kind", layout.kind), dict(layout.main))
-    except (LookupError, ValueError, TypeError):  # a tensor its sizes are read from is not there
+    except (XecError, LookupError, ValueError, TypeError):  # a tensor its sizes are read from is not there
         return
     for geometry in _GEOMETRIES[:1] if layout.kind == _UNTOLD else _GEOMETRIES:
         yield config | {"model": config["model"] | {"geometry": geometry}}
