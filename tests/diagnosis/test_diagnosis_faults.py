@@ -1276,6 +1276,23 @@ def test_a_few_long_waits_are_told_where_they_take_a_third_of_the_time(
     assert [cause.code for cause in record(run).causes] == ["XT-LOADER-SLOW"] * named
 
 
+@pytest.mark.parametrize(("steps", "named"), [(200, False), (140, True)])
+def test_waits_that_a_resume_has_cured_are_history(record: Record, course: Any, steps: int, named: bool) -> None:
+    run = course(steps=steps, resume_at=120)
+    for row in run.rows[:120]:
+        row |= {"step_s": 0.5, "data_wait_s": 0.4}
+    assert [cause.code for cause in record(run).causes] == ["XT-LOADER-SLOW"] * named
+
+
+@pytest.mark.parametrize(("step", "named"), [(20, False), (70, True)])
+def test_recompilations_that_a_resume_has_cured_are_history(
+    record: Record, course: Any, step: int, named: bool
+) -> None:
+    run = course(steps=100, resume_at=50)
+    run.event(step, "recompile_limit", reason="sizes", count=8)
+    assert [cause.code for cause in record(run).causes] == ["XT-RECOMPILE"] * named
+
+
 @pytest.mark.parametrize(("wait", "named"), [(0.9, True), (0.05, False)])
 def test_half_of_fifty_steps_tell_of_waits_that_are_long(record: Record, course: Any, wait: float, named: bool) -> None:
     run = course(steps=36)

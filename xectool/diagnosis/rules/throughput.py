@@ -161,7 +161,7 @@ class Recompiling(DiagnosisRule):
             problem="torch.compile reached its recompilation limit; what follows runs uncompiled",
             evidence=(reason, f"{len(events)} times"),
             fix=fixes.resume(evidence, "data.drop_last=true"),
-            severity=Severity.WARNING,
+            severity=Severity.INFO if evidence.gone_on_after(events[-1]) else Severity.WARNING,
             step=events[0].step,
             symptom="compile",
         )
@@ -177,13 +177,18 @@ def _local_place(run_dir: Path) -> str:
 
 
 def steady_rows(evidence: Evidence) -> NDArray[np.intp]:
-    """Return the rows but the first two of each epoch and attempt, where read-ahead has to fill first."""
+    """Return the rows but the first two of each epoch and attempt, where read-ahead has to fill first.
+
+    Of several attempts the last one tells how it is now, where it is long enough.
+    """
     steps = evidence.steps
     place = steps["epoch"] + 1e9 * steps.attempt
     begins = np.flatnonzero(np.diff(place, prepend=-1.0))
     steady = np.ones(len(steps), dtype=bool)
     steady[np.concatenate([begins, begins + 1]).clip(max=max(0, len(steps) - 1))] = False
-    return np.flatnonzero(steady & (steps["step_s"] > 0))
+    found = np.flatnonzero(steady & (steps["step_s"] > 0))
+    latest = found[steps.attempt[found] == steps.attempt[-1]] if found.size else found
+    return latest if latest.size >= LEAST_STEPS else found
 
 
 def enough_to_judge(evidence: Evidence) -> bool:
