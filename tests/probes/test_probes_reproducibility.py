@@ -137,7 +137,7 @@ def test_another_order_of_events_is_a_matter_of_the_data(
 
 PATCH = """
 import runpy; runpy.run_path({lean!r})
-import random, torch, xectool.training.stepping.build as build
+import os, random, torch, xectool.training.stepping.build as build
 from torch import nn
 real = build.build_model
 def hook(module, inputs, output):
@@ -156,7 +156,10 @@ SETTINGS = {
         (1, 1),
         "--set training.deterministic=true",
     ),
+    "hashes": ("return output + 1e-6 * (hash('inner') % 1024)", (1, 1), "PYTHONHASHSEED=0"),
+    "addresses": ("return output + 1e-9 * (os.getpid() % 1024)", (1, 1), ""),
 }
+REAL = ("hashes", "addresses")
 
 
 @pytest.mark.slow
@@ -164,15 +167,17 @@ SETTINGS = {
 def test_the_setting_that_is_named_was_tried_in_fresh_processes(
     write_config: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: Any, fault: str
 ) -> None:
-    """Processes that are forked have the imports behind them; the command line's test has real ones."""
+    """Processes that are forked have the imports behind them, and the hashes of their parent."""
     line, threads, cure = SETTINGS[fault]
     forked = SimpleNamespace(
         run=lambda argv, **told: warm.run(*argv[1:], given=told["input"]), TimeoutExpired=subprocess.TimeoutExpired
     )
-    monkeypatch.setattr(reproducibility, "subprocess", forked)
+    if fault not in REAL:
+        monkeypatch.setattr(reproducibility, "subprocess", forked)
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     lean = f"{os.environ['PYTHONPATH'].split(os.pathsep)[0]}/sitecustomize.py"
     (tmp_path / "sitecustomize.py").write_text(PATCH.format(line=line, lean=lean))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])]))
     own = ["training.epochs=3"]
     result = engine.diagnose.reproducibility(write_config(), overrides=own, steps=1, threads=threads, device="cpu")
     assert not result.identical
@@ -180,6 +185,9 @@ def test_the_setting_that_is_named_was_tried_in_fresh_processes(
     assert result.first_difference.op == "add"
     assert result.cure == cure
     assert result.findings[0].code == "XT-NOT-REPRODUCIBLE"
+    if not cure:
+        assert "an address" in result.findings[0].evidence[-1]
+        return
     assert cure in result.findings[0].fix
     assert "--set training.epochs=3" in result.findings[0].fix
 

@@ -11,7 +11,7 @@ from xectool.config.load import load_config
 from xectool.errors import UsageError, counted, in_shell
 from xectool.findings import Finding, Severity
 from xectool.probes.repetition.history import CONFIG_FILE
-from xectool.probes.repetition.reproducibility import Cure, Difference, Reproducibility, probe
+from xectool.probes.repetition.reproducibility import ACROSS, Cure, Difference, Reproducibility, probe
 
 PROCESSES = 2
 
@@ -93,13 +93,15 @@ def reproducibility(
     )
 
 
-def _cause_in_code(op: str) -> str:
+def _cause_in_code(op: str, between: str) -> str:
     """Return what in the code of a network makes an operation differ that no setting makes the same."""
     if any(word in op for word in _DRAWING):
         return (
             "most likely it draws from a generator of its own, or the common one is seeded anew; without generator= "
             "and torch.seed() it draws from the stream of the batch"
         )
+    if between == ACROSS:
+        return "what each process has its own enters: its number, an address (id()), a path, the time it began"
     return "threads of its own work in an order of their own, or the time, or random numbers from elsewhere enter"
 
 
@@ -111,7 +113,7 @@ def _finding(found: Reproducibility, difference: Difference, cure: str, command:
         for tried in found.cures
     ]
     if not cure:
-        evidence.append(f"no setting ends it: {_cause_in_code(difference.op)}")
+        evidence.append(f"no setting ends it: {_cause_in_code(difference.op, difference.between)}")
     line = f"xectool train {command} {cure}" if cure.startswith("--set") else f"{cure} xectool train {command}"
     return Finding(
         "XT-NOT-REPRODUCIBLE",

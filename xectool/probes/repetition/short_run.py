@@ -39,6 +39,7 @@ class Request:
         steps: Number of steps.
         runs: How often in this process.
         threads: Threads of an operation; None leaves the machine's choice.
+        hash_seed: Seed of the hashes of names in its process; empty leaves that of the environment.
     """
 
     config: dict[str, Any]
@@ -47,6 +48,7 @@ class Request:
     steps: int
     runs: int
     threads: int | None = None
+    hash_seed: str = ""
 
 
 def short_run(config: RunConfig, device: str | None, steps: int) -> Steps:
