@@ -21,8 +21,8 @@ def network() -> nn.Sequential:
 class Training:
     """Steps of AdamW on gradients of every kind: noise, rare bursts, and a course."""
 
-    def __init__(self, lr: float = 1e-3, decay: float = 0.1) -> None:
-        self.net, self.lr, self.steps = network(), lr, 0
+    def __init__(self, lr: float = 1e-3, decay: float = 0.1, dtype: torch.dtype = torch.float32) -> None:
+        self.net, self.lr, self.steps = network().to(dtype), lr, 0
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=lr, weight_decay=decay)
         self.reach = WeightReach(self.net, decay)
 
@@ -65,15 +65,16 @@ def flipped(training: Training, kept: dict[str, Any]) -> None:
         training.net[0].weight[0, 0] += 1.0  # type: ignore[union-attr, operator, index]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     ("harm", "named"),
     [(set_back, MATRICES), (turned, MATRICES), (enlarged, []), (flipped, [])],
     ids=["set back", "turned", "enlarged", "one weight"],
 )
 def test_weights_of_another_state_are_named_and_damaged_ones_are_not(
-    harm: Callable[[Training, dict[str, Any]], None], named: list[str]
+    harm: Callable[[Training, dict[str, Any]], None], named: list[str], dtype: torch.dtype
 ) -> None:
-    training = Training()
+    training = Training(dtype=dtype)
     for _ in range(20):
         training.step()
     kept = training.kept()

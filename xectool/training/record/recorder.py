@@ -182,7 +182,7 @@ class FlightRecorder:
         self._moves += 1
         self.writer.event(
             "weights_moved",
-            f"{len(moved)} matrices moved by more than {ADAM_REACH:g} learning rates in step {progress.step}, "
+            f"{len(moved)} {'matrix' if len(moved) == 1 else 'matrices'} moved by more than {ADAM_REACH:g} learning rates in step {progress.step}, "
             f"which no step can: {moved[0]} is the first",
             step=progress.step,
             epoch=progress.epoch,
