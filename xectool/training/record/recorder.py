@@ -182,8 +182,9 @@ class FlightRecorder:
         self._moves += 1
         self.writer.event(
             "weights_moved",
-            f"{len(moved)} {'matrix' if len(moved) == 1 else 'matrices'} moved by more than {ADAM_REACH:g} learning rates in step {progress.step}, "
-            f"which no step can: {moved[0]} is the first",
+            f"step {progress.step} moved {moved[0]}"
+            + (f" and {len(moved) - 1} more of the matrices compared" if len(moved) > 1 else "")
+            + f" by more than {ADAM_REACH:g} learning rates, which no step can",
             step=progress.step,
             epoch=progress.epoch,
             matrices=moved[:MAX_NAMED],
