@@ -19,9 +19,11 @@ from xectool.training.symptoms.torch_signs import CompilerLog
 
 _JUMP: Final = "generic_jump"
 """The compiler's own word for a branch on the value of a tensor."""
+_KEEP: Final = "keep the number a tensor (torch.where, or torch.cond for a branch)"
 # What the reason of a break says, and what cures it.
 _CURES = (
-    ("item()", "keep the number a tensor (torch.where, or torch.cond for a branch)"),
+    ("item()", _KEEP),
+    ("tolist()", _KEEP),
     ("`print`", "take print out of forward, or log after the step"),
     ("logging", "take logging out of forward, or log after the step"),
     ("numpy", "keep the computation in torch, and constants in register_buffer(..., persistent=False)"),
@@ -186,7 +188,8 @@ def _traced(bench: Bench, batch: EventBatch, seen: int = 0) -> list[Recompile]:
 
 def _first_line(metrics: Any) -> str:
     # "0/1: tensor 'x' size mismatch ...": the numbers of frame and attempt say nothing to a reader
-    return str(metrics.recompile_reason).splitlines()[0].partition(": ")[2].strip()
+    # and the compiler pads a guard with spaces, so that the lines it comes from stand below each other.
+    return " ".join(str(metrics.recompile_reason).splitlines()[0].partition(": ")[2].split())
 
 
 def epoch_batches(plan: DataPlan, batches: Iterable[EventBatch]) -> list[EventBatch]:
