@@ -397,6 +397,15 @@ def test_14_sensors_that_make_up_light(look: Any, rows: Rows, state: str) -> Non
     one("DAT-14", facts, "warning", state, f"sensor {sensor} face inner")
 
 
+def test_14_beside_a_noisy_sensor_those_at_a_corner_are_sound(look: Any, rows: Rows) -> None:
+    """Half of what they are compared with is noise: 4668 and 4741 were called noisy as well."""
+    rng, noisy = np.random.default_rng(1), [3274, 4279, 4423, 4567, 4654, 4727]  # one on each face
+    rows["npho"][:, noisy] += rng.normal(0, 1500, (len(rows["npho"]), len(noisy))).astype(np.float32)
+    assert look(rows).health.of("noisy") == noisy
+    rows["npho"][:, [4668, 4669]] += rng.normal(0, 1500, (len(rows["npho"]), 2)).astype(np.float32)
+    assert set(look(rows).health.of("noisy")) == {*noisy, 4668, 4669}, "neighbours that are all noisy"
+
+
 @pytest.mark.parametrize("reading", [1e10, np.nan, 0.0])
 def test_14_a_live_sensor_among_dead_ones_is_not_hot(look: Any, rows: Rows, reading: float) -> None:
     """The light around it was that of the dead ones, which is none: 14 of the outer face were called hot."""

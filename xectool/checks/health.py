@@ -112,8 +112,8 @@ def sensor_health(sums: SensorSums, kept: EventReservoir) -> SensorHealth:
     dead, constant = silent_sensors(sums)
     judged = len(npho) >= MIN_EVENTS
     if judged:
-        quiet, spread = np.where(dead, np.nan, _quiet_level(npho)), _excess_spread(npho)
-        state[_noisy(spread)] = STATES.index("noisy")
+        quiet = np.where(dead, np.nan, _quiet_level(npho))
+        state[_noisy(npho)] = STATES.index("noisy")
         state[quiet > _HOT_FACTOR * _around(quiet) + _HOT_PHOTONS] = STATES.index("hot")
     for name, which in (("dead", dead), ("constant", constant)):
         state[which] = STATES.index(name)
@@ -137,28 +137,42 @@ def _around(values: Array) -> Array:
 
 
 def _excess_spread(npho: Array) -> Array:
-    """Return the spread of each sensor about the mean of its neighbours, in units of photon noise, shape (S,)."""
+    """Return the spread of each sensor about the mean of its neighbours, in units of photon noise, shape (S,).
+
+    0 where no neighbour reads.
+    """
     matrix = within_hops(1).matrix().astype(np.float32)
     readings = np.ascontiguousarray(npho.T)
     known = np.abs(readings) <= UNKNOWN_ABOVE
     filled = np.where(known, readings, np.float32(0))
-    neighbours = (matrix @ filled) / np.maximum(matrix @ known.astype(np.float32), 1)
+    count = matrix @ known.astype(np.float32)
+    neighbours = (matrix @ filled) / np.maximum(count, 1)
     pull = (filled - neighbours) / np.sqrt(np.maximum(neighbours, 0) + np.float32(_ELECTRONIC_NOISE))
-    ordered, last = np.sort(np.where(known, pull, np.float32(0)), axis=1), npho.shape[0] - 1
+    ordered, last = np.sort(np.where(known & (count > 0), pull, np.float32(0)), axis=1), npho.shape[0] - 1
     return np.asarray((ordered[:, round(0.84 * last)] - ordered[:, round(0.16 * last)]) / 2)
 
 
-def _noisy(spread: Array) -> Array:
-    """Return which sensors scatter far more than the rest of their face, bool, shape (S,)."""
+def _noisy(npho: Array) -> Array:
+    """Return which sensors scatter far more than the rest of their face, bool, shape (S,).
+
+    One noisy sensor moves the mean that those around it are compared with, at a corner by half of its noise: the worst
+    of each neighbourhood are taken out, and the others are compared again.
+    """
+    noisy = np.zeros(npho.shape[1], bool)
+    while (found := _noisiest(_excess_spread(np.where(noisy, np.float32(np.nan), npho)))).any():
+        noisy |= found
+    return noisy
+
+
+def _noisiest(spread: Array) -> Array:
     noisy = np.zeros(len(spread), bool)
     for face in faces.FACES:
         ids = faces.sensors(face)
         usual = np.median(spread[ids])
         noisy[ids] = spread[ids] > _NOISY_FACTOR * max(float(usual), 1.0)
     table = within_hops(1)
-    # One noisy sensor moves the mean that those around it are compared with.
     for sensor in np.flatnonzero(noisy):
-        noisy[sensor] = spread[sensor] > spread[table.of(int(sensor))].max() / 2
+        noisy[sensor] = spread[sensor] >= spread[table.of(int(sensor))].max()
     return noisy
 
 
