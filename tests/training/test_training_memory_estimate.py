@@ -6,14 +6,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from benchmarks.memory import recorded_peak
@@ -394,23 +392,17 @@ def test_a_child_without_memory_says_so(status: int, errors: str) -> None:
     assert "memory" not in child._died(1, "ValueError: int4").fix
 
 
-@pytest.mark.slow
-def test_a_child_that_is_killed_takes_its_own_processes_along(tmp_path: Path) -> None:
-    """They went on for as long as their steps took, and then waited for ever."""
+def test_the_child_forks_no_process(tmp_path: Path) -> None:
+    """Builds of PyTorch for GPUs have no gradients in one: an estimate failed wherever one of them was installed."""
     asked = {BASE: request_of(CASES["regressor"]), "a": request_of(CASES["mae"]), "b": request_of(CASES["inpainter"])}
     content = {"requests": {name: item.to_json() for name, item in asked.items()}, "events": 10}
     content |= {"search": None, "windows": dict.fromkeys(asked, 1), "validation_events": 10}
     (tmp_path / "question.json").write_text(json.dumps(content))
-    command = [sys.executable, "-W", "ignore", "-m", child.MODULE, "estimate", "question.json", "answer.json"]
-    with subprocess.Popen(command, cwd=tmp_path) as process:
-        deadline = time.monotonic() + 120
-        while len(workers := psutil.Process(process.pid).children()) < 2:
-            assert process.poll() is None, "it was done before anybody looked"
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        process.kill()
-    gone, alive = psutil.wait_procs(workers, timeout=10)
-    assert (len(gone), alive) == (2, [])
+    code = (
+        f"import os; del os.fork; from {child.MODULE}.__main__ import main; main('estimate', 'question.json', 'a.json')"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=tmp_path, check=True, timeout=600)
+    assert len(json.loads((tmp_path / "a.json").read_text())["recordings"]) == 3
 
 
 def test_no_torch_on_the_side_of_the_caller() -> None:

@@ -6,16 +6,12 @@ import gc
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
-from xectool.config.cgroups import num_cores
 from xectool.config.load import config_from_dict
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.tasks import TASK_WIDTHS
@@ -35,11 +31,10 @@ from xectool.training.process.memory import peak_resident_bytes
 
 _SOURCE = "memory estimate"
 _MOST_PLANNED = 1_000_000
-_MAX_PROCESSES = 2  # each takes 0.2 GB beside what it shares
 
 
 def main(task: str, question: str, answer: str) -> None:
-    """Answer one question; ends, and its own processes with it, where nobody waits any more."""
+    """Answer one question; ends where nobody waits any more."""
     end_with_parent()
     asked = json.loads(Path(question).read_text(encoding="utf-8"))
     try:
@@ -56,20 +51,12 @@ def _estimate(asked: dict[str, Any]) -> dict[str, Any]:
     # every step would take as long as a third of it.
     gc.disable()
     gc.freeze()
-    # The first step loads half of torch; what is forked after it has that already.
-    recordings, own_bytes = [_record(requests[0])[0]], 0
+    # One after the other: builds of PyTorch for GPUs start threads at the first backward pass of a fake tensor, whether
+    # there is a GPU or not, and a process forked after that has no gradients.
+    recordings = [_record(requests[0])]
     gc.freeze()
     bounds = _validation_bounds(asked["requests"], recordings[0])
-    # where PyTorch sees a device, its first backward pass starts threads, and no process forked after it has gradients
-    most = 1 if torch.accelerator.is_available() else _MAX_PROCESSES
-    workers = min(len(requests) - 1, num_cores(), most)
-    if workers > 1:
-        with ProcessPoolExecutor(workers, mp_context=get_context("fork"), initializer=end_with_parent) as pool:
-            answers = list(pool.map(_record, requests[1:], bounds))
-        own_bytes = workers * max(size for _, size in answers)
-    else:
-        answers = [_record(*item) for item in zip(requests[1:], bounds, strict=True)]
-    recordings += [found for found, _ in answers]
+    recordings += [_record(*item) for item in zip(requests[1:], bounds, strict=True)]
     found = _Found.of(asked, requests[0], recordings)
     search = asked["search"] and Search.from_json(asked["search"])
     return {
@@ -78,7 +65,7 @@ def _estimate(asked: dict[str, Any]) -> dict[str, Any]:
         "cures": found.cures(search) if search else {},
         "loader_bytes": found.loader_bytes(found.config),
         "cache_bytes": planned_bytes(found.config, asked["events"]),
-        "rss_bytes": peak_resident_bytes() + own_bytes,
+        "rss_bytes": peak_resident_bytes(),
     }
 
 
@@ -116,7 +103,7 @@ class _Found:
 
         def tape(batch_size: int) -> Recording:
             request = replace(self.base, batch_size=batch_size, validation_batch=own or batch_size)
-            return _whole(_record(request)[0], window)
+            return _whole(_record(request), window)
 
         return search.find(self.config, self.tapes, tape, self.loader_bytes)
 
@@ -126,7 +113,7 @@ class _Found:
 
         def tape(config: RunConfig) -> Recording:
             request = request_of(config, search.amp, shares, self.base.on_gpu)
-            return _whole(_record(request)[0], config.training.grad_accum_steps)
+            return _whole(_record(request), config.training.grad_accum_steps)
 
         cures = Cures(search, self.config, self.tapes, tape, self.loader_bytes)
         found = {"device_cure": cures.of_device(), "host_cure": cures.of_host()}
@@ -146,11 +133,10 @@ def _validation_bounds(names: Sequence[str], base: dict[str, Any]) -> list[int]:
     return [0 if name in (LARGER, FAR) else most for name in [*names][1:]]
 
 
-def _record(request: StepRequest, validation_most: int = 0) -> tuple[dict[str, Any], int]:
-    """Return a tape, and the memory of this process that it does not share with another."""
+def _record(request: StepRequest, validation_most: int = 0) -> dict[str, Any]:
+    """Return a tape."""
     gc.collect()
-    found = record(_config(request), request, validation_most).to_json()
-    return found, int(psutil.Process().memory_full_info().uss)
+    return record(_config(request), request, validation_most).to_json()
 
 
 def _measure(asked: dict[str, Any]) -> dict[str, int]:
