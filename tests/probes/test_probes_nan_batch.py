@@ -419,7 +419,7 @@ def test_only_a_training_event_is_left_out_by_the_quarantine(
     assert "guards.quarantine=true" in trained_on.next
     validated = search(write_config(data={"train_path": sound, "val_path": wild}, tasks=far), tmp_path)
     require_event(validated, directory, 0, 3)
-    assert validated.next.startswith(f"xectool check-data {wild[0]} ")
+    assert validated.next.startswith(f"xectool check-data {wild[0]}")
 
 
 def test_what_is_no_more_extreme_than_what_was_tried_is_not_tried_again(write_config: Write) -> None:
