@@ -142,11 +142,10 @@ def largest_row(device: str) -> None:
         print(f"{said}, and they do not fit")
         return
     tensors, taken = card.tensors(at(batch)) + WORKSPACE_BYTES, real["peak"]
-    print(
-        f"{said}; predicted {card.needed(at(batch)) / 1e9:.2f} GB, of it the allocator's {tensors / 1e9:.2f} GB, really "
-        f"{taken / 1e9:.2f} ({100 * (tensors / taken - 1):+.2f} %), and the context's {CONTEXT_BYTES / 1e9:.2f}, really "
-        f"{real['context'] / 1e9:.2f}"
-    )
+    held = f"predicted {card.needed(at(batch)) / 1e9:.2f} GB, of it the allocator's {tensors / 1e9:.2f}"
+    really = f"really {taken / 1e9:.2f} ({100 * (tensors / taken - 1):+.2f} %)"
+    context = f"{CONTEXT_BYTES / 1e9:.2f}, really {real['context'] / 1e9:.2f}"
+    print(f"{said}; {held}, {really}, and the context's {context}")
 
 
 def row(*cells: object) -> str:
