@@ -26,6 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from xectool.config.load import config_from_dict
 from xectool.data.batch import EventBatch
@@ -85,10 +86,10 @@ def memory_table(device: str, count: int, seed: int) -> None:
     card = Device(device, 0, is_gpu=device.startswith("cuda"))
     for (kind, config), tape, found in zip(configs, tapes, measured, strict=True):
         predicted, real = card.tensors(tape) + WORKSPACE_BYTES, found.get("peak", 0)
+        off = f"{100 * (predicted / real - 1):+.2f} %" if real else "failed" if not found else ""
         training, size = config["training"], config["data"]["batch_size"]
-        width, off = config["model"]["encoder_dim"], 100 * (predicted / max(real, 1) - 1)
-        cells = [kind, f"{size} x {training['grad_accum_steps']}", width, training["amp"]]
-        print(row(*cells, f"{predicted / 1e6:.1f}", f"{real / 1e6:.1f}", f"{off:+.2f} %"), flush=True)
+        cells = [kind, f"{size} x {training['grad_accum_steps']}", config["model"]["encoder_dim"], training["amp"]]
+        print(row(*cells, f"{predicted / 1e6:.1f}", f"{real / 1e6:.1f}", off), flush=True)
     print(flush=True)
 
 
@@ -176,9 +177,11 @@ def step_table(device: str, sizes: Sequence[Sequence[int]], modes: Sequence[str]
                 print(row(*cells, "failed"), flush=True)
                 continue
             ms = found["step_ms"]
-            plain.setdefault(size, ms)
+            if case["mode"] == PLAIN:
+                plain[size] = ms
             numbers = [f"{found['first_s']:.0f}", f"{ms:.2f}", f"{1e3 * case['batch_size'] / ms:.0f}"]
-            ratio, held = f"{plain[size] / ms:.2f}", f"{found['peak'] / 1e9:.2f}"
+            ratio = f"{plain[size] / ms:.2f}" if size in plain else ""
+            held = f"{found['peak'] / 1e9:.2f}"
             print(row(*cells, *numbers, ratio, held, found["skips"]), flush=True)
 
 
@@ -242,17 +245,27 @@ def plain_step(ours: Stepper, case: Mapping[str, Any], place: torch.device) -> C
 def alone(directory: Path, everyone: int) -> Iterator[Callable[[], None]]:
     """Yield what waits until all are ready, or have failed, and then until nobody else measures."""
     with ExitStack() as stack:
+        (directory / f"begun-{os.getpid()}").touch()
         sign = directory / f"ready-{os.getpid()}"
         stack.callback(sign.touch)
 
         def ready() -> None:
             sign.touch()
-            while len(list(directory.glob("ready-*"))) < everyone:
+            while not all_ready(directory, everyone):
                 time.sleep(0.05)
             turn = stack.enter_context((directory / "turn").open("w"))
             fcntl.flock(turn, fcntl.LOCK_EX)
 
         yield ready
+
+
+def all_ready(directory: Path, everyone: int) -> bool:
+    """Return whether everyone has begun, and each is ready or gone: who is killed leaves no sign."""
+    begun = [int(path.name.removeprefix("begun-")) for path in directory.glob("begun-*")]
+    return len(begun) == everyone and all(
+        (directory / f"ready-{pid}").exists() or not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie"
+        for pid in begun
+    )
 
 
 def wait(place: torch.device) -> None:

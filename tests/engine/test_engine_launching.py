@@ -29,7 +29,7 @@ from xectool.engine.ranks.outcome import DIRECTORY, run_as_rank
 from xectool.engine.ranks.processes import ForwardedSignals, SurvivorsEnded
 from xectool.engine.ranks.verdict import Ending, verdict_of
 from xectool.engine.training_run.result import TrainResult
-from xectool.errors import DiskError, WorldError
+from xectool.errors import DiskError, UsageError, WorldError, XecError
 
 GIVEN = ["--run-name", "it's", "--set", "training.epochs=200"]
 
@@ -244,3 +244,14 @@ def test_what_the_launcher_unpickles_does_not_lie_on_the_network(tmp_path: Path)
     )
     assert isinstance(create_backend(place)[1], FileStore)
     assert Path(settings.rdzv_endpoint).parent == tmp_path  # a directory of the user's own
+
+
+def test_a_refused_number_of_ranks_names_the_option_that_goes_before_the_key() -> None:
+    refused = XecError("2 ranks but 1 visible GPU", where="", fix="--set distributed.num_gpus=1", code="CFG-49")
+    with pytest.raises(UsageError) as caught, launching._number_by_option(2):
+        raise refused
+    assert (caught.value.where, caught.value.fix, caught.value.code) == ("--nproc 2", "--nproc 1", "CFG-49")
+    several = XecError("2 errors", where="", fix="--set distributed.num_gpus=1\n--set training.lr=1", code="CFG-49")
+    with pytest.raises(XecError) as caught_whole, launching._number_by_option(2):
+        raise several
+    assert caught_whole.value is several

@@ -244,7 +244,7 @@ def test_run_that_is_given_up_leaves_the_weights_before_the_fault(
 
 @pytest.mark.parametrize("patience", [1, 2])
 def test_early_stop_counts_epochs_without_improvement_and_stays_stopped(tiny_config: Config, patience: int) -> None:
-    worse = {"epochs": 9, "lr": 1e-12, "ema_decay": None, "early_stop_patience": patience}
+    worse = {"epochs": 9, "lr": 1e-30, "ema_decay": None, "early_stop_patience": patience}
     config = tiny_config(training=worse, tasks={"energy": {"enabled": True, "loss_fn": "l1", "scale": 1e3}})
     result = engine.train(config)
     assert result.status == "early_stopped"

@@ -144,7 +144,7 @@ def test_predicted_peaks_are_the_allocators(tapes: dict[str, Recording]) -> None
 )
 def test_copies_and_types_inside_a_kernel_are_those_of_the_allocator(work: Callable[[torch.Tensor], Any]) -> None:
     given = torch.ones(40, 30, dtype=torch.bfloat16)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
         work(given)
     taped = tape_module.Tape(TrueShares({}))
     with tape_module.without_data(taped):

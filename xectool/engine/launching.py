@@ -34,7 +34,7 @@ from xectool.runlog.process import oom_kills, oom_kills_since
 from xectool.training.record.run_dir import AUTO
 
 MEETING: Final = "rendezvous"
-_NUMBER: Final = "--set distributed.num_gpus="
+_NUMBER: Final = "distributed.num_gpus"
 GRACE_S: Final = 12  # of ranks that are left after one has died; gloo tells them at once, NCCL may not
 
 
@@ -74,7 +74,7 @@ def train_ranks(config: str | Path, nproc: int, arguments: Sequence[str] = ()) -
     Raises:
         XecError: What the rank raised that failed first, or what became of it.
     """
-    number = f"{_NUMBER.removeprefix('--set ')}{nproc}"
+    number = f"{_NUMBER}={nproc}"
     overrides = [value for name, value in pairwise(arguments) if name == "--set"]
     loaded = load_config(config, [*overrides, number])  # a wrong configuration is said once, not by every rank
     command = ["-m", "xectool", "train", str(config), *arguments, "--set", number]
@@ -86,13 +86,14 @@ def train_ranks(config: str | Path, nproc: int, arguments: Sequence[str] = ()) -
 
 @contextmanager
 def _number_by_option(nproc: int) -> Iterator[None]:
-    """Let a refusal of the number of ranks name the option that goes before the key."""
+    """Let a refusal of the number of ranks alone name the option, which goes before the key."""
     try:
         yield
     except XecError as error:
-        if _NUMBER not in error.fix:
+        key, _, number = error.fix.partition("=")
+        if key != f"--set {_NUMBER}" or not number.isdigit():
             raise
-        fix = error.fix.replace(_NUMBER, "--nproc ")
+        fix = f"--nproc {number}"
         raise UsageError(error.problem, where=f"--nproc {nproc}", fix=fix, code=error.code) from error
 
 
