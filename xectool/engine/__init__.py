@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from xectool.engine.arguments import typed
+
 if TYPE_CHECKING:
     import xectool.engine.config as config
     import xectool.engine.diagnose as diagnose
@@ -91,5 +93,6 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"xectool.engine.{name}")
     if name in _FUNCTIONS:
-        return getattr(importlib.import_module(f"xectool.engine.{_FUNCTIONS[name]}"), name)
+        found = getattr(importlib.import_module(f"xectool.engine.{_FUNCTIONS[name]}"), name)
+        return found if isinstance(found, type) else typed(found, f"engine.{name}")
     raise AttributeError(f"module 'xectool.engine' has no attribute '{name}'")

@@ -15,6 +15,7 @@ from xectool.config.rules.capacity import capacity_rules, is_on_cpu
 from xectool.config.rules.path import overlap_rules, path_rules
 from xectool.config.serialize import dotted_values, to_yaml
 from xectool.config.template import template
+from xectool.engine.arguments import typed
 from xectool.engine.capacity import with_estimate
 from xectool.findings import Report
 from xectool.rootio.counting import count_events
@@ -44,6 +45,7 @@ class ConfigDifference:
     second: Any
 
 
+@typed
 def init(kind: str = "regressor", preset: str | None = None, overrides: Sequence[str] = ()) -> str:
     """Return a commented YAML configuration to start from, with the values of ``section.key=value`` strings.
 
@@ -59,6 +61,7 @@ def presets() -> dict[str, str]:
     return {name: preset.title for name, preset in PRESETS.items()}
 
 
+@typed
 def show(path: Path | str, overrides: Sequence[str] = ()) -> ConfigShown:
     """Return the configuration a file and overrides resolve to.
 
@@ -68,6 +71,7 @@ def show(path: Path | str, overrides: Sequence[str] = ()) -> ConfigShown:
     return _shown(load_config(path, overrides))
 
 
+@typed
 def check(path: Path | str, overrides: Sequence[str] = (), deep: bool = False) -> ConfigShown:
     """Check a configuration on this machine; ``deep`` also looks at its paths, the memory and the devices.
 
@@ -90,6 +94,7 @@ def schema() -> dict[str, Any]:
     return json_schema()
 
 
+@typed
 def diff(first: Path | str, second: Path | str, overrides: Sequence[str] = ()) -> tuple[ConfigDifference, ...]:
     """Return the keys on which two resolved configurations differ, overrides applied to both.
 

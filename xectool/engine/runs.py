@@ -7,8 +7,10 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from xectool.engine.arguments import typed
 from xectool.engine.mlflow_runs import MlflowRun, mlflow_runs
-from xectool.engine.run_comparison import RunDifference, RunsCompared, compare
+from xectool.engine.run_comparison import RunDifference, RunsCompared
+from xectool.engine.run_comparison import compare as _compare
 from xectool.engine.run_files import BEST_METRIC, best_epoch, resolved_config
 from xectool.errors import UsageError
 from xectool.runlog.reader import RunReader
@@ -18,6 +20,8 @@ from xectool.training.tracking import resolve_uri, sync_run
 __all__ = [
     "RunDifference", "RunRow", "RunsCompared", "RunsResult", "SyncResult", "compare", "list_runs", "sync",
 ]  # fmt: skip
+
+compare = typed(_compare, "engine.runs.compare")
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,7 @@ class SyncResult:
     run_id: str
 
 
+@typed
 def list_runs(root: Path | str = "artifacts", tracking_uri: str | None = None) -> RunsResult:
     """List the runs below a directory or in an MLflow database, live ones included.
 
@@ -98,6 +103,7 @@ def list_runs(root: Path | str = "artifacts", tracking_uri: str | None = None) -
     return RunsResult(str(place), tuple(sorted(rows, key=lambda row: row.started)))
 
 
+@typed
 def sync(run_dir: Path | str, tracking_uri: str | None = None) -> SyncResult:
     """Replay into MLflow what it misses of a run; nothing that is there is logged again.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +33,7 @@ class SimulateResult:
 
 
 def simulate(  # noqa: PLR0913  one keyword an option, as on the command line
-    output: str | os.PathLike[str],
+    output: str | Path,
     *,
     events: int = 20_000,
     seed: int = 1,

@@ -17,7 +17,7 @@ from xectool.engine.capacity import without_memory
 from xectool.engine.training_run.attempt import RunAttempt
 from xectool.engine.training_run.result import TrainResult
 from xectool.engine.training_run.start import assemble, begin, shared_place
-from xectool.errors import XecError, in_shell
+from xectool.errors import UsageError, XecError, in_shell
 from xectool.findings import Finding, Severity
 from xectool.rootio.counting import count_events
 from xectool.training.process.device import Execution, plan_execution
@@ -57,6 +57,8 @@ def train(  # noqa: PLR0913  the function is the command: one argument an option
     Raises:
         XecError: Anything the user can act on; see `xectool.errors`.
     """
+    if max_steps is not None and max_steps < 0:
+        raise UsageError(f"{max_steps} steps leave nothing to train", where="--max-steps", fix="--max-steps 100")
     named = [f"mlflow.run_name={json.dumps(run_name)}"] if run_name else []
     platform = Platform.detect()
     loaded = _checked(load_config(config, [*overrides, *named], platform), platform, resume)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from xectool.engine.arguments import typed
+
 if TYPE_CHECKING:
     from xectool.engine.diagnose.compiling import compile
     from xectool.engine.diagnose.gradient_norms import gradients
@@ -69,5 +71,6 @@ _FUNCTIONS = {
 
 def __getattr__(name: str) -> Any:
     if name in _FUNCTIONS:
-        return getattr(importlib.import_module(f"xectool.engine.diagnose.{_FUNCTIONS[name]}"), name)
+        found = getattr(importlib.import_module(f"xectool.engine.diagnose.{_FUNCTIONS[name]}"), name)
+        return typed(found, f"engine.diagnose.{name}")
     raise AttributeError(f"module 'xectool.engine.diagnose' has no attribute '{name}'")
