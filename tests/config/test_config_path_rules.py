@@ -97,6 +97,8 @@ def test_empty_paths_do_not_overlap(tmp_path: Path) -> None:
     ("spec", "problem", "fix"),
     [
         ("trian.root", "did you mean 'train.root'?", "data.train_path: {inputs}/train.root"),
+        ("trian.root:hits", "did you mean 'train.root'?", "data.train_path: {inputs}/train.root:hits"),
+        ("train.roott:hits", "did you mean 'train.root'?", "data.train_path: {inputs}/train.root:hits"),
         ("*.quantum", "no files match", "--set data.train_path=PATH"),
         ("nodes.txt", "no files match", "--set data.train_path=PATH"),  # notes.txt is there, and no ROOT file
         ("notes.txt", "is not a .root file", "give .root files"),

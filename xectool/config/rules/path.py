@@ -95,7 +95,8 @@ class InputsExist(Rule[Start]):
         meant = _nearest_beside(wanted, _is_list if listed else _holds_root_files)
         place = "" if wanted.is_absolute() else " (a relative path begins in the working directory)"
         hint = f", did you mean '{meant.name}'?" if meant else place
-        fix = f"{key}: {inline_yaml(f'{listed}{meant}')}" if meant else f"--set {key}=PATH"
+        tree = "".join(spec.rpartition(":")[1:]) if ":" in Path(spec).name else ""
+        fix = f"{key}: {inline_yaml(f'{listed}{meant}{tree}')}" if meant else f"--set {key}=PATH"
         return self.error(key, f"no files match {key}: {spec}{hint}", fix)
 
 
