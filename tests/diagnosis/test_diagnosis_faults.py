@@ -595,11 +595,11 @@ def test_events_that_stand_in_the_files_twice_are_duplicates(record: Record, cou
 
 
 @pytest.mark.parametrize(("line", "named"), [
-    ("invalid photon number -420.5: run 1 event 2, entry 3 of file 0, sensor 9", False),
-    ("invalid photon number -inf: run 1 event 2, entry 3 of file 0, sensor 9", True),
-    ("invalid photon number 1e+30: run 1 event 2, entry 3 of file 0, sensor 9", True),
-    ("invalid time nan: run 1 event 2, entry 3 of file 0, sensor 9", True),
-    ("invalid truth of uvwFI -3.4e+38: run 1 event 2, entry 3 of file 0", True),
+    ("invalid photon number -420.5: run 1 event 2, entry 3 of a.root:tree, sensor 9", False),
+    ("invalid photon number -inf: run 1 event 2, entry 3 of a.root:tree, sensor 9", True),
+    ("invalid photon number 1e+30: run 1 event 2, entry 3 of a.root:tree, sensor 9", True),
+    ("invalid time nan: run 1 event 2, entry 3 of a.root:tree, sensor 9", True),
+    ("invalid truth of uvwFI -3.4e+38: run 1 event 2, entry 3 of a.root:tree", True),
 ])  # fmt: skip
 def test_numbers_that_no_event_can_have_are_named_and_noise_below_the_domain_is_not(
     record: Record, course: Any, line: str, named: bool

@@ -133,7 +133,7 @@ def test_numbers_of_a_validation_file_that_no_event_can_have_are_told_once(
     result = engine.train(tiny_config(data=data, training={"epochs": 2}), observer=listener)
     named = [text for text in listener.messages if "invalid " in text]
     assert [text.split(":")[:2] for text in named] == [["validation", " invalid photon number inf"]]
-    assert "entry 3 of file 0, sensor 17" in named[0]
+    assert f"entry 3 of {path}:tree, sensor 17" in named[0]
     (cause,) = [cause for cause in engine.diagnose.run(result.run_dir).causes if cause.code == "XT-NAN-DATA"]
     assert "validation files" in cause.problem
     assert str(path) in cause.fix

@@ -365,7 +365,7 @@ POISON = (np.nan, np.inf, -np.inf, 1e10, -1e10, 9.5e9, 2e10, 5e7, -2e4, -1.0, 2e
 def test_what_the_extremes_of_an_event_let_pass_holds_nothing_a_look_finds(tiny_config: Config) -> None:
     config = load_config(tiny_config()).config
     batch, normalizer = batch_of(tiny_config()), Normalizer(config.normalization)
-    usual = usual_extremes(normalizer)
+    source, usual = open_source(config.data, "train", tasks=()), usual_extremes(normalizer)
     assert usual.holds(measured(batch).extremes)
     caught = 0
     for value, sensors, name in itertools.product(POISON, (1, 1400, 4760), ("npho", "time")):
@@ -376,7 +376,7 @@ def test_what_the_extremes_of_an_event_let_pass_holds_nothing_a_look_finds(tiny_
         caught += bool(found)
         assert not (found and usual.holds(broken.extremes))
         plain = replace(broken, extremes=None)
-        assert ReadingWatch(config).look(broken) == ReadingWatch(config).look(plain)
+        assert ReadingWatch(config, source).look(broken) == ReadingWatch(config, source).look(plain)
     assert caught > 5
 
 

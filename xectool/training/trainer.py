@@ -77,12 +77,12 @@ class Trainer:
         self.observer = observer
         self.tracker = tracker
         self.max_steps = max_steps
-        self.stop = StopRequest()
-        self.readings, self.validated_readings = ReadingWatch(parts.config), ReadingWatch(parts.config)
+        self.stop, self.save_request = StopRequest(), SaveRequest()
+        self.readings = ReadingWatch(parts.config, parts.train_loader.source)
+        self.validated_readings = ReadingWatch(parts.config, parts.val_loader.source)
         self.reporter = Reporter(saver.writer, observer)
         self.healer = Healer(parts, saver, self.reporter)
         self.guards = GuardSet(parts, self.reporter)
-        self.save_request = SaveRequest()
         self.control = LiveControl(parts, saver, self.reporter, self.stop, self._try_save)
         self.worst: tuple[WorstEvent, ...] = ()
 

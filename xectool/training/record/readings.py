@@ -10,6 +10,7 @@ from torch import Tensor
 
 from xectool.config.root import RunConfig
 from xectool.data.batch import EventBatch
+from xectool.data.events import EventSource
 from xectool.data.extremes import NPHO_HIGH, NPHO_LOW, TIME_HIGH, TIME_LOW, TRUTH_HIGH, Usual
 from xectool.detector.constants import LARGEST_LEGAL, UNKNOWN_ABOVE
 from xectool.errors import event_named
@@ -28,9 +29,11 @@ class ReadingWatch:
 
     Args:
         config: Gives the scheme, and whether anything is looked at (``data.log_invalid_npho``).
+        source: Knows the files by the index that the events have.
     """
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, source: EventSource) -> None:
+        self._source = source
         norm = config.normalization
         self._lowest = NphoScheme(norm.npho_scheme, norm.npho_scale, norm.npho_scale2).lowest
         self._threshold = norm.npho_threshold
@@ -58,7 +61,7 @@ class ReadingWatch:
             room = MAX_NAMED - self.num_invalid
             places = invalid.nonzero()
             self.num_invalid += len(places)
-            lines += [_line(batch, name, values, row, place) for row, place in places[: max(0, room)].tolist()]
+            lines += [self._line(batch, name, values, row, place) for row, place in places[: max(0, room)].tolist()]
         return lines
 
     def passing(self, batches: Iterator[EventBatch], tell: Callable[[str], None]) -> Iterator[EventBatch]:
@@ -91,14 +94,13 @@ class ReadingWatch:
         for task, truth in batch.targets.items():
             yield f"truth of {task}", truth, truth.abs() > LARGEST_LEGAL
 
+    def _line(self, batch: EventBatch, name: str, values: Tensor, row: int, place: int) -> str:
+        named = event_named(int(batch.run[row]), int(batch.event[row]))
+        event = f"{named}, entry {batch.entry[row]} of {self._source.files[int(batch.file_index[row])].name}"
+        sensor = "" if name.startswith("truth") else f", sensor {place}"
+        return f"invalid {name} {float(values[row, place]):g}: {event}{sensor}"
+
 
 def _within(values: Tensor, lowest: float) -> bool:
     low, high = torch.aminmax(values)  # both are NaN where one number is
     return float(low) >= lowest and float(high) <= LARGEST_LEGAL
-
-
-def _line(batch: EventBatch, name: str, values: Tensor, row: int, place: int) -> str:
-    named = event_named(int(batch.run[row]), int(batch.event[row]))
-    event = f"{named}, entry {batch.entry[row]} of file {batch.file_index[row]}"
-    sensor = "" if name.startswith("truth") else f", sensor {place}"
-    return f"invalid {name} {float(values[row, place]):g}: {event}{sensor}"
