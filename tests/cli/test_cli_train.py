@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,21 @@ def damaged(files: Path, tmp_path: Path, how: str) -> Path:
             columns = {name: np.ones((rows, *shape), kind) for name, (kind, shape) in branches.items()}
             writer.extend({**columns, "energyTruth": truth})
     return path
+
+
+def test_a_training_that_ends_within_its_first_epoch_has_a_rate_and_one_without_a_step_none(
+    xectool: Run, files: Path
+) -> None:
+    def rate(*options: str) -> float | None:
+        result = xectool("train", files / "config.yaml", "--run-name", "rate", *options, "--json").document["result"]
+        assert result["epochs"] == 0
+        return result["events_per_s"]
+
+    assert rate("--dry-run") is None
+    began = time.perf_counter()
+    found = rate("--max-steps", "2")
+    assert found is not None
+    assert found > 2 / (time.perf_counter() - began), "slower than two events in all the command took"
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ class RunAttempt:
             checkpoint_best=str(best) if fit.progress.best_epoch else None,
             checkpoint_last=str(last) if last.exists() else None,
             nonfinite_batches=self.parts.guard.total_bad,
-            events_per_s=history[-1].get("perf/events_per_s", 0.0) if history else 0.0,
+            events_per_s=history[-1].get("perf/events_per_s") if history else fit.progress.stats.events_per_s,
             artifacts=tuple(str(path) for path in outputs.files),
             findings=(*findings, *notes),
         )

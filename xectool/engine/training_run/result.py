@@ -36,7 +36,8 @@ class TrainResult:
         checkpoint_best: Path, or None.
         checkpoint_last: Path, or None.
         nonfinite_batches: Steps skipped because a value was not finite.
-        events_per_s: Training throughput of the last finished epoch.
+        events_per_s: Training throughput of the last finished epoch, or of the first one as far as it went; None without a
+            step.
         artifacts: Files written beside the checkpoints.
         findings: Warnings of configuration, data and tracking.
     """
@@ -50,7 +51,7 @@ class TrainResult:
     checkpoint_best: str | None = None
     checkpoint_last: str | None = None
     nonfinite_batches: int = 0
-    events_per_s: float = 0.0
+    events_per_s: float | None = None
     artifacts: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
 

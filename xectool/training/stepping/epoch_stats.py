@@ -79,13 +79,18 @@ class EpochStats:
                 return float(2.0 ** ((number + 0.5) / BINS_PER_OCTAVE)) if number > _ZERO_BIN else 0.0
         return math.nan
 
+    @property
+    def events_per_s(self) -> float | None:
+        """Rate of the finished steps, waiting included; None before the first."""
+        return self.events / self.seconds if self.seconds else None
+
     def metrics(self, task: TrainingTask) -> dict[str, float]:
         """Return the epoch's training metrics under the names of the tracker."""
         found = {
             "train/grad_norm_max": self.grad_norm_max,
             "train/clipped_fraction": self.clipped / self.steps if self.steps else 0.0,
             "train/skipped_steps": float(self.skipped),
-            "perf/events_per_s": self.events / self.seconds if self.seconds else 0.0,
+            "perf/events_per_s": self.events_per_s or 0.0,
             "perf/data_wait_fraction": self.data_wait_s / self.seconds if self.seconds else 0.0,
         }
         if self.sums:
