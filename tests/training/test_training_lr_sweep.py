@@ -181,6 +181,19 @@ def test_a_final_whose_lowest_rate_is_best_looks_lower(tiny_config: Callable[...
     assert final.choice.lr < 0.01
 
 
+def test_a_final_whose_highest_rate_is_best_looks_higher(tiny_config: Callable[..., Path]) -> None:
+    with sweep_parts(load_config(tiny_config()).config, "cpu") as parts:
+        sweeper = Sweeper(parts, STEPS)
+        swept = sweep_grid(sweeper, (1e-7, 1e-6, 1e-5, 1e-4, 1e-3), 2, extend=False)
+        begun: list[str] = []
+        choice = Choice(1e-7, (1e-7, 1e-7), "", (), 1e-7)
+        final = run_final(sweeper, replace(swept, choice=choice), 2, 5 * STEPS, lambda what, steps: begun.append(what))
+    assert [row.lr for row in final.final_rows] == [1e-7, 1e-6, 1e-5, 1e-4, 1e-3]
+    assert begun == ["final", "final, also 0.0001", "final, also 0.001"]
+    assert final.choice is not None
+    assert final.choice.lr > 1e-4
+
+
 @pytest.mark.parametrize(("steps", "ramp"), [(5, None), (50, (1e-6, 1e-1))])
 def test_a_final_that_decides_nothing_is_refused(
     tiny_config: Callable[..., Path], steps: int, ramp: tuple[float, float] | None

@@ -109,7 +109,7 @@ def _show(screen: Console, result: LrSweepResult) -> None:
         )
         screen.print("\n".join(_bars(rows, result.recommended_lr)), markup=False)
     if result.final_rows:
-        title = f"the best of these and lower ones, {counted(result.seeds, 'seed')}, {result.final_steps} steps each"
+        title = f"the best and those beside it, {counted(result.seeds, 'seed')}, {result.final_steps} steps each"
         screen.print(table(title, COLUMNS, [_cells(row) for row in result.final_rows]))
         screen.print("\n".join(_bars(result.final_rows, result.recommended_lr)), markup=False)
     if result.reference:

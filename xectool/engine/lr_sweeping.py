@@ -53,7 +53,7 @@ class LrSweepResult:
         start: Where the weights come from.
         inputs: Numbers of each input channel of the first batch.
         final_steps: Steps of the rates that ran on; 0 where none did.
-        final_rows: The best rate of the grid and those below it after these steps.
+        final_rows: The best rate of the grid and those beside it after these steps.
         plot: PNG; the PDF and ``lr_sweep.json`` lie beside it. None without ``--output``.
         written: Configuration the rate was written into, or None.
         reference: The table of the older notes with its corrections, where it was asked for.
@@ -258,7 +258,7 @@ def _result(  # noqa: PLR0913  what the parts of the result are made of
     return replace(
         swept,
         recommended_lr=choice.lr,
-        band=(min(*choice.band, *choice.good), max(*choice.band, *choice.good)),
+        band=choice.whole_band,
         rule=choice.rule,
         settings=tuple(f"{name}={lr:g}" for name, lr in settings_of(training, choice.lr).items()),
         findings=(*findings, *remarks(rows, choice, sweep, steps, path, training)),

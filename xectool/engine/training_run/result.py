@@ -36,8 +36,8 @@ class TrainResult:
         checkpoint_best: Path, or None.
         checkpoint_last: Path, or None.
         nonfinite_batches: Steps skipped because a value was not finite.
-        events_per_s: Training throughput of the last finished epoch, or of the first one as far as it went; None without a
-            step.
+        events_per_s: Training throughput of the last finished epoch, or of the first one as far as it went; None
+            without a step.
         artifacts: Files written beside the checkpoints.
         findings: Warnings of configuration, data and tracking.
     """

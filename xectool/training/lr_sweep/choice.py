@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xectool.training.lr_sweep.curves import Curve, mean_and_error
+from xectool.training.lr_sweep.curves import Curve, Numbers, mean_and_error
 from xectool.training.lr_sweep.rows import ERRORS, EXPLODES, RateRow
 
 GRID_RULE = (
@@ -39,6 +39,11 @@ class Choice:
     rule: str
     good: tuple[float, ...] = ()
     best: float = math.nan
+
+    @property
+    def whole_band(self) -> tuple[float, float]:
+        """Lowest and highest rate of ``band`` and ``good``."""
+        return min(*self.band, *self.good), max(*self.band, *self.good)
 
 
 def choose(rows: Sequence[RateRow], curves: Sequence[Curve]) -> Choice:
@@ -98,8 +103,13 @@ def as_good_as(best: float, curves: Sequence[Curve]) -> tuple[float, ...]:
 
 def missed_by(lr: float, best: float, curves: Sequence[Curve]) -> tuple[float, float]:
     """Return by how much the last losses of a rate miss those of the best on the same batches, and its error."""
+    return mean_and_error(differences(lr, best, curves))
+
+
+def differences(lr: float, best: float, curves: Sequence[Curve]) -> list[Numbers]:
+    """Return by how much each last loss of a rate misses that of the best on the same batch, seed by seed."""
     others = {curve.seed: curve for curve in curves if curve.lr == best}
-    return mean_and_error([curve.behind(others[curve.seed]) for curve in curves if curve.lr == lr])
+    return [curve.behind(others[curve.seed]) for curve in curves if curve.lr == lr]
 
 
 def centre(rates: Sequence[float], decreases: Sequence[float]) -> float:

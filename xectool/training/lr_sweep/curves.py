@@ -91,11 +91,21 @@ def mean_and_error(groups: list[Numbers]) -> tuple[float, float]:
     Args:
         groups: Values of one seed each, shape (W,); NaN where a seed has none.
     """
+    mean, steps_error, seeds_error = mean_and_errors(groups)
+    return mean, max(steps_error, seeds_error)
+
+
+def mean_and_errors(groups: list[Numbers]) -> tuple[float, float, float]:
+    """Return the mean over seeds, and its standard error by the scatter of steps and by that of seeds.
+
+    Args:
+        groups: As of `mean_and_error`.
+    """
     filled = [group for group in groups if len(group)]
     if not filled:
-        return math.nan, math.nan
+        return math.nan, math.nan, math.nan
     means = np.array([group.mean() for group in filled])
     within = [group.var(ddof=1) / len(group) if len(group) > 1 else 0.0 for group in filled]
     steps_error = math.sqrt(sum(within)) / len(filled)
     seeds_error = float(means.std(ddof=1)) / math.sqrt(len(means)) if len(means) > 1 else 0.0
-    return float(means.mean()), max(steps_error, seeds_error)
+    return float(means.mean()), steps_error, seeds_error

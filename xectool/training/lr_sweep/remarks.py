@@ -77,19 +77,22 @@ def remarks(
                 fix="xectool explain normalization",
             )
         )
-    if choice.band[1] > WIDE_BAND * choice.band[0]:
-        text = (
-            f"single seeds recommend {choice.band[0]:g} to {choice.band[1]:g}: the rate is not known better than that"
-        )
-        note(text, f"xectool lr-sweep {config}{sweep.asked} --seeds 4 --steps {2 * steps}", Severity.WARNING)
+    low, high = choice.whole_band
+    if high > WIDE_BAND * low:
+        text = f"{low:g} to {high:g} are not told apart by these seeds: the rate is not known better than that"
+        more = f"--seeds {max(4, 2 * len({curve.seed for curve in sweep.curves}))}"
+        more += "" if sweep.final_rows else f" --steps {2 * steps}"
+        note(text, f"xectool lr-sweep {config}{sweep.asked} {more}", Severity.WARNING)
+    highest = max((*rows, *sweep.final_rows), key=lambda row: row.lr)
     good = [row for row in rows if row.verdict in (STABLE, OPTIMAL)]
-    best = max(good, key=lambda row: row.loss_decrease, default=None)
-    overtaken = best is not None and choice.best < best.lr  # in the final; a ramp has no best rate
-    if best is not None and best is max(rows, key=lambda row: row.lr) and not found and not overtaken:
-        note(f"the highest rate, {best.lr:g}, is the best: a higher one may be better", _higher(best.lr, config))
+    best = choice.best  # that of the final, where there is one; a ramp has none
+    if np.isnan(best):
+        best = max(good, key=lambda row: row.loss_decrease).lr if good else best
+    if highest.lr == best and highest.verdict in (STABLE, OPTIMAL) and not found:
+        note(f"the highest rate, {best:g}, is the best: a higher one may be better", _higher(best, config))
     if len(choice.good) > 1:
         lower, higher = choice.good[0], choice.good[-1]
-        edge = ", the highest that was tried," if higher == max(row.lr for row in rows) else ""
+        edge = ", the highest that was tried," if higher == highest.lr else ""
         gap = any(lower < row.lr < higher and row.lr not in choice.good for row in rows)
         which = ", ".join(f"{lr:g}" for lr in choice.good) if gap else f"{lower:g} to {higher:g}"
         text = f"{which}{edge} do as well within two errors; the lower ones, with a warm-up, are safer"
