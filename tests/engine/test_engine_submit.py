@@ -89,6 +89,7 @@ def test_the_script_keeps_caches_on_the_node(tmp_path: Path) -> None:
     ("change", "code", "says"),
     [
         ({"time": "12:00"}, "XT-SUBMIT-TIME", "twelve minutes"),
+        ({"time": "2-0"}, "XT-SUBMIT-TIME", "neither HH:MM:SS nor D-HH:MM:SS\nwhere: --time\nfix: --time 2-00:00:00"),
         ({"time": None}, "XT-SUBMIT-TIME", "no time limit"),
         ({"time": "00:05:00"}, "XT-SUBMIT-TIME", "kept for saving"),
         ({"partition": None}, "XT-SUBMIT-REQUEST", "no partition"),
@@ -107,7 +108,7 @@ def test_a_request_that_cannot_be_is_refused(change: dict[str, Any], code: str, 
     with pytest.raises(UsageError) as caught:
         engine.submit(config, replace(ONE, **change), dry_run=True)
     assert caught.value.code == code
-    assert says in caught.value.problem
+    assert says in str(caught.value)
     assert caught.value.fix
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from xectool.config.reweighting import TaskReweightingConfig
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.tasks import TASK_UNITS, TASK_WIDTHS, TaskConfig
+from xectool.config.training import IntensityReweightingConfig
 from xectool.errors import counted
 from xectool.findings import Finding
 from xectool.rules import Rule
+
+Weights = TaskReweightingConfig | IntensityReweightingConfig
 
 _SMOOTH = ("smooth_l1", "huber", "relative_smooth_l1")
 _DIRECTIONS = ("angle", "angleVec")
@@ -177,6 +181,34 @@ class ReweightedTargetsAreLearnt(Rule[RunConfig]):
                 )
 
 
+class BinsAreUsed(Rule[RunConfig]):
+    """Bins belong to weights that are switched on, and those of a target to its number of dimensions."""
+
+    code = "CFG-60"
+    title = "bins and shapes of weights are set where events are weighted by them"
+
+    def check(self, facts: RunConfig) -> Iterator[Finding]:
+        """Yield a warning for each that differs from its default and is not looked at."""
+        if isinstance(facts, RegressorConfig):
+            for name in ("angle", "energy", "timing", "uvwFI"):
+                used = "nbins_2d" if name in ("angle", "uvwFI") else "nbins"
+                yield from self._idle(f"reweighting.{name}", getattr(facts.reweighting, name), (used,))
+        else:
+            yield from self._idle(
+                "training.intensity_reweighting", facts.training.intensity_reweighting, ("nbins", "target")
+            )
+
+    def _idle(self, section: str, weights: Weights, used: tuple[str, ...]) -> Iterator[Finding]:
+        for name, field in type(weights).model_fields.items():
+            value = getattr(weights, name)
+            if name == "enabled" or value == field.default or (weights.enabled and name in used):
+                continue
+            reason = f"{section}.enabled: false" if name in used else f"it is {section}.{used[0]} that counts"
+            yield self.warning(
+                f"{section}.{name}", f"{section}.{name} has no effect: {reason}", f"delete {section}.{name}"
+            )
+
+
 def _tasks(facts: RunConfig) -> list[tuple[str, TaskConfig]]:
     return list(facts.tasks.enabled().items()) if isinstance(facts, RegressorConfig) else []
 
@@ -190,4 +222,5 @@ TASK_RULES: tuple[Rule[RunConfig], ...] = (
     NllBetaIsAnExponent(),
     ShiftFitsTheTarget(),
     ReweightedTargetsAreLearnt(),
+    BinsAreUsed(),
 )

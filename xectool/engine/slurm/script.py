@@ -70,9 +70,11 @@ class JobRequest:
         """
         match = _TIME.match(self.time or "")
         if match is None:
-            given = f"'{self.time}' is no time limit that is safe to read" if self.time else "there is no time limit"
+            given = f"'{self.time}' is neither HH:MM:SS nor D-HH:MM:SS" if self.time else "there is no time limit"
             trap = "; SLURM reads 12:00 as twelve minutes" if self.time and self.time.count(":") == 1 else ""
-            raise UsageError(given + trap, where="--time", fix="--time 12:00:00", code="XT-SUBMIT-TIME")
+            whole_days = re.match(r"(\d+)-", self.time or "")
+            meant = f"{whole_days[1]}-00:00:00" if whole_days else "12:00:00"
+            raise UsageError(given + trap, where="--time", fix=f"--time {meant}", code="XT-SUBMIT-TIME")
         days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
         return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
