@@ -21,6 +21,7 @@ from xectool.checks.probing import probe
 from xectool.checks.running import Inspection, repeated_events, shared_events
 from xectool.checks.sample import SampleScan, ScanSettings
 from xectool.checks.sharing import Sharing, WorkerShare, plan_sharing
+from xectool.checks.spread import fits
 from xectool.config.data import DataConfig
 from xectool.config.load import load_config
 from xectool.config.normalization import NormalizationConfig
@@ -339,14 +340,31 @@ def test_11_one_face_without_spread(look: Any, rows: Rows) -> None:
     assert [item.where.rpartition("face ")[2] for item in items] == ["us: 50"]
 
 
-def test_11_a_few_readings_that_no_sensor_delivers_change_no_constants(look: Any, rows: Rows) -> None:
-    bright = np.flatnonzero((rows["npho"][33] > 150) & (rows["npho"][33] < 9e9))[:60]
-    rows["relative_time"][33, bright] = 4e-3
+@pytest.mark.parametrize("share", [60, 600])
+def test_11_readings_that_no_sensor_delivers_change_no_constants(look: Any, rows: Rows, share: int) -> None:
+    sound = look(rows)
+    bright = np.argwhere((rows["npho"] > 150) & (rows["npho"] < 9e9))[:share]
+    rows["relative_time"][*bright.T] = 4e-3
     facts = look(rows)
     assert found("DAT-02", facts)
     assert not found("DAT-11", facts)
-    rows["relative_time"][:] *= 1e3  # the control: all of them are in another unit
-    assert found("DAT-11", look(rows)) or found("DAT-10", look(rows))
+    assert not facts.suggested
+    assert fits(facts.normalized)
+    assert [(row.feature, row.p99) for row in facts.raw] == [
+        (row.feature, pytest.approx(row.p99, rel=0.05)) for row in sound.raw
+    ]
+
+
+def test_11_one_face_without_spread_beside_a_reading_that_no_sensor_delivers(look: Any, rows: Rows) -> None:
+    us = slice(4308, 4452)
+    rows["npho"][:, us] = np.where(rows["npho"][:, us] < 9e9, 200.0, 1e10)
+    rows["relative_time"][:, us] = 2e-8
+    rows["relative_time"][3, 4308 if rows["npho"][3, 4308] < 9e9 else 4309] = 4e-3
+    facts = look(rows)
+    items = [item for item in found("DAT-11", facts) if "normalised time" in item.problem]
+    assert found("DAT-02", facts)
+    assert [item.where.rpartition("face ")[2] for item in items] == ["us: 2e-08"]
+    assert " about 0.635;" in items[0].problem
 
 
 def test_11_too_wide_a_spread_names_the_reading_farthest_out(look: Any, rows: Rows) -> None:

@@ -14,23 +14,12 @@ from xectool.checks.identity import Repeated
 from xectool.checks.sample import Sample, ScanSettings
 from xectool.checks.sharing import Sharing
 from xectool.checks.similarity import Likeness, compare_samples
-from xectool.checks.spread import (
-    LARGEST_STD,
-    SMALLEST_STD,
-    NormalizedRow,
-    RawRow,
-    normalized_table,
-    raw_table,
-    suggest,
-    trimmed,
-    valid_readings,
-)
+from xectool.checks.spread import NormalizedRow, RawRow, normalized_table, raw_table, suggest, valid_readings
 from xectool.config.root import RunConfig
 from xectool.detector import faces
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.errors import XecError, event_named, in_shell
 
-_FEW: Final = 0.005  # of the readings at each end
 _NEARLY_ALL: Final = 0.99  # of the readings; noise leaves single times of any size
 
 
@@ -121,18 +110,6 @@ class DataFacts:
     def suggested(self) -> dict[str, object]:
         """Normalisation constants that fit better; empty where those in use fit, or where none would."""
         return {} if self.exchanged else suggest(self.sample.cells, *self.readings, self.settings.normalization)
-
-    @cached_property
-    def sound_but_few(self) -> set[str]:
-        """Channels with readings that no sensor delivers, which are sound without the few largest and smallest."""
-        counts = [*zip(*self.sample.counts.values(), strict=True)]
-        few = {name for name, of in zip(("npho", "time"), counts, strict=False) if any(c.impossible for c in of)}
-        if not few:
-            return set()
-        npho, time = (trimmed(values, _FEW) for values in self.readings)
-        rows = normalized_table(self.sample.cells, npho, time, self.settings.normalization)
-        sound = {row.channel for row in rows if row.face == "all" and SMALLEST_STD <= row.std <= LARGEST_STD}
-        return few & sound
 
     def cure(self, channel: str) -> str:
         """Return the constants of a channel that suit the readings, to paste, or where to look if none would."""

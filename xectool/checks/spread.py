@@ -66,18 +66,22 @@ class NormalizedRow:
 
 
 def valid_readings(kept: EventReservoir, settings: NormalizationConfig) -> tuple[Array, Array]:
-    """Return photons and times of the kept events, shape (E, S) each, NaN where they are not valid."""
+    """Return photons and times of the kept events, shape (E, S) each, NaN where they are not valid.
+
+    Readings that no sensor delivers are not either, unless most are such: the channel is then in another unit.
+    """
     lowest = NphoMap(settings).lowest
     npho, time = kept.npho, kept.time
     measured = (np.abs(npho) <= UNKNOWN_ABOVE) & (npho >= lowest)
     timed = measured & (npho >= settings.npho_threshold) & (np.abs(time) <= UNKNOWN_ABOVE)
-    return np.where(measured, npho, np.nan), np.where(timed, time, np.nan)
+    return _delivered("npho", npho, measured), _delivered("time", time, timed)
 
 
-def trimmed(values: Array, share: float) -> Array:
-    """Return readings with NaN in place of a share of them at each end."""
-    low, high = np.nanquantile(values, (share, 1 - share)) if np.isfinite(values).any() else (np.nan, np.nan)
-    return np.where((values >= low) & (values <= high), values, np.nan)
+def _delivered(channel: str, values: Array, valid: npt.NDArray[np.bool_]) -> Array:
+    """Return the valid readings, NaN elsewhere; those that no sensor delivers only where they are the most of them."""
+    possible = valid & (np.abs(values) <= _LARGEST[channel])
+    few = 2 * np.count_nonzero(possible) >= np.count_nonzero(valid)
+    return np.where(possible if few else valid, values, np.nan)
 
 
 def raw_table(cells: CellScan, npho: Array, time: Array) -> list[RawRow]:

@@ -184,7 +184,7 @@ class SpreadIsSound(Rule[DataFacts]):
         whole = {row.channel for row in bad if row.face == "all"}
         by_others = {name for i, name in enumerate(("npho", "time")) if impossible_counts(facts, i)}  # DAT-02, DAT-10
         for row in bad:
-            if row.channel in by_others | facts.sound_but_few or (row.face != "all" and row.channel in whole):
+            if row.channel in by_others or (row.face != "all" and row.channel in whole):
                 continue
             yield self.error(
                 self._farthest(facts, row),
