@@ -90,6 +90,18 @@ def test_environment_document_has_facts_and_no_secret(xectool: Run, monkeypatch:
     assert "XT-ENV-UNREAD" in {found["code"] for found in document["findings"]}
 
 
+def test_environment_shows_how_a_long_value_begins_and_a_short_one_as_it_is(
+    xectool: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setenv("NCCL_DEBUG_FILE", "x" * 2000)
+    monkeypatch.setenv("NCCL_DEBUG", "two  words")
+    shown = xectool("diagnose", "environment").err
+    assert "x" * 200 + " ..." in shown
+    assert "x" * 201 not in shown
+    assert "two  words" in shown
+
+
 def test_environment_fault_is_exit_1(xectool: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MIOPEN_DISABLE_CACHE", "1")
     outcome = xectool("diagnose", "environment")

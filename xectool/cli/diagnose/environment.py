@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -56,7 +55,7 @@ def _show(screen: Console, result: EnvironmentDiagnosis) -> None:
     rows += [
         [place.role, f"{place.path} ({place.file_system}, {_gb(place.free_bytes)} free)"] for place in facts.places
     ]
-    rows += [[name, shorten(value, _LONGEST, placeholder=" ...")] for name, value in facts.environment.items()]
+    rows += [[name, _begun(value)] for name, value in facts.environment.items()]
     screen.print(table("machine", ("fact", "value"), rows))
     devices: list[list[object]] = [
         [item.index, item.name, _gb(item.total_bytes), item.capability] for item in facts.torch.devices
@@ -67,6 +66,10 @@ def _show(screen: Console, result: EnvironmentDiagnosis) -> None:
     counts = ", ".join(f"{levels.count(level)} {level}" for level in ("error", "warning", "info"))
     why = [f"{counted(len(result.rules_run), 'rule')}: {counts}"]
     screen.print(verdict_box(result.verdict, why, first.fix if first else "", result.healthy))
+
+
+def _begun(value: str) -> str:
+    return value if len(value) <= _LONGEST else f"{value[:_LONGEST]} ..."
 
 
 def _gb(size: int | None) -> str:
