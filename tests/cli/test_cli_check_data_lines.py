@@ -82,6 +82,11 @@ def test_what_a_line_says_itself_holds(line: str, expected: str) -> None:
 
 
 def test_the_other_sample_is_not_compared_with_itself() -> None:
+    trees = Told(["a.root:train"], against=["a.root:val"])
+    assert trees.again("xectool check-data a.root:train --deep") == (
+        "xectool check-data a.root:train --against a.root:val --deep"
+    )
+    assert trees.again("xectool check-data a.root:val --deep") == "xectool check-data a.root:val --deep"
     told = Told(["a.root"], against=["b.root"])
     assert told.again("xectool check-data a.root --deep") == "xectool check-data a.root --against b.root --deep"
     assert told.again("xectool check-data b.root:t --deep") == "xectool check-data b.root:t --deep"

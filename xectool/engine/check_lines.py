@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from xectool.config.inputs import split_tree
+from xectool.config.inputs import place_of, split_tree
 from xectool.config.serialize import inline_yaml
 from xectool.errors import in_shell
 from xectool.findings import Finding
@@ -57,7 +57,9 @@ class Told:
         data, *own = shlex.split(command)[2:]
         kept = self._kept({word.partition("=")[0] for word in own})
         others = [path for path in self.against if "--against" not in own]
-        if split_tree(data)[0] not in [split_tree(path)[0] for path in others]:  # no sample is compared with itself
+        tree = split_tree(data)[1]  # a line may name the tree that the other sample was told without
+        place, *places = (place_of(*split_tree(path, tree)) for path in (data, *others))
+        if place not in places:  # no sample is compared with itself
             kept += [f"--against {in_shell(path)}" for path in others]
         return " ".join((f"{_CHECK}{in_shell(data)}", *kept, *map(in_shell, own))) + mark + remark
 
