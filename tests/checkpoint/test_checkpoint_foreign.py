@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from xectool import engine
 from xectool.checkpoint import foreign, store
+from xectool.checkpoint.transfer import transfer_encoder
 from xectool.config.load import config_from_dict
 from xectool.errors import CheckpointError
 from xectool.models import Regressor, build_model
@@ -158,6 +159,36 @@ def test_weights_without_configuration_say_how_to_use_them(load: Load) -> None:
     weights: dict[str, Tensor] = foreign.encoder_state_dict(load("regressor"), "model")
     with pytest.raises(CheckpointError, match=r"checkpoint\.init_from"):
         foreign.to_config(weights)
+
+
+def test_an_encoder_beside_its_configuration_starts_training_as_that_says(load: Load, tmp_path: Path) -> None:
+    """It was refused as without a configuration, with the training that refused it as the cure."""
+    whole, path = load("regressor"), tmp_path / "encoder.pth"
+    stored = whole["config"] | {"npho_scale": 321.0}
+    torch.save({"config": stored, "model_state_dict": foreign.encoder_state_dict(whole, "model")}, path)
+    assert engine.inspect_ckpt(path).findings == ()
+    start = store.load_start(path)
+    sizes = foreign.to_config(whole)["model"]
+    assert start.config["model"].items() <= sizes.items()
+    assert start.config["normalization"]["npho_scale"] == 321.0
+    sections = {"kind": "inpainter", "model": start.config["model"]}
+    ours = config_from_dict(sections | {"normalization": start.config["normalization"]}, "ours")
+    assert transfer_encoder(start, ours, build_model(ours)).source == "encoder"
+    other = config_from_dict(sections, "other")
+    with pytest.raises(CheckpointError, match="npho_scale 321"):
+        transfer_encoder(start, other, build_model(other))
+
+
+def test_weights_without_neighbours_are_of_no_known_geometry(load: Load, tmp_path: Path) -> None:
+    """They were said to be the older system's, of geometry compat."""
+    weights = foreign.encoder_state_dict(load("regressor"), "model")
+    whole = foreign.encoder_sizes(weights)
+    del weights["hex_edge_index"]
+    assert foreign.encoder_sizes(weights) == {key: value for key, value in whole.items() if key != "geometry"}
+    assert not foreign.is_older(weights)
+    with pytest.raises(CheckpointError, match="bare weights") as refused:
+        foreign.to_config(weights)
+    assert "geometry" not in refused.value.fix
 
 
 def test_weights_of_a_network_without_encoder_are_no_older_checkpoint() -> None:

@@ -42,6 +42,7 @@ ENCODER_PREFIX: Mapping[Kind, str] = {
     "inpainter": "encoder.",
     "encoder": "",
 }
+OLDER_GEOMETRY = "compat"
 CHANNEL_WEIGHTS = "channel_log_vars"
 _DECODER_MARK = "dec_inner.decoder.0.bias"
 _FIRST_OF_HEAD = re.compile(r"heads\.\w+\.0\.weight")
@@ -52,6 +53,7 @@ _NORMALIZATION_KEYS = (
     "npho_threshold",
 )  # fmt: skip
 _MODEL_KEYS: Mapping[Kind, tuple[str, ...]] = {
+    "encoder": (),
     "regressor": ("drop_path_rate",),
     "mae": ("mask_ratio", "predict_channels", "decoder_dim"),
     "inpainter": (
@@ -88,11 +90,11 @@ def is_foreign(payload: object) -> bool:
 def is_older(payload: Mapping[str, Any]) -> bool:
     """Return whether the older system wrote a network under the names that its weights share with ours.
 
-    Bare weights are its own where its neighbours are in them; a LightningModule is not.
+    Bare weights are its own where they carry the neighbours of its geometry; a LightningModule is not.
     """
     if "pytorch-lightning_version" in payload or isinstance(payload.get("config"), Mapping):
         return "pytorch-lightning_version" not in payload
-    return geometry_of(encoder_state_dict(payload, recognise(payload).weights[0])) == "compat"
+    return geometry_of(encoder_state_dict(payload, recognise(payload).weights[0])) == OLDER_GEOMETRY
 
 
 def recognise(payload: Mapping[str, Any]) -> ForeignLayout:
@@ -162,13 +164,13 @@ def to_config(payload: Mapping[str, Any]) -> dict[str, Any]:
     """
     layout = recognise(payload)
     stored = payload.get("config")
-    if layout.kind == "encoder" or not isinstance(stored, Mapping):
+    if not isinstance(stored, Mapping):
         geometry = geometry_of(encoder_state_dict(payload, layout.weights[0]))
+        known = f"--set model.geometry={geometry} " if geometry else ""
         raise CheckpointError(
             f"{_BARE[layout.kind == 'encoder']} without a configuration: how readings were normalised and pooled is "
             "unknown",
-            fix=f"train from it, with a configuration that says so: --set model.geometry={geometry} "
-            "--set checkpoint.init_from=PATH",
+            fix=f"train from it, with a configuration that says so: {known}--set checkpoint.init_from=PATH",
             code="XT-CKPT-NO-CONFIG",
         )
     try:
@@ -210,8 +212,8 @@ def encoder_sizes(weights: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return what an encoder's weights, under its own names, tell about the ``model`` section they belong to."""
     num_layers = sum(name.startswith("fusion_transformer") and name.endswith("norm1.bias") for name in weights)
     num_tokens, width = _weight(weights, "pos_embed").shape[1:]
-    return {
-        "geometry": geometry_of(weights),
+    geometry = geometry_of(weights)
+    return ({"geometry": geometry} if geometry else {}) | {
         "outer_mode": "split" if num_tokens == _SPLIT_TOKENS else "finegrid",
         "encoder_dim": int(width),
         "dim_feedforward": int(_weight(weights, ENCODER_MARK).shape[0]),
@@ -227,17 +229,18 @@ def _weight(weights: Mapping[str, Tensor], name: str) -> Tensor:
 
 
 def geometry_of(weights: Mapping[str, Any]) -> str:
-    """Return the geometry whose neighbours an encoder's weights carry; the older system's where they carry none."""
+    """Return the geometry whose neighbours an encoder's weights carry; empty where they carry none of either."""
     table = weights.get("hex_edge_index")
-    known = {hexgrid.edge_index(name).shape: name for name in ("physical", "compat")}
-    return known.get(tuple(table.shape), "compat") if isinstance(table, Tensor) else "compat"
+    known = {hexgrid.edge_index(name).shape: name for name in ("physical", OLDER_GEOMETRY)}
+    return known.get(tuple(table.shape), "") if isinstance(table, Tensor) else ""
 
 
 def model_section(kind: Kind, stored: Mapping[str, Any], weights: StateDict) -> dict[str, Any]:
     """Return the ``model`` section that weights and what is stored of the configuration tell."""
     prefix = ENCODER_PREFIX[kind]
     encoder = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
-    section = encoder_sizes(encoder) | {"outer_fine_pool": _pool(stored.get("outer_fine_pool"))}
+    section: dict[str, Any] = {"geometry": OLDER_GEOMETRY, "outer_fine_pool": _pool(stored.get("outer_fine_pool"))}
+    section |= encoder_sizes(encoder)
     section |= {key: _plain(stored[key]) for key in _MODEL_KEYS[kind] if stored.get(key) is not None}
     if kind == "regressor":
         first = next((name for name in weights if _FIRST_OF_HEAD.fullmatch(name)), "heads.energy.0.weight")
