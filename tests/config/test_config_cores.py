@@ -58,6 +58,12 @@ def test_without_a_quota_they_are_those_of_affinity(quota: Path) -> None:
     assert (compile_threads(), _num_threads()) == (4, 4)
 
 
+def test_where_no_process_is_bound_all_cpus_count(quota: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("os.sched_getaffinity")
+    monkeypatch.setattr("os.cpu_count", lambda: 48)
+    assert (allowed_cpus(), num_cores(), _num_threads()) == (48, 2, 2)
+
+
 def test_the_estimate_counts_the_compilers_that_a_training_starts(quota: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quota.write_text("max 100000\n")
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "7")

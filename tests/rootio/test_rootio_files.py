@@ -16,7 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import uproot
-from xectool.config.inputs import expand_inputs, input_paths, split_tree
+from xectool.checks.facts import FileFacts
+from xectool.config.inputs import expand_inputs, input_name, input_paths, split_tree
+from xectool.data.blocks import SourceFile
+from xectool.diagnosis.evidence.files import train_files
 from xectool.errors import DataFileError
 from xectool.rootio.files import open_tree
 from xectool.rootio.reader import EventFile
@@ -395,3 +398,12 @@ def test_a_file_takes_no_address_space_where_it_is_limited(tmp_path, rows, write
     for limit in ("unlimited", str(8 << 20)):
         call = ["bash", "-c", f'ulimit -v {limit} && exec "$@"', "bash", sys.executable, "-c", code]
         subprocess.run([*call, str(tmp_path / "a.root")], check=True)
+
+
+@pytest.mark.parametrize("tree", ["tree", "sub/events", "odd//name"])
+@pytest.mark.parametrize("path", ["a.root", "data.x", "root://host.root:1094//store/a.root", "root://host/a.root?x=1"])
+def test_all_name_a_tree_of_a_file_as_an_input_that_is_read_back(path: str, tree: str) -> None:
+    """A finding named data.x:tree, which no command takes."""
+    told = train_files({"attempts": [{"data_files": [{"role": "train", "path": path, "tree": tree}]}]})
+    assert {FileFacts(path, tree).where, SourceFile(path, tree, 5).name, *told} == {input_name(path, tree)}
+    assert split_tree(input_name(path, tree), tree) == (path, tree)

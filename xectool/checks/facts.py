@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xectool.config.inputs import split_tree
+from xectool.config.inputs import input_name, split_tree
 from xectool.errors import DataFileError, in_shell
 
 IntArray = npt.NDArray[np.int64]
@@ -127,8 +127,8 @@ class FileFacts:
 
     @property
     def where(self) -> str:
-        """File and tree, as messages name them."""
-        return f"{self.path}:{self.tree}"
+        """File and tree, as an input is named."""
+        return input_name(self.path, self.tree)
 
     def is_named_in(self, where: str) -> bool:
         """Say whether a place, as findings tell it, lies in this tree, or in its file as a whole."""
@@ -150,8 +150,6 @@ def arguments(path: str, tree: str) -> str:
     >>> arguments("a.root", "sub/events"), arguments("a.dat", "events")
     ('a.root:sub/events', 'a.dat --set data.tree_name=events')
     """
-    if split_tree(path) == (path, tree):
-        return in_shell(path)
-    if split_tree(f"{path}:{tree}") == (path, tree):
-        return in_shell(f"{path}:{tree}")
-    return f"{in_shell(path)} --set {in_shell(f'data.tree_name={tree}')}"
+    name = path if split_tree(path) == (path, tree) else input_name(path, tree)
+    setting = "" if split_tree(name) == (path, tree) else f" --set {in_shell(f'data.tree_name={tree}')}"
+    return in_shell(name) + setting

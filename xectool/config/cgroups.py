@@ -66,7 +66,9 @@ def usable_cores(root: Path = Path("/")) -> float:
 
 def allowed_cpus() -> int:
     """Return on how many CPUs this process may run, which is all that libraries count: they do not know of quotas."""
-    return len(os.sched_getaffinity(0))
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1  # a system that binds no process
 
 
 def num_cores(processes: int = 1) -> int:

@@ -12,9 +12,9 @@ from urllib.parse import unquote, urlsplit
 from xectool.config.list_files import read_list
 from xectool.errors import DataFileError, in_shell, nearest
 
-# A tree in a directory of the file has a slash; what ends in .root, or has an empty part, is a path and no tree.
 Place = tuple[object, str]  # what two names of one tree of one file have in common
 
+# A tree in a directory of the file has a slash; what ends in .root, or has an empty part, is a path and no tree.
 _TREE_SUFFIX = re.compile(r"^(?P<file>.+\.root):(?P<tree>(?!/)(?!.*//)(?!.*\.root$)[^:\\]+)$")
 _REMOTE = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
@@ -40,6 +40,16 @@ def split_tree(path: str, default_tree: str = "tree") -> tuple[str, str]:
     """
     found = _TREE_SUFFIX.match(path)
     return (found["file"], found["tree"]) if found else (path, default_tree)
+
+
+def input_name(path: str, tree: str) -> str:
+    """Return a tree of a file as an input is named; the path alone where :func:`split_tree` reads no tree after it.
+
+    >>> input_name("a.root", "sub/events"), input_name("a.dat", "events")
+    ('a.root:sub/events', 'a.dat')
+    """
+    name = f"{path}:{tree}"
+    return name if split_tree(name, "") == (path, tree) else path
 
 
 def place_of(path: str, tree: str) -> Place:

@@ -10,6 +10,8 @@ from math import ceil
 import numpy as np
 import numpy.typing as npt
 
+from xectool.config.inputs import input_name
+
 IntArray = npt.NDArray[np.int64]
 
 # A cluster may make a window so many times larger than it should be; one that is larger still is split.
@@ -36,8 +38,8 @@ class SourceFile:
 
     @property
     def name(self) -> str:
-        """The file as an input is named: ``file.root:tree``, or the path alone, since no other ending takes a tree."""
-        return f"{self.path}:{self.tree}" if self.path.endswith(".root") else self.path
+        """The file and its tree, as an input is named."""
+        return input_name(self.path, self.tree)
 
     @property
     def num_selected(self) -> int:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import yaml
 
+from xectool.config.inputs import input_name
 from xectool.config.serialize import from_yaml
 from xectool.runlog.manifest import MANIFEST_FILE
 
@@ -87,6 +88,5 @@ def train_files(manifest: Mapping[str, Any], role: str = "train") -> tuple[str, 
 
 
 def _name(item: Mapping[str, Any]) -> str:
-    """Return a file as an input is named; a name without .root takes no tree after it, nor has one of before."""
-    path, tree = str(item.get("path")), item.get("tree")
-    return f"{path}:{tree}" if tree and path.endswith(".root") else path
+    """Return a file as an input is named; one that a run of before names has no tree."""
+    return input_name(str(item.get("path")), str(item.get("tree") or ""))
