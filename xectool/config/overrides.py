@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from xectool.config.document import SET, Document, KeyPath, parse_value
 from xectool.config.invalid import NOTE, place
@@ -11,8 +11,6 @@ from xectool.config.keys import keys_of
 from xectool.config.root import KINDS
 from xectool.errors import ConfigError
 from xectool.findings import Finding, Severity
-
-_IN_PYTHON: Final = '   # in Python a list: overrides=["training.lr=1e-4"]'
 
 
 def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
@@ -28,8 +26,7 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
             raise ConfigError(
                 f"expected section.key=value, got '{text}'",
                 where=SET,
-                # a text alone is a sequence of letters, too
-                fix="--set training.lr=1e-4" + _IN_PYTHON * (len(text) == 1),
+                fix="--set training.lr=1e-4",
                 code="CFG-01",
             )
         _write(document, key, parse_value(value, f"{SET} {key}"), SET)
