@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from xectool.config.adam import ADAM_REACH
+from xectool.training.optimization.optim import build_optimizer
 from xectool.training.symptoms.weight_reach import WeightReach
 
 MATRICES = ["0.weight", "3.weight"]
@@ -37,11 +39,43 @@ class Training:
         return {name: value.clone() for name, value in self.net.state_dict().items()}
 
 
+SIZES = {
+    "noise": [1.0],
+    "burst": [1e-6] * 40 + [1e6],
+    "sudden": [0.0] * 30 + [1.0],
+}
+LONG = {  # after many quiet steps: what moves weights farthest
+    "two": [1e-6] * 1500 + [1e6] * 2,
+    "three": [1e-6] * 1500 + [1e6] * 3,
+    "ten": [1e-6] * 1500 + [1e6] * 10,
+    "growth": [1e-9] * 2700 + [1e-9 * (0.999 / 0.9) ** number for number in range(300)],
+    "faster growth": [1e-9] * 2900 + [1e-9 * 1.2**number for number in range(100)],
+}
+
+
 @pytest.mark.parametrize("lr", [1e-9, 1e-4, 1e-2, 3.0])
-@pytest.mark.parametrize("sizes", [[1.0], [1e-6] * 40 + [1e6], [0.0] * 30 + [1.0]], ids=["noise", "burst", "sudden"])
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 def test_no_step_moves_weights_beyond_its_reach(lr: float, sizes: list[float]) -> None:
     training = Training(lr)
     assert [found for number in range(240) if (found := training.step(sizes[number % len(sizes)]))] == []
+
+
+@pytest.mark.parametrize("sizes", LONG.values(), ids=LONG)
+def test_wild_gradients_after_many_quiet_ones_are_no_weights_of_another_state(sizes: list[float]) -> None:
+    training = Training()
+    assert [found for number in range(3000) if (found := training.step(sizes[number % len(sizes)]))] == []
+
+
+def test_the_reach_is_what_gradients_that_grow_come_to() -> None:
+    weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    (group,) = build_optimizer([nn.ParameterList([weight])], 1.0, 0.0).param_groups
+    optimizer, moved = torch.optim.AdamW([weight], lr=1.0, betas=group["betas"], weight_decay=0.0), 0.0
+    for number in range(3000):
+        before = weight.item()
+        weight.grad = torch.full_like(weight, (0.999 / 0.9) ** (number - 2900) if number > 2500 else 0.0)
+        optimizer.step()
+        moved = max(moved, before - weight.item())
+    assert moved < ADAM_REACH < 1.05 * moved
 
 
 def set_back(training: Training, kept: dict[str, Any]) -> None:

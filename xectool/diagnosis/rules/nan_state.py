@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from xectool.config.adam import ADAM_REACH
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cases.nan import NanCase
 from xectool.diagnosis.cases.step import Weight
@@ -21,8 +22,7 @@ from xectool.diagnosis.rules.nan import NanRule
 from xectool.runlog.records import EventRecord
 
 LARGEST_MOMENT: Final = 1e6  # AdamW moments are means of gradients and of their squares
-ADAM_STEP: Final = 3.2  # learning rates that AdamW moves a weight by at most: (1 - beta1) / sqrt(1 - beta2)
-NO_FARTHER: Final = f"no step moves one by more than {ADAM_STEP:g} learning rates"
+NO_FARTHER: Final = f"no step moves one by more than {ADAM_REACH:g} learning rates"
 OVER_REACH: Final = 10.0  # times the norm of weights of size 1 after such steps; those of a start are below 1
 SLIGHT: Final = 0.05  # of a norm, beside what the steps add
 OTHER_WEIGHTS: Final = 5.0  # times the norm of all weights, which a run changes by per cents
@@ -97,7 +97,7 @@ class WeightsOutOfReach(DiagnosisRule):
         """Compare their norm with that of a start and of all steps at full length."""
         steps, started = evidence.steps, evidence.last("run_start")
         count = number(started.data.get("parameters")) if started else math.nan
-        travelled = ADAM_STEP * np.nancumsum(steps["lr"]) * max(1.0, steps.seen / max(len(steps), 1))
+        travelled = ADAM_REACH * np.nancumsum(steps["lr"]) * max(1.0, steps.seen / max(len(steps), 1))
         reach = OVER_REACH * math.sqrt(count if count > 0 else math.nan) * (1.0 + travelled)
         norms = steps["weight_norm"]
         with np.errstate(invalid="ignore"):
@@ -199,7 +199,7 @@ def _grown_at_once(evidence: Evidence, count: float) -> _Growth | None:
     travelled = np.nancumsum(steps["lr"]) * max(1.0, steps.seen / max(len(steps), 1))
     travelled = np.append(travelled, 0.0)  # of row -1, before the first
     for before, now in pairwise(_looks(evidence)):
-        added = ADAM_STEP * math.sqrt(count if count > 0 else math.nan) * (travelled[now.row] - travelled[before.row])
+        added = ADAM_REACH * math.sqrt(count if count > 0 else math.nan) * (travelled[now.row] - travelled[before.row])
         if now.norm - before.norm > added + SLIGHT * before.norm:
             return _Growth(before, now, added)
     return None

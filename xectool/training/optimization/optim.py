@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import nn
 
+from xectool.config.adam import BETAS
+
 
 def is_decayed(name: str, parameter: nn.Parameter) -> bool:
     """Return whether weight decay applies to a parameter.
@@ -29,7 +31,7 @@ def parameter_groups(modules: Iterable[nn.Module], weight_decay: float) -> list[
 
 def build_optimizer(modules: Iterable[nn.Module], lr: float, weight_decay: float) -> torch.optim.AdamW:
     """Return AdamW over the trainable parameters, fused into one kernel per group."""
-    return torch.optim.AdamW(parameter_groups(modules, weight_decay), lr=lr, fused=True)
+    return torch.optim.AdamW(parameter_groups(modules, weight_decay), lr=lr, betas=BETAS, fused=True)
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from xectool.config.adam import ADAM_REACH
 from xectool.data.batch import EventBatch
 from xectool.data.loader import LoaderOptions
 from xectool.runlog.records import EpochRecord, StepRecord
@@ -21,7 +22,7 @@ from xectool.training.stepping.parts import RunParts
 from xectool.training.stepping.state import Progress
 from xectool.training.stepping.step import StepResult
 from xectool.training.symptoms.weight_likeness import WeightLikeness
-from xectool.training.symptoms.weight_reach import ADAM_REACH, WeightReach
+from xectool.training.symptoms.weight_reach import WeightReach
 
 WEIGHT_NORM_STEPS: Final = 50  # one pass over the weights costs as much as one over the gradients
 
@@ -184,7 +185,7 @@ class FlightRecorder:
             "weights_moved",
             f"step {progress.step} moved {moved[0]}"
             + (f" and {len(moved) - 1} more of the matrices compared" if len(moved) > 1 else "")
-            + f" by more than {ADAM_REACH:g} learning rates, which no step can",
+            + f" by more than {ADAM_REACH:g} learning rates, which no gradients can",
             step=progress.step,
             epoch=progress.epoch,
             matrices=moved[:MAX_NAMED],

@@ -9,10 +9,11 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from xectool.config.adam import ADAM_REACH
+
 Array = npt.NDArray[Any]
 MATRICES: Final = 8  # spread over the network; what loads or sets back weights hardly ever touches one alone
 SAMPLE: Final = 32  # weights of each
-ADAM_REACH: Final = 3.2  # learning rates that AdamW moves a weight by at most: (1 - beta1) / sqrt(1 - beta2)
 ROUNDING: Final = 1e-6  # of a weight
 FEWEST: Final = 0.1  # of the weights of a matrix; a single one may be a flipped bit
 SAME_SIZE: Final = 2.0  # times the size, RMS, within which weights are others; beyond it they are damaged
