@@ -93,7 +93,7 @@ def test_an_older_checkpoint_tells_how_a_run_starts_from_it(tmp_path: Path) -> N
     assert [key for key, *_ in meaning_differences(given(shift=0.05), checkpoint)] == ["tasks.energy.shift"]
     ours = config(geometry="physical", num_fusion_layers=2, dim_feedforward=None)
     with pytest.raises(CheckpointError, match="of the older system") as refused:
-        require_resumable(ours, checkpoint, None, tmp_path / "old.pth")  # type: ignore[arg-type]  # no data is read
+        require_resumable(ours, checkpoint, None, tmp_path / "old.pth")  # no data is read
     assert "without --resume: --set checkpoint.init_from=" in refused.value.fix
     words = shlex.split(refused.value.fix.partition("without --resume: ")[2])[3::2]
     assert sorted(words) == ["model.geometry=compat", "model.num_fusion_layers=1"]
@@ -106,12 +106,12 @@ def test_an_older_checkpoint_tells_how_a_run_starts_from_it(tmp_path: Path) -> N
 def test_learnt_channel_weights_are_weights_that_resume_and_start_both_ask_for(tmp_path: Path) -> None:
     small = {"decoder_dim": 8} | SIZES
     saved, plain = (KINDS["mae"](model=small, training={"auto_channel_weight": learnt}) for learnt in (True, False))
-    meta = {"kind": "mae", "config": saved.to_dict()}
+    meta = {"kind": "mae", "config": saved.to_dict(), "progress": {"batch": 0}}
     checkpoint = Checkpoint(meta, build_model(saved).state_dict(), training={"step": 1})
     with pytest.raises(
         CheckpointError, match=r"training\.auto_channel_weight: True in the checkpoint, False now"
     ) as refused:
-        require_resumable(plain, checkpoint, None, tmp_path / "mae.pt")  # type: ignore[arg-type]  # no data is read
+        require_resumable(plain, checkpoint, None, tmp_path / "mae.pt")  # no data is read
     assert refused.value.fix.startswith("--set training.auto_channel_weight=true ")
     assert shlex.split(start_options(plain, checkpoint, tmp_path / "mae.pt"))[2:] == [
         "--set", "training.auto_channel_weight=true"

@@ -101,7 +101,7 @@ def test_an_average_that_is_gone_is_named_and_the_last_weights_do_not_stand_in(
     assert stored.weights("model") is stored.model
     config = config_from_dict(stored.config, "test")
     with pytest.raises(CheckpointError, match=r"averaged weights are gone[\s\S]*--resume auto"):
-        require_resumable(config, stored, None, path)  # type: ignore[arg-type]  # no data is read
+        require_resumable(config, stored, None, path)  # no data is read
 
 
 def test_of_a_plugins_kind_predictions_are_possible_and_an_export_is_not(

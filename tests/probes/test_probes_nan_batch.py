@@ -6,6 +6,7 @@ import json
 import math
 import shlex
 import shutil
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,18 +20,22 @@ from hypothesis import strategies as st
 from torch import nn
 from xectool import engine
 from xectool.checkpoint import store
+from xectool.checkpoint.format import Checkpoint
 from xectool.cli import app
 from xectool.cli.boundary import run as run_cli
 from xectool.config.load import load_config
 from xectool.engine.diagnose.nonfinite import NanBatchResult
+from xectool.errors import CheckpointError
 from xectool.models.regressor import Regressor
-from xectool.probes.nonfinite import raw
+from xectool.probes.instruments.minimal import load_batch, save_batch
+from xectool.probes.nonfinite import raw, sound_state
 from xectool.probes.nonfinite.scan import MAX_ANOMALIES, MAX_SUSPECTS, scan
 from xectool.probes.nonfinite.subject import of_config
 from xectool.probes.nonfinite.verdicts import Training
 from xectool.rootio.reader import EventFile
 
 NUM_FILES, EVENTS_PER_FILE = 2, 8  # of the fixtures
+CURED = "   # then take what it names out of the file"
 
 Write = Callable[..., Path]
 once_each = settings(
@@ -250,22 +255,50 @@ def test_ordinary_readings_that_meet_wild_weights_lead_to_other_weights(
         assert not search(config, tmp_path, ckpt=words[-1]).found
     else:
         assert words[-2:] == ["--run-name", "r-fresh"]
+        overrides = [f"checkpoint.save_dir={runs}", f"checkpoint.init_from={broken}"]
+        words = shlex.split(search(config, tmp_path, ckpt=broken, overrides=overrides).next, comments=True)
+        given = [words[place + 1] for place, word in enumerate(words) if word == "--set"]
+        assert load_config(config, given).config.checkpoint.init_from is None
 
 
-def test_newest_state_that_overflows_is_passed_over(trained: tuple[Path, Path], tmp_path: Path) -> None:
+def without(values: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != name}
+
+
+def test_newest_state_that_overflows_is_passed_over(
+    trained: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config, path = trained
     run = tmp_path / "runs" / "r"
     run.mkdir(parents=True)
     checkpoint = store.load(path)
     store.save(run / "checkpoint_epoch_0001.pt", checkpoint)
+    sound = store.load(path)  # none of these is a state to resume from
+    sound.meta["step"] += 20
+    store.save(run / "nan_batch.weights.pt", sound)
+    store.save(run / "checkpoint_a.pt", replace(sound, meta=without(sound.meta, "progress")))
+    other = {"config": {**sound.config, "mlflow": {**sound.config["mlflow"], "run_name": "another"}}}
+    store.save(run / "checkpoint_b.pt", replace(sound, meta={**sound.meta, **other}))
     checkpoint.model["heads.uvwFI.4.weight"][:] = 3e37
     checkpoint.model["heads.uvwFI.6.weight"][:] = 3e37
     checkpoint.meta["step"] += 10
     store.save(run / "checkpoint_last.pt", checkpoint)
     overrides = [f"checkpoint.save_dir={run.parent}"]
+    alive: list[weakref.ref[Checkpoint]] = []
+
+    def followed(path: Path) -> Checkpoint:
+        assert sum(item() is not None for item in alive) <= 1  # and not as many as there are files
+        alive.append(weakref.ref(found := load(path)))
+        return found
+
+    load = store.load
+    monkeypatch.setattr(sound_state.store, "load", followed)
     result = search(config, tmp_path, ckpt=run / "checkpoint_last.pt", overrides=overrides)
     assert result.cause == "weight"
+    assert len(alive) > 4
     assert shlex.split(result.next, comments=True)[-2:] == ["--resume", str(run / "checkpoint_epoch_0001.pt")]
+    with pytest.raises(CheckpointError, match=r"holds no place in a run[\s\S]*checkpoint.init_from="):
+        engine.train(config, overrides=overrides, resume=str(run / "checkpoint_a.pt"))
 
 
 def test_module_that_fails_with_every_event_is_not_cured_by_leaving_events_out(
@@ -420,6 +453,13 @@ def test_only_a_training_event_is_left_out_by_the_quarantine(
     validated = search(write_config(data={"train_path": sound, "val_path": wild}, tasks=far), tmp_path)
     require_event(validated, directory, 0, 3)
     assert validated.next.startswith(f"xectool check-data {wild[0]}")
+    again = engine.diagnose.nan_batch(batch=validated.minimal)  # which knows that no step is taken on its events
+    assert (again.verdict, again.next) == (validated.verdict, f"xectool check-data {wild[0]}:tree --deep" + CURED)
+    told = engine.diagnose.nan_batch(batch=validated.minimal, data="train")
+    assert not told.verdict.startswith("validation: ")
+    unnamed = tmp_path / "unnamed.npz"
+    save_batch(unnamed, replace(load_batch(Path(str(validated.minimal))), files=()))
+    assert engine.diagnose.nan_batch(batch=unnamed).next == "xectool explain XT-NAN-DATA" + CURED
 
 
 def test_what_is_no_more_extreme_than_what_was_tried_is_not_tried_again(write_config: Write) -> None:

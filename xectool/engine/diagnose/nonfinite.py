@@ -104,6 +104,7 @@ def nan_batch(  # noqa: PLR0913  the function is the command: one argument an op
         incident: Number of the incident of the run; the first without.
         batch: File that an earlier search wrote; no data files are needed.
         data: ``train`` or ``val``; without, the training events, and where those hold nothing the validation events.
+            Of a batch: what its events are, where that is not as the search found it.
         full: Try every batch on the network, not only suspicious and extreme events.
         max_events: Look at this many events only.
         device: Device; the configuration's without.
@@ -118,6 +119,7 @@ def nan_batch(  # noqa: PLR0913  the function is the command: one argument an op
     weights = Path(ckpt).expanduser() if ckpt is not None else None
     if batch is not None:
         subject = of_batch(Path(batch).expanduser(), loaded, weights, device)
+        subject = replace(subject, validation=data == "val" if data else subject.validation)
     else:
         subject = _of_run_or_config(loaded, run, incident, weights, (data or "train", max_events, device))
     search = _search(subject, full)
@@ -213,6 +215,7 @@ def _keep(search: NanSearch, subject: Subject, path: Path) -> Path | None:
         "weights": subject.notes[0],
         "rank": subject.bench.rank,
         "channel_dropout": subject.bench.channel_dropout,
+        "validation": subject.validation,
     }
     save_batch(path, SavedBatch(plain_window(window), subject.files, facts))
     return path

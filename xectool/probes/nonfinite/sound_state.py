@@ -2,41 +2,48 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from xectool.checkpoint import store
-from xectool.checkpoint.format import Checkpoint
+from xectool.config.root import RunConfig
 from xectool.data.batch import EventBatch
 from xectool.errors import CheckpointError
 from xectool.probes.instruments.bench import Bench, build_bench
 from xectool.probes.instruments.trial import try_step
+from xectool.training.saving.resume import require_resumable
 
 MOST_TRIED: Final = 6  # states, the newest first; each builds the network once
 
 
 def sound_state(bench: Bench, window: Sequence[EventBatch], directories: Iterable[Path]) -> Path | None:
-    """Return the newest checkpoint with which a step over a window stays finite, or None where there is none.
+    """Return the newest checkpoint of its run with which a step over a window stays finite, or None.
 
-    A checkpoint may be whole and finite, so that a resume takes it, and still hold weights that overflow.
+    A checkpoint may be whole and finite, so that a resume takes it, and still hold weights that overflow. One is in
+    memory at a time.
 
     Args:
         bench: What is trained; its own weights stay as they are.
         window: Batches of one optimizer step.
         directories: Where checkpoints lie.
     """
-    found: dict[Path, Checkpoint] = {}
-    for path in dict.fromkeys(path.resolve() for place in directories for path in place.glob("*.pt")):
-        with contextlib.suppress(CheckpointError):
-            if (checkpoint := store.load(path)).training:
-                found[path] = checkpoint
-    newest = sorted(found, key=lambda path: found[path].step, reverse=True)
-    for path in newest[:MOST_TRIED]:
-        with contextlib.suppress(CheckpointError):  # of another network
-            tried = build_bench(bench.config, bench.execution, found[path])
-            if not try_step(replace(tried, evaluating=bench.evaluating), window).bad:
-                return path
+    paths = dict.fromkeys(path.resolve() for place in directories for path in place.glob("checkpoint_*.pt"))
+    steps = {path: step for path in paths if (step := _step_to_resume(bench.config, path)) is not None}
+    for path in sorted(steps, key=steps.__getitem__, reverse=True)[:MOST_TRIED]:
+        tried = build_bench(bench.config, bench.execution, store.load(path))
+        if not try_step(replace(tried, evaluating=bench.evaluating), window).bad:
+            return path
     return None
+
+
+def _step_to_resume(config: RunConfig, path: Path) -> int | None:
+    """Return the step that a run of a configuration would go on from; None where it would not, or is another run."""
+    try:
+        checkpoint = store.load(path)
+        require_resumable(config, checkpoint, None, path)
+    except CheckpointError:
+        return None
+    name = checkpoint.config.get("mlflow", {}).get("run_name")
+    return checkpoint.step if config.mlflow.run_name in (None, name) else None

@@ -136,7 +136,8 @@ def of_batch(path: Path, config: RunConfig | None, checkpoint: Path | None, devi
     bench = build_bench(resolved, eager(resolved, device), None if place is None else store.load(place))
     bench = replace(bench, rank=int(facts.get("rank", 0)), channel_dropout=float(facts.get("channel_dropout", 0.0)))
     note = _weights_note(place, resolved) if checkpoint else str(facts.get("weights") or _weights_note(place, resolved))
-    return Subject(bench, saved.files, None, saved.window, place, (note,))
+    told = Subject(bench, saved.files, None, saved.window, place, (note,))
+    return replace(told, validation=bool(facts.get("validation", False)))
 
 
 def near_incident(

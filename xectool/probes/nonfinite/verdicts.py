@@ -24,6 +24,7 @@ from xectool.probes.nonfinite.subject import Subject
 CODES = {"loss": "XT-NAN-LOSS", "gradient": "XT-NAN-GRAD", "parameter": "XT-NAN-WEIGHTS"}
 MAX_SHOWN = 3
 RUN_NAME, INIT_FROM = "mlflow.run_name", "checkpoint.init_from"
+EXPLAINED = "xectool explain XT-NAN-DATA"
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,9 @@ class Training:
         named = ["--run-name", f"{own}-{name}"] if own else []
         return self._line([*named, *(word for item in changes for word in ("--set", item))], self._place(beside))
 
-    def fresh(self) -> str:
-        """Return the line that starts anew from the weights of the seed."""
-        written = {} if self.config is None else tolerant_yaml(self.config)
-        return self.again("fresh", *([f"{INIT_FROM}=null"] if value_of(written, INIT_FROM) else []))
+    def fresh(self, started_from: str | None) -> str:
+        """Return the line that starts anew from the weights of the seed, whatever it started from before."""
+        return self.again("fresh", *([f"{INIT_FROM}=null"] if started_from else []))
 
     def checked(self, file: str) -> str:
         """Return the line that names all readings of a file that cannot be."""
@@ -149,7 +149,8 @@ def _of_culprit(culprit: Culprit, subject: Subject, training: Training) -> Verdi
 
 def _of_input(anomalies: list[Anomaly], search: NanSearch, subject: Subject, training: Training) -> Verdict:
     first = anomalies[0]
-    file = subject.files[first.file_index] if subject.files else f"file {first.file_index}"
+    known = first.file_index < len(subject.files)
+    file = subject.files[first.file_index] if known else f"file {first.file_index}"
     sensor = f" sensor {first.sensor}" if first.sensor >= 0 else ""
     assert search.report is not None
     count = search.report.num_anomalies
@@ -162,7 +163,7 @@ def _of_input(anomalies: list[Anomaly], search: NanSearch, subject: Subject, tra
             "the network takes it for a dead channel or unknown truth: loss, gradient and update stay finite",
             *search.notes,
         ),
-        f"{training.checked(file) if subject.files else 'xectool explain XT-NAN-DATA'}   # training goes on unharmed",
+        f"{training.checked(file) if known else EXPLAINED}   # training goes on unharmed",
     )
 
 
@@ -181,9 +182,15 @@ def _fix(culprit: Culprit, subject: Subject, training: Training) -> str:
         return f"xectool explain numerics   # {where} is not finite with other events either: change its code"
     if subject.validation or facts.get("every_event_fails"):
         # Training leaves out its own events only, and not more of them than its budget.
-        file = subject.files[int(culprit.window[0].file_index[0])]
-        return f"{training.checked(file)}   # then take what it names out of the file"
+        line = _checked(culprit.window[0], subject, training)
+        return f"{line}   # then take what it names out of the file"
     return f"{training.again('quarantine', 'guards.quarantine=true')}   # training then leaves the event out by itself"
+
+
+def _checked(batch: EventBatch, subject: Subject, training: Training) -> str:
+    """Return the line that names the readings of the file of an event; a batch may know its files by number only."""
+    index = int(batch.file_index[0])
+    return training.checked(subject.files[index]) if index < len(subject.files) else EXPLAINED
 
 
 def _other_weights(culprit: Culprit, subject: Subject, training: Training) -> str:
@@ -194,7 +201,8 @@ def _other_weights(culprit: Culprit, subject: Subject, training: Training) -> st
     state = sound_state(subject.bench, culprit.window, [place for place in places if place])
     if state is not None:
         return f"{training.resumed(state)}   # the newest saved state that stays finite with these events"
-    return f"{training.fresh()}   # fresh weights stay finite with these events, no saved state does"
+    line = training.fresh(config.checkpoint.init_from)
+    return f"{line}   # fresh weights stay finite with these events, no saved state does"
 
 
 def _where(place: Place) -> str:

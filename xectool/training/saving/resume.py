@@ -67,7 +67,7 @@ def _with_patterns(config: MaeConfig | InpainterConfig, checkpoint: Checkpoint) 
 
 
 def require_resumable(
-    config: RunConfig, checkpoint: Checkpoint, train: EventSource, path: Path, world_size: int = 1
+    config: RunConfig, checkpoint: Checkpoint, train: EventSource | None, path: Path, world_size: int = 1
 ) -> None:
     """Refuse a resume that would go on with other inputs, outputs or, inside an epoch, other batches.
 
@@ -76,17 +76,18 @@ def require_resumable(
     Args:
         config: What the run is to go on with.
         checkpoint: What it goes on from.
-        train: The training events.
+        train: The training events; None leaves it open whether they are the same.
         path: The file of the checkpoint.
         world_size: Ranks it goes on with.
 
     Raises:
-        CheckpointError: The checkpoint holds weights only or lost its average, or keys differ; the message lists each
-            with both values.
+        CheckpointError: The checkpoint holds no place in a run or lost its average, or keys differ; the message lists
+            each with both values.
     """
-    if not checkpoint.training:
+    if not checkpoint.training or "progress" not in checkpoint.meta:
         is_ours = checkpoint.origin == FORMAT_NAME
-        lacking = "holds weights only" if is_ours else "is of the older system or another program"
+        lacking = "holds no place in a run" if checkpoint.training else "holds weights only"
+        lacking = lacking if is_ours else "is of the older system or another program"
         raise CheckpointError(
             f"this checkpoint {lacking}, so a run cannot resume from it",
             where=str(path),
@@ -113,7 +114,7 @@ def require_resumable(
 
 
 def _order_differences(
-    config: RunConfig, checkpoint: Checkpoint, train: EventSource, world_size: int
+    config: RunConfig, checkpoint: Checkpoint, train: EventSource | None, world_size: int
 ) -> list[tuple[str, Any, Any]]:
     """Return the keys on which the rest of an epoch would have other batches, with both values."""
     current, saved = config.to_dict(), checkpoint.config
@@ -122,7 +123,7 @@ def _order_differences(
     # A checkpoint from before a key was there was written under its default, as nearly all are that go on now.
     keys = [key for key in ORDER_KEYS if key not in shared and _at(saved, key) is not None]
     differing = [d for key in keys for d in differences(_at(saved, key), _at(current, key), key)]
-    if data_facts(train)["train_files"] != checkpoint.meta.get("train_files"):
+    if train is not None and data_facts(train)["train_files"] != checkpoint.meta.get("train_files"):
         differing.append((_FILES, "the files of the checkpoint", "other files or entries"))
     return differing
 
