@@ -20,6 +20,7 @@ from xectool.errors import DeviceError, counted
 from xectool.errors.compiler_place import no_compiler_place
 
 COMPILERS = ("torch._dynamo", "torch._inductor", "triton")
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # which PyTorch reads
 _NO_PLACE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR}
 
 
@@ -51,7 +52,9 @@ class Execution:
 
 
 def plan_execution(training: TrainingConfig, device: str | None = None) -> Execution:
-    """Choose device, precision and compile mode for a configuration on this machine.
+    """Choose device, precision and compile mode for a configuration on this machine, and keep to its cores.
+
+    This sets the threads of the process and of the compiler, unless the environment names their number.
 
     Raises:
         DeviceError: A device is asked for that this machine or this build of PyTorch does not have.
@@ -59,6 +62,9 @@ def plan_execution(training: TrainingConfig, device: str | None = None) -> Execu
     chosen = resolve_device(device or training.device)
     dtype, precision_note = _precision(training.amp, chosen)
     mode, compile_note = _compile_mode(training.compile, chosen)
+    threads, thread_note = _quota_threads()
+    if threads is not None:
+        take_threads(threads)
     if mode is not None:
         os.environ.setdefault(COMPILE_THREADS, str(compile_threads()))
     return Execution(
@@ -66,20 +72,25 @@ def plan_execution(training: TrainingConfig, device: str | None = None) -> Execu
         autocast_dtype=dtype,
         use_scaler=dtype is torch.float16,
         compile_mode=mode,
-        notes=(f"device {chosen}", precision_note, compile_note, *_keep_to_quota()),
+        notes=(f"device {chosen}", precision_note, compile_note, *thread_note),
     )
 
 
-def _keep_to_quota() -> tuple[str, ...]:
-    """Take no more threads than cores that a quota leaves, unless the user has set a number; say so.
+def _quota_threads() -> tuple[int | None, tuple[str, ...]]:
+    """Return how many threads the cores are that a quota leaves, and why; None where there is none or the user chose.
 
     PyTorch takes all CPUs it may run on: 64 threads of two cores' time stop each other at every product.
     """
     cores, cpus = num_cores(), allowed_cpus()
-    if cores == cpus or "OMP_NUM_THREADS" in os.environ or torch.get_num_threads() <= cores:
-        return ()
-    torch.set_num_threads(cores)
-    return (f"{counted(cores, 'thread')}: the control group allows {usable_cores():.3g} of {cpus} CPUs",)
+    if cores == cpus or any(name in os.environ for name in _THREADS):
+        return None, ()
+    return cores, (f"{counted(cores, 'thread')}: the control group allows {usable_cores():.3g} of {cpus} CPUs",)
+
+
+def take_threads(most: int) -> None:
+    """Let this process compute in so many threads at most; fewer that were set stay."""
+    if torch.get_num_threads() > most:
+        torch.set_num_threads(most)
 
 
 def resolve_device(name: str) -> torch.device:
