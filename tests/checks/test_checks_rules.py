@@ -513,7 +513,7 @@ def test_19_one_event_larger_and_smaller(look: Any, rows: Rows) -> None:
     size = rows["energyTruth"].reshape(-1, 1) / rows["energyTruth"].reshape(-1)[20]
     rows["npho"][:] = np.where(one_of_them > 9e9, one_of_them, one_of_them * size)
     facts = look(rows)
-    one("DAT-19", facts, "warning", "is that of one event", "make the file again")
+    one("DAT-19", facts, "error", "is that of one event", "do not train on it; make the file again")
     assert not found("DAT-25", facts)
 
 

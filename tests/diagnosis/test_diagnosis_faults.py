@@ -1284,11 +1284,21 @@ def test_waits_that_a_resume_has_cured_are_history(record: Record, course: Any, 
     assert [cause.code for cause in record(run).causes] == ["XT-LOADER-SLOW"] * named
 
 
-@pytest.mark.parametrize(("step", "named"), [(20, False), (70, True)])
+def test_every_file_that_holds_one_event_is_named(record: Record, course: Any) -> None:
+    run = course()
+    for path in ("a.root:tree", "b.root:tree", "c.root:tree"):
+        run.event(5, "copied_light", message=f"{path}: the light is that of one event", files=[path], sample="train")
+    (cause,) = record(run).causes
+    assert cause.problem.endswith("; and so in 2 files more")
+    assert [path for path in "abc" if f"{path}.root:tree" not in " ".join((cause.problem, *cause.evidence))] == []
+    assert all(f"{path}.root:tree" in cause.fix for path in "abc")
+
+
+@pytest.mark.parametrize(("step", "steps", "named"), [(20, 100, False), (70, 100, True), (20, 51, True)])
 def test_recompilations_that_a_resume_has_cured_are_history(
-    record: Record, course: Any, step: int, named: bool
+    record: Record, course: Any, step: int, steps: int, named: bool
 ) -> None:
-    run = course(steps=100, resume_at=50)
+    run = course(steps=steps, resume_at=50)
     run.event(step, "recompile_limit", reason="sizes", count=8)
     assert [cause.code for cause in record(run).causes] == ["XT-RECOMPILE"] * named
 

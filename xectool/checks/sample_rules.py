@@ -27,7 +27,7 @@ class EventsAreUnique(Rule[DataFacts]):
     title = "No event stands twice"
 
     def check(self, facts: DataFacts) -> Iterator[Finding]:
-        """Yield a warning for equal numbers, for equal readings under other numbers, and for light of one event."""
+        """Yield a warning for equal numbers, and for equal readings under others; an error for light of one event."""
         for repeated, what in (
             (facts.repeated, "with the run and event number of another"),
             (facts.copies, "with exactly the photons of another"),
@@ -45,7 +45,9 @@ class EventsAreUnique(Rule[DataFacts]):
                 )
         for path, found in facts.sample.light.items():
             if COPIED in found:
-                yield self.warning(path, found[COPIED], "make the file again: one event was written for all of them")
+                yield self.error(
+                    path, found[COPIED], "do not train on it; make the file again: one event was written for all"
+                )
 
 
 class SamplesAreDisjoint(Rule[DataFacts]):

@@ -130,9 +130,10 @@ class Evidence:
         named = str((started.data.get("amp") if started else None) or self.setting("training.amp", ""))
         return by_scale or named == "fp16"
 
-    def gone_on_after(self, event: EventRecord) -> bool:
-        """Return whether a later attempt has taken steps since: what ended the one of the event is history."""
-        return any(attempt.first_step and attempt.started > event.time for attempt in self.attempts)
+    def gone_on_after(self, event: EventRecord, fewest: int = 1) -> bool:
+        """Return whether later attempts have taken so many steps since: what befell that of the event is history."""
+        later = [attempt.number for attempt in self.attempts if attempt.first_step and attempt.started > event.time]
+        return bool(later) and int((self.steps.attempt >= later[0]).sum()) >= fewest
 
     def row_of(self, step: int) -> int:
         """Return the row of a step, or of the first after it; -1 where the record ends before it."""

@@ -13,6 +13,7 @@ from xectool.diagnosis.cases.spike import spike_cases
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import identities, number, whole
+from xectool.errors import counted
 from xectool.findings import Severity
 
 LEFT_OUT: Final = "quarantine@"  # symptom; what was left out did no harm
@@ -53,6 +54,7 @@ class DuplicateEvents(DiagnosisRule):
     def _in_files(self, evidence: Evidence) -> Iterator[Cause]:
         """Report events that stand in the files twice, under the same numbers or under others."""
         started, alike = evidence.last("run_start"), evidence.last("repeated_readings")
+        more: tuple[str, ...] = ()
         repeated = number(started.data.get("num_repeated")) if started is not None else 0.0
         if started is not None and repeated > 0:
             of = f"{_about(int(repeated))} of {started.data.get('num_train')} training events"
@@ -64,7 +66,10 @@ class DuplicateEvents(DiagnosisRule):
             line = "under other run and event numbers; no two events agree to the last bit"
             fix = fixes.check_files(evidence.run_dir, alike.data.get("files") or ())
         elif files := copied_files(evidence):
-            problem, line = evidence.of("copied_light")[0].message, "the photons of two events never agree so well"
+            told = evidence.of("copied_light")
+            others = f"; and so in {counted(len(files) - 1, 'file')} more" if len(files) > 1 else ""
+            problem, line = f"{told[0].message}{others}", "the photons of two events never agree so well"
+            more = tuple(event.message for event in told[1:])
             fix = fixes.check_files(evidence.run_dir, files)
         else:
             return
@@ -72,7 +77,7 @@ class DuplicateEvents(DiagnosisRule):
             code=self.code,
             confidence=0.9,
             problem=problem,
-            evidence=(line,),
+            evidence=(line, *more),
             fix=fix,
             severity=Severity.WARNING,
             step=1,

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xectool.diagnosis import fixes
+from xectool.diagnosis.cases.nan import GONE_ON
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.environment.facts import IN_MEMORY, is_network
 from xectool.diagnosis.evidence.evidence import Evidence
@@ -161,7 +162,7 @@ class Recompiling(DiagnosisRule):
             problem="torch.compile reached its recompilation limit; what follows runs uncompiled",
             evidence=(reason, f"{len(events)} times"),
             fix=fixes.resume(evidence, "data.drop_last=true"),
-            severity=Severity.INFO if evidence.gone_on_after(events[-1]) else Severity.WARNING,
+            severity=Severity.INFO if evidence.gone_on_after(events[-1], GONE_ON) else Severity.WARNING,
             step=events[0].step,
             symptom="compile",
         )
