@@ -132,8 +132,7 @@ class Evidence:
 
     def gone_on_after(self, event: EventRecord, fewest: int = 1) -> bool:
         """Return whether later attempts have taken so many steps since: what befell that of the event is history."""
-        later = [attempt.number for attempt in self.attempts if attempt.first_step and attempt.started > event.time]
-        return bool(later) and int((self.steps.attempt >= later[0]).sum()) >= fewest
+        return sum(int(sum(self.steps.attempt == a.number)) for a in self.attempts if a.started > event.time) >= fewest
 
     def row_of(self, step: int) -> int:
         """Return the row of a step, or of the first after it; -1 where the record ends before it."""
