@@ -26,7 +26,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from xectool.config.load import config_from_dict
 from xectool.data.batch import EventBatch
@@ -167,8 +166,10 @@ def step_table(device: str, sizes: Sequence[Sequence[int]], modes: Sequence[str]
         for mode in (PLAIN, *modes)
         if amp == "bf16" or mode != "reduce-overhead"
     ]
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         children = [start(case | {"ready": directory, "all": len(cases)}) for case in cases]
+        signs = stack.enter_context(ThreadPoolExecutor(1))
+        signs.submit(sign_for_the_gone, children, Path(directory))
         plain: dict[tuple[Any, ...], float] = {}
         for case, child in zip(cases, children, strict=True):
             found, size = answer(child), (case["width"], case["batch_size"], case["amp"])
@@ -245,13 +246,12 @@ def plain_step(ours: Stepper, case: Mapping[str, Any], place: torch.device) -> C
 def alone(directory: Path, everyone: int) -> Iterator[Callable[[], None]]:
     """Yield what waits until all are ready, or have failed, and then until nobody else measures."""
     with ExitStack() as stack:
-        (directory / f"begun-{os.getpid()}").touch()
         sign = directory / f"ready-{os.getpid()}"
         stack.callback(sign.touch)
 
         def ready() -> None:
             sign.touch()
-            while not all_ready(directory, everyone):
+            while len(list(directory.glob("ready-*"))) < everyone:
                 time.sleep(0.05)
             turn = stack.enter_context((directory / "turn").open("w"))
             fcntl.flock(turn, fcntl.LOCK_EX)
@@ -259,13 +259,14 @@ def alone(directory: Path, everyone: int) -> Iterator[Callable[[], None]]:
         yield ready
 
 
-def all_ready(directory: Path, everyone: int) -> bool:
-    """Return whether everyone has begun, and each is ready or gone: who is killed leaves no sign."""
-    begun = [int(path.name.removeprefix("begun-")) for path in directory.glob("begun-*")]
-    return len(begun) == everyone and all(
-        (directory / f"ready-{pid}").exists() or not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie"
-        for pid in begun
-    )
+def sign_for_the_gone(children: Sequence[subprocess.Popen[str]], directory: Path) -> None:
+    """Until all have ended, leave the sign of each that has, as one that is killed leaves none."""
+    left = list(children)
+    while left:
+        for child in [child for child in left if child.poll() is not None]:
+            (directory / f"ready-{child.pid}").touch()
+            left.remove(child)
+        time.sleep(0.1)
 
 
 def wait(place: torch.device) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,7 +65,15 @@ def test_a_thing_of_no_use_is_refused_by_the_name_of_its_argument(name: str, par
         (lambda: engine.train("a.yaml", max_steps="3"), "max_steps of engine.train", "max_steps=3"),
         (lambda: engine.simulate("a.root", events=1e4), "events of engine.simulate", "events=10000"),
         (lambda: engine.simulate("a.root", events=2.5), "events of engine.simulate", "help(engine.simulate)"),
-        (lambda: engine.simulate("a.root", energy_gev=(1, 2, 3)), "energy_gev of engine.simulate", "energy_gev=1"),
+        (lambda: engine.simulate("a.root", energy_gev=(1,)), "energy_gev of engine.simulate", "energy_gev=1"),
+        (
+            lambda: engine.simulate("a.root", energy_gev=np.array(0.05)),
+            "energy_gev of engine.simulate",
+            "help(engine.simulate)",
+        ),
+        (lambda: engine.simulate("a.root", events="-" * 100_000), "events of engine.simulate", "help(engine.simulate)"),
+        (lambda: engine.lr_sweep("a.yaml", lrs=np.array(1e-3)), "lrs of engine.lr_sweep", "help(engine.lr_sweep)"),
+        (lambda: engine.train("a.yaml", overrides={"a.b=1", "c=2"}), "overrides of engine.train", "help(engine.train)"),
         (lambda: engine.predict("a.pt", "b.root"), "data of engine.predict", "data=['b.root']"),
         (lambda: engine.diagnose.log("a.log"), "files of engine.diagnose.log", "files=['a.log']"),
         (lambda: engine.diagnose.replay("run", "7"), "step of engine.diagnose.replay", "step=7"),
@@ -104,6 +113,11 @@ def test_a_negative_number_of_steps_leaves_nothing_to_train() -> None:
     with pytest.raises(UsageError, match="-1 steps leave nothing to train") as refusal:
         engine.train("absent.yaml", max_steps=-1)
     assert refusal.value.fix == "--max-steps 100"
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_can_be_sent_to_another_process(name: str) -> None:
+    assert pickle.loads(pickle.dumps(FUNCTIONS[name])) is FUNCTIONS[name]
 
 
 def test_a_function_is_the_same_each_time() -> None:

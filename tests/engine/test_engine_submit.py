@@ -89,6 +89,12 @@ def test_the_script_keeps_caches_on_the_node(tmp_path: Path) -> None:
     ("change", "code", "says"),
     [
         ({"time": "12:00"}, "XT-SUBMIT-TIME", "twelve minutes"),
+        ({"time": "2-12"}, "XT-SUBMIT-TIME", "neither HH:MM:SS nor D-HH:MM:SS\nwhere: --time\nfix: --time 2-12:00:00"),
+        (
+            {"time": "1-6:30"},
+            "XT-SUBMIT-TIME",
+            "neither HH:MM:SS nor D-HH:MM:SS\nwhere: --time\nfix: --time 1-06:30:00",
+        ),
         ({"time": "2-0"}, "XT-SUBMIT-TIME", "neither HH:MM:SS nor D-HH:MM:SS\nwhere: --time\nfix: --time 2-00:00:00"),
         ({"time": None}, "XT-SUBMIT-TIME", "no time limit"),
         ({"time": "00:05:00"}, "XT-SUBMIT-TIME", "kept for saving"),

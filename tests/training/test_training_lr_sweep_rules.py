@@ -354,6 +354,20 @@ def test_a_final_goes_on_beyond_the_end_at_which_its_best_rate_lies(
     assert one_more(choose_final(grid(final)), sorted(final), swept) == expected
 
 
+def test_a_final_does_not_go_beyond_rates_that_were_asked_for() -> None:
+    curves = grid({1e-4: 0.6, 3e-4: 0.4})
+    swept = Sweep((1e-4, 3e-4), SOUND, tuple(curves), grid_rows(curves), choose(grid_rows(curves), curves))
+    final = choose_final(grid({1e-4: 0.6, 3e-4: 0.3}))
+    assert one_more(final, (1e-4, 3e-4), replace(swept, asked=" --lrs 1e-4,3e-4")) is None
+    assert one_more(final, (1e-4, 3e-4), swept) == 9e-4
+
+
+def test_a_rate_between_two_good_ones_that_is_worse_itself_is_not_recommended() -> None:
+    found = choose_final(grid({1e-4: 0.3, 3e-4: 0.6, 1e-3: 0.301}))
+    assert found is not None
+    assert found.lr in found.good == (1e-4, 1e-3)
+
+
 @pytest.mark.parametrize(
     ("ends", "good"),
     [

@@ -5,17 +5,20 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import inspect
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from numbers import Integral, Real
 from pathlib import Path
 from types import GenericAlias, NoneType, UnionType
-from typing import Any, ParamSpec, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Final, ParamSpec, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from xectool.errors import UsageError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_LONGEST: Final = 200
 
 _PLAIN: dict[Any, tuple[Any, str]] = {
     str: (str, "a string"),
@@ -43,16 +46,21 @@ def typed(function: Callable[P, R], name: str = "") -> Callable[P, R]:
     Raises:
         UsageError: By the function that is returned, for a value of another type.
     """
-    named = name or f"{function.__module__.removeprefix('xectool.')}.{function.__name__}"
-    return cast(Callable[P, R], _checked(function, named))
+    if not name:
+        return cast(
+            Callable[P, R], _checked(function, f"{function.__module__.removeprefix('xectool.')}.{function.__name__}")
+        )
+    found = _checked(function, name)
+    # where it is public, so that it can be sent to another process
+    module, _, found.__qualname__ = name.rpartition(".")
+    found.__module__ = f"xectool.{module}"
+    return cast(Callable[P, R], found)
 
 
 @functools.cache
 def _checked(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
-        import inspect  # a twentieth of a second that importing the API does without
-
         try:
             bound = inspect.signature(function).bind(*args, **kwargs)
         except TypeError as error:
@@ -89,17 +97,25 @@ def _fitted(value: Any, hint: Any, place: tuple[str, str]) -> Any:
     if origin in (Union, UnionType):
         return _fitted_one(value, get_args(hint), place)
     if origin is tuple and get_args(hint)[-1] is not Ellipsis:
-        each = get_args(hint)
-        if not isinstance(value, Collection) or isinstance(value, str) or len(value) != len(each):
+        each, parts = get_args(hint), _parts(value)
+        if len(parts) != len(each):
             raise _Unfit
-        return tuple(_fitted(part, kind, place) for part, kind in zip(value, each, strict=True))
+        return tuple(_fitted(part, kind, place) for part, kind in zip(parts, each, strict=True))
     if origin in (tuple, Sequence):
-        if not isinstance(value, Collection) or isinstance(value, (str, bytes, Mapping)):
-            raise _Unfit
-        return tuple(_fitted(part, get_args(hint)[0], place) for part in value)
+        return tuple(_fitted(part, get_args(hint)[0], place) for part in _parts(value))
     if dataclasses.is_dataclass(hint):
         return _fitted_fields(value, hint)
     return _fitted_plain(value, hint)
+
+
+def _parts(value: Any) -> tuple[Any, ...]:
+    """Return the parts of a collection that has an order."""
+    if not isinstance(value, Collection) or isinstance(value, (str, bytes, Mapping, Set)):
+        raise _Unfit
+    try:
+        return tuple(value)
+    except TypeError:  # an array without dimensions
+        raise _Unfit from None
 
 
 def _fitted_one(value: Any, hints: tuple[Any, ...], place: tuple[str, str]) -> Any:
@@ -129,6 +145,8 @@ def _fitted_plain(value: Any, hint: Any) -> Any:
         raise _Unfit
     if hint is int:
         return int(value)
+    if hint is float and not isinstance(value, int):
+        return float(value)
     if getattr(hint, "_is_protocol", False) and not all(hasattr(value, name) for name in _asked(hint)):
         raise _Unfit
     if get_origin(hint) is Callable and not callable(value):
@@ -164,14 +182,32 @@ def _meant(value: Any, hint: Any, place: tuple[str, str]) -> str:
     >>> _meant("a=1", Sequence[str], ("f", "overrides")), _meant("20", int, ("f", "steps"))
     ("overrides=['a=1']", 'steps=20')
     """
-    for turned in (lambda: [value], lambda: ast.literal_eval(value), lambda: int(f"{value:.0f}"), lambda: value[0]):
+    for turned in (lambda: [value], lambda: _literal(value), lambda: _whole(value), lambda: _only(value)):
         try:
             said = turned()
-            if said == value or not isinstance(value, Real):
+            if not isinstance(value, Real) or said == value:
                 return f"{place[1]}={_fitted_again(said, hint, place)!r}"
-        except (_Unfit, UsageError, ValueError, TypeError, SyntaxError, LookupError, OverflowError):
+        except (_Unfit, UsageError, ValueError, TypeError, SyntaxError, OverflowError):
             continue
     return ""
+
+
+def _literal(value: Any) -> Any:
+    """Return what a short text is in Python; a long one could take all memory."""
+    if len(value) > _LONGEST:
+        raise _Unfit
+    return ast.literal_eval(value)
+
+
+def _whole(value: Any) -> int:
+    if not isinstance(value, Real):
+        raise _Unfit
+    return int(f"{value:.0f}")
+
+
+def _only(value: Any) -> Any:
+    (part,) = value
+    return part
 
 
 def _fitted_again(value: Any, hint: Any, place: tuple[str, str]) -> Any:

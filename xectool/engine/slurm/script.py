@@ -15,6 +15,7 @@ from xectool.errors import UsageError, in_shell
 
 SIGNAL_BEFORE_S: Final = 180
 _TIME: Final = re.compile(r"^(?:(\d+)-)?(\d{1,3}):([0-5]\d):([0-5]\d)$")
+_DAYS: Final = re.compile(r"(\d+)-(\d{1,2})(?::([0-5]\d))?")  # days and hours, and minutes, as SLURM reads them
 _MEMORY: Final = re.compile(r"^(\d+)\s*([MGT])(?:i?B)?$", re.IGNORECASE)
 _MIB: Final = {"M": 1, "G": 1024, "T": 1024**2}
 
@@ -71,9 +72,9 @@ class JobRequest:
         match = _TIME.match(self.time or "")
         if match is None:
             given = f"'{self.time}' is neither HH:MM:SS nor D-HH:MM:SS" if self.time else "there is no time limit"
-            trap = "; SLURM reads 12:00 as twelve minutes" if self.time and self.time.count(":") == 1 else ""
-            whole_days = re.match(r"(\d+)-", self.time or "")
-            meant = f"{whole_days[1]}-00:00:00" if whole_days else "12:00:00"
+            said = _DAYS.fullmatch(self.time or "")
+            trap = "; SLURM reads 12:00 as twelve minutes" if not said and (self.time or "").count(":") == 1 else ""
+            meant = f"{said[1]}-{said[2]:0>2}:{said[3] or '00'}:00" if said else "12:00:00"
             raise UsageError(given + trap, where="--time", fix=f"--time {meant}", code="XT-SUBMIT-TIME")
         days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
         return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

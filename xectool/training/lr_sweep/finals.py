@@ -41,8 +41,9 @@ MOST_MORE = 2  # rates added while the lowest or the highest is the best
 LEAST_ERROR = 0.02  # of the largest decrease: closer rates are told apart by the draw of the weights
 LEAST_OF_LOSS = 0.05  # of the lowest loss, where that is less: most of a decrease may be that of the first few steps
 FINAL_RULE = (
-    "the geometric middle of the rates whose last loss after more steps is within one error of the lowest: that of "
-    "the difference between seeds, times Student's factor for so few of them; rates that explode do not count"
+    "the geometric middle of the rates about the best one whose last loss after more steps is within one error of the "
+    "lowest: that of the difference between seeds, times Student's factor for so few of them; what explodes does not "
+    "count"
 )
 
 
@@ -102,6 +103,8 @@ def below(lowest: float, sweep: Sweep) -> float:
 def above(rates: Sequence[float], sweep: Sweep) -> float | None:
     """Return the next higher rate of the grid, or one beyond it; None where that explodes or no grid goes so high.
 
+    A grid of rates that were asked for is not gone beyond.
+
     Args:
         rates: Those of the final, rising.
         sweep: The grid.
@@ -110,7 +113,7 @@ def above(rates: Sequence[float], sweep: Sweep) -> float | None:
     if higher is not None:
         return higher.lr if _holds(higher) else None
     lr = rounded(beyond(rates))
-    return lr if lr <= HIGHEST else None
+    return lr if lr <= HIGHEST and not sweep.asked else None
 
 
 def one_more(choice: Choice | None, rates: Sequence[float], sweep: Sweep) -> float | None:
@@ -147,9 +150,15 @@ def _best(curves: Sequence[Curve]) -> float:
 
 
 def _middle(curves: Sequence[Curve]) -> float:
-    """Return the geometric middle of the rates within one error of the best."""
-    near = _within(1.0, curves)
-    return math.sqrt(near[0] * near[-1])
+    """Return the geometric middle of the rates about the best that are all within one error of it."""
+    near, best = set(_within(1.0, curves)), _best(curves)
+    rates = sorted(decreases_of(curves))
+    first = last = rates.index(best)
+    while first > 0 and rates[first - 1] in near:
+        first -= 1
+    while last < len(rates) - 1 and rates[last + 1] in near:
+        last += 1
+    return math.sqrt(rates[first] * rates[last])
 
 
 def _within(errors: float, curves: Sequence[Curve]) -> tuple[float, ...]:
