@@ -83,7 +83,7 @@ def test_a_training_takes_no_more_threads_than_the_quota_unless_told(
     try:
         notes = plan_execution(TrainingConfig(device="cpu")).notes
         assert torch.get_num_threads() == threads
-        assert ("2 threads: the control group allows 2.5 of 64 CPUs" in notes) is (given is None)
+        assert ("at most 2 threads: the control group allows 2.5 of 64 CPUs" in notes) is (given is None)
         assert plan_execution(TrainingConfig(device="cpu")).notes == notes  # whatever ran before
     finally:
         torch.set_num_threads(before)

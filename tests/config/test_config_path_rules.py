@@ -98,6 +98,8 @@ def test_empty_paths_do_not_overlap(tmp_path: Path) -> None:
     [
         ("trian.root", "did you mean 'train.root'?", "data.train_path: {inputs}/train.root"),
         ("trian.root:hits", "did you mean 'train.root'?", "data.train_path: {inputs}/train.root:hits"),
+        ("trian.root:sub/hits", "did you mean 'train.root'?", "data.train_path: {inputs}/train.root:sub/hits"),
+        ("train.roott:sub/hits", "did you mean 'train.root'?", "data.train_path: {inputs}/train.root:sub/hits"),
         ("train.roott:hits", "did you mean 'train.root'?", "data.train_path: {inputs}/train.root:hits"),
         ("*.quantum", "no files match", "--set data.train_path=PATH"),
         ("nodes.txt", "no files match", "--set data.train_path=PATH"),  # notes.txt is there, and no ROOT file

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from xectool.config.inputs import expand_inputs, is_remote, place_of, split_tree
+from xectool.config.inputs import expand_inputs, input_name, is_remote, place_of, split_tree
 from xectool.config.root import RunConfig
 from xectool.config.rules.run import of_export
 from xectool.config.serialize import inline_yaml
@@ -78,11 +78,11 @@ class InputsExist(Rule[Start]):
         try:
             present = [split_tree(path)[0] for path in expand_inputs(spec)]
         except DataFileError as error:
-            wanted = Path(os.path.expanduser(split_tree(spec)[0].removeprefix("@")))
+            file, tree = _file_and_tree(spec)
+            wanted = Path(os.path.expanduser(file.removeprefix("@")))
             is_there = os.path.lexists(wanted)  # a directory without files, a list that names none, a link to nothing
-            yield (
-                self.error(key, f"{key}: {error.problem}", error.fix) if is_there else self._missing(key, spec, wanted)
-            )
+            said = self.error(key, f"{key}: {error.problem}", error.fix)
+            yield said if is_there else self._missing(key, spec, wanted, tree)
             return
         for path in filter(_is_local, present):
             if not path.endswith(".root"):
@@ -90,14 +90,20 @@ class InputsExist(Rule[Start]):
             elif not os.access(path, os.R_OK):
                 yield self.error(key, f"{key}: {path} is not readable", f"chmod +r {in_shell(path)}")
 
-    def _missing(self, key: str, spec: str, wanted: Path) -> Finding:
+    def _missing(self, key: str, spec: str, wanted: Path, tree: str) -> Finding:
         listed = "@" if spec.startswith("@") else ""
         meant = _nearest_beside(wanted, _is_list if listed else _holds_root_files)
         place = "" if wanted.is_absolute() else " (a relative path begins in the working directory)"
         hint = f", did you mean '{meant.name}'?" if meant else place
-        tree = "".join(spec.rpartition(":")[1:]) if ":" in Path(spec).name else ""
-        fix = f"{key}: {inline_yaml(f'{listed}{meant}{tree}')}" if meant else f"--set {key}=PATH"
+        fix = f"{key}: {inline_yaml(listed + input_name(str(meant), tree))}" if meant else f"--set {key}=PATH"
         return self.error(key, f"no files match {key}: {spec}{hint}", fix)
+
+
+def _file_and_tree(spec: str) -> tuple[str, str]:
+    """Return file and tree of an input that is not there, whose name may not end as that of a ROOT file."""
+    file, tree = split_tree(spec, "")
+    head, colon, tail = file.rpartition(":")
+    return (head, tail) if colon and head and not tree and not tail.endswith(".root") else (file, tree)
 
 
 class StartingCheckpointExists(Rule[Start]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -32,9 +33,10 @@ def sound_state(bench: Bench, window: Sequence[EventBatch], directories: Iterabl
     paths = dict.fromkeys(path.resolve() for place in directories for path in place.glob("checkpoint_*.pt"))
     steps = {path: step for path in paths if (step := _step_to_resume(bench.config, path)) is not None}
     for path in sorted(steps, key=steps.__getitem__, reverse=True)[:MOST_TRIED]:
-        tried = build_bench(bench.config, bench.execution, store.load(path))
-        if not try_step(replace(tried, evaluating=bench.evaluating), window).bad:
-            return path
+        with suppress(CheckpointError):  # another network, or a file that a live run has just replaced
+            tried = build_bench(bench.config, bench.execution, store.load(path))
+            if not try_step(replace(tried, evaluating=bench.evaluating), window).bad:
+                return path
     return None
 
 

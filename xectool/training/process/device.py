@@ -84,7 +84,7 @@ def _quota_threads() -> tuple[int | None, tuple[str, ...]]:
     cores, cpus = num_cores(), allowed_cpus()
     if cores == cpus or any(name in os.environ for name in _THREADS):
         return None, ()
-    return cores, (f"{counted(cores, 'thread')}: the control group allows {usable_cores():.3g} of {cpus} CPUs",)
+    return cores, (f"at most {counted(cores, 'thread')}: the control group allows {usable_cores():.3g} of {cpus} CPUs",)
 
 
 def take_threads(most: int) -> None:
