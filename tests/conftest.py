@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from hypothesis import settings
 settings.register_profile("shared machine", deadline=None)  # how long an example takes is the load of others
 settings.load_profile("shared machine")
 
+FREE_SHARE = 0.1  # of the disk that a cache leaves to others
 PROGRAM = Path(__file__).parent / "programs" / "warm.py"
 LEAN = Path(__file__).parent / "programs" / "lean"
 OF_A_TEST = ("PYTEST_CURRENT_TEST", "XDG_CACHE_HOME")
@@ -52,6 +54,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     halves = [[item for item in items if item.path in paths] for paths in (first, second)]
     fitting = max(0, len(items) // 2 - len(halves[0]))
     items[:] = halves[0] + short[:fitting] + halves[1] + short[fitting:]
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say why tests of the cache fail on a machine whose disk is nearly full."""
+    disk = shutil.disk_usage(tempfile.gettempdir())
+    if terminalreporter.stats.get("failed") and disk.free < FREE_SHARE * disk.total:
+        place = tempfile.gettempdir()
+        terminalreporter.write_line(f"{place} has {disk.free / 1e9:.3g} of {disk.total / 1e9:.3g} GB free: no cache is built "
+                                    f"below {FREE_SHARE:.0%}, and tests of it fail")  # fmt: skip
 
 
 @pytest.fixture(scope="session")
