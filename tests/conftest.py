@@ -60,9 +60,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say why tests of the cache fail on a machine whose disk is nearly full."""
     disk = shutil.disk_usage(tempfile.gettempdir())
     if terminalreporter.stats.get("failed") and disk.free < FREE_SHARE * disk.total:
-        place = tempfile.gettempdir()
-        terminalreporter.write_line(f"{place} has {disk.free / 1e9:.3g} of {disk.total / 1e9:.3g} GB free: no cache is built "
-                                    f"below {FREE_SHARE:.0%}, and tests of it fail")  # fmt: skip
+        said = f"{tempfile.gettempdir()}: {disk.free / 1e9:.3g} of {disk.total / 1e9:.3g} GB are free"
+        terminalreporter.write_line(f"{said}; no cache is built below {FREE_SHARE:.0%}, and tests of it fail")
 
 
 @pytest.fixture(scope="session")
