@@ -80,7 +80,7 @@ def test_one_file_in_another_unit_is_told_and_validation_has_its_own_baseline(
     files = [str(tiny_data / "train_001.root"), str(tmp_path / "m.root")]
     tasks = {"uvwFI": {"enabled": True, "scale": "auto", "shift": "auto"}}
     baseline = parts(tiny_config(data={"train_path": files}, tasks=tasks)).baseline
-    assert baseline.units == {"uvwFI": f"m in {tmp_path / 'm.root'}"}
+    assert baseline.units == {"uvwFI": f"m in {tmp_path / 'm.root'}:tree"}
     assert set(baseline.val_terms) == set(baseline.terms) != set()
 
 
