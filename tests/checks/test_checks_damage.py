@@ -295,6 +295,14 @@ def test_zeros_in_every_event_are_no_damage(
     assert "DAT-02" not in {found.code for found in check(write(tmp_path / "a.root", rows)).findings}
 
 
+def with_hashes(good: Path, tmp_path: Path, check: Callable[..., DataChecked]) -> tuple[Path, Path]:
+    """Return a copy of a good file whose hashes are recorded, and where they are."""
+    path = tmp_path / "a.root"
+    path.write_bytes(good.read_bytes())
+    check(path, write_digest=True, max_events=1)
+    return path, sidecar(str(path))
+
+
 @pytest.mark.parametrize(
     "edit",
     [
@@ -307,10 +315,7 @@ def test_zeros_in_every_event_are_no_damage(
 def test_damaged_hashes_are_told_and_no_traceback(
     good: Path, tmp_path: Path, check: Callable[..., DataChecked], edit: Callable[[Any], Any]
 ) -> None:
-    path = tmp_path / "a.root"
-    path.write_bytes(good.read_bytes())
-    check(path, write_digest=True, max_events=1)
-    place = sidecar(str(path))
+    path, place = with_hashes(good, tmp_path, check)
     stored = json.loads(place.read_text())
     edit(stored)
     place.write_text(json.dumps(stored))
@@ -353,10 +358,7 @@ def test_hashes_of_two_trees_of_one_file_are_kept_beside_each_other(
 def test_hashes_of_before_trees_were_told_apart_are_compared(
     good: Path, tmp_path: Path, check: Callable[..., DataChecked]
 ) -> None:
-    path = tmp_path / "a.root"
-    path.write_bytes(good.read_bytes())
-    check(path, write_digest=True, max_events=1)
-    place = sidecar(str(path))
+    path, place = with_hashes(good, tmp_path, check)
     stored = json.loads(place.read_text())
     old = stored | {"format": "xectool-digest-1", "tree": "tree", "units": stored.pop("trees")["tree"]}
     place.write_text(json.dumps(old))

@@ -37,7 +37,7 @@ class _Unfit(Exception):
 def typed(function: Callable[P, R], name: str = "") -> Callable[P, R]:
     """Return the function with its arguments checked against its annotations first; the same one each time.
 
-    Paths are taken where strings are, numbers of NumPy where Python's are, and any collection with a length as a list.
+    Paths are taken where strings are, numbers of NumPy where Python's are, and any collection with an order as a list.
 
     Args:
         function: A function whose annotations can be resolved when it is called.
@@ -46,14 +46,10 @@ def typed(function: Callable[P, R], name: str = "") -> Callable[P, R]:
     Raises:
         UsageError: By the function that is returned, for a value of another type.
     """
-    if not name:
-        return cast(
-            Callable[P, R], _checked(function, f"{function.__module__.removeprefix('xectool.')}.{function.__name__}")
-        )
-    found = _checked(function, name)
-    # where it is public, so that it can be sent to another process
-    module, _, found.__qualname__ = name.rpartition(".")
-    found.__module__ = f"xectool.{module}"
+    found = _checked(function, name or f"{function.__module__.removeprefix('xectool.')}.{function.__name__}")
+    if name:  # where it is public, so that it can be sent to another process
+        module, _, found.__qualname__ = name.rpartition(".")
+        found.__module__ = f"xectool.{module}"
     return cast(Callable[P, R], found)
 
 

@@ -123,12 +123,9 @@ def compile(  # noqa: PLR0913  the function is the command: one argument an opti
     race = partial(measure_modes, loaded, measured, str(target), steps, deadline - time.monotonic())
     times = _until_interrupted(race, None if asked else batches, watching)
     best = recommend(times, batches, usable_modes(times))
-    again = ["xectool", "diagnose", "compile", str(config), *(f"--set={setting}" for setting in overrides)]
-    command = shlex.join([*again, *(("--device", device) if device else ())])
-    hidden = compile_is_suppressed()
-    facts = CompileFacts(toolchain, graphs, times, _configured(loaded, device), hidden, command, timeout_s)
+    command, configured = _command(config, overrides, device), _configured(loaded, device)
+    facts = CompileFacts(toolchain, graphs, times, configured, compile_is_suppressed(), command, timeout_s)
     interrupted = len(times) < len(measured)
-    differs = best is not None and best.mode != facts.configured and not interrupted
     return CompileResult(
         toolchain=toolchain,
         graph_breaks=graphs.breaks,
@@ -137,7 +134,7 @@ def compile(  # noqa: PLR0913  the function is the command: one argument an opti
         modes=times,
         recommended=None if best is None else best.mode,
         recommendation=best,
-        config_lines=(f"training.compile: {best.mode}",) if best is not None and differs else (),
+        config_lines=() if interrupted else _lines(best, configured),
         threads=_threads(),
         device=str(target),
         notes=_notes(times),
@@ -145,6 +142,16 @@ def compile(  # noqa: PLR0913  the function is the command: one argument an opti
         again=_again(f"{command} --steps {steps} --timeout {timeout_s:g}", measured, len(times)) if interrupted else "",
         findings=findings_of(facts),
     )
+
+
+def _command(config: str | Path, overrides: Sequence[str], device: str | None) -> str:
+    """Return the command that measures the same configuration on the same device."""
+    again = ["xectool", "diagnose", "compile", str(config), *(f"--set={setting}" for setting in overrides)]
+    return shlex.join([*again, *(("--device", device) if device else ())])
+
+
+def _lines(best: Recommendation | None, configured: str) -> tuple[str, ...]:
+    return () if best is None or best.mode == configured else (f"training.compile: {best.mode}",)
 
 
 def _until_interrupted(

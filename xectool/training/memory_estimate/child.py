@@ -112,9 +112,8 @@ def _run(task: str, question: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="xectool-memory-") as directory:
         given, found = Path(directory) / "question.json", Path(directory) / "answer.json"
         given.write_text(json.dumps(question), encoding="utf-8")
-        # Threads would only wait for each other: nothing is computed. Nothing is on a device, and an empty list of
-        # devices hides none from some drivers.
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"}
+        # Threads would only wait for each other: nothing is computed.
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         if task == "measure":
             environment = dict(os.environ)
         command = [sys.executable, "-W", "ignore", "-m", MODULE, task, str(given), str(found)]
