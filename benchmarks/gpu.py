@@ -2,9 +2,8 @@
 
 Predicted peaks against what PyTorch's CUDA allocator held, configurations drawn at random as in ``benchmarks.memory``;
 the largest batch that is predicted to fit, really trained; the time of a step in each precision and mode of
-``torch.compile`` beside the plain network of ``benchmarks.model_step``.
-
-Everything is prepared in processes side by side, so that their compilations overlap; one at a time is measured.
+``torch.compile`` beside the plain network of ``benchmarks.model_step``. Steps are prepared in processes side by side,
+so that compilations overlap, and measured one at a time; those that are compiled, for minutes, come last.
 """
 
 from __future__ import annotations
@@ -155,35 +154,48 @@ def row(*cells: object) -> str:
 
 def step_table(device: str, sizes: Sequence[Sequence[int]], modes: Sequence[str]) -> None:
     """Print the time of a step in each precision and mode."""
-    print(
-        "| width | batch | precision | mode | first steps s | step ms | events/s | of plain | peak GB | graph skips |"
+    titles = (
+        "width",
+        "batch",
+        "precision",
+        "mode",
+        "first steps s",
+        "step ms",
+        "events/s",
+        "of plain",
+        "peak GB",
+        "skips",
     )
-    print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
-    cases = [
-        {"part": "step", "width": width, "batch_size": batch, "amp": amp, "mode": mode, "device": device}
-        for width, batch in sizes
-        for amp in ("off", "bf16")
-        for mode in (PLAIN, *modes)
-        if amp == "bf16" or mode != "reduce-overhead"
-    ]
+    print(row(*titles), row(*["---"] * len(titles)), sep="\n", flush=True)
+    plain: dict[tuple[Any, ...], float] = {}
+    for group in ((PLAIN, "none"), tuple(mode for mode in modes if mode != "none")):
+        cases = [
+            {"part": "step", "width": width, "batch_size": batch, "amp": amp, "mode": mode, "device": device}
+            for width, batch in sizes
+            for amp in ("off", "bf16")
+            for mode in group
+            if amp == "bf16" or mode != "reduce-overhead"
+        ]
+        step_rows(cases, plain)
+
+
+def step_rows(cases: Sequence[dict[str, Any]], plain: dict[tuple[Any, ...], float]) -> None:
+    """Print the rows of cases that are prepared side by side; ``plain`` holds the times of the plain network."""
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         children = [start(case | {"ready": directory, "all": len(cases)}) for case in cases]
         signs = stack.enter_context(ThreadPoolExecutor(1))
         signs.submit(sign_for_the_gone, children, Path(directory))
-        plain: dict[tuple[Any, ...], float] = {}
         for case, child in zip(cases, children, strict=True):
             found, size = answer(child), (case["width"], case["batch_size"], case["amp"])
-            cells = [*size, case["mode"]]
             if not found:
-                print(row(*cells, "failed"), flush=True)
+                print(row(*size, case["mode"], "failed"), flush=True)
                 continue
-            ms = found["step_ms"]
+            ms, held = found["step_ms"], f"{found['peak'] / 1e9:.2f}"
             if case["mode"] == PLAIN:
                 plain[size] = ms
             numbers = [f"{found['first_s']:.0f}", f"{ms:.2f}", f"{1e3 * case['batch_size'] / ms:.0f}"]
             ratio = f"{plain[size] / ms:.2f}" if size in plain else ""
-            held = f"{found['peak'] / 1e9:.2f}"
-            print(row(*cells, *numbers, ratio, held, found["skips"]), flush=True)
+            print(row(*size, case["mode"], *numbers, ratio, held, found["skips"]), flush=True)
 
 
 def step(**case: Any) -> None:
@@ -228,8 +240,8 @@ def step_of(case: Mapping[str, Any], place: torch.device) -> Callable[[EventBatc
 def plain_step(ours: Stepper, case: Mapping[str, Any], place: torch.device) -> Callable[[EventBatch], object]:
     """Return the step of the plain network, which is given normalised readings; nothing else of ours is kept."""
     plain = PlainStep(ours.model, case["width"])
-    for module in (plain.model, plain.average):
-        module.to(place)
+    plain.model.to(place)
+    plain.average.to(place)
     normalizer, autocast = ours.model.get_submodule("normalizer"), ours.execution.autocast
 
     def once(batch: EventBatch) -> object:

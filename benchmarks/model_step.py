@@ -68,7 +68,7 @@ class PlainStep:
     def run(self, x: Tensor, targets: dict[str, Tensor]) -> float:
         """Take one step on normalised readings x (B, S, 2)."""
         self.optimizer.zero_grad()
-        kept = torch.rand(x.shape[:2]) >= self.dropout
+        kept = torch.rand(x.shape[:2], device=x.device) >= self.dropout
         loss = self.backward(x * kept.unsqueeze(-1), targets)
         nn.utils.clip_grad_norm_(self.model.parameters(), CLIP).item()
         self.optimizer.step()

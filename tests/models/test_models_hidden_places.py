@@ -1,4 +1,4 @@
-"""Numbers for hidden positions only; an exported graph always has some to compute."""
+"""Numbers for hidden positions only; an exported or compiled graph always has some to compute."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from torch import Tensor
 from xectool.models.hidden_places import Places, at_hidden
 
 
-@pytest.mark.parametrize("exporting", [False, True])
+@pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize("hide", [[], [(0, 0)], [(0, 3), (1, 0), (1, 4)]])
 def test_numbers_stand_at_hidden_positions_and_nowhere_else(
-    exporting: bool, hide: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+    traced: bool, hide: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: exporting)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: traced)
     hidden = torch.zeros(2, 5, dtype=torch.bool)
     for place in hide:
         hidden[place] = True
@@ -27,5 +27,5 @@ def test_numbers_stand_at_hidden_positions_and_nowhere_else(
     assert found.shape == (2, 5, 2)
     assert {tuple(place) for place in found[..., 1].nonzero().tolist()} == set(hide)
     assert all(found[event, position, 0] == 10 * event + position + 1 for event, position in hide)
-    # Without anything hidden a plain run computes nothing, and an exported graph never does so.
-    assert (asked[0] == 0) is (not hide and not exporting)
+    # Without anything hidden a plain run computes nothing, and an exported or compiled graph never does so.
+    assert (asked[0] == 0) is (not hide and not traced)

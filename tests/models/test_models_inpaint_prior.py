@@ -121,6 +121,24 @@ def test_half_precision_around_it_leaves_the_estimate_alone(light: tuple[Tensor,
     assert torch.equal(inside, network.prior(event))
 
 
+def test_every_turn_has_a_place_and_the_first_value_found_stays() -> None:
+    """PyTorch 2.11 ends where it launches a compiled kernel for no places at all."""
+    prior = _network().prior
+    assert isinstance(prior, LightPrior)
+    where = torch.tensor([0, 0]), torch.tensor([2000, 2500])
+    visible = torch.ones(1, 4760, dtype=torch.bool)
+    visible[0, where[1]] = False
+    asked: list[list[int]] = []
+
+    def around(rows: Tensor, neighbours: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
+        asked.append(rows.tolist())
+        return torch.full((len(rows),), float(len(asked))), used.sum(dim=1)
+
+    found = prior._nearest(where, visible, torch.zeros(2), around)
+    assert asked == [[0, 1], [0], [0]]
+    assert found.tolist() == [1.0, 1.0]
+
+
 class _Repair(nn.Module):
     def __init__(self, network: Inpainter) -> None:
         super().__init__()

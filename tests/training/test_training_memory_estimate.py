@@ -29,9 +29,11 @@ from xectool.training.memory_estimate.calibration import MOST_KEPT_BYTES, Calibr
 from xectool.training.memory_estimate.child import ask
 from xectool.training.memory_estimate.device import Device, Tries, largest_batch
 from xectool.training.memory_estimate.host import READ_TERM, STEP_TERM, HostSide, loader_lines
+from xectool.training.memory_estimate.kernels import staged_bytes
 from xectool.training.memory_estimate.plan import ACCUMULATION, BASE, FAR, LARGER, line, plan, with_settings
 from xectool.training.memory_estimate.predictions import SensorPredictions
 from xectool.training.memory_estimate.recording import ALIVE, CATEGORIES, SAVED, BatchLine, Recording
+from xectool.training.memory_estimate.reductions import staging_bytes
 from xectool.training.memory_estimate.request import StepRequest
 from xectool.training.memory_estimate.search import Search
 from xectool.training.memory_estimate.shares import TrueShares
@@ -151,6 +153,26 @@ def test_copies_and_types_inside_a_kernel_are_those_of_the_allocator(work: Calla
         work(torch.empty(40, 30, dtype=torch.bfloat16))
     own = given.untyped_storage().nbytes()
     assert taped.recording(1).peak() - own == pytest.approx(recorded_peak(profiler), abs=64)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims", "staged"),
+    [
+        ((48, 3956, 64), (1,), 97_517_568),  # one block of an H200, in a snapshot of its allocator
+        ((48, 3956, 64), (2,), 0),
+        ((48, 100, 64), (1,), 0),
+        ((48, 3956, 64), (0, 1, 2), 0),
+        ((48, 1, 64), (1,), 0),
+        ((0, 3956, 64), (1,), 0),
+        ((), (), 0),
+    ],
+)
+def test_a_sum_on_a_gpu_stages_its_parts(shape: tuple[int, ...], dims: tuple[int, ...], staged: int) -> None:
+    assert staging_bytes(torch.empty(shape, device="meta"), dims) == staged
+    with FakeTensorMode():
+        asked = torch.ops.aten.sum.dim_IntList, (torch.empty(shape), list(dims))
+    assert staged_bytes(*asked, on_gpu=True) == staged
+    assert staged_bytes(*asked, on_gpu=False) == 0
 
 
 def test_a_window_of_any_length_follows_from_two_of_its_batches(tapes: dict[str, Recording]) -> None:

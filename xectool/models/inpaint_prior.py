@@ -143,16 +143,22 @@ class LightPrior(nn.Module):
         return self._nearest(where, visible, self._face_means(times, visible)[where[0], self.face[where[1]]], around)
 
     def _nearest(self, where: Places, visible: Tensor, fallback: Tensor, around: Around) -> Tensor:
-        """Return what the nearest neighbours with a reading say, (M,), else ``fallback`` (M,)."""
+        """Return what the nearest neighbours with a reading say, (M,), else ``fallback`` (M,).
+
+        The first place goes through every turn, though it keeps the value that it found first: in most batches no place
+        is left for the last ones, and PyTorch 2.11 divides by zero where it launches a compiled kernel for none.
+        """
         # Counted, not a range of fixed length: how many sensors are hidden differs between calls of a traced model.
         estimate, rows = fallback, torch.ones_like(where[1]).cumsum(dim=0) - 1
+        missing = rows >= 0
         for hops in HOPS:
             neighbours = self.get_buffer(f"neighbours_{hops}")[where[1][rows]]
             used = visible[where[0][rows, None], neighbours] & self.get_buffer(f"used_{hops}")[where[1][rows]]
             value, count = around(rows, neighbours, used)
-            found = count > 0
-            estimate = estimate.index_put((rows[found],), value[found])
-            rows = rows[~found]
+            found = missing[rows] & (count > 0)
+            estimate = estimate.index_put((rows,), torch.where(found, value, estimate[rows]))
+            missing = missing.index_put((rows,), missing[rows] & ~found)
+            rows = rows[missing[rows] | (rows == 0)]
         return estimate
 
     def _face_means(self, values: Tensor, visible: Tensor) -> Tensor:

@@ -236,6 +236,9 @@ class _Session:
             f"loss {result.loss!r} now, {record.loss!r} recorded",
             f"gradient norm {result.grad_norm!r} now, {record.grad_norm!r} recorded",
         ]
+        parts = self.again.parts
+        if not same and parts.execution.device.type == "cuda" and not parts.config.training.deterministic:
+            why.append("without training.deterministic a GPU adds in another order each time, and weights drift apart")
         return f"step {record.step} {how}; it is {state}", why
 
     def _finding(self, result: StepResult, healthy: bool, verdict: str, why: list[str], following: str) -> Finding:

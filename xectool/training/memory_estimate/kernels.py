@@ -8,6 +8,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from xectool.training.memory_estimate.reductions import staging_bytes
+
 _ATEN: Final = torch.ops.aten
 _NARROW: Final = (torch.bfloat16, torch.float16)
 _SUMS: Final = (
@@ -25,6 +27,15 @@ def copies(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], on_gpu: bo
     if func in _REDUCTIONS:
         return _widened(func, args[0], kwargs.get("dtype"), on_gpu)
     return ()
+
+
+def staged_bytes(func: Any, args: Sequence[Any], on_gpu: bool) -> int:
+    """Return the memory that a kernel takes beside tensors, and frees at its end."""
+    if not on_gpu or func not in _REDUCTIONS:
+        return 0
+    place = 2 if func is _ATEN.linalg_vector_norm.default else 1
+    dims = args[place] if len(args) > place and isinstance(args[place], Sequence) else range(args[0].ndim)
+    return staging_bytes(args[0], dims)
 
 
 def corrected(func: Any, args: Sequence[Any], out: Any, on_gpu: bool) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -35,6 +35,7 @@ class Recording:
         modules: Dotted names; the empty one is the code around the network.
         batch_size: Events of one batch.
         notes: What was assumed.
+        staged: When kernels took memory that they freed at their end, and bytes, shape (N, 2).
     """
 
     size: IntArray
@@ -47,6 +48,7 @@ class Recording:
     modules: tuple[str, ...]
     batch_size: int
     notes: tuple[str, ...] = ()
+    staged: IntArray = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Recording:
@@ -58,13 +60,14 @@ class Recording:
             modules=tuple(content["modules"]),
             batch_size=int(content["batch_size"]),
             notes=tuple(content["notes"]),
+            staged=np.asarray(content["staged"], dtype=np.int64).reshape(-1, 2),
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
         columns = {name: getattr(self, name).tolist() for name in _COLUMNS}
         rest = {"phases": self.phases, "modules": self.modules, "batch_size": self.batch_size, "notes": self.notes}
-        return {**columns, **rest}
+        return {**columns, **rest, "staged": self.staged.tolist()}
 
     def live(self, block_bytes: int = 1) -> IntArray:
         """Return the bytes alive after each tick of the clock.
@@ -78,13 +81,14 @@ class Recording:
         freed = self.died < ALIVE
         np.subtract.at(change, self.died[freed], size[freed])
         total: IntArray = np.cumsum(change)
+        np.add.at(total, self.staged[:, 0], self.staged[:, 1])
         return total
 
     @property
     def ticks(self) -> int:
         """Last tick of the clock."""
         last = max((at for _, at in self.phases), default=0)
-        for column in (self.born, self.died[self.died < ALIVE]):
+        for column in (self.born, self.died[self.died < ALIVE], self.staged[:, 0]):
             last = max(last, int(column.max(initial=0)))
         return last
 
@@ -119,7 +123,7 @@ class Recording:
     def total(self, category: str) -> int:
         """Return the most bytes of one category ever alive."""
         chosen = self.category == CATEGORIES.index(category)
-        return self._only(chosen).peak() if chosen.any() else 0
+        return replace(self._only(chosen), staged=self.staged[:0]).peak() if chosen.any() else 0
 
     def saved(self) -> int:
         """Return the bytes kept for the backward pass: what is alive at the end of the fullest forward pass."""
@@ -189,8 +193,11 @@ class BatchLine:
         return len(self.low.size) == len(self.high.size) and np.array_equal(self.low.born, self.high.born)
 
     def at(self, batch_size: int) -> Recording:
-        """Return the recording of another batch."""
+        """Return the recording of another batch; what kernels stage has an end and is no line: the more of both."""
         span = self.high.batch_size - self.low.batch_size
         slope = (self.high.size - self.low.size) / span
         size = np.rint(self.low.size + slope * (batch_size - self.low.batch_size)).astype(np.int64)
-        return replace(self.high, size=np.maximum(size, 0), batch_size=batch_size)
+        staged = np.concatenate((self.low.staged, self.high.staged))
+        staged = staged[np.lexsort((-staged[:, 1], staged[:, 0]))]
+        first = np.diff(staged[:, 0], prepend=-1) > 0
+        return replace(self.high, size=np.maximum(size, 0), batch_size=batch_size, staged=staged[first])

@@ -48,6 +48,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
         self.phases: list[tuple[str, int]] = []
         self.modules: dict[str, int] = {"": 0}
         self._rows: list[list[int]] = []
+        self._staged: list[tuple[int, int]] = []
         self._held: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._owners: list[int] = [0]
 
@@ -91,8 +92,9 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
         """Return what was noted so far."""
         table = np.asarray(self._rows, dtype=np.int64).reshape(-1, 6)
         columns = dict(zip(("size", "born", "died", "category", "phase", "module"), table.T, strict=True))
+        staged = np.asarray(self._staged, dtype=np.int64).reshape(-1, 2)
         return Recording(**columns, phases=tuple(self.phases), modules=tuple(self.modules), batch_size=batch_size,
-                         notes=tuple(notes))  # fmt: skip
+                         notes=tuple(notes), staged=staged)  # fmt: skip
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation and note what it made."""
@@ -115,6 +117,9 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
         for value in tree_leaves(out):
             if isinstance(value, Tensor):
                 self.note(value)
+        staged = kernels.staged_bytes(func, args, self.on_gpu)
+        if staged:
+            self._staged.append((self.clock, staged))
         return out
 
     def note(self, tensor: Tensor) -> None:
