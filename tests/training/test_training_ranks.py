@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -164,6 +165,32 @@ def test_stopped_rank_is_named_and_killed_it_ends_the_job(uneven: Path, warm: An
     assert finding["fix"].endswith(f"--resume {last.parent}")  # the whole command
     assert psutil.wait_procs(ranks, timeout=120)[1] == []
     store.load(last)
+
+
+LEAVES = """
+import os, runpy, sys, threading, time
+runpy.run_path({lean!r})
+def leave():
+    while not os.path.exists({last!r}):
+        time.sleep(0.05)
+    os._exit(0)
+if os.environ.get("RANK") == "1":
+    threading.Thread(target=leave, daemon=True).start()
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_leaves_without_a_word_is_named_not_its_victim(uneven: Path, warm: Any, tmp_path: Path) -> None:
+    last = uneven.parent / "runs" / "left" / store.LAST_NAME
+    lean = str(Path(__file__).parents[1] / "programs" / "lean" / "sitecustomize.py")
+    (tmp_path / "sitecustomize.py").write_text(LEAVES.format(lean=lean, last=str(last)))
+    path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
+    words = ("--nproc", "2", "--json", "--run-name", "left", "--set", "training.epochs=500")
+    code, document, err = ended(warm.open("train", str(uneven), *words, OMP_NUM_THREADS="1", PYTHONPATH=path))
+    (finding,) = document["findings"]
+    assert (code, finding["code"]) == (3, "XT-RANK-DIED"), err
+    assert re.match(r"rank 1 \(pid \d+\) ended with exit code 0 in the middle of the training", finding["problem"])
+    assert re.search(f"--resume (auto|{last.parent})$", finding["fix"])
 
 
 @pytest.mark.parametrize("asked", [True, False])

@@ -23,6 +23,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from xectool.config.cgroups import num_cores
 from xectool.config.load import load_config
+from xectool.engine.ranks.first_end import FirstEnd
 from xectool.engine.ranks.outcome import DIRECTORY, LAUNCHER
 from xectool.engine.ranks.processes import ForwardedSignals, SurvivorsEnded
 from xectool.engine.ranks.said import RankWarnings
@@ -107,11 +108,13 @@ def _watched(
         stack.enter_context(_quiet_launcher())
         signals = stack.enter_context(ForwardedSignals())
         survivors = stack.enter_context(SurvivorsEnded(directory, nproc, GRACE_S, signals))
+        first = stack.enter_context(FirstEnd(nproc))
         watch = stack.enter_context(RankWatch(hang_s, RankWarnings(directory, nproc)))
         failures = _launch(settings, command)
         places = {rank: watch.place(rank) for rank in range(nproc)}
         ended, killed = frozenset(survivors.ended), oom_kills_since(oom_before)
-        ending = Ending(nproc, directory, failures, ended, signals.interrupted, places, watch.verdict, killed)
+        heard, first_ended = signals.interrupted, dict(first.ended)
+        ending = Ending(nproc, directory, failures, ended, heard, places, watch.verdict, killed, first_ended)
     return ending, watch.run
 
 

@@ -37,6 +37,7 @@ class Ending:
         places: Host, phase and last step of each rank, as far as they are known.
         hang: Verdict on a rank that did not get on before, or empty.
         oom_kills: Processes the kernel has killed for lack of memory since the job began, -1 where it does not say.
+        first: Pid of each rank that ended before the others, as far as that is known.
     """
 
     nproc: int
@@ -47,6 +48,7 @@ class Ending:
     places: Mapping[int, str] = field(default_factory=dict)
     hang: str = ""
     oom_kills: int = -1
+    first: Mapping[int, int] = field(default_factory=dict)
 
 
 def verdict_of(ending: Ending, again: str) -> TrainResult:
@@ -124,6 +126,15 @@ def _unexplained(ending: Ending, outcomes: Mapping[int, Mapping[str, Any]], agai
             where=f"rank {silent[0]}{ending.places.get(silent[0], '')}{_log(ending, silent[0])}",
             fix="please report it together with what the rank said last",
             code="XT-DEFECT",
+        )
+    left = [rank for rank in sorted(ending.first) if rank not in ending.failures and not outcomes[rank]]
+    if left:
+        return WorldError(
+            f"rank {left[0]} (pid {ending.first[left[0]]}) ended with exit code 0 in the middle of the training, as by "
+            "sys.exit in a plugin; the other ranks were ended",
+            where=f"rank {left[0]} of {ending.nproc}{ending.places.get(left[0], '')}{_log(ending, left[0])}",
+            fix=again,
+            code="XT-RANK-DIED",
         )
     rank, failure = min(ending.failures.items(), key=lambda item: (item[1].timestamp, item[0]))
     said = outcomes[rank].get("error", {}).get("problem", f"it ended with exit code {failure.exitcode}")
