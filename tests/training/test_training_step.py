@@ -11,9 +11,12 @@ import pytest
 import torch
 from torch import nn
 from xectool.config.load import load_config
+from xectool.config.platform import COMPILE_THREADS
+from xectool.config.training import TrainingConfig
 from xectool.data.batch import EventBatch
 from xectool.errors import RunDiverged
-from xectool.training.process.device import plan_execution
+from xectool.training.process import device
+from xectool.training.process.device import PAYS_AFTER, compiled_where_it_pays, plan_execution
 from xectool.training.ranks.base import Ranks
 from xectool.training.stepping.batch_loss import seed_batch
 from xectool.training.stepping.build import build_parts, open_data
@@ -206,3 +209,21 @@ def test_learned_task_weights_take_no_decay_and_are_optimised(build: Build) -> N
     parts = build(loss_balance="auto")
     kept = parts.stepper.optimizer.param_groups[1]["params"]
     assert {id(p) for p in parts.task.parameters()} <= {id(p) for p in kept}
+
+
+@pytest.mark.parametrize(
+    ("asked", "batches", "mode"),
+    [("auto", PAYS_AFTER - 1, None), ("auto", PAYS_AFTER, "default"), ("default", 3, "default"), ("none", 10**6, None)],
+)
+def test_a_short_run_on_a_gpu_is_not_compiled_unless_that_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, asked: str, batches: int, mode: str | None
+) -> None:
+    monkeypatch.setattr(device, "resolve_device", torch.device)
+    monkeypatch.setattr(device, "missing_toolchain", lambda _: "")
+    monkeypatch.setenv(COMPILE_THREADS, "1")
+    section = TrainingConfig.model_validate({"compile": asked, "amp": "off"})
+    planned = compiled_where_it_pays(plan_execution(section, "cuda"), batches)
+    assert planned.compile_mode == mode
+    (said,) = [note for note in planned.notes if "training.compile" in note or "compiled" in note]
+    assert said.startswith("compiled" if mode else "eager")
+    assert (f"{batches} batches" in said) is (asked == "auto" and mode is None)

@@ -98,7 +98,9 @@ class TrainingConfig(Section):
     channel_dropout_rate: Float = knob(0.0, "Chance that a sensor is made dead in a training event", "1", ge=0, lt=1)
     grad_clip: Float = knob(1.0, "Largest gradient norm; 0 for no clipping", "1", "CFG-26", ge=0, le=1e6)
     grad_accum_steps: Int = knob(1, "Batches summed into one optimiser step", "batches", "CFG-25", ge=1, le=100_000)
-    compile: Compile = knob("auto", "torch.compile mode; auto: eager on CPU and without a toolchain", code="CFG-06")
+    compile: Compile = knob(
+        "auto", "torch.compile mode; auto: eager on CPU, without a toolchain and in short runs", code="CFG-06"
+    )
     compile_fullgraph: Bool = knob(False, "Treat a graph break as an error")
     activation_checkpointing: Checkpointing = knob("none", "Recompute activations of each stage to save memory")
     seed: Int = knob(42, "Fixes weights, event order, dropout and masks", "1", ge=0, le=2**63 - 1)

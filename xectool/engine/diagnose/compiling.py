@@ -25,7 +25,13 @@ from xectool.probes.compilation.race import Recommendation, measure_modes, modes
 from xectool.probes.loading.events import LoadingSubject
 from xectool.probes.nonfinite.subject import Subject, of_config
 from xectool.probes.repetition.history import CONFIG_FILE
-from xectool.training.process.device import cxx_compiler, missing_toolchain, plan_execution, resolve_device
+from xectool.training.process.device import (
+    compiled_where_it_pays,
+    cxx_compiler,
+    missing_toolchain,
+    plan_execution,
+    resolve_device,
+)
 from xectool.training.process.progress import NullObserver, Observer
 from xectool.training.symptoms.torch_signs import compile_is_suppressed
 
@@ -123,7 +129,7 @@ def compile(  # noqa: PLR0913  the function is the command: one argument an opti
     race = partial(measure_modes, loaded, measured, str(target), steps, deadline - time.monotonic())
     times = _until_interrupted(race, None if asked else batches, watching)
     best = recommend(times, batches, usable_modes(times))
-    command, configured = _command(config, overrides, device), _configured(loaded, device)
+    command, configured = _command(config, overrides, device), _configured(loaded, device, batches)
     facts = CompileFacts(toolchain, graphs, times, configured, compile_is_suppressed(), command, timeout_s)
     interrupted = len(times) < len(measured)
     return CompileResult(
@@ -217,10 +223,10 @@ def _toolchain(device: Any) -> Toolchain:
     )
 
 
-def _configured(config: RunConfig, device: str | None) -> str:
-    """Return the mode that training takes: ``auto`` is decided by the device."""
+def _configured(config: RunConfig, device: str | None, batches: int) -> str:
+    """Return the mode that training takes: ``auto`` is decided by the device and the length of the run."""
     try:
-        return plan_execution(config.training, device).compile_mode or "none"
+        return compiled_where_it_pays(plan_execution(config.training, device), batches).compile_mode or "none"
     except DeviceError:  # what it asks for cannot work here, which is a finding of its own
         return config.training.compile
 

@@ -9,7 +9,8 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 import torch
 
@@ -20,6 +21,8 @@ from xectool.errors import DeviceError, counted
 from xectool.errors.compiler_place import no_compiler_place
 
 COMPILERS = ("torch._dynamo", "torch._inductor", "triton")
+PAYS_AFTER: Final = 1000  # batches, on an H200 (docs/benchmarks.md); compiling takes about a minute there
+_COMPILED: Final = "compiled (training.compile: auto)"
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # which PyTorch reads
 _NO_PLACE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR}
 
@@ -74,6 +77,18 @@ def plan_execution(training: TrainingConfig, device: str | None = None) -> Execu
         compile_mode=mode,
         notes=(f"device {chosen}", precision_note, compile_note, *thread_note),
     )
+
+
+def compiled_where_it_pays(execution: Execution, batches: int) -> Execution:
+    """Return how a whole run of so many batches is computed: eagerly where ``auto`` would compile for too few of them.
+
+    The number is that of all epochs, wherever a run is stopped: it goes on as it began.
+    """
+    if _COMPILED not in execution.notes or batches >= PAYS_AFTER:
+        return execution
+    eager = f"eager (training.compile: auto; {batches} batches, and compiling pays after about {PAYS_AFTER})"
+    notes = tuple(eager if note == _COMPILED else note for note in execution.notes)
+    return replace(execution, compile_mode=None, notes=notes)
 
 
 def _quota_threads() -> tuple[int | None, tuple[str, ...]]:
@@ -156,7 +171,7 @@ def _compile_mode(mode: str, device: torch.device) -> tuple[str | None, str]:
             return None, "eager (training.compile: auto on the CPU, where compiled steps were measured slower)"
         if missing:
             return None, f"eager (training.compile: auto, and {missing})"
-        return "default", "compiled (training.compile: auto)"
+        return "default", _COMPILED
     if missing:
         raise DeviceError(
             f"training.compile: {mode} cannot work here: {missing}",

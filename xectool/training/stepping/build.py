@@ -29,7 +29,7 @@ from xectool.training.events.targets import odd_truth, resolve_target_scaling, s
 from xectool.training.optimization.ema import WeightAverage
 from xectool.training.optimization.optim import build_optimizer
 from xectool.training.optimization.schedule import LearningRate
-from xectool.training.process.device import Execution
+from xectool.training.process.device import Execution, compiled_where_it_pays
 from xectool.training.ranks.agreement import network_facts, require_agreement
 from xectool.training.ranks.base import Ranks
 from xectool.training.stepping.parts import RunParts
@@ -107,6 +107,7 @@ def build_parts(data: RunData, execution: Execution, ranks: Ranks) -> RunParts:
     optimizer = build_optimizer([model, task], training.lr, training.weight_decay)
     average = WeightAverage(model, training.ema_decay)
     train_loader = training_loader(data, execution, ranks)
+    execution = compiled_where_it_pays(execution, training.epochs * train_loader.plan.num_steps)
     val_loader = sequential_loader(data.val, config, execution, ranks)
     steps_per_epoch = -(-train_loader.plan.num_steps // training.grad_accum_steps)
     stepper = Stepper(model, task, optimizer, average, execution, training, ranks)
