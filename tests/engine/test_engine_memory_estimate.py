@@ -153,6 +153,12 @@ def test_numbers_that_mean_nothing_are_refused(arguments: dict[str, Any]) -> Non
         engine.estimate_memory(**arguments)
 
 
+def test_a_mask_ratio_of_a_network_that_hides_nothing_is_refused(tiny_config: Path) -> None:
+    with pytest.raises(UsageError, match="leave --mask-ratio out") as caught:
+        engine.estimate_memory(tiny_config, mask_ratio=0.1)
+    assert caught.value.where == "--mask-ratio"
+
+
 def test_a_small_step_costs_no_estimate(tiny_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*arguments: object) -> None:
         raise AssertionError("a small step was estimated")

@@ -58,7 +58,8 @@ def estimate_memory(  # noqa: PLR0913  the function is the command: one argument
         batch_size: Goes before ``data.batch_size``.
         gpu: Name or size of a GPU; None takes the device of the configuration on this machine.
         max_batch: Also look for the largest batch that fits.
-        mask_ratio: Share of hidden sensors; sets ``model.mask_ratio`` where the network has one.
+        mask_ratio: Share of hidden sensors, in place of ``model.mask_ratio``; without a configuration, of as many
+            predictions of single sensors.
         calibrate: First measure one real step on this machine and keep what the estimate leaves out.
 
     Raises:
@@ -68,9 +69,11 @@ def estimate_memory(  # noqa: PLR0913  the function is the command: one argument
         raise UsageError(f"{events} events leave nothing to estimate", where="--events", fix="--events 1M")
     if mask_ratio is not None and not 0 < mask_ratio < 1:
         raise UsageError(f"a mask ratio of {mask_ratio:g}", where="--mask-ratio", fix="--mask-ratio 0.05")
-    loaded = _loaded(config, _settings(overrides, batch_size))
-    if mask_ratio is not None and loaded.base_kind != "regressor":
-        loaded = _loaded(config, [*_settings(overrides, batch_size), f"model.mask_ratio={mask_ratio}"])
+    settings = _settings(overrides, batch_size)
+    loaded = _loaded(config, settings)
+    if mask_ratio is not None and config is not None:
+        _require_hidden_sensors(loaded)
+        loaded = _loaded(config, [*settings, f"model.mask_ratio={mask_ratio}"])
     if events is None:
         events = _events_of(loaded) if config is not None else DEFAULT_EVENTS
     limits = memory_budgets(loaded.distributed.num_gpus)
@@ -84,6 +87,16 @@ def estimate_memory(  # noqa: PLR0913  the function is the command: one argument
     found = estimate(loaded, device, wanted, calibration)
     blank = MemoryEstimate(loaded, found, limits, _free(loaded), calibration, events=events)
     return replace(blank, findings=verdicts(blank))
+
+
+def _require_hidden_sensors(config: RunConfig) -> None:
+    """Refuse a mask ratio of a network that hides no sensors, as any option without effect."""
+    if config.base_kind == "regressor":
+        raise UsageError(
+            "a regressor hides no sensors",
+            where="--mask-ratio",
+            fix="leave --mask-ratio out; it is for a masked autoencoder or an inpainter, or without CONFIG",
+        )
 
 
 def _events_of(config: RunConfig) -> int:
