@@ -71,6 +71,14 @@ def test_predictions_that_are_not_finite_are_counted_in_a_note(
     assert len(written.files) == 2
 
 
+@pytest.mark.parametrize("truth", [0.0, -0.01])
+def test_an_event_without_energy_is_drawn_without_complaint(
+    predictions: MakeFile, tmp_path: Path, energies: Columns, truth: float
+) -> None:
+    energies["truth_energy"][7] = truth  # warnings are errors
+    assert len(write_plots(predictions(energies), tmp_path / "plots").files) == 2
+
+
 def test_missing_or_unknown_truth_is_a_note(predictions: MakeFile, tmp_path: Path) -> None:
     columns = {
         "pred_angle": np.zeros((20, 2)),

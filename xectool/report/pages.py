@@ -159,7 +159,7 @@ def _energy_resolution(axes: Axes, truth_gev: FloatArray, relative_percent: Floa
     if fit is None:
         say(axes, "no fit: needs four energies")
     else:
-        x = np.linspace(found.low.min(), found.high.max(), 200)
+        x = np.linspace(found.low[found.low > 0].min(), found.high.max(), 200)
         axes.plot(x, 100 * fit(x / 1e3), color=RED, linewidth=1.3, zorder=3)
         say(axes, f"$\\sigma/E = a\\,E^{{-1/2}} \\oplus b \\oplus c\\,E^{{-1}}$\n{fit.text()}", "upper right")
     top = float(np.max(found.value + found.error)) or 1.0
