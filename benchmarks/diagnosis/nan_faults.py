@@ -188,7 +188,7 @@ def logarithm(lab: Lab) -> None:
 
     def undo() -> None:
         regression._require_positive = lambda *_: None  # type: ignore[assignment]
-        targets._not_positive = None  # type: ignore[assignment]
+        targets.require_logarithms = lambda *_: None  # type: ignore[assignment]
         targets.resolve_target_scaling.__globals__["known_truth"] = _positive(targets.known_truth)
         TargetTransform.encode = lambda self, target: (
             (  # type: ignore[method-assign]

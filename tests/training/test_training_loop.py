@@ -153,6 +153,23 @@ def test_truth_that_cannot_be_trained_on_is_said_before_anything_is_written(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("sample", ["train", "val"])
+def test_truth_without_a_logarithm_is_told_with_its_file_in_both_samples(
+    tiny_config: Config, tiny_data: Path, tmp_path: Path, sample: str
+) -> None:
+    """In validation, where its loss was that of the smallest number that has one, nothing was told."""
+
+    def spoil(energy: np.ndarray) -> np.ndarray:
+        return np.where(np.arange(len(energy)) == 3, 0.0, energy)
+
+    path = rewritten(tiny_data / "train_000.root", tmp_path / "spoilt.root", energyTruth=spoil)
+    data = {f"{sample}_path": str(path), "allow_overlap": True}
+    tasks = {"energy": {"enabled": True, "log_transform": True}}
+    with pytest.raises(ConfigError, match=r"tasks.energy.log_transform: false") as caught:
+        engine.train(tiny_config(data=data, tasks=tasks))
+    assert caught.value.where == f"{path}:tree entry 3, branch energyTruth"
+
+
 @pytest.mark.parametrize(("batch", "accum"), [(512, 1), (9, 2), (11, 1), (1, 4)])
 def test_advice_on_memory_keeps_the_effective_batch(tiny_config: Config, batch: int, accum: int) -> None:
     overrides = [f"data.batch_size={batch}", f"training.grad_accum_steps={accum}", "data.chunksize=512"]

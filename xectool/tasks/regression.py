@@ -160,8 +160,7 @@ def _require_positive(term: str, truth: Tensor, known: Tensor, batch: EventBatch
         row = int(wrong[0])
         raise ConfigError(
             f"log_transform needs positive truth, but {term} is {truth[row].tolist()}",
-            where=f"{event_named(int(batch.run[row]), int(batch.event[row]))}, entry {int(batch.entry[row])} "
-            f"of file {int(batch.file_index[row])}",
+            where=f"{event_named(int(batch.run[row]), int(batch.event[row]))}, entry {int(batch.entry[row])}",
             fix=f"tasks.{term}.log_transform: false",
         )
 

@@ -32,11 +32,10 @@ def resolve_target_scaling(config: RegressorConfig, source: EventSource) -> Regr
         DataUnusable: No training event has a known truth of a task, or the truth is constant.
         ConfigError: ``log_transform`` meets a truth that is not positive.
     """
+    require_logarithms(config, source)
     resolved = {}
     for name, task in config.tasks.enabled().items():
         truth = np.concatenate(known_truth(name, source))
-        if task.log_transform and (truth <= 0).any():
-            raise _not_positive(name, source)
         if _is_auto(task):
             resolved[name] = _resolve(name, task, truth[~_far_few(config, task, truth)], source)
     return config.model_copy(update={"tasks": config.tasks.model_copy(update=resolved)}) if resolved else config
@@ -88,19 +87,24 @@ def _resolve(name: str, task: TaskConfig, truth: np.ndarray, source: EventSource
     return task.model_copy(update=changes)
 
 
-def _not_positive(name: str, source: EventSource) -> ConfigError:
-    """Return the error that names the first event whose truth has no logarithm."""
-    truths = [source.truth(index, name) for index in range(len(source.files))]
-    wrong = [((truth <= 0) & (truth > -UNKNOWN_ABOVE)).any(axis=1) for truth in truths]
-    index = next(index for index, rows in enumerate(wrong) if rows.any())
-    file, row = source.files[index], int(wrong[index].argmax())
-    entry = row if file.selected is None else int(file.selected[row])
-    return ConfigError(
-        f"log_transform needs positive truth, but {name} is {truths[index][row].tolist()}",
-        where=f"{file.name} entry {entry}, branch {source.branches.truth[name]}",
-        fix=f"tasks.{name}.log_transform: false",
-        code="CFG-10",
-    )
+def require_logarithms(config: RegressorConfig, source: EventSource) -> None:
+    """Refuse events whose truth has no logarithm although its task takes one.
+
+    Raises:
+        ConfigError: Naming the first such event with its file.
+    """
+    for name in (name for name, task in config.tasks.enabled().items() if task.log_transform):
+        for index, file in enumerate(source.files):
+            truth = source.truth(index, name)
+            rows = np.flatnonzero(((truth <= 0) & (truth > -UNKNOWN_ABOVE)).any(axis=1))
+            if len(rows):
+                entry = int(rows[0] if file.selected is None else file.selected[rows[0]])
+                raise ConfigError(
+                    f"log_transform needs positive truth, but {name} is {truth[rows[0]].tolist()}",
+                    where=f"{file.name} entry {entry}, branch {source.branches.truth[name]}",
+                    fix=f"tasks.{name}.log_transform: false",
+                    code="CFG-10",
+                )
 
 
 def odd_truth(source: EventSource) -> Iterator[Finding]:

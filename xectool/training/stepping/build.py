@@ -25,7 +25,7 @@ from xectool.training.events.baseline import Baseline
 from xectool.training.events.hidden_readings import require_hidden_readings
 from xectool.training.events.mask_patterns import resolve_mask_patterns
 from xectool.training.events.quarantine import Quarantine
-from xectool.training.events.targets import odd_truth, resolve_target_scaling, stretched_scales
+from xectool.training.events.targets import odd_truth, require_logarithms, resolve_target_scaling, stretched_scales
 from xectool.training.optimization.ema import WeightAverage
 from xectool.training.optimization.optim import build_optimizer
 from xectool.training.optimization.schedule import LearningRate
@@ -70,7 +70,7 @@ def open_data(config: RunConfig, prepares: bool = False) -> RunData:
 
     Raises:
         DataFileError: A file or branch is missing or unreadable.
-        ConfigError: Training and validation share events.
+        ConfigError: Training and validation share events, or a truth has no logarithm.
         DataUnusable: The selected events cannot be trained on.
     """
     tasks = tuple(config.tasks.enabled()) if isinstance(config, RegressorConfig) else ()
@@ -87,6 +87,7 @@ def open_data(config: RunConfig, prepares: bool = False) -> RunData:
     if isinstance(config, RegressorConfig):
         stretched = tuple(stretched_scales(config, train))
         config = resolve_target_scaling(config, train)
+        require_logarithms(config, val)
     config = resolve_mask_patterns(config, train)
     findings = (*train.findings, *val.findings, *odd_truth(train), *odd_truth(val), *stretched)
     return RunData(train, val, config, choice.note, tables, findings, shared.num_repeated)
