@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import uproot
 from xectool.runlog.reader import RunReader
 
@@ -137,9 +138,13 @@ def test_export_of_what_was_trained_there(command: Command, configured: Configur
     assert exported["verified_events"] > 0
 
 
-def test_ranks_through_nccl(command: Command, configured: Configured) -> None:
-    one = command("train", configured("regressor"), "--device", "cuda", "--nproc", 1, "--max-steps", 4)
-    assert one.result["steps"] == 4
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL takes one rank a GPU")
+def test_two_ranks_through_nccl_are_one_with_the_doubled_batch(command: Command, configured: Configured) -> None:
+    config = configured("regressor", training={"amp": "off"})
+    words = ("train", config, "--device", "cuda", "--max-steps", 8, "--run-name")
+    two = command(*words, "two", "--nproc", 2, "--set", "data.batch_size=8").result["run_dir"]
+    one = command(*words, "one").result["run_dir"]
+    np.testing.assert_allclose(losses(two), losses(one), rtol=1e-3)
 
 
 def test_more_ranks_than_devices_are_refused(command: Command, configured: Configured) -> None:
