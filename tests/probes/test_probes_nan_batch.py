@@ -255,6 +255,7 @@ def test_ordinary_readings_that_meet_wild_weights_lead_to_other_weights(
         assert not search(config, tmp_path, ckpt=words[-1]).found
     else:
         assert words[-2:] == ["--run-name", "r-fresh"]
+        assert result.next.endswith(f", no state in {tmp_path} does")
         overrides = [f"checkpoint.save_dir={runs}", f"checkpoint.init_from={broken}"]
         words = shlex.split(search(config, tmp_path, ckpt=broken, overrides=overrides).next, comments=True)
         given = [words[place + 1] for place, word in enumerate(words) if word == "--set"]

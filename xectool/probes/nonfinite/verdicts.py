@@ -197,12 +197,14 @@ def _other_weights(culprit: Culprit, subject: Subject, training: Training) -> st
     """Return the line that goes on with weights that take the events: saved ones, or those of the seed."""
     config, name = subject.bench.config, subject.bench.config.mlflow.run_name
     own = Path(config.checkpoint.save_dir).expanduser() / name if name else None
-    places = (training.run or own, subject.checkpoint.parent if subject.checkpoint else None)
-    state = sound_state(subject.bench, culprit.window, [place for place in places if place])
+    asked = (training.run or own, subject.checkpoint.parent if subject.checkpoint else None)
+    places = [place for place in dict.fromkeys(asked) if place is not None and place.is_dir()]
+    state = sound_state(subject.bench, culprit.window, places)
     if state is not None:
         return f"{training.resumed(state)}   # the newest saved state that stays finite with these events"
     line = training.fresh(config.checkpoint.init_from)
-    return f"{line}   # fresh weights stay finite with these events, no saved state does"
+    looked = f", no state in {' or '.join(map(str, places))} does" if places else ""
+    return f"{line}   # fresh weights stay finite with these events{looked}"
 
 
 def _where(place: Place) -> str:

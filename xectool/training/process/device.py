@@ -23,7 +23,8 @@ from xectool.errors.compiler_place import no_compiler_place
 COMPILERS = ("torch._dynamo", "torch._inductor", "triton")
 PAYS_AFTER: Final = 1000  # batches, on an H200 (docs/benchmarks.md); compiling takes about a minute there
 _COMPILED: Final = "compiled (training.compile: auto)"
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # which PyTorch reads
+_MKL = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]  # torch's own
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS") if _MKL else ("OMP_NUM_THREADS",)  # which PyTorch reads
 _NO_PLACE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR}
 
 
