@@ -12,6 +12,7 @@ from torch import nn
 from typer.testing import CliRunner
 from xectool import engine
 from xectool.cli.app import app
+from xectool.errors import XecError
 
 STORED = {"xectool.checkpoint": "runs/it's one/checkpoint_best.pt", "xectool.kind": "regressor"}
 
@@ -84,9 +85,6 @@ def test_damage_in_a_model_of_torch_export_is_located(
         found = engine.inspect_ckpt(rewritten(path, tmp_path / f"{name}.pt2", change))
         assert found.is_bad, name
         assert any(expected in item.problem for item in found.findings), (name, found.findings)
-    (tmp_path / "cut.pt2").write_bytes(path.read_bytes()[:-100])
-    # The example inputs are an archive of their own, whose directory is then the last one there is.
-    assert engine.inspect_ckpt(tmp_path / "cut.pt2").verdict.startswith("damaged")
     (tmp_path / "half.pt2").write_bytes(path.read_bytes()[:2000])
     with pytest.raises(Exception, match="truncated"):
         engine.inspect_ckpt(tmp_path / "half.pt2")
@@ -101,3 +99,26 @@ def test_code_in_a_model_of_torch_export_is_listed_and_never_run(
     assert found.findings[0].code == "K03"
     assert found.verdict.startswith("dangerous")
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("cut", [1, 21, 100, 1500])
+def test_a_model_of_torch_export_without_its_end_is_truncated_and_not_the_archive_inside_it(
+    exported: tuple[Path, dict[str, torch.Tensor]], tmp_path: Path, cut: int
+) -> None:
+    """Readers of zip files search the end backwards, and example inputs are an archive of their own near it."""
+    content = exported[0].read_bytes()
+    (tmp_path / "cut one.pt2").write_bytes(content[:-cut])
+    with pytest.raises(XecError) as failed:
+        engine.inspect_ckpt(tmp_path / "cut one.pt2")
+    assert f"truncated after {len(content) - cut} bytes" in failed.value.problem
+    assert ("of entry m/data/sample_inputs/model.pt at byte" in failed.value.problem) == (cut > 1)
+    assert failed.value.fix.startswith(f"xectool export CKPT --output '{tmp_path}/cut one.pt2'")
+
+
+def test_one_archive_after_the_other_is_not_truncated(
+    exported: tuple[Path, dict[str, torch.Tensor]], tmp_path: Path
+) -> None:
+    content = exported[0].read_bytes()
+    (tmp_path / "two.pt2").write_bytes(2 * content)
+    problems = [found.problem for found in engine.inspect_ckpt(tmp_path / "two.pt2").findings]
+    assert f"{len(content)} bytes belong to no entry" in problems

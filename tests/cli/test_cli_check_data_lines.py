@@ -89,7 +89,71 @@ def test_the_other_sample_is_not_compared_with_itself() -> None:
     assert trees.again("xectool check-data a.root:val --deep") == "xectool check-data a.root:val --deep"
     told = Told(["a.root"], against=["b.root"])
     assert told.again("xectool check-data a.root --deep") == "xectool check-data a.root --against b.root --deep"
-    assert told.again("xectool check-data b.root:t --deep") == "xectool check-data b.root:t --deep"
+    assert told.again("xectool check-data b.root:tree --deep") == "xectool check-data b.root:tree --deep"
+
+
+def test_another_tree_of_the_same_file_is_still_compared_with(folder: Path, xectool: Callable[..., Any]) -> None:
+    path = folder / "both.root"
+    values = uproot.open(f"{folder}/simulated.root:tree").arrays(library="np")
+    with uproot.recreate(path) as file:
+        for part, tree in enumerate(("tree", "more")):
+            file[tree] = {name: values[name][part::2] for name in ("npho", "relative_time", "run", "event")}
+    run = xectool("check-data", f"{path}:more", "--against", path, "--json")
+    line = shlex.split(run.document["result"]["next"])
+    assert line == ["xectool", "check-data", f"{path}:more", "--against", str(path), "--deep"]
+    named = Told(["a.root:t"], overrides=["data.tree_name=t"], against=["a.root"], tree="t")
+    assert "--against" not in named.again("xectool check-data a.root:t --deep")
+    assert "--against" not in Told(["c.root"], against=["a.root"]).again(
+        "xectool check-data a.root:t --set data.tree_name=t"
+    )
+
+
+def test_a_line_keeps_how_it_was_checked(folder: Path, xectool: Callable[..., Any], tmp_path: Path) -> None:
+    how = ("--max-events", "12", "--plots", str(tmp_path / "its plots"), "--time-limit", "50", "--write-digest")
+    told = ("--set", "data.tree_name=sev", "--set", "data.time_branch=xec_time")
+    for flags in (how, (*how, "--deep")):
+        line = shlex.split(xectool("check-data", folder / PATHS[0], *told, *flags, "--json").document["result"]["next"])
+        assert set(flags) <= set(line), "another branch is proposed, and the rest holds"
+        assert line.count("--write-digest") == 1
+    deeper = Told(["a.root"], flags=["--max-events 12", "--plots p"]).again("xectool check-data a.root --deep")
+    assert deeper == "xectool check-data a.root --plots p --deep"  # all that was left out
+    other = Told(["a.root"], against=["b.root"], flags=["--write-digest"]).again("xectool check-data b.root")
+    assert other == "xectool check-data b.root"
+
+
+def test_lines_about_hashes_and_time_name_the_tree(
+    folder: Path, xectool: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, side = f"{folder / PATHS[0]}:sev", folder / f"{PATHS[0]}.digest.json"
+    side.write_text("{")
+    told = ("--set", "data.npho_branch=xec_npho", "--set", "data.time_branch=xec_time")
+    line = shlex.split(xectool("check-data", name, *told, "--json").document["result"]["next"])
+    assert line[:3] == ["xectool", "check-data", name]
+    assert xectool(*line[1:], "--json").document["result"]["digests"] == [str(side)]
+    side.unlink()
+    monkeypatch.setenv("PYTHONPATH", str(slow_start(folder)))
+    line = shlex.split(xectool("check-data", name, "--time-limit", "1", "--json").document["result"]["next"])
+    assert line == ["xectool", "check-data", name, "--time-limit", "10"]
+
+
+def slow_start(folder: Path) -> Path:
+    """Return a folder whose ``sitecustomize`` makes the process that opens files wait before it opens one."""
+    (folder / "slow").mkdir()
+    code = "uproot.open = lambda *_, **__: time.sleep(30)"
+    code = f"import sys, time, uproot\nif 'xectool.checks.sandbox' in sys.orig_argv:\n    {code}\n"
+    (folder / "slow" / "sitecustomize.py").write_text(code)
+    return folder / "slow"
+
+
+def test_a_file_without_the_suffix_is_shared_among_workers(
+    folder: Path, xectool: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    Path("run7.dat").write_bytes(Path("simulated.root").read_bytes())
+    Path("dat.yaml").write_text("kind: regressor\ndata: {num_workers: 1, batch_size: 8}\n" + TASKS)
+    run = xectool("check-data", "run7.dat", "--config", "dat.yaml", "--json")
+    assert run.document["result"]["sharing"]["shares"]
+    assert not [found for found in run.document["findings"] if "does not exist" in found["problem"]]
 
 
 def test_other_advice_stays_as_it_is() -> None:

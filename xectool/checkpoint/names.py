@@ -13,3 +13,9 @@ def epoch_name(epoch: int) -> str:
 
 USE_ANOTHER: Final = "use another checkpoint of the run; xectool train CONFIG --resume auto picks the newest sound one"
 """What to do about a checkpoint that is damaged."""
+
+EXPORT_AGAIN: Final = "xectool export CKPT --output FILE   # from the checkpoint it came from"
+"""What to do about an export that is damaged."""
+
+EXPORTS: Final = (".onnx", ".torchscript", ".pt2")
+"""Endings of what is no checkpoint and comes from one."""

@@ -256,7 +256,7 @@ def _not_a_checkpoint(path: Path, detail: str) -> CheckpointError:
         fix = f"xectool inspect-ckpt {in_shell(path)}   # names the checkpoint it was exported from"
     else:
         what, fix = stranger(head, path.stat().st_size)
-        fix = fix.replace("FILE", in_shell(path))
+        fix = fix.replace("FILE", in_shell(path)) or USE_ANOTHER
     problem = f"cannot read the checkpoint: {what} ({detail})"
     return CheckpointError(problem, where=str(path), fix=fix, code="XT-CKPT-CORRUPT")
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 import xxhash
 
 from xectool.checks.facts import FileFacts, Trouble
+from xectool.config.inputs import input_name, split_tree
 from xectool.errors import DiskError, in_shell
 from xectool.rootio.source import LocalSource
 
@@ -68,15 +69,21 @@ def write_digest(facts: FileFacts, advanced: Callable[[int], None] = lambda _: N
     return place
 
 
-def verify_digest(path: str, advanced: Callable[[int], None] = lambda _: None) -> list[Trouble]:
-    """Compare a file with the hashes beside it; names the baskets that changed. Empty where there are none."""
+def verify_digest(name: str, advanced: Callable[[int], None] = lambda _: None) -> list[Trouble]:
+    """Compare a file with the hashes beside it; names the baskets that changed. Empty where there are none.
+
+    Args:
+        name: The file, as an input is named.
+        advanced: Told of the bytes that were read.
+    """
+    path = split_tree(name)[0]
     place = sidecar(path)
     if not place.is_file() or not os.path.isfile(path):
         return []
     recorded = _read(place)
     if recorded is None:
         problem = f"the recorded hashes in '{place}' cannot be read"
-        again = f"xectool check-data {in_shell(path)} --write-digest"
+        again = f"xectool check-data {in_shell(name)} --write-digest"
         return [Trouble("DAT-02", "XT-DATA-DIGEST", problem, str(place), again)]
     size = os.path.getsize(path)
     if size == recorded["size_bytes"] and _file_hash(path, advanced) == recorded["xxh3_128"]:
@@ -113,7 +120,7 @@ def _is_same(source: LocalSource, row: list[Any], size: int) -> bool:
 def _unit_trouble(path: str, tree: str, branch: str, row: list[Any]) -> Trouble:
     start, stop, offset, num_bytes, expected = row
     problem = f"'{path}' changed since its hashes were recorded: branch '{branch}', entries {start} to {stop}"
-    where = f"{path}:{tree} branch {branch} entries [{start}, {stop})"
+    where = f"{input_name(path, tree)} branch {branch} entries [{start}, {stop})"
     evidence = (f"{num_bytes} bytes from {offset}, recorded hash {expected}",)
     return Trouble("DAT-02", "XT-DATA-DIGEST", problem, where, _COPY, evidence)
 

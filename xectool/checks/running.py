@@ -99,8 +99,8 @@ def _add(sample: Sample, troubles: Iterable[Trouble]) -> None:
 
 
 def _verified(paths: Sequence[str], how: Inspection) -> list[Trouble]:
-    names = dict.fromkeys(split_tree(path)[0] for path in paths)
-    local = [name for name in names if not is_remote(name)]
+    names = {split_tree(path)[0]: path for path in paths}
+    local = [path for name, path in names.items() if not is_remote(name)]
     how.progress.phase("compare hashes", len(local))
     found = []
     for path in local:

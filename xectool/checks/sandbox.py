@@ -16,9 +16,8 @@ import tempfile
 from types import TracebackType
 from typing import Final, Self
 
-from xectool.checks.facts import FileFacts, Trouble
-from xectool.config.inputs import is_remote, split_tree
-from xectool.errors import in_shell
+from xectool.checks.facts import FileFacts, Trouble, arguments
+from xectool.config.inputs import input_name, is_remote, split_tree
 
 TIME_LIMIT_S: Final = 25.0
 MEMORY_LIMIT_BYTES: Final = 4 * 1024**3
@@ -100,15 +99,15 @@ class Sandbox:
 def _unreadable(path: str, default_tree: str, reason: str) -> FileFacts:
     name, tree = split_tree(path, default_tree)
     fix = "check the connection" if is_remote(name) else _COPY
-    trouble = Trouble("DAT-01", "XT-DATA-DAMAGED", f"'{name}' is damaged: {reason}", f"{name}:{tree}", fix)
+    trouble = Trouble("DAT-01", "XT-DATA-DAMAGED", f"'{name}' is damaged: {reason}", input_name(name, tree), fix)
     return FileFacts(name, tree, troubles=(trouble,))
 
 
 def _slow(path: str, default_tree: str, limit_s: float) -> FileFacts:
     name, tree = split_tree(path, default_tree)
     problem = f"'{name}' is given up: reading its metadata takes more than {limit_s:g} s; damage or very many branches"
-    fix = f"xectool check-data {in_shell(name)} --time-limit {10 * limit_s:g}"
-    return FileFacts(name, tree, troubles=(Trouble("DAT-01", "XT-DATA-DAMAGED", problem, f"{name}:{tree}", fix),))
+    fix = f"xectool check-data {arguments(name, tree)} --time-limit {10 * limit_s:g}"
+    return FileFacts(name, tree, troubles=(Trouble("DAT-01", "XT-DATA-DAMAGED", problem, input_name(name, tree), fix),))
 
 
 def _serve(memory_limit_bytes: int) -> None:

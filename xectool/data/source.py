@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Literal
 
 from xectool.config.data import DataConfig
-from xectool.config.inputs import expand_inputs
+from xectool.config.inputs import expand_inputs, input_name
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.data.blocks import SourceFile
 from xectool.data.cache.tables import PreparedTables
@@ -132,7 +132,7 @@ def _empty_file(file: SourceFile) -> Finding:
         code="XT-DATA-EMPTY-TREE",
         severity=Severity.WARNING,
         problem=f"'{file.path}' has no entries in tree '{file.tree}' and is left out",
-        where=f"{file.path}:{file.tree}",
+        where=input_name(file.path, file.tree),
         fix="take it out of the list, or make it again",
     )
 

@@ -18,6 +18,7 @@ from xectool.findings import Finding
 
 _CHECK = "xectool check-data "
 _REMARK = "   # "
+_TREE = "data.tree_name="
 _NO_LINE = re.compile(r"=(PATH|DIR|GB|BRANCH|CONFIG|NAME|VALUE)$|,$")
 """A value that the reader has to fill in, or prose after a comma; a branch or value may have a name in capitals."""
 _TYPED = 4  # more files than these are a glob that the shell expanded
@@ -33,6 +34,8 @@ class Told:
         overrides: ``section.key=value`` strings.
         against: The sample that was compared with.
         deep: Whether every basket was read.
+        flags: The other options, each as it was typed: ``--max-events 100``.
+        tree: The tree of a file that is named without one.
     """
 
     data: Sequence[str]
@@ -40,13 +43,15 @@ class Told:
     overrides: Sequence[str] = ()
     against: Sequence[str] = ()
     deep: bool = False
+    flags: Sequence[str] = ()
+    tree: str = "tree"
 
     def inputs(self) -> str:
         """Return the files as arguments of a command, or a word for them where they are many."""
         return " ".join(map(in_shell, self.data)) if len(self.data) <= _TYPED else "DATA"
 
     def again(self, line: str) -> str:
-        """Return a check to paste with the configuration, settings and other sample told already; its own hold.
+        """Return a check to paste with all that was told already; what it says itself holds.
 
         >>> Told(["a.root"], overrides=["data.time_branch=t"]).again("xectool check-data a.root --deep")
         'xectool check-data a.root --set data.time_branch=t --deep'
@@ -56,12 +61,22 @@ class Told:
             return line
         data, *own = shlex.split(command)[2:]
         kept = self._kept({word.partition("=")[0] for word in own})
+        flags = [*self.flags, *(["--deep"] if self.deep else [])]
+        if "--deep" in own and not self.deep:  # it is to look at all that was left out
+            flags = [flag for flag in flags if not flag.startswith("--max-events ")]
         others = [path for path in self.against if "--against" not in own]
-        tree = split_tree(data)[1]  # a line may name the tree that the other sample was told without
-        place, *places = (place_of(*split_tree(path, tree)) for path in (data, *others))
-        if place not in places:  # no sample is compared with itself
+        place, *places = (place_of(*split_tree(path, self._tree(own))) for path in (data, *others))
+        if place in places:  # the other sample: it is not compared with itself, and hashes were not asked of it
+            flags = [flag for flag in flags if flag != "--write-digest"]
+        else:
             kept += [f"--against {in_shell(path)}" for path in others]
+        kept += [flag for flag in flags if flag.partition(" ")[0] not in own]
         return " ".join((f"{_CHECK}{in_shell(data)}", *kept, *map(in_shell, own))) + mark + remark
+
+    def _tree(self, own: Sequence[str]) -> str:
+        """Return the tree of a file that is named without one in a line of these options."""
+        named = [word.removeprefix(_TREE) for word in own if word.startswith(_TREE)]
+        return named[-1] if named else self.tree
 
     def _kept(self, own: set[str]) -> list[str]:
         config = [] if self.config is None or "--config" in own else [f"--config {in_shell(self.config)}"]

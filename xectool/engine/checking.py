@@ -24,7 +24,7 @@ from xectool.engine.check_lines import Told
 from xectool.engine.data_report import DataChecked, summarised
 from xectool.engine.output_places import require_folder
 from xectool.engine.sensor_map import draw_sensor_map
-from xectool.errors import DataFileError, UsageError, XecError
+from xectool.errors import DataFileError, UsageError, XecError, in_shell
 from xectool.findings import Finding, Report, Severity
 from xectool.rules import run_rules
 from xectool.rules.plugins import plugin_rules
@@ -102,8 +102,20 @@ def check_data(
         )
     drawn = [] if plots_into is None else _plots(facts, plots_into)
     given = [data] if isinstance(data, str) else list(data)
-    lines = Told(given, options.config, options.overrides, options.against, options.deep)
+    flags, tree = _flags(options), settings.data.tree_name
+    lines = Told(given, options.config, options.overrides, options.against, options.deep, flags, tree)
     return summarised(facts, ran, lines, digests=digests, plots=drawn)
+
+
+def _flags(options: CheckOptions) -> list[str]:
+    """Return the options that say how it is checked, as they are typed."""
+    said = {
+        "--max-events": options.max_events,
+        "--plots": None if options.plots is None else in_shell(options.plots),
+        "--time-limit": None if options.time_limit_s == TIME_LIMIT_S else f"{options.time_limit_s:g}",
+    }
+    flags = [f"{name} {value}" for name, value in said.items() if value is not None]
+    return [*flags, "--write-digest"] if options.write_digest else flags
 
 
 def _compared(
@@ -195,9 +207,7 @@ def _sharing(sample: Sample, config: RunConfig) -> tuple[Sharing | None, XecErro
     try:
         # as training opens them: with the fiducial cut
         source = open_source(
-            config.data.model_copy(
-                update={"train_path": tuple(facts.path + ":" + facts.tree for facts in sample.files)}
-            ),
+            config.data.model_copy(update={"train_path": tuple(facts.where for facts in sample.files)}),
             "train",
             tasks,
         )

@@ -10,6 +10,7 @@ import numpy as np
 
 from xectool.checks.facts import arguments
 from xectool.config.data import DataConfig
+from xectool.config.inputs import input_name
 from xectool.config.load import config_from_overrides
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.data.batch import EventBatch
@@ -94,7 +95,7 @@ def scale_findings(loaded: LoadedModel, source: EventSource) -> tuple[Finding, .
             Severity.WARNING,
             f"branch '{branch}' of '{file.path}' is out of scale for this model{many}: {opinion.reason}; what is "
             "predicted from it means nothing",
-            where=f"{file.path}:{file.tree} branch {branch}",
+            where=f"{input_name(file.path, file.tree)} branch {branch}",
             evidence=(f"raw {opinion.channel} of its first events: {raw_line(opinion.channels[opinion.channel])}",),
             fix=f"xectool check-data {arguments(file.path, file.tree)}{settings}   # names the unit",
         ),

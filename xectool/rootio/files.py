@@ -9,7 +9,7 @@ from typing import Any
 
 import uproot
 
-from xectool.config.inputs import is_remote, missing_file, split_tree
+from xectool.config.inputs import input_name, is_remote, missing_file, split_tree
 from xectool.errors import DataFileError, in_shell, listed, nearest
 from xectool.rootio.inflate import INFLATE_ERRORS, require_bounded
 from xectool.rootio.missing import likely_tree
@@ -152,13 +152,12 @@ def _missing_tree(path: str, tree_name: str, classes: dict[str, str], directory:
     there = f"trees there: {listed(trees)}" if trees else f"objects there: {listed(classes) or 'none'}"
     near = nearest(tree_name, trees, count=1)
     best = next(iter(near), "") or likely_tree(directory, trees, open_errors())
-    named, by_key = in_shell(f"{path}:{best}"), f"--set {in_shell(f'data.tree_name={best}')}"
-    if not in_path:  # a name without .root takes no tree after it
-        takes_tree = split_tree(f"{path}:{best}") == (path, best)
-        named = f"{by_key}   # or of this file alone: {named}" if takes_tree else by_key
+    name, fix = input_name(path, best), f"--set {in_shell(f'data.tree_name={best}')}"
+    if name != path:  # it takes a tree after it
+        fix = in_shell(name) if in_path else f"{fix}   # or of this file alone: {in_shell(name)}"
     return DataFileError(
         f"'{path}' has no tree '{tree_name}' ({there})" + (f"; did you mean '{best}'?" if near else ""),
-        where=f"{path}:{tree_name}",
-        fix=named if trees else "name a file that holds a tree",
+        where=input_name(path, tree_name),
+        fix=fix if trees else "name a file that holds a tree",
         code="XT-DATA-TREE",
     )

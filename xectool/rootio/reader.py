@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from xectool.config.inputs import is_remote, split_tree
+from xectool.config.inputs import input_name, is_remote, split_tree
 from xectool.errors import DataFileError, did_you_mean, listed, nearest
 from xectool.rootio.baskets import BasketColumn, tree_column
 from xectool.rootio.columns import READ_ERRORS, Array, Column, DamagedRangeError, WrongLengthError
@@ -76,7 +76,7 @@ class EventFile:
     @property
     def where(self) -> str:
         """File and tree, as error messages name them."""
-        return f"{self.path}:{self.tree}"
+        return input_name(self.path, self.tree)
 
     def column(self, branch: str) -> Column:
         """Return the column of a branch.

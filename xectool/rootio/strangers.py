@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from xectool.config.inputs import input_name
 from xectool.errors import DataFileError, in_shell
 
 _MAGICS: Final = (
@@ -35,13 +36,13 @@ def unreadable(path: str, tree_name: str, error: BaseException) -> DataFileError
         return DataFileError(
             f"'{tree_name}' of '{path}' is compressed as ROOT did before its version 3 (setting 3xx), which ROOT still "
             "reads and uproot does not",
-            where=f"{path}:{tree_name}",
+            where=input_name(path, tree_name),
             fix=f"hadd -f101 NEW.root {in_shell(path)}",
             code="XT-DATA-TREE",
         )
     return DataFileError(
         f"'{path}' is damaged or of unknown kind: tree '{tree_name}' cannot be read ({type(error).__name__}: {reason})",
-        where=f"{path}:{tree_name}",
+        where=input_name(path, tree_name),
         fix=_COPY_AGAIN,
         code="XT-DATA-DAMAGED",
     )
@@ -57,7 +58,7 @@ def require_released(path: str, tree_name: str, kind: str) -> None:
         raise DataFileError(
             f"'{tree_name}' of '{path}' is a {kind}: of a ROOT before 6.34, in a format that was changed until its "
             "release, which uproot does not read",
-            where=f"{path}:{tree_name}",
+            where=input_name(path, tree_name),
             fix="write it again: as a TTree, or as an RNTuple with ROOT 6.34 or newer",
             code="XT-DATA-TREE",
         )
@@ -73,7 +74,7 @@ def not_a_chain(path: str, tree_name: str, key: Any) -> DataFileError:
     named = " ".join(in_shell(name) for name in files)
     return DataFileError(
         f"'{tree_name}' of '{path}' is a chain (TChain): it names files ({len(files)}) and holds no event itself",
-        where=f"{path}:{tree_name}",
+        where=input_name(path, tree_name),
         fix=f"give its files instead: {named}" if files else "give the files it was made of instead",
         code="XT-DATA-TREE",
     )

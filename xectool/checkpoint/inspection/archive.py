@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -27,6 +27,7 @@ from xectool.errors.unreadable import ARCHIVE_ERRORS
 LOCAL_MAGIC: Final = b"PK\x03\x04"
 _END_BYTES: Final = 22
 _ENCRYPTED: Final = 0x1
+_NEAR: Final = 1 << 12
 _MAX_ENTRIES: Final = 1_000_000
 
 
@@ -89,6 +90,8 @@ class Archive:
         if len(infos) > _MAX_ENTRIES:
             raise DamagedArchive(f"its directory lists {len(infos)} entries")
         records = central_records(data, start)
+        if held := _held_by(data, infos, records):
+            raise DamagedArchive(_cut(data, held))
         spans = [self._add(info, record) for info, record in zip(infos, records, strict=False)]
         self._find_ambiguity()
         if not self.problems:
@@ -187,13 +190,35 @@ class Archive:
                 self.problems.append(Problem(f"entries {one.name} and {two.name} overlap", two.place))
 
 
+def _held_by(data: memoryview, infos: Sequence[zipfile.ZipInfo], records: Sequence[Central]) -> str:
+    """Return what holds an archive that is an entry of another one, of which the end is gone; else nothing."""
+    if not (infos and records):
+        return ""
+    first = infos[0].header_offset
+    before = first - records[0].offset  # bytes that its own directory does not know of
+    is_whole = bytes(data[max(before, 0) : before + 4]) == bytes(data[first : first + 4]) == LOCAL_MAGIC
+    if before <= 0 or not is_whole or bytes(data[:4]) != LOCAL_MAGIC:
+        return ""
+    if bytes(data[max(0, before - _END_BYTES) : before]).startswith(END_MAGIC):
+        return ""  # one archive after the other
+    near = max(0, before - _NEAR)
+    at = near + bytes(data[near:before]).rfind(LOCAL_MAGIC)
+    name = bytes(data[at + LOCAL.size : before])[: LOCAL.unpack_from(data, max(at, 0))[9]] if at >= near else b""
+    return f"entry {name.decode('utf-8', 'replace')} at byte {before}" if name else f"the entry at byte {before}"
+
+
+def _cut(data: memoryview, held: str = "") -> str:
+    inner = f" or cut; the one that is there is of {held}, an archive itself" if held else ""
+    return f"truncated after {len(data)} bytes: the archive's directory, its last part, is missing{inner}"
+
+
 def _damage(data: memoryview, error: Exception) -> str:
     """Say what is left of an archive without a readable directory."""
     tail = bytes(data[-(1 << 16) - 22 :])
     if END_MAGIC not in tail and CENTRAL_MAGIC not in tail:
-        return f"truncated after {len(data)} bytes: the archive's directory, its last part, is missing"
+        return _cut(data)
     if END_MAGIC not in tail:
         return f"truncated after {len(data)} bytes, inside the archive's directory, or overwritten there"
-    if tail.find(END_MAGIC) > len(tail) - _END_BYTES:
+    if tail.rfind(END_MAGIC) > len(tail) - _END_BYTES:
         return f"truncated after {len(data)} bytes, inside the record that closes the archive"
     return f"the archive's directory is damaged ({error})"

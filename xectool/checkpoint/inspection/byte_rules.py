@@ -9,13 +9,10 @@ from typing import Final
 from xectool.checkpoint.inspection.facts import Inspected
 from xectool.checkpoint.inspection.layout import XECTOOL
 from xectool.checkpoint.inspection.trust import Trust
-from xectool.checkpoint.names import USE_ANOTHER
+from xectool.checkpoint.names import EXPORT_AGAIN, USE_ANOTHER
 from xectool.errors import in_shell
 from xectool.findings import Finding
 from xectool.rules import Rule
-
-EXPORT_AGAIN = "xectool export CKPT --output FILE   # from the checkpoint it came from"
-
 
 _SHOWN: Final = 8
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from xectool.checkpoint.names import USE_ANOTHER
 from xectool.errors import in_shell
 
 GIVE_ANOTHER: Final = "give a checkpoint (.pt, .pth, .safetensors, .onnx)"
@@ -68,7 +67,7 @@ def archive_of(names: Sequence[str]) -> tuple[str, str]:
 
 
 def stranger(head: bytes, size: int) -> tuple[str, str]:
-    """Return the message and the fix for a file that no reader of checkpoints takes.
+    """Return the message and the fix for a file that no reader of checkpoints takes; no fix where it is damaged.
 
     Args:
         head: Its first bytes.
@@ -82,10 +81,7 @@ def stranger(head: bytes, size: int) -> tuple[str, str]:
         if head.startswith(magic):
             return _NOT_WEIGHTS.format(what=what), repair or fix
     if not head.strip(b"\0"):
-        return (
-            f"the file begins with {len(head)} zero bytes: it was reserved on the disk and never written",
-            USE_ANOTHER,
-        )
+        return f"the file begins with {len(head)} zero bytes: it was reserved on the disk and never written", ""
     if _PAGE.match(head):
         return _NOT_WEIGHTS.format(what="an HTML page"), _DOWNLOAD_FIX
     text = _text(head)
@@ -93,7 +89,7 @@ def stranger(head: bytes, size: int) -> tuple[str, str]:
         kind = "a JSON file" if _JSON.match(text) else "a text file"
         first = text.strip().splitlines()[0][:60] if text.strip() else ""
         return f"{_NOT_WEIGHTS.format(what=kind)}; it begins with '{first}'", fix
-    return f"the file does not start like a checkpoint (first bytes {head[:8]!r}, {size} bytes in all)", USE_ANOTHER
+    return f"the file does not start like a checkpoint (first bytes {head[:8]!r}, {size} bytes in all)", ""
 
 
 _SHORTEST: Final = 3

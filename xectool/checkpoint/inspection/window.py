@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from xectool.checkpoint.names import USE_ANOTHER
+from xectool.checkpoint.names import EXPORT_AGAIN, EXPORTS, USE_ANOTHER
 from xectool.errors import CheckpointError, in_shell
 
 XZ_MAGIC: Final = b"\xfd7zXZ\x00"
@@ -138,7 +138,7 @@ def _expanded(path: Path, data: memoryview) -> memoryview:
 
 def unreadable(path: Path, problem: str, fix: str = "", code: str = "XT-CKPT-CORRUPT") -> CheckpointError:
     """Return the error for a file that holds no readable checkpoint; ``FILE`` in the fix becomes its path."""
-    fix = fix or USE_ANOTHER
+    fix = fix or (EXPORT_AGAIN if path.suffix.lower() in EXPORTS else USE_ANOTHER)
     # As a word of its own: a path in the fix may hold it.
     fix = re.sub(r"(?<!\S)FILE(?!\S)", lambda _: in_shell(path), fix)
     return CheckpointError(problem, where=str(path), fix=fix, code=code)
