@@ -117,6 +117,57 @@ def test_truth_that_is_no_number_is_told_before_the_first_step(
     assert any(found.problem in line for line in heard)
 
 
+@pytest.mark.parametrize(
+    ("branch", "task", "factor", "unit", "right"),
+    [
+        ("energyTruth", "energy", 1e3, "MeV", "GeV"),
+        ("timeTruth", "timing", 1e9, "ns", "s"),
+        ("uvwTruth", "uvwFI", 10.0, "mm", "cm"),
+        ("emiAng", "angle", np.pi / 180, "radians", "deg"),
+    ],
+)
+def test_a_truth_in_another_unit_is_told_before_the_first_step_with_the_line_that_mends_it(
+    tiny_config: Config, tiny_data: Path, tmp_path: Path, branch: str, task: str, factor: float, unit: str, right: str
+) -> None:
+    """It was told at the end alone, by the diagnosis."""
+    target, columns = tmp_path / "unit.root", columns_of(tiny_data / "train_000.root")
+    columns[branch] = (factor * columns[branch]).astype("f4")
+    columns[branch][5] = 1e10  # not known, in any unit
+    write(target, columns)
+    heard: list[str] = []
+    observer = NullObserver()
+    observer.message = heard.append  # type: ignore[method-assign]
+    tasks = {"energy": {"enabled": False}, task: {"enabled": True, "scale": "auto"}}
+    config = tiny_config(data={"train_path": str(target)}, tasks=tasks)
+    result = engine.train(config, max_steps=0, observer=observer)
+    (found,) = [item for item in result.findings if item.code == "DAT-16"]
+    assert f"task {task} looks like {unit}, not {right}: typical size" in found.problem
+    assert found.where == f"{target}:tree branch {branch}"
+    assert engine.check_data(str(target)).next == found.fix, "as check-data says it"
+    first = next(index for index, line in enumerate(heard) if found.problem in line)
+    assert heard[first + 1] == f"  fix: {found.fix}"
+    line = found.fix.replace("python ", f"{sys.executable} ", 1)
+    subprocess.run(line, shell=True, cwd=tmp_path, check=True)
+    mended = columns_of(tmp_path / f"unit_{right}.root")
+    assert mended[branch][5].max() == np.float32(1e10)
+    known = np.arange(len(mended[branch])) != 5
+    assert np.allclose(mended[branch][known], columns_of(tiny_data / "train_000.root")[branch][known], rtol=1e-6)
+    config = tiny_config(data={"train_path": str(tmp_path / f"unit_{right}.root")}, tasks=tasks)
+    assert "DAT-16" not in {item.code for item in engine.train(config, max_steps=0, run_name="mended").findings}
+
+
+def test_one_truth_that_no_event_can_have_is_told_before_the_first_step(
+    tiny_config: Config, tiny_data: Path, tmp_path: Path
+) -> None:
+    target, columns = tmp_path / "one.root", columns_of(tiny_data / "train_000.root")
+    columns["energyTruth"][7] = 52.8
+    write(target, columns)
+    result = engine.train(tiny_config(data={"train_path": str(target)}, tasks=ENERGY), max_steps=0)
+    (found,) = [item for item in result.findings if item.code == "DAT-16"]
+    assert "task energy is 52.8 GeV: outside of what is possible; such have 1 event" in found.problem
+    assert found.where == f"{target}:tree branch energyTruth entry 7"
+
+
 def test_one_truth_that_stretches_its_scale_is_told_before_the_first_step(
     tiny_config: Config, tiny_data: Path, tmp_path: Path
 ) -> None:

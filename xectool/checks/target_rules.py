@@ -14,7 +14,7 @@ from xectool.checks.light import ORDER, TIMES
 from xectool.checks.sample import ANGLE_TOLERANCE
 from xectool.checks.targets import TargetScan
 from xectool.config.root import RegressorConfig
-from xectool.config.tasks import TASK_UNITS, TaskConfig, nonfinite_truth_fix
+from xectool.config.tasks import TaskConfig, nonfinite_truth_fix, other_unit_fix, other_unit_problem
 from xectool.detector.truth_ranges import RANGES, are_few, other_unit, typical_size
 from xectool.errors import counted
 from xectool.findings import Finding, Severity
@@ -85,17 +85,19 @@ class TruthIsSound(Rule[DataFacts]):
     def _values(self, facts: DataFacts, task: str, scan: TargetScan, where: str) -> Iterator[Finding]:
         rows = scan.kept.rows
         unit = other_unit(task, rows)
-        fix = f"make the file again with {scan.branch} in {TASK_UNITS[task]}"
-        problem = f"the truth of task {task} looks like {{}}, not {TASK_UNITS[task]}{{}}: typical size {{:.4g}}"
         if scan.odd_units and not (unit and len(scan.odd_units) == len(scan.file_means)):
             first, many = scan.odd_units[0], f", in {len(scan.odd_units)} of {len(scan.file_means)} files"
             found = self.warning(
-                f"{first.path} branch {scan.branch}", problem.format(first.unit, many, first.size), fix
+                f"{first.path} branch {scan.branch}",
+                other_unit_problem(task, first.unit, first.size, many),
+                other_unit_fix(first.path, scan.branch, task, first.unit),
             )
             shown = tuple(f"{odd.path}: {odd.unit}, typical size {odd.size:.4g}" for odd in scan.odd_units[:_SHOWN])
             yield replace(found, evidence=shown)
         elif unit:
-            yield self.warning(where, problem.format(unit, "", typical_size(rows)), fix)
+            file = next(cell.path for cell in scan.lowest if cell is not None)
+            fix = other_unit_fix(file, scan.branch, task, unit)
+            yield self.warning(where, other_unit_problem(task, unit, typical_size(rows)), fix)
         else:
             yield from self._impossible(task, scan)
         constant = bool((rows == rows[0]).all()) and len(rows) >= _FEWEST_EVENTS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -41,7 +42,7 @@ class TruthRange:
 
 
 RANGES: Final[dict[str, TruthRange]] = {
-    "angle": TruthRange("deg", (0.0, -360.0), (180.0, 360.0)),
+    "angle": TruthRange("deg", (0.0, -360.0), (180.0, 360.0), others=(("radians", 180 / math.pi),)),
     "energy": TruthRange(
         "GeV", (0.0,), (1.0,), (1e-3, 0.3), (("MeV", 1e-3), ("keV", 1e-6), ("eV", 1e-9), ("TeV", 1e3))
     ),

@@ -86,9 +86,12 @@ def _train(
     loaded = loaded.require(counted.merged(disk_rules(parts.config, _checkpoint_bytes(parts))))
     progress, started = begin(parts, data, place, watching)
     watching.started(start_facts(parts, data, place, progress))
-    for found in () if dry_run else data.findings:  # again at the end, which is not far in a dry run
+    noticed = (*data.findings, *parts.baseline.findings)
+    for found in () if dry_run else noticed:  # again at the end, which is not far in a dry run
         watching.message(f"{found.severity.value} {found.code}: {found.problem}; {found.where}")
-    findings = (*loaded.findings, *data.findings)
+        if found.fix:
+            watching.message(f"  fix: {found.fix}")
+    findings = (*loaded.findings, *noticed)
     if dry_run:
         return TrainResult(str(place.directory), "dry_run", findings=findings)
     result = RunAttempt(parts, data, place, watching, started).run(progress, max_steps, findings)

@@ -6,19 +6,22 @@ Axes: B events, D components of a target, S sensors, C channels, G groups of sen
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from xectool.config.root import RegressorConfig, RunConfig
+from xectool.config.tasks import TASK_UNITS, other_unit_fix, other_unit_problem
 from xectool.data.batch import EventBatch
 from xectool.data.events import EventSource
 from xectool.data.loader import EventLoader
 from xectool.data.plan import DataPlan
-from xectool.detector.truth_ranges import other_unit
+from xectool.detector.truth_ranges import other_unit, typical_size
+from xectool.errors import counted, in_shell
+from xectool.findings import Finding, Severity
 from xectool.tasks.balance import ManualBalance
 from xectool.tasks.base import TrainingTask
 from xectool.tasks.sensor_task import SensorTask
@@ -43,6 +46,7 @@ class Baseline:
         val_terms: The same as ``terms`` for the validation events; none without truth, or of the sensor kinds.
         units: Unit the truth of a task seems to be in, where that is another than it should be.
         impossible: What `impossible_truth` found of each task with such.
+        findings: What the truth cannot be, to be said before the first step.
         far: Share of the training events whose truth of a task is far from all others, by task.
     """
 
@@ -53,6 +57,7 @@ class Baseline:
     units: dict[str, str] = field(default_factory=dict)
     val_terms: dict[str, float] = field(default_factory=dict)
     impossible: dict[str, dict[str, Any]] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
 
     @classmethod
     def of(cls, config: RunConfig, task: TrainingTask, source: EventSource, val: EventSource) -> Baseline:
@@ -72,13 +77,15 @@ class Baseline:
         far = {name: 1.0 - float(rows.mean()) for name, rows in sound.items()}
         validated = {name: truth_by_file(name, val) for name in task.terms}
         units = {
-            name: unit
+            name: seen
             for name, parts in by_file.items()
-            if (unit := _other_unit(name, truth[name], parts, source) or _unit_of_file(name, validated[name], val))
+            if (seen := _other_unit(name, truth[name], parts, source) or _unit_of_file(name, validated[name], val))
         }
         val_terms = task.trivial_losses({name: _plausible_sample(parts) for name, parts in validated.items()})
         beyond = {name: found for name in task.terms if (found := impossible_truth(name, source))}
-        return cls(terms, spread, task.combine(sums, counts), far, units, val_terms, beyond)
+        told = {name: seen.text for name, seen in units.items()}
+        findings = (*_other_units(units, source), *_beyond(beyond, units, source))
+        return cls(terms, spread, task.combine(sums, counts), far, told, val_terms, beyond, findings)
 
     @classmethod
     def of_sensors(cls, task: SensorTask, batches: Iterable[EventBatch]) -> Baseline:
@@ -126,16 +133,56 @@ def _plausible_sample(by_file: Sequence[np.ndarray]) -> np.ndarray:
     return _sample(values[plausible(values)]) if len(values) else values
 
 
-def _other_unit(task: str, truth: np.ndarray, by_file: Sequence[np.ndarray], source: EventSource) -> str:
+class OtherUnit(NamedTuple):
+    """Unit that the truth of a task seems to be in, its typical size, and the first file in it."""
+
+    unit: str
+    size: float
+    file: str
+    is_everywhere: bool
+
+    @property
+    def text(self) -> str:
+        """The unit, with the file where others are in another one."""
+        return self.unit if self.is_everywhere else f"{self.unit} in {self.file}"
+
+
+def _other_unit(task: str, truth: np.ndarray, by_file: Sequence[np.ndarray], source: EventSource) -> OtherUnit | None:
     """Return the unit that the truth of a task seems to be in, or that of the first file in another, or nothing."""
-    return other_unit(task, truth) or _unit_of_file(task, by_file, source)
+    unit, of_file = other_unit(task, truth), _unit_of_file(task, by_file, source)
+    if not unit:
+        return of_file
+    return OtherUnit(unit, typical_size(truth), of_file.file if of_file else source.files[0].name, True)
 
 
-def _unit_of_file(task: str, by_file: Sequence[np.ndarray], source: EventSource) -> str:
+def _unit_of_file(task: str, by_file: Sequence[np.ndarray], source: EventSource) -> OtherUnit | None:
     for file, rows in zip(source.files, by_file, strict=True):
         if len(rows) >= FEWEST_OF_FILE and (unit := other_unit(task, _sample(rows))):
-            return f"{unit} in {file.name}"
-    return ""
+            return OtherUnit(unit, typical_size(rows), file.name, False)
+    return None
+
+
+def _other_units(units: Mapping[str, OtherUnit], source: EventSource) -> Iterator[Finding]:
+    for task, seen in units.items():
+        branch = source.branches.truth[task]
+        problem = other_unit_problem(task, seen.unit, seen.size)
+        fix = other_unit_fix(seen.file, branch, task, seen.unit)
+        yield Finding("DAT-16", Severity.WARNING, problem, where=f"{seen.file} branch {branch}", fix=fix)
+
+
+def _beyond(
+    impossible: Mapping[str, dict[str, Any]], units: Mapping[str, OtherUnit], source: EventSource
+) -> Iterator[Finding]:
+    for task, found in impossible.items():
+        if task not in units:
+            yield Finding(
+                "DAT-16",
+                Severity.WARNING,
+                f"the truth of task {task} is {found['value']:.6g} {TASK_UNITS[task]}: outside of what is possible; "
+                f"such have {counted(found['count'], 'event')}",
+                where=f"{source.files[found['file']].name} branch {source.branches.truth[task]} entry {found['entry']}",
+                fix=f"leave it out; all of them: xectool check-data {in_shell(source.files[found['file']].name)}",
+            )
 
 
 def _sample(truth: np.ndarray) -> np.ndarray:
