@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.image import imread
 from xectool import engine
 from xectool.runlog.records import EpochRecord
 from xectool.runlog.writer import RunWriter
@@ -36,6 +37,16 @@ class Tags(HTMLParser):
 def page_rows(text: str) -> list[list[str]]:
     """Cells of each row of each table."""
     return [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>(<td>.*?)</tr>", text)]
+
+
+def browse(page: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync", "--disable-quic",
+        "--disable-background-networking", "--disable-component-update", "--allow-file-access-from-files",
+        f"--user-data-dir={page.parent / 'profile'}", "--enable-logging=stderr", "--v=0", "--window-size=1300,950",
+        *options, page.as_uri(),
+    ]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 def tags_of(path: Path) -> Tags:
@@ -131,24 +142,39 @@ def test_a_browser_shows_it_without_complaint(run: Path, tmp_path: Path, width: 
     frame.write_text(
         f'<body style="margin:0"><iframe src="r.html" width="{width}" height="900" style="border:0"></iframe>'
     )
-    command = [
-        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync", "--disable-quic",
-        "--disable-background-networking", "--disable-component-update", "--allow-file-access-from-files",
-        f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--v=0", "--window-size=1300,950",
-        f"--screenshot={tmp_path / 'shot.png'}", frame.as_uri(),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = browse(frame, f"--screenshot={tmp_path / 'shot.png'}")
     assert (tmp_path / "shot.png").stat().st_size > 20_000
     assert not re.findall(r"CONSOLE.*", done.stderr)
-    probe = [*command[:-2], "--dump-dom", "--virtual-time-budget=2000", (tmp_path / "probe.html").as_uri()]
     (tmp_path / "probe.html").write_text(
         f'<iframe id="f" src="r.html" width="{width}" height="900"></iframe><p id="w"></p><script>'
         'f.onload = () => { w.textContent = "width " + f.contentDocument.documentElement.scrollWidth; }</script>'
     )
-    dom = subprocess.run(probe, capture_output=True, text=True, timeout=300, check=False).stdout
+    dom = browse(tmp_path / "probe.html", "--dump-dom", "--virtual-time-budget=2000").stdout
     measured = re.search(r"width (\d+)", dom)
     assert measured is not None
     assert int(measured[1]) <= width
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not BROWSER, reason="XECTOOL_BROWSER names no browser, such as chromium")
+@pytest.mark.parametrize("box", [".picture", "section.scroll", "pre"])
+def test_a_box_is_shaded_at_the_edge_where_more_is_to_come(run: Path, tmp_path: Path, box: str) -> None:
+    engine.report(run, tmp_path / "r.html")
+    # Twice, without the rest of the page: as it is shown first, and at the end of its content.
+    (tmp_path / "frame.html").write_text(
+        '<body style="margin:0"><script>const alone = (frame, left) => { const page = frame.contentDocument; '
+        f'const box = page.querySelector("{box}"); page.querySelector("main").replaceChildren(box); '
+        'const wide = document.createElement("div"); wide.style = "width: 900px; height: 200px"; box.prepend(wide); '
+        "box.scrollLeft = left; }</script>"
+        + "".join(
+            f'<iframe src="r.html" onload="alone(this, {left})" width="400" height="900" style="border:0"></iframe>'
+            for left in (0, 9999)
+        )
+    )
+    browse(tmp_path / "frame.html", "--hide-scrollbars", f"--screenshot={tmp_path / 'shot.png'}")
+    shot = imread(tmp_path / "shot.png")[60:160, :, 0]
+    edges = [shot[:, left : left + 3].max() for left in (18, 379, 418, 779)]
+    assert [edge < 0.9 for edge in edges] == [False, True, True, False], edges
 
 
 def test_an_epoch_that_was_interrupted_is_not_counted(tmp_path: Path) -> None:
