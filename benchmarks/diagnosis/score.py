@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 from xectool import engine
+from xectool.config.inputs import split_tree
 from xectool.errors import XecError
 
 from benchmarks.diagnosis.catalogue import CASES, Case
@@ -114,7 +115,8 @@ def _bisects(lab: Lab) -> bool:
     if found.event is None:
         return False
     names = [Path(path).name for path in lab.train_files]
-    return (names.index(Path(str(found.event["file"])).name), int(found.event["entry"])) in lab.planted
+    file, _ = split_tree(str(found.event["file"]))
+    return (names.index(Path(file).name), int(found.event["entry"])) in lab.planted
 
 
 def table(outcomes: Sequence[Outcome]) -> list[str]:

@@ -23,7 +23,8 @@ def test_faults_put_into_real_trainings_are_named_first_and_sound_runs_are_silen
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(outcomes.read_text())
-    assert len(found) == 5
+    assert len(found) == 6
+    assert [outcome["bisected"] for outcome in found if outcome["bisected"] is not None] == [True]
     assert [outcome["case"] for outcome in found if not outcome["right"]] == [], done.stdout
     assert [line for outcome in found for line in outcome["refused"]] == [], "lines to paste that a dry run refuses"
     assert sum(outcome["lines"] for outcome in found)
