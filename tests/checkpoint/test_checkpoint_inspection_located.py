@@ -292,3 +292,36 @@ def test_compressed_bytes_that_do_not_end_are_found() -> None:
     with pytest.raises(ValueError, match="end 2 before those of the entry"):
         Archive(memoryview(sound)).read(longer)
     assert not list(Archive(memoryview(sound)).verify())  # the control
+
+
+@pytest.mark.parametrize("name", ["../x", "archive/../../x", "/etc/x", "..\\x"])
+def test_an_entry_that_leaves_the_archive_is_told_so_and_not_by_its_times(
+    name: str, families: dict[str, Path], inspected: Callable[..., Any], tmp_path: Path
+) -> None:
+    inspected(families["regressor"].read_bytes())
+    with zipfile.ZipFile(tmp_path / "changed.pt", "a") as archive:
+        archive.writestr(name, b"x")
+    (found,) = engine.inspect_ckpt(tmp_path / "changed.pt").findings
+    assert f"entry {name} would be unpacked outside of the archive's folder" in found.problem
+
+
+def test_an_entry_that_another_program_added_is_one_finding(
+    families: dict[str, Path], inspected: Callable[..., Any], tmp_path: Path
+) -> None:
+    inspected(families["regressor"].read_bytes())
+    with zipfile.ZipFile(tmp_path / "changed.pt", "a") as archive:
+        archive.writestr("archive/notes.txt", b"x")
+    (found,) = engine.inspect_ckpt(tmp_path / "changed.pt").findings
+    assert "archive/notes.txt alone has another" in found.problem
+    assert found.problem.endswith(": another program added it")
+
+
+def test_of_tensors_that_share_bytes_both_are_named(inspected: Callable[..., Any]) -> None:
+    spans = {"a.weight": [0, 64], "b.weight": [64, 96], "c.weight": [32, 96]}
+    shapes = {name: [(end - begin) // 4] for name, (begin, end) in spans.items()}
+    rows = {name: {"dtype": "F32", "shape": shapes[name], "data_offsets": span} for name, span in spans.items()}
+    header = json.dumps(rows)
+    content = len(header).to_bytes(8, "little") + header.encode() + bytes(96)
+    problems = [found.problem for found in inspected(content, "shared.safetensors").findings]
+    assert "tensor c.weight overlaps tensor a.weight" in problems
+    assert "tensor b.weight overlaps tensor c.weight" in problems

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import struct
 import sys
 from collections.abc import Callable
@@ -261,3 +262,24 @@ def test_a_missing_branch_may_lie_in_friends_and_all_are_named(good: Path) -> No
             assert missing.problem.endswith(f"; the tree has {told}")
             assert missing.fix.startswith("ROOT.RDataFrame(")
     assert probe(str(good)).friends == ()
+
+
+def test_numbers_that_vary_by_event_are_told_so(good: Path, check: Callable[..., DataChecked], tmp_path: Path) -> None:
+    rows = uproot.open(f"{good}:tree").arrays(["npho", "relative_time"], library="np")
+    path = tmp_path / "suppressed.root"
+    kept = [row[: 4000 + index] for index, row in enumerate(rows["npho"].astype(np.float32))]
+    with uproot.recreate(path) as file:
+        file.mktree("tree", {"npho": "var * float32", "relative_time": ("float32", (4760,))})
+        file["tree"].extend({"npho": ak.Array(kept), "relative_time": rows["relative_time"]})
+    (found,) = [item for item in check(path).findings if item.code == "DAT-05"]
+    assert "as many numbers as were read, 4000 in the first, event where" in found.problem
+    assert found.fix == "write all numbers of every event when the file is made"
+
+
+def test_a_list_without_its_sign_leads_to_the_check_of_it(
+    good: Path, check: Callable[..., DataChecked], tmp_path: Path
+) -> None:
+    (tmp_path / "list.txt").write_text(f"{good}\n")
+    assert shlex.split(check(tmp_path / "list.txt").next, comments=True) == [
+        "xectool", "check-data", f"@{tmp_path}/list.txt",
+    ]  # fmt: skip

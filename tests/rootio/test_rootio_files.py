@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
 import functools
 import gzip
 import http.server
 import lzma
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -138,7 +140,41 @@ def test_a_file_that_is_not_root_is_told_what_it_is(tmp_path, content, message):
     with pytest.raises(DataFileError, match=message) as caught:
         open_tree(str(path))
     assert str(path) in caught.value.where
-    assert "copy the file again" in caught.value.fix
+    told = "git lfs pull" if "LFS" in message else "< " if "packed" in message else "copy the file again"
+    assert told in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("program", "pack"), [("gunzip", gzip.compress), ("unxz", lzma.compress), ("bunzip2", bz2.compress)]
+)
+def test_the_line_for_a_packed_file_unpacks_it_whatever_its_name(tmp_path, rows, write_rows, program, pack):
+    """``gunzip a.root`` fails: it takes no name that ends so."""
+    whole = write_rows(tmp_path / "a.root", {name: rows[name] for name in ("npho", "run")}).read_bytes()
+    path = tmp_path / "it's packed.root"
+    path.write_bytes(pack(whole))
+    with pytest.raises(DataFileError, match=program) as caught:
+        open_tree(str(path))
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed")
+    subprocess.run(caught.value.fix, shell=True, check=True, cwd=tmp_path)
+    assert (tmp_path / "NEW.root").read_bytes() == whole
+
+
+def test_a_list_of_files_without_its_sign_is_told_with_it(tmp_path, rows, write_rows):
+    write_rows(tmp_path / "a.root", {name: rows[name] for name in ("npho", "run")})
+    path = tmp_path / "my list.txt"
+    path.write_text(f"# {60 * 'long '}\n{tmp_path}/a.root:tree\n")
+    with pytest.raises(DataFileError, match="it is text") as caught:
+        open_tree(str(path))
+    (given,) = shlex.split(caught.value.fix, comments=True)
+    assert expand_inputs(given) == [f"{tmp_path}/a.root:tree"]
+
+
+def test_what_a_list_names_and_is_not_there_is_told_with_the_list(tmp_path):
+    (tmp_path / "inner.txt").write_text("gone.root\n")
+    (tmp_path / "outer.txt").write_text(f"@{tmp_path}/inner.txt\n")
+    with pytest.raises(DataFileError, match=r"gone.root' does not exist \(named by the list '.*inner.txt'\)"):
+        expand_inputs(f"@{tmp_path}/outer.txt")
 
 
 @pytest.mark.parametrize("format", ["ttree", "rntuple"])

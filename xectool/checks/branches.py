@@ -13,6 +13,7 @@ from xectool.errors import DataFileError, counted, in_shell, nearest
 from xectool.rootio.reader import EventFile
 
 # Numbers of another detector are the usual reason for a width that does not fit.
+_ALL_NUMBERS = "write all numbers of every event when the file is made"
 _OTHER_FILE = "use the file of this detector"
 _CODES = {"missing": "XT-DATA-BRANCH", "width": "XT-DATA-WIDTH", "type": "XT-DATA-TYPE"}
 
@@ -159,13 +160,16 @@ def _trouble(
         return None
     fitting = _of_width(others, wanted.width)
     shown = f"branches of that width: {', '.join(fitting[:5])}" if fitting else "no other branch has that width"
+    varies = width is None
+    held = f"as many numbers as were read, {found} in the first," if varies else f"{counted(found, 'number')} an"
     problem = (
-        f"branch '{wanted.name}' of '{file.path}' holds {counted(found, 'number')} an event where the {wanted.role} "
+        f"branch '{wanted.name}' of '{file.path}' holds {held} event where the {wanted.role} "
         f"has {wanted.width} ({shown})"
     )
     # as many numbers as sensors are unmistakable, while three may be any vector
     named = nearest(wanted.name, fitting, count=1) or (fitting if wanted.width == NUM_SENSORS else [])
-    fix = _again(file, f"{wanted.option}={named[0]}") if named else other if fitting else _OTHER_FILE
+    rest = _ALL_NUMBERS if varies else _OTHER_FILE
+    fix = _again(file, f"{wanted.option}={named[0]}") if named else other if fitting else rest
     return Trouble("DAT-05", _CODES["width"], problem, where, fix)
 
 

@@ -26,6 +26,8 @@ def probe(path: str, default_tree: str = "tree") -> FileFacts:
         trouble = Trouble.of("DAT-03" if error.code == "XT-DATA-TREE" else "DAT-01", error)
         if trouble.check == "DAT-03" and trouble.fix.startswith("--set"):
             trouble = replace(trouble, fix=f"xectool check-data {in_shell(path)} {trouble.fix}")
+        if trouble.fix.startswith(("@", "'@")):
+            trouble = replace(trouble, fix=f"xectool check-data {trouble.fix}")
         if size and is_unclosed(path):
             problem = f"{trouble.problem}; the file was never closed: the program that wrote it ended before that"
             trouble = replace(trouble, problem=problem)

@@ -122,7 +122,13 @@ def input_paths(spec: str | Iterable[str], lists: tuple[Path, ...] = ()) -> Iter
 
 def _expand_list(list_path: Path, lists: tuple[Path, ...]) -> list[str]:
     within = (*lists, list_path.resolve())
-    found = [path for entry in _entries(list_path, lists) for path in _expand_one(entry, within)]
+    found: list[str] = []
+    for entry in _entries(list_path, lists):
+        try:
+            found += _expand_one(entry, within)
+        except DataFileError as error:
+            problem = f"{error.problem} (named by the list '{list_path}')"
+            raise DataFileError(problem, where=error.where, fix=error.fix, code=error.code) from error
     if not found:
         raise DataFileError(f"the list file '{list_path}' names no file", where=str(list_path), fix="one path a line")
     return found

@@ -14,10 +14,16 @@ from xectool.errors import DataFileError, in_shell, listed, nearest
 from xectool.rootio.inflate import INFLATE_ERRORS, require_bounded
 from xectool.rootio.missing import likely_tree
 from xectool.rootio.source import client_errors
-from xectool.rootio.strangers import not_a_chain, reason_of, require_released, unreadable, what_it_is
+from xectool.rootio.strangers import (
+    COPY_AGAIN,
+    not_a_chain,
+    reason_of,
+    remedy,
+    require_released,
+    unreadable,
+    what_it_is,
+)
 from xectool.rootio.unmapped import local_handler
-
-_COPY_AGAIN = "copy the file again and compare its checksum, or take it out of the list"
 
 _OPEN_ERRORS = (
     *INFLATE_ERRORS,
@@ -111,17 +117,17 @@ def check_local_file(path: str) -> None:
             f"cannot read '{path}': {error.strerror}", where=path, fix=f"ls -l {in_shell(path)}"
         ) from error
     if size == 0:
-        raise DataFileError(f"'{path}' is empty (0 bytes)", where=path, fix=_COPY_AGAIN, code="XT-DATA-EMPTY")
+        raise DataFileError(f"'{path}' is empty (0 bytes)", where=path, fix=COPY_AGAIN, code="XT-DATA-EMPTY")
     if not head.startswith(b"root"):
         problem = f"'{path}' is not a ROOT file: {what_it_is(head)}"
-        raise DataFileError(problem, where=path, fix=_COPY_AGAIN, code="XT-DATA-NOT-ROOT")
+        raise DataFileError(problem, where=path, fix=remedy(path, head), code="XT-DATA-NOT-ROOT")
     end = _recorded_end(head)
     if end > size:
         problem = f"'{path}' is truncated: its header says {end} bytes, the file has {size}"
-        raise DataFileError(problem, where=path, fix=_COPY_AGAIN, code="XT-DATA-TRUNCATED")
+        raise DataFileError(problem, where=path, fix=COPY_AGAIN, code="XT-DATA-TRUNCATED")
     if end <= 0:
         problem = f"'{path}' is damaged: its header names no end of the file; zeros there are an interrupted copy"
-        raise DataFileError(problem, where=path, fix=_COPY_AGAIN, code="XT-DATA-DAMAGED")
+        raise DataFileError(problem, where=path, fix=COPY_AGAIN, code="XT-DATA-DAMAGED")
 
 
 def _recorded_end(head: bytes) -> int:

@@ -21,7 +21,15 @@ _MAGICS: Final = (
     (b"SIMPLE  =", "a FITS file"),
     (b"\x7fELF", "a program"),
 )
-_COPY_AGAIN: Final = "copy the file again and compare its checksum, or take it out of the list"
+_UNPACK: Final = (
+    (b"\x1f\x8b", "gunzip"),
+    (b"\xfd7zXZ\0", "unxz"),
+    (b"BZh", "bunzip2"),
+    (b"\x28\xb5\x2f\xfd", "unzstd"),
+)
+_TEXT_BYTES: Final = 4096
+COPY_AGAIN: Final = "copy the file again and compare its checksum, or take it out of the list"
+_LFS: Final = b"version https://git-lfs"
 _OLD_METHOD: Final = "unsupported compression algorithm: b'CS'"
 
 
@@ -43,7 +51,7 @@ def unreadable(path: str, tree_name: str, error: BaseException) -> DataFileError
     return DataFileError(
         f"'{path}' is damaged or of unknown kind: tree '{tree_name}' cannot be read ({type(error).__name__}: {reason})",
         where=input_name(path, tree_name),
-        fix=_COPY_AGAIN,
+        fix=COPY_AGAIN,
         code="XT-DATA-DAMAGED",
     )
 
@@ -80,17 +88,35 @@ def not_a_chain(path: str, tree_name: str, key: Any) -> DataFileError:
     )
 
 
+def remedy(path: str, head: bytes) -> str:
+    """Return what to do about a local file that is no ROOT file, with a line to paste where there is one."""
+    if unpack := next((command for magic, command in _UNPACK if head.startswith(magic)), ""):
+        return f"{unpack} < {in_shell(path)} > NEW.root"  # by its name it takes none that ends in .root
+    if head.startswith(_LFS):
+        return "git lfs pull"
+    if _is_text(head):
+        with open(path, "rb") as stream:
+            entries = stream.read(_TEXT_BYTES).splitlines()
+        if any(entry.split(b":")[0].rstrip().endswith(b".root") for entry in entries):
+            return f"{in_shell(f'@{path}')}   # a list of files is given so"
+    return COPY_AGAIN
+
+
+def _is_text(head: bytes) -> bool:
+    return all(32 <= byte < 127 or byte in b"\t\r\n" for byte in head)
+
+
 def what_it_is(head: bytes) -> str:
     """Return what the first bytes of a file that is no ROOT file tell, as a clause."""
     if head.lstrip().lower().startswith((b"<!doc", b"<htm", b"<?xml")):
         return "it is a web page (a download that needs a login?) or XML"
-    if head.startswith(b"version https://git-lfs"):
+    if head.startswith(_LFS):
         return "it is a Git LFS pointer; the data were never fetched (git lfs pull)"
     known = next((what for magic, what in _MAGICS if head.startswith(magic)), "")
     if known:
         return f"it is {known}"
     if not head.strip(b"\0"):
         return "it starts with zero bytes (an interrupted copy)"
-    if all(32 <= byte < 127 or byte in b"\t\r\n" for byte in head):
+    if _is_text(head):
         return f"it is text, starting with {head[:24].decode('ascii')!r}"
     return f"its first four bytes are {head[:4]!r}, not b'root'"

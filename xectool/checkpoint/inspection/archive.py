@@ -181,6 +181,10 @@ class Archive:
             if count > 1:
                 what = f"{count} entries are called {name}; which of them is read depends on the reader"
                 self.problems.append(Problem(what, name))
+        for entry in self.entries:
+            if entry.name.startswith(("/", "\\")) or ".." in entry.name.replace("\\", "/").split("/"):
+                what = f"entry {entry.name} would be unpacked outside of the archive's folder: not written by torch"
+                self.problems.append(Problem(what, entry.place))
         if bytes(self.data[:4]) != LOCAL_MAGIC:
             first = min((entry.start for entry in self.entries), default=0)
             self.problems.append(Problem("other bytes stand before the archive", f"bytes 0 to {first}"))

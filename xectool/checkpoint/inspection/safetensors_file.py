@@ -135,14 +135,14 @@ def _reference(name: str, dtype: str, shape: tuple[int, ...], where: str) -> Ten
 
 def _check_cover(spans: list[tuple[int, int, str]], available: int, start: int, out: Contents) -> None:
     """Report tensors that share bytes, and bytes that belong to no tensor."""
-    at = 0
+    at, last = 0, ""
     for begin, end, name in sorted(spans):
         if begin < at:
-            out.problems.append(Problem(f"tensor {name} overlaps the one before it", f"byte {start + begin}"))
+            out.problems.append(Problem(f"tensor {name} overlaps tensor {last}", f"byte {start + begin}"))
         elif begin > at and not out.problems:
             out.problems.append(
                 Problem(f"{begin - at} bytes before tensor {name} belong to no tensor", f"byte {start + at}")
             )
-        at = max(at, end)
+        at, last = max((at, last), (end, name))
     if at < available and not out.problems:
         out.problems.append(Problem(f"{available - at} bytes follow the last tensor", f"byte {start + at}"))

@@ -181,13 +181,17 @@ def _after(data: memoryview, span: Span) -> tuple[int, str]:
 
 
 def _odd_ones(spans: Sequence[Span]) -> Iterator[tuple[str, int]]:
-    """Yield records that alone differ in a field that one program writes the same for all."""
+    """Yield the records that alone differ in fields that one program writes the same for all."""
     if len(spans) < _FEWEST:
         return
+    found: dict[Span, list[str]] = {}
     for field in ("made_by", "needed", "disk", "internal", "external", "date", "time"):
         counts = Counter(getattr(span.record, field) for span in spans)
         common, count = counts.most_common(1)[0]
         if len(spans) - 1 == count:
             odd = next(span for span in spans if getattr(span.record, field) != common)
-            name = odd.record.name.decode("utf-8", "replace")
-            yield f"the directory's record of entry {name} alone has another {field.replace('_', ' ')}", odd.header
+            found.setdefault(odd, []).append(field.replace("_", " "))
+    for odd, fields in found.items():
+        name, added = odd.record.name.decode("utf-8", "replace"), len(fields) >= _FEWEST
+        cause = ": another program added it" if added else ""
+        yield f"the directory's record of entry {name} alone has another {', '.join(fields)}{cause}", odd.header
