@@ -97,7 +97,11 @@ class TaskConfig(Section):
     """One target: whether it is learnt, with which loss, in which internal unit."""
 
     enabled: Bool = knob(False, "Whether this target is learnt")
-    loss_fn: RegressionLoss = knob("smooth_l1", "Loss per component; gaussian_nll also predicts a width", code="CFG-05")
+    loss_fn: RegressionLoss = knob(
+        "smooth_l1",
+        "Loss per component; gaussian_nll also predicts a width; cosine for angle and angleVec only",
+        code="CFG-05",
+    )
     loss_beta: Float = knob(
         1.0, "Edge of the quadratic region (smooth_l1) or exponent (gaussian_nll)", "scaled target", "CFG-07", ge=0
     )
