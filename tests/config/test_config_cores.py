@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -89,18 +87,6 @@ def test_a_training_takes_no_more_threads_than_the_quota_unless_told(
         assert plan_execution(TrainingConfig(device="cpu")).notes == notes  # whatever ran before
     finally:
         torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("has_mkl", [True, False])
-def test_a_number_for_a_library_that_is_not_there_leaves_the_quota(has_mkl: bool) -> None:
-    program = (
-        f"import os, torch; torch.backends.mkl.is_available = lambda: {has_mkl}; "
-        "os.environ['MKL_NUM_THREADS'] = '3'; os.environ.pop('OMP_NUM_THREADS', None); "
-        "from xectool.training.process import device; device.num_cores, device.allowed_cpus = lambda: 2, lambda: 64; "
-        "print(device._quota_threads()[0])"
-    )
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert said.strip() == ("None" if has_mkl else "2")
 
 
 def test_no_other_file_counts_cpus() -> None:

@@ -23,7 +23,7 @@ from xectool.data.loader import EventLoader
 from xectool.data.plan import DataPlan
 from xectool.data.source import open_source
 from xectool.engine.ranks.verdict import Ending, verdict_of
-from xectool.errors import WorldError
+from xectool.errors import WorldError, XecError
 from xectool.runlog.reader import RunReader
 
 PROGRAM = Path(__file__).parent / "programs" / "faults.py"
@@ -191,6 +191,25 @@ def test_a_rank_that_leaves_without_a_word_is_named_not_its_victim(uneven: Path,
     assert (code, finding["code"]) == (3, "XT-RANK-DIED"), err
     assert re.match(r"rank 1 \(pid \d+\) ended with exit code 0 in the middle of the training", finding["problem"])
     assert re.search(f"--resume (auto|{last.parent})$", finding["fix"])
+
+
+@pytest.mark.parametrize(
+    ("codes", "first", "named"),
+    [
+        ({0: -signal.SIGABRT}, {1: 9}, r"rank 1 \(pid 9\) .* code 0 .*; the other ranks were ended"),  # as NCCL ends it
+        ({0: 1}, {1: 9}, r"rank 1 \(pid 9\) .* code 0 .*; the other ranks were ended"),
+        ({0: -signal.SIGABRT}, {0: 8}, "rank 0 .* killed by signal 6"),
+        ({}, {1: 9}, r"rank 1 \(pid 9\) ended with exit code 0 in the middle of the training, .* plugin(?!;)"),
+        ({}, {}, "rank 0 ended with exit code 0 in the middle of the training, .* plugin(?!;)"),
+    ],
+)
+def test_who_leaves_first_goes_before_what_became_of_the_others(
+    tmp_path: Path, codes: dict[int, int], first: dict[int, int], named: str
+) -> None:
+    failures = {rank: SimpleNamespace(pid=7, exitcode=code, timestamp=1.0) for rank, code in codes.items()}
+    ending = Ending(2, tmp_path, failures, frozenset(), interrupted=False, first=first)  # type: ignore[arg-type]
+    with pytest.raises(XecError, match=named):
+        verdict_of(ending, "config.yaml")
 
 
 @pytest.mark.parametrize("asked", [True, False])

@@ -227,3 +227,5 @@ def test_a_short_run_on_a_gpu_is_not_compiled_unless_that_was_asked_for(
     (said,) = [note for note in planned.notes if "training.compile" in note or "compiled" in note]
     assert said.startswith("compiled" if mode else "eager")
     assert (f"{batches} batches" in said) is (asked == "auto" and mode is None)
+    shared = compiled_where_it_pays(plan_execution(section, "cuda"), 4 * batches, 4)
+    assert shared == planned

@@ -226,7 +226,8 @@ def _toolchain(device: Any) -> Toolchain:
 def _configured(config: RunConfig, device: str | None, batches: int) -> str:
     """Return the mode that training takes: ``auto`` is decided by the device and the length of the run."""
     try:
-        return compiled_where_it_pays(plan_execution(config.training, device), batches).compile_mode or "none"
+        execution = plan_execution(config.training, device)
+        return compiled_where_it_pays(execution, batches, config.distributed.num_gpus).compile_mode or "none"
     except DeviceError:  # what it asks for cannot work here, which is a finding of its own
         return config.training.compile
 

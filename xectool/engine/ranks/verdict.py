@@ -63,6 +63,9 @@ def verdict_of(ending: Ending, again: str) -> TrainResult:
     codes = {failure.exitcode for failure in ending.failures.values()}
     if "result" in outcomes[0] and codes <= {EXIT_INTERRUPTED}:
         return result_of(outcomes[0])
+    left = [rank for rank in sorted(ending.first) if rank not in ending.failures and not outcomes[rank]]
+    if left and not ending.interrupted:  # what became of the others follows from it
+        raise _left(left[0], ending, again)
     killed = _killed(ending)
     if killed is not None:
         raise _death(*killed, ending, again)
@@ -116,6 +119,18 @@ def _death(rank: int, failure: ProcessFailure, ending: Ending, again: str) -> Xe
     )
 
 
+def _left(rank: int, ending: Ending, again: str) -> XecError:
+    """Return what is said of a rank that came to no end of its own and failed at nothing."""
+    pid = f" (pid {ending.first[rank]})" if rank in ending.first else ""
+    others = "; the other ranks were ended" if ending.failures else ""
+    return WorldError(
+        f"rank {rank}{pid} ended with exit code 0 in the middle of the training, as by sys.exit in a plugin{others}",
+        where=f"rank {rank} of {ending.nproc}{ending.places.get(rank, '')}{_log(ending, rank)}",
+        fix=again,
+        code="XT-RANK-DIED",
+    )
+
+
 def _unexplained(ending: Ending, outcomes: Mapping[int, Mapping[str, Any]], again: str) -> XecError:
     """Return what is known where no rank says what went wrong: a defect first, then whoever lost another rank."""
     silent = [rank for rank, failure in sorted(ending.failures.items()) if not outcomes[rank] and failure.exitcode > 0]
@@ -127,15 +142,8 @@ def _unexplained(ending: Ending, outcomes: Mapping[int, Mapping[str, Any]], agai
             fix="please report it together with what the rank said last",
             code="XT-DEFECT",
         )
-    left = [rank for rank in sorted(ending.first) if rank not in ending.failures and not outcomes[rank]]
-    if left:
-        return WorldError(
-            f"rank {left[0]} (pid {ending.first[left[0]]}) ended with exit code 0 in the middle of the training, as by "
-            "sys.exit in a plugin; the other ranks were ended",
-            where=f"rank {left[0]} of {ending.nproc}{ending.places.get(left[0], '')}{_log(ending, left[0])}",
-            fix=again,
-            code="XT-RANK-DIED",
-        )
+    if not ending.failures:
+        return _left(next((rank for rank, outcome in outcomes.items() if not outcome), 0), ending, again)
     rank, failure = min(ending.failures.items(), key=lambda item: (item[1].timestamp, item[0]))
     said = outcomes[rank].get("error", {}).get("problem", f"it ended with exit code {failure.exitcode}")
     before = f"; before that: {ending.hang}" if ending.hang else ""

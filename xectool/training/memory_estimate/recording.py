@@ -70,7 +70,7 @@ class Recording:
         return {**columns, **rest, "staged": self.staged.tolist()}
 
     def live(self, block_bytes: int = 1) -> IntArray:
-        """Return the bytes alive after each tick of the clock.
+        """Return the bytes alive after each tick of the clock, with what a kernel stages at it.
 
         Args:
             block_bytes: Granularity of the allocator; sizes are rounded up to it.

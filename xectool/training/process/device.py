@@ -22,9 +22,7 @@ from xectool.errors.compiler_place import no_compiler_place
 
 COMPILERS = ("torch._dynamo", "torch._inductor", "triton")
 PAYS_AFTER: Final = 1000  # batches, on an H200 (docs/benchmarks.md); compiling takes about a minute there
-_COMPILED: Final = "compiled (training.compile: auto)"
-_MKL = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]  # torch's own
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS") if _MKL else ("OMP_NUM_THREADS",)  # which PyTorch reads
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # which PyTorch reads, with MKL or without
 _NO_PLACE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR}
 
 
@@ -38,6 +36,7 @@ class Execution:
         use_scaler: Whether gradients are scaled (float16 only; bfloat16 has the range of float32).
         compile_mode: Mode for ``torch.compile``, or None for eager.
         notes: What was chosen and why, one sentence each.
+        compile_by_auto: Whether it was not asked for, so that a short run may do without.
     """
 
     device: torch.device
@@ -45,6 +44,7 @@ class Execution:
     use_scaler: bool
     compile_mode: str | None
     notes: tuple[str, ...] = ()
+    compile_by_auto: bool = False
 
     def autocast(self) -> torch.autocast:
         """Return the autocast context of the forward pass on the real device type."""
@@ -77,19 +77,25 @@ def plan_execution(training: TrainingConfig, device: str | None = None) -> Execu
         use_scaler=dtype is torch.float16,
         compile_mode=mode,
         notes=(f"device {chosen}", precision_note, compile_note, *thread_note),
+        compile_by_auto=training.compile == "auto" and mode is not None,
     )
 
 
-def compiled_where_it_pays(execution: Execution, batches: int) -> Execution:
-    """Return how a whole run of so many batches is computed: eagerly where ``auto`` would compile for too few of them.
+def compiled_where_it_pays(execution: Execution, batches: int, ranks: int = 1) -> Execution:
+    """Return how a run is computed: eagerly where ``auto`` would compile for too few batches.
 
-    The number is that of all epochs, wherever a run is stopped: it goes on as it began.
+    Args:
+        execution: As the machine allows.
+        batches: Of all epochs and ranks, wherever the run is stopped: what is resumed goes on as it began, unless it is
+            given more epochs.
+        ranks: Number of ranks that share them.
     """
-    if _COMPILED not in execution.notes or batches >= PAYS_AFTER:
+    own = batches // ranks
+    if not execution.compile_by_auto or own >= PAYS_AFTER:
         return execution
-    eager = f"eager (training.compile: auto; {batches} batches, and compiling pays after about {PAYS_AFTER})"
-    notes = tuple(eager if note == _COMPILED else note for note in execution.notes)
-    return replace(execution, compile_mode=None, notes=notes)
+    eager = f"eager (training.compile: auto; {own} batches, and compiling pays after about {PAYS_AFTER})"
+    notes = tuple(eager if note.startswith("compiled") else note for note in execution.notes)
+    return replace(execution, compile_mode=None, notes=notes, compile_by_auto=False)
 
 
 def _quota_threads() -> tuple[int | None, tuple[str, ...]]:
@@ -172,7 +178,7 @@ def _compile_mode(mode: str, device: torch.device) -> tuple[str | None, str]:
             return None, "eager (training.compile: auto on the CPU, where compiled steps were measured slower)"
         if missing:
             return None, f"eager (training.compile: auto, and {missing})"
-        return "default", _COMPILED
+        return "default", "compiled (training.compile: auto)"
     if missing:
         raise DeviceError(
             f"training.compile: {mode} cannot work here: {missing}",

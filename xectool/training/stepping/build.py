@@ -108,7 +108,9 @@ def build_parts(data: RunData, execution: Execution, ranks: Ranks) -> RunParts:
     optimizer = build_optimizer([model, task], training.lr, training.weight_decay)
     average = WeightAverage(model, training.ema_decay)
     train_loader = training_loader(data, execution, ranks)
-    execution = compiled_where_it_pays(execution, training.epochs * train_loader.plan.num_steps)
+    batches = training.epochs * train_loader.plan.num_steps * ranks.world_size
+    # A diagnosis is alone, and looks at what so many ranks will do.
+    execution = compiled_where_it_pays(execution, batches, max(ranks.world_size, config.distributed.num_gpus))
     val_loader = sequential_loader(data.val, config, execution, ranks)
     steps_per_epoch = -(-train_loader.plan.num_steps // training.grad_accum_steps)
     stepper = Stepper(model, task, optimizer, average, execution, training, ranks)
