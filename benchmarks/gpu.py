@@ -154,8 +154,8 @@ def row(*cells: object) -> str:
 
 def step_table(device: str, sizes: Sequence[Sequence[int]], modes: Sequence[str]) -> None:
     """Print the time of a step in each precision and mode."""
-    titles = "width|batch|precision|mode|first steps s|step ms|events/s|of plain|peak GB|skips".split("|")
-    print(row(*titles), row(*["---"] * len(titles)), sep="\n", flush=True)
+    print("| width | batch | precision | mode | first steps s | step ms | events/s | of plain | peak GB | skips |")
+    print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
     plain: dict[tuple[Any, ...], float] = {}
     for group in ((PLAIN, "none"), tuple(mode for mode in modes if mode != "none")):
         cases = [
