@@ -164,7 +164,7 @@ def exit_codes() -> Iterator[str]:
     meanings = {errors.BadResult: "", errors.UserError: "", errors.WorldError: ""}
     for kind in meanings:
         leaves = [leaf for leaf in vars(errors).values() if isinstance(leaf, type) and issubclass(leaf, kind)]
-        codes = ", ".join(f"`{leaf.default_code}`" for leaf in leaves if leaf is not kind)
+        codes = ", ".join(dict.fromkeys(f"`{leaf.default_code}`" for leaf in leaves if leaf is not kind))
         first = (inspect.getdoc(kind) or "").partition(";")[0]
         yield f"| {kind.exit_code} | {first} ({codes}) |"
     yield f"| {errors.EXIT_INTERRUPTED} | interrupted: Ctrl-C, SIGTERM, a closed terminal, or a batch system's signal |"

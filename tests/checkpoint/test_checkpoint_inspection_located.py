@@ -294,7 +294,7 @@ def test_compressed_bytes_that_do_not_end_are_found() -> None:
     assert not list(Archive(memoryview(sound)).verify())  # the control
 
 
-@pytest.mark.parametrize("name", ["../x", "archive/../../x", "/etc/x", "..\\x"])
+@pytest.mark.parametrize("name", ["../x", "archive/../../x", "/etc/x", "..\\x", "../x/", "C:\\x", "c:/x"])
 def test_an_entry_that_leaves_the_archive_is_told_so_and_not_by_its_times(
     name: str, families: dict[str, Path], inspected: Callable[..., Any], tmp_path: Path
 ) -> None:

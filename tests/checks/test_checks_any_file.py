@@ -279,7 +279,7 @@ def test_numbers_that_vary_by_event_are_told_so(good: Path, check: Callable[...,
 def test_a_list_without_its_sign_leads_to_the_check_of_it(
     good: Path, check: Callable[..., DataChecked], tmp_path: Path
 ) -> None:
-    (tmp_path / "list.txt").write_text(f"{good}\n")
+    (tmp_path / "list.txt").write_text(f"{good}  # the first\n")
     assert shlex.split(check(tmp_path / "list.txt").next, comments=True) == [
         "xectool", "check-data", f"@{tmp_path}/list.txt",
     ]  # fmt: skip

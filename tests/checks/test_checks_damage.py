@@ -355,6 +355,16 @@ def test_hashes_of_two_trees_of_one_file_are_kept_beside_each_other(
         assert not result.digests
 
 
+def test_the_check_that_records_hashes_again_is_of_the_first_tree_that_was_given(
+    good: Path, tmp_path: Path, check: Callable[..., DataChecked]
+) -> None:
+    path, place = with_hashes(good, tmp_path, check)
+    place.write_text("{}")
+    result = check(f"{path}:tree", f"{path}:other", max_events=1)
+    (found,) = (found for found in result.findings if "recorded hashes" in found.problem)
+    assert found.fix.startswith(f"xectool check-data {path}:tree ")
+
+
 def test_hashes_of_before_trees_were_told_apart_are_compared(
     good: Path, tmp_path: Path, check: Callable[..., DataChecked]
 ) -> None:

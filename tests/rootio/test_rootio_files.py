@@ -22,7 +22,7 @@ from xectool.checks.facts import FileFacts
 from xectool.config.inputs import expand_inputs, input_name, input_paths, split_tree
 from xectool.data.blocks import SourceFile
 from xectool.diagnosis.evidence.files import train_files
-from xectool.errors import DataFileError
+from xectool.errors import DataFileError, MisnamedInput
 from xectool.rootio.files import open_tree
 from xectool.rootio.reader import EventFile
 
@@ -170,11 +170,40 @@ def test_a_list_of_files_without_its_sign_is_told_with_it(tmp_path, rows, write_
     assert expand_inputs(given) == [f"{tmp_path}/a.root:tree"]
 
 
+@pytest.mark.parametrize(
+    "listed",
+    [
+        "root://h//d/a.root\n", "rooted/a.root\nb.root\n", "a.root  # good\n# bad: b.root\n", "a*.root\n", "runs\n",
+        "ru*\n", "@inner.txt\n", "# données\na.root\n", "\ufeffa.root\r\nb.root:sub/events\r\n",
+        "a.root\n# " + 3000 * "é", 600 * "a.root\n",
+    ],
+)  # fmt: skip
+def test_what_a_list_may_hold_is_known_without_its_sign(tmp_path, listed):
+    """Of the first 4096 bytes the last may be half a character."""
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "files.txt").write_text(listed, encoding="utf-8", newline="")
+    with pytest.raises(MisnamedInput, match="it is text") as caught:
+        open_tree(str(tmp_path / "files.txt"))
+    assert shlex.split(caught.value.fix, comments=True) == [f"@{tmp_path}/files.txt"]
+
+
+@pytest.mark.parametrize(
+    "text", ["data:\n  train_path: a.root\n", "# nothing\n", "see https://h/a.root\nand there\n", "a.root\n\0\n"]
+)
+def test_a_text_that_is_no_list_does_not_lead_to_one(tmp_path, text):
+    (tmp_path / "files.txt").write_text(text)
+    with pytest.raises(DataFileError, match="is not a ROOT file") as caught:
+        open_tree(str(tmp_path / "files.txt"))
+    assert caught.value.fix.startswith("copy the file again")
+
+
 def test_what_a_list_names_and_is_not_there_is_told_with_the_list(tmp_path):
     (tmp_path / "inner.txt").write_text("gone.root\n")
     (tmp_path / "outer.txt").write_text(f"@{tmp_path}/inner.txt\n")
-    with pytest.raises(DataFileError, match=r"gone.root' does not exist \(named by the list '.*inner.txt'\)"):
-        expand_inputs(f"@{tmp_path}/outer.txt")
+    said = r"gone.root' does not exist \(named by the list '.*inner.txt'\) \(named by the list '.*outer.txt'\)"
+    for read in (expand_inputs, lambda spec: list(input_paths(spec))):
+        with pytest.raises(DataFileError, match=said):
+            read(f"@{tmp_path}/outer.txt")
 
 
 @pytest.mark.parametrize("format", ["ttree", "rntuple"])

@@ -12,8 +12,8 @@ from xectool.detector.constants import NUM_SENSORS
 from xectool.errors import DataFileError, counted, in_shell, nearest
 from xectool.rootio.reader import EventFile
 
-# Numbers of another detector are the usual reason for a width that does not fit.
 _ALL_NUMBERS = "write all numbers of every event when the file is made"
+# Numbers of another detector are the usual reason for a width that does not fit.
 _OTHER_FILE = "use the file of this detector"
 _CODES = {"missing": "XT-DATA-BRANCH", "width": "XT-DATA-WIDTH", "type": "XT-DATA-TYPE"}
 

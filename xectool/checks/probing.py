@@ -10,7 +10,7 @@ from xectool.checks.facts import BranchFacts, FileFacts, Trouble
 from xectool.checks.header import friends_of, header_troubles, is_unclosed
 from xectool.checks.layout import layout_troubles, ntuple_columns, tree_branches
 from xectool.config.inputs import is_remote, split_tree
-from xectool.errors import DataFileError, in_shell
+from xectool.errors import DataFileError, MisnamedInput, in_shell
 from xectool.rootio.files import cannot_open, open_errors, open_tree
 from xectool.rootio.reader import EventFile
 
@@ -24,10 +24,9 @@ def probe(path: str, default_tree: str = "tree") -> FileFacts:
             return _structure(file, size)
     except DataFileError as error:
         trouble = Trouble.of("DAT-03" if error.code == "XT-DATA-TREE" else "DAT-01", error)
-        if trouble.check == "DAT-03" and trouble.fix.startswith("--set"):
-            trouble = replace(trouble, fix=f"xectool check-data {in_shell(path)} {trouble.fix}")
-        if trouble.fix.startswith(("@", "'@")):
-            trouble = replace(trouble, fix=f"xectool check-data {trouble.fix}")
+        if isinstance(error, MisnamedInput):  # a setting for the tree comes after the file, a list in its place
+            given = f"{in_shell(path)} {error.fix}" if trouble.check == "DAT-03" else error.fix
+            trouble = replace(trouble, fix=f"xectool check-data {given}")
         if size and is_unclosed(path):
             problem = f"{trouble.problem}; the file was never closed: the program that wrote it ended before that"
             trouble = replace(trouble, problem=problem)

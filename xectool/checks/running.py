@@ -99,7 +99,9 @@ def _add(sample: Sample, troubles: Iterable[Trouble]) -> None:
 
 
 def _verified(paths: Sequence[str], how: Inspection) -> list[Trouble]:
-    names = {split_tree(path)[0]: path for path in paths}
+    names: dict[str, str] = {}
+    for path in paths:
+        names.setdefault(split_tree(path)[0], path)
     local = [path for name, path in names.items() if not is_remote(name)]
     how.progress.phase("compare hashes", len(local))
     found = []

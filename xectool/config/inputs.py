@@ -6,10 +6,11 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from xectool.config.list_files import read_list
+from xectool.config.list_files import list_entries, read_list
 from xectool.errors import DataFileError, in_shell, nearest
 
 Place = tuple[object, str]  # what two names of one tree of one file have in common
@@ -113,7 +114,9 @@ def input_paths(spec: str | Iterable[str], lists: tuple[Path, ...] = ()) -> Iter
         if part.startswith("@"):
             list_path = Path(os.path.expanduser(part[1:]))
             yield list_path
-            yield from input_paths(_entries(list_path, lists), (*lists, list_path.resolve()))
+            entries = _entries(list_path, lists)
+            with _named_by(list_path):
+                yield from input_paths(entries, (*lists, list_path.resolve()))
         elif urlsplit(part).scheme == "file":
             yield Path(unquote(urlsplit(split_tree(part)[0]).path))
         elif not is_remote(part):
@@ -124,14 +127,21 @@ def _expand_list(list_path: Path, lists: tuple[Path, ...]) -> list[str]:
     within = (*lists, list_path.resolve())
     found: list[str] = []
     for entry in _entries(list_path, lists):
-        try:
+        with _named_by(list_path):
             found += _expand_one(entry, within)
-        except DataFileError as error:
-            problem = f"{error.problem} (named by the list '{list_path}')"
-            raise DataFileError(problem, where=error.where, fix=error.fix, code=error.code) from error
     if not found:
         raise DataFileError(f"the list file '{list_path}' names no file", where=str(list_path), fix="one path a line")
     return found
+
+
+@contextmanager
+def _named_by(list_path: Path) -> Iterator[None]:
+    """Say of what is not there which list named it."""
+    try:
+        yield
+    except DataFileError as error:
+        problem = f"{error.problem} (named by the list '{list_path}')"
+        raise DataFileError(problem, where=error.where, fix=error.fix, code=error.code) from error
 
 
 def _entries(list_path: Path, lists: tuple[Path, ...]) -> list[str]:
@@ -140,6 +150,19 @@ def _entries(list_path: Path, lists: tuple[Path, ...]) -> list[str]:
         raise missing_file(str(list_path), kind="list file")
     entries = read_list(list_path, lists)
     return [str(list_path.parent / entry) if _is_relative(entry) else entry for entry in entries]
+
+
+def is_list(lines: Iterable[str], folder: Path) -> bool:
+    """Say whether lines are those of a list file in ``folder``: each that is no comment names an input."""
+    entries = list_entries(lines)
+    return bool(entries) and all(_is_input(entry, folder) for entry in entries)
+
+
+def _is_input(entry: str, folder: Path) -> bool:
+    if is_remote(entry) or entry.startswith("@") or split_tree(entry)[0].endswith(".root"):
+        return True
+    path = os.path.expanduser(entry)
+    return os.path.exists(folder / path) or (glob.has_magic(path) and any(glob.iglob(str(folder / path))))
 
 
 def _is_relative(entry: str) -> bool:

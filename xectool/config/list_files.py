@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from xectool.errors import DataFileError, in_shell
@@ -31,4 +31,13 @@ def read_list(list_path: Path, above: Collection[Path] = ()) -> list[str]:
     except OSError as error:
         problem = f"the list file '{where}' cannot be read: {error.strerror}"
         raise DataFileError(problem, where=where, fix=f"chmod u+r {in_shell(where)}") from error
+    return list_entries(lines)
+
+
+def list_entries(lines: Iterable[str]) -> list[str]:
+    """Return what the lines of a list file name.
+
+    >>> list_entries(["# good runs", "a.root  # the first", ""])
+    ['a.root']
+    """
     return [entry for line in lines if (entry := line.split("#", 1)[0].strip())]

@@ -97,6 +97,10 @@ class DataFileError(UserError):
     default_code = "XT-DATA-FILE"
 
 
+class MisnamedInput(DataFileError):
+    """A data file is there and is to be named in another way; its fix is arguments that every command takes."""
+
+
 class CheckpointError(UserError):
     """A checkpoint is missing, damaged or does not fit."""
 

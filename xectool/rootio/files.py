@@ -10,12 +10,14 @@ from typing import Any
 import uproot
 
 from xectool.config.inputs import input_name, is_remote, missing_file, split_tree
-from xectool.errors import DataFileError, in_shell, listed, nearest
+from xectool.errors import DataFileError, MisnamedInput, in_shell, listed, nearest
 from xectool.rootio.inflate import INFLATE_ERRORS, require_bounded
 from xectool.rootio.missing import likely_tree
 from xectool.rootio.source import client_errors
 from xectool.rootio.strangers import (
     COPY_AGAIN,
+    is_list_file,
+    is_root,
     not_a_chain,
     reason_of,
     remedy,
@@ -118,8 +120,11 @@ def check_local_file(path: str) -> None:
         ) from error
     if size == 0:
         raise DataFileError(f"'{path}' is empty (0 bytes)", where=path, fix=COPY_AGAIN, code="XT-DATA-EMPTY")
-    if not head.startswith(b"root"):
+    if not is_root(head):
         problem = f"'{path}' is not a ROOT file: {what_it_is(head)}"
+        if is_list_file(path):
+            fix = f"{in_shell(f'@{path}')}   # a list of files is given so"
+            raise MisnamedInput(problem, where=path, fix=fix, code="XT-DATA-NOT-ROOT")
         raise DataFileError(problem, where=path, fix=remedy(path, head), code="XT-DATA-NOT-ROOT")
     end = _recorded_end(head)
     if end > size:
@@ -161,7 +166,8 @@ def _missing_tree(path: str, tree_name: str, classes: dict[str, str], directory:
     name, fix = input_name(path, best), f"--set {in_shell(f'data.tree_name={best}')}"
     if name != path:  # it takes a tree after it
         fix = in_shell(name) if in_path else f"{fix}   # or of this file alone: {in_shell(name)}"
-    return DataFileError(
+    kind = MisnamedInput if trees and not in_path else DataFileError
+    return kind(
         f"'{path}' has no tree '{tree_name}' ({there})" + (f"; did you mean '{best}'?" if near else ""),
         where=input_name(path, tree_name),
         fix=fix if trees else "name a file that holds a tree",

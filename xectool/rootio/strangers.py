@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import re
+from pathlib import Path
 from typing import Any, Final
 
-from xectool.config.inputs import input_name
+from xectool.config.inputs import input_name, is_list
 from xectool.errors import DataFileError, in_shell
 
 _MAGICS: Final = (
@@ -94,16 +96,29 @@ def remedy(path: str, head: bytes) -> str:
         return f"{unpack} < {in_shell(path)} > NEW.root"  # by its name it takes none that ends in .root
     if head.startswith(_LFS):
         return "git lfs pull"
-    if _is_text(head):
-        with open(path, "rb") as stream:
-            entries = stream.read(_TEXT_BYTES).splitlines()
-        if any(entry.split(b":")[0].rstrip().endswith(b".root") for entry in entries):
-            return f"{in_shell(f'@{path}')}   # a list of files is given so"
     return COPY_AGAIN
 
 
-def _is_text(head: bytes) -> bool:
-    return all(32 <= byte < 127 or byte in b"\t\r\n" for byte in head)
+def is_root(head: bytes) -> bool:
+    """Return whether the first bytes are of a ROOT file; a list of ``root://`` urls begins alike."""
+    return head == b"root" or (head.startswith(b"root") and not _text(head))
+
+
+def is_list_file(path: str) -> bool:
+    """Return whether a local file is a list of inputs, by its first lines."""
+    with open(path, "rb") as stream:
+        head = stream.read(_TEXT_BYTES)
+    lines = _text(head).splitlines()
+    return is_list(lines[:-1] if len(head) == _TEXT_BYTES else lines, Path(path).parent)  # the last may be cut
+
+
+def _text(head: bytes) -> str:
+    """Return the first bytes of a text, of which the last character may be cut; of no text nothing."""
+    try:
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(head)
+    except UnicodeDecodeError:
+        return ""
+    return text if all(character.isprintable() or character in "\t\r\n" for character in text) else ""
 
 
 def what_it_is(head: bytes) -> str:
@@ -117,6 +132,6 @@ def what_it_is(head: bytes) -> str:
         return f"it is {known}"
     if not head.strip(b"\0"):
         return "it starts with zero bytes (an interrupted copy)"
-    if _is_text(head):
-        return f"it is text, starting with {head[:24].decode('ascii')!r}"
+    if text := _text(head):
+        return f"it is text, starting with {text[:24]!r}"
     return f"its first four bytes are {head[:4]!r}, not b'root'"

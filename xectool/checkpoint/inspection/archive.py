@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 import zlib
 from collections import Counter
@@ -29,6 +30,7 @@ _END_BYTES: Final = 22
 _ENCRYPTED: Final = 0x1
 _NEAR: Final = 1 << 12
 _MAX_ENTRIES: Final = 1_000_000
+_OUTSIDE: Final = re.compile(r"^([A-Za-z]:)?[/\\]|(^|[/\\])\.\.([/\\]|$)")  # from the root, of a drive, or upwards
 
 
 class Problem(NamedTuple):
@@ -71,15 +73,13 @@ class Archive:
 
     Args:
         data: The archive.
-        base: Byte of the file the archive begins at, for messages.
 
     Raises:
         DamagedArchive: No directory can be read; the message says what is left.
     """
 
-    def __init__(self, data: memoryview, base: int = 0) -> None:
+    def __init__(self, data: memoryview) -> None:
         self.data = data
-        self.base = base
         self.problems: list[Problem] = []
         self.entries: list[Entry] = []
         try:
@@ -99,7 +99,7 @@ class Archive:
                 *header_problems(data, [span for span in spans if span is not None], start),
                 *end_problems(data, start),
             ]
-            self.problems += [Problem(what, f"byte {base + at}") for what, at in found]
+            self.problems += [Problem(what, f"byte {at}") for what, at in found]
 
     @cached_property
     def by_name(self) -> dict[str, Entry]:
@@ -162,7 +162,7 @@ class Archive:
         if header[0] != LOCAL_MAGIC or local_name != record.name:
             shown = local_name.decode("utf-8", "replace")[:80]
             problem = f"the header of entry {info.filename} is damaged: it reads '{shown}'"
-            self.problems.append(Problem(problem, f"byte {self.base + at}"))
+            self.problems.append(Problem(problem, f"byte {at}"))
         end = start + info.compress_size
         if end > len(self.data):
             problem = f"entry {info.filename} ends at byte {end}, after the end of the file"
@@ -171,9 +171,12 @@ class Archive:
         if info.flag_bits & _ENCRYPTED:
             self.problems.append(Problem(f"entry {info.filename} is encrypted", f"byte {at}"))
             return None
-        if not info.filename.endswith("/"):
-            size, crc = info.file_size, info.CRC
-            self.entries.append(Entry(info.filename, start, info.compress_size, size, crc, info.compress_type))
+        entry = Entry(info.filename, start, info.compress_size, info.file_size, info.CRC, info.compress_type)
+        if _OUTSIDE.search(entry.name):
+            what = f"entry {entry.name} would be unpacked outside of the archive's folder: not written by torch"
+            self.problems.append(Problem(what, entry.place))
+        if not entry.name.endswith("/"):
+            self.entries.append(entry)
         return Span(at, start, end, info.file_size, record)
 
     def _find_ambiguity(self) -> None:
@@ -181,10 +184,6 @@ class Archive:
             if count > 1:
                 what = f"{count} entries are called {name}; which of them is read depends on the reader"
                 self.problems.append(Problem(what, name))
-        for entry in self.entries:
-            if entry.name.startswith(("/", "\\")) or ".." in entry.name.replace("\\", "/").split("/"):
-                what = f"entry {entry.name} would be unpacked outside of the archive's folder: not written by torch"
-                self.problems.append(Problem(what, entry.place))
         if bytes(self.data[:4]) != LOCAL_MAGIC:
             first = min((entry.start for entry in self.entries), default=0)
             self.problems.append(Problem("other bytes stand before the archive", f"bytes 0 to {first}"))
@@ -207,7 +206,7 @@ def _held_by(data: memoryview, infos: Sequence[zipfile.ZipInfo], records: Sequen
         return ""  # one archive after the other
     near = max(0, before - _NEAR)
     at = near + bytes(data[near:before]).rfind(LOCAL_MAGIC)
-    name = bytes(data[at + LOCAL.size : before])[: LOCAL.unpack_from(data, max(at, 0))[9]] if at >= near else b""
+    name = bytes(data[at + LOCAL.size : before])[: LOCAL.unpack_from(data, at)[9]] if at >= near else b""
     return f"entry {name.decode('utf-8', 'replace')} at byte {before}" if name else f"the entry at byte {before}"
 
 

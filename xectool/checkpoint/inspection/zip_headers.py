@@ -26,6 +26,7 @@ _ZIP64_EXTRA: Final = 1
 _FOUR_GIB: Final = 0xFFFFFFFF
 _HAS_DESCRIPTOR: Final = 0x8
 _FEWEST: Final = 3
+_OTHER_PROGRAM: Final = 3  # so many fields differ where another program added an entry
 
 
 class Central(NamedTuple):
@@ -192,6 +193,6 @@ def _odd_ones(spans: Sequence[Span]) -> Iterator[tuple[str, int]]:
             odd = next(span for span in spans if getattr(span.record, field) != common)
             found.setdefault(odd, []).append(field.replace("_", " "))
     for odd, fields in found.items():
-        name, added = odd.record.name.decode("utf-8", "replace"), len(fields) >= _FEWEST
+        name, added = odd.record.name.decode("utf-8", "replace"), len(fields) >= _OTHER_PROGRAM
         cause = ": another program added it" if added else ""
         yield f"the directory's record of entry {name} alone has another {', '.join(fields)}{cause}", odd.header
