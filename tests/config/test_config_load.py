@@ -51,6 +51,29 @@ def test_a_file_that_is_no_configuration_is_named(content: bytes, message: str, 
     assert caught.value.fix
 
 
+@pytest.mark.parametrize(
+    ("line", "mended"),
+    [
+        ("train_path: @my files.txt  # good", "train_path: '@my files.txt'  # good"),
+        ("train_path: **/a.root", "train_path: '**/a.root'"),
+        ("train_path: [b.root, *.root]", "train_path: [b.root, '*.root']"),
+        ("train_path: @it's.txt", "train_path: '@it''s.txt'"),
+    ],
+)
+def test_a_list_or_a_glob_without_quotes_leads_to_the_line_with_them(line: str, mended: str, write: Write) -> None:
+    with pytest.raises(ConfigError, match="not valid YAML") as caught:
+        load_config(write(f"{GOOD}data:\n  {line}\n"))
+    assert caught.value.fix == f"put it in quotes: {mended}"
+    load_config(write(f"{GOOD}data:\n  {mended}\n"))
+
+
+@pytest.mark.parametrize("line", ["train_path: *typed_wrong", "train_path: [a.root"])
+def test_other_mistakes_are_not_mended_with_quotes(line: str, write: Write) -> None:
+    with pytest.raises(ConfigError, match="not valid YAML") as caught:
+        load_config(write(f"{GOOD}data:\n  {line}\n"))
+    assert caught.value.fix == "correct the line"
+
+
 def test_a_missing_file_names_the_nearest_one(tmp_path: Path, write: Write) -> None:
     write(GOOD, "regressor.yaml")
     with pytest.raises(ConfigError, match=r"did you mean 'regressor.yaml'"):

@@ -76,6 +76,16 @@ def test_a_malformed_override_is_named(override: str, message: str, write: Write
     assert "--set" in caught.value.where
 
 
+@pytest.mark.parametrize("value", ["@my files.txt", "*.root"])
+def test_the_line_for_a_list_or_a_glob_survives_the_shell(value: str, write: Write) -> None:
+    """The shell takes the quotes that YAML needs."""
+    with pytest.raises(ConfigError, match="not valid YAML") as caught:
+        load_config(write(GOOD), [f"data.train_path={value}"])
+    option, setting = shlex.split(caught.value.fix.removeprefix("put it in quotes: "))
+    assert option == "--set"
+    assert load_config(write(GOOD), [setting]).config.data.train_path == value
+
+
 def test_an_unknown_override_names_the_nearest_key(write: Write, refused: Refused) -> None:
     error = refused(write(GOOD), ("training.learning_rat=1e-3",))
     assert error.where == "--set (training.learning_rat)"

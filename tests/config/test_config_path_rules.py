@@ -73,6 +73,13 @@ def test_the_rules_find_every_file_that_is_read(inputs: Path) -> None:
     assert "b/val.root' does not exist" in found.problem
 
 
+def test_a_list_without_its_sign_leads_to_a_line_that_yaml_takes(inputs: Path) -> None:
+    """YAML refuses ``@`` without quotes."""
+    (inputs / "list.txt").write_text("train.root\n")
+    (found,) = path_rules(config(inputs, data={"train_path": f"{inputs}/list.txt"}))
+    assert found.fix.endswith(f"data.train_path: '@{inputs}/list.txt'")
+
+
 def test_a_link_to_a_training_file_is_an_overlap(inputs: Path) -> None:
     (inputs / "other.root").symlink_to(inputs / "train.root")
     assert overlap_rules(config(inputs, data={"val_path": str(inputs / "other.root")})).errors

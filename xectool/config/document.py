@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +28,7 @@ _WORDS = {
 _LONGEST_NUMBER = 300  # a longer one fits no float, and Python refuses to read integers above 4300 digits
 _INTEGER_STARTS = "123456789"
 _PLAIN_TAGS = {"tag:yaml.org,2002:str", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
+_RESERVED: Final = re.compile(r"[@`%*](?:[^,\]}#\s]|[ \t](?!#))*(?<!\s)")
 
 
 @dataclass
@@ -129,9 +131,9 @@ def parse_document(text: str, source: str) -> Document:
     return Document(source, values, builder.origins)
 
 
-def parse_value(text: str, source: str) -> Any:
-    """Parse one YAML value, as ``--set key=value`` carries it."""
-    node = _compose(text, source)
+def parse_value(text: str, source: str, given: Callable[[str], str] = str) -> Any:
+    """Parse one YAML value, as ``--set key=value`` carries it; ``given`` returns how a value is given there."""
+    node = _compose(text, source, given)
     builder = _Builder(source)
     value = None if node is None else builder.build(node, ())
     if builder.problems:
@@ -185,13 +187,25 @@ def _siblings(path: Path) -> str:
     return f"choose one of {', '.join(names[:5])}" if names else "give the path of a YAML file"
 
 
-def _compose(text: str, source: str) -> yaml.Node | None:
+def _in_quotes(text: str, error: yaml.MarkedYAMLError) -> str:
+    """Return the line with quotes where a value begins with a sign that YAML keeps for itself (a list, a glob)."""
+    marks = [mark for mark in (error.context_mark, error.problem_mark) if mark is not None]
+    for mark in marks:
+        if value := _RESERVED.match(text, mark.index):
+            quoted = "'" + value[0].replace("'", "''") + "'"
+            return f"{text[: value.start()]}{quoted}{text[value.end() :]}".split("\n")[mark.line].strip()
+    return ""
+
+
+def _compose(text: str, source: str, given: Callable[[str], str] = str) -> yaml.Node | None:
     try:
         node: yaml.Node | None = yaml.compose(text, Loader=yaml.BaseLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{source}:{mark.line + 1}" if mark else source
         hint = "use spaces, not tabs, to indent" if "'\\t'" in str(error.problem) else "correct the line"
+        if isinstance(error, yaml.scanner.ScannerError) and (line := _in_quotes(text, error)):
+            hint = f"put it in quotes: {given(line)}"
         raise ConfigError(f"not valid YAML: {error.problem}", where=where, fix=hint, code="CFG-00") from None
     except yaml.YAMLError as error:
         first = str(error).splitlines()[0]

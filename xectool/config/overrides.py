@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from xectool.config.document import SET, Document, KeyPath, parse_value
 from xectool.config.invalid import NOTE, place
 from xectool.config.keys import keys_of
 from xectool.config.root import KINDS
-from xectool.errors import ConfigError
+from xectool.errors import ConfigError, in_shell
 from xectool.findings import Finding, Severity
 
 
@@ -29,7 +30,12 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
                 fix="--set training.lr=1e-4",
                 code="CFG-01",
             )
-        _write(document, key, parse_value(value, f"{SET} {key}"), SET)
+        given = partial(_given, key)
+        _write(document, key, parse_value(value, f"{SET} {key}", given), SET)
+
+
+def _given(key: str, value: str) -> str:
+    return f"{SET} {in_shell(f'{key}={value}')}"
 
 
 def expand_dotted_keys(document: Document) -> list[Finding]:

@@ -86,7 +86,8 @@ class InputsExist(Rule[Start]):
             return
         for path in filter(_is_local, present):
             if not path.endswith(".root"):
-                yield self.error(key, f"{key}: {path} is not a .root file", "give .root files, or a list as @files.txt")
+                listed = f"{key}: {inline_yaml(f'@{path}')}"
+                yield self.error(key, f"{key}: {path} is not a .root file", f"give .root files, or a list so: {listed}")
             elif not os.access(path, os.R_OK):
                 yield self.error(key, f"{key}: {path} is not readable", f"chmod +r {in_shell(path)}")
 
