@@ -164,7 +164,7 @@ def test_one_truth_that_no_event_can_have_is_told_before_the_first_step(
     write(target, columns)
     result = engine.train(tiny_config(data={"train_path": str(target)}, tasks=ENERGY), max_steps=0)
     (found,) = [item for item in result.findings if item.code == "DAT-16"]
-    assert "task energy is 52.8 GeV: outside of what is possible; such have 1 event" in found.problem
+    assert "task energy is 52.8 GeV: outside of what is possible; 1 such in all" in found.problem
     assert found.where == f"{target}:tree branch energyTruth entry 7"
 
 

@@ -14,7 +14,8 @@ from xectool.checks.light import ORDER, TIMES
 from xectool.checks.sample import ANGLE_TOLERANCE
 from xectool.checks.targets import TargetScan
 from xectool.config.root import RegressorConfig
-from xectool.config.tasks import TaskConfig, nonfinite_truth_fix, other_unit_fix, other_unit_problem
+from xectool.config.tasks import TaskConfig
+from xectool.config.truth_mends import FileUnit, UnitsOfTruth, nonfinite_truth_fix
 from xectool.detector.truth_ranges import RANGES, are_few, other_unit, typical_size
 from xectool.errors import counted
 from xectool.findings import Finding, Severity
@@ -46,6 +47,11 @@ def typical_error(rows: Any) -> float:
     return float(np.quantile(np.abs(rows - np.median(rows, axis=0)), 0.6827, axis=0).mean())
 
 
+def _place(facts: DataFacts, name: str) -> tuple[str, str]:
+    """Return path and tree of a file of the sample, which a name without .root does not tell."""
+    return next((file.path, file.tree) for file in facts.sample.files if file.where == name)
+
+
 class _Gaps(NamedTuple):
     """Distances of a truth from the median: of one event, of the others far away, of the rest."""
 
@@ -71,8 +77,7 @@ class TruthIsSound(Rule[DataFacts]):
                     "warns and leaves the events out of its loss"
                 )
                 place = event_place(scan.first[0], scan.branch)
-                path, _, tree = scan.first[0].path.rpartition(":")
-                fix = nonfinite_truth_fix(path, tree, scan.branch)
+                fix = nonfinite_truth_fix(*_place(facts, scan.first[0].path), scan.branch)
                 yield Finding(self.code, Severity.ERROR, problem, place, shown, fix)
             if scan.unknown:
                 total = scan.known + scan.unknown
@@ -84,20 +89,11 @@ class TruthIsSound(Rule[DataFacts]):
 
     def _values(self, facts: DataFacts, task: str, scan: TargetScan, where: str) -> Iterator[Finding]:
         rows = scan.kept.rows
-        unit = other_unit(task, rows)
-        if scan.odd_units and not (unit and len(scan.odd_units) == len(scan.file_means)):
-            first, many = scan.odd_units[0], f", in {len(scan.odd_units)} of {len(scan.file_means)} files"
-            found = self.warning(
-                f"{first.path} branch {scan.branch}",
-                other_unit_problem(task, first.unit, first.size, many),
-                other_unit_fix(first.path, scan.branch, task, first.unit),
-            )
-            shown = tuple(f"{odd.path}: {odd.unit}, typical size {odd.size:.4g}" for odd in scan.odd_units[:_SHOWN])
-            yield replace(found, evidence=shown)
-        elif unit:
-            file = next(cell.path for cell in scan.lowest if cell is not None)
-            fix = other_unit_fix(file, scan.branch, task, unit)
-            yield self.warning(where, other_unit_problem(task, unit, typical_size(rows)), fix)
+        files = [_place(facts, path) for path, _, _ in scan.file_means]
+        odd = [FileUnit(*_place(facts, file.path), file.unit, file.size) for file in scan.odd_units]
+        units = UnitsOfTruth(task, scan.branch, files, odd, other_unit(task, rows), typical_size(rows))
+        if units.seen:
+            yield units.finding()
         else:
             yield from self._impossible(task, scan)
         constant = bool((rows == rows[0]).all()) and len(rows) >= _FEWEST_EVENTS

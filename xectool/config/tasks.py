@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
 from xectool.config.section import Bool, Float, Section, knob, read_float, refuse, section
-from xectool.detector.constants import UNKNOWN_ABOVE
-from xectool.errors import counted, in_shell
+from xectool.errors import counted
 
 TASK_WIDTHS: dict[str, int] = {"angle": 2, "energy": 1, "timing": 1, "uvwFI": 3, "angleVec": 3, "n_gamma": 5}
 TASK_NAMES: tuple[str, ...] = tuple(TASK_WIDTHS)
@@ -27,49 +25,11 @@ TRUTH_BRANCHES = MappingProxyType(
         "n_gamma": "nGammaTruth",
     }
 )
-_WRITE_AGAIN = (
-    "import sys, numpy as np, uproot; source, name, branch, target = sys.argv[1:]; out = uproot.recreate(target); "
-    "types = lambda part: {key: (value.dtype, value.shape[1:]) for key, value in part.items()}; "
-    "again = lambda truth: {again}; "
-    "[(out[name] if name in out else out.mktree(name, types(part))).extend(part) for part in "
-    "(part | {branch: again(part[branch])} "
-    "for part in uproot.open(source)[name].iterate(library='np', step_size=2000))]"
-)
-
 RegressionLoss = Literal[
     "smooth_l1", "huber", "l1", "mse", "l2",
     "relative_l1", "relative_smooth_l1", "relative_mse", "relative_l2",
     "gaussian_nll", "cosine",
 ]  # fmt: skip
-
-
-def nonfinite_truth_fix(path: str, tree: str, branch: str) -> str:
-    """Return the command that writes a file with 1e10, "not known", where the truth is no number."""
-    line = _write_again(path, tree, branch, "np.where(np.isfinite(truth), truth, 1e10)", "whole")
-    return f'{line}   # 1e10 is "not known"; or leave these events out'
-
-
-def other_unit_problem(task: str, unit: str, size: float, many: str = "") -> str:
-    """Return what is said of a truth in another unit, of that typical size."""
-    return f"the truth of task {task} looks like {unit}, not {TASK_UNITS[task]}{many}: typical size {size:.4g}"
-
-
-def other_unit_fix(file: str, branch: str, task: str, unit: str) -> str:
-    """Return the command that writes ``path:tree`` in the unit of a task; words where no factor leads there."""
-    from xectool.detector.truth_ranges import RANGES  # numpy, which a configuration does without
-
-    factor = dict(RANGES[task].others).get(unit)
-    words = f"make the file again with {branch} in {TASK_UNITS[task]}"
-    if factor is None:
-        return words
-    path, _, tree = file.rpartition(":")
-    scaled = f"np.where(np.abs(truth) < {UNKNOWN_ABOVE:g}, truth * {factor!r}, truth)"
-    return f"{_write_again(path, tree, branch, scaled, TASK_UNITS[task])}   # or {words}"
-
-
-def _write_again(path: str, tree: str, branch: str, again: str, suffix: str) -> str:
-    words = " ".join(map(in_shell, (path, tree, branch, f"{PurePath(path).stem}_{suffix}.root")))
-    return f'python -c "{_WRITE_AGAIN.replace("{again}", again)}" {words}'
 
 
 def _read_scale(value: object) -> object:

@@ -8,19 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
 from xectool.config.root import RegressorConfig, RunConfig
-from xectool.config.tasks import TASK_UNITS, other_unit_fix, other_unit_problem
+from xectool.config.tasks import TASK_UNITS
+from xectool.config.truth_mends import FileUnit, UnitsOfTruth
 from xectool.data.batch import EventBatch
 from xectool.data.events import EventSource
 from xectool.data.loader import EventLoader
 from xectool.data.plan import DataPlan
 from xectool.detector.truth_ranges import other_unit, typical_size
-from xectool.errors import counted, in_shell
 from xectool.findings import Finding, Severity
 from xectool.tasks.balance import ManualBalance
 from xectool.tasks.base import TrainingTask
@@ -76,15 +76,17 @@ class Baseline:
         counts = torch.tensor([float(term in terms) for term in task.terms], dtype=torch.float64)
         far = {name: 1.0 - float(rows.mean()) for name, rows in sound.items()}
         validated = {name: truth_by_file(name, val) for name in task.terms}
-        units = {
-            name: seen
-            for name, parts in by_file.items()
-            if (seen := _other_unit(name, truth[name], parts, source) or _unit_of_file(name, validated[name], val))
-        }
-        val_terms = task.trivial_losses({name: _plausible_sample(parts) for name, parts in validated.items()})
+        of_val = {name: _plausible_sample(parts) for name, parts in validated.items()}
+        units = _units(source, by_file, truth)
+        val_units = _units(val, validated, of_val)
+        val_terms = task.trivial_losses(of_val)
         beyond = {name: found for name in task.terms if (found := impossible_truth(name, source))}
-        told = {name: seen.text for name, seen in units.items()}
-        findings = (*_other_units(units, source), *_beyond(beyond, units, source))
+        told = {name: f"{seen.seen} in {seen.place}" for name, seen in val_units.items()}
+        told |= {
+            name: seen.seen if seen.is_everywhere else f"{seen.seen} in {seen.place}" for name, seen in units.items()
+        }
+        wrong = (seen.finding() for seen in (*units.values(), *val_units.values()))
+        findings = (*wrong, *_beyond({name: found for name, found in beyond.items() if name not in units}, source))
         return cls(terms, spread, task.combine(sums, counts), far, told, val_terms, beyond, findings)
 
     @classmethod
@@ -133,56 +135,36 @@ def _plausible_sample(by_file: Sequence[np.ndarray]) -> np.ndarray:
     return _sample(values[plausible(values)]) if len(values) else values
 
 
-class OtherUnit(NamedTuple):
-    """Unit that the truth of a task seems to be in, its typical size, and the first file in it."""
-
-    unit: str
-    size: float
-    file: str
-    is_everywhere: bool
-
-    @property
-    def text(self) -> str:
-        """The unit, with the file where others are in another one."""
-        return self.unit if self.is_everywhere else f"{self.unit} in {self.file}"
-
-
-def _other_unit(task: str, truth: np.ndarray, by_file: Sequence[np.ndarray], source: EventSource) -> OtherUnit | None:
-    """Return the unit that the truth of a task seems to be in, or that of the first file in another, or nothing."""
-    unit, of_file = other_unit(task, truth), _unit_of_file(task, by_file, source)
-    if not unit:
-        return of_file
-    return OtherUnit(unit, typical_size(truth), of_file.file if of_file else source.files[0].name, True)
+def _units(
+    source: EventSource, by_file: Mapping[str, Sequence[np.ndarray]], truth: Mapping[str, np.ndarray]
+) -> dict[str, UnitsOfTruth]:
+    """Return the tasks whose truth seems to be in another unit, by the known truth of each file and of all."""
+    found = {}
+    for task, parts in by_file.items():
+        known = [(file.path, file.tree, rows) for file, rows in zip(source.files, parts, strict=True) if len(rows)]
+        odd = [
+            FileUnit(path, tree, unit, typical_size(rows))
+            for path, tree, rows in known
+            if len(rows) >= FEWEST_OF_FILE and (unit := other_unit(task, _sample(rows)))
+        ]
+        rows, files = truth[task], [(path, tree) for path, tree, _ in known]
+        size = typical_size(rows) if len(rows) else math.nan
+        seen = UnitsOfTruth(task, source.branches.truth[task], files, odd, other_unit(task, rows), size)
+        if seen.seen:
+            found[task] = seen
+    return found
 
 
-def _unit_of_file(task: str, by_file: Sequence[np.ndarray], source: EventSource) -> OtherUnit | None:
-    for file, rows in zip(source.files, by_file, strict=True):
-        if len(rows) >= FEWEST_OF_FILE and (unit := other_unit(task, _sample(rows))):
-            return OtherUnit(unit, typical_size(rows), file.name, False)
-    return None
-
-
-def _other_units(units: Mapping[str, OtherUnit], source: EventSource) -> Iterator[Finding]:
-    for task, seen in units.items():
-        branch = source.branches.truth[task]
-        problem = other_unit_problem(task, seen.unit, seen.size)
-        fix = other_unit_fix(seen.file, branch, task, seen.unit)
-        yield Finding("DAT-16", Severity.WARNING, problem, where=f"{seen.file} branch {branch}", fix=fix)
-
-
-def _beyond(
-    impossible: Mapping[str, dict[str, Any]], units: Mapping[str, OtherUnit], source: EventSource
-) -> Iterator[Finding]:
+def _beyond(impossible: Mapping[str, dict[str, Any]], source: EventSource) -> Iterator[Finding]:
     for task, found in impossible.items():
-        if task not in units:
-            yield Finding(
-                "DAT-16",
-                Severity.WARNING,
-                f"the truth of task {task} is {found['value']:.6g} {TASK_UNITS[task]}: outside of what is possible; "
-                f"such have {counted(found['count'], 'event')}",
-                where=f"{source.files[found['file']].name} branch {source.branches.truth[task]} entry {found['entry']}",
-                fix=f"leave it out; all of them: xectool check-data {in_shell(source.files[found['file']].name)}",
-            )
+        yield Finding(
+            "DAT-16",
+            Severity.WARNING,
+            f"the truth of task {task} is {found['value']:.6g} {TASK_UNITS[task]}: outside of what is possible; "
+            f"{found['count']} such in all",
+            where=f"{source.files[found['file']].name} branch {source.branches.truth[task]} entry {found['entry']}",
+            fix="leave it out" if found["count"] == 1 else "leave these events out",
+        )
 
 
 def _sample(truth: np.ndarray) -> np.ndarray:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from xectool.config.root import RegressorConfig
-from xectool.config.tasks import TaskConfig, nonfinite_truth_fix
+from xectool.config.tasks import TaskConfig
+from xectool.config.truth_mends import nonfinite_truth_fix
 from xectool.data.events import EventSource
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.detector.truth_ranges import are_few, impossible

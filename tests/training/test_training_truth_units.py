@@ -1,0 +1,150 @@
+"""Files whose truth is in another unit: which, how many, and a line for one of them that is right for that one."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import uproot
+from xectool import engine
+from xectool.engine.checking import CheckOptions
+from xectool.findings import Finding
+from xectool.rootio.writer import TreeWriter
+
+Config = Callable[..., Path]
+ENERGY = {"energy": {"enabled": True, "scale": "auto", "shift": "auto"}, "uvwFI": {"enabled": False}}
+
+
+def columns_of(path: Path) -> dict[str, np.ndarray]:
+    """Return the columns of a file, to be changed."""
+    with uproot.open(path) as file:
+        return {name: values.copy() for name, values in file["tree"].arrays(library="np").items()}
+
+
+@pytest.fixture
+def scaled(tiny_data: Path, tmp_path: Path) -> Callable[..., str]:
+    """Write a file with truth times factors, and return its path."""
+
+    def write(name: str, events: int | None = None, source: str = "train_000.root", **factors: float) -> str:
+        rows = {branch: values[:events] for branch, values in columns_of(tiny_data / source).items()}
+        rows |= {branch: (factor * rows[branch]).astype("f4") for branch, factor in factors.items()}
+        with TreeWriter(tmp_path / name, {key: (v.dtype.str[1:], v.shape[1:]) for key, v in rows.items()}) as writer:
+            writer.extend(rows)
+        return str(tmp_path / name)
+
+    return write
+
+
+@pytest.fixture
+def told(tiny_config: Config) -> Callable[..., list[Finding]]:
+    """What training says of the truth before its first step."""
+    number = itertools.count()
+
+    def tell(train: list[str], tasks: dict[str, dict[str, object]] = ENERGY, **data: str) -> list[Finding]:
+        config = tiny_config(data={"train_path": train, "allow_overlap": True, **data}, tasks=tasks)
+        result = engine.train(config, max_steps=0, run_name=f"r{next(number)}")
+        return [item for item in result.findings if item.code == "DAT-16"]
+
+    return tell
+
+
+def warned(paths: list[str], *settings: str) -> list[Finding]:
+    """Return what check-data says of units and numbers of the truth."""
+    found = engine.check_data(paths, CheckOptions(overrides=settings)).findings
+    return [item for item in found if item.code == "DAT-16" and item.severity.value != "info"]
+
+
+def paste(line: str, where: Path) -> None:
+    """Run the line of a finding as a user does."""
+    subprocess.run(line.replace("python ", f"{sys.executable} ", 1), shell=True, cwd=where, check=True)
+
+
+def test_the_line_takes_the_unit_of_the_file_it_names(scaled: Any, told: Any, tmp_path: Path) -> None:
+    """A file in keV before larger ones in MeV was multiplied by 1e-3."""
+    files = [scaled("a.root", energyTruth=1e6), *(scaled(f"b{n}.root", energyTruth=1e3) for n in range(2))]
+    for (found,) in (told(files), warned(files)):
+        assert "looks like keV, not GeV, in 3 of 3 files: typical size" in found.problem
+        assert found.where == f"{files[0]}:tree branch energyTruth"
+        assert [line.split(", ")[0] for line in found.evidence] == [
+            f"{path}:tree: {unit}" for path, unit in zip(files, ("keV", "MeV", "MeV"), strict=True)
+        ]
+        assert found.fix.endswith("; the same for the other 2 files, each from its own unit")
+        paste(found.fix, tmp_path)
+        energies = columns_of(tmp_path / "a_GeV.root")["energyTruth"]
+        assert np.allclose(energies, columns_of(Path(files[1]))["energyTruth"] / 1e3, rtol=1e-6)
+
+
+def test_the_line_of_a_file_whose_name_does_not_end_in_root(scaled: Any, tmp_path: Path) -> None:
+    """It was cut at a colon that such a name does not have; training refuses it, check-data reads it."""
+    path, rows = tmp_path / "run7.dat", columns_of(Path(scaled("a.root")))
+    for factor, bad, mended in ((1e3, 1.0, "run7_GeV.root:events"), (1.0, np.nan, "run7_whole.root:events")):
+        truth = factor * rows["energyTruth"]
+        truth[3] *= bad
+        with uproot.recreate(path) as file:
+            file["events"] = rows | {"energyTruth": truth.astype("f4")}
+        (found,) = warned([str(path)], "data.tree_name=events")
+        assert f"{path} events energyTruth" in found.fix
+        paste(found.fix, tmp_path)
+        assert warned([str(tmp_path / mended)]) == []
+
+
+def test_several_files_in_another_unit_are_counted(scaled: Any, told: Any) -> None:
+    odd = [scaled(f"odd{n}.root", energyTruth=1e3) for n in range(2)]
+    sound = scaled("sound.root")
+    for (found,) in (told([sound, *odd]), warned([sound, *odd])):
+        assert "looks like MeV, not GeV, in 2 of 3 files: typical size" in found.problem
+        assert found.fix.endswith("; the same for the other 1 file")
+        assert found.where == f"{odd[0]}:tree branch energyTruth"
+    for (found,) in (told(odd), warned(odd)):
+        assert "looks like MeV, not GeV: typical size" in found.problem
+        assert found.where == f"2 files, first {odd[0]}:tree branch energyTruth"
+        assert found.fix.endswith("; the same for the other 1 file")
+
+
+def test_files_too_small_to_be_judged_alone_have_no_line(scaled: Any, told: Any) -> None:
+    files = [scaled(f"few{n}.root", events=6, energyTruth=1e3) for n in range(4)]
+    for (found,) in (told(files), warned(files)):
+        assert found.where == f"4 files, first {files[0]}:tree branch energyTruth"
+        assert found.fix == "make the files again with energyTruth in GeV"
+
+
+def test_validation_in_another_unit_has_its_own_warning(scaled: Any, told: Any) -> None:
+    train, val = scaled("train.root", energyTruth=1e3), scaled("val.root", source="val.root", energyTruth=1e6)
+    found = told([train], val_path=val)
+    assert [(item.where, item.problem.split(",")[0].split()[-1]) for item in found] == [
+        (f"{train}:tree branch energyTruth", "MeV"),
+        (f"{val}:tree branch energyTruth", "keV"),
+    ]
+
+
+def test_two_branches_are_mended_one_after_the_other(scaled: Any, told: Any, tmp_path: Path) -> None:
+    path = scaled("two.root", energyTruth=1e3, timeTruth=1e9)
+    tasks = ENERGY | {"timing": {"enabled": True, "scale": "auto", "shift": "auto"}}
+    for found in (told([path], tasks), warned([path])):
+        first, second = sorted(found, key=lambda item: item.where)
+        assert "# what else this file needs: then in two_GeV.root" in first.fix
+        paste(first.fix, tmp_path)
+        paste(second.fix.replace(path, "two_GeV.root"), tmp_path)  # as the remark says
+    (again,) = warned([str(tmp_path / "two_GeV.root")])
+    assert "task timing looks like ns" in again.problem
+    paste(again.fix, tmp_path)
+    assert warned([str(tmp_path / "two_GeV_s.root")]) == []
+
+
+def test_impossible_truths_are_counted(scaled: Any, told: Any, tmp_path: Path) -> None:
+    path = scaled("far.root")
+    for entries, fix in (([7], "leave it out"), ([7, 9], "leave these events out")):
+        rows = columns_of(Path(path))
+        rows["energyTruth"][entries] = 52.8
+        target = tmp_path / f"far{len(entries)}.root"
+        with TreeWriter(target, {key: (v.dtype.str[1:], v.shape[1:]) for key, v in rows.items()}) as writer:
+            writer.extend(rows)
+        found = next(item for item in told([str(target)]) if "outside of what is possible" in item.problem)
+        assert found.problem.endswith(f"outside of what is possible; {len(entries)} such in all")
+        assert found.fix == fix

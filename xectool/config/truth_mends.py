@@ -1,0 +1,126 @@
+"""What is said of files whose truth is in another unit or no number, and the line that writes such a file again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Final, NamedTuple
+
+from xectool.config.inputs import input_name
+from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.detector.truth_ranges import RANGES
+from xectool.errors import counted, in_shell
+from xectool.findings import Finding, Severity
+
+_SHOWN: Final = 10
+_WRITE_AGAIN: Final = (
+    "import sys, numpy as np, uproot; source, name, branch, target = sys.argv[1:]; out = uproot.recreate(target); "
+    "types = lambda part: {key: (value.dtype, value.shape[1:]) for key, value in part.items()}; "
+    "again = lambda truth: {again}; "
+    "[(out[name] if name in out else out.mktree(name, types(part))).extend(part) for part in "
+    "(part | {branch: again(part[branch])} "
+    "for part in uproot.open(source)[name].iterate(library='np', step_size=2000))]"
+)
+
+
+class FileUnit(NamedTuple):
+    """A file, or the only one of a sample, with the unit its truth of a task seems to be in, and its typical size."""
+
+    path: str
+    tree: str
+    unit: str
+    size: float
+
+    @property
+    def name(self) -> str:
+        """The file and its tree, as an input is named."""
+        return input_name(self.path, self.tree)
+
+
+class UnitsOfTruth(NamedTuple):
+    """Units that the truth of a task seems to be in, in one sample.
+
+    Attributes:
+        task: The task.
+        branch: Branch of its truth.
+        files: Files with known truth, each with its tree.
+        odd: Those whose truth is in another unit, each judged by itself.
+        unit: The other unit of all of them taken together; empty where that is right.
+        size: Typical size of all of them taken together.
+    """
+
+    task: str
+    branch: str
+    files: Sequence[tuple[str, str]]
+    odd: Sequence[FileUnit]
+    unit: str
+    size: float
+
+    @property
+    def judged(self) -> Sequence[FileUnit]:
+        """The files known to be in another unit; all together tell of a file only where there is one."""
+        if self.odd or not self.unit or len(self.files) > 1:
+            return self.odd
+        return [FileUnit(*self.files[0], self.unit, self.size)]
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether all files are in the same other unit, as far as they can be told from each other."""
+        judged = self.judged
+        return not judged or (len(judged) == len(self.files) and len({file.unit for file in judged}) == 1)
+
+    @property
+    def place(self) -> str:
+        """The first file in another unit, or the sample in words where that holds for all of it."""
+        if not self.is_everywhere:
+            return self.judged[0].name
+        first = input_name(*self.files[0])
+        return first if len(self.files) == 1 else f"{len(self.files)} files, first {first}"
+
+    @property
+    def seen(self) -> str:
+        """The unit; empty where the truth is in the right one."""
+        return self.judged[0].unit if self.judged else self.unit
+
+    def finding(self) -> Finding:
+        """Return the warning; its unit, size and line are those of one file, or of the sample and then in words."""
+        judged, right = self.judged, RANGES[self.task].unit
+        size = judged[0].size if judged else self.size
+        many = "" if self.is_everywhere else f", in {len(judged)} of {len(self.files)} files"
+        return Finding(
+            "DAT-16",
+            Severity.WARNING,
+            f"the truth of task {self.task} looks like {self.seen}, not {right}{many}: typical size {size:.4g}",
+            f"{self.place} branch {self.branch}",
+            tuple(f"{file.name}: {file.unit}, typical size {file.size:.4g}" for file in judged[:_SHOWN] if many),
+            self._fix(),
+        )
+
+    def _fix(self) -> str:
+        judged, right = self.judged, RANGES[self.task].unit
+        if not judged:
+            return f"make the files again with {self.branch} in {right}"
+        first, others = judged[0], len(judged) - 1
+        words = f"make the file again with {self.branch} in {right}"
+        if others:
+            own = "" if len({file.unit for file in judged}) == 1 else ", each from its own unit"
+            words += f"; the same for the other {counted(others, 'file')}{own}"
+        factor = dict(RANGES[self.task].others).get(first.unit)
+        if factor is None:
+            return words
+        scaled = f"np.where(np.abs(truth) < {UNKNOWN_ABOVE:g}, truth * {factor!r}, truth)"
+        return f"{_write_again(first.path, first.tree, self.branch, scaled, right)}; or {words}"
+
+
+def nonfinite_truth_fix(path: str, tree: str, branch: str) -> str:
+    """Return the command that writes a file with 1e10, "not known", where the truth is no number."""
+    line = _write_again(path, tree, branch, "np.where(np.isfinite(truth), truth, 1e10)", "whole")
+    return f'{line}; 1e10 is "not known"; or leave these events out'
+
+
+def _write_again(path: str, tree: str, branch: str, again: str, suffix: str) -> str:
+    """Return the command; a second one for the same file would write what the first one mended as it was."""
+    target = f"{PurePath(path).stem}_{suffix}.root"
+    words = " ".join(map(in_shell, (path, tree, branch, target)))
+    line = f'python -c "{_WRITE_AGAIN.replace("{again}", again)}" {words}'
+    return f"{line}   # what else this file needs: then in {target}"
