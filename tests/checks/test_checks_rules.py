@@ -415,6 +415,16 @@ def test_14_sensors_that_make_up_light(look: Any, rows: Rows, state: str) -> Non
     one("DAT-14", facts, "warning", state, f"sensor {sensor} face inner")
 
 
+def test_14_a_number_in_the_place_of_no_reading_is_named(look: Any, rows: Rows) -> None:
+    """Whole numbers have no NaN: -1 stands for no reading, which was told as that many broken sensors."""
+    rows["npho"][:, [7, 900, 4444]] = -1
+    found = one("DAT-14", look(rows), "warning", "3 sensors are constant, all at -1 photons: 7, 900, 4444")
+    assert found.fix.startswith("write 1e10, which means no reading, for -1")
+    rows["npho"][:, 900] = 2.5
+    found = one("DAT-14", look(rows), "warning", "3 sensors are constant: 7, 900, 4444")
+    assert found.evidence[1] == "sensor 900 face inner: always 2.5 photons"
+
+
 def test_14_beside_a_noisy_sensor_those_at_a_corner_are_sound(look: Any, rows: Rows) -> None:
     """Half of what they are compared with is noise: 4668 and 4741 were called noisy as well."""
     rng, noisy = np.random.default_rng(1), [3274, 4279, 4423, 4567, 4654, 4727]  # one on each face

@@ -8,12 +8,11 @@ from typing import Final
 
 import numpy as np
 
-from xectool.checks.by_file import frozen_times, listed, odd_in_some_files, partly_loud
 from xectool.checks.cells import CellCounts
 from xectool.checks.data_facts import DataFacts, event_place, sensor_place
 from xectool.checks.file_rules import impossible_counts
-from xectool.checks.health import SensorHealth
 from xectool.checks.sample import Sample
+from xectool.checks.sensor_rules import SensorsAreAlive
 from xectool.checks.spread import LARGEST_STD, SMALLEST_STD, NormalizedRow
 from xectool.config.input_limits import LARGEST_ABS
 from xectool.detector import faces
@@ -23,7 +22,6 @@ from xectool.findings import Finding, Severity
 from xectool.rules import Rule
 
 _MANY_INVALID, _MOST_INVALID = 0.5, 0.95
-_MANY_DEAD: Final = 0.1
 _SHOWN: Final = 10
 
 
@@ -250,48 +248,6 @@ class SentinelsStandApart(Rule[DataFacts]):
                 f"{first.value:g}); the network is told by its mask, older systems are not",
                 f"--set normalization.sentinel_{name}=-8.0",
             )
-
-
-class SensorsAreAlive(Rule[DataFacts]):
-    """Dead sensors are a part of life; a dead face, or sensors that make up light, are not."""
-
-    code = "DAT-14"
-    title = "Sensors are alive"
-
-    def check(self, facts: DataFacts) -> Iterator[Finding]:
-        """Yield an error for a dead face, warnings for many dead and for constant, hot or noisy sensors."""
-        health = facts.health
-        if not health.events:
-            return
-        dead = health.of("dead")
-        for face in faces.FACES:
-            ids = faces.sensors(face)
-            if np.isin(ids, dead).all():
-                where = f"{facts.whole} face {face}"
-                yield self.error(where, f"all {len(ids)} sensors of face {face} are dead", "--plots DIR draws the map")
-        if len(dead) > _MANY_DEAD * NUM_SENSORS:
-            problem = f"{len(dead)} of {NUM_SENSORS} sensors are dead"
-            yield self.warning(
-                facts.whole, problem, "compare with the list of dead channels; --plots DIR draws the map"
-            )
-        elif dead:
-            yield self.info(facts.whole, f"{len(dead)} of {NUM_SENSORS} sensors are dead: {listed(dead)}")
-        partly = partly_loud(facts)
-        for state in ("constant", "hot", "noisy"):
-            if found := [sensor for sensor in health.of(state) if not partly[sensor]]:
-                yield self._odd(facts, state, found, health)
-        yield from (*odd_in_some_files(facts), *frozen_times(facts))
-
-    def _odd(self, facts: DataFacts, state: str, found: list[int], health: SensorHealth) -> Finding:
-        names = [f"sensor {sensor} face {faces.FACES[int(faces.face_ids()[sensor])]}" for sensor in found[:_SHOWN]]
-        return Finding(
-            self.code,
-            Severity.WARNING,
-            f"{len(found)} sensor{'s are' if len(found) > 1 else ' is'} {state}: {listed(found)}",
-            f"{facts.whole} {names[0]}",
-            tuple(f"{name}: mean {health.mean[s]:.4g} photons" for name, s in zip(names, found, strict=False)),
-            "add them to the list of dead channels, or have the run looked at",
-        )
 
 
 VALUE_RULES: tuple[Rule[DataFacts], ...] = (

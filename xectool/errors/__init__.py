@@ -7,6 +7,7 @@
     │   ├── UsageError                a command or option is wrong
     │   ├── ConfigError               a configuration file or key is wrong (may carry several findings)
     │   ├── DataFileError             a data file or branch is missing, unreadable or of another shape
+    │   │   └── MisnamedInput             it is there and is to be named in another way
     │   └── CheckpointError           a checkpoint is missing, damaged or does not fit
     ├── BadResult                 1   the command ran and the answer is "bad"
     │   ├── DataUnusable              the data cannot be trained on
