@@ -283,3 +283,15 @@ def test_a_list_without_its_sign_leads_to_the_check_of_it(
     assert shlex.split(check(tmp_path / "list.txt").next, comments=True) == [
         "xectool", "check-data", f"@{tmp_path}/list.txt",
     ]  # fmt: skip
+
+
+def test_sensors_in_two_branches_are_named_with_what_joins_them(
+    rows: dict[str, np.ndarray], write: Callable[..., Path], check: Callable[..., DataChecked], tmp_path: Path
+) -> None:
+    photons, times = rows.pop("npho"), rows.pop("relative_time")
+    split = {"charge_sipm": photons[:, :4092], "charge_pmt": photons[:, 4092:]}
+    one = check(write(tmp_path / "one.root", rows | split | {"relative_time": times}))
+    assert one.next.startswith("charge_sipm and charge_pmt have 4760 numbers together: write them as one branch")
+    split |= {"t_sipm": times[:, :4092], "t_pmt": times[:, 4092:]}
+    both = check(write(tmp_path / "both.root", rows | split))
+    assert both.next.startswith("two of charge_pmt, charge_sipm, t_pmt, t_sipm have 4760 numbers together")

@@ -60,6 +60,47 @@ def test_pasted_one_after_the_other_the_lines_end_in_a_training(
     assert xectool(*training).code == 0
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_of_several_files_none_is_left_out_on_the_way_to_a_training(
+    folder: Path, xectool: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    monkeypatch.chdir(folder)
+    words = ["check-data", *(PATHS if at_once else ["own events"])]
+    while words[0] == "check-data":
+        run = xectool(*words, "--json")
+        assert len(run.document["result"]["files"]) == 2, words
+        words = shlex.split(run.document["result"]["next"], comments=True)[1:]
+    (paths,) = (word for word in words if word.startswith("data.train_path="))
+    assert paths == "data.train_path=" + (f"[{', '.join(PATHS)}]" if at_once else "own events")
+
+
+def test_a_tree_that_one_file_alone_lacks_is_told_with_this_file(
+    folder: Path, xectool: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    Path("mixed").mkdir()
+    values = uproot.open("simulated.root:tree").arrays(["npho", "relative_time"], library="np")
+    for name, tree, part in (("a", "tree", 0), ("b", "events", 1)):
+        with uproot.recreate(f"mixed/{name}.root") as file:
+            file[tree] = {branch: rows[part::2] for branch, rows in values.items()}
+    line = shlex.split(xectool("check-data", "mixed", "--json").document["result"]["next"], comments=True)
+    assert line[1:] == ["check-data", "mixed/b.root:events", "mixed/a.root:tree"], "a tree for both would be a circle"
+    assert xectool(*line[1:], "--json").code == 0
+
+
+def test_a_pattern_of_other_files_that_the_shell_expanded_is_the_other_sample(
+    folder: Path, xectool: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    others = [f"val_{number}.root" for number in (0, 1)]
+    for name in others:
+        Path(name).write_bytes(Path("simulated.root").read_bytes())
+    cases = (["simulated.root", "--against", *others, "--max-events", "5"], ["--against", *others])
+    for words, data in zip(cases, ("simulated.root", others[1]), strict=True):
+        document = xectool("check-data", *words, "--json").document
+        assert [file["path"] for file in document["result"]["files"]] == [data]
+
+
 def test_a_line_keeps_the_names_that_were_told(folder: Path, xectool: Callable[..., Any]) -> None:
     told = ("--set", "data.tree_name=sev", "--set", "data.time_branch=xec_time")
     run = xectool("check-data", folder / PATHS[0], *told, "--json")
@@ -173,7 +214,8 @@ def test_many_files_are_named_by_a_word_and_go_into_the_configuration_as_the_pat
     for name in [*names, "config.yaml"]:
         Path(name).touch()
     few, many = Told(["a b.root", "*.root"]), Told(names, deep=True)
-    assert (few.inputs(), many.inputs()) == ("'a b.root' '*.root'", "DATA")
+    assert (few.inputs(), many.inputs()) == ("'a b.root' '*.root'", "'run_*.root'")
+    assert Told(names[1:]).inputs() == "DATA"
     whole = many.following("DATA", has_hashes=True)
     assert whole == "xectool config init --set 'data.train_path=run_*.root' > config2.yaml"  # config.yaml is there
     part = Told(names[1:], deep=True).following("DATA", has_hashes=True)

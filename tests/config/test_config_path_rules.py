@@ -96,6 +96,14 @@ def test_equal_paths_overlap_even_where_they_do_not_exist(tmp_path: Path) -> Non
     assert overlap_rules(config(tmp_path, data={"train_path": same, "val_path": same})).errors
 
 
+def test_numbered_files_of_a_name_are_meant_together(tmp_path: Path) -> None:
+    for name in ("events_000", "events_001", "run1", "own_1", "own_old"):
+        (tmp_path / f"{name}.root").touch()
+    for asked, meant in (("events", "events_*"), ("run", "run1"), ("own", "own_1")):
+        found, *_ = path_rules(config(tmp_path, data={"train_path": str(tmp_path / f"{asked}.root")})).errors
+        assert found.fix == f"data.train_path: {tmp_path}/{meant}.root", found.problem
+
+
 def test_empty_paths_do_not_overlap(tmp_path: Path) -> None:
     assert codes(overlap_rules(config(tmp_path, data={"train_path": "", "val_path": ""}))) == []
 

@@ -12,6 +12,7 @@ from xectool.detector.constants import NUM_SENSORS
 from xectool.errors import DataFileError, counted, in_shell, nearest
 from xectool.rootio.reader import EventFile
 
+_JOINED = "write them as one branch, numpy.concatenate([FIRST, SECOND], axis=1), in the order of the sensors"
 _ALL_NUMBERS = "write all numbers of every event when the file is made"
 # Numbers of another detector are the usual reason for a width that does not fit.
 _OTHER_FILE = "use the file of this detector"
@@ -121,6 +122,16 @@ def _of_width(others: Mapping[str, BranchFacts], width: int) -> list[str]:
     return [name for name, facts in others.items() if facts.width == width]
 
 
+def _parts(others: Mapping[str, BranchFacts]) -> str:
+    """Return which branches have as many numbers together as there are sensors, as the start of a sentence."""
+    widths = {name: branch.width for name, branch in others.items() if branch.width}
+    pairs = [(a, b) for a in widths for b in widths if widths[a] > widths[b] == NUM_SENSORS - widths[a]]
+    names = list(dict.fromkeys(name for pair in pairs for name in pair))
+    if len(pairs) == 1:
+        return f"{' and '.join(names)} have"
+    return f"two of {', '.join(sorted(names))} have" if pairs else ""
+
+
 def _meant(others: Mapping[str, BranchFacts], missing: Sequence[Wanted]) -> dict[str, str]:
     """Return the setting of each missing branch that may have another name; the same name is told for one alone.
 
@@ -149,6 +160,8 @@ def _trouble(
     if wanted.name not in file.branch_names:
         problem = f"'{file.path}' has no branch '{wanted.name}', the {wanted.role} ({file.names_like(wanted.name)})"
         fix = _again(file, *(f"{option}={name}" for option, name in meant.items()))
+        if wanted.width == NUM_SENSORS and (parts := _parts(others)):
+            other = f"{parts} {wanted.width} numbers together: {_JOINED}"
         return Trouble("DAT-04", _CODES["missing"], problem, where, fix if wanted.option in meant else other)
     try:
         width = file.column(wanted.name).width

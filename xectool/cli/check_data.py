@@ -40,7 +40,7 @@ def check_data(
     ] = None,
     against: Annotated[
         list[str] | None,
-        typer.Option(metavar="OTHER", help="Compare with this sample: shared events, distributions; repeatable."),
+        typer.Option(metavar="OTHER", help="Compare with these files, DATA first: shared events, distributions."),
     ] = None,
     write_digest: Annotated[
         bool,

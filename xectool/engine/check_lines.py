@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from xectool.config.inputs import place_of, split_tree
+from xectool.checks.facts import FileFacts
+from xectool.config.inputs import input_name, place_of, split_tree
 from xectool.config.serialize import inline_yaml
 from xectool.errors import in_shell
 from xectool.findings import Finding
@@ -36,6 +37,7 @@ class Told:
         deep: Whether every basket was read.
         flags: The other options, each as it was typed: ``--max-events 100``.
         tree: The tree of a file that is named without one.
+        files: What was looked at.
     """
 
     data: Sequence[str]
@@ -45,10 +47,12 @@ class Told:
     deep: bool = False
     flags: Sequence[str] = ()
     tree: str = "tree"
+    files: Sequence[FileFacts] = ()
 
     def inputs(self) -> str:
-        """Return the files as arguments of a command, or a word for them where they are many."""
-        return " ".join(map(in_shell, self.data)) if len(self.data) <= _TYPED else "DATA"
+        """Return the files as arguments of a command; many as their pattern, or a word where they have none."""
+        names = self.data if len(self.data) <= _TYPED else [_pattern(self.data) or "DATA"]
+        return " ".join(map(in_shell, names))
 
     def again(self, line: str) -> str:
         """Return a check to paste with all that was told already; what it says itself holds.
@@ -59,19 +63,39 @@ class Told:
         command, mark, remark = line.partition(_REMARK)
         if not command.startswith(_CHECK):
             return line
-        data, *own = shlex.split(command)[2:]
+        words = shlex.split(command)[2:]
+        files = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
+        files, own = self._with_the_rest(files, words[len(files) :])
         kept = self._kept({word.partition("=")[0] for word in own})
         flags = [*self.flags, *(["--deep"] if self.deep else [])]
         if "--deep" in own and not self.deep:  # it is to look at all that was left out
             flags = [flag for flag in flags if not flag.startswith("--max-events ")]
         others = [path for path in self.against if "--against" not in own]
-        place, *places = (place_of(*split_tree(path, self._tree(own))) for path in (data, *others))
+        place, *places = (place_of(*split_tree(path, self._tree(own))) for path in (files[0], *others))
         if place in places:  # the other sample: it is not compared with itself, and hashes were not asked of it
             flags = [flag for flag in flags if flag != "--write-digest"]
         else:
             kept += [f"--against {in_shell(path)}" for path in others]
         kept += [flag for flag in flags if flag.partition(" ")[0] not in own]
-        return " ".join((f"{_CHECK}{in_shell(data)}", *kept, *map(in_shell, own))) + mark + remark
+        return " ".join((_CHECK.strip(), *map(in_shell, files), *kept, *map(in_shell, own))) + mark + remark
+
+    def _with_the_rest(self, named: list[str], own: list[str]) -> tuple[list[str], list[str]]:
+        """Return files and options of a line, where one file of several goes on together with the others.
+
+        A tree that not all of them lack is told with the file that has it, for the others have theirs.
+        """
+        path, tree = split_tree(named[0], self._tree(own))
+        same = [file for file in self.files if file.path == path]
+        if not same or len(named) > 1 or len(self.files) == 1:
+            return named, own
+        if any(file.tree == tree for file in same) or not any(file.opened for file in self.files):
+            return shlex.split(self.inputs()), own
+        alone = input_name(path, tree)
+        if len(self.files) > _TYPED or split_tree(alone) != (path, tree):
+            return named, own
+        others = [file.where for file in self.files if file not in same]
+        at = own.index(f"{_TREE}{tree}") if f"{_TREE}{tree}" in own else 0
+        return [alone, *others], own[: at - 1] + own[at + 1 :] if at else own
 
     def _tree(self, own: Sequence[str]) -> str:
         """Return the tree of a file that is named without one in a line of these options."""
@@ -123,9 +147,14 @@ def _is_line(fix: str) -> bool:
 
 def _as_value(files: Sequence[str]) -> str:
     """Return files as the value of a key: many as the pattern that a shell expanded, where one has just these."""
+    pattern = _pattern(files) if len(files) > _TYPED else None
+    return inline_yaml(pattern or (files[0] if len(files) == 1 else list(files)))
+
+
+def _pattern(files: Sequence[str]) -> str | None:
+    """Return the pattern that has just these files, if there is one."""
     pattern = f"{_common(files)}*{_common([name[::-1] for name in files])[::-1]}"
-    is_pattern = len(files) > _TYPED and sorted(glob.glob(pattern)) == sorted(files)
-    return inline_yaml(pattern if is_pattern else files[0] if len(files) == 1 else list(files))
+    return pattern if sorted(glob.glob(pattern)) == sorted(files) else None
 
 
 def _common(names: Sequence[str]) -> str:

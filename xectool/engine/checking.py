@@ -103,7 +103,7 @@ def check_data(
     drawn = [] if plots_into is None else _plots(facts, plots_into)
     given = [data] if isinstance(data, str) else list(data)
     flags, tree = _flags(options), settings.data.tree_name
-    lines = Told(given, options.config, options.overrides, options.against, options.deep, flags, tree)
+    lines = Told(given, options.config, options.overrides, options.against, options.deep, flags, tree, sample.files)
     return summarised(facts, ran, lines, digests=digests, plots=drawn)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import zipfile
 from collections.abc import Callable, Iterator
@@ -93,7 +94,8 @@ class InputsExist(Rule[Start]):
 
     def _missing(self, key: str, spec: str, wanted: Path, tree: str) -> Finding:
         listed = "@" if spec.startswith("@") else ""
-        meant = _nearest_beside(wanted, _is_list if listed else _holds_root_files)
+        series = None if listed else _series_beside(wanted)
+        meant = series or _nearest_beside(wanted, _is_list if listed else _holds_root_files)
         place = "" if wanted.is_absolute() else " (a relative path begins in the working directory)"
         hint = f", did you mean '{meant.name}'?" if meant else place
         fix = f"{key}: {inline_yaml(listed + input_name(str(meant), tree))}" if meant else f"--set {key}=PATH"
@@ -189,6 +191,16 @@ def _nearest_beside(path: Path, fits: Callable[[Path], bool] = Path.exists) -> P
     names = os.listdir(path.parent) if path.parent.is_dir() else []
     found = [path.with_name(name) for name in nearest(path.name, names)]
     return next(filter(fits, found), None)
+
+
+def _series_beside(path: Path) -> Path | None:
+    """Return the pattern of the numbered files that have the name of one that does not exist: ``a_*.root`` for a."""
+    for mark in ("_", "-", "."):
+        pattern = f"{path.stem}{mark}*{path.suffix}"
+        found = list(path.parent.glob(f"{glob.escape(path.stem)}{mark}*{path.suffix}"))
+        if len(found) > 1 and all(name.stem.rpartition(mark)[2].isdecimal() for name in found):
+            return path.with_name(pattern)
+    return None
 
 
 def _is_local(path: str) -> bool:
