@@ -365,6 +365,27 @@ def test_file_that_marks_dead_sensors_with_nan_is_counted_not_listed(
     assert len(marked) > len(report.suspects) == MAX_SUSPECTS
 
 
+def test_the_line_for_the_batch_alone_keeps_the_settings_and_each_event_counts_once(
+    write_config: Write, poisoned: Callable[..., Path], tmp_path: Path
+) -> None:
+    everywhere = {(file, entry, "npho", 77): math.nan for file in range(NUM_FILES) for entry in range(EVENTS_PER_FILE)}
+    result = search(write_config(train=poisoned(everywhere)), tmp_path, overrides=["model.encoder_dim=64"])
+    assert result.events_tried == result.events_scanned == NUM_FILES * EVENTS_PER_FILE
+    assert not [note for note in result.scanned if "not tried" in note]
+    words = shlex.split(result.reproduce)
+    assert words[4:6] == ["--set", "model.encoder_dim=64"]
+    assert run_cli(app.app, words[1:]) == 1, "it names the event again"
+
+
+def test_weights_of_another_width_are_refused_with_the_setting_that_fits(trained: tuple[Path, Path]) -> None:
+    config, checkpoint = trained
+    with pytest.raises(CheckpointError) as caught:
+        engine.diagnose.nan_batch(config, ckpt=checkpoint, overrides=["model.encoder_dim=64"])
+    before, option = caught.value.fix.split()
+    assert (before, option.partition("=")[0]) == ("--set", "model.encoder_dim")
+    assert not engine.diagnose.nan_batch(config, ckpt=checkpoint, overrides=["model.encoder_dim=64", option]).found
+
+
 def test_batch_file_that_holds_no_batch_is_a_usage_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.npz").write_bytes(b"no archive")
     assert run_cli(app.app, ["diagnose", "nan-batch", "--batch", str(tmp_path / "x.npz")]) == 2

@@ -130,7 +130,8 @@ def nan_batch(  # noqa: PLR0913  the function is the command: one argument an op
     verdict = judge(search, subject, training)
     if verdict.code and subject.validation:
         verdict = replace(verdict, verdict=f"validation: {verdict.verdict}", why=(VALIDATION, *verdict.why))
-    return _result(search, subject, verdict, kept, config)
+    reproduce = _command(kept, config, overrides) if kept else ""
+    return _result(search, subject, verdict, kept, reproduce)
 
 
 def _training(config: str | Path | None, overrides: Sequence[str], run: str | Path | None) -> Training:
@@ -221,12 +222,9 @@ def _keep(search: NanSearch, subject: Subject, path: Path) -> Path | None:
     return path
 
 
-def _result(
-    search: NanSearch, subject: Subject, verdict: Verdict, kept: Path | None, config: str | Path | None
-) -> NanBatchResult:
+def _result(search: NanSearch, subject: Subject, verdict: Verdict, kept: Path | None, reproduce: str) -> NanBatchResult:
     report, facts = search.report, NanFacts(search, subject.files, subject.plan)
     events, readings = report.events if report else 0, facts.readings
-    reproduce = _command(kept, config) if kept else ""
     return NanBatchResult(
         found=bool(verdict.code),
         cause=facts.cause,
@@ -252,6 +250,6 @@ def _result(
     )
 
 
-def _command(batch: Path, config: str | Path | None) -> str:
-    named = f" {in_shell(config)}" if config is not None else ""
-    return f"xectool diagnose nan-batch{named} --batch {in_shell(batch)}"
+def _command(batch: Path, config: str | Path | None, overrides: Sequence[str]) -> str:
+    named = [] if config is None else [in_shell(config), *(f"--set {in_shell(text)}" for text in overrides)]
+    return " ".join(["xectool diagnose nan-batch", *named, "--batch", in_shell(batch)])

@@ -19,6 +19,7 @@ from xectool.tasks.base import LossTerms, TrainingTask
 from xectool.training.events.augment import drop_channels
 from xectool.training.optimization.optim import build_optimizer
 from xectool.training.process.device import Execution
+from xectool.training.saving.resume import network_options
 from xectool.training.stepping.batch_loss import seed_batch
 from xectool.training.stepping.build import seed_everything
 from xectool.training.stepping.evaluate import in_float32
@@ -156,7 +157,8 @@ def with_weights(bench: Bench, checkpoint: Checkpoint | None) -> Bench:
         without("none")
     if checkpoint is None:
         return bench
-    load_weights(bench.model, checkpoint.model)
+    fitting = network_options(bench.config, checkpoint)
+    load_weights(bench.model, checkpoint.model, *([" ".join(fitting)] if fitting else []))
     load_task(bench.task, checkpoint)
     if "optimizer" in checkpoint.training:
         load_optimizer(bench.optimizer, checkpoint.training["optimizer"])

@@ -80,7 +80,7 @@ def search_data(
     culprit, source, tried = _first_culprit(bench, windows, report, full)
     tried_on = "every batch" if full else "the most extreme events and those with illegal numbers"
     notes.append(f"{tried} events were tried on the network: {tried_on}")
-    if not full and culprit is None:
+    if not full and culprit is None and tried < report.events:
         notes.append("other events were not tried on the network; --full tries every batch")
     return NanSearch((), culprit, source, report, tried, tuple(notes))
 
@@ -89,13 +89,15 @@ def _first_culprit(
     bench: Bench, windows: Iterable[list[EventBatch]], report: ScanReport, full: bool
 ) -> tuple[Culprit | None, EventBatch | None, int]:
     tried, began, first = 0, time.perf_counter(), list[EventBatch]()
+    seen = set[tuple[int, int]]()  # a suspect may be extreme as well; of every batch an event comes once
     budget_s = max(LEAST_BUDGET_S, BUDGET_SHARE * report.seconds)
     # The number of suspects is bounded; extreme events are tried for as long as the budget lasts, some in any case.
     promised = len(report.suspects) + 1
     for number, window in enumerate(windows):
         if not full and number >= promised and time.perf_counter() - began > budget_s:
             break
-        tried, first = tried + sum(batch.num_events for batch in window), first or window
+        tried = tried + sum(batch.num_events for batch in window) if full else _add(window, seen)
+        first = first or window
         if full and number and not try_step(bench, window, GRADIENT).bad:
             continue
         culprit = find_culprit(bench, window, report.first)
@@ -103,6 +105,13 @@ def _first_culprit(
             return culprit, _served(culprit, report) or window[0], tried
     culprit = _in_evaluation(bench, first, report.first)
     return culprit, first[0] if culprit is not None else None, tried
+
+
+def _add(window: Sequence[EventBatch], seen: set[tuple[int, int]]) -> int:
+    """Add the events of a window to those that were tried before, and return how many they are together."""
+    for batch in window:
+        seen.update(zip(batch.file_index.tolist(), batch.entry.tolist(), strict=True))
+    return len(seen)
 
 
 def _in_evaluation(bench: Bench, window: Sequence[EventBatch], controls: EventBatch | None = None) -> Culprit | None:

@@ -201,12 +201,17 @@ def differences(saved: Any, current: Any, key: str) -> Iterator[tuple[str, Any, 
 
 def start_options(config: RunConfig, checkpoint: Checkpoint, path: Path) -> str:
     """Return the options that start a new run from the weights of a checkpoint, seeing events as it does."""
+    return " ".join([starting_from(path), *network_options(config, checkpoint)])
+
+
+def network_options(config: RunConfig, checkpoint: Checkpoint) -> list[str]:
+    """Return the options that describe the network of a checkpoint of the same kind where the configuration differs."""
     is_same = bool(checkpoint.config) and checkpoint.kind == config.kind
     found = meaning_differences(config, checkpoint) if is_same else []
     fitting = [_as_saved(key, saved) for key, saved, _ in found if key.startswith(_NETWORK)]
     if is_same:
         fitting += _head_options(checkpoint.config.get("tasks", {}), config.to_dict().get("tasks", {}))
-    return " ".join([starting_from(path), *fitting])
+    return fitting
 
 
 def _head_options(saved: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
