@@ -83,6 +83,10 @@ CASES = [
     Case("OneNphoThreshold", "CFG-40", WARNING, {"training.time.npho_threshold": 50},
          ("normalization.npho_threshold 100", "training.time.npho_threshold 50"),
          {"training.time.npho_threshold": 100}, "mae"),
+    # it does nothing, as CFG-14 says: one cause is told once
+    Case("OneNphoThreshold", "CFG-40", WARNING,
+         {"training.time.npho_threshold": 50, "training.time.mask_ratio_scale": 2.0},
+         ("training.time.npho_threshold 50",), {"training.time.npho_threshold": 50}, "inpainter"),
     Case("MaskRatioIsUsual", "CFG-13", WARNING, {"model.mask_ratio": 0.9}, ("typical range", "0.5 to 0.75"),
          {"model.mask_ratio": 0.65}, "mae"),
     Case("MaskRatioIsUsual", "CFG-13", WARNING, {"model.mask_ratio": {"inner": 0.05, "us": 0.4}},

@@ -153,6 +153,11 @@ def test_numbers_that_mean_nothing_are_refused(arguments: dict[str, Any]) -> Non
         engine.estimate_memory(**arguments)
 
 
+def test_predictions_without_a_configuration_are_told_with_the_option() -> None:
+    found = {item.code: item.where for item in engine.estimate_memory(mask_ratio=0.05).findings}
+    assert found["XT-MEM-PREDICTIONS"] == "--mask-ratio", "the model has no such key"
+
+
 def test_a_mask_ratio_of_a_network_that_hides_nothing_is_refused(tiny_config: Path) -> None:
     with pytest.raises(UsageError, match="leave --mask-ratio out") as caught:
         engine.estimate_memory(tiny_config, mask_ratio=0.1)

@@ -148,3 +148,15 @@ def test_impossible_truths_are_counted(scaled: Any, told: Any, tmp_path: Path) -
         found = next(item for item in told([str(target)]) if "outside of what is possible" in item.problem)
         assert found.problem.endswith(f"outside of what is possible; {len(entries)} such in all")
         assert found.fix == fix
+
+
+def test_a_unit_that_was_told_before_the_first_step_is_not_told_by_another_name_at_the_end(
+    scaled: Any, tiny_config: Config, tmp_path: Path
+) -> None:
+    path = scaled("mev.root", energyTruth=1e3)
+    out = {"save_dir": str(tmp_path / "runs"), "save_artifacts": True}
+    config = tiny_config(data={"train_path": path, "allow_overlap": True}, tasks=ENERGY, checkpoint=out)
+    result = engine.train(config, max_steps=2, run_name="once")
+    codes = [item.code for item in result.findings]
+    assert ("DAT-16" in codes, "XT-TARGET-SCALE" in codes) == (True, False)
+    assert [cause.code for cause in engine.diagnose.run(result.run_dir).causes][:1] == ["XT-TARGET-SCALE"]

@@ -85,7 +85,8 @@ def estimate_memory(  # noqa: PLR0913  the function is the command: one argument
     threads = compile_processes(loaded, device.is_gpu)
     wanted = Wanted(events, amp, max_batch, True, mask_ratio, threads, min(limits.values()))
     found = estimate(loaded, device, wanted, calibration)
-    blank = MemoryEstimate(loaded, found, limits, _free(loaded), calibration, events=events)
+    hidden_by = "model.mask_ratio" if mask_ratio is None else "--mask-ratio"
+    blank = MemoryEstimate(loaded, found, limits, _free(loaded), calibration, events=events, hidden_by=hidden_by)
     return replace(blank, findings=verdicts(blank))
 
 

@@ -35,6 +35,7 @@ class MemoryEstimate:
         calibration: Where the machine's numbers come from.
         findings: What does not fit, and the account of predictions.
         events: Events of the data set.
+        hidden_by: Key or option that says how many sensors are hidden.
     """
 
     config: RunConfig
@@ -44,6 +45,7 @@ class MemoryEstimate:
     calibration: Calibration
     findings: tuple[Finding, ...] = ()
     events: int = DEFAULT_EVENTS
+    hidden_by: str = "model.mask_ratio"
 
     @property
     def fits(self) -> bool:
@@ -129,7 +131,7 @@ def verdicts(result: MemoryEstimate) -> tuple[Finding, ...]:
     notes = [Finding("XT-MEM-LOADER", Severity.INFO, "host memory of the loader", "data.chunksize", found.lines[:2])]
     if found.predictions:
         problem = f"{found.predictions.count:,} predictions of single sensors"
-        notes.append(Finding("XT-MEM-PREDICTIONS", Severity.INFO, problem, "model.mask_ratio", found.lines[2:]))
+        notes.append(Finding("XT-MEM-PREDICTIONS", Severity.INFO, problem, result.hidden_by, found.lines[2:]))
     return (*errors, *notes)
 
 

@@ -15,7 +15,7 @@ from xectool.config.rules.disk import disk_rules
 from xectool.config.rules.path import path_rules
 from xectool.engine.capacity import without_memory
 from xectool.engine.training_run.attempt import RunAttempt
-from xectool.engine.training_run.result import TrainResult
+from xectool.engine.training_run.result import TrainResult, is_told
 from xectool.engine.training_run.start import assemble, begin, shared_place
 from xectool.errors import UsageError, XecError, in_shell
 from xectool.findings import Finding, Severity
@@ -111,6 +111,8 @@ def _reported(result: TrainResult, watching: Observer) -> TrainResult:
     try:
         health = diagnose_run(result.run_dir)
         for cause in health.causes[:1]:  # a warning, however grave: the training itself came to its end
+            if is_told(cause, result.findings):
+                continue
             wrong = Finding(cause.code, Severity.WARNING, cause.problem, where=result.run_dir, fix=look)
             result = replace(result, findings=(*result.findings, wrong))
         page = write_page(Path(result.run_dir), health)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from xectool.config.tasks import TASK_WIDTHS
+from xectool.diagnosis.cause import Cause
 from xectool.findings import Finding
 from xectool.tasks.conventional_metrics import conventional
 from xectool.tasks.metric_units import with_unit
@@ -66,3 +68,11 @@ class TrainResult:
             others = [self.metrics[name] for name in conventional(metric, self.metrics).values()]
             rows.append((with_unit(metric), self.metrics[metric], min(others, default="")))
         return rows
+
+
+def is_told(cause: Cause, findings: tuple[Finding, ...]) -> bool:
+    """Return whether a cause is a truth in another unit that was told, with the line that mends it, before step 1."""
+    problems = [item.problem for item in findings]
+    told = {task for task in TASK_WIDTHS if any(f"the truth of task {task} looks like " in text for text in problems)}
+    tasks = {task for task in TASK_WIDTHS if f"{task}: " in f"{cause.problem} {' '.join(cause.evidence)}"}
+    return cause.code == "XT-TARGET-SCALE" and bool(tasks) and tasks <= told
