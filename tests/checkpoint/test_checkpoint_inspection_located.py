@@ -139,6 +139,7 @@ UNSEALED: dict[str, tuple[Callable[[Payload], Any], str, str]] = {
     "exchanged weights": (_exchanged, "K09", "layers.0.spatial_conv.weight and its average"),
     "weight of zeros": (lambda p: p["model"][MATRIX].zero_(), "K09", f"{MATRIX} and its average (ema)"),
     "no average": (lambda p: [v.mul_(30) for v in p["ema"].values() if v.is_floating_point()], "K09", "no average"),
+    "wrapped": (lambda p: p.update(model={f"module.{k}": v for k, v in p["model"].items()}), "K06", "inside its"),
     "raw weights gone": (lambda p: p.update(model={}), "K05", "the raw ones are gone"),
     "kind": (_facts(lambda meta: meta.update(kind="mae")), "K05", "says it is of kind mae"),
     "index table": (lambda p: p["model"].update({TABLE: p["model"][TABLE].flip(0)}), "K16", "top_hex"),

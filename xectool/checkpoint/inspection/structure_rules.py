@@ -63,7 +63,7 @@ class WrappersAreWhole(Rule[Inspected]):
     title = "Prefixes of wrappers are at the start of every name"
 
     def check(self, facts: Inspected) -> Iterator[Finding]:
-        """Yield a warning where only some names of a set of weights have a wrapper's prefix."""
+        """Yield a warning where some names of a set of weights have a wrapper's prefix, an error where all of ours."""
         sets: dict[str, list[str]] = defaultdict(list)
         for name in facts.contents.tensors:
             container, _, rest = name.partition(".")
@@ -71,13 +71,17 @@ class WrappersAreWhole(Rule[Inspected]):
             sets[container if inside else ""].append(rest if inside else name)
         if not facts.layout.is_ours:
             sets = defaultdict(list, {"": list(facts.layout.main)})
-        for names in sets.values():
-            yield from self._of_set([name for name in names if name != held_networks.EMA_COUNTER])
+        ours = facts.layout.origin == XECTOOL
+        for container, names in sets.items():
+            yield from self._of_set([name for name in names if name != held_networks.EMA_COUNTER], container, ours)
 
-    def _of_set(self, names: list[str]) -> Iterator[Finding]:
+    def _of_set(self, names: list[str], container: str, ours: bool) -> Iterator[Finding]:
         for wrapper in wrapped_names.WRAPPERS:
             wrapped = [name for name in names if name.startswith(wrapper)]
-            if wrapped and len(wrapped) < len(names):
+            if ours and wrapped and len(wrapped) == len(names):
+                problem = f"all {len(names)} names start with '{wrapper}': they are of a model inside its wrapper"
+                yield self.error(container, problem, f"save state_dict() of the model itself; {USE_ANOTHER}")
+            elif wrapped and len(wrapped) < len(names):
                 problem = f"{len(wrapped)} of {len(names)} names start with '{wrapper}', the others do not"
                 yield self.warning(wrapped[0], problem, "save one model's state_dict() without its wrapper")
 
