@@ -197,6 +197,23 @@ def test_growth_by_graphs_that_are_kept_is_cured_where_they_are_kept(
     assert not holder or memory.evidence == (f"memory grows by 5.0 MB a step; held by {holder}",)
 
 
+@pytest.mark.parametrize(("share", "own"), [(0.95, True), (0.03, False), (0.5, None)])
+def test_growth_of_the_training_process_is_not_laid_to_those_that_read(
+    course: Any, write_run: Write, share: float, own: bool | None
+) -> None:
+    """A list that a hook kept was to be cured by readers that end with each epoch; now it is known who grows."""
+    run = course(kind="regressor", config=BASE)
+    for step, row in enumerate(run.rows):
+        row |= {"rss_bytes": int(5e8 + 5e6 * step), "own_rss_bytes": int(3e8 + share * 5e6 * step)}
+    recorded = gather(write_run(run))
+    memory = of_run(recorded, diagnose(recorded).causes)
+    assert memory.code == "XT-MEM-GROWTH"
+    assert ("persistent_workers=false" in memory.next) == (own is not True)
+    assert ("in the training process itself" in memory.verdict) == (own is True)
+    assert ("in the processes it started" in memory.verdict) == (own is False)
+    assert ("not those that read for it" in memory.evidence[0]) == (own is True)
+
+
 def test_the_line_about_a_tracking_database_is_quoted_and_holds_no_password(course: Any, write_run: Write) -> None:
     run = write_run(course())
     (run / "tracking").mkdir(exist_ok=True)

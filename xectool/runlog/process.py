@@ -95,9 +95,10 @@ def who_killed(kills: int) -> str:
 
 @dataclass(frozen=True)
 class TreeMemory:
-    """Memory of a process and all its descendants; ``children`` is -1 where the kernel does not list them."""
+    """Memory of a process and all its descendants, and of it alone; ``children`` is -1 where the kernel lists none."""
 
     rss_bytes: int
+    own_bytes: int
     children: int
 
 
@@ -109,9 +110,10 @@ def tree_memory(pid: int, aside: Container[int] = ()) -> TreeMemory:
     two small reads a process, not a walk over all processes of the machine.
     """
     page = os.sysconf("SC_PAGE_SIZE")
-    total, count = resident_bytes(_read(f"/proc/{pid}/status")), 0
+    own = resident_bytes(_read(f"/proc/{pid}/status"))
+    total, count = own, 0
     if not Path("/proc/thread-self/children").exists():  # a kernel built without CONFIG_PROC_CHILDREN
-        return TreeMemory(total, -1)
+        return TreeMemory(own, own, -1)
     waiting = _children(pid)
     while waiting:
         child = waiting.pop()
@@ -120,7 +122,7 @@ def tree_memory(pid: int, aside: Container[int] = ()) -> TreeMemory:
         resident, shared = _resident_pages(child)
         total, count = total + (resident - shared) * page, count + (resident > 0)
         waiting += _children(child)
-    return TreeMemory(total, count)
+    return TreeMemory(total, own, count)
 
 
 def resident_bytes(status: bytes) -> int:

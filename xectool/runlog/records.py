@@ -53,11 +53,11 @@ class StepRecord:
     training thread; ``step_s`` is the whole step, waiting for data included. ``block_norms`` are the gradient norms of
     the parameter blocks before clipping; ``weight_norm`` is the L2 norm of all trained parameters, NaN on most steps.
     Memory is the last sample of a helper thread, once a second, and -1 where unknown: ``rss_bytes`` of the process and
-    its children, ``device_bytes`` allocated and ``device_reserved_bytes`` reserved on the accelerator. ``dropped``
-    counts quarantined events left out. ``rng`` is the seed of the step's stream of random numbers. ``checkpoint_s`` and
-    ``log_s`` were spent on saving and on this record between the step before and this one. ``gradient_wait_s`` of the
-    backward pass went by between the last gradients of this rank and those of the last rank, as the host sees it: a GPU
-    waits by itself.
+    its children, ``own_rss_bytes`` of it alone, ``device_bytes`` allocated and ``device_reserved_bytes`` reserved on
+    the accelerator. ``dropped`` counts quarantined events left out. ``rng`` is the seed of the step's stream of random
+    numbers. ``checkpoint_s`` and ``log_s`` were spent on saving and on this record between the step before and this
+    one. ``gradient_wait_s`` of the backward pass went by between the last gradients of this rank and those of the last
+    rank, as the host sees it: a GPU waits by itself.
     """
 
     tag: ClassVar[str] = "step"
@@ -98,6 +98,7 @@ class StepRecord:
     log_s: float = 0.0
     queue_depth: int = -1
     gradient_wait_s: float = 0.0
+    own_rss_bytes: int = -1
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,7 @@ class Word(IntEnum):
     CONTROL_STEP = 32
     OOM_KILLS = 33  # at the start, plus 1; 0 where it is not known
     OOM_KILLS_SEEN = 34  # at the last heartbeat, in the same way
+    OWN_RSS_BYTES = 35
 
 
 _UNKNOWN: Final = (
@@ -97,6 +98,7 @@ _UNKNOWN: Final = (
     Word.DEVICE_BYTES,
     Word.DEVICE_RESERVED_BYTES,
     Word.CHILDREN,
+    Word.OWN_RSS_BYTES,
 )
 
 

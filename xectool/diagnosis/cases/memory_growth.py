@@ -27,6 +27,7 @@ SAMPLED_EVERY_S: Final = 1.0  # the heartbeat looks at memory so often; the step
 _LOOKS: Final = ("spike", "nonfinite_skip", "quarantine", "rewind")
 _BLOCKS: Final = 10
 _RISING: Final = 0.8  # share of the rises between blocks of samples; a cache that fills stops rising
+_MOST: Final = 0.6  # of what grows; below 1 less this it is another's
 _STILL: Final = 0.5  # the later half must rise at least half as fast as the whole; start-up levels off
 
 
@@ -45,6 +46,7 @@ class Growth:
         units: Steps or epochs between them.
         steady: Whether it rises to the end.
         settled: Whether only steps after the first epoch were used, when buffers are full and files are mapped.
+        own_slope: Slope of the training process alone, in the same samples; NaN where it was not recorded.
     """
 
     source: str = "host"
@@ -57,6 +59,13 @@ class Growth:
     units: int = 0
     steady: bool = False
     settled: bool = False
+    own_slope: float = math.nan
+
+    @property
+    def own(self) -> bool | None:
+        """Whether it is the training process that grows, or those below it, such as readers; None where unclear."""
+        share = self.own_slope / self.slope if self.slope > 0 else math.nan
+        return True if share >= _MOST else False if share <= 1 - _MOST else None
 
     @property
     def alarming(self) -> bool:
@@ -77,29 +86,24 @@ class Growth:
         if not self.samples:
             return "too few samples of memory"
         verb, remark = ("grew", "") if self.steady else ("went", ", not steadily")
+        whose = {True: ", in the training process itself", False: ", in the processes it started", None: ""}
         return (
             f"{self.source} memory {verb} {self.first / 1e6:.0f} -> {self.last / 1e6:.0f} MB in {self.units} "
             f"{self.unit}s ({self.slope / 1e6:.3g} MB a {self.unit}{remark})"
+            f"{whose[self.own] if self.alarming else ''}"
         )
 
 
 def memory_growth(evidence: Evidence) -> Growth:
     """Return the steepest lasting growth of host or device memory, by step where sampled so, else by epoch."""
     steps = evidence.steps
-    candidates = [
-        replace(
-            _by_step(source, steps["step"][rows], steps["time"][rows], _without_looks(evidence, steps[column])[rows]),
-            settled=_settled(evidence, rows),
-        )
-        for source, column in (("host", "rss_bytes"), ("device", "device_bytes"))
-        for rows in _processes(evidence)
-    ]
     whole = np.isin(steps["epoch"], [epoch.epoch for epoch in evidence.epochs])
-    candidates += [
-        _by_end_of_epoch(source, steps["epoch"][rows], _without_looks(evidence, steps[column])[rows])
-        for source, column in (("host", "rss_bytes"), ("device", "device_bytes"))
-        for rows in (rows[whole[rows]] for rows in _processes(evidence))
-    ]
+    candidates = []
+    for rows in _processes(evidence):
+        settled, epochs = _settled(evidence, rows), rows[whole[rows]]
+        for source, column in (("host", "rss_bytes"), ("device", "device_bytes")):
+            by_step = _by_step(source, evidence, column, rows)
+            candidates += [replace(by_step, settled=settled), _by_end_of_epoch(source, evidence, column, epochs)]
     candidates += [
         _by_epoch(evidence, source, name)
         for source, name in (("host", "perf/process_rss_GB"), ("device", "perf/vram_allocated_GB"))
@@ -146,10 +150,12 @@ def _without_looks(evidence: Evidence, values: Series) -> Series:
     return left
 
 
-def _by_step(source: str, numbers: Series, times: Series, values: Series) -> Growth:
+def _by_step(source: str, evidence: Evidence, column: str, rows: NDArray[np.intp]) -> Growth:
     """Return the growth over steps, one sample a second: a level that stays is as telling as one that changes."""
+    steps = evidence.steps
+    values = _without_looks(evidence, steps[column])[rows]
     known = np.isfinite(values)
-    numbers, times, values = numbers[known][IGNORED:], times[known][IGNORED:], values[known][IGNORED:]
+    numbers, times, values = (part[known][IGNORED:] for part in (steps["step"][rows], steps["time"][rows], values))
     if values.size < LEAST_STEPS:
         return Growth(source)
     chosen = np.sort(np.unique((times - times[0]) // SAMPLED_EVERY_S, return_index=True)[1])
@@ -161,14 +167,16 @@ def _by_step(source: str, numbers: Series, times: Series, values: Series) -> Gro
         return (
             Growth(source, values.size, "step", 0.0, values[0], values[-1], int(numbers[0])) if flat else Growth(source)
         )
-    return _growth(source, "step", numbers[chosen], values[chosen])
+    own = _without_looks(evidence, steps["own_rss_bytes"])[rows][known][IGNORED:][chosen]
+    return _growth(source, "step", numbers[chosen], values[chosen], own)
 
 
-def _by_end_of_epoch(source: str, epochs: Series, values: Series) -> Growth:
+def _by_end_of_epoch(source: str, evidence: Evidence, column: str, rows: NDArray[np.intp]) -> Growth:
     """Return the growth of what the ends of epochs leave behind: what is lost while files are read comes in stairs.
 
     The memory is that of all processes of the run, of which a reader may be the one that grows.
     """
+    epochs, values = evidence.steps["epoch"][rows], _without_looks(evidence, evidence.steps[column])[rows]
     known = np.isfinite(values)
     epochs, values = epochs[known], values[known]
     last = np.flatnonzero(np.diff(epochs, append=np.inf))
@@ -177,7 +185,8 @@ def _by_end_of_epoch(source: str, epochs: Series, values: Series) -> Growth:
     rises = np.diff(values[last])
     if last.size < LEAST_EPOCHS and rises.min() < max(2 * BYTES_PER_EPOCH, ALIKE * rises.max()):
         return Growth(source)
-    return _growth(source, "epoch", epochs[last], values[last])
+    own = _without_looks(evidence, evidence.steps["own_rss_bytes"])[rows][known][last]
+    return _growth(source, "epoch", epochs[last], values[last], own)
 
 
 def _by_epoch(evidence: Evidence, source: str, name: str) -> Growth:
@@ -188,7 +197,8 @@ def _by_epoch(evidence: Evidence, source: str, name: str) -> Growth:
     return _growth(source, "epoch", numbers, values)
 
 
-def _growth(source: str, unit: str, numbers: Series, values: Series) -> Growth:
+def _growth(source: str, unit: str, numbers: Series, values: Series, own: Series | None = None) -> Growth:
+    told = own is not None and source == "host" and bool(np.isfinite(own).all())
     whole = slope(numbers, values)
     half = values.size // 2
     later = slope(numbers[half:], values[half:])
@@ -205,4 +215,5 @@ def _growth(source: str, unit: str, numbers: Series, values: Series) -> Growth:
         from_step=int(numbers[0]) if unit == "step" else 0,
         units=int(numbers[-1] - numbers[0]),
         steady=rises >= _RISING and later >= _STILL * whole,
+        own_slope=slope(numbers, own) if told and own is not None else math.nan,
     )

@@ -25,10 +25,12 @@ _MAX_NAMES: Final = 32  # loss terms and parameter blocks kept each
 SCALARS: Final = (
     "step", "epoch", "time", "loss", "lr", "grad_norm", "clip_coef", "data_wait_s", "step_s", "num_events",
     "batch_start", "file_index", "entry", "nonfinite", "skipped", "amp_scale", "rank", "weight_norm", "rss_bytes",
-    "device_bytes", "device_reserved_bytes", "checkpoint_s", "log_s",
+    "device_bytes", "device_reserved_bytes", "checkpoint_s", "log_s", "own_rss_bytes",
 )  # fmt: skip
 _MAP_KEYS: Final = {"terms": "losses", "blocks": "block_norms"}
-_UNKNOWN_BELOW_ZERO: Final = ("rss_bytes", "device_bytes", "device_reserved_bytes", "file_index", "entry")
+_UNKNOWN_BELOW_ZERO: Final = (
+    "rss_bytes", "own_rss_bytes", "device_bytes", "device_reserved_bytes", "file_index", "entry",
+)  # fmt: skip
 
 
 class StepHistory:

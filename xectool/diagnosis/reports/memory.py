@@ -34,6 +34,10 @@ LOOK_AT: Final = (
     "what grows: a tensor kept with its graph (metrics and lists of losses need .detach()), readers that live for ever,"
     " caches of the file library, the queue of a tracker"
 )
+LOOK_AT_OWN: Final = (
+    "what grows: the training process, not those that read for it: tensors kept with their graph, or lists of results,"
+    " in a task, a hook or a plugin of yours"
+)
 _DEVICE_CODES: Final = ("XT-OOM-GPU", "XT-OOM-FRAGMENTATION", "XT-OOM-FOREIGN")
 _BEFORE: Final = {
     "XT-OOM-FRAGMENTATION": "export PYTORCH_ALLOC_CONF=expandable_segments:True",
@@ -105,7 +109,7 @@ def of_run(evidence: Evidence, causes: Sequence[Cause]) -> MemoryReport:
     text, line = cause.problem, cause.fix
     if cause.code == "XT-MEM-GROWTH":
         text += f", until: {faults[0].text()}" if faults and not faults[0].over else ""
-        line, report = _against_growth(evidence, growth), replace(report, evidence=_what_grows(evidence))
+        line, report = _against_growth(evidence, growth), replace(report, evidence=_what_grows(evidence, growth))
     elif cause.code == "XT-MEM-HIGH":
         line = memory_fix(evidence, MemoryFault("XT-OOM-HOST", cause.confidence))
     report = replace(report, verdict=text, code=cause.code, kind=KINDS[cause.code], next=line)
@@ -120,14 +124,18 @@ def _against_growth(evidence: Evidence, growth: Growth) -> str:
     if holder := _holder_of_graphs(evidence):
         return f"store .detach() or .item() of each tensor in {holder}; then {fixes.resume(evidence)}"
     workers = int(evidence.setting("data.num_workers", 0) or 0)
-    if growth.source == "device" or (workers and evidence.setting("data.persistent_workers") is False):
+    kept = growth.own is True and workers > 0  # those that read are processes of their own
+    if growth.source == "device" or kept or (workers and evidence.setting("data.persistent_workers") is False):
         return "xectool explain memory-growth"
     return fixes.resume(evidence, *fixes.workers(evidence, max(2, workers)), "data.persistent_workers=false")
 
 
-def _what_grows(evidence: Evidence) -> tuple[str, ...]:
+def _what_grows(evidence: Evidence, growth: Growth) -> tuple[str, ...]:
     told = evidence.last("memory_growth")
-    return (told.message,) if told is not None and _holder_of_graphs(evidence) else (LOOK_AT,)
+    if told is not None and _holder_of_graphs(evidence):
+        return (told.message,)
+    workers = int(evidence.setting("data.num_workers", 0) or 0)
+    return (LOOK_AT_OWN if growth.own is True and workers else LOOK_AT,)
 
 
 def _holder_of_graphs(evidence: Evidence) -> str:

@@ -53,8 +53,9 @@ class Heartbeat:
         try:
             memory = tree_memory(os.getpid(), self.aside)
         except OSError:  # no descriptor is free: the process lives all the same
-            memory = TreeMemory(-1, -1)
+            memory = TreeMemory(-1, -1, -1)
         page[Word.RSS_BYTES] = memory.rss_bytes
+        page[Word.OWN_RSS_BYTES] = memory.own_bytes
         page[Word.CHILDREN] = memory.children
         if self._device.type == "cuda":
             # Both only read counters of the allocator; neither waits for the device.

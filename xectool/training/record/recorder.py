@@ -223,6 +223,7 @@ class FlightRecorder:
             block_norms=result.block_norms,
             weight_norm=self._weight_norm(progress, result),
             rss_bytes=page[Word.RSS_BYTES],
+            own_rss_bytes=page[Word.OWN_RSS_BYTES],
             device_bytes=page[Word.DEVICE_BYTES],
             device_reserved_bytes=page[Word.DEVICE_RESERVED_BYTES],
             dropped=self.audit.left_out,
