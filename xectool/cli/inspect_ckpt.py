@@ -84,7 +84,10 @@ def _facts(result: CheckpointInspected) -> list[list[object]]:
     rows: list[list[object]] = [
         ["format", f"{result.format}, stored as {result.container}"],
         ["kind", result.kind],
-        ["epoch, step", f"{_or_dash(result.epoch)}, {_or_dash(result.step)}"],
+        [
+            "next epoch, last step" if result.format == "xectool" else "epoch, step",
+            f"{_or_dash(result.epoch)}, {_or_dash(result.step)}",
+        ],
         ["tasks", ", ".join(f"{task} ({loss})" for task, loss in result.tasks.items()) or "-"],
         ["parameters", f"{result.parameters:,}"],
         ["all finite", "yes" if result.finite else "no"],
