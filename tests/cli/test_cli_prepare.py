@@ -30,7 +30,7 @@ from xectool.training.stepping.build import open_data
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(deciding, "_MEMORY_FILE_SYSTEMS", ())
+    monkeypatch.setattr(deciding, "is_in_memory", lambda file_system: False)
     return tmp_path / "home" / "xectool" / "events"
 
 
@@ -331,3 +331,11 @@ def test_the_estimate_of_the_disk_is_what_is_written(files, xectool, tmp_path):
     assert planned_bytes(config, 24) == pytest.approx(largest, rel=0.01)
     assert planned_bytes(settings(files, "data.cache=off"), 10**9) == 0
     assert planned_bytes(settings(files), 24) == 0
+
+
+@pytest.mark.parametrize(("kind", "local"), [("ext4", True), ("wekafs", False), ("glusterfs", False), ("tmpfs", False)])
+def test_a_copy_is_made_on_no_disk_of_others(tmp_path, monkeypatch, kind, local):
+    """The copy knew ten file systems of a network, the look at the machine fourteen: here it went to the others'."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    platform = Platform(mounts={"/": kind})
+    assert bool(list(deciding._local_places(platform))) == local

@@ -74,6 +74,8 @@ CASES = [
          ("relative", "absolute URI"), with_environment(MLFLOW_TRACKING_URI="sqlite:////tmp/mlruns.db")),
     Case("TrackerSurvives", WARNING, on(INTEL, mounts={"/": "ext4", "/home": "nfs4"}), ("nfs4",),
          on(INTEL, mounts={"/": "nfs4", "/home": "ext4"}), {"mlflow.tracking_uri": "sqlite:////home/me/mlruns.db"}),
+    Case("TrackerSurvives", WARNING, on(INTEL, mounts={"/": "wekafs"}), ("wekafs",),
+         on(INTEL, mounts={"/": "xfs"}), {"mlflow.tracking_uri": "sqlite:////home/me/mlruns.db"}),
     Case("TrackerSurvives", WARNING, INTEL, ("sqlit needs a plugin", "sqlite"), INTEL,
          {"mlflow.tracking_uri": "sqlit:////x.db"}, {"mlflow.tracking_uri": "postgresql+psycopg2://host/db"}),
     Case("EnvironmentMeansWhatItSays", WARNING, with_environment(NCCL_TIMEOUT="300"),

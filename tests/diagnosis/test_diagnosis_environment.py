@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from xectool.config.cgroups import CgroupMemory, cgroup_memory, usable_cores
+from xectool.config.file_systems import is_network
 from xectool.config.platform import Platform
 from xectool.diagnosis.environment import ENVIRONMENT_RULES, EnvironmentFacts, Reach, gather
 from xectool.diagnosis.environment.facts import (
@@ -23,7 +24,6 @@ from xectool.diagnosis.environment.facts import (
     Place,
     SharedMemory,
     TorchFacts,
-    is_network,
 )
 from xectool.diagnosis.environment.git_facts import core_files, look_at_repository
 from xectool.diagnosis.environment.places import database_of, databases

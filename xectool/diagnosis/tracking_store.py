@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from xectool.config.file_systems import is_network
 from xectool.runlog.file_locks import command_of, lock_holders
 
-NETWORK_FILE_SYSTEMS: Final = ("nfs", "lustre", "gpfs", "beegfs", "fuse", "cifs", "smb", "afs", "panfs")
 PROBE_TIMEOUT_S: Final = 0.5
 _NAMES: Final = ("mlflow.db", "mlruns.db")  # of this version of MLflow and of older set-ups
 MLFLOW_TABLES: Final = frozenset({"experiments", "runs", "metrics", "params"})
@@ -74,7 +74,7 @@ class StoreState:
     @property
     def on_network(self) -> bool:
         """Whether the file lies where sqlite locks cannot be relied on."""
-        return self.file_system.startswith(NETWORK_FILE_SYSTEMS)
+        return is_network(self.file_system)
 
 
 def look_at(path: Path) -> StoreState:

@@ -12,12 +12,13 @@ from pathlib import Path
 
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
+from xectool.config.file_systems import is_network
 from xectool.config.load import LoadedConfig, load_config
 from xectool.config.platform import NODE_MEMORY, Platform
 from xectool.config.root import RunConfig
 from xectool.config.rules.capacity import CAPACITY_RULES
 from xectool.config.rules.path import path_rules
-from xectool.config.rules.platform import NETWORK_FILE_SYSTEMS, Situation
+from xectool.config.rules.platform import Situation
 from xectool.config.serialize import inline_yaml
 from xectool.engine.slurm.job import TrainingJob
 from xectool.engine.slurm.script import JobRequest, executor
@@ -204,7 +205,7 @@ def _tracker_findings(config: RunConfig) -> Iterator[Finding]:
     """Yield a warning where the tracker's own database would lie on a network file system."""
     directory = str(Path(config.checkpoint.save_dir).expanduser().absolute())
     file_system = Platform.detect().file_system(directory)
-    if config.mlflow.enabled and not config.mlflow.tracking_uri and file_system in NETWORK_FILE_SYSTEMS:
+    if config.mlflow.enabled and not config.mlflow.tracking_uri and is_network(file_system):
         yield Finding(
             "XT-SUBMIT-TRACKER",
             Severity.WARNING,

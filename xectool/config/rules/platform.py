@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from xectool.config.file_systems import is_network
 from xectool.config.platform import Platform
 from xectool.config.root import RunConfig
 from xectool.errors import counted
 from xectool.findings import Finding
 from xectool.rules import Rule
-
-NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "lustre", "gpfs", "cifs", "smb3", "beegfs", "ceph", "afs", "fuse.sshfs")
 
 TRACKER_SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks", "databricks-uc")
 
@@ -143,7 +142,7 @@ class TrackerSurvives(Rule[Situation]):
                 f"mlflow.tracking_uri: {absolute}",
             )
         file_system = platform.file_system(path)
-        if file_system in NETWORK_FILE_SYSTEMS:
+        if is_network(file_system):
             yield self.warning(
                 "mlflow.tracking_uri",
                 f"mlflow.tracking_uri {uri} lies on {file_system}, where sqlite locks are unreliable; "

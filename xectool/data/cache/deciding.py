@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from xectool.config.file_systems import is_in_memory, is_network
 from xectool.config.inputs import is_remote
 from xectool.config.normalization import NormalizationConfig
 from xectool.config.platform import Platform
 from xectool.config.root import RegressorConfig, RunConfig
-from xectool.config.rules.platform import NETWORK_FILE_SYSTEMS
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.data.cache.cached_events import CachedEvents
 from xectool.data.cache.codec import Codec, Compact, Lossless
@@ -30,7 +30,6 @@ _SAVED_S: Final = 1e-4
 _WORTH_S: Final = 60.0
 # Of the free disk a cache may take so much, where nothing else is said.
 _MOST_OF_FREE: Final = 0.5
-_MEMORY_FILE_SYSTEMS: Final = ("tmpfs", "ramfs")
 # Photon numbers below which the normalisation treats a reading otherwise, by scheme (older system: reference 1.3).
 _DOMAIN_EDGES: Final = {"anscombe": -0.375}
 
@@ -189,7 +188,8 @@ def _writable_places(platform: Platform) -> Iterator[Path]:
 def _local_places(platform: Platform) -> Iterator[Path]:
     """Yield the candidates that lie on a disk of this machine."""
     for directory in _candidates():
-        if platform.file_system(str(_existing(directory))) not in (*NETWORK_FILE_SYSTEMS, *_MEMORY_FILE_SYSTEMS):
+        file_system = platform.file_system(str(_existing(directory)))
+        if not (is_network(file_system) or is_in_memory(file_system)):
             yield directory
 
 

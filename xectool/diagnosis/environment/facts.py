@@ -6,15 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from xectool.config.cgroups import CgroupMemory
+from xectool.config.file_systems import is_in_memory, is_network
 from xectool.config.platform import Platform
 
-# Kept over a network or by a program outside of the kernel: locks are slow, or do not hold between nodes.
-_NETWORK_PREFIXES = (
-    "nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb", "afs", "9p", "glusterfs", "orangefs", "panfs", "wekafs",
-    "fuse",
-)  # fmt: skip
-_LOCAL_FUSE = ("fuseblk", "fuse.fuse-overlayfs", "fuse.lxcfs", "fuse.overlayfs", "fusectl")
-IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 UNLIMITED = -1
 
 
@@ -75,7 +69,7 @@ class Place:
     @property
     def in_memory(self) -> bool:
         """Whether what is written there takes memory."""
-        return self.file_system in IN_MEMORY
+        return is_in_memory(self.file_system)
 
 
 @dataclass(frozen=True)
@@ -166,12 +160,3 @@ class EnvironmentFacts:
     def is_on(self, name: str) -> bool:
         """Return whether a variable is set to something that means yes."""
         return self.environment.get(name, "").strip().lower() in ("1", "true", "yes", "on", "y", "t")
-
-
-def is_network(file_system: str) -> bool:
-    """Return whether files of this type of file system are shared between machines or served by a program.
-
-    >>> is_network("nfs4"), is_network("fuse.sshfs"), is_network("ext4"), is_network("fuseblk")
-    (True, True, False, False)
-    """
-    return file_system.startswith(_NETWORK_PREFIXES) and file_system not in _LOCAL_FUSE
