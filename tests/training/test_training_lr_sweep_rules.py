@@ -550,3 +550,14 @@ def test_seeds_that_begin_far_apart_fall_each_by_itself() -> None:
     assert not grid_rows([low, scaled(rising, 20.0)])[0].loss_decreasing
     level = [curve(1e-3, 1.0, seed) for seed in range(2)]
     assert not grid_rows([level[0], scaled(level[1], 20.0)])[0].loss_decreasing
+
+
+def test_one_fact_about_a_wide_band_is_one_remark() -> None:
+    curves = grid({1e-5: 0.99, 1e-4: 0.4, 1e-3: 0.4, 1e-2: 0.9})
+    rows = grid_rows(curves)
+    sweep: Any = SimpleNamespace(inputs=SOUND, curves=tuple(curves), final_rows=(), asked="")
+    (found,) = remarks(rows, choose(rows, curves), sweep, 20, "c.yaml", TrainingConfig())
+    assert found.problem.startswith("0.0001 to 0.001 do as well within two errors: the rate is not known better")
+    assert [" --seeds " in found.fix, found.fix.split("   # or ")[1].split()[:2]] == [
+        True, ["--set", "training.lr=0.0001"],
+    ]  # fmt: skip

@@ -17,6 +17,7 @@ from xectool.training.lr_sweep.sweep import Sweep
 HIGHEST_RATE = 10.0  # bound of training.lr
 WARMUP_EPOCHS = 2
 WIDE_BAND = 3.5  # one step of the default grid
+SAFER = "; the lower ones, with a warm-up, are safer"
 
 
 def unsure(sweep: Sweep, config: str) -> Finding:
@@ -78,11 +79,13 @@ def remarks(
             )
         )
     low, high = choice.whole_band
-    if high > WIDE_BAND * low:
-        text = f"{low:g} to {high:g} are not told apart by these seeds: the rate is not known better than that"
+    equal = _as_good(choice, rows, sweep)
+    is_wide = high > WIDE_BAND * low
+    if is_wide:
         more = f"--seeds {max(4, 2 * len({curve.seed for curve in sweep.curves}))}"
         more += "" if sweep.final_rows else f" --steps {2 * steps}"
-        note(text, f"xectool lr-sweep {config}{sweep.asked} {more}", Severity.WARNING)
+        more += f"   # or {_gentle(training, choice.good[0])}" if equal else ""
+        note(_wide(choice, equal), f"xectool lr-sweep {config}{sweep.asked} {more}", Severity.WARNING)
     highest = max((*rows, *sweep.final_rows), key=lambda row: row.lr)
     good = [row for row in rows if row.verdict in (STABLE, OPTIMAL)]
     best = choice.best  # that of the final, where there is one; a ramp has none
@@ -90,14 +93,29 @@ def remarks(
         best = max(good, key=lambda row: row.loss_decrease).lr if good else best
     if highest.lr == best and highest.verdict in (STABLE, OPTIMAL) and not found:
         note(f"the highest rate, {best:g}, is the best: a higher one may be better", _higher(best, config))
-    if len(choice.good) > 1:
-        lower, higher = choice.good[0], choice.good[-1]
-        edge = ", the highest that was tried," if higher == highest.lr else ""
-        gap = any(lower < row.lr < higher and row.lr not in choice.good for row in rows)
-        which = ", ".join(f"{lr:g}" for lr in choice.good) if gap else f"{lower:g} to {higher:g}"
-        text = f"{which}{edge} do as well within two errors; the lower ones, with a warm-up, are safer"
-        note(text, _gentle(training, lower))
+    if equal and not is_wide:
+        note(f"{equal}{SAFER}", _gentle(training, choice.good[0]))
     return tuple(found)
+
+
+def _wide(choice: Choice, equal: str) -> str:
+    """Return how little is known of a rate: the band of single seeds, and what does as well where that is not all."""
+    low, high = choice.whole_band
+    told = [equal] if equal else []
+    if not equal or (low, high) != (choice.good[0], choice.good[-1]):
+        told.insert(0, f"{low:g} to {high:g} are not told apart by these seeds")
+    return f"{'; '.join(told)}: the rate is not known better than that{SAFER if equal else ''}"
+
+
+def _as_good(choice: Choice, rows: Sequence[RateRow], sweep: Sweep) -> str:
+    """Return which rates do as well as the best, where it is not alone: one by one, where one between them does not."""
+    if len(choice.good) < 2:
+        return ""
+    lower, higher = choice.good[0], choice.good[-1]
+    edge = ", the highest that was tried," if higher == max(row.lr for row in (*rows, *sweep.final_rows)) else ""
+    gap = any(lower < row.lr < higher and row.lr not in choice.good for row in rows)
+    which = ", ".join(f"{lr:g}" for lr in choice.good) if gap else f"{lower:g} to {higher:g}"
+    return f"{which}{edge} do as well within two errors"
 
 
 def key_of(training: TrainingConfig) -> str:
