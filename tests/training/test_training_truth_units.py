@@ -160,3 +160,22 @@ def test_a_unit_that_was_told_before_the_first_step_is_not_told_by_another_name_
     codes = [item.code for item in result.findings]
     assert ("DAT-16" in codes, "XT-TARGET-SCALE" in codes) == (True, False)
     assert [cause.code for cause in engine.diagnose.run(result.run_dir).causes][:1] == ["XT-TARGET-SCALE"]
+
+
+def test_lines_pasted_one_after_the_other_mend_all_of_a_file_and_of_one_of_the_same_name(
+    scaled: Any, tiny_config: Config, tmp_path: Path
+) -> None:
+    """The second of two wrote the file with what the first had mended as it was, or in place of the other file."""
+    (tmp_path / "val").mkdir()
+    paths = [scaled(name, energyTruth=1e3, timeTruth=1e9) for name in ("t.root", "val/t.root")]
+    tasks = ENERGY | {"timing": {"enabled": True, "scale": "auto", "shift": "auto"}}
+    config = tiny_config(data={"train_path": paths[0], "val_path": paths[1], "allow_overlap": True}, tasks=tasks)
+    checked = engine.check_data(paths[0], CheckOptions(against=(paths[1],))).findings
+    for findings in (engine.train(config, max_steps=0, run_name="r").findings, checked):
+        lines = [item.fix for item in findings if item.code == "DAT-16" and item.severity.value != "info"]
+        assert len(lines) == 4
+        for line in lines:
+            paste(line, tmp_path)
+        written = {word for line in lines for word in line.split() if word.endswith(".root")} - set(paths)
+        whole = [name for name in sorted(written) if not warned([str(tmp_path / name)])]
+        assert len(whole) == 2, "of each file there is one in which energy and time are right"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Final, NamedTuple
 
@@ -21,6 +24,10 @@ _WRITE_AGAIN: Final = (
     "(part | {branch: again(part[branch])} "
     "for part in uproot.open(source)[name].iterate(library='np', step_size=2000))]"
 )
+
+
+_END: Final = 'step_size=2000))]" '
+_ELSE: Final = "   # what else this file needs: then in "
 
 
 class FileUnit(NamedTuple):
@@ -118,9 +125,34 @@ def nonfinite_truth_fix(path: str, tree: str, branch: str) -> str:
     return f'{line}; 1e10 is "not known"; or leave these events out'
 
 
+def one_after_the_other(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the findings with lines that can all be pasted: a second one for a tree goes on from what the first wrote.
+
+    It would write what the first one mended as it was; and no two of them write the same file.
+    """
+    written: dict[tuple[str, str], str] = {}
+    return tuple(replace(found, fix=_going_on(found.fix, written)) for found in findings)
+
+
+def _going_on(fix: str, written: dict[tuple[str, str], str]) -> str:
+    """Return a line that begins at what was written of its tree before, and keep what it writes."""
+    program, end, rest = fix.partition(_END)
+    words, mark, prose = rest.partition(_ELSE)
+    if not mark:
+        return fix
+    path, tree, branch, target = shlex.split(words)
+    source, suffix = written.get((path, tree), path), target.removeprefix(PurePath(path).stem)
+    into = f"{PurePath(source).stem}{suffix}"
+    numbers = (into.replace(".root", f"_{number}.root") for number in itertools.count(2))
+    into = into if into not in written.values() else next(name for name in numbers if name not in written.values())
+    after = "" if source == path else f"   # after the line that writes {source}"
+    written[path, tree] = into
+    words = " ".join(map(in_shell, (source, tree, branch, into)))
+    return f"{program}{end}{words}{after}{_ELSE}{into}{prose.removeprefix(target)}"
+
+
 def _write_again(path: str, tree: str, branch: str, again: str, suffix: str) -> str:
-    """Return the command; a second one for the same file would write what the first one mended as it was."""
+    """Return the command that writes a tree with the truth of one branch changed."""
     target = f"{PurePath(path).stem}_{suffix}.root"
     words = " ".join(map(in_shell, (path, tree, branch, target)))
-    line = f'python -c "{_WRITE_AGAIN.replace("{again}", again)}" {words}'
-    return f"{line}   # what else this file needs: then in {target}"
+    return f'python -c "{_WRITE_AGAIN.replace("{again}", again)}" {words}{_ELSE}{target}'

@@ -18,6 +18,7 @@ from xectool.checks.spread import NormalizedRow, RawRow, fits
 from xectool.checks.target_rules import enabled_tasks, scaled_error, typical_error
 from xectool.config.inputs import is_remote
 from xectool.config.rules.capacity import host_memory_bytes
+from xectool.config.truth_mends import one_after_the_other
 from xectool.engine.check_lines import Told
 from xectool.errors import counted
 from xectool.findings import Finding, Severity
@@ -120,7 +121,7 @@ def summarised(
 ) -> DataChecked:
     """Return the result of an inspection and of its rules."""
     ordered = sorted(ran.report, key=lambda found: _SEVERITIES.index(found.severity))
-    findings = tuple(replace(found, fix=told.again(found.fix)) for found in ordered)
+    findings = tuple(replace(found, fix=told.again(found.fix)) for found in one_after_the_other(ordered))
     sample = facts.sample
     verdict, why, following = _verdict(facts, findings, told)
     health, skipped = facts.health, _skipped(facts)

@@ -13,6 +13,7 @@ from xectool.config.rules.capacity import capacity_rules
 from xectool.config.rules.count import count_rules
 from xectool.config.rules.disk import disk_rules
 from xectool.config.rules.path import path_rules
+from xectool.config.truth_mends import one_after_the_other
 from xectool.engine.capacity import without_memory
 from xectool.engine.training_run.attempt import RunAttempt
 from xectool.engine.training_run.result import TrainResult, is_told
@@ -86,7 +87,7 @@ def _train(
     loaded = loaded.require(counted.merged(disk_rules(parts.config, _checkpoint_bytes(parts))))
     progress, started = begin(parts, data, place, watching)
     watching.started(start_facts(parts, data, place, progress))
-    noticed = (*data.findings, *parts.baseline.findings)
+    noticed = one_after_the_other((*data.findings, *parts.baseline.findings))
     for found in () if dry_run else noticed:  # again at the end, which is not far in a dry run
         watching.message(f"{found.severity.value} {found.code}: {found.problem}; {found.where}")
         if found.fix:
