@@ -213,10 +213,15 @@ def test_who_leaves_first_goes_before_what_became_of_the_others(
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_a_rank_that_a_batch_system_ends_before_it_hears_is_interrupted(tmp_path: Path, asked: bool) -> None:
-    failure = SimpleNamespace(pid=7, exitcode=-signal.SIGUSR1, timestamp=1.0)
+@pytest.mark.parametrize("ended_by", [signal.SIGUSR1, signal.SIGABRT])  # before Python hears; while its threads start
+def test_a_rank_that_a_batch_system_ends_as_it_starts_is_interrupted(
+    tmp_path: Path, asked: bool, ended_by: signal.Signals
+) -> None:
+    failure = SimpleNamespace(pid=7, exitcode=-ended_by, timestamp=1.0)
     ending = Ending(2, tmp_path, {1: failure}, frozenset(), asked)  # type: ignore[dict-item]
-    with pytest.raises(KeyboardInterrupt if asked else WorldError, match=None if asked else "rank 1 .*SIGUSR1"):
+    with pytest.raises(
+        KeyboardInterrupt if asked else WorldError, match=None if asked else f"rank 1 .*{ended_by.name}"
+    ):
         verdict_of(ending, "config.yaml")
 
 
