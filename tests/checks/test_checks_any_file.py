@@ -295,3 +295,14 @@ def test_sensors_in_two_branches_are_named_with_what_joins_them(
     split |= {"t_sipm": times[:, :4092], "t_pmt": times[:, 4092:]}
     both = check(write(tmp_path / "both.root", rows | split))
     assert both.next.startswith("two of charge_pmt, charge_sipm, t_pmt, t_sipm have 4760 numbers together")
+
+
+@pytest.mark.parametrize("names", [("xec_photons", "xec_hittime"), ("zcharge", "hit_times"), ("photonSum", "aaa")])
+def test_of_two_branches_of_all_sensors_each_is_taken_for_what_it_is_called(
+    rows: dict[str, np.ndarray], write: Callable[..., Path], check: Callable[..., DataChecked], tmp_path: Path,
+    names: tuple[str, str],
+) -> None:  # fmt: skip
+    kept = {name: rows[name] for name in ("run", "event")}
+    own = dict(zip(names, (rows["npho"], rows["relative_time"]), strict=True))
+    line = shlex.split(check(write(tmp_path / "own.root", kept | own)).next, comments=True)
+    assert {f"data.npho_branch={names[0]}", f"data.time_branch={names[1]}"} <= set(line)

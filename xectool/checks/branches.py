@@ -135,7 +135,8 @@ def _parts(others: Mapping[str, BranchFacts]) -> str:
 def _meant(others: Mapping[str, BranchFacts], missing: Sequence[Wanted]) -> dict[str, str]:
     """Return the setting of each missing branch that may have another name; the same name is told for one alone.
 
-    Near names come first; then a branch alone in its width, and for photons and times those of their width in order.
+    Near names come first; then a branch alone in its width, and for photons and times those of their width: one that
+    is called so, or not as the other, before the rest in order.
     Integers are no truth but a count: the widths of varying branches stand in branches of their own.
     """
     found: dict[str, str] = {}
@@ -145,6 +146,9 @@ def _meant(others: Mapping[str, BranchFacts], missing: Sequence[Wanted]) -> dict
     for branch in missing:
         free = [name for name in _of_width(others, branch.width) if name not in found.values()]
         free = [name for name in free if others[name].dtype.startswith("float") or branch.width == NUM_SENSORS]
+        if branch.width == NUM_SENSORS:
+            words = [other.role.split()[0].rstrip("s") for other in (branch, *missing)]  # photon, time
+            free.sort(key=lambda name: [words[0] not in name.lower(), any(word in name.lower() for word in words)])
         fits = free and branch.required and (len(free) == 1 or branch.width == NUM_SENSORS)
         if branch.option not in found and fits:
             found[branch.option] = free[0]
