@@ -32,6 +32,13 @@ def test_a_number_beyond_all_bounds_is_refused_and_ends_no_thread(key: str) -> N
         Request.parse(b'{"action": "clip", "value": 1.0, "' + key.encode() + b'": 1' + b"0" * 400 + b"}\n")
 
 
+def test_what_is_too_long_for_a_request_is_refused_with_one_that_is_not() -> None:
+    cut = b'{"action": "checkpoint", "tag": "' + b"a" * 4063
+    with pytest.raises(UsageError, match="at most 4096 bytes") as caught:
+        Request.parse(cut)
+    assert Request.parse(caught.value.fix.partition(": ")[2].encode()).action == "checkpoint"
+
+
 def test_a_directory_too_long_for_a_socket_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory() as root:
         deep = Path(root) / ("d" * 90)

@@ -127,7 +127,8 @@ class Request:
             value = float(found.get("value", math.nan))
             return cls(str(found["action"]), value, str(found.get("tag", "")), float(found.get("wait_s", 10.0)))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
-            raise UsageError(f"not a request: {type(error).__name__}", where="control socket") from error
+            fix = f'one line of at most {MAX_BYTES} bytes: {{"action": "checkpoint"}}'
+            raise UsageError(f"not a request: {type(error).__name__}", where="control socket", fix=fix) from error
 
     def line(self) -> bytes:
         """Return the request as a line of JSON."""
