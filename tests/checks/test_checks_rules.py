@@ -493,6 +493,14 @@ def test_16_truth_that_is_no_number_constant_or_impossible(look: Any, load: Any,
     one("DAT-16", look(rows, config=load()), "warning", "every event")
 
 
+@pytest.mark.parametrize(("branch", "named"), [("energyTruth", True), ("uvwTruth", True), ("timeTruth", False)])
+def test_16_truth_that_was_never_filled(look: Any, rows: Rows, branch: str, named: bool) -> None:
+    """Exactly 0 is no energy and no position; a time may be."""
+    rows[branch][::4] = 0
+    told = [item for item in found("DAT-16", look(rows)) if "exactly 0 in 30 of 120 events" in item.problem]
+    assert [item.severity.value for item in told] == ["warning"] * named
+
+
 def test_17_logarithms_of_nothing(look: Any, load: Any, rows: Rows) -> None:
     config = load("tasks.energy.log_transform=true")
     assert found("DAT-17", look(rows, config=config)) == []

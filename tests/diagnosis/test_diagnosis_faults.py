@@ -1022,6 +1022,22 @@ def test_a_head_with_less_gradient_than_adamw_adds_to_it_names_the_weight(
     assert not named or causes[0].fix.endswith(f"--set tasks.{other}.weight=1.0")
 
 
+@pytest.mark.parametrize(
+    ("decay", "validated", "named"), [(0.9998, 0.5, True), (0.999, 0.5, False), (0.9998, 0.2, False)]
+)
+def test_an_average_that_is_mostly_the_first_weights_is_named_where_the_trained_ones_have_learned(
+    record: Record, course: Any, decay: float, validated: float, named: bool
+) -> None:
+    """A network that overfits validates as badly with an average that has taken in the run."""
+    run = course(steps=160, floor=0.1, config={"training": {"ema_decay": decay}})
+    for epoch in range(1, 5):
+        level = validated - 0.002 * epoch + 0.01
+        run.epochs[epoch] = {"metrics": {"val/energy/loss": level, "val/uvwFI/loss": level, "val/loss": 2 * level}}
+    causes = record(run).causes
+    assert [cause.code for cause in causes] == ["XT-NO-LEARNING"] * named
+    assert not named or causes[0].fix.endswith("--set training.ema_decay=null")
+
+
 @pytest.mark.parametrize(("decay", "fix"), [(None, "lr-sweep"), (0.9999999, "--set training.ema_decay=null")])
 def test_validations_that_all_give_the_same_say_that_no_weight_moves(
     record: Record, course: Any, decay: float | None, fix: str
@@ -1132,6 +1148,10 @@ def test_a_decay_that_takes_the_weights_is_named_where_nothing_is_learned(
     run = course(steps=60, start=1.0, floor=1.0, noise=0.02, lr=3e-3, baseline=1.0, config={"training": training})
     causes = record(run).causes
     assert [cause.fix.endswith("--set training.weight_decay=0.0001") for cause in causes] == [True] * named
+    run.config["training"] = training
+    run.event(50, "collapsed", tasks={"energy": {"pred_std": 1e-7, "target_std": 1.0}})
+    first = record(run).causes[0]  # constant predictions follow from weights that are gone
+    assert first.code == ("XT-NO-LEARNING" if named else "XT-COLLAPSED")
 
 
 @pytest.mark.parametrize(("mean", "named"), [(0.15, False), (0.01, True)])
@@ -1239,6 +1259,18 @@ def test_an_energy_of_other_events_leads_to_the_files_unless_its_branch_is_anoth
         (found,) = record(run).causes
         assert (found.code, found.problem.partition(":")[0]) == ("XT-TRUTH-ELSEWHERE", "energy")
         assert fix in found.fix
+        assert found.problem.endswith("it is of other events, or something else")
+
+
+def test_a_truth_with_another_zero_in_a_file_says_so(record: Record, course: Any) -> None:
+    run = course(steps=40, config={"data": {"train_path": "t.root"}})
+    run.event(
+        20, "truth_elsewhere", task="timing", message="b.root: 3e-08 s later", meaning="it has another zero there"
+    )
+    (found,) = record(run).causes
+    assert (found.code, found.problem) == (
+        "XT-TRUTH-ELSEWHERE", "timing: b.root: 3e-08 s later: it has another zero there",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("risen", "named"), [(1.0, True), (4.0, False)])
@@ -1252,6 +1284,15 @@ def test_weights_lost_in_mid_run_are_a_restart_unless_the_rate_rose(
     causes = record(run).causes
     assert ["XT-RESTART"] * named == [cause.code for cause in causes if cause.code == "XT-RESTART"]
     assert not named or 85 <= causes[0].step <= 95
+
+
+def test_a_loss_that_goes_with_the_order_of_events_is_no_loss_of_weights(record: Record, course: Any) -> None:
+    """Sorted by energy and not shuffled, the loss falls and rises in every epoch."""
+    for shuffle, named in ((True, True), (False, False)):
+        run, fresh = course(steps=150, floor=0.3), course(steps=150, seed=2, floor=0.3)
+        run.rows[90:] = fresh.rows[:60]
+        run.config["data"] = {"shuffle": shuffle}
+        assert [cause.code for cause in record(run).causes if cause.code == "XT-RESTART"] == ["XT-RESTART"] * named
 
 
 @pytest.mark.parametrize("seconds", [0.06, 0.9])

@@ -179,3 +179,14 @@ def test_lines_pasted_one_after_the_other_mend_all_of_a_file_and_of_one_of_the_s
         written = {word for line in lines for word in line.split() if word.endswith(".root")} - set(paths)
         whole = [name for name in sorted(written) if not warned([str(tmp_path / name)])]
         assert len(whole) == 2, "of each file there is one in which energy and time are right"
+
+
+def test_truths_that_were_never_filled_are_counted(scaled: Any, told: Any, tmp_path: Path) -> None:
+    rows = columns_of(Path(scaled("zero.root")))
+    rows["energyTruth"][::4] = 0.0
+    target = tmp_path / "zeros.root"
+    with TreeWriter(target, {key: (v.dtype.str[1:], v.shape[1:]) for key, v in rows.items()}) as writer:
+        writer.extend(rows)
+    (found,) = [item for item in told([str(target)]) if "outside of what is possible" in item.problem]
+    assert "is 0 GeV" in found.problem
+    assert found.problem.endswith(f"{len(rows['energyTruth'][::4])} such in all")

@@ -16,7 +16,7 @@ from xectool.checks.targets import TargetScan
 from xectool.config.root import RegressorConfig
 from xectool.config.tasks import TaskConfig
 from xectool.config.truth_mends import FileUnit, UnitsOfTruth, nonfinite_truth_fix
-from xectool.detector.truth_ranges import RANGES, are_few, other_unit, typical_size
+from xectool.detector.truth_ranges import RANGES, are_few, never_filled, other_unit, typical_size
 from xectool.errors import counted
 from xectool.findings import Finding, Severity
 from xectool.rules import Rule
@@ -96,6 +96,9 @@ class TruthIsSound(Rule[DataFacts]):
             yield units.finding()
         else:
             yield from self._impossible(task, scan)
+        if (empty := int(never_filled(task, rows).sum())) and empty < len(rows):
+            problem = f"the truth of task {task} is exactly 0 in {empty} of {len(rows)} events: it was never filled"
+            yield self.warning(where, problem, "write NaN where a truth is not known: its loss leaves it out")
         constant = bool((rows == rows[0]).all()) and len(rows) >= _FEWEST_EVENTS
         if constant:
             report = self.warning if task in enabled_tasks(facts) else self.info

@@ -59,11 +59,13 @@ RANGES: Final[dict[str, TruthRange]] = {
     "angleVec": TruthRange("1", (-1.001, -1.001, -1.001), (1.001, 1.001, 1.001)),
     "n_gamma": TruthRange("1", (0.0,) * 5, (1000.0,) * 5),
 }
+NEVER_ZERO: Final = ("energy", "uvwFI", "angle", "angleVec")
+"""Tasks whose truth is never exactly 0: no light, one point, along the beam, without length."""
 _ANGLES_TO_TELL: Final = 10
 
 
 def impossible(task: str, rows: Array) -> npt.NDArray[np.bool_]:
-    """Return which events have a truth that lies beyond its range by more than the width of that, shape (n,).
+    """Return which events have a truth beyond its range by more than the width of that, or none at all, shape (n,).
 
     Args:
         task: The task.
@@ -72,7 +74,12 @@ def impossible(task: str, rows: Array) -> npt.NDArray[np.bool_]:
     low, high = np.array(RANGES[task].low), np.array(RANGES[task].high)
     known = np.abs(rows) < c.UNKNOWN_ABOVE
     beyond = (rows < 2 * low - high) | (rows > 2 * high - low)
-    return np.asarray((known & beyond).any(axis=1))
+    return np.asarray((known & beyond).any(axis=1) | never_filled(task, rows))
+
+
+def never_filled(task: str, rows: Array) -> npt.NDArray[np.bool_]:
+    """Return which events have the truth that a branch begins with, 0 in all components, and cannot have it, (n,)."""
+    return np.asarray((rows == 0).all(axis=1) & (task in NEVER_ZERO))
 
 
 def typical_size(rows: Array) -> float:

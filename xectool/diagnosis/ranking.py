@@ -111,6 +111,7 @@ LEADS_TO: Final[dict[str, frozenset[str]]] = {
     "XT-AMP-OVERFLOW": _STOPS | {"XT-NAN-GRAD"},
     "XT-RESTART": frozenset({"XT-DUPLICATE-STEPS", "XT-NAN-RESUME", "XT-NAN-WEIGHTS"}) | _SPIKES | _FLAT,
     "XT-COLLAPSED": frozenset({"XT-NO-LEARNING"}),
+    "XT-NO-LEARNING": frozenset({"XT-COLLAPSED"}),  # where a setting lets no weight move, or none stay
     "XT-ZERO-GRADIENT": frozenset({"XT-COLLAPSED", "XT-NO-LEARNING"}),
     "XT-UNTRAINED-HEAD": _FLAT,
     "XT-METRIC-GRAPH": _MEMORY | {"XT-MEM-GROWTH", "XT-KILLED"},

@@ -12,8 +12,8 @@ import numpy as np
 from xectool.config.model import RegressorModelConfig
 from xectool.config.training import RegressorTrainingConfig
 from xectool.diagnosis import fixes
+from xectool.diagnosis.cases.averaged import averages_the_start, averages_too_long, same_validations
 from xectool.diagnosis.cases.plateau import (
-    LEAST_TRAVEL,
     TRIVIAL_SHARE,
     TermLevel,
     enough_to_learn,
@@ -22,7 +22,6 @@ from xectool.diagnosis.cases.plateau import (
     no_step_size,
     still_falling,
     term_levels,
-    travel,
 )
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
@@ -43,10 +42,7 @@ DROPOUTS: Final = {
 }
 """What leaves a part of each event out, with the default of each."""
 STRONG_DROPOUT: Final = 0.5  # of the features, branches or sensors of an event
-SAME: Final = 1e-6  # of the validation loss; an epoch at a rate that trains anything changes it by per mille
 MOST_FORGOTTEN: Final = 0.01  # of a weight in a step; 1e-5 is much
-NEARLY_SAME: Final = 1e-3
-TOO_LITTLE_OF_RUN: Final = 0.01  # that enters the average of the weights; the default takes so much in ten steps
 
 
 class NoLearning(DiagnosisRule):
@@ -96,6 +92,10 @@ class NoLearning(DiagnosisRule):
             cause = self._cause(evidence, 0.95, stuck, lines)
             own = fixes.train_again(evidence, "training.ema_decay=null", name="own-weights")
             return replace(cause, fix=own) if averages_too_long(evidence) else cause
+        behind = averages_the_start(evidence, levels)
+        if behind:
+            fix = fixes.train_again(evidence, "training.ema_decay=null", name="own-weights")
+            return replace(self._cause(evidence, 0.9, behind, lines), fix=fix)
         forgets = _forgetting(evidence)
         idle = all(level.loss + level.loss_error >= TRIVIAL_SHARE * level.trivial for level in levels)
         if forgets and levels and idle and not still_falling(evidence):
@@ -107,7 +107,7 @@ class NoLearning(DiagnosisRule):
         tiny = no_step_size(evidence)
         if tiny:
             return tiny
-        same = _same_validations(evidence)
+        same = same_validations(evidence)
         if same:
             return same
         norms = evidence.steps["grad_norm"][evidence.steps.good_rows]
@@ -133,7 +133,7 @@ class Collapsed(DiagnosisRule):
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Report tasks whose predictions spread less than a hundredth of the truth."""
         event = evidence.last("collapsed")
-        if event is None or no_step_size(evidence) or _same_validations(evidence):
+        if event is None or no_step_size(evidence) or same_validations(evidence):
             return
         tasks = {name: values for name, values in (event.data.get("tasks") or {}).items() if isinstance(values, dict)}
         lines = [
@@ -209,29 +209,6 @@ def _forgetting(evidence: Evidence) -> str:
         return ""
     text = f"training.weight_decay {decay:g} at lr {median(rates):.3g} takes {steps:.1%} of every weight in each step"
     return text if steps >= MOST_FORGOTTEN else ""
-
-
-def _same_validations(evidence: Evidence) -> str:
-    """Return that all validations gave the same, which weights that move do not."""
-    known = [loss for epoch in evidence.epochs if math.isfinite(loss := epoch.metrics.get("val/loss", math.nan))]
-    if len(known) < 2 or evidence.steps.good_rows.size < DEAD_STEPS or travel(evidence) < LEAST_TRAVEL / 2:
-        return ""
-    change = (max(known) - min(known)) / max(abs(known[0]), 1e-12)
-    text = f"all {len(known)} validations gave the same loss, {known[0]:.6g}: the weights they look at do not move"
-    if averages_too_long(evidence):
-        decay = evidence.setting("training.ema_decay")
-        steps = (
-            f"training.ema_decay {decay} averages over {1 / (1 - decay):.3g} steps, the run has {evidence.steps.seen}"
-        )
-        return f"{text}: {steps}" if change <= NEARLY_SAME else ""
-    return text if change <= SAME else ""
-
-
-def averages_too_long(evidence: Evidence) -> bool:
-    """Return whether what is validated is an average of weights over a hundred times the steps of the run."""
-    decay = evidence.setting("training.ema_decay")
-    averaged = isinstance(decay, int | float) and 0 < decay < 1 and evidence.setting("validation.use_ema", True)
-    return bool(averaged) and (1 - float(decay)) * evidence.steps.seen < TOO_LITTLE_OF_RUN
 
 
 def clipped_away(evidence: Evidence) -> bool:

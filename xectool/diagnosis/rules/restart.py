@@ -132,6 +132,8 @@ class SilentRestart(DiagnosisRule):
         other_objective = any(event.data.get("objective") for event in evidence.of("resume"))
         if other_objective or rows.size < 3 * _WINDOW or float(np.nanmax(rates)) > HIGH_LR or evidence.of("rewind"):
             return
+        if evidence.setting("data.shuffle", True) is False:
+            return  # the loss goes with the order of the events, back and forth in every epoch
         jumps = {
             row: jump
             for row in range(_WINDOW, rows.size - _WINDOW)

@@ -44,11 +44,11 @@ class TruthElsewhere(DiagnosisRule):
             f"data.truth_branches.{task}={usual}" for task in told if branches[task] != (usual := TRUTH_BRANCHES[task])
         ]
         samples = {event.data.get("sample", "train") for event in told.values()}
+        meaning = next(iter(told.values())).data.get("meaning") or "it is of other events, or something else"
         yield Cause(
             code=self.code,
             confidence=0.85,
-            problem="; ".join(f"{task}: {event.message}" for task, event in told.items())
-            + ": it is of other events, or something else",
+            problem="; ".join(f"{task}: {event.message}" for task, event in told.items()) + f": {meaning}",
             evidence=tuple(f"data.truth_branches.{task}: {branch}" for task, branch in branches.items()),
             fix=fixes.train_again(evidence, *other, name="truth")
             if other

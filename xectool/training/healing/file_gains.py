@@ -26,11 +26,12 @@ COUNTS: Final = (1.2, 75.0)
 
 @dataclass(frozen=True)
 class Sign:
-    """What a file shows: a message, the indices of the files it is about, and what it means."""
+    """What a file shows: a message, the indices of the files it is about, what it means, and of which task's truth."""
 
     message: str
     files: tuple[int, ...]
     meaning: str
+    task: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class MeasuredEvent:
         counts: Photons for a photoelectron, by their fluctuation; NaN where that was not looked at.
         darkest: Light of its darkest sensors, in units of their fluctuation; NaN likewise.
         lead: Its brightest sensor, in units of the second brightest, or of a photon.
+        true_time: True time, in network units, NaN where it is not known.
+        dark_faces: Faces without light.
     """
 
     entry: int
@@ -58,6 +61,8 @@ class MeasuredEvent:
     counts: float = math.nan
     darkest: float = math.nan
     lead: float = 1.0
+    true_time: float = math.nan
+    dark_faces: frozenset[str] = frozenset()
 
     @property
     def log_yield(self) -> float:

@@ -14,8 +14,10 @@ import torch
 
 from xectool.data.batch import EventBatch
 from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.detector.dark_faces import dark_faces
 from xectool.detector.photon_statistics import photon_statistics
 from xectool.models.normalize import Normalizer
+from xectool.training.healing.file_courses import face_off, times_apart, true_times_apart
 from xectool.training.healing.file_gains import (
     FEWEST_EVENTS,
     MEASURES,
@@ -33,19 +35,14 @@ from xectool.training.healing.file_light import FACTOR
 AT_ONCE: Final = PART_EVENTS
 COUNTED: Final = 16  # of them, beside a true energy
 MOST_EVENTS: Final = 64
-JUDGED_AT: Final = (
-    FEWEST_EVENTS,
-    COUNTED,
-    AT_ONCE,
-    32,
-    MOST_EVENTS,
-)  # events of a file; at each it would take too long
+# At each it would take too long. A file of 280 has shown 56 when the epoch ends, and perhaps one part in the first 32.
+JUDGED_AT: Final = (FEWEST_EVENTS, COUNTED, AT_ONCE, 32, 40, 48, 56, MOST_EVENTS)
 MOST_FILES: Final = 64
 HOT_SHARE: Final = 0.5  # of the light of an event; a gamma right before a sensor gives it a tenth
 HOT_LEAD: Final = 3.0  # times the second brightest sensor; the middle of sound events is 1.15
 HOT_EVENTS: Final = 0.9
-TIMES_APART: Final = 2.0  # network units, 0.23 us; medians of sound files lie within nanoseconds
-ENERGY: Final = "energy"
+ENERGY, TIMING = "energy", "timing"
+_LATEST: Final = 1e-5  # s, of a true time in its unit
 
 
 class FileSigns:
@@ -62,7 +59,6 @@ class FileSigns:
         self._normalizer = normalizer
         self.most_files = MOST_FILES
         self._events: dict[int, list[MeasuredEvent]] = {}
-        self._times: dict[int, float] = {}
         self._said: set[tuple[str, int]] = set()
 
     def look(self, window: Sequence[EventBatch]) -> Iterator[Sign]:
@@ -75,8 +71,16 @@ class FileSigns:
             for index in self._take(batch):
                 yield from self._new("hot", index, self._hot(index))
                 yield from self._new("drift", index, self._drift(index))
-                yield from self._new("time", -1, self._apart(index))
+                yield from self._new("face", index, face_off(index, self._events))
+                yield from self._times()
                 yield from self._gains(index)
+
+    def _times(self) -> Iterator[Sign]:
+        """Yield that the light of a file is late, or else its truth."""
+        scale = self._normalizer.time_scale
+        yield from self._new("time", -1, times_apart(self._events, scale))
+        if ("time", -1) not in self._said:
+            yield from self._new("true time", -1, true_times_apart(self._events, scale))
 
     def _gains(self, index: int) -> Iterator[Sign]:
         """Yield what is odd about the gain of a file that shows nothing else."""
@@ -120,13 +124,14 @@ class FileSigns:
         (first, second), (brightest, _) = (found.tolist() for found in photons.topk(2))
         timed = times[(photons >= max(self._normalizer.npho_threshold, 1.0)) & (times.abs() <= UNKNOWN_ABOVE)]
         time = float(timed.median()) / self._normalizer.time_scale if len(timed) else math.nan
-        truth = batch.targets.get(ENERGY)
-        energy = math.nan if truth is None else float(truth[row, 0])
+        energy, true_time = (_truth(batch, task, row) for task in (ENERGY, TIMING))
         energy = energy if 0 < energy < UNKNOWN_ABOVE else math.nan
+        true_time = true_time / self._normalizer.time_scale if abs(true_time) < _LATEST else math.nan
         wanted = counts or not energy > 0
-        told = photon_statistics(batch.npho[row].numpy(force=True)) if wanted else (math.nan, math.nan)
-        lead = first / max(second, 1.0)
-        return MeasuredEvent(int(batch.entry[row]), light, brightest, first / light, time, energy, *told, lead)
+        readings = batch.npho[row].numpy(force=True)
+        told = photon_statistics(readings) if wanted else (math.nan, math.nan)
+        lead, more = first / max(second, 1.0), (true_time, dark_faces(readings))
+        return MeasuredEvent(int(batch.entry[row]), light, brightest, first / light, time, energy, *told, lead, *more)
 
     def _hot(self, index: int) -> Sign | None:
         events = self._events[index]
@@ -153,17 +158,8 @@ class FileSigns:
             f"the light {course} {ratio:.3g}-fold from its first to its last entries", (index,), "its gain drifts"
         )
 
-    def _apart(self, index: int) -> Sign | None:
-        times = [event.time for event in self._events[index] if math.isfinite(event.time)]
-        if len(times) >= FEWEST_EVENTS:
-            self._times[index] = median(times)
-        known = self._times
-        if len(known) < 2:
-            return None
-        late, early = max(known, key=known.__getitem__), min(known, key=known.__getitem__)
-        apart = known[late] - known[early]
-        if apart <= TIMES_APART:
-            return None
-        seconds = apart * self._normalizer.time_scale
-        message = f"the times lie {seconds:.3g} s ({apart:.3g} in network units) later than in the earliest file"
-        return Sign(message, (late, early), "their time offsets or units differ")
+
+def _truth(batch: EventBatch, task: str, row: int) -> float:
+    """Return the first number of a truth, NaN where there is none."""
+    truth = batch.targets.get(task)
+    return math.nan if truth is None else float(truth[row, 0])

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from xectool.data.batch import EventBatch
 from xectool.data.blocks import SourceFile
@@ -124,7 +124,11 @@ class PlausibleEvents:
     def _tell_of_signs(self, signs: Iterator[Sign], files: Sequence[SourceFile]) -> None:
         for sign in signs:
             paths = [files[index].name for index in sign.files]
-            self.reporter.event("files_differ", f"{paths[0]}: {sign.message}", files=paths, meaning=sign.meaning)
+            told: dict[str, Any] = {"files": paths, "meaning": sign.meaning} | (
+                {"task": sign.task} if sign.task else {}
+            )
+            kind = "truth_elsewhere" if sign.task else "files_differ"
+            self.reporter.event(kind, f"{paths[0]}: {sign.message}", **told)
 
     def _compare_validation(self, batch: EventBatch) -> None:
         """Look at events of the validation as at those of training, of which its files are some more."""

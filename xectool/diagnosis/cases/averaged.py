@@ -1,0 +1,60 @@
+"""Validations of an average of weights that has taken in too little of the run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from xectool.diagnosis.cases.plateau import FEWEST_STEPS, LEAST_TRAVEL, TRIVIAL_SHARE, TermLevel, travel
+from xectool.diagnosis.evidence.evidence import Evidence
+
+DEAD_STEPS: Final = 20
+SAME: Final = 1e-6  # of the validation loss; an epoch at a rate that trains anything changes it by per mille
+NEARLY_SAME: Final = 1e-3
+TOO_LITTLE_OF_RUN: Final = 0.01  # that enters the average of the weights; the default takes so much in ten steps
+LITTLE_OF_RUN: Final = 0.1  # the default takes so much in a hundred steps
+LEARNED: Final = 0.8  # of the loss of the best constant
+
+
+def same_validations(evidence: Evidence) -> str:
+    """Return that all validations gave the same, which weights that move do not."""
+    known = [loss for epoch in evidence.epochs if math.isfinite(loss := epoch.metrics.get("val/loss", math.nan))]
+    if len(known) < 2 or evidence.steps.good_rows.size < DEAD_STEPS or travel(evidence) < LEAST_TRAVEL / 2:
+        return ""
+    change = (max(known) - min(known)) / max(abs(known[0]), 1e-12)
+    text = f"all {len(known)} validations gave the same loss, {known[0]:.6g}: the weights they look at do not move"
+    if averages_too_long(evidence):
+        decay = evidence.setting("training.ema_decay")
+        steps = (
+            f"training.ema_decay {decay} averages over {1 / (1 - decay):.3g} steps, the run has {evidence.steps.seen}"
+        )
+        return f"{text}: {steps}" if change <= NEARLY_SAME else ""
+    return text if change <= SAME else ""
+
+
+def averages_too_long(evidence: Evidence) -> bool:
+    """Return whether what is validated is an average of weights over a hundred times the steps of the run."""
+    return _share_of_run(evidence) < TOO_LITTLE_OF_RUN
+
+
+def averages_the_start(evidence: Evidence, levels: Sequence[TermLevel]) -> str:
+    """Return that the average that is validated is mostly the first weights, while the trained ones have learned."""
+    left = _share_of_run(evidence)
+    if not left < LITTLE_OF_RUN or not levels or evidence.steps.good_rows.size < FEWEST_STEPS:
+        return ""
+    learned = all(level.loss < LEARNED * level.trivial for level in levels)
+    idle = all(level.validation >= TRIVIAL_SHARE * min(level.trivial, level.val_trivial) for level in levels)
+    if not learned or not idle:
+        return ""
+    return (
+        f"training.ema_decay {evidence.setting('training.ema_decay')} has let {left:.1%} of this run into the average "
+        "of weights that is validated: the rest are the first, untrained ones"
+    )
+
+
+def _share_of_run(evidence: Evidence) -> float:
+    """Return about which share of the averaged weights was trained, NaN where none are validated."""
+    decay = evidence.setting("training.ema_decay")
+    averaged = isinstance(decay, int | float) and 0 < decay < 1 and evidence.setting("validation.use_ema", True)
+    return (1 - float(decay)) * evidence.steps.seen if averaged else math.nan
