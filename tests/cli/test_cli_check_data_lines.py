@@ -206,7 +206,7 @@ def test_other_advice_stays_as_it_is() -> None:
     ]
 
 
-def test_many_files_are_named_by_a_word_and_go_into_the_configuration_as_the_pattern_they_came_from(
+def test_many_files_are_named_and_go_into_the_configuration_as_the_pattern_they_came_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -215,10 +215,10 @@ def test_many_files_are_named_by_a_word_and_go_into_the_configuration_as_the_pat
         Path(name).touch()
     few, many = Told(["a b.root", "*.root"]), Told(names, deep=True)
     assert (few.inputs(), many.inputs()) == ("'a b.root' '*.root'", "'run_*.root'")
-    assert Told(names[1:]).inputs() == "DATA"
-    whole = many.following("DATA", has_hashes=True)
+    assert Told(names[1:]).inputs() == " ".join(names[1:])
+    whole = many.following("", has_hashes=True)
     assert whole == "xectool config init --set 'data.train_path=run_*.root' > config2.yaml"  # config.yaml is there
-    part = Told(names[1:], deep=True).following("DATA", has_hashes=True)
+    part = Told(names[1:], deep=True).following("", has_hashes=True)
     assert shlex.split(part)[4] == f"data.train_path=[{', '.join(names[1:])}]"  # the pattern would take another one
 
 

@@ -72,7 +72,8 @@ class DataFacts:
         if not 0 < np.quantile(photons, _NEARLY_ALL) < LARGEST_TIME_S < np.median(times):
             return ""
         return (
-            f"--set data.npho_branch={in_shell(data.time_branch)} --set data.time_branch={in_shell(data.npho_branch)}"
+            f"--set {in_shell(f'data.npho_branch={data.time_branch}')} "
+            f"--set {in_shell(f'data.time_branch={data.npho_branch}')}"
         )
 
     @property

@@ -15,6 +15,7 @@ from typing import Any, TextIO, cast
 from typer.exceptions import Abort, TyperException
 
 from xectool.cli import render, signals
+from xectool.cli.other_sample import with_the_other_sample
 from xectool.cli.streams import Steady, steadied
 from xectool.cli.unforeseen import failure_of_machine
 from xectool.errors import (
@@ -44,7 +45,7 @@ def run(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], None] 
         first: Called before the application.
     """
     render.keep_readable(sys.stdout, sys.stderr)
-    argv = _with_the_other_sample(_take_verbosity(argv))
+    argv = _take_verbosity(argv)
     output = render.Output(command=_command_of(app, argv), as_json="--json" in argv and not _is_later_rank())
     with steadied() as (stdout, stderr):
         return _delivered(_outcome(app, argv, first, output), output, stdout, stderr)
@@ -91,7 +92,7 @@ def _outcome(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], N
     try:
         _require_working_directory()
         first()
-        code = app(args=list(argv), prog_name="xectool", standalone_mode=False)
+        code = app(args=with_the_other_sample(argv), prog_name="xectool", standalone_mode=False)
     except XecError as error:
         output.error(error)
         return error.exit_code
@@ -168,27 +169,6 @@ def _take_verbosity(argv: Sequence[str]) -> list[str]:
         logging.getLogger("xectool").addHandler(shown)
         logging.getLogger("xectool").setLevel(logging.INFO)
     return [word for word in argv[:end] if word not in known] + list(argv[end:])
-
-
-def _with_the_other_sample(argv: list[str]) -> list[str]:
-    """Return the arguments with ``--against`` before each file of the other sample, where the data stand before it.
-
-    A shell writes the files of a pattern after the option, and all but the first would count as data.
-
-    >>> _with_the_other_sample(["check-data", "a.root", "--against", "b.root", "c.root", "--deep"])[2:]
-    ['--against', 'b.root', '--against', 'c.root', '--deep']
-    """
-    if argv[:1] != ["check-data"] or argv[1:2] == [] or argv[1].startswith("-"):
-        return argv
-    words: list[str] = []
-    option = ""
-    for word in argv:
-        if word.startswith("-"):
-            option = word
-        elif option == "--against" != words[-1]:
-            words.append(option)
-        words.append(word)
-    return words
 
 
 def _interrupted(output: render.Output, argv: Sequence[str]) -> int:

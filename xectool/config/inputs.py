@@ -79,7 +79,7 @@ def expand_inputs(spec: str | os.PathLike[str] | Sequence[str]) -> list[str]:
     if not parts or not any(part.strip() for part in parts):
         raise DataFileError("no input file is given", fix="data.train_path: /path/to/files/*.root")
     found = [path for part in parts for path in _expand_one(part)]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(f"./{path}" if path.startswith("-") else path for path in found))  # else an option
 
 
 def _expand_one(part: str, lists: tuple[Path, ...] = ()) -> list[str]:

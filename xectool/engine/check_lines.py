@@ -20,7 +20,7 @@ from xectool.findings import Finding
 _CHECK = "xectool check-data "
 _REMARK = "   # "
 _TREE = "data.tree_name="
-_NO_LINE = re.compile(r"=(PATH|DIR|GB|BRANCH|CONFIG|NAME|VALUE)$|,$")
+_NO_LINE = re.compile(r"=(PATH|DIR|GB|BRANCH|CONFIG|NAME|VALUE)$|,$|^DATA$")
 """A value that the reader has to fill in, or prose after a comma; a branch or value may have a name in capitals."""
 _TYPED = 4  # more files than these are a glob that the shell expanded
 
@@ -50,9 +50,8 @@ class Told:
     files: Sequence[FileFacts] = ()
 
     def inputs(self) -> str:
-        """Return the files as arguments of a command; many as their pattern, or a word where they have none."""
-        names = self.data if len(self.data) <= _TYPED else [_pattern(self.data) or "DATA"]
-        return " ".join(map(in_shell, names))
+        """Return the files as arguments of a command; many as their pattern, or those of their directories."""
+        return " ".join(map(in_shell, self.data if len(self.data) <= _TYPED else _patterns(self.data)))
 
     def again(self, line: str) -> str:
         """Return a check to paste with all that was told already; what it says itself holds.
@@ -64,7 +63,7 @@ class Told:
         if not command.startswith(_CHECK):
             return line
         words = shlex.split(command)[2:]
-        files = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
+        files = words[:1] + list(itertools.takewhile(lambda word: not word.startswith("-"), words[1:]))
         files, own = self._with_the_rest(files, words[len(files) :])
         kept = self._kept({word.partition("=")[0] for word in own})
         flags = [*self.flags, *(["--deep"] if self.deep else [])]
@@ -77,7 +76,7 @@ class Told:
         else:
             kept += [f"--against {in_shell(path)}" for path in others]
         kept += [flag for flag in flags if flag.partition(" ")[0] not in own]
-        return " ".join((_CHECK.strip(), *map(in_shell, files), *kept, *map(in_shell, own))) + mark + remark
+        return " ".join((_CHECK.strip(), *map(in_shell, files), *kept, *map(shlex.quote, own))) + mark + remark
 
     def _with_the_rest(self, named: list[str], own: list[str]) -> tuple[list[str], list[str]]:
         """Return files and options of a line, where one file of several goes on together with the others.
@@ -135,8 +134,9 @@ class Told:
 def _is_line(fix: str) -> bool:
     """Return whether a fix is a command as it stands.
 
-    >>> [_is_line(f"xectool check-data {rest}") for rest in ("a --set k=E   # or so, or not", "a --set k=PATH", "a, b")]
-    [True, False, False]
+    >>> prose = ("a --set k=PATH", "a, b", "DATA --deep")
+    >>> [_is_line(f"xectool check-data {rest}") for rest in ("a --set k=E   # or so, or not", *prose)]
+    [True, False, False, False]
     """
     try:
         words = shlex.split(fix, comments=True)
@@ -155,6 +155,15 @@ def _pattern(files: Sequence[str]) -> str | None:
     """Return the pattern that has just these files, if there is one."""
     pattern = f"{_common(files)}*{_common([name[::-1] for name in files])[::-1]}"
     return pattern if sorted(glob.glob(pattern)) == sorted(files) else None
+
+
+def _patterns(files: Sequence[str]) -> list[str]:
+    """Return the pattern that has just these files, else that of each directory, else its files."""
+    whole = _pattern(files)
+    folders = {name: [file for file in files if os.path.dirname(file) == name] for name in map(os.path.dirname, files)}
+    if whole or len(folders) == 1:
+        return [whole] if whole else list(files)
+    return [name for part in folders.values() for name in (part if len(part) == 1 else _patterns(part))]
 
 
 def _common(names: Sequence[str]) -> str:

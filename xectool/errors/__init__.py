@@ -167,10 +167,12 @@ class TrackerError(WorldError):
 def in_shell(word: object) -> str:
     """Return a path, name or setting as a shell takes it: every line to paste is made with it.
 
-    >>> in_shell("run 1/config.yaml"), in_shell("run_1/config.yaml")
-    ("'run 1/config.yaml'", 'run_1/config.yaml')
+    A path that begins with - would be an option.
+
+    >>> in_shell("run 1/config.yaml"), in_shell("run_1/config.yaml"), in_shell("-y.root")
+    ("'run 1/config.yaml'", 'run_1/config.yaml', './-y.root')
     """
-    return shlex.quote(str(word))
+    return shlex.quote(f"./{word}" if str(word).startswith("-") else str(word))
 
 
 def event_named(run: int, event: int) -> str:

@@ -1,0 +1,118 @@
+"""Which files of ``check-data`` are the data and which the other sample, wherever the options stand."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from xectool import engine
+from xectool.cli.app import app
+from xectool.cli.other_sample import WITH_VALUE
+from xectool.engine.check_lines import Told
+from xectool.findings import Finding, Severity
+
+ALL = ("a.root", "b.root", "c.root", "-y.root")
+OTHERS = [f"--against {name}" for name in ("b.root", "c.root")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four files, one with a name that begins as an option does."""
+    folder = tmp_path_factory.mktemp("samples")
+    for seed, name in enumerate(ALL):
+        engine.simulate(str(folder / name), events=12, seed=seed)
+    return folder
+
+
+@pytest.fixture
+def checked(folder: Path, xectool: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Run a line of ``check-data`` there."""
+    monkeypatch.chdir(folder)
+    return lambda line: xectool(*shlex.split(f"check-data --json {line}"))
+
+
+def test_the_options_that_take_a_value_are_those_of_the_command() -> None:
+    command = typer.main.get_command(app).commands["check-data"]
+    options = [found for found in command.params if found.param_type_name == "option"]
+    assert {name for found in options if not found.is_flag for name in found.opts} == WITH_VALUE
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--deep a.root --against b.root c.root",
+        "--max-events 9 a.root --against b.root c.root --deep",
+        "a.root --against=b.root c.root --deep",
+        "--set data.batch_size=8 a.root --deep --against b.root --against c.root",
+        "a.root --against b.root c.root --deep -- -y.root",
+    ],
+)
+def test_files_after_the_option_are_the_other_sample_once_data_were_named(
+    checked: Callable[[str], Any], line: str
+) -> None:
+    result = checked(line).document["result"]
+    data = ["a.root", *(["./-y.root"] if "-y" in line else [])]
+    assert [file["path"] for file in result["files"]] == data
+    again = result["next"]
+    assert [word for word in OTHERS if word in again] == OTHERS, again
+
+
+@pytest.mark.parametrize(
+    ("line", "data"),
+    [("--against b.root a.root", ["a.root"]), ("--against b.root --deep a.root c.root", ["a.root", "c.root"])],
+)
+def test_data_may_stand_after_the_other_sample(checked: Callable[[str], Any], line: str, data: list[str]) -> None:
+    assert [file["path"] for file in checked(line).document["result"]["files"]] == data
+
+
+@pytest.mark.parametrize(
+    ("line", "data"),
+    [
+        ("--against b.root a.root c.root", ["a.root", "c.root"]),
+        ("--against b.root c.root --deep a.root", ["a.root"]),
+        ("--against=b.root c.root -- -y.root", ["./-y.root"]),
+    ],
+)
+def test_what_may_be_either_is_refused_with_a_line_that_is_clear(
+    checked: Callable[[str], Any], line: str, data: list[str]
+) -> None:
+    run = checked(line)
+    assert run.code == 2
+    (error,) = run.document["findings"]
+    assert "may be data or the other sample" in error["problem"]
+    words = shlex.split(error["fix"], comments=True)
+    assert words[:2] == ["xectool", "check-data"]
+    again = checked(shlex.join(words[2:]))
+    assert [file["path"] for file in again.document["result"]["files"]] == data
+
+
+def test_lines_of_a_file_whose_name_begins_as_an_option_can_be_pasted(checked: Callable[[str], Any]) -> None:
+    line = "-- -y.root"
+    for _ in range(3):  # it ended in exit 70
+        result = checked(line).document["result"]
+        assert [file["path"] for file in result["files"]] == ["./-y.root"]
+        words = shlex.split(result["next"], comments=True)
+        if words[1] != "check-data":
+            break
+        line = shlex.join(words[2:])
+    assert words[1:4] == ["config", "init", "--set"]
+    both = shlex.split(checked("a.root -- -y.root").document["result"]["next"])
+    assert both[2:4] == ["a.root", "./-y.root"]
+
+
+def test_a_line_for_many_files_without_a_pattern_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was check-data DATA, which is no file."""
+    monkeypatch.chdir(tmp_path)
+    names = [f"{place}/run{number}.root" for place in ("p", "q") for number in (1, 2, 3)]
+    for name in [*names, "q/other.root"]:
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).touch()
+    assert Told(names).inputs() == "'p/run*.root' 'q/run*.root'"
+    part = [name for name in names if name != "q/run2.root"]
+    assert Told(part).inputs() == "'p/run*.root' q/run1.root q/run3.root"
+    setting = Finding("DAT-04", Severity.ERROR, "no branch", fix="--set data.npho_branch=n")
+    assert Told(part).first_step([setting]) == f"xectool check-data {Told(part).inputs()} --set data.npho_branch=n"
