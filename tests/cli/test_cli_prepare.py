@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from xectool.config.file_systems import is_network
 from xectool.config.load import load_config
 from xectool.config.platform import Platform
 from xectool.data.cache import deciding
@@ -30,7 +31,7 @@ from xectool.training.stepping.build import open_data
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(deciding, "is_in_memory", lambda file_system: False)
+    monkeypatch.setattr(deciding, "is_local_disk", lambda file_system: not is_network(file_system))
     return tmp_path / "home" / "xectool" / "events"
 
 
@@ -333,7 +334,9 @@ def test_the_estimate_of_the_disk_is_what_is_written(files, xectool, tmp_path):
     assert planned_bytes(settings(files), 24) == 0
 
 
-@pytest.mark.parametrize(("kind", "local"), [("ext4", True), ("wekafs", False), ("glusterfs", False), ("tmpfs", False)])
+@pytest.mark.parametrize(
+    ("kind", "local"), [("ext4", True), ("wekafs", False), ("glusterfs", False), ("9p", True), ("tmpfs", False)]
+)
 def test_a_copy_is_made_on_no_disk_of_others(tmp_path, monkeypatch, kind, local):
     """The copy knew ten file systems of a network, the look at the machine fourteen: here it went to the others'."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -55,6 +55,15 @@ def compiler(): compile("while :; do :; done")
 def compiler_waits(): compile("while :; do sleep 1.5; i=0; while [ $i -lt 9999 ]; do i=$((i+1)); done; done")
 def compiler_idle(): compile("read line < " + str(run / "fifo"))
 def compiler_held(): compile("kill -STOP $$")
+def compiler_pool():  # as torch.compile starts it: Python, which loads PyTorch before it calls a compiler
+    (run / "compile_worker").mkdir()
+    (run / "compile_worker" / "__main__.py").write_text("while True: sum(range(9999))")
+    subprocess.run([sys.executable, run / "compile_worker" / "__main__.py"])
+def compiler_pauses():  # between two, each as short as most are
+    os.symlink("/bin/sh", run / "cc1plus")
+    while True:
+        subprocess.run([run / "cc1plus", "-c", "i=0; while [ $i -lt 299999 ]; do i=$((i+1)); done"])
+        time.sleep(1.5)
 writer.status.phase("compile" if "compiler" in what else "checkpoint" if what == "checkpoint" else "data_wait")
 writer.status[Word.PHASE_SINCE_NS] -= 60 * 10**9
 def beats():
@@ -85,6 +94,8 @@ VERDICTS = {
     "checkpoint": ("XT-HANG-CHECKPOINT", True, "nothing written for "),
     "compiler": ("XT-HANG-COMPILE", False, "compiles since "),
     "compiler_waits": ("XT-HANG-COMPILE", False, "compiles since "),
+    "compiler_pool": ("XT-HANG-COMPILE", False, "compile_worker"),
+    "compiler_pauses": ("XT-HANG-COMPILE", False, "compiles since "),
     "compiler_idle": ("XT-HANG-STUCK", True, "(cc1plus), a compiler of rank 0, does nothing; it compiles since "),
     "compiler_held": ("XT-HANG-STOPPED", True, "(cc1plus), a compiler of rank 0, is stopped"),
 }
@@ -116,6 +127,11 @@ def test_a_process_that_stands_still_is_named_with_the_reason(standing: Path, wh
     assert (found.findings[0].code, found.bad) == (code, bad), found.verdict
     assert words in found.verdict
     assert found.next
+
+
+def test_a_pause_between_two_compilers_is_no_hang(standing: Path) -> None:
+    """Half a second without one was 'stands in compile and does nothing'."""
+    assert not [found.verdict for _ in range(4) if (found := engine.diagnose.hang(standing / "compiler_pauses")).bad]
 
 
 def test_status_names_what_is_stopped_or_late_and_how_to_go_on(standing: Path) -> None:

@@ -225,6 +225,13 @@ def test_a_rank_that_a_batch_system_ends_as_it_starts_is_interrupted(
         verdict_of(ending, "config.yaml")
 
 
+def test_a_rank_that_aborts_in_its_training_is_named_also_where_it_was_to_end(tmp_path: Path) -> None:
+    failure = SimpleNamespace(pid=7, exitcode=-signal.SIGABRT, timestamp=1.0)
+    ending = Ending(2, tmp_path, {1: failure}, frozenset(), True, {1: " on node, in checkpoint after step 40"})  # type: ignore[dict-item]
+    with pytest.raises(WorldError, match=r"rank 1 .*SIGABRT.*\n.*in checkpoint after step 40"):
+        verdict_of(ending, "config.yaml")
+
+
 @pytest.mark.slow
 def test_signal_to_the_launcher_saves_once_and_ends_every_rank(uneven: Path, warm: Any) -> None:
     process = launched(warm, uneven, "--run-name", "stopped", "--set", "training.epochs=500", nproc=3)

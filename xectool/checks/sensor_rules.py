@@ -57,7 +57,7 @@ class SensorsAreAlive(Rule[DataFacts]):
             read, values = "always", facts.sample.cells.npho.lowest[found]
             if len(found) > 1 and (values == values[0]).all():
                 problem += f", all at {values[0]:.6g} photons"
-                fix = f"write 1e10, which means no reading, for {values[0]:.6g} when the file is made; or else {fix}"
+                fix = f"write 1e10, which means no reading, for these sensors when the file is made; or {fix}"
         return Finding(
             self.code,
             Severity.WARNING,

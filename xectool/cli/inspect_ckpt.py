@@ -79,15 +79,19 @@ def _show(screen: Console, result: CheckpointInspected) -> None:
             screen.print(line, markup=False)
 
 
+def _course(result: CheckpointInspected) -> list[object]:
+    """Return the row of epoch and step; ours store the epoch they go on with."""
+    if result.format == "xectool" and result.epoch is not None:
+        return ["epochs done, step", f"{max(0, result.epoch - 1)}, {_or_dash(result.step)}"]
+    return ["epoch, step", f"{_or_dash(result.epoch)}, {_or_dash(result.step)}"]
+
+
 def _facts(result: CheckpointInspected) -> list[list[object]]:
     exact = "yes" if result.bit_exact_resume else f"no: {'; '.join(result.bit_exact_missing[:3])}"
     rows: list[list[object]] = [
         ["format", f"{result.format}, stored as {result.container}"],
         ["kind", result.kind],
-        [
-            "next epoch, last step" if result.format == "xectool" else "epoch, step",
-            f"{_or_dash(result.epoch)}, {_or_dash(result.step)}",
-        ],
+        _course(result),
         ["tasks", ", ".join(f"{task} ({loss})" for task, loss in result.tasks.items()) or "-"],
         ["parameters", f"{result.parameters:,}"],
         ["all finite", "yes" if result.finite else "no"],

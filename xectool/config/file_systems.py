@@ -6,10 +6,11 @@ from typing import Final
 
 # Kept over a network or by a program outside of the kernel: locks are slow, or do not hold between nodes.
 _NETWORK_PREFIXES: Final = (
-    "nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb", "afs", "glusterfs", "orangefs", "panfs", "wekafs",
-    "fuse",
+    "nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb", "afs", "9p", "virtiofs", "glusterfs", "orangefs", "panfs",
+    "wekafs", "dvs", "fhgfs", "fuse",
 )  # fmt: skip
 _LOCAL_FUSE: Final = ("fuseblk", "fuse.fuse-overlayfs", "fuse.lxcfs", "fuse.overlayfs", "fusectl")
+_ROOTS: Final = ("9p", "virtiofs")  # of sandboxes and small virtual machines, whose disk they are
 _IN_MEMORY: Final = ("tmpfs", "ramfs", "devtmpfs")
 
 
@@ -20,6 +21,15 @@ def is_network(file_system: str) -> bool:
     (True, True, False, False)
     """
     return file_system.startswith(_NETWORK_PREFIXES) and file_system not in _LOCAL_FUSE
+
+
+def is_local_disk(file_system: str) -> bool:
+    """Return whether files of this type of file system lie on a disk of this machine.
+
+    >>> is_local_disk("xfs"), is_local_disk("9p"), is_local_disk("tmpfs"), is_local_disk("nfs4")
+    (True, True, False, False)
+    """
+    return file_system in _ROOTS or not (is_network(file_system) or is_in_memory(file_system))
 
 
 def is_in_memory(file_system: str) -> bool:

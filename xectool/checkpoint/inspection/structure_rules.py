@@ -80,7 +80,9 @@ class WrappersAreWhole(Rule[Inspected]):
             wrapped = [name for name in names if name.startswith(wrapper)]
             if ours and wrapped and len(wrapped) == len(names):
                 problem = f"all {len(names)} names start with '{wrapper}': they are of a model inside its wrapper"
-                yield self.error(container, problem, f"save state_dict() of the model itself; {USE_ANOTHER}")
+                yield self.error(
+                    container or wrapped[0], problem, f"save state_dict() of the model itself; {USE_ANOTHER}"
+                )
             elif wrapped and len(wrapped) < len(names):
                 problem = f"{len(wrapped)} of {len(names)} names start with '{wrapper}', the others do not"
                 yield self.warning(wrapped[0], problem, "save one model's state_dict() without its wrapper")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from xectool.config.file_systems import is_in_memory, is_network
+from xectool.config.file_systems import is_local_disk
 from xectool.config.inputs import is_remote
 from xectool.config.normalization import NormalizationConfig
 from xectool.config.platform import Platform
@@ -188,8 +188,7 @@ def _writable_places(platform: Platform) -> Iterator[Path]:
 def _local_places(platform: Platform) -> Iterator[Path]:
     """Yield the candidates that lie on a disk of this machine."""
     for directory in _candidates():
-        file_system = platform.file_system(str(_existing(directory)))
-        if not (is_network(file_system) or is_in_memory(file_system)):
+        if is_local_disk(platform.file_system(str(_existing(directory)))):
             yield directory
 
 

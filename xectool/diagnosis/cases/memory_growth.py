@@ -198,7 +198,7 @@ def _by_epoch(evidence: Evidence, source: str, name: str) -> Growth:
 
 
 def _growth(source: str, unit: str, numbers: Series, values: Series, own: Series | None = None) -> Growth:
-    told = own is not None and source == "host" and bool(np.isfinite(own).all())
+    mine = own if own is not None and source == "host" and np.isfinite(own).all() else None
     whole = slope(numbers, values)
     half = values.size // 2
     later = slope(numbers[half:], values[half:])
@@ -215,5 +215,5 @@ def _growth(source: str, unit: str, numbers: Series, values: Series, own: Series
         from_step=int(numbers[0]) if unit == "step" else 0,
         units=int(numbers[-1] - numbers[0]),
         steady=rises >= _RISING and later >= _STILL * whole,
-        own_slope=slope(numbers, own) if told and own is not None else math.nan,
+        own_slope=slope(numbers, mine) if mine is not None else math.nan,
     )

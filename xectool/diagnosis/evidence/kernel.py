@@ -17,6 +17,7 @@ import psutil
 from xectool.runlog.file_locks import command_of
 from xectool.runlog.process import start_ticks
 
+_POOL: Final = "compile_worker"  # of torch.compile: Python processes that start compilers, and first load PyTorch
 COMPILERS: Final = ("cc1plus", "cc1", "g++", "gcc", "clang", "ld", "nvcc", "cicc", "ptxas", "triton")
 BUSY: Final = 0.2  # processor seconds a second
 SPY: Final = "py-spy"
@@ -136,12 +137,12 @@ def _view(pid: int, place: str, start: int, before: _Counters, began: float) -> 
 def _with_compilers(view: ProcessView, before: Mapping[int, _Counters]) -> ProcessView:
     """Return the view with the compilers below it, of which ``before`` holds what they had done at the first look."""
     now = _compilers(view.pid) if view.is_alive else {}
-    names = {pid: _first_line(f"/proc/{pid}/comm") for pid in now}
-    compilers = tuple(sorted({name for name in names.values() if name.startswith(COMPILERS)}))
+    names = {pid: _name(pid) for pid in now}
+    compilers = tuple(sorted({name for name in names.values() if name.startswith((*COMPILERS, _POOL))}))
     states = {pid: process_state(pid) for pid in now}
     idle = None
     if now and now == before and "running" not in states.values():
-        own = [pid for pid, name in names.items() if name.startswith(COMPILERS)]
+        own = [pid for pid, name in names.items() if name.startswith((*COMPILERS, _POOL))]
         pid = next((pid for pid, state in states.items() if state in HELD), own[-1])
         idle = ProcessView(pid, states[pid], _first_line(f"/proc/{pid}/wchan").removeprefix("0"), command=names[pid])
     return replace(view, compilers=compilers, idle_compiler=idle)
@@ -210,10 +211,15 @@ def _compilers(pid: int) -> dict[int, _Counters]:
     """Return what compilers below a process, and what they have started, have done so far; callers come first."""
     compilers = [
         child for child in descendants(pid)
-        if _first_line(f"/proc/{child}/comm").startswith(COMPILERS) and process_state(child) not in GONE
+        if _name(child).startswith((*COMPILERS, _POOL)) and process_state(child) not in GONE
     ]  # fmt: skip
     below = dict.fromkeys(found for child in compilers for found in (child, *descendants(child)))
     return {child: replace(_counters(f"/proc/{child}"), delay_s=0.0, turns=0) for child in below}
+
+
+def _name(pid: int) -> str:
+    """Return the name of a process, of one of the pool that compiles what it is there for."""
+    return _POOL if f"/{_POOL}/" in _first_line(f"/proc/{pid}/cmdline") else _first_line(f"/proc/{pid}/comm")
 
 
 def _first_line(path: str) -> str:

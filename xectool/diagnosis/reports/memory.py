@@ -123,7 +123,7 @@ def _against_growth(evidence: Evidence, growth: Growth) -> str:
         return "xectool explain XT-METRIC-GRAPH"
     if holder := _holder_of_graphs(evidence):
         return f"store .detach() or .item() of each tensor in {holder}; then {fixes.resume(evidence)}"
-    workers = int(evidence.setting("data.num_workers", 0) or 0)
+    workers = _workers(evidence)
     kept = growth.own is True and workers > 0  # those that read are processes of their own
     if growth.source == "device" or kept or (workers and evidence.setting("data.persistent_workers") is False):
         return "xectool explain memory-growth"
@@ -134,8 +134,11 @@ def _what_grows(evidence: Evidence, growth: Growth) -> tuple[str, ...]:
     told = evidence.last("memory_growth")
     if told is not None and _holder_of_graphs(evidence):
         return (told.message,)
-    workers = int(evidence.setting("data.num_workers", 0) or 0)
-    return (LOOK_AT_OWN if growth.own is True and workers else LOOK_AT,)
+    return (LOOK_AT_OWN if growth.own is True and _workers(evidence) else LOOK_AT,)
+
+
+def _workers(evidence: Evidence) -> int:
+    return int(evidence.setting("data.num_workers", 0) or 0)
 
 
 def _holder_of_graphs(evidence: Evidence) -> str:

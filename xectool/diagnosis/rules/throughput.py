@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from xectool.config.file_systems import is_in_memory, is_network
+from xectool.config.file_systems import is_local_disk
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cases.nan import GONE_ON
 from xectool.diagnosis.cause import Cause, DiagnosisRule
@@ -172,7 +172,7 @@ def _local_place(run_dir: Path) -> str:
     """Return a directory for runs on a local disk of this machine, another disk than the run's where there is one."""
     known = [Path(base) for base in (os.environ.get("SLURM_TMPDIR"), tempfile.gettempdir(), "/var/tmp") if base]
     kinds = {base: file_system(base) for base in known if os.access(base, os.W_OK)}
-    local = [base for base, kind in kinds.items() if not (is_network(kind) or is_in_memory(kind))] or known
+    local = [base for base, kind in kinds.items() if is_local_disk(kind)] or known
     others = [base for base in local if base.exists() and base.stat().st_dev != run_dir.stat().st_dev]
     return in_shell((others or local)[0] / "xectool-runs")
 

@@ -86,11 +86,12 @@ def _killed(ending: Ending) -> tuple[int, ProcessFailure] | None:
     """Return the rank that a signal ended which the launcher did not send.
 
     A batch system sends SIGUSR1 to all of them, also to one that Python has not started yet and that it ends; one that
-    was interrupted ends itself by SIGINT where Python says so, or aborts, where threads of gloo or of libraries that it
-    was loading outlive its interpreter.
+    was interrupted ends itself by SIGINT where Python says so, or aborts before it has begun, where threads of gloo or
+    of libraries that it was loading outlive its interpreter.
     """
     for rank, failure in sorted(ending.failures.items()):
-        asked = ending.interrupted and -failure.exitcode in (signal.SIGUSR1, signal.SIGINT, signal.SIGABRT)
+        harmless = {signal.SIGUSR1, signal.SIGINT} | (set() if ending.places.get(rank) else {signal.SIGABRT})
+        asked = ending.interrupted and -failure.exitcode in harmless
         by_launcher = failure.pid in ending.ended or failure.exitcode == -signal.SIGTERM or asked
         if failure.exitcode < 0 and not by_launcher:
             return rank, failure
