@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,8 +14,10 @@ import numpy as np
 import pytest
 import uproot
 from xectool import engine
+from xectool.diagnosis.cause import Cause
 from xectool.engine.checking import CheckOptions
-from xectool.findings import Finding
+from xectool.engine.training_run.result import is_told
+from xectool.findings import Finding, Severity
 from xectool.rootio.writer import TreeWriter
 
 Config = Callable[..., Path]
@@ -190,3 +193,65 @@ def test_truths_that_were_never_filled_are_counted(scaled: Any, told: Any, tmp_p
     (found,) = [item for item in told([str(target)]) if "outside of what is possible" in item.problem]
     assert "is 0 GeV" in found.problem
     assert found.problem.endswith(f"{len(rows['energyTruth'][::4])} such in all")
+
+
+def test_no_two_lines_write_the_same_file_and_none_writes_an_input(
+    scaled: Any, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of four lines the third wrote t_GeV.root again; the first wrote in place of an input of that name."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "val").mkdir()
+    names = ["t.root", "val/t.root", "t_GeV.root"]
+    for name, sizes in zip(names, ({"energyTruth": 1e3, "timeTruth": 1e9},) * 2 + ({},), strict=True):
+        scaled(name, **sizes)
+    tasks = ENERGY | {"timing": {"enabled": True, "scale": "auto", "shift": "auto"}}
+    inputs = {"train_path": [names[0], names[2]], "val_path": names[1], "allow_overlap": True}
+    trained = engine.train(tiny_config(data=inputs, tasks=tasks), max_steps=0, run_name="r").findings
+    checked = engine.check_data([names[0], names[2]], CheckOptions(against=(names[1],))).findings
+    for findings in (trained, checked):
+        lines = [item.fix for item in findings if item.code == "DAT-16" and item.severity.value != "info"]
+        targets = [shlex.split(line, comments=True)[-1].rstrip(";") for line in lines]
+        assert [len(targets), len(set(targets))] == [4, 4], targets
+        assert not set(targets) & set(names), targets
+
+
+def test_a_unit_of_validation_does_not_silence_a_wrong_scale_of_training(
+    scaled: Any, tiny_config: Config, tmp_path: Path
+) -> None:
+    val = scaled("val.root", source="val.root", energyTruth=1e3)
+    tasks = {"energy": {"enabled": True, "scale": 5e-6, "shift": 0.0}, "uvwFI": {"enabled": False}}
+    out = {"save_dir": str(tmp_path / "runs"), "save_artifacts": True}
+    config = tiny_config(data={"val_path": val}, tasks=tasks, checkpoint=out)
+    result = engine.train(config, max_steps=2, run_name="both")
+    assert "DAT-16" in [item.code for item in result.findings]
+    assert [cause.symptom for cause in engine.diagnose.run(result.run_dir).causes if cause.code == "XT-TARGET-SCALE"]
+    assert "XT-TARGET-SCALE" in [item.code for item in result.findings]
+
+
+@pytest.mark.parametrize(
+    ("problem", "symptom", "place", "told"),
+    [
+        ("energy: the truth seems to be in MeV, not in GeV: what is predicted", "target unit", "a.root:tree", True),
+        (
+            "energy: the truth seems to be in MeV, not in GeV: what is",
+            "target unit",
+            "2 files, first a.root:tree",
+            True,
+        ),
+        ("energy: the truth spreads 30 GeV, at most 0.1 in this detector: what", "target unit", "v.root:tree", False),
+        ("energy: the truth seems to be in MeV in v.root:tree, not in GeV: what", "target unit", "v.root:tree", True),
+        ("energy: the truth spreads 12 inside the network, not about 1", "target scale", "a.root:tree", False),
+        (
+            "energy: the truth seems to be in MeV; timing: the truth seems to be in ns",
+            "target unit",
+            "a.root:tree",
+            False,
+        ),
+    ],
+)
+def test_only_the_unit_that_was_told_is_told(problem: str, symptom: str, place: str, told: bool) -> None:
+    cause = Cause("XT-TARGET-SCALE", 0.9, problem, (), "", symptom=symptom)
+    where, seen = f"{place} branch energyTruth", "the truth of task energy looks like MeV, not GeV"
+    for code in ("DAT-16", "DAT-15"):
+        found = Finding(code, Severity.WARNING, seen, where)
+        assert is_told(cause, [found], {"a.root", "b.root"}) is (told and code == "DAT-16")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Final, NamedTuple
 
-from xectool.config.inputs import input_name
+from xectool.config.inputs import input_name, split_tree
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.detector.truth_ranges import RANGES
-from xectool.errors import counted, in_shell
+from xectool.errors import counted
 from xectool.findings import Finding, Severity
 
 _SHOWN: Final = 10
@@ -24,10 +25,9 @@ _WRITE_AGAIN: Final = (
     "(part | {branch: again(part[branch])} "
     "for part in uproot.open(source)[name].iterate(library='np', step_size=2000))]"
 )
-
-
-_END: Final = 'step_size=2000))]" '
 _ELSE: Final = "   # what else this file needs: then in "
+_LOOKS: Final = "the truth of task {task} looks like "
+_FIRST: Final = " files, first "
 
 
 class FileUnit(NamedTuple):
@@ -82,7 +82,7 @@ class UnitsOfTruth(NamedTuple):
         if not self.is_everywhere:
             return self.judged[0].name
         first = input_name(*self.files[0])
-        return first if len(self.files) == 1 else f"{len(self.files)} files, first {first}"
+        return first if len(self.files) == 1 else f"{len(self.files)}{_FIRST}{first}"
 
     @property
     def seen(self) -> str:
@@ -97,7 +97,7 @@ class UnitsOfTruth(NamedTuple):
         return Finding(
             "DAT-16",
             Severity.WARNING,
-            f"the truth of task {self.task} looks like {self.seen}, not {right}{many}: typical size {size:.4g}",
+            f"{_LOOKS.format(task=self.task)}{self.seen}, not {right}{many}: typical size {size:.4g}",
             f"{self.place} branch {self.branch}",
             tuple(f"{file.name}: {file.unit}, typical size {file.size:.4g}" for file in judged[:_SHOWN] if many),
             self._fix(),
@@ -125,34 +125,42 @@ def nonfinite_truth_fix(path: str, tree: str, branch: str) -> str:
     return f'{line}; 1e10 is "not known"; or leave these events out'
 
 
+def is_told_of(task: str, findings: Iterable[Finding], files: Container[str], said: str) -> bool:
+    """Return whether a finding tells another unit of a task, of one of these files or of a place that a text names."""
+    begin = _LOOKS.format(task=task)
+    found = (item.where for item in findings if item.code == "DAT-16" and item.problem.startswith(begin))
+    places = [where.rpartition(" branch ")[0] for where in found]
+    return any(place in said or split_tree(place.rpartition(_FIRST)[2])[0] in files for place in places)
+
+
 def one_after_the_other(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the findings with lines that can all be pasted: a second one for a tree goes on from what the first wrote.
 
-    It would write what the first one mended as it was; and no two of them write the same file.
+    It would write what the first one mended as it was; and no two of them write the same file, or one that is there.
     """
-    written: dict[tuple[str, str], str] = {}
+    written: dict[tuple[str, str], list[str]] = {}
     return tuple(replace(found, fix=_going_on(found.fix, written)) for found in findings)
 
 
-def _going_on(fix: str, written: dict[tuple[str, str], str]) -> str:
+def _going_on(fix: str, written: dict[tuple[str, str], list[str]]) -> str:
     """Return a line that begins at what was written of its tree before, and keep what it writes."""
-    program, end, rest = fix.partition(_END)
-    words, mark, prose = rest.partition(_ELSE)
+    line, mark, prose = fix.partition(_ELSE)
     if not mark:
         return fix
-    path, tree, branch, target = shlex.split(words)
-    source, suffix = written.get((path, tree), path), target.removeprefix(PurePath(path).stem)
-    into = f"{PurePath(source).stem}{suffix}"
-    numbers = (into.replace(".root", f"_{number}.root") for number in itertools.count(2))
-    into = into if into not in written.values() else next(name for name in numbers if name not in written.values())
+    path, tree, branch, target = words = shlex.split(line)[-4:]
+    program = line.removesuffix(shlex.join(words))
+    source = written.get((path, tree), [path])[-1]
+    suffix = PurePath(target).stem.removeprefix(PurePath(path).stem)
+    begin, taken = f"{PurePath(source).stem}{suffix}", set(itertools.chain(*written.values()))
+    names = itertools.chain([f"{begin}.root"], (f"{begin}_{number}.root" for number in itertools.count(2)))
+    into = next(name for name in names if name not in taken and not os.path.lexists(name))
     after = "" if source == path else f"   # after the line that writes {source}"
-    written[path, tree] = into
-    words = " ".join(map(in_shell, (source, tree, branch, into)))
-    return f"{program}{end}{words}{after}{_ELSE}{into}{prose.removeprefix(target)}"
+    written.setdefault((path, tree), []).append(into)
+    return f"{program}{shlex.join((source, tree, branch, into))}{after}{mark}{into}{prose.removeprefix(target)}"
 
 
 def _write_again(path: str, tree: str, branch: str, again: str, suffix: str) -> str:
     """Return the command that writes a tree with the truth of one branch changed."""
     target = f"{PurePath(path).stem}_{suffix}.root"
-    words = " ".join(map(in_shell, (path, tree, branch, target)))
+    words = shlex.join((path, tree, branch, target))
     return f'python -c "{_WRITE_AGAIN.replace("{again}", again)}" {words}{_ELSE}{target}'

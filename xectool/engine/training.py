@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ from xectool.training.ranks.base import Ranks
 from xectool.training.ranks.environment import device_of_rank
 from xectool.training.ranks.group import joined
 from xectool.training.record.description import start_facts
+from xectool.training.stepping.build import RunData
 from xectool.training.stepping.parts import RunParts
 
 
@@ -96,10 +98,10 @@ def _train(
     if dry_run:
         return TrainResult(str(place.directory), "dry_run", findings=findings)
     result = RunAttempt(parts, data, place, watching, started).run(progress, max_steps, findings)
-    return _reported(result, watching) if ranks.is_first and parts.config.checkpoint.save_artifacts else result
+    return _reported(result, data, watching) if ranks.is_first and parts.config.checkpoint.save_artifacts else result
 
 
-def _reported(result: TrainResult, watching: Observer) -> TrainResult:
+def _reported(result: TrainResult, data: RunData, watching: Observer) -> TrainResult:
     """Write the page of a run that came to its end, and say what is wrong with it; a training never fails for that."""
     if result.status == "interrupted":  # a batch system gives it seconds
         watching.message(f"no report was written: xectool report {in_shell(result.run_dir)}")
@@ -111,9 +113,9 @@ def _reported(result: TrainResult, watching: Observer) -> TrainResult:
     look = f"xectool diagnose run {in_shell(result.run_dir)}"
     try:
         health = diagnose_run(result.run_dir)
-        for cause in health.causes[:1]:  # a warning, however grave: the training itself came to its end
-            if is_told(cause, result.findings):
-                continue
+        told, files = result.findings, {file.path for file in data.train.files}
+        wrongs = (cause for cause in health.causes if not is_told(cause, told, files))
+        for cause in itertools.islice(wrongs, 1):  # a warning, however grave: the training itself came to its end
             wrong = Finding(cause.code, Severity.WARNING, cause.problem, where=result.run_dir, fix=look)
             result = replace(result, findings=(*result.findings, wrong))
         page = write_page(Path(result.run_dir), health)

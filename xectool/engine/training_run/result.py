@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from xectool.config.tasks import TASK_WIDTHS
+from xectool.config.truth_mends import is_told_of
 from xectool.diagnosis.cause import Cause
 from xectool.findings import Finding
 from xectool.tasks.conventional_metrics import conventional
@@ -70,9 +71,8 @@ class TrainResult:
         return rows
 
 
-def is_told(cause: Cause, findings: tuple[Finding, ...]) -> bool:
+def is_told(cause: Cause, findings: Iterable[Finding], train_files: Container[str]) -> bool:
     """Return whether a cause is a truth in another unit that was told, with the line that mends it, before step 1."""
-    problems = [item.problem for item in findings]
-    told = {task for task in TASK_WIDTHS if any(f"the truth of task {task} looks like " in text for text in problems)}
-    tasks = {task for task in TASK_WIDTHS if f"{task}: " in f"{cause.problem} {' '.join(cause.evidence)}"}
-    return cause.code == "XT-TARGET-SCALE" and bool(tasks) and tasks <= told
+    tasks = [part.partition(":")[0] for part in cause.problem.split("; ")]
+    is_unit = cause.code == "XT-TARGET-SCALE" and cause.symptom in ("target unit", "two units")
+    return is_unit and all(is_told_of(task, findings, train_files, cause.problem) for task in tasks)
