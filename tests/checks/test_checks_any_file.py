@@ -297,6 +297,17 @@ def test_sensors_in_two_branches_are_named_with_what_joins_them(
     assert both.next.startswith("two of charge_pmt, charge_sipm, t_pmt, t_sipm have 4760 numbers together")
 
 
+def test_two_halves_join_and_a_number_of_an_event_is_no_part(
+    rows: dict[str, np.ndarray], write: Callable[..., Path], check: Callable[..., DataChecked], tmp_path: Path
+) -> None:
+    photons = rows.pop("npho")
+    halves = write(tmp_path / "halves.root", rows | {"left": photons[:, :2380], "right": photons[:, 2380:]})
+    assert check(halves).next.startswith("left and right have 4760 numbers together")
+    scalars = {name: np.arange(len(photons), dtype=np.int32) for name in ("id", "trig")}
+    short = write(tmp_path / "short.root", rows | scalars | {"x": photons[:, :4759]})
+    assert "numbers together" not in check(short).next
+
+
 @pytest.mark.parametrize("names", [("xec_photons", "xec_hittime"), ("zcharge", "hit_times"), ("photonSum", "aaa")])
 def test_of_two_branches_of_all_sensors_each_is_taken_for_what_it_is_called(
     rows: dict[str, np.ndarray], write: Callable[..., Path], check: Callable[..., DataChecked], tmp_path: Path,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xectool.config.inputs import expand_inputs
 from xectool.config.load import config_from_dict
 from xectool.config.root import RunConfig
 from xectool.config.rules.disk import disk_rules
@@ -196,3 +197,17 @@ def test_a_full_disk_is_found_before_training(inputs: Path) -> None:
 def test_every_path_rule_has_a_code_and_a_title() -> None:
     assert {rule.code for rule in PATH_RULES} == {"CFG-37", "CFG-38", "CFG-45", "CFG-53"}
     assert all(rule.title for rule in PATH_RULES)
+
+
+def test_the_pattern_of_a_series_has_its_root_files_and_no_others(tmp_path: Path) -> None:
+    """A missing train beside train_1.txt was answered with train_*; a name with brackets, with a pattern of others."""
+    for name in ("train_1.txt", "train_2.txt", "y[a]_1.root", "y[a]_2.root", "val.root"):
+        (tmp_path / name).write_bytes(b"root")
+    said = {
+        name: next(iter(path_rules(config(tmp_path, data={"train_path": str(tmp_path / name)})))).fix
+        for name in ("train", "y[a].root")
+    }
+    assert "train_*" not in said["train"], said
+    assert said["y[a].root"].startswith("data.train_path: "), said
+    pattern = said["y[a].root"].removeprefix("data.train_path: ").strip("'")
+    assert sorted(expand_inputs(pattern)) == [str(tmp_path / f"y[a]_{number}.root") for number in (1, 2)]

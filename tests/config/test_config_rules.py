@@ -83,10 +83,12 @@ CASES = [
     Case("OneNphoThreshold", "CFG-40", WARNING, {"training.time.npho_threshold": 50},
          ("normalization.npho_threshold 100", "training.time.npho_threshold 50"),
          {"training.time.npho_threshold": 100}, "mae"),
-    # it does nothing, as CFG-14 says: one cause is told once
-    Case("OneNphoThreshold", "CFG-40", WARNING,
-         {"training.time.npho_threshold": 50, "training.time.mask_ratio_scale": 2.0},
-         ("training.time.npho_threshold 50",), {"training.time.npho_threshold": 50}, "inpainter"),
+    # whatever is predicted, the normaliser's says which times are read
+    *(Case("OneNphoThreshold", "CFG-40", WARNING, {"training.time.npho_threshold": value} | other,
+           (f"training.time.npho_threshold {value}", "the older inpainter used only the latter"),
+           {"training.time.npho_threshold": value, "normalization.npho_threshold": value}, "inpainter")
+      for value, other in ((50, {}), (50, {"training.time.mask_ratio_scale": 2.0}),
+                           (100, {"normalization.npho_threshold": 50}))),
     Case("MaskRatioIsUsual", "CFG-13", WARNING, {"model.mask_ratio": 0.9}, ("typical range", "0.5 to 0.75"),
          {"model.mask_ratio": 0.65}, "mae"),
     Case("MaskRatioIsUsual", "CFG-13", WARNING, {"model.mask_ratio": {"inner": 0.05, "us": 0.4}},
@@ -95,9 +97,14 @@ CASES = [
          ("ignored: 'time' not in predict_channels", "training.time.weight"),
          {"training.time.weight": 0.5, "model.predict_channels": ["npho", "time"]}, "inpainter"),
     # bright sensors are hidden more often whatever is predicted
-    Case("TimeOptionsNeedTime", "CFG-14", WARNING, {"training.time.npho_threshold": 50.0},
+    Case("TimeOptionsNeedTime", "CFG-14", WARNING,
+         {"training.time.npho_threshold": 50.0, "normalization.npho_threshold": 50.0},
          ("ignored: 'time' not in predict_channels", "training.time.npho_threshold"),
-         {"training.time.npho_threshold": 50.0, "training.time.mask_ratio_scale": 2.0}, "inpainter"),
+         {"training.time.npho_threshold": 50.0, "normalization.npho_threshold": 50.0,
+          "training.time.mask_ratio_scale": 2.0}, "inpainter"),
+    # one cause is told once: CFG-40 says what changes the training
+    Case("TimeOptionsNeedTime", "CFG-14", WARNING, {"training.time.weight": 0.5},
+         ("training.time.weight",), {"training.time.npho_threshold": 50.0}, "inpainter"),
     Case("PoolDividesTheFineGrid", "CFG-43", ERROR, {"model.outer_fine_pool": [2, 2]},
          ("model.outer_fine_pool", "45 x 72", "model.geometry"), {"model.outer_fine_pool": [5, 3]}),
     Case("PoolDividesTheFineGrid", "CFG-43", WARNING, {"model.outer_fine_pool": [2, 2], "model.geometry": "compat"},

@@ -201,9 +201,7 @@ class OneNphoThreshold(Rule[RunConfig]):
         """Yield a warning where they differ; the older system read only the one of the loss."""
         if isinstance(facts, RegressorConfig):
             return
-        in_loss = facts.training.time.npho_threshold
-        if "time" not in facts.model.predict_channels and facts.training.time.mask_ratio_scale == 1.0:
-            return  # it does nothing, which CFG-14 says
+        in_loss = facts.training.time.npho_threshold  # the older system: of the times that are read, too
         in_model = facts.normalization.npho_threshold
         if in_loss is not None and in_loss != in_model:
             which = "MAE" if isinstance(facts, MaeConfig) else "inpainter"

@@ -51,8 +51,10 @@ class TimeOptionsNeedTime(Rule[RunConfig]):
         time = facts.training.time
         defaults = {"weight": 1.0, "use_npho_weight": True}
         changed = [name for name, default in defaults.items() if getattr(time, name) != default]
-        # Above it a sensor is bright, which with a scale makes it likelier to be hidden, whatever is predicted.
-        if time.npho_threshold not in (None, 100.0) and time.mask_ratio_scale == 1.0:
+        # Above it a sensor is bright, which with a scale makes it likelier to be hidden, whatever is predicted; and
+        # the older system read the times by it, so another one of the normaliser is CFG-40 until both agree.
+        agrees = time.npho_threshold == facts.normalization.npho_threshold != 100.0
+        if agrees and time.mask_ratio_scale == 1.0:
             changed.append("npho_threshold")
         for name in changed:
             yield self.warning(

@@ -194,12 +194,12 @@ def _nearest_beside(path: Path, fits: Callable[[Path], bool] = Path.exists) -> P
 
 
 def _series_beside(path: Path) -> Path | None:
-    """Return the pattern of the numbered files that have the name of one that does not exist: ``a_*.root`` for a."""
+    """Return the pattern of the numbered ROOT files with the name of one that does not exist: ``a_*.root`` for a."""
     for mark in ("_", "-", "."):
-        pattern = f"{path.stem}{mark}*{path.suffix}"
-        found = list(path.parent.glob(f"{glob.escape(path.stem)}{mark}*{path.suffix}"))
+        pattern = f"{glob.escape(path.stem)}{mark}*.root"
+        found = list(path.parent.glob(pattern)) if path.suffix == ".root" else []
         if len(found) > 1 and all(name.stem.rpartition(mark)[2].isdecimal() for name in found):
-            return path.with_name(pattern)
+            return Path(glob.escape(str(path.parent))) / pattern
     return None
 
 
