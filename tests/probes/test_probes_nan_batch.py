@@ -26,6 +26,7 @@ from xectool.cli.boundary import run as run_cli
 from xectool.config.load import load_config
 from xectool.engine.diagnose.nonfinite import NanBatchResult
 from xectool.errors import CheckpointError
+from xectool.models.build import build_model
 from xectool.models.regressor import Regressor
 from xectool.probes.instruments.minimal import load_batch, save_batch
 from xectool.probes.nonfinite import raw, sound_state
@@ -496,3 +497,14 @@ def test_what_is_no_more_extreme_than_what_was_tried_is_not_tried_again(write_co
     lights = torch.cat([batch.npho for batch in batches])
     brightest = int(torch.where(lights < 9e9, lights, 0).sum(dim=1).argmax())
     assert int(event.event[0]) == np.concatenate([batch.event for batch in batches])[brightest]
+
+
+def test_options_that_do_not_make_the_weights_fit_are_no_cure(write_config: Write, tmp_path: Path) -> None:
+    """A key of the network differed, and the weights were of another shape still."""
+    checkpoint = tmp_path / "of.pt"
+    config = load_config(write_config()).config
+    weights = build_model(config).state_dict() | {"more": torch.ones(2)}
+    store.save(checkpoint, Checkpoint({"kind": config.kind, "config": config.to_dict()}, weights))
+    with pytest.raises(CheckpointError) as refused:
+        engine.diagnose.nan_batch(write_config(), ckpt=checkpoint, overrides=["model.encoder_dim=64"])
+    assert refused.value.fix == "use the configuration saved beside the checkpoint (config.yaml)"

@@ -126,7 +126,7 @@ def _of_width(others: Mapping[str, BranchFacts], width: int) -> list[str]:
 def _parts(others: Mapping[str, BranchFacts]) -> str:
     """Return which branches have as many numbers together as there are sensors, as the start of a sentence."""
     widths = {name: branch.width for name, branch in others.items() if branch.width and branch.width > 1}
-    pairs = [pair for pair in itertools.combinations(widths, 2) if sum(map(widths.get, pair)) == NUM_SENSORS]
+    pairs = [(a, b) for a, b in itertools.combinations(widths, 2) if widths[a] + widths[b] == NUM_SENSORS]
     names = list(dict.fromkeys(name for pair in pairs for name in pair))
     if len(pairs) == 1:
         return f"{' and '.join(names)} have"

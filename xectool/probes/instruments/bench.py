@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from xectool.checkpoint.format import Checkpoint
+from xectool.config.load import config_from_dict
 from xectool.config.root import RunConfig
 from xectool.data.batch import EventBatch
+from xectool.errors import ConfigError
 from xectool.models.build import build_model
 from xectool.tasks import build_task
 from xectool.tasks.base import LossTerms, TrainingTask
@@ -157,9 +160,24 @@ def with_weights(bench: Bench, checkpoint: Checkpoint | None) -> Bench:
         without("none")
     if checkpoint is None:
         return bench
-    fitting = network_options(bench.config, checkpoint)
-    load_weights(bench.model, checkpoint.model, *([" ".join(fitting)] if fitting else []))
+    fits = _shapes(bench.model.state_dict()) == _shapes(checkpoint.model)
+    load_weights(bench.model, checkpoint.model, None if fits else _fitting(bench.config, checkpoint))
     load_task(bench.task, checkpoint)
     if "optimizer" in checkpoint.training:
         load_optimizer(bench.optimizer, checkpoint.training["optimizer"])
     return replace(bench, fresh=lambda: build_bench(bench.config, bench.execution))
+
+
+def _fitting(config: RunConfig, checkpoint: Checkpoint) -> str | None:
+    """Return the options with which the network is that of a checkpoint; None where its weights do not fit that one."""
+    options = network_options(config, checkpoint)
+    settings = [shlex.split(option)[1] for option in options]
+    try:
+        described = build_model(config_from_dict(config.to_dict(), "the configuration", settings))
+    except ConfigError:  # what cannot be configured is no advice
+        return None
+    return " ".join(options) if _shapes(described.state_dict()) == _shapes(checkpoint.model) else None
+
+
+def _shapes(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Size]:
+    return {key: value.shape for key, value in weights.items()}

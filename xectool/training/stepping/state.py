@@ -124,13 +124,13 @@ def restore(parts: RunParts, checkpoint: Checkpoint) -> Progress:
     return Progress(**saved)
 
 
-def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], fix: str = _SAVED_CONFIG) -> None:
+def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], fix: str | None = None) -> None:
     """Load weights that must fit exactly.
 
     Args:
         model: Network to load them into.
         weights: Its state dict.
-        fix: What the user does where they do not fit.
+        fix: What the user does where they do not fit; by default, use the configuration saved beside them.
 
     Raises:
         CheckpointError: Keys or shapes differ; the message counts and names them.
@@ -148,7 +148,7 @@ def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], fix: 
             f"the weights do not fit the configured model: {counted(len(missing), 'key')} missing {missing[:3]}, "
             f"{len(unexpected)} unexpected {unexpected[:3]}, {len(reshaped)} of another shape {reshaped[:3]}",
             where="model section of the configuration",
-            fix=fix,
+            fix=fix or _SAVED_CONFIG,
             code="XT-CKPT-MISMATCH",
         )
     model.load_state_dict(weights)
