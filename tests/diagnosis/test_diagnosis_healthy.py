@@ -109,6 +109,20 @@ def test_a_term_that_learns_late_is_a_note(record: Record, course: Any, seed: in
     assert silent(record(run))
 
 
+@pytest.mark.parametrize(("falls", "named"), [(True, False), (False, True)])
+def test_a_short_run_that_still_learns_is_on_no_plateau(record: Record, course: Any, falls: bool, named: bool) -> None:
+    """91 events in batches of 3, four epochs, as recorded: above the constant of its few validated events, and falling."""
+    train, validated = (0.8125, 0.7981, 0.776, 0.7621), (1.0174, 0.9874, 0.9713, 0.9554 if falls else 0.9714)
+    run = course(steps=124, per_epoch=31, start=1.0, floor=1.0, noise=0.2, baseline=None)
+    for row in run.rows:
+        row["losses"] = {"energy": 0.55}
+    both = enumerate(zip(train, validated, strict=True), 1)
+    run.epochs = {number: {"metrics": {"train/loss": one, "val/loss": other}} for number, (one, other) in both}
+    run.event(1, "baseline", terms={"energy": 0.5}, val_terms={"energy": 0.6})
+    run.event(120, "no_learning", terms={"energy": {"loss": 0.5, "trivial": 0.45, "ratio": 1.1}}, after_steps=120)
+    assert [cause.code for cause in record(run).causes] == ["XT-NO-LEARNING"] * named
+
+
 def test_a_run_without_any_of_the_newer_records(record: Record, course: Any) -> None:
     run = course(input_scale=None, baseline=None)
     for row in run.rows:

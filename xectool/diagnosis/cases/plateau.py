@@ -178,7 +178,7 @@ def still_falling(evidence: Evidence) -> bool:
     The first quarter is left out: there a network forgets its random start, whatever it learns. Validations look at
     the same events each time, so a fall from each to the next is no noise.
     """
-    if _validations_fall(evidence):
+    if _validations_fall(evidence) or _all_fall(evidence):
         return True
     losses = evidence.steps["loss"][evidence.steps.good_rows]
     quarter = losses.size // 4
@@ -200,6 +200,19 @@ def _validations_fall(evidence: Evidence) -> bool:
     return (bool(known) and known[0] - known[-1] > FALLING_SHARE * abs(known[0])) or any(
         level.below_every_constant and _falling(evidence, _names(level.term)) for level in term_levels(evidence)
     )
+
+
+def _all_fall(evidence: Evidence) -> bool:
+    """Return whether training and validation gave less from each of the last epochs to the next, without the first.
+
+    Few events and few epochs: one of the two may do so by chance, both seldom do.
+    """
+    both = ("train/loss", VALIDATED)
+    rows = [[epoch.metrics[name] for name in both] for epoch in evidence.epochs if epoch.metrics.keys() >= {*both}]
+    last = np.array(rows[1:][-_FALLS:])
+    if len(last) < _FALLS or not (np.diff(last, axis=0) < 0).all():
+        return False
+    return bool(last[0, 0] - last[-1, 0] > FALLING_SHARE * abs(last[0, 0]))
 
 
 def _falling(evidence: Evidence, names: tuple[str, ...]) -> list[float]:
