@@ -59,6 +59,10 @@ def compiler_pool():  # as torch.compile starts it: Python, which loads PyTorch 
     (run / "compile_worker").mkdir()
     (run / "compile_worker" / "__main__.py").write_text("while True: sum(range(9999))")
     subprocess.run([sys.executable, run / "compile_worker" / "__main__.py"])
+def compiler_pool_idle():  # it waits for more to compile as long as its process lives
+    (run / "compile_worker").mkdir()
+    (run / "compile_worker" / "__main__.py").write_text("import time; time.sleep(600)")
+    subprocess.run([sys.executable, run / "compile_worker" / "__main__.py"])
 def compiler_pauses():  # between two, each as short as most are
     os.symlink("/bin/sh", run / "cc1plus")
     while True:
@@ -95,6 +99,7 @@ VERDICTS = {
     "compiler": ("XT-HANG-COMPILE", False, "compiles since "),
     "compiler_waits": ("XT-HANG-COMPILE", False, "compiles since "),
     "compiler_pool": ("XT-HANG-COMPILE", False, "compile_worker"),
+    "compiler_pool_idle": ("XT-HANG-STUCK", True, "rank 0 stands in compile for "),
     "compiler_pauses": ("XT-HANG-COMPILE", False, "compiles since "),
     "compiler_idle": ("XT-HANG-STUCK", True, "(cc1plus), a compiler of rank 0, does nothing; it compiles since "),
     "compiler_held": ("XT-HANG-STOPPED", True, "(cc1plus), a compiler of rank 0, is stopped"),

@@ -111,7 +111,7 @@ def test_a_term_that_learns_late_is_a_note(record: Record, course: Any, seed: in
 
 @pytest.mark.parametrize(("falls", "named"), [(True, False), (False, True)])
 def test_a_short_run_that_still_learns_is_on_no_plateau(record: Record, course: Any, falls: bool, named: bool) -> None:
-    """91 events in batches of 3, four epochs, as recorded: above the constant of its few validated events, and falling."""
+    """91 events in batches of 3, four epochs, as recorded: above the constant of few validated events, and falling."""
     train, validated = (0.8125, 0.7981, 0.776, 0.7621), (1.0174, 0.9874, 0.9713, 0.9554 if falls else 0.9714)
     run = course(steps=124, per_epoch=31, start=1.0, floor=1.0, noise=0.2, baseline=None)
     for row in run.rows:

@@ -142,8 +142,10 @@ def _with_compilers(view: ProcessView, before: Mapping[int, _Counters]) -> Proce
     states = {pid: process_state(pid) for pid in now}
     idle = None
     if now and now == before and "running" not in states.values():
-        own = [pid for pid, name in names.items() if name.startswith((*COMPILERS, _POOL))]
-        pid = next((pid for pid, state in states.items() if state in HELD), own[-1])
+        own = [pid for pid, name in names.items() if name.startswith(COMPILERS)]
+        pid = next((pid for pid, state in states.items() if state in HELD), own[-1] if own else 0)
+        if not pid:  # the pool waits for work as long as the process lives
+            return replace(view, compilers=())
         idle = ProcessView(pid, states[pid], _first_line(f"/proc/{pid}/wchan").removeprefix("0"), command=names[pid])
     return replace(view, compilers=compilers, idle_compiler=idle)
 

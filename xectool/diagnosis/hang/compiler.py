@@ -19,11 +19,15 @@ def compiling(facts: RunFacts, rank: RankFacts) -> Hang | None:
     idle = rank.view.idle_compiler
     if found := _at_work(facts, rank):
         return found
-    for _ in range(LOOKS if idle is None or idle.state not in HELD else 0):
+    for _ in range(LOOKS):
+        if idle is not None and idle.state in HELD:
+            break
         again = look({rank.view.pid: 0})[rank.view.pid]
         if found := _at_work(facts, replace(rank, view=again)):
             return found
         idle = again.idle_compiler
+        if not again.is_alive:
+            break
     if idle is None:
         return None
     who, why = f"process {idle.pid} ({idle.command}), a compiler of rank {rank.page.rank},", (kernel_line(idle),)
