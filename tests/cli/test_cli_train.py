@@ -297,3 +297,22 @@ def test_the_table_has_a_conventional_column_only_where_something_is_in_it(capsy
     for metrics, named in (({"val/loss": 0.5}, False), ({"energy_res_68pct": 1e-3, "baseline_energy": 2e-3}, True)):
         train._show(TrainResult("runs/a", "finished", metrics=metrics), "again", json=False)
         assert ("conventional" in capsys.readouterr().err) is named
+
+
+@pytest.mark.usefixtures("shallow")
+def test_a_long_line_that_mends_the_data_is_printed_once(xectool: Run, files: Path, tmp_path: Path) -> None:
+    """At the end of a run it was there again, 700 characters; a document has all of it."""
+    with uproot.open(files / "train.root") as file:
+        rows = file["tree"].arrays(library="np")
+    rows["energyTruth"] = (1e3 * rows["energyTruth"]).astype("f4")
+    path = tmp_path / "mev.root"
+    with TreeWriter(path, {name: (values.dtype, values.shape[1:]) for name, values in rows.items()}) as writer:
+        writer.extend(rows)
+    settings = (f"data.train_path={path}", "data.allow_overlap=true", "checkpoint.save_artifacts=false")
+    options = ["--max-steps", "1", *(word for setting in settings for word in ("--set", setting))]
+    shown = xectool("train", files / "config.yaml", "--run-name", "mev", *options).err
+    assert (shown.count("looks like MeV"), shown.count("python -c")) == (2, 1), shown
+    assert shown.index("python -c") < shown.index("fix: the line that was printed before the first step")
+    document = xectool("train", files / "config.yaml", "--run-name", "doc", *options, "--json").document
+    assert [item["fix"][:9] for item in document["findings"] if item["code"] == "DAT-16"] == ["python -c"]
+    assert "announced" not in document["result"]

@@ -98,6 +98,7 @@ def _train(
     if dry_run:
         return TrainResult(str(place.directory), "dry_run", findings=findings)
     result = RunAttempt(parts, data, place, watching, started).run(progress, max_steps, findings)
+    result = replace(result, announced=noticed)
     return _reported(result, data, watching) if ranks.is_first and parts.config.checkpoint.save_artifacts else result
 
 

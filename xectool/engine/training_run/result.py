@@ -43,6 +43,7 @@ class TrainResult:
             without a step.
         artifacts: Files written beside the checkpoints.
         findings: Warnings of configuration, data and tracking.
+        announced: Those of them that the observer was told, with what to do, before the first step.
     """
 
     run_dir: str
@@ -57,10 +58,11 @@ class TrainResult:
     events_per_s: float | None = None
     artifacts: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
+    announced: tuple[Finding, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result keys of the command-line contract."""
-        return {name: value for name, value in vars(self).items() if name != "findings"}
+        return {name: value for name, value in vars(self).items() if name not in ("findings", "announced")}
 
     def headline_rows(self) -> list[tuple[str, object, object]]:
         """Return metric with its unit, network, and the best conventional estimator, a row a metric."""
