@@ -97,6 +97,8 @@ class GuardSession:
 def next_step(error: XecError, run_dir: Path) -> str:
     """Return the command that looks into a failure."""
     run = in_shell(run_dir)
+    if error.code == "XT-RUN-GONE":  # with its record
+        return "xectool explain XT-RUN-GONE"
     if error.code.startswith(("XT-NAN", "XT-QUARANTINE")):
         return f"xectool diagnose nan-batch {in_shell(run_dir / CONFIG_NAME)} --run {run}"
     return f"xectool diagnose run {run}"

@@ -21,6 +21,7 @@ from xectool.training.record import incidents
 from xectool.training.record.state_marks import state_marks
 from xectool.training.saving import ring
 from xectool.training.saving.core_wait import core_wait_s
+from xectool.training.saving.record_place import RecordPlace
 from xectool.training.saving.ring import GoodStates
 from xectool.training.stepping.parts import RunParts
 from xectool.training.stepping.state import Progress, capture
@@ -43,6 +44,7 @@ class Saver:
     Attributes:
         states: Good states to go back to, saved with each checkpoint; empty unless ``guards.on_spike`` is ``rewind``.
         saved_step: Last step that is in a checkpoint of this process, -1 before the first.
+        place: Tells whether the run directory is still there.
     """
 
     def __init__(self, parts: RunParts, run_dir: Path, writer: RunWriter, facts: dict[str, Any]) -> None:
@@ -52,6 +54,7 @@ class Saver:
         self.facts = facts
         self.states = GoodStates(parts.config.guards.ring_states, parts.config.guards.ring_steps)
         self.saved_step = -1
+        self.place = RecordPlace(run_dir, writer.attempt)
         self._saved_at = time.monotonic()
 
     @property
@@ -77,7 +80,11 @@ class Saver:
 
         Raises:
             DiskError: The disk refuses; the previous checkpoint is intact.
+            WorldError: The run directory is gone; the checkpoint is in one made anew, if no other run is there.
         """
+        is_gone = self.place.is_gone()
+        if is_gone and self.place.is_taken():
+            raise self.place.loss(progress.step, None)
         self._look_at_disk(progress)
         began, waited_s = time.perf_counter(), core_wait_s()
         facts = self._facts()
@@ -87,6 +94,8 @@ class Saver:
             place = {"step": progress.step, "epoch": progress.epoch}
             self.writer.event("checkpoint_failed", error.problem, **place, reason=error.problem, path=error.where)
             raise
+        if is_gone:
+            raise self.place.loss(progress.step, self.last)
         self.writer.event(
             "checkpoint",
             step=progress.step,
@@ -101,11 +110,12 @@ class Saver:
         )
 
     def is_due(self, progress: Progress) -> bool:
-        """Return whether so many steps or minutes have passed since the last save that another is wanted."""
+        """Return whether another save is wanted: so many steps or minutes have passed, or the run directory is gone."""
         config = self.parts.config.checkpoint
         by_step = config.save_steps is not None and progress.step % config.save_steps == 0
         waited_s = time.monotonic() - self._saved_at
-        return by_step or (config.save_minutes is not None and waited_s >= 60.0 * config.save_minutes)
+        by_time = config.save_minutes is not None and waited_s >= 60.0 * config.save_minutes
+        return by_step or by_time or self.place.is_found_gone()
 
     def try_save(self, progress: Progress) -> str:
         """Write ``checkpoint_last.pt`` inside an epoch.
