@@ -1273,6 +1273,28 @@ def test_a_truth_with_another_zero_in_a_file_says_so(record: Record, course: Any
     )  # fmt: skip
 
 
+def test_each_truth_that_is_elsewhere_has_its_own_meaning_and_files(record: Record, course: Any) -> None:
+    """One meaning stood behind all tasks, and a time of other events gave way to one with another zero."""
+    run = course(steps=40, config={"data": {"train_path": "t.root"}})
+    zero = {"files": ["b.root", "a.root"], "meaning": "it has another zero there"}
+    run.event(18, "truth_elsewhere", task="energy", files=["c.root"], message="no light in it")
+    run.event(19, "truth_elsewhere", task="timing", files=["d.root"], message="none of it")
+    run.event(20, "truth_elsewhere", task="timing", message="b.root: 3e-08 s later", **zero)
+    (found,) = record(run).causes
+    other = "it is of other events, or something else"
+    told = ("timing: b.root: 3e-08 s later: it has another zero there", f"timing: none of it: {other}",
+            f"energy: no light in it: {other}")  # fmt: skip
+    assert found.problem == "; ".join(told)
+    assert "check-data a.root b.root c.root d.root --config" in found.fix
+
+
+def test_another_zero_of_the_time_hides_no_other_unit(record: Record, course: Any) -> None:
+    run = course(steps=40)
+    run.event(1, "baseline", terms={}, target_std={"timing": 3e-9}, target_unit={"timing": "ns"})
+    run.event(20, "truth_elsewhere", task="timing", message="b.root: later", meaning="it has another zero there")
+    assert {cause.code for cause in record(run).causes} == {"XT-TRUTH-ELSEWHERE", "XT-TARGET-SCALE"}
+
+
 @pytest.mark.parametrize(("risen", "named"), [(1.0, True), (4.0, False)])
 def test_weights_lost_in_mid_run_are_a_restart_unless_the_rate_rose(
     record: Record, course: Any, risen: float, named: bool

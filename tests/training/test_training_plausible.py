@@ -340,6 +340,27 @@ def test_validation_files_of_another_gain_are_told_once(
     assert [cause.fix.startswith(start) for cause in causes] == [True] * named
 
 
+def test_a_true_time_of_another_zero_in_validation_leads_to_its_file(
+    tiny_config: Config, tiny_data: Path, tmp_path: Path
+) -> None:
+    """The files of training were the ones to look at."""
+    paths = {}
+    for index, name in enumerate(("a", "b", "late")):
+        columns = tripled(tiny_data)
+        columns["run"] += index
+        columns["timeTruth"] = columns["timeTruth"] + np.float32(60e-9 * (name == "late"))
+        paths[name] = tmp_path / f"{name}.root"
+        write(paths[name], columns)
+    data = {"train_path": [str(paths["a"]), str(paths["b"])], "val_path": str(paths["late"])}
+    tasks = {"timing": {"enabled": True, "scale": "auto", "shift": "auto"}, "uvwFI": {"enabled": False}}
+    result = engine.train(tiny_config(data=data, tasks=tasks))
+    (told,) = events(result.run_dir, "truth_elsewhere")
+    assert (told.data["sample"], told.data["files"][0]) == ("val", f"{paths['late']}:tree")
+    assert "later" in told.message
+    (cause,) = [cause for cause in engine.diagnose.run(result.run_dir).causes if cause.code == "XT-TRUTH-ELSEWHERE"]
+    assert cause.fix.startswith(f"xectool check-data {paths['late']}:tree --against {tmp_path}")
+
+
 @pytest.mark.parametrize("number", [60, 24])
 def test_a_validation_on_energies_of_other_events_says_so(
     tiny_config: Config, tiny_data: Path, tmp_path: Path, number: int

@@ -86,7 +86,7 @@ class FilesDiffer(DiagnosisRule):
                 confidence=0.9,
                 problem=f"{event.message}: {event.data.get('meaning') or 'their gains or units differ'}",
                 evidence=("calibration lines and beams lie within a factor of ten",) if ratio else (),
-                fix=_look_at(evidence, [str(path) for path in event.data.get("files") or ()]),
+                fix=check_beside(evidence, [str(path) for path in event.data.get("files") or ()]),
                 severity=Severity.WARNING,
                 step=1,
                 symptom="files",
@@ -117,7 +117,7 @@ class SensorOrder(DiagnosisRule):
             )
 
 
-def _look_at(evidence: Evidence, files: list[str]) -> str:
+def check_beside(evidence: Evidence, files: list[str]) -> str:
     """Return the command that judges files beside each other; one of validation beside one of training."""
     trained = train_files(evidence.manifest)
     validated = [path for path in files if path in train_files(evidence.manifest, "val") and path not in trained]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from xectool.config.tasks import TASK_WIDTHS, TRUTH_BRANCHES
@@ -14,7 +14,9 @@ from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.files import train_files
 from xectool.diagnosis.evidence.incidents import number
 from xectool.diagnosis.rules.data import SINGLE_EVENTS
+from xectool.diagnosis.rules.inputs import check_beside
 from xectool.findings import Severity
+from xectool.runlog.records import EventRecord
 
 TARGET_RANGE: Final = 1e3
 """Largest spread of a target inside the network, and one over the smallest: it should be 1. Energy in GeV has 0.013,
@@ -36,23 +38,26 @@ class TruthElsewhere(DiagnosisRule):
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Report a truth of other events, or of something else."""
-        told = {event.data.get("task", "uvwFI"): event for event in reversed(evidence.of("truth_elsewhere"))}
+        told = {(_task(event), event.data.get("meaning")): event for event in reversed(evidence.of("truth_elsewhere"))}
         if not told:
             return
-        branches = {task: evidence.setting(f"data.truth_branches.{task}", TRUTH_BRANCHES[task]) for task in told}
+        tasks = dict.fromkeys(task for task, _ in told)
+        branches = {task: evidence.setting(f"data.truth_branches.{task}", TRUTH_BRANCHES[task]) for task in tasks}
         other = [
-            f"data.truth_branches.{task}={usual}" for task in told if branches[task] != (usual := TRUTH_BRANCHES[task])
+            f"data.truth_branches.{task}={usual}" for task in tasks if branches[task] != (usual := TRUTH_BRANCHES[task])
         ]
-        samples = {event.data.get("sample", "train") for event in told.values()}
-        meaning = next(iter(told.values())).data.get("meaning") or "it is of other events, or something else"
+        problems = (
+            f"{task}: {event.message}: {meaning or 'it is of other events, or something else'}"
+            for (task, meaning), event in told.items()
+        )
         yield Cause(
             code=self.code,
             confidence=0.85,
-            problem="; ".join(f"{task}: {event.message}" for task, event in told.items()) + f": {meaning}",
+            problem="; ".join(problems),
             evidence=tuple(f"data.truth_branches.{task}: {branch}" for task, branch in branches.items()),
             fix=fixes.train_again(evidence, *other, name="truth")
             if other
-            else fixes.check_named_files(evidence, "train" if "train" in samples else "val"),
+            else _check_files_of(evidence, list(told.values())),
             severity=Severity.WARNING,
             step=1,
             symptom="truth elsewhere",
@@ -113,8 +118,8 @@ class TargetScale(DiagnosisRule):
         for task in _marks(known, _num_train(evidence)):
             found.pop(task, None)
         for event in evidence.of("truth_elsewhere"):
-            if event.data.get("sample", "train") == "train":
-                found.pop(event.data.get("task", "uvwFI"), None)  # in another unit it would follow the light as well
+            if event.data.get("sample", "train") == "train" and not event.data.get("meaning"):
+                found.pop(_task(event), None)  # in another unit it would follow the light as well
         if found:
             yield Cause(
                 code=self.code,
@@ -186,6 +191,18 @@ class ImpossibleTruth(DiagnosisRule):
             step=1,
             symptom="impossible truth",
         )
+
+
+def _task(event: EventRecord) -> str:
+    return str(event.data.get("task", "uvwFI"))
+
+
+def _check_files_of(evidence: Evidence, told: Sequence[EventRecord]) -> str:
+    """Return the command that judges the files of some events, each beside the others; all of a sample if none has."""
+    if all(event.data.get("files") for event in told):
+        return check_beside(evidence, [str(path) for event in told for path in event.data["files"]])
+    samples = {event.data.get("sample", "train") for event in told}
+    return fixes.check_named_files(evidence, "train" if "train" in samples else "val")
 
 
 def _marks(known: Mapping[str, Any], num_train: float) -> dict[str, Any]:

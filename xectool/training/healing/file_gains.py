@@ -26,12 +26,21 @@ COUNTS: Final = (1.2, 75.0)
 
 @dataclass(frozen=True)
 class Sign:
-    """What a file shows: a message, the indices of the files it is about, what it means, and of which task's truth."""
+    """What a file shows.
+
+    Attributes:
+        message: What it is.
+        files: Indices of the files it is about, the odd one first.
+        meaning: What it means.
+        task: Of which task's truth.
+        undecided: Whether any of the files may be the odd one.
+    """
 
     message: str
     files: tuple[int, ...]
     meaning: str
     task: str = ""
+    undecided: bool = False
 
 
 @dataclass(frozen=True)

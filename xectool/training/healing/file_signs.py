@@ -17,7 +17,7 @@ from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.detector.dark_faces import dark_faces
 from xectool.detector.photon_statistics import photon_statistics
 from xectool.models.normalize import Normalizer
-from xectool.training.healing.file_courses import face_off, times_apart, true_times_apart
+from xectool.training.healing.file_courses import face_goes_off, faces_off, times_apart, true_times_apart
 from xectool.training.healing.file_gains import (
     FEWEST_EVENTS,
     MEASURES,
@@ -60,6 +60,7 @@ class FileSigns:
         self.most_files = MOST_FILES
         self._events: dict[int, list[MeasuredEvent]] = {}
         self._said: set[tuple[str, int]] = set()
+        self._undecided: dict[str, Sign] = {}
 
     def look(self, window: Sequence[EventBatch]) -> Iterator[Sign]:
         """Take events of a window; yield each sign of each file once.
@@ -71,16 +72,32 @@ class FileSigns:
             for index in self._take(batch):
                 yield from self._new("hot", index, self._hot(index))
                 yield from self._new("drift", index, self._drift(index))
-                yield from self._new("face", index, face_off(index, self._events))
+                yield from self._new("face", index, face_goes_off(index, self._events))
+                for sign in faces_off(self._events):
+                    yield from self._new("face", sign.files[0], sign)
                 yield from self._times()
                 yield from self._gains(index)
 
     def _times(self) -> Iterator[Sign]:
         """Yield that the light of a file is late, or else its truth."""
         scale = self._normalizer.time_scale
-        yield from self._new("time", -1, times_apart(self._events, scale))
-        if ("time", -1) not in self._said:
-            yield from self._new("true time", -1, true_times_apart(self._events, scale))
+        yield from self._decided("time", times_apart(self._events, scale))
+        if ("time", -1) not in self._said and "time" not in self._undecided:
+            yield from self._decided("true time", true_times_apart(self._events, scale))
+
+    def _decided(self, kind: str, sign: Sign | None) -> Iterator[Sign]:
+        """Yield a sign of one file beside the others; keep one of two, either of which may be odd, for `rest`."""
+        self._undecided.pop(kind, None)
+        if sign is not None and sign.undecided:
+            self._undecided[kind] = sign
+        else:
+            yield from self._new(kind, -1, sign)
+
+    def rest(self) -> Iterator[Sign]:
+        """Yield what further files might have decided, once there are none."""
+        while self._undecided:
+            kind, sign = self._undecided.popitem()
+            yield from self._new(kind, -1, sign)
 
     def _gains(self, index: int) -> Iterator[Sign]:
         """Yield what is odd about the gain of a file that shows nothing else."""

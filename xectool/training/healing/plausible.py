@@ -124,18 +124,22 @@ class PlausibleEvents:
     def _tell_of_signs(self, signs: Iterator[Sign], files: Sequence[SourceFile]) -> None:
         for sign in signs:
             paths = [files[index].name for index in sign.files]
-            told: dict[str, Any] = {"files": paths, "meaning": sign.meaning} | (
-                {"task": sign.task} if sign.task else {}
-            )
+            validated = sign.files[0] >= len(self.parts.train_loader.source.files)
+            told: dict[str, Any] = {"files": paths, "meaning": sign.meaning, "sample": "val" if validated else "train"}
             kind = "truth_elsewhere" if sign.task else "files_differ"
-            self.reporter.event(kind, f"{paths[0]}: {sign.message}", **told)
+            named = " and ".join(paths if sign.undecided else paths[:1])
+            self.reporter.event(kind, f"{named}: {sign.message}", **told | ({"task": sign.task} if sign.task else {}))
+
+    def _all_files(self) -> list[SourceFile]:
+        """Return the files as their signs count them: those of the validation are some more."""
+        return [file for loader in (self.parts.train_loader, self.parts.val_loader) for file in loader.source.files]
 
     def _compare_validation(self, batch: EventBatch) -> None:
         """Look at events of the validation as at those of training, of which its files are some more."""
         self._compare_places([batch], "val")
         trained, validated = (loader.source.files for loader in (self.parts.train_loader, self.parts.val_loader))
         further = replace(batch, file_index=batch.file_index + len(trained))
-        self._tell_of_signs(self._signs.look([further]), [*trained, *validated])
+        self._tell_of_signs(self._signs.look([further]), self._all_files())
         for message, index in self._validated_energies.look([batch]):
             self._energy_elsewhere(f"{validated[index].name}: {message}", "val")
 
@@ -175,12 +179,14 @@ class PlausibleEvents:
             yield batch
         if first:
             self._tell_of_places(self._validated_places.rest(), self.parts.val_loader.source.files, "val")
+            self._tell_of_signs(self._signs.rest(), self._all_files())
             if message := self._validated_energies.rest():
                 self._energy_elsewhere(message, "val")
 
     def _first_epoch_over(self) -> None:
         """Judge what was gathered: at the first validation, or where there is none before the second epoch."""
         self._tell_of_repeated()
+        self._tell_of_signs(self._signs.rest(), self._all_files())
         if message := self._energies.rest():
             self._energy_elsewhere(message)
 
