@@ -91,6 +91,9 @@ CASES = [
                            (100, {"normalization.npho_threshold": 50}))),
     Case("MaskRatioIsUsual", "CFG-13", WARNING, {"model.mask_ratio": 0.9}, ("typical range", "0.5 to 0.75"),
          {"model.mask_ratio": 0.65}, "mae"),
+    # fewer visible sensors than cells
+    Case("MaskRatioIsUsual", "CFG-13", WARNING, {"model.mask_ratio": 0.998}, ("10 of 4760 sensors", "from 0.98 on"),
+         {"model.mask_ratio": 0.75}, "mae"),
     Case("MaskRatioIsUsual", "CFG-13", WARNING, {"model.mask_ratio": {"inner": 0.05, "us": 0.4}},
          ("typical range", "0.4"), {"model.mask_ratio": {"inner": 0.05, "us": 0}}, "inpainter"),
     Case("TimeOptionsNeedTime", "CFG-14", WARNING, {"training.time.weight": 0.5},
@@ -329,3 +332,9 @@ def test_the_fix_is_a_line_that_ends_the_finding(case: Case) -> None:
     else:
         changes |= yaml.safe_load(found.fix)
     assert list(RULES[case.rule].check(build(case.kind, changes))) == []
+
+
+@pytest.mark.parametrize(("ratio", "few"), [(0.979, False), (0.981, True)])
+def test_the_cells_of_the_encoder_bound_the_mask_ratio(ratio: float, few: bool) -> None:
+    (found,) = RULES["MaskRatioIsUsual"].check(build("mae", {"model.mask_ratio": ratio}))
+    assert ("stay visible" in found.problem) == few

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from xectool.config.mask_patterns import DATABASES, MaskPatternsConfig
 from xectool.config.model import FINE_GRID
 from xectool.config.root import InpainterConfig, MaeConfig, RegressorConfig, RunConfig
+from xectool.detector.constants import NUM_SENSORS
 from xectool.errors import counted
 from xectool.findings import Finding
 from xectool.rules import Rule
 
 _SEEING_WIDTH = 128
 _USUAL_MASK_RATIO = {"mae": (0.5, 0.75), "inpainter": (0.01, 0.10)}
+_CELLS = 96  # the encoder brings each of the six faces to 4 x 4 cells; with fewer visible sensors most cells see none
 
 
 class MaskRatioIsUsual(Rule[RunConfig]):
@@ -30,10 +32,17 @@ class MaskRatioIsUsual(Rule[RunConfig]):
         ratios = [value for value in ratio.values() if value > 0] if isinstance(ratio, dict) else [ratio]
         outside = [value for value in ratios if not low <= value <= high]
         if outside:
+            visible = (
+                NUM_SENSORS * (1 - ratio) if isinstance(ratio, float) else NUM_SENSORS
+            )  # ratios of faces: some stay
+            few = (
+                f": {visible:.0f} of {NUM_SENSORS} sensors stay visible, fewer than the {_CELLS} cells of the encoder "
+                f"(from {1 - _CELLS / NUM_SENSORS:.2f} on), so most cells see nothing of the event"
+            )
             yield self.warning(
                 "model.mask_ratio",
                 f"model.mask_ratio {outside[0]:g} lies outside the typical range {low:g} to {high:g} "
-                f"of kind {facts.kind}",
+                f"of kind {facts.kind}{few if visible < _CELLS else ''}",
                 f"model.mask_ratio: {0.6 if facts.base_kind == 'mae' else 0.05}",
             )
 
