@@ -24,7 +24,7 @@ def with_the_other_sample(argv: Sequence[str]) -> list[str]:
     Raises:
         UsageError: Several files follow the first of the other sample, and none was named before.
     """
-    if argv[:1] != ["check-data"]:
+    if argv[:1] != ["check-data"] or {"--help", "-h"} & {*argv}:
         return list(argv)
     end = argv.index("--") if "--" in argv else len(argv)
     words, last = argv[1:end], argv[end:]

@@ -20,7 +20,7 @@ from xectool.findings import Finding
 _CHECK = "xectool check-data "
 _REMARK = "   # "
 _TREE = "data.tree_name="
-_NO_LINE = re.compile(r"=(PATH|DIR|GB|BRANCH|CONFIG|NAME|VALUE)$|,$|^DATA$")
+_NO_LINE = re.compile(r"=(PATH|DIR|GB|BRANCH|CONFIG|NAME|VALUE)$|,$")
 """A value that the reader has to fill in, or prose after a comma; a branch or value may have a name in capitals."""
 _TYPED = 4  # more files than these are a glob that the shell expanded
 
@@ -134,9 +134,9 @@ class Told:
 def _is_line(fix: str) -> bool:
     """Return whether a fix is a command as it stands.
 
-    >>> prose = ("a --set k=PATH", "a, b", "DATA --deep")
+    >>> prose = ("a --set k=PATH", "a, b")
     >>> [_is_line(f"xectool check-data {rest}") for rest in ("a --set k=E   # or so, or not", *prose)]
-    [True, False, False, False]
+    [True, False, False]
     """
     try:
         words = shlex.split(fix, comments=True)

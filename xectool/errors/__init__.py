@@ -165,7 +165,7 @@ class TrackerError(WorldError):
 
 
 def in_shell(word: object) -> str:
-    """Return a path, name or setting as a shell takes it: every line to paste is made with it.
+    """Return a path, name or setting as a shell takes it: every line to paste is made with it, options are not.
 
     A path that begins with - would be an option.
 
