@@ -1210,6 +1210,25 @@ def test_one_impossible_truth_in_many_events_is_a_mark_and_no_other_unit(
     assert ("-9999 cm" in causes[0].problem and "11 others: a mark of unknown truth" in causes[0].problem) == marked
 
 
+def test_marks_and_truths_that_were_never_filled_are_both_named(record: Record, course: Any) -> None:
+    """Beside zeros, which were "a truth of 0 cm", -999 in as many events was no mark."""
+    run = course(steps=40, config={"data": {"train_path": "t.root"}}, baseline=None)
+    run.event(1, "run_start", num_train=120)
+    mark = {"count": 12, "file": 0, "entry": 4, "value": -999.0, "same": 12}
+    zero = {"count": 10, "file": 0, "entry": 7, "value": 0.0, "same": 10}
+    facts = {"target_std": {"uvwFI": 300.0}, "target_far": {"uvwFI": 0.1, "energy": 10 / 120}}
+    found = {"target_impossible": {"uvwFI": mark}, "target_never_filled": {"uvwFI": zero, "energy": zero}}
+    run.event(1, "baseline", loss=1.0, **facts, **found)
+    causes = record(run).causes
+    assert {cause.code for cause in causes} == {"XT-SPIKE-EVENT"}
+    told = " ".join(cause.problem for cause in causes)
+    assert "-999 cm" in told
+    assert "11 others: a mark of unknown truth" in told
+    assert "the truth of task uvwFI is exactly 0 in 10 of 120 events: it was never filled" in told
+    assert "the truth of task energy is exactly 0 in 10 of 120 events" in told
+    assert " 0 cm" not in told
+
+
 @pytest.mark.parametrize(
     ("count", "same", "value"),
     [(1000, 500, 52.83), (1000, 4, 61.2), (300, 300, 52.83), (1000, 1000, -9999.0)],

@@ -16,7 +16,15 @@ from xectool.checks.targets import TargetScan
 from xectool.config.root import RegressorConfig
 from xectool.config.tasks import TaskConfig
 from xectool.config.truth_mends import FileUnit, UnitsOfTruth, nonfinite_truth_fix
-from xectool.detector.truth_ranges import RANGES, are_few, never_filled, other_unit, typical_size
+from xectool.detector.truth_ranges import (
+    NEVER_FILLED_FIX,
+    RANGES,
+    are_few,
+    never_filled,
+    other_unit,
+    told_never_filled,
+    typical_size,
+)
 from xectool.errors import counted
 from xectool.findings import Finding, Severity
 from xectool.rules import Rule
@@ -97,8 +105,7 @@ class TruthIsSound(Rule[DataFacts]):
         else:
             yield from self._impossible(task, scan)
         if (empty := int(never_filled(task, rows).sum())) and empty < len(rows):
-            problem = f"the truth of task {task} is exactly 0 in {empty} of {len(rows)} events: it was never filled"
-            yield self.warning(where, problem, "write NaN where a truth is not known: its loss leaves it out")
+            yield self.warning(where, told_never_filled(task, empty, len(rows)), NEVER_FILLED_FIX)
         constant = bool((rows == rows[0]).all()) and len(rows) >= _FEWEST_EVENTS
         if constant:
             report = self.warning if task in enabled_tasks(facts) else self.info

@@ -61,11 +61,12 @@ RANGES: Final[dict[str, TruthRange]] = {
 }
 NEVER_ZERO: Final = ("energy", "uvwFI", "angle", "angleVec")
 """Tasks whose truth is never exactly 0: no light, one point, along the beam, without length."""
+NEVER_FILLED_FIX: Final = "write NaN where a truth is not known: its loss leaves it out"
 _ANGLES_TO_TELL: Final = 10
 
 
 def impossible(task: str, rows: Array) -> npt.NDArray[np.bool_]:
-    """Return which events have a truth beyond its range by more than the width of that, or none at all, shape (n,).
+    """Return which events have a truth beyond its range by more than the width of that, shape (n,).
 
     Args:
         task: The task.
@@ -74,12 +75,17 @@ def impossible(task: str, rows: Array) -> npt.NDArray[np.bool_]:
     low, high = np.array(RANGES[task].low), np.array(RANGES[task].high)
     known = np.abs(rows) < c.UNKNOWN_ABOVE
     beyond = (rows < 2 * low - high) | (rows > 2 * high - low)
-    return np.asarray((known & beyond).any(axis=1) | never_filled(task, rows))
+    return np.asarray((known & beyond).any(axis=1))
 
 
 def never_filled(task: str, rows: Array) -> npt.NDArray[np.bool_]:
     """Return which events have the truth that a branch begins with, 0 in all components, and cannot have it, (n,)."""
     return np.asarray((rows == 0).all(axis=1) & (task in NEVER_ZERO))
+
+
+def told_never_filled(task: str, count: int, num_events: int) -> str:
+    """Return how many events of a task have the truth of `never_filled`, in words."""
+    return f"the truth of task {task} is exactly 0 in {count} of {num_events} events: it was never filled"
 
 
 def typical_size(rows: Array) -> float:

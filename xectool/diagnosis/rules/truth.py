@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from xectool.config.tasks import TASK_WIDTHS, TRUTH_BRANCHES
-from xectool.detector.truth_ranges import likely_unit
+from xectool.detector.truth_ranges import likely_unit, told_never_filled
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
@@ -80,7 +80,7 @@ class TargetScale(DiagnosisRule):
         spreads = (baseline.data.get("target_std") if baseline else None) or {}
         yield from self._in_another_unit(evidence, baseline.data if baseline else {})
         marks = _marks(baseline.data if baseline else {}, _num_train(evidence))
-        shares = (baseline.data.get("target_far") if baseline else None) or {}
+        shares = _far_shares(baseline.data if baseline else {}, _num_train(evidence))
         yield from self._in_two_units(evidence, {task: share for task, share in shares.items() if task not in marks})
         found = {
             task: std / scale
@@ -158,39 +158,56 @@ class ImpossibleTruth(DiagnosisRule):
     title = "events have a truth that no event can have"
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
-        """Report single such events, and marks; where they are many and differ, the truth is in another unit."""
+        """Report single such events, marks, and truths of 0; where many differ, the truth is in another unit."""
         baseline, num_train = evidence.last("baseline"), _num_train(evidence)
-        most = max(SINGLE_EVENTS, MOST_FAR * num_train if num_train > 0 else 0.0)
-        found = (baseline.data.get("target_impossible") if baseline else None) or {}
-        marks = _marks(baseline.data if baseline else {}, num_train)
-        single = {
-            task: told for task, told in found.items() if 0 < number(told.get("count")) <= min(most, num_train / 2)
-        }
+        known = baseline.data if baseline else {}
+        marks, found = _marks(known, num_train), known.get("target_impossible") or {}
+        most = min(max(SINGLE_EVENTS, MOST_FAR * num_train), num_train / 2) if num_train > 0 else 0.0
+        single = {task: told for task, told in found.items() if 0 < number(told.get("count")) <= most}
         single = marks | {task: told for task, told in single.items() if task not in marks}
-        if not single:
+        empty: Mapping[str, Any] = known.get("target_never_filled") or {}
+        shown = [*list(single.items())[:1], *empty.items()]
+        if not shown or not num_train > 0:
             return
-        files = train_files(evidence.manifest)
-        task, told = next(iter(single.items()))
-        place = int(number(told.get("file")))
-        path = files[place] if 0 <= place < len(files) else f"file {place}"
-        value = f"{number(told.get('value')):.4g} {UNITS.get(task, '')}".strip()
-        problem = f"{task}: entry {told.get('entry')} of {path} has a truth of {value}, which no event can have"
-        if marks:
-            problem += (
-                f", as {int(number(told['same'])) - 1} others: a mark of unknown truth that is neither NaN nor 1e10"
-            )
+        problems = [_told_impossible(evidence, *one, is_mark=bool(marks)) for one in list(single.items())[:1]]
+        problems += [told_never_filled(task, _count(told), int(num_train)) for task, told in empty.items()]
         yield Cause(
             code=self.code,
-            confidence=0.94 if marks else 0.8,
-            problem=problem,
+            confidence=0.94 if marks or any(_count(told) >= FEWEST_MARKS for told in empty.values()) else 0.8,
+            problem="; ".join(problems),
             evidence=tuple(
-                f"{name}: {int(number(one.get('count')))} of {num_train:g} events" for name, one in single.items()
+                f"{name}: {_count(told)} of {num_train:g} events" for name, told in (*single.items(), *empty.items())
             ),
-            fix=fixes.check_files(evidence.run_dir, [path]),
+            fix=fixes.check_files(evidence.run_dir, [_file_of(evidence, told) for _, told in shown]),
             severity=Severity.WARNING,
             step=1,
             symptom="impossible truth",
         )
+
+
+def _told_impossible(evidence: Evidence, task: str, told: Mapping[str, Any], *, is_mark: bool) -> str:
+    value = f"{number(told.get('value')):.4g} {UNITS.get(task, '')}".strip()
+    entry = f"entry {told.get('entry')} of {_file_of(evidence, told)}"
+    problem = f"{task}: {entry} has a truth of {value}, which no event can have"
+    others = f", as {int(number(told.get('same'))) - 1} others: a mark of unknown truth that is neither NaN nor 1e10"
+    return problem + others * is_mark
+
+
+def _count(told: Mapping[str, Any]) -> int:
+    return int(number(told.get("count")))
+
+
+def _file_of(evidence: Evidence, told: Mapping[str, Any]) -> str:
+    files, place = train_files(evidence.manifest), int(number(told.get("file")))
+    return files[place] if 0 <= place < len(files) else f"file {place}"
+
+
+def _far_shares(known: Mapping[str, Any], num_train: float) -> dict[str, float]:
+    """Return which share of the truths of each task is far from all others, without those that were never filled."""
+    empty = {
+        task: number(told.get("count")) / num_train for task, told in (known.get("target_never_filled") or {}).items()
+    }
+    return {task: number(share) - empty.get(task, 0.0) for task, share in (known.get("target_far") or {}).items()}
 
 
 def _task(event: EventRecord) -> str:

@@ -20,12 +20,19 @@ from xectool.data.batch import EventBatch
 from xectool.data.events import EventSource
 from xectool.data.loader import EventLoader
 from xectool.data.plan import DataPlan
-from xectool.detector.truth_ranges import other_unit, typical_size
+from xectool.detector.truth_ranges import (
+    NEVER_FILLED_FIX,
+    impossible,
+    never_filled,
+    other_unit,
+    told_never_filled,
+    typical_size,
+)
 from xectool.findings import Finding, Severity
 from xectool.tasks.balance import ManualBalance
 from xectool.tasks.base import TrainingTask
 from xectool.tasks.sensor_task import SensorTask
-from xectool.training.events.targets import impossible_truth, known_truth, plausible, truth_by_file
+from xectool.training.events.targets import count_truth, known_truth, plausible, truth_by_file
 
 FEWEST_OF_FILE = 10  # events whose truth tells its unit
 SENSOR_EVENTS = 128  # with some hundred hidden sensors each
@@ -45,7 +52,8 @@ class Baseline:
         objective: The terms as the task combines them, or NaN.
         val_terms: The same as ``terms`` for the validation events; none without truth, or of the sensor kinds.
         units: Unit the truth of a task seems to be in, where that is another than it should be.
-        impossible: What `impossible_truth` found of each task with such.
+        impossible: What `count_truth` found of each task with a truth that no event can have.
+        never_filled: The same of truths of exactly 0.
         findings: What the truth cannot be, to be said before the first step.
         far: Share of the training events whose truth of a task is far from all others, by task.
     """
@@ -57,6 +65,7 @@ class Baseline:
     units: dict[str, str] = field(default_factory=dict)
     val_terms: dict[str, float] = field(default_factory=dict)
     impossible: dict[str, dict[str, Any]] = field(default_factory=dict)
+    never_filled: dict[str, dict[str, Any]] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
 
     @classmethod
@@ -80,14 +89,18 @@ class Baseline:
         units = _units(source, by_file, truth)
         val_units = _units(val, validated, of_val)
         val_terms = task.trivial_losses(of_val)
-        beyond = {name: found for name in task.terms if (found := impossible_truth(name, source))}
+        beyond, empty = (
+            {name: found for name in task.terms if (found := count_truth(name, source, is_odd))}
+            for is_odd in (impossible, never_filled)
+        )
         told = {name: f"{seen.seen} in {seen.place}" for name, seen in val_units.items()}
         told |= {
             name: seen.seen if seen.is_everywhere else f"{seen.seen} in {seen.place}" for name, seen in units.items()
         }
         wrong = (seen.finding() for seen in (*units.values(), *val_units.values()))
-        findings = (*wrong, *_beyond({name: found for name, found in beyond.items() if name not in units}, source))
-        return cls(terms, spread, task.combine(sums, counts), far, told, val_terms, beyond, findings)
+        far_off = {name: found for name, found in beyond.items() if name not in units}
+        findings = (*wrong, *_beyond(far_off, source), *_empty(empty, source))
+        return cls(terms, spread, task.combine(sums, counts), far, told, val_terms, beyond, empty, findings)
 
     @classmethod
     def of_sensors(cls, task: SensorTask, batches: Iterable[EventBatch]) -> Baseline:
@@ -164,6 +177,17 @@ def _beyond(impossible: Mapping[str, dict[str, Any]], source: EventSource) -> It
             f"{found['count']} such in all",
             where=f"{source.files[found['file']].name} branch {source.branches.truth[task]} entry {found['entry']}",
             fix="leave it out" if found["count"] == 1 else "leave these events out",
+        )
+
+
+def _empty(never_filled: Mapping[str, dict[str, Any]], source: EventSource) -> Iterator[Finding]:
+    for task, found in never_filled.items():
+        yield Finding(
+            "DAT-16",
+            Severity.WARNING,
+            told_never_filled(task, found["count"], source.num_events),
+            where=f"{source.files[found['file']].name} branch {source.branches.truth[task]} entry {found['entry']}",
+            fix=NEVER_FILLED_FIX,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from xectool.config.tasks import TaskConfig
 from xectool.config.truth_mends import nonfinite_truth_fix
 from xectool.data.events import EventSource
 from xectool.detector.constants import UNKNOWN_ABOVE
-from xectool.detector.truth_ranges import are_few, impossible
+from xectool.detector.truth_ranges import are_few
 from xectool.errors import ConfigError, DataUnusable
 from xectool.findings import Finding, Severity
 from xectool.models.heads import LOG_FLOOR
@@ -195,8 +195,13 @@ def truth_by_file(name: str, source: EventSource) -> list[np.ndarray]:
     return [truth[(np.isfinite(truth) & (np.abs(truth) < UNKNOWN_ABOVE)).all(axis=1)] for truth in found]
 
 
-def impossible_truth(name: str, source: EventSource) -> dict[str, Any]:
-    """Return how many events have a truth of a task that no event can have, and the first of them; empty without any.
+def count_truth(name: str, source: EventSource, is_odd: Callable[[str, np.ndarray], np.ndarray]) -> dict[str, Any]:
+    """Return how many events have an odd truth of a task, and the first of them; empty without any.
+
+    Args:
+        name: The task.
+        source: Its events.
+        is_odd: Whether a truth is, shape (B,), of the task and its truth, shape (B, D).
 
     Returns:
         ``count``, ``file`` as its index, ``entry`` and ``value`` of the first, and in how many events it stands as all
@@ -206,7 +211,7 @@ def impossible_truth(name: str, source: EventSource) -> dict[str, Any]:
     first: dict[str, Any] = {}
     for index, file in enumerate(source.files):
         truth = source.truth(index, name)
-        rows = np.flatnonzero(impossible(name, truth))
+        rows = np.flatnonzero(is_odd(name, truth))
         count += len(rows)
         if len(rows) and not first:
             entry = int(rows[0] if file.selected is None else file.selected[rows[0]])

@@ -57,7 +57,7 @@ class NoLearning(Guard):
                 "target_far": baseline.far,
                 "target_unit": baseline.units,
             }
-            targets["target_impossible"] = baseline.impossible
+            targets |= {"target_impossible": baseline.impossible, "target_never_filled": baseline.never_filled}
             yield Notice("baseline", {"terms": baseline.terms, "val_terms": baseline.val_terms} | targets)
 
     def after_epoch(self, progress: Progress, metrics: dict[str, Any]) -> Iterator[Notice]:
