@@ -1038,6 +1038,25 @@ def test_an_average_that_is_mostly_the_first_weights_is_named_where_the_trained_
     assert not named or causes[0].fix.endswith("--set training.ema_decay=null")
 
 
+@pytest.mark.parametrize(("learned", "named"), [(True, True), (False, False)])
+def test_an_average_of_the_weights_a_run_started_with_is_named_below_zero_too(
+    record: Record, course: Any, learned: bool, named: bool
+) -> None:
+    """A likelihood is negative: 0.98 of it lies above it. After init_from none is untrained."""
+    settings = {"training": {"ema_decay": 0.9998}, "checkpoint": {"init_from": "a.pt"}}
+    run = course(steps=160, floor=0.1 if learned else 0.9, config=settings, baseline=None)
+    run.event(1, "baseline", loss=-2.0, terms={"energy": -1.0, "uvwFI": -1.0})
+    for row in run.rows:
+        row["losses"] = {name: value - 1.5 for name, value in row["losses"].items()}
+        row["loss"] -= 3.0
+    for epoch in range(1, 5):
+        level = -1.0 - 0.002 * epoch + 0.01
+        run.epochs[epoch] = {"metrics": {"val/energy/loss": level, "val/uvwFI/loss": level, "val/loss": 2 * level}}
+    told = [cause.problem for cause in record(run).causes if "training.ema_decay 0.9998 has let" in cause.problem]
+    assert bool(told) is named
+    assert not told or told[0].endswith("the rest are those it started with")
+
+
 @pytest.mark.parametrize(("decay", "fix"), [(None, "lr-sweep"), (0.9999999, "--set training.ema_decay=null")])
 def test_validations_that_all_give_the_same_say_that_no_weight_moves(
     record: Record, course: Any, decay: float | None, fix: str

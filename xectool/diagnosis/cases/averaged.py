@@ -6,10 +6,17 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from xectool.diagnosis.cases.plateau import FEWEST_STEPS, LEAST_TRAVEL, TRIVIAL_SHARE, TermLevel, travel
+from xectool.diagnosis.cases.plateau import (
+    DEAD_STEPS,
+    FEWEST_STEPS,
+    LEAST_TRAVEL,
+    TRIVIAL_SHARE,
+    TermLevel,
+    lowered,
+    travel,
+)
 from xectool.diagnosis.evidence.evidence import Evidence
 
-DEAD_STEPS: Final = 20
 SAME: Final = 1e-6  # of the validation loss; an epoch at a rate that trains anything changes it by per mille
 NEARLY_SAME: Final = 1e-3
 TOO_LITTLE_OF_RUN: Final = 0.01  # that enters the average of the weights; the default takes so much in ten steps
@@ -43,13 +50,15 @@ def averages_the_start(evidence: Evidence, levels: Sequence[TermLevel]) -> str:
     left = _share_of_run(evidence)
     if not left < LITTLE_OF_RUN or not levels or evidence.steps.good_rows.size < FEWEST_STEPS:
         return ""
-    learned = all(level.loss < LEARNED * level.trivial for level in levels)
-    idle = all(level.validation >= TRIVIAL_SHARE * min(level.trivial, level.val_trivial) for level in levels)
+    learned = all(level.loss < lowered(level.trivial, LEARNED) for level in levels)
+    easier = [lowered(min(level.trivial, level.val_trivial), TRIVIAL_SHARE) for level in levels]
+    idle = all(level.validation >= trivial for level, trivial in zip(levels, easier, strict=True))
     if not learned or not idle:
         return ""
+    first = "those it started with" if evidence.setting("checkpoint.init_from") else "the first, untrained ones"
     return (
         f"training.ema_decay {evidence.setting('training.ema_decay')} has let {left:.1%} of this run into the average "
-        "of weights that is validated: the rest are the first, untrained ones"
+        f"of weights that is validated: the rest are {first}"
     )
 
 

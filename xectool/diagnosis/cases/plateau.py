@@ -37,6 +37,19 @@ _TAIL: Final = 0.5  # of the mean loss: what is left of it without the wild step
 _FEWEST_STEPS: Final = 20
 
 
+DEAD_STEPS: Final = 20
+"""Steps in a row with exactly no gradient; dropout of a whole block so often is no chance."""
+
+
+def lowered(loss: float, share: float) -> float:
+    """Return what a loss is once it has fallen to a share of its size, below zero as above.
+
+    >>> lowered(2.0, 0.75), lowered(-2.0, 0.75)
+    (1.5, -2.5)
+    """
+    return loss - (1 - share) * abs(loss)
+
+
 @dataclass(frozen=True)
 class TermLevel:
     """One loss term beside its trivial value.
@@ -68,7 +81,7 @@ class TermLevel:
     def below_every_constant(self) -> bool:
         """Whether the validation is below what any constant reaches on its events, or by 2 % that of a sample."""
         share = OF_THE_SAME if self.num_val < SAMPLED_FROM else TRIVIAL_SHARE
-        return self.val_trivial < math.inf and self.validation < self.val_trivial - (1 - share) * abs(self.val_trivial)
+        return self.val_trivial < math.inf and self.validation < lowered(self.val_trivial, share)
 
     @property
     def trivial_reached(self) -> bool:
@@ -78,7 +91,7 @@ class TermLevel:
         """
         easier = min(self.trivial, self.val_trivial)
         known = [
-            value + error >= trivial - (1 - TRIVIAL_SHARE) * abs(trivial)
+            value + error >= lowered(trivial, TRIVIAL_SHARE)
             for value, error, trivial in (
                 (self.loss, self.loss_error, self.trivial * self.without_tail),
                 (self.validation, self.validation_error, easier),

@@ -9,11 +9,11 @@ import numpy as np
 
 from xectool.config.training import DEFAULT_TIME_THRESHOLD
 from xectool.diagnosis import fixes
-from xectool.diagnosis.cases.plateau import enough_to_learn, no_step_size, term_levels
+from xectool.diagnosis.cases.plateau import DEAD_STEPS, enough_to_learn, no_step_size, term_levels
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.statistics import finite
-from xectool.diagnosis.rules.learning import ADAM_EPS, DEAD_STEPS
+from xectool.diagnosis.rules.learning import ADAM_EPS
 
 HEADS: Final = "heads."
 SOUND_WEIGHT: Final = 1e3  # of a task, and one over it; with the others at 1

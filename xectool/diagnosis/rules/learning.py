@@ -14,11 +14,13 @@ from xectool.config.training import RegressorTrainingConfig
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cases.averaged import averages_the_start, averages_too_long, same_validations
 from xectool.diagnosis.cases.plateau import (
+    DEAD_STEPS,
     TRIVIAL_SHARE,
     TermLevel,
     enough_to_learn,
     few_events,
     learned_beside,
+    lowered,
     no_step_size,
     still_falling,
     term_levels,
@@ -30,7 +32,6 @@ from xectool.diagnosis.evidence.statistics import median
 from xectool.diagnosis.gradient_bands import suggested_clip
 from xectool.findings import Severity
 
-DEAD_STEPS: Final = 20  # steps in a row with exactly no gradient; dropout of a whole block so often is no chance
 ADAM_EPS: Final = 1e-8
 LEFT_SHARE: Final = 0.1  # of that, as the mean over all weights: they move by a tenth of what they should
 CONSTANT: Final = 1e-4  # spread of predictions over that of the truth, far below what a young network gives
@@ -97,7 +98,7 @@ class NoLearning(DiagnosisRule):
             fix = fixes.train_again(evidence, "training.ema_decay=null", name="own-weights")
             return replace(self._cause(evidence, 0.9, behind, lines), fix=fix)
         forgets = _forgetting(evidence)
-        idle = all(level.loss + level.loss_error >= TRIVIAL_SHARE * level.trivial for level in levels)
+        idle = all(level.loss + level.loss_error >= lowered(level.trivial, TRIVIAL_SHARE) for level in levels)
         if forgets and levels and idle and not still_falling(evidence):
             fix = fixes.train_again(evidence, "training.weight_decay=0.0001", name="less-decay")
             return replace(self._cause(evidence, 0.9, forgets, lines), fix=fix)
