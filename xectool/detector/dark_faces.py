@@ -24,6 +24,7 @@ def dark_faces(npho: Array) -> frozenset[str]:
     Args:
         npho: Photons, raw, shape (S,); dead and invalid channels count as dark, noise below zero cancels that above.
     """
-    light = np.where(np.abs(npho) < constants.UNKNOWN_ABOVE, npho, 0.0)
-    sums = np.bincount(faces.face_ids(), weights=light, minlength=len(faces.FACES))
-    return frozenset(name for name, share in zip(faces.FACES, sums, strict=True) if share < LEAST_SHARE * sums.sum())
+    readings = np.where(np.abs(npho) < constants.UNKNOWN_ABOVE, npho, 0.0)
+    sums = np.bincount(faces.face_ids(), weights=readings, minlength=len(faces.FACES))
+    least = LEAST_SHARE * sums.sum()
+    return frozenset(name for name, light in zip(faces.FACES, sums, strict=True) if least > 0 and light < least)

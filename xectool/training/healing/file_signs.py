@@ -35,7 +35,8 @@ from xectool.training.healing.file_light import FACTOR
 AT_ONCE: Final = PART_EVENTS
 COUNTED: Final = 16  # of them, beside a true energy
 MOST_EVENTS: Final = 64
-# At each it would take too long. A file of 280 has shown 56 when the epoch ends, and perhaps one part in the first 32.
+# At each event it would take too long. A file read in batches of 8 has shown 56 of 280 events when the epoch ends, and
+# perhaps one part of it only in the first 32.
 JUDGED_AT: Final = (FEWEST_EVENTS, COUNTED, AT_ONCE, 32, 40, 48, 56, MOST_EVENTS)
 MOST_FILES: Final = 64
 HOT_SHARE: Final = 0.5  # of the light of an event; a gamma right before a sensor gives it a tenth
