@@ -218,8 +218,11 @@ def _validations_fall(evidence: Evidence) -> bool:
 def _all_fall(evidence: Evidence) -> bool:
     """Return whether training and validation gave less from each of the last epochs to the next, without the first.
 
-    Few events and few epochs: one of the two may do so by chance, both seldom do.
+    Few events and few epochs: one of the two may do so by chance, both seldom do. Predictions that have collapsed to a
+    constant fall to no more than it gives.
     """
+    if evidence.of("collapsed"):
+        return False
     both = ("train/loss", VALIDATED)
     rows = [[epoch.metrics[name] for name in both] for epoch in evidence.epochs if epoch.metrics.keys() >= {*both}]
     last = np.array(rows[1:][-_FALLS:])
