@@ -95,5 +95,18 @@ def test_a_directory_that_does_not_answer_is_not_gone(tmp_path: Path, monkeypatc
         assert not place.is_gone()
 
 
+def test_a_directory_with_a_new_number_is_not_gone(tmp_path: Path) -> None:
+    """File systems of programs, such as sshfs, number anew what they have forgotten."""
+    with RunWriter(tmp_path / "run") as writer:
+        place = RecordPlace(tmp_path / "run", writer.attempt)
+        (directory,) = (tmp_path / "run" / "rec").glob("a*")
+        shutil.copytree(directory, tmp_path / "copy")
+        directory.rename(tmp_path / "before")
+        (tmp_path / "copy").rename(directory)
+        assert not place.is_gone()
+        shutil.rmtree(directory)
+        assert place.is_gone()
+
+
 def _stale(*_: object, **__: object) -> os.stat_result:
     raise OSError(5, "Input/output error")

@@ -29,10 +29,15 @@ class RecordPlace:
         self._looked_at = time.monotonic()
 
     def is_gone(self) -> bool:
-        """Return whether the attempt has lost its place; a file system that does not answer is no loss."""
+        """Return whether the attempt has lost its place; a file system that does not answer is no loss.
+
+        Nor is one that numbers its directories anew, as sshfs does: the pages of the ranks are there.
+        """
         self._looked_at = time.monotonic()
         try:
-            return not os.path.samestat(self._begun, self._directory.stat())
+            if os.path.samestat(self._begun, self._directory.stat()):
+                return False
+            return self.is_taken() or not any(self._directory.glob("rank*.status"))
         except (FileNotFoundError, NotADirectoryError):
             return True
         except OSError:
