@@ -85,6 +85,7 @@ def test_interruption_shows_what_was_measured_by_then(files: Path, tmp_path: Pat
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # what runs in the background ignores it
     )
     assert process.stderr is not None
     told = []
