@@ -1230,6 +1230,15 @@ def test_one_impossible_truth_in_many_events_is_a_mark_and_no_other_unit(
     assert ("-9999 cm" in causes[0].problem and "11 others: a mark of unknown truth" in causes[0].problem) == marked
 
 
+def test_the_spread_that_one_event_makes_is_no_other_unit(record: Record, course: Any) -> None:
+    """A true position 2054 cm away in one of 265 events spread all of them by 126 cm."""
+    run = course(steps=40, baseline=None)
+    run.event(1, "run_start", num_train=265)
+    told = {"count": 1, "file": 0, "entry": 12, "value": 2053.9, "same": 0}
+    run.event(1, "baseline", loss=1.0, target_std={"uvwFI": 126.4}, target_impossible={"uvwFI": told})
+    assert [cause.code for cause in record(run).causes] == ["XT-SPIKE-EVENT"]
+
+
 def test_marks_and_truths_that_were_never_filled_are_both_named(record: Record, course: Any) -> None:
     """Beside zeros, which were "a truth of 0 cm", -999 in as many events was no mark."""
     run = course(steps=40, config={"data": {"train_path": "t.root"}}, baseline=None)

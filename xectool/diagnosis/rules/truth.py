@@ -113,6 +113,9 @@ class TargetScale(DiagnosisRule):
             for task, limit in WIDEST.items()
             if spreads.get(task, 0.0) > limit
         }
+        for task, told in (known.get("target_impossible") or {}).items():
+            if 0 < _count(told) <= max(1.0, MOST_FAR * _num_train(evidence)):
+                found.pop(task, None)  # a single event, or a few of very many, make that spread
         for task, unit in (known.get("target_unit") or {}).items():
             found.setdefault(task, f"{task}: the truth seems to be in {unit}, not in {UNITS.get(task, '1')}")
         for task in _marks(known, _num_train(evidence)):
