@@ -88,6 +88,20 @@ def test_a_tree_that_one_file_alone_lacks_is_told_with_this_file(
     assert xectool(*line[1:], "--json").code == 0
 
 
+def test_a_branch_that_one_file_names_otherwise_is_told_with_this_file(
+    xectool: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With both files in it the line named the branch of the one, then that of the other, and so on for ever."""
+    monkeypatch.chdir(tmp_path)
+    values = np.random.default_rng(0).uniform(0, 100, (50, 4760)).astype(np.float32)
+    for name, photons in (("a.root", "npho"), ("b.root", "photons2")):
+        numbers = {"run": np.ones(50, np.int32), "event": np.arange(50, dtype=np.int32)}
+        with uproot.recreate(name) as file:
+            file["tree"] = {photons: values, "relative_time": values * np.float32(1e-9), **numbers}
+    found = xectool("check-data", "a.root", "b.root", "--json")
+    assert found.document["result"]["next"] == "xectool check-data b.root --set data.npho_branch=photons2"
+
+
 def test_a_pattern_of_other_files_that_the_shell_expanded_is_the_other_sample(
     folder: Path, xectool: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

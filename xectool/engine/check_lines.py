@@ -20,6 +20,7 @@ from xectool.findings import Finding
 _CHECK = "xectool check-data "
 _REMARK = "   # "
 _TREE = "data.tree_name="
+_BRANCH = re.compile(r"data\.(\w+_branch|truth_branches\.\w+)=")
 _NO_LINE = re.compile(r"=(PATH|DIR|GB|BRANCH|CONFIG|NAME|VALUE)$|,$")
 """A value that the reader has to fill in, or prose after a comma; a branch or value may have a name in capitals."""
 _TYPED = 4  # more files than these are a glob that the shell expanded
@@ -81,11 +82,12 @@ class Told:
     def _with_the_rest(self, named: list[str], own: list[str]) -> tuple[list[str], list[str]]:
         """Return files and options of a line, where one file of several goes on together with the others.
 
-        A tree that not all of them lack is told with the file that has it, for the others have theirs.
+        A tree that not all of them lack is told with the file that has it, for the others have theirs. The name of a
+        branch has no such form: where another file lacks it, the line stays with the one file.
         """
         path, tree = split_tree(named[0], self._tree(own))
         same = [file for file in self.files if file.path == path]
-        if not same or len(named) > 1 or len(self.files) == 1:
+        if not same or len(named) > 1 or len(self.files) == 1 or self._lacks(own):
             return named, own
         if any(file.tree == tree for file in same) or not any(file.opened for file in self.files):
             return shlex.split(self.inputs()), own
@@ -95,6 +97,11 @@ class Told:
         others = [file.where for file in self.files if file not in same]
         at = own.index(f"{_TREE}{tree}") if f"{_TREE}{tree}" in own else 0
         return [alone, *others], own[: at - 1] + own[at + 1 :] if at else own
+
+    def _lacks(self, own: Sequence[str]) -> bool:
+        """Return whether a file that was opened has no branch of a name that is given here."""
+        names = {word.partition("=")[2] for word in own if _BRANCH.match(word)}
+        return any(file.opened and not names <= {*file.names, *file.branches} for file in self.files)
 
     def _tree(self, own: Sequence[str]) -> str:
         """Return the tree of a file that is named without one in a line of these options."""
