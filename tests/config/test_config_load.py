@@ -74,6 +74,16 @@ def test_other_mistakes_are_not_mended_with_quotes(line: str, write: Write) -> N
     assert caught.value.fix == "correct the line"
 
 
+@pytest.mark.parametrize(
+    ("name", "fix"), [("new.yaml", "> {}"), ("night1", "> {}.yaml   # or name a run: xectool runs")]
+)
+def test_a_missing_file_may_be_a_missing_run(tmp_path: Path, name: str, fix: str) -> None:
+    """`diagnose gradients` of a misspelt run proposed to write a configuration into a file of its name."""
+    with pytest.raises(ConfigError, match="no such config file") as caught:
+        load_config(tmp_path / name)
+    assert caught.value.fix == "xectool config init " + fix.format(tmp_path / name)
+
+
 def test_a_missing_file_names_the_nearest_one(tmp_path: Path, write: Write) -> None:
     write(GOOD, "regressor.yaml")
     with pytest.raises(ConfigError, match=r"did you mean 'regressor.yaml'"):

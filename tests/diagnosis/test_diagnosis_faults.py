@@ -304,6 +304,24 @@ def test_one_wild_batch_is_an_event(record: Record, course: Any, seed: int, step
     assert found.causes[0].step == step
 
 
+@pytest.mark.parametrize(
+    ("left_out", "line"), [([3], "check-data 'my data.root' --config "), ([4], "diagnose replay ")]
+)
+def test_events_that_were_left_out_since_are_said_to_be(
+    record: Record, course: Any, left_out: list[int], line: str
+) -> None:
+    """A healed run was told to replay the step, and not that nothing is left to do but to mend the file."""
+    run = course()
+    run.scale(90, np.array([500.0]), np.array([3.0]))
+    run.event(90, "spike", loss=500.0, median=1.0, suspects=[[0, 3, 1, 4]], action="rewind")
+    events = [[0, entry, 1, entry + 1] for entry in left_out]
+    run.event(90, "quarantine", events=events, files=["my data.root"], reason="XT-SPIKE-EVENT", total=1, budget=16)
+    cause = record(run).causes[0]
+    assert cause.code == "XT-SPIKE-EVENT"
+    assert cause.fix.startswith(f"xectool {line}")
+    assert ("left out of the run since step 90" in cause.evidence) == (left_out == [3])
+
+
 @few
 @given(seed=seeds, lr=st.floats(0.05, 10), rise=st.floats(12, 1e6))
 def test_a_start_that_explodes_is_the_rate(record: Record, course: Any, seed: int, lr: float, rise: float) -> None:

@@ -180,6 +180,30 @@ def test_an_unknown_error_that_was_survived_does_not_hide_the_known_end(tmp_path
     assert [cause.code for cause in engine.diagnose.log([write(tmp_path, a=text)]).causes] == ["XT-OOM-GPU"]
 
 
+def test_what_is_ours_keeps_the_line_it_gave(tmp_path: Path) -> None:
+    """A width of 48 was answered with the explanation's example in place of the fix two lines below it."""
+    batches = "".join(
+        f"error DAT-07: batch {size}\n  fix: xectool train c.yaml --batch {size}\n" for size in range(1, 9)
+    )
+    text = (
+        "[rank1]: error CFG-44: model.encoder_dim 48 must be a multiple of 32\n"
+        "[rank1]:   where: c.yaml:3 (model.encoder_dim)\n"
+        "[rank0]: step 3\n"
+        "[rank1]:   evidence: seen\n"
+        "[rank1]:   fix: model.encoder_dim: 64\n"
+        f"{batches}"
+        "error XT-OOM-HOST: the host has no room\n"
+        "step 4\n"
+        "  fix: of something else\n"
+    )
+    first, many, last = engine.diagnose.log([write(tmp_path, a=text)]).causes
+    assert (first.code, first.rank, first.fix[0]) == ("CFG-44", 1, "model.encoder_dim: 64")
+    assert first.problem.endswith(": model.encoder_dim 48 must be a multiple of 32")
+    assert "error CFG" not in first.problem
+    assert (many.count, many.fix[0]) == (8, "xectool train c.yaml --batch 1")  # only the first are kept
+    assert last.fix[0].startswith("xectool ")
+
+
 def test_unknown_text_is_quoted_with_its_place(tmp_path: Path) -> None:
     path = write(tmp_path, a="step 1\n" + raised("acme.FluxError: capacitor")) / "a.log"
     result = engine.diagnose.log([path])

@@ -1,6 +1,7 @@
 """Runs side by side: differing keys, metrics with errors, from run directories and from MLflow."""
 
 import contextlib
+import json
 import math
 import sqlite3
 import time
@@ -181,6 +182,24 @@ def test_the_look_at_a_database_agrees_with_the_list_of_its_runs(tmp_path, monke
         assert seen.next == f"xectool diagnose mlflow {tmp_path}/there.db"
     assert engine.diagnose.mlflow("sqlite:///there.db").ok
     assert engine.diagnose.mlflow(root=tmp_path).ok  # before the first run there is none yet
+
+
+def test_the_look_at_a_run_is_one_at_its_database(tmp_path: Path) -> None:
+    """The directory of a run was "a directory of files, which MLflow no longer writes to"."""
+    database = f"sqlite:///{tmp_path}/there.db"
+    with contextlib.closing(sqlite3.connect(tmp_path / "there.db")) as writer:
+        for table in ("experiments", "runs", "metrics", "params"):
+            writer.execute(f"CREATE TABLE {table} (x)")
+    for name, status in (("sound", "done"), ("late", "behind")):
+        folder = tmp_path / "runs" / name / "tracking"
+        folder.mkdir(parents=True)
+        (folder / "settings.json").write_text(json.dumps({"uri": database}))
+        (folder / "state.json").write_text(json.dumps({"status": status}))
+    seen = {name: engine.diagnose.mlflow(str(tmp_path / "runs" / name)) for name in ("sound", "late", "")}
+    assert {name: (health.uri, health.ok) for name, health in seen.items()} == {
+        "sound": (database, True), "late": (database, False), "": (database, False)
+    }  # fmt: skip
+    assert seen["late"].next == f"xectool runs sync {tmp_path}/runs/late"
 
 
 _TABLES = """

@@ -168,7 +168,8 @@ def _read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         names = [item.name for item in path.parent.glob("*.y*ml")] if os.path.isdir(path.parent) else []
-        hint = did_you_mean(path.name, names) or "xectool config init > " + where
+        new = where if path.suffix else f"{where}.yaml   # or name a run: xectool runs"
+        hint = did_you_mean(path.name, names) or f"xectool config init > {new}"
         raise ConfigError("no such config file", where=where, fix=hint, code="CFG-00") from None
     except UnicodeDecodeError as error:
         raise ConfigError(

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 def mlflow(
     uri: Annotated[
         str | None,
-        typer.Argument(metavar="URI", help="Tracking URI or sqlite file; default: that of the runs in --root."),
+        typer.Argument(
+            metavar="URI", help="Tracking URI, sqlite file or run directory; default: that of the runs in --root."
+        ),
     ] = None,
     root: Annotated[str, typer.Option(metavar="DIR", help="Directory that holds the runs.")] = "artifacts",
     json: JsonOption = False,

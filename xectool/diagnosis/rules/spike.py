@@ -11,7 +11,7 @@ from xectool.diagnosis.cases.spike import SPIKE_FACTOR, SpikeCase, from_a_tail, 
 from xectool.diagnosis.cases.step import CaseRule, Weight
 from xectool.diagnosis.cause import Opinion
 from xectool.diagnosis.evidence.evidence import Evidence
-from xectool.diagnosis.evidence.incidents import number
+from xectool.diagnosis.evidence.incidents import identities, number
 from xectool.diagnosis.rules.nan_state import moment_limit, state_damage
 from xectool.errors import counted
 from xectool.findings import Severity
@@ -70,7 +70,9 @@ class SpikeFromEvent(SpikeRule):
                 return 0.6, ["at this rate other events stand out each time, or the loss stays high without them"]
             if lasts:
                 return 0.6, [f"the loss stayed high for {counted(case.duration, 'step')}, without these events"]
-            return 0.92, [f"largest losses: {fixes.events_named(case.evidence, case.suspects)}"]
+            quarantine = _quarantine(case)
+            gone = [f"left out of the run since step {quarantine.step}"] if quarantine else []
+            return 0.92, [f"largest losses: {fixes.events_named(case.evidence, case.suspects)}", *gone]
         if case.at_start:
             return 0.1, ["the loss was high from the first steps on"]
         if case.grew:
@@ -93,9 +95,12 @@ class SpikeFromEvent(SpikeRule):
         return super().describe(case).replace(self.problem, MANY) if _stays(case) else super().describe(case)
 
     def fix(self, case: SpikeCase) -> str:
-        """Return the replay that names the events, or where they are many the look at the files they are in."""
+        """Return the replay that names the events, or the look at the files of many or of those left out since."""
         if _stays(case):
             return fixes.check_named_files(case.evidence, "train")
+        quarantine = _quarantine(case)
+        if quarantine and quarantine.data.get("files"):
+            return fixes.check_files(case.evidence.run_dir, map(str, quarantine.data["files"]))
         return f"xectool diagnose replay {fixes.quoted(case.evidence)} --step {case.step} --counterfactuals"
 
 
@@ -212,6 +217,13 @@ class SpikeFromResume(SpikeRule):
     def fix(self, case: SpikeCase) -> str:
         """Return the continuation from the best checkpoint, another file than the one that was resumed."""
         return fixes.continue_from_best(case.evidence, step=max(1, case.resume.step if case.resume else case.step))
+
+
+def _quarantine(case: SpikeCase) -> EventRecord | None:
+    """Return the quarantine of all events that are to blame."""
+    named = set(case.suspects)
+    found = (event for event in case.evidence.of("quarantine") if named)
+    return next((event for event in found if named <= set(identities(event.data.get("events")))), None)
 
 
 def _stays(case: SpikeCase) -> bool:

@@ -105,18 +105,19 @@ def _cause(hits: list[Hit], count: int) -> LogCause:
     quotes = [_quote(hit) for hit in quoted]
     if first.original:
         quotes.append(f"began with: {first.original}")
+    said = tuple(hit.fix for hit in hits if hit.fix)[:1]
     paste = detail.paste or (entry.paste if entry else ())
     return LogCause(
         code=first.code,
         confidence=max(hit.confidence for hit in hits),
-        problem=f"{title}: {_short(first.text)}{f' ({detail.text})' if detail.text else ''}",
+        problem=f"{title}: {_short(first.said)}{f' ({detail.text})' if detail.text else ''}",
         where=first.where,
         rank=first.rank,
         role=first.role.name.lower(),
         count=1 if first.code == UNKNOWN else count,
         root_cause=entry.field("Cause") if entry else "",
         evidence=tuple(quotes),
-        fix=tuple(_about(line, hits) for line in paste),
+        fix=tuple(dict.fromkeys([*said, *(_about(line, hits) for line in paste)])),
         explain=f"xectool explain {first.code}",
     )
 

@@ -22,6 +22,7 @@ QUOTED: Final = 300  # characters of a line that are quoted
 _BLOCK_LINES: Final = 256
 _TERMINAL: Final = 50  # lines that may follow what ended a process
 _OURS: Final = re.compile(r"^(?P<level>error|warning) (?P<code>(?:CFG|XT|DAT|K|X|G)-[A-Z0-9-]+): ")
+_SAID: Final = re.compile(r"^\s*(?P<key>where|evidence|fix): (?P<text>\S.*)$")  # the lines below one of ours
 _RAISED: Final = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?_?[A-Z]\w*(?:Error|Exception)(?::|$)")
 _DIED: Final = re.compile(
     r"Fatal Python error|^terminate called|Segmentation fault"
@@ -54,6 +55,7 @@ class Hit:
         time: Seconds since the start of a year, None where no line so far carried a time.
         text: The line.
         original: Exception that started the chain, where that is another line.
+        fix: Line to paste that stands below it, where the text is one of ours.
     """
 
     code: str
@@ -65,11 +67,17 @@ class Hit:
     time: float | None
     text: str
     original: str = ""
+    fix: str = ""
 
     @property
     def where(self) -> str:
         """The place as ``file:line``."""
         return f"{self.path}:{self.number}"
+
+    @property
+    def said(self) -> str:
+        """The text without the level and code that begin one of ours."""
+        return _OURS.sub("", self.text)
 
 
 @dataclass
@@ -96,6 +104,7 @@ class _Process:
     found: list[Hit] = field(default_factory=list)
     time: float | None = None
     last: int = 0
+    ours: Hit | None = None  # a finding of ours that the lines just before made
 
 
 class _Scanner:
@@ -120,6 +129,8 @@ class _Scanner:
         process = self.processes.setdefault(origin.rank, _Process(origin.rank))
         process.time = seconds_of(line) or process.time
         process.last = self.scan.lines = number
+        if process.ours and self._below_ours(process, process.ours, origin.text):
+            return
         part = process.follower.feed(number, origin.text)
         if part is Part.END:
             self.close(process)
@@ -133,9 +144,19 @@ class _Scanner:
             process.found = hits
         elif part is Part.OUTSIDE:
             for hit in hits or self._unnamed(process, number, origin.text):
-                self._keep(hit)
+                kept = self._keep(hit)
+                process.ours = hit if kept and _OURS.match(hit.text) else None
         else:
             process.found += hits
+
+    def _below_ours(self, process: _Process, above: Hit, text: str) -> bool:
+        """Return whether a line belongs to the finding of ours above it, and keep the fix it may give."""
+        said = _SAID.match(text)
+        process.ours = above if said else None
+        if said and said["key"] == "fix":
+            process.ours = replace(above, fix=said["text"])
+            self.scan.hits[self.scan.hits.index(above)] = process.ours
+        return said is not None
 
     def close(self, process: _Process) -> None:
         """Turn the chain of exceptions a process is in into one hit."""
@@ -199,11 +220,13 @@ class _Scanner:
         said = " ".join(dict.fromkeys(hit.text for hit in found if hit.code == best.code and hit.number >= best.number))
         return replace(best, role=role, text=said[: 4 * QUOTED], original=original)
 
-    def _keep(self, hit: Hit) -> None:
+    def _keep(self, hit: Hit) -> bool:
         self.scan.counts[hit.code] += 1
         self.kept[hit.code, hit.rank, hit.role] += 1
-        if self.kept[hit.code, hit.rank, hit.role] <= KEPT:
+        kept = self.kept[hit.code, hit.rank, hit.role] <= KEPT
+        if kept:
             self.scan.hits.append(hit)
+        return kept
 
 
 def scan_file(path: Path) -> Scan:

@@ -54,13 +54,15 @@ def mlflow(uri: str | None = None, *, root: Path | str = DEFAULT_ROOT) -> Tracki
     """Look at a tracking database from outside; nothing is changed.
 
     Args:
-        uri: Tracking URI or path of a sqlite file; by default the one that runs below ``root`` use.
+        uri: Tracking URI, sqlite file or directory of a run; by default the one that runs below ``root`` use.
         root: Directory of the runs whose mirrors are looked at.
 
     Raises:
         ConfigError: The URI names a directory of files, which MLflow refuses.
     """
     place = Path(root).expanduser()
+    if uri and "://" not in uri and (used := _used_by_runs(Path(uri).expanduser())):
+        place, uri = Path(uri).expanduser(), used
     address = _address(uri, place)
     shown = without_password(address)
     path = sqlite_path(address)
@@ -149,6 +151,15 @@ def _evidence(state: StoreState, behind: tuple[str, ...]) -> list[str]:
 
 def _behind(root: Path) -> list[Path]:
     """Return the runs below a directory whose mirror has ended or stands still with records left."""
-    settings = [*root.glob(TRACKER_SETTINGS), *root.glob(f"*/{TRACKER_SETTINGS}")]
-    runs = sorted({path.parents[1] for path in settings})
+    runs = sorted({path.parents[1] for path in _settings(root)})
     return [run for run in runs if tolerant_json(run / TRACKER_STATE).get("status") in ("late", "behind", "paused")]
+
+
+def _used_by_runs(root: Path) -> str:
+    """Return the database that the newest run of a directory, or the run it is itself, writes to; empty without any."""
+    newest = max(_settings(root), key=lambda path: path.stat().st_mtime, default=None)
+    return str(tolerant_json(newest).get("uri") or "") if newest else ""
+
+
+def _settings(root: Path) -> list[Path]:
+    return [*root.glob(TRACKER_SETTINGS), *root.glob(f"*/{TRACKER_SETTINGS}")]
