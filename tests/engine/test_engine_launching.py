@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TextIO
@@ -93,18 +94,22 @@ def test_a_rank_that_is_interrupted_by_itself_ends_the_job_as_an_interrupt(tmp_p
         verdict_of(Ending(2, tmp_path, {1: failure}, frozenset(), False), "")  # type: ignore[dict-item]
 
 
-@pytest.fixture
-def heard() -> Iterator[None]:
-    """Interrupts are heard; a suite that was started in the background ignores them, and so would its ranks."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 WAITS = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 
 
-@pytest.mark.usefixtures("heard")
+@pytest.mark.parametrize(("number", "told"), [(signal.SIGINT, True), (signal.SIGHUP, False)])
+def test_an_interrupt_is_heard_where_a_script_had_it_ignored(number: signal.Signals, told: bool) -> None:
+    """One process heard it and its launcher did not: `xectool train --nproc 2 &` in a script went on after Ctrl-C."""
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        with ForwardedSignals() as signals, pytest.raises(KeyboardInterrupt) if told else nullcontext():
+            os.kill(os.getpid(), number)
+        assert signals.interrupted == told
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+
+
 @pytest.mark.parametrize(("interrupts", "left"), [(1, True), (2, False)])
 def test_a_rank_that_hears_no_interrupt_ends_some_time_after_the_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupts: int, left: bool

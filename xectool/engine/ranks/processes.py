@@ -54,8 +54,10 @@ class ForwardedSignals:
 
     def __enter__(self) -> ForwardedSignals:
         if threading.current_thread() is threading.main_thread():
-            # what is ignored stays so: nohup does that with SIGHUP
-            heard = [number for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]
+            # What is ignored stays so, as nohup does with SIGHUP; but the ranks hear SIGINT also where a script's `&`
+            # had it ignored, as a training of one process does.
+            ignored = {number for number in PASSED_ON if signal.getsignal(number) is signal.SIG_IGN} - {signal.SIGINT}
+            heard = [number for number in PASSED_ON if number not in ignored]
             self._previous = {number: signal.signal(number, self._pass_on) for number in heard}
         return self
 
