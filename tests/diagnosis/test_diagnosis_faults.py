@@ -20,9 +20,9 @@ from xectool.diagnosis.cases.memory_growth import Growth
 from xectool.diagnosis.cases.nan import nan_cases
 from xectool.diagnosis.cases.plateau import TermLevel
 from xectool.diagnosis.cases.spike import spike_cases
-from xectool.diagnosis.cause import Diagnosis, DiagnosisRule
+from xectool.diagnosis.cause import Cause, Diagnosis, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import gather
-from xectool.diagnosis.ranking import RULES, diagnose
+from xectool.diagnosis.ranking import RULES, diagnose, rank
 from xectool.diagnosis.rules.nan_state import moment_limit, state_damage
 from xectool.diagnosis.signatures.details import detail_of
 from xectool.findings import Severity
@@ -320,6 +320,17 @@ def test_events_that_were_left_out_since_are_said_to_be(
     assert cause.code == "XT-SPIKE-EVENT"
     assert cause.fix.startswith(f"xectool {line}")
     assert ("left out of the run since step 90" in cause.evidence) == (left_out == [3])
+
+
+def test_what_else_shows_a_cause_is_told_beside_its_step() -> None:
+    """A truth of 7.7 GeV was "again at step 1" of the jump it made, and said no more."""
+    jumps = [
+        Cause("XT-SPIKE-EVENT", 0.9 - step / 1e3, f"step {step}: rose", (), "x", step=step, symptom=f"spike@{step}")
+        for step in (17, 83)
+    ]
+    truth = Cause("XT-SPIKE-EVENT", 0.8, "a truth of 7.7 GeV", (), "x", step=1, symptom="impossible truth")
+    (told,) = rank([*jumps, truth], [])
+    assert told.evidence == ("also: a truth of 7.7 GeV", "again at step 83")
 
 
 @few

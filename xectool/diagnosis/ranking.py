@@ -226,19 +226,26 @@ def _one_a_symptom(opinions: Sequence[Opinion], order: dict[str, int]) -> list[C
 
 
 def _one_a_code(causes: Sequence[Cause]) -> list[Cause]:
-    """Join causes of one code to the likeliest, which says where it came again."""
+    """Join causes of one code to the likeliest, which says where it came again and what else shows it."""
     by_code: dict[str, list[Cause]] = {}
     for cause in causes:
         by_code.setdefault(cause.code, []).append(cause)
     joined = []
     for same in by_code.values():
         best = max(same, key=lambda cause: (cause.confidence, -cause.step))
-        steps = sorted({cause.step for cause in same if cause.step} - {best.step})
+        again = [cause for cause in same if _kind(cause) == _kind(best)]
+        also = [f"also: {cause.problem}" for cause in same if cause not in again]
+        steps = sorted({cause.step for cause in again if cause.step} - {best.step})
         if steps:
             shown = ", ".join(map(str, steps[:8])) + (" …" if len(steps) > 8 else "")
-            best = replace(best, evidence=(*best.evidence, f"again at step{'s' * (len(steps) > 1)} {shown}"))
-        joined.append(best)
+            also.append(f"again at step{'s' * (len(steps) > 1)} {shown}")
+        joined.append(replace(best, evidence=(*best.evidence, *dict.fromkeys(also))))
     return joined
+
+
+def _kind(cause: Cause) -> str:
+    """Return what a cause explains, without the step: a jump of the loss, a number that is not finite, a truth."""
+    return cause.symptom.partition("@")[0]
 
 
 def _root_of(cause: Cause, causes: Sequence[Cause]) -> Cause | None:
