@@ -32,14 +32,14 @@ def _inpainter(**model: Any) -> RunConfig:
 def test_an_extracted_encoder_goes_into_another_network(
     family: str, suffix: str, families: dict[str, Path], tmp_path: Path
 ) -> None:
-    """K20: the part says which file its weights are from."""
+    """K20: the part says which file its weights are from and after how many epochs; 2 is the one to go on with."""
     target = tmp_path / f"encoder{suffix}"
     result = engine.inspect_ckpt(families[family], extract="encoder", output=target)
     assert result.extracted == str(target)
     source, part = store.load(families[family]), store.load(target)
     assert part.meta["lineage"] == {
-        "source": families[family].name, "source_sha256": result.sha256, "epoch": 2, "step": 1, "kind": family,
-        "weights": "ema",
+        "source": families[family].name, "source_sha256": result.sha256, "epochs_done": 1, "step": 1,
+        "kind": family, "weights": "ema",
     }  # fmt: skip
     config = _inpainter()
     network = build_model(config)

@@ -81,6 +81,25 @@ def test_a_silent_change_is_bad_and_comes_with_the_line_that_undoes_it(
     assert xectool(*line[1:]).code == 0
 
 
+def test_of_another_kind_only_the_encoder_is_judged_and_the_next_line_takes_it(
+    trained: Path, files: Path, tmp_path: Path, xectool: Callable[..., Any]
+) -> None:
+    """It proposed keys that only the other kind has, which `train` and `config check` refuse."""
+    config = tmp_path / "mae.yaml"
+    data = f"{{train_path: {files}/train.root, val_path: {files}/val.root, batch_size: 8, chunksize: 16}}"
+    config.write_text(f"kind: mae\ndata: {data}\nnormalization: {{npho_scale: 500.0}}\nmodel: {{encoder_dim: 32}}\n")
+    run = xectool("inspect-ckpt", trained / "checkpoint_best.pt", "--config", config, "--json")
+    bad = [item["where"] for item in run.document["findings"]]
+    assert (run.code, bad[0]) == (1, "kind")
+    assert {key.split(".")[0] for key in bad[1:]} == {"normalization", "model"}
+    following = run.document["result"]["next"]
+    assert {item["fix"] for item in run.document["findings"]} == {following}
+    words = shlex.split(following)[1:]
+    assert xectool(*words, "--dry-run").code == 0
+    without = words[: words.index("--set") + 2]  # the control: its keys are what it takes
+    assert "XT-CKPT-VIEW" in xectool(*without, "--dry-run").err
+
+
 def test_the_table_of_effects_is_for_people(trained: Path, xectool: Callable[..., Any]) -> None:
     run = xectool(
         "inspect-ckpt", trained / "checkpoint_last.pt", "--config", trained / "config.yaml", "--set", "training.lr=1e-4"

@@ -300,7 +300,7 @@ def test_the_table_has_a_conventional_column_only_where_something_is_in_it(capsy
 
 
 @pytest.mark.usefixtures("shallow")
-def test_a_long_line_that_mends_the_data_is_printed_once(xectool: Run, files: Path, tmp_path: Path) -> None:
+def test_a_long_line_that_mends_the_data_is_printed_once(xectool: Run, warm: Any, files: Path, tmp_path: Path) -> None:
     """At the end of a run it was there again, 700 characters; a document has all of it."""
     with uproot.open(files / "train.root") as file:
         rows = file["tree"].arrays(library="np")
@@ -310,9 +310,11 @@ def test_a_long_line_that_mends_the_data_is_printed_once(xectool: Run, files: Pa
         writer.extend(rows)
     settings = (f"data.train_path={path}", "data.allow_overlap=true", "checkpoint.save_artifacts=false")
     options = ["--max-steps", "1", *(word for setting in settings for word in ("--set", setting))]
-    shown = xectool("train", files / "config.yaml", "--run-name", "mev", *options).err
-    assert (shown.count("looks like MeV"), shown.count("python -c")) == (2, 1), shown
-    assert shown.index("python -c") < shown.index("fix: the line that was printed before the first step")
+    alone = xectool("train", files / "config.yaml", "--run-name", "mev", *options).err
+    ranks = warm.run("train", str(files / "config.yaml"), "--run-name", "ranks", "--nproc", "2", *options).stderr
+    for shown in (alone, ranks):  # of ranks the launcher shows the end
+        assert (shown.count("looks like MeV"), shown.count("python -c")) == (2, 1), shown
+        assert shown.index("python -c") < shown.index("fix: the line that was printed before the first step")
     document = xectool("train", files / "config.yaml", "--run-name", "doc", *options, "--json").document
     assert [item["fix"][:9] for item in document["findings"] if item["code"] == "DAT-16"] == ["python -c"]
     assert "announced" not in document["result"]

@@ -179,6 +179,12 @@ def _view(values: Mapping[str, Any]) -> dict[str, Any]:
     return view
 
 
+def is_view(key: str) -> bool:
+    """Return whether a key decides what the encoder makes of a reading."""
+    section, _, name = key.partition(".")
+    return section == "normalization" or (section == "model" and name.split(".")[0] in ENCODER_KEYS)
+
+
 def _plain(value: object) -> str:
     if value is None:
         return "null"

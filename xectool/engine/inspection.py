@@ -156,7 +156,7 @@ def inspect_ckpt(  # noqa: PLR0913 - the function is the command: one argument a
     again = shlex.join(("xectool", "inspect-ckpt", str(path), "--config", *asked))
     contract: tuple[KeyEffect, ...] = ()
     if run is not None and extract is None:
-        contract, notes = _contract(facts, run, again)
+        contract, notes = _contract(facts, run, again, shlex.join(("xectool", "train", *asked)))
         findings += notes
     differences, compared = _compared(facts, contract, compare_with)
     extracted = None if target is None else write_part(facts, findings, run, target)
@@ -209,20 +209,32 @@ def _judged(path: Path) -> tuple[Inspected, tuple[Finding, ...]]:
     return facts, (*report, *notes, *taken)
 
 
-def _contract(facts: Inspected, run: RunConfig, again: str) -> tuple[tuple[KeyEffect, ...], tuple[Finding, ...]]:
+def _contract(
+    facts: Inspected, run: RunConfig, again: str, start: str
+) -> tuple[tuple[KeyEffect, ...], tuple[Finding, ...]]:
+    """Return the effect of every key, and a finding for each that is bad.
+
+    Args:
+        facts: The checkpoint.
+        run: What it is held against.
+        again: The command that does the same again.
+        start: The command that trains the configuration: of another kind, only its encoder can be taken.
+    """
     layout = facts.layout
     if not layout.is_ours or layout.config is None:
         problem = "the file stores no configuration to hold this one against"
         return (), (Finding("K15", Severity.WARNING, problem, str(facts.contents.path)),)
     effects = resume_contract(layout.config, run, layout.meta, is_older=layout.origin == OLDER)
     bad = [item for item in effects if item.is_bad]
+    view = [item.paste() for item in bad if item.key != "kind"]
+    taken = " ".join((start, starting_from(facts.contents.path), *view)) if len(view) < len(bad) else ""
     findings = tuple(
         Finding(
             "CFG-46",
             Severity.ERROR,
             f"{item.line()}: {item.effect} ({item.why})",
             item.key,
-            fix=f"{again} {item.paste()}",
+            fix=taken or f"{again} {item.paste()}",
         )
         for item in bad
     )

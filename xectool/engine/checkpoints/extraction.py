@@ -12,6 +12,7 @@ from xectool.checkpoint.extract import ENCODER, extract_encoder
 from xectool.checkpoint.foreign import ENCODER_PREFIX
 from xectool.checkpoint.held_networks import Kind
 from xectool.checkpoint.inspection.facts import Inspected
+from xectool.checkpoint.inspection.layout import XECTOOL
 from xectool.checkpoint.soundness import require_finite
 from xectool.config.root import RunConfig, base_of
 from xectool.engine.output_places import require_file_place
@@ -70,12 +71,9 @@ def write_part(facts: Inspected, findings: Sequence[Finding], run: RunConfig | N
             code=wrong[0].code,
         )
     config = layout.config if run is None else run.to_dict()
-    lineage = {
-        "source": source.name,
-        "source_sha256": facts.contents.sha256,
-        "epoch": layout.epoch,
-        "step": layout.step,
-    }
+    is_next = layout.origin == XECTOOL and layout.epoch is not None  # ours store the epoch they go on with
+    epoch = {"epochs_done": max(0, (layout.epoch or 0) - 1)} if is_next else {"epoch": layout.epoch}
+    lineage = {"source": source.name, "source_sha256": facts.contents.sha256, **epoch, "step": layout.step}
     part = extract_encoder(layout.weights, layout.kind, config, lineage)
     require_finite(part.model, source)
     store.save(target, part)

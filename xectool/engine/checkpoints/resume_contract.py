@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 from torch.overrides import TorchFunctionMode
 
+from xectool.checkpoint.transfer import is_view
 from xectool.config.load import config_from_dict
 from xectool.config.order_keys import ORDER_KEYS
 from xectool.config.root import RunConfig
@@ -177,13 +178,17 @@ class _Judge:
     def _judgements(self, key: str, before: Any, now: Any) -> Iterator[tuple[str, str]]:
         """Yield the effect and the reason; the first one counts."""
         yield from self._refusals(key, now)
+        if not self.same_kind and is_view(key):
+            yield SILENT, "its encoder sees events in another way"
+        if not self.same_kind:
+            yield HARMLESS, "of another network"
         if now == "auto" and key.endswith((".scale", ".shift")):
             yield HARMLESS, "auto takes the number from the checkpoint"
         if is_idle(key, self.saved, self.current):
             yield HARMLESS, "the task is off in both"
         if is_free(key, before, now):
             yield HARMLESS, _NEW_BEST if is_objective(key) else "acts in training only"
-        if key.startswith(_SHAPING) and self.same_kind and self.changes_shapes(key):
+        if key.startswith(_SHAPING) and self.changes_shapes(key):
             yield NO_FIT, "weights of other names or shapes"
         if key.startswith(OUTPUT_KEYS):
             yield SILENT, self._meaning(key, before)
@@ -193,6 +198,8 @@ class _Judge:
         """Yield why a resume cannot go on at all."""
         if key == "kind":
             yield NO_FIT, "another network; its encoder can be taken with checkpoint.init_from"
+        if not self.same_kind:  # there is nothing to go on with
+            return
         if key == "loss_balance":
             yield NO_FIT, "the loss has learned other weights"
         if key == "model.freeze_encoder":

@@ -19,6 +19,7 @@ from xectool.training.ranks.faults import as_facts
 DIRECTORY: Final = "XECTOOL_RANK_OUTCOMES"
 """Variable that names the directory of the files."""
 LAUNCHER: Final = "XECTOOL_LAUNCHER_PID"
+_FINDINGS: Final = ("findings", "announced")  # of a result, beside what `TrainResult.as_dict` holds
 
 
 def is_launched() -> bool:
@@ -44,8 +45,8 @@ def run_as_rank(train: Callable[[], TrainResult]) -> int:
         return error.exit_code
     except KeyboardInterrupt:  # the launcher says so once, for all of them
         return EXIT_INTERRUPTED
-    findings = [found.as_dict() for found in result.findings]
-    write_json(path, {"pid": os.getpid(), "result": result.as_dict(), "findings": findings})
+    said = {name: [found.as_dict() for found in getattr(result, name)] for name in _FINDINGS}
+    write_json(path, {"pid": os.getpid(), "result": result.as_dict()} | said)
     return EXIT_INTERRUPTED if result.status == "interrupted" else EXIT_OK
 
 
@@ -58,8 +59,8 @@ def result_of(outcome: dict[str, Any]) -> TrainResult:
     """Return the result that an outcome holds."""
     values = dict(outcome["result"])
     values["artifacts"] = tuple(values["artifacts"])
-    findings = tuple(_finding(values) for values in outcome["findings"])
-    return TrainResult(**values, findings=findings)
+    values |= {name: tuple(_finding(found) for found in outcome[name]) for name in _FINDINGS}
+    return TrainResult(**values)
 
 
 def _finding(values: dict[str, Any]) -> Finding:
