@@ -90,6 +90,20 @@ def test_what_may_be_either_is_refused_with_a_line_that_is_clear(
     assert [file["path"] for file in again.document["result"]["files"]] == data
 
 
+def test_of_two_readings_both_lines_are_shown(checked: Callable[[str], Any]) -> None:
+    """One was proposed: of `--against b c --against d a` c may be as much of the other sample as of the data."""
+    (error,) = checked("--against b.root c.root --against ./-y.root a.root").document["findings"]
+    first, _, second = error["fix"].partition("   # if these are the data; if c.root is of the other sample: ")
+    for line, data in ((first, ["c.root", "a.root"]), (second, ["a.root"])):
+        words = shlex.split(line)
+        assert words[:2] == ["xectool", "check-data"], error["fix"]
+        result = checked(shlex.join(words[2:])).document["result"]
+        assert [file["path"] for file in result["files"]] == data
+        assert line.count("--against ") == 4 - len(data)
+    (alone,) = checked("--against b.root c.root a.root").document["findings"]  # the control
+    assert alone["fix"].endswith("else name the data before --against")
+
+
 def test_lines_of_a_file_whose_name_begins_as_an_option_can_be_pasted(checked: Callable[[str], Any]) -> None:
     line = "-- -y.root"
     for _ in range(3):  # it ended in exit 70

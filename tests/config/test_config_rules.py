@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -203,7 +204,7 @@ CASES = [
     Case("IntervalsFitTheRun", "CFG-24", WARNING,
          {"checkpoint.root_save_interval": 3, "checkpoint.save_predictions": False},
          ("checkpoint.root_save_interval", "checkpoint.save_predictions"), {"checkpoint.root_save_interval": 3}, "mae"),
-    Case("PredictionFilesAreWritten", "CFG-24", WARNING, {"checkpoint.root_save_interval": 30},
+    Case("IntervalsFitTheRun", "CFG-24", WARNING, {"checkpoint.root_save_interval": 30},
          ("root_save_interval 30", "training.epochs 20"), {"checkpoint.root_save_interval": 20}, "mae"),
     Case("MaskPatternsCanBeFound", "CFG-62", ERROR, {"model.mask_patterns.origins": ["data"]},
          ("mask_patterns.files names none",),
@@ -291,6 +292,18 @@ def test_the_key_of_a_finding_is_a_key_of_the_schema() -> None:
     for case in CASES:
         (found,) = RULES[case.rule].check(build(case.kind, case.failing))
         assert found.where in keys_of(case.kind)
+
+
+def test_all_intervals_that_a_short_run_does_not_reach_are_one_warning() -> None:
+    """`--set training.epochs=2` had a warning of CFG-24 for each of them."""
+    long = {"checkpoint.save_interval": 50, "validation.interval": 30, "checkpoint.root_save_interval": 40}
+    settings = {**long, "checkpoint.save_predictions": True}
+    (found,) = RULES["IntervalsFitTheRun"].check(build("mae", settings))
+    assert [key for key, value in long.items() if f"{key} {value}" not in found.problem] == []
+    words = shlex.split(found.fix)
+    assert words[::2] == ["--set"] * 3
+    mended = {key: int(value) for key, _, value in (word.partition("=") for word in words[1::2])}
+    assert list(RULES["IntervalsFitTheRun"].check(build("mae", settings | mended))) == []
 
 
 @pytest.mark.parametrize(("epochs", "warmup"), [(1, 0), ("2", 0), (3, 2), (20, 2)])

@@ -63,10 +63,25 @@ def _unclear(words: Sequence[str], roles: Sequence[str], data: Sequence[str]) ->
     options = [word for word, role in zip(words, roles, strict=True) if role in ("option", "value")]
     rest = [word for word, role in zip(words, roles, strict=True) if role != "data"]
     line = ["xectool", "check-data", *map(in_shell, data or others), *map(shlex.quote, rest if data else options)]
-    remark = "" if data else f"   # if these are the data; else name the data before {AGAINST}"
+    remark = "" if data else f"   # if these are the data; {_other_reading(words, roles)}"
     files = f"{others[0]} and {others[1]}" if others[1:] else others[0]
     return UsageError(
         f"{files} after {AGAINST} may be data or the other sample: no data stand before it",
         where="command line",
         fix=f"{' '.join(line)}{remark}",
     )
+
+
+def _other_reading(words: Sequence[str], roles: Sequence[str]) -> str:
+    """Return what else is meant where no file is named apart: those after the last of several options are the data."""
+    named = [at for at, word in enumerate(words) if roles[at] == "option" and word.partition("=")[0] == AGAINST]
+    before, data = (
+        [word for word, role in zip(words[part], roles[part], strict=True) if role == "other"]
+        for part in (slice(named[-1]), slice(named[-1], None))
+    )
+    if not before or not data:
+        return f"else name the data before {AGAINST}"
+    rest = [word for word, role in zip(words, roles, strict=True) if role in ("option", "value")]
+    added = (part for word in before for part in (AGAINST, in_shell(word)))
+    line = " ".join(("xectool check-data", *map(in_shell, data), *map(shlex.quote, rest), *added))
+    return f"if {' and '.join(before)} {'are' if before[1:] else 'is'} of the other sample: {line}"

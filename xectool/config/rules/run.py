@@ -34,51 +34,37 @@ class IntervalsFitTheRun(Rule[RunConfig]):
     title = "Intervals are shorter than the run and belong to something that is written"
 
     def check(self, facts: RunConfig) -> Iterator[Finding]:
-        """Yield a warning for each interval without effect."""
-        checkpoint, epochs = facts.checkpoint, facts.training.epochs
-        if checkpoint.save_interval > epochs and "save_interval" in checkpoint.model_fields_set:
+        """Yield a warning for all intervals above the epochs, and one for prediction files that nobody wants."""
+        checkpoint, epochs, half = facts.checkpoint, facts.training.epochs, max(1, facts.training.epochs // 2)
+        sensors = None if isinstance(facts, RegressorConfig) else facts.checkpoint
+        above: dict[str, tuple[int, str, int]] = {}
+        if "save_interval" in checkpoint.model_fields_set:
+            none = "no numbered checkpoint is written (save_interval does not change validation frequency)"
+            above["checkpoint.save_interval"] = checkpoint.save_interval, none, half
+        above["validation.interval"] = facts.validation.interval, "only the last epoch is validated", 1
+        if sensors and sensors.save_predictions and "root_save_interval" in sensors.model_fields_set:
+            last = "only predictions.root is written, at the end"
+            above["checkpoint.root_save_interval"] = sensors.root_save_interval, last, half
+        above = {key: told for key, told in above.items() if told[0] > epochs}
+        if above:  # one finding: the run is short
+            values = " and ".join(f"{key} {value}" for key, (value, _, _) in above.items())
+            effects = "; ".join(effect for _, effect, _ in above.values())
+            fixes = [(key, fitting) for key, (_, _, fitting) in above.items()]
             yield self.warning(
-                "checkpoint.save_interval",
-                f"checkpoint.save_interval {checkpoint.save_interval} is above training.epochs {epochs}: no numbered "
-                "checkpoint is written (save_interval does not change validation frequency)",
-                f"checkpoint.save_interval: {max(1, epochs // 2)}",
+                fixes[0][0],
+                f"{values} {'are' if above.keys() - {fixes[0][0]} else 'is'} above training.epochs {epochs}: {effects}",
+                "{}: {}".format(*fixes[0])
+                if len(fixes) == 1
+                else " ".join(f"--set {key}={fitting}" for key, fitting in fixes),
             )
-        if facts.validation.interval > epochs:
-            yield self.warning(
-                "validation.interval",
-                f"validation.interval {facts.validation.interval} is above training.epochs {epochs}: only the last "
-                "epoch is validated",
-                "validation.interval: 1",
-            )
-        if isinstance(facts, RegressorConfig) or facts.checkpoint.save_predictions:
+        if sensors is None or sensors.save_predictions:
             return
-        default = type(facts.checkpoint).model_fields["root_save_interval"].default
-        if facts.checkpoint.root_save_interval != default:
+        if sensors.root_save_interval != type(sensors).model_fields["root_save_interval"].default:
             yield self.warning(
                 "checkpoint.root_save_interval",
-                f"checkpoint.root_save_interval {facts.checkpoint.root_save_interval} has no effect with "
+                f"checkpoint.root_save_interval {sensors.root_save_interval} has no effect with "
                 "checkpoint.save_predictions: false",
                 "checkpoint.save_predictions: true",
-            )
-
-
-class PredictionFilesAreWritten(Rule[RunConfig]):
-    """Prediction files of epochs beyond the end of the run are never written."""
-
-    code = "CFG-24"
-    title = "root_save_interval is at most the epochs of the run"
-
-    def check(self, facts: RunConfig) -> Iterator[Finding]:
-        """Yield a warning for an interval, written by the user, that no epoch reaches."""
-        if isinstance(facts, RegressorConfig) or not facts.checkpoint.save_predictions:
-            return
-        interval, epochs = facts.checkpoint.root_save_interval, facts.training.epochs
-        if interval > epochs and "root_save_interval" in facts.checkpoint.model_fields_set:
-            yield self.warning(
-                "checkpoint.root_save_interval",
-                f"checkpoint.root_save_interval {interval} is above training.epochs {epochs}: only predictions.root is "
-                "written, at the end",
-                f"checkpoint.root_save_interval: {max(1, epochs // 2)}",
             )
 
 
@@ -149,7 +135,6 @@ class OptionsTakeEffect(Rule[RunConfig]):
 
 RUN_RULES: tuple[Rule[RunConfig], ...] = (
     IntervalsFitTheRun(),
-    PredictionFilesAreWritten(),
     OneStartingPoint(),
     CollectivesHaveTime(),
     OptionsTakeEffect(),
