@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import pickle
+import struct
 import subprocess
 import tracemalloc
 import zlib
@@ -13,11 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import awkward as ak
+import cramjam
 import numpy as np
 import pytest
 import uproot
+import xxhash
 import zstandard
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from uproot.interpretation import numerical
 from xectool.errors import DataFileError
@@ -281,6 +284,58 @@ def test_a_zstd_block_is_what_it_says(spoiled, num_blocks, sized):
     with pytest.raises(inflate.INFLATE_ERRORS):
         inflate_range(spoiled(good, content) + whole, 0, num_blocks * len(content))
     assert bytes(inflate_range(whole, 0, num_blocks * len(content))) == content * num_blocks
+
+
+def test_an_lz4_block_is_inflated_in_the_rows_of_the_caller():
+    content = np.random.default_rng(3).integers(0, 5, 300_000, np.uint8).tobytes()
+    small = cramjam.lz4.compress_block(content, store_size=False)
+    body = xxhash.xxh64_digest(small) + bytes(small)
+    packed = b"L4\x01" + len(body).to_bytes(3, "little") + len(content).to_bytes(3, "little") + body
+    room = np.empty(len(content), np.uint8)
+    found = np.frombuffer(inflate_range(packed, 0, len(content), out=room), np.uint8)
+    assert np.shares_memory(found, room)
+    assert found.tobytes() == content
+    assert bytes(inflate_range(packed, 7, 1000, out=room[:993])) == content[7:1000]
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zlib", "none"])
+@pytest.mark.parametrize("per_basket", [700, 2000])  # 2.7 MB in one block, 22 MB in two
+def test_every_pattern_of_bits_survives_the_swap_of_bytes(tmp_path, compression, per_basket):
+    bits = np.random.default_rng(4).integers(0, 2**32, (2100, 960), np.uint32)
+    bits[:, 500:] = 0x7F800001  # a signalling NaN, which arithmetic would make a quiet one
+    values = bits.view(np.float32) if per_basket == 700 else np.tile(bits.view(np.float32), (1, 3))
+    path = tmp_path / "a.root"
+    with uproot.recreate(path, compression=COMPRESSIONS[compression]) as file:
+        tree = file.mktree("tree", {"npho": np.dtype((np.float32, values.shape[1:]))})
+        for start in range(0, 2100, per_basket):
+            tree.extend({"npho": values[start : start + per_basket]})
+    with EventFile(path) as file:
+        assert file.read_column("npho").tobytes() == values.tobytes()
+        assert file.read_column("npho", 650, 2050).tobytes() == values[650:2050].tobytes()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 26), min_size=5, max_size=5), st.integers(0, 24), st.integers(0, 24))
+@example([3, 5, 10, 15, 20], 0, 24)
+@example([0, 10, 5, 15, 20], 10, 12)
+def test_entries_are_never_left_out_where_those_of_baskets_are_damaged(tmp_path_factory, damaged, start, stop):
+    path = tmp_path_factory.getbasetemp() / "damaged_entries.root"
+    values = np.arange(72, dtype=np.float32).reshape(24, 3)
+    with uproot.recreate(path, compression=uproot.ZLIB(1)) as file:
+        tree = file.mktree("tree", {"npho": np.dtype((np.float32, (3,)))})
+        for first in range(0, 24, 5):
+            tree.extend({"npho": values[first : first + 5]})
+    body = path.read_bytes()
+    assert body.count(struct.pack(">5q", 0, 5, 10, 15, 20)) == 1
+    path.write_bytes(body.replace(struct.pack(">5q", 0, 5, 10, 15, 20), struct.pack(">5q", *damaged)))
+    out = np.full((abs(stop - start), 3), -1, np.float32)
+    try:
+        with EventFile(path) as file:
+            file.read_into("npho", min(start, stop), max(start, stop), out)
+    except DataFileError as error:
+        assert "damaged" in str(error)  # noqa: PT017  sound entries before the damage may be read
+    else:
+        assert (out >= 0).all()
 
 
 def test_several_threads_read_one_file(tmp_path, rows, write_rows):

@@ -16,6 +16,7 @@ from xectool.rootio.stages import DECOMPRESS, READ, timed
 
 # What of a basket's header is read: lengths of the basket, its content and the header itself, and its own place.
 _KEY_BYTES = 26
+_KEY = struct.Struct(">iHi4xH2xi")
 _BIG_KEY = 1000  # a key of a higher version has places of 64 bits
 
 
@@ -72,36 +73,38 @@ class BasketColumn:
             DamagedRangeError: A basket cannot be read; names that basket's entries.
         """
         basket = int(np.searchsorted(self._offsets, start, side="right")) - 1
-        while start < stop:
-            first, end = int(self._offsets[basket]), int(self._offsets[basket + 1])
-            upto = min(stop, end)
-            try:
-                self._read_basket(basket, start - first, end - first, out[: upto - start])
-            except READ_ERRORS as error:
-                raise DamagedRangeError(first, end, f"{type(error).__name__}: {error}") from error
-            out = out[upto - start :]
-            start, basket = upto, basket + 1
+        edges = self._offsets[basket : int(np.searchsorted(self._offsets, stop)) + 1].tolist()
+        numbers, done = out.reshape(-1), 0
+        with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, which counts as invalid
+            for number, (first, end) in enumerate(itertools.pairwise(edges), basket):
+                begin, upto = max(start, first), min(stop, end)
+                count = (upto - begin) * out.shape[1]
+                if count <= 0:
+                    continue
+                try:
+                    self._read_basket(number, begin - first, end - first, numbers[done : done + count])
+                except READ_ERRORS as error:
+                    raise DamagedRangeError(first, end, f"{type(error).__name__}: {error}") from error
+                done += count
+        if done != len(numbers):
+            raise DamagedRangeError(start, stop, "no baskets follow on each other over these entries")
 
     def _read_basket(self, basket: int, first: int, num_entries: int, out: Array) -> None:
-        """Fill ``out`` with the entries of a basket from its entry ``first`` on."""
-        begin, end = first * self._entry_bytes, (first + len(out)) * self._entry_bytes
-        room = out.reshape(-1).view(np.uint8) if out.dtype == self.dtype else None
+        """Fill ``out``, the numbers of its entries in a row, with a basket's entries from its entry ``first`` on."""
+        begin = first * self._entry_bytes
+        wanted = begin, begin + len(out) * self._stored.itemsize
         if basket >= len(self._seeks):
-            data = memoryview(self._branch.basket(basket).data)[begin:end]
+            data = memoryview(self._branch.basket(basket).data)[slice(*wanted)]
         else:
-            data = self._free_basket(basket, (begin, end), num_entries * self._entry_bytes, room)
-        values = np.frombuffer(data, self._stored, count=(end - begin) // self._stored.itemsize)
-        if np.may_share_memory(values, out):
-            if self._stored != self.dtype:
-                out.byteswap(inplace=True)
-            return
-        with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, which counts as invalid
-            out[:] = values.reshape(out.shape)
+            data = self._free_basket(basket, wanted, num_entries * self._entry_bytes, out)
+        # Of one dimension, for numpy then swaps the bytes of what lies in its place without a copy.
+        out[:] = np.frombuffer(data, self._stored, len(out))
 
-    def _free_basket(self, basket: int, wanted: tuple[int, int], num_bytes: int, room: Array | None) -> Any:
-        """Return the bytes ``[begin, end)`` of a basket's entries, in ``room`` for them or in memory of their own."""
+    def _free_basket(self, basket: int, wanted: tuple[int, int], num_bytes: int, out: Array) -> Any:
+        """Return the bytes ``[begin, end)`` of a basket's entries, in ``out`` or in memory of their own."""
         begin, end = wanted
         seek, size = int(self._seeks[basket]), int(self._sizes[basket])
+        room = out.view(np.uint8) if out.dtype == self.dtype else None
         if num_bytes > BLOCK_BYTES:
             if basket not in self._large:
                 self._large[basket] = timed(READ, _LargeBasket, self._source, seek, size, num_bytes)
@@ -157,12 +160,14 @@ def _basket_key(raw: bytes, seek: int, size: int, num_bytes: int) -> tuple[int, 
     Raises:
         ValueError: The header does not agree with ``size`` bytes at ``seek`` and ``num_bytes`` of entries.
     """
-    stored_bytes, version, object_bytes, _date, key_bytes, _cycle = struct.unpack_from(">iHiIHH", raw, 0)
-    if (place := struct.unpack_from(">q" if version > _BIG_KEY else ">i", raw, 18)[0]) != seek:
+    stored_bytes, version, object_bytes, key_bytes, place = _KEY.unpack_from(raw)
+    if version > _BIG_KEY:
+        (place,) = struct.unpack_from(">q", raw, 18)
+    if place != seek:
         raise ValueError(f"the basket belongs at byte {place} of the file, not at {seek}: it is of other entries")
     if stored_bytes != size or not 18 <= key_bytes <= size or object_bytes < num_bytes:
         raise ValueError("the basket's header does not agree with its branch")
-    return int(key_bytes), int(object_bytes)
+    return key_bytes, object_bytes
 
 
 class LooseColumn:

@@ -57,7 +57,7 @@ def inflate_range(data: Any, start: int, stop: int, *, out: npt.NDArray[np.uint8
         start: First byte.
         stop: End of the bytes.
         out: Room for the bytes, into which several blocks are joined; without it that is a buffer of the calling
-            thread, which its next call writes over. The bytes of a single block come in memory of their own.
+            thread, which its next call writes over. Those of a single block come in memory of their own, but for LZ4.
 
     Raises:
         ValueError: A block header is not one of ROOT's, or the blocks end early.
@@ -65,7 +65,9 @@ def inflate_range(data: Any, start: int, stop: int, *, out: npt.NDArray[np.uint8
     wanted = [found for found in _blocks_until(memoryview(data), stop) if found[0] + found[3] > start]
     if not wanted:
         return b""
-    if len(wanted) == 1:
+    # A single block that is wanted whole: LZ4 is faster into the caller's memory, ZSTD (by a tenth) into its own.
+    in_place = out is not None and wanted[0][1] == b"L4" and wanted[0][3] == stop - start
+    if len(wanted) == 1 and not in_place:
         return _part(wanted[0], start, stop)
     if out is None:
         out = _thread_buffer(stop - start)
