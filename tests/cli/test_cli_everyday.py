@@ -9,11 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
 from xectool.cli import boundary, progress
-from xectool.cli.app import app
+from xectool.cli.app import app, with_named_commands
 from xectool.errors import UsageError
 
 PROGRAM = Path(sys.executable).with_name("xectool")
@@ -31,10 +33,28 @@ def completed(words: str) -> set[str]:
     return set(result.stdout.split())
 
 
+def leaves(command: Any) -> list[Any]:
+    """Return the commands of a group, and those of the groups in it."""
+    inside = getattr(command, "commands", None)
+    return [command] if inside is None else [leaf for each in inside.values() for leaf in leaves(each)]
+
+
 def test_a_shell_completes_commands_and_options() -> None:
     assert {"diagnose"} == completed("diag")
     assert {"run", "replay", "reproducibility"} <= completed("diagnose r")
     assert "--max-steps" in completed("train c.yaml --m")
+
+
+@pytest.mark.parametrize("line", ["", "train", "diagnose", "diagnose replay", "runs", "config check", "export"])
+def test_a_start_makes_the_parameters_of_the_named_command_alone_and_helps_as_with_all(line: str) -> None:
+    words = line.split()
+    part = with_named_commands(app, words)
+    texts = [CliRunner().invoke(each, [*words, "--help"]).output for each in (app, part)]
+    assert texts[0] == texts[1]
+    assert "Usage" in texts[0]
+    commands = leaves(typer.main.get_command(part))
+    assert len(commands) > 30
+    assert {command.name for command in commands if command.params} <= {*words}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
