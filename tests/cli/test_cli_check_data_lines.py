@@ -99,7 +99,11 @@ def test_a_branch_that_one_file_names_otherwise_is_told_with_this_file(
         with uproot.recreate(name) as file:
             file["tree"] = {photons: values, "relative_time": values * np.float32(1e-9), **numbers}
     found = xectool("check-data", "a.root", "b.root", "--json")
-    assert found.document["result"]["next"] == "xectool check-data b.root --set data.npho_branch=photons2"
+    line, _, remark = found.document["result"]["next"].partition("   # ")
+    assert line == "xectool check-data b.root --set data.npho_branch=photons2"
+    assert remark == "this file alone; a run reads all of its files by the same names"
+    alone = xectool("check-data", "b.root", "--json").document["result"]["next"]  # the control: no other file is there
+    assert alone == line
 
 
 def test_a_pattern_of_other_files_that_the_shell_expanded_is_the_other_sample(

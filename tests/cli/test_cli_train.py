@@ -318,3 +318,32 @@ def test_a_long_line_that_mends_the_data_is_printed_once(xectool: Run, warm: Any
     document = xectool("train", files / "config.yaml", "--run-name", "doc", *options, "--json").document
     assert [item["fix"][:9] for item in document["findings"] if item["code"] == "DAT-16"] == ["python -c"]
     assert "announced" not in document["result"]
+
+
+@pytest.mark.usefixtures("shallow")
+def test_a_run_that_moved_goes_on_with_the_files_of_the_same_names(
+    xectool: Run, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Renamed ones were 'other files or entries', of which none was named."""
+    words = ("--run-name", "moved", "--set", "checkpoint.save_artifacts=false")
+    run = xectool("train", files / "config.yaml", *words, "--max-steps", "1", "--json").document["result"]["run_dir"]
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(run, tmp_path / "artifacts/moved")
+    for name in ("train.root", "other.root"):
+        shutil.copy(files / "train.root", tmp_path / name)
+    again = (
+        "train",
+        "artifacts/moved/config.yaml",
+        *words,
+        "--set",
+        "checkpoint.save_dir=artifacts",
+        "--resume",
+        "auto",
+    )
+    (found,) = xectool(*again, "--set", "data.train_path=other.root", "--json").document["findings"]
+    assert found["code"] == "CFG-46"
+    assert "train.root with 24 of 24 events" in found["problem"]
+    assert "other.root with 24 of 24 events" in found["problem"]
+    assert "under the names they had" in found["fix"]
+    done = xectool(*again, "--set", "data.train_path=train.root", "--json").document
+    assert (done["status"], done["result"]["steps"]) == ("ok", 3), done["findings"]

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from xectool.config.cgroups import cgroup_memory, num_cores
+from xectool.config.file_systems import is_network
 from xectool.errors import counted
 
 # Read by rules; nothing else of the environment is kept.
@@ -115,6 +116,11 @@ class Platform:
         absolute = os.path.abspath(path)
         holding = [point for point in self.mounts if _holds(point, absolute)]
         return self.mounts[max(holding, key=len)] if holding else ""
+
+    def tracking_uri(self) -> str:
+        """Return a tracking address to propose: a database on a disk of this machine, or a server where none is."""
+        here = next((place for place in ("/tmp", "/var/tmp") if not is_network(self.file_system(place))), "")
+        return f"sqlite:///{here}/mlruns.db" if here else "http://HOST:5000"
 
 
 def _holds(mount_point: str, path: str) -> bool:

@@ -23,6 +23,7 @@ _TREE = "data.tree_name="
 _BRANCH = re.compile(r"data\.(\w+_branch|truth_branches\.\w+)=")
 _NO_LINE = re.compile(r"=(PATH|DIR|GB|BRANCH|CONFIG|NAME|VALUE)$|,$")
 """A value that the reader has to fill in, or prose after a comma; a branch or value may have a name in capitals."""
+_ALONE = "this file alone; a run reads all of its files by the same names"
 _TYPED = 4  # more files than these are a glob that the shell expanded
 
 
@@ -66,6 +67,8 @@ class Told:
         words = shlex.split(command)[2:]
         files = words[:1] + list(itertools.takewhile(lambda word: not word.startswith("-"), words[1:]))
         files, own = self._with_the_rest(files, words[len(files) :])
+        if len(files) < len(self.files) and self._lacks(own) and _ALONE not in remark:
+            mark, remark = _REMARK, "; ".join(filter(None, (remark, _ALONE)))
         kept = self._kept({word.partition("=")[0] for word in own})
         flags = [*self.flags, *(["--deep"] if self.deep else [])]
         if "--deep" in own and not self.deep:  # it is to look at all that was left out

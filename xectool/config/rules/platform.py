@@ -146,8 +146,8 @@ class TrackerSurvives(Rule[Situation]):
             yield self.warning(
                 "mlflow.tracking_uri",
                 f"mlflow.tracking_uri {uri} lies on {file_system}, where sqlite locks are unreliable; "
-                "write an absolute URI on a local disk",
-                "mlflow.tracking_uri: sqlite:////tmp/mlruns.db",
+                "write an absolute URI on a local disk, or a server's",
+                f"mlflow.tracking_uri: {platform.tracking_uri()}",
             )
 
 

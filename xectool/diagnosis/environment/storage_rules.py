@@ -52,7 +52,7 @@ class TrackerIsLocal(Rule[EnvironmentFacts]):
                 yield self.warning(
                     place.path,
                     f"SQLite locking is unreliable on {place.file_system}, where the tracking database lies",
-                    "export MLFLOW_TRACKING_URI=sqlite:////tmp/mlruns.db",
+                    f"export MLFLOW_TRACKING_URI={facts.platform.tracking_uri()}",
                 )
 
 

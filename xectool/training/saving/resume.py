@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -123,9 +124,26 @@ def _order_differences(
     # A checkpoint from before a key was there was written under its default, as nearly all are that go on now.
     keys = [key for key in ORDER_KEYS if key not in shared and _at(saved, key) is not None]
     differing = [d for key in keys for d in differences(_at(saved, key), _at(current, key), key)]
-    if train is not None and data_facts(train)["train_files"] != checkpoint.meta.get("train_files"):
-        differing.append((_FILES, "the files of the checkpoint", "other files or entries"))
+    if train is not None:
+        differing += _file_differences(checkpoint.meta.get("train_files") or (), data_facts(train)["train_files"])
     return differing
+
+
+def _file_differences(
+    saved: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the first file of the data that is not as the checkpoint has it, with both names and numbers of events."""
+    for place, (before, after) in enumerate(zip_longest(saved, now)):
+        if before != after:
+            number = f"file {place + 1} of {max(len(saved), len(now))}"
+            yield _FILES, f"{number} is {_file(before)}", _file(after)
+            return
+
+
+def _file(facts: Mapping[str, Any] | None) -> str:
+    if facts is None:
+        return "missing"
+    return f"{facts['name']} with {facts['events']} of {facts['entries']} events"
 
 
 def meaning_differences(config: RunConfig, checkpoint: Checkpoint) -> list[tuple[str, Any, Any]]:
@@ -238,7 +256,7 @@ def _refusal(effect: str, differing: list[tuple[str, Any, Any]], path: Path) -> 
     keys = [key for key, _, _ in differing]
     pasted = [_as_saved(key, saved) for key, saved, _ in differing if key != _FILES]
     if _FILES in keys:
-        pasted.append(f"{_FILES} with the files of the checkpoint")
+        pasted.append(f"--set {_FILES}=PATH with the same files, under the names they had")
     return CheckpointError(
         f"resuming {effect}: {shown}{more}",
         where=str(path),
