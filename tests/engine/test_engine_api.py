@@ -22,6 +22,13 @@ def test_function_stays_one_after_every_module_is_imported(name: str) -> None:
     assert callable(getattr(engine, name))
 
 
+def test_a_notebook_completes_what_is_loaded_later() -> None:
+    """`dir(engine)` held none of the functions: TAB after `engine.` showed nothing."""
+    assert {*FUNCTIONS, "diagnose", "runs"} <= set(dir(engine))
+    assert {"run", "nan_batch", "mlflow"} <= set(dir(engine.diagnose))
+    assert all(getattr(engine, name) for name in dir(engine))
+
+
 def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
         _ = engine.trian

@@ -96,3 +96,8 @@ def __getattr__(name: str) -> Any:
         found = getattr(importlib.import_module(f"xectool.engine.{_FUNCTIONS[name]}"), name)
         return found if isinstance(found, type) else typed(found, f"engine.{name}")
     raise AttributeError(f"module 'xectool.engine' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    """Return what there is to complete, such as in a notebook: nothing of it is loaded before its first use."""
+    return sorted(__all__)

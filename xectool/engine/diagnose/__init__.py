@@ -74,3 +74,8 @@ def __getattr__(name: str) -> Any:
         found = getattr(importlib.import_module(f"xectool.engine.diagnose.{_FUNCTIONS[name]}"), name)
         return typed(found, f"engine.diagnose.{name}")
     raise AttributeError(f"module 'xectool.engine.diagnose' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    """Return what there is to complete, such as in a notebook: nothing of it is loaded before its first use."""
+    return sorted(__all__)
