@@ -12,7 +12,7 @@ import typer
 from xectool import engine
 from xectool.cli.app import app
 from xectool.cli.other_sample import WITH_VALUE
-from xectool.engine.check_lines import Told
+from xectool.engine.check_lines import Told, _free_name
 from xectool.findings import Finding, Severity
 
 ALL = ("a.root", "b.root", "c.root", "-y.root")
@@ -130,3 +130,27 @@ def test_a_line_for_many_files_without_a_pattern_names_them(tmp_path: Path, monk
     assert Told(part).inputs() == "'p/run*.root' q/run1.root q/run3.root"
     setting = Finding("DAT-04", Severity.ERROR, "no branch", fix="--set data.npho_branch=n")
     assert Told(part).first_step([setting]) == f"xectool check-data {Told(part).inputs()} --set data.npho_branch=n"
+
+
+def test_a_line_for_files_without_number_names_a_list_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line of 9000 characters can be pasted, and read by nobody."""
+    monkeypatch.chdir(tmp_path)
+    names = [f"run{number:05d}.root" for number in range(900)]
+    for name in names:
+        Path(name).touch()
+    part, others = [name for name in names if name[7] not in "37"], names[3::5]
+    told = Told(part, against=others)
+    setting = Finding("DAT-04", Severity.ERROR, "no branch", fix="--set data.npho_branch=n")
+    lines = [told.first_step([setting]), told.again(told.following(told.inputs(), has_hashes=True))]
+    lines.append(Told(part, against=others, deep=True).following(told.inputs(), has_hashes=True))
+    remark = (
+        f"files.txt: the {len(part)} files of this check, one a line; others.txt: the 180 files of the other sample"
+    )
+    assert [line for line in map(told.again, lines) if len(line) > 300 or line.count(remark) != 1] == []
+    words = [shlex.split(line, comments=True) for line in lines]
+    assert words[0] == shlex.split("xectool check-data @files.txt --against @others.txt --set data.npho_branch=n")
+    assert words[2][3:7] == ["--set", "data.train_path='@files.txt'", "--set", "data.val_path='@others.txt'"]
+    Path("files.txt").write_text("\n".join(part))
+    assert _free_name("files", ".txt") == "files2.txt", "what lies there is another list"
+    assert Told(["@files.txt"]).again("xectool check-data @files.txt --deep") == "xectool check-data @files.txt --deep"
+    assert Told(names).inputs() == "'run00*.root'", "the control"

@@ -25,6 +25,8 @@ _NO_LINE = re.compile(r"=(PATH|DIR|GB|BRANCH|CONFIG|NAME|VALUE)$|,$")
 """A value that the reader has to fill in, or prose after a comma; a branch or value may have a name in capitals."""
 _ALONE = "this file alone; a run reads all of its files by the same names"
 _TYPED = 4  # more files than these are a glob that the shell expanded
+_LONGEST = 2000  # characters of files in a line to paste
+_SAMPLES = {"files": "files of this check", "others": "files of the other sample"}
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,9 @@ class Told:
 
     def inputs(self) -> str:
         """Return the files as arguments of a command; many as their pattern, or those of their directories."""
-        return " ".join(map(in_shell, self.data if len(self.data) <= _TYPED else _patterns(self.data)))
+        return " ".join(
+            map(in_shell, _or_list(self.data if len(self.data) <= _TYPED else _patterns(self.data), "files"))
+        )
 
     def again(self, line: str) -> str:
         """Return a check to paste with all that was told already; what it says itself holds.
@@ -73,14 +77,26 @@ class Told:
         flags = [*self.flags, *(["--deep"] if self.deep else [])]
         if "--deep" in own and not self.deep:  # it is to look at all that was left out
             flags = [flag for flag in flags if not flag.startswith("--max-events ")]
-        others = [path for path in self.against if "--against" not in own]
+        others = _or_list(self.against, "others") if "--against" not in own else []
         place, *places = (place_of(*split_tree(path, self._tree(own))) for path in (files[0], *others))
         if place in places:  # the other sample: it is not compared with itself, and hashes were not asked of it
             flags = [flag for flag in flags if flag != "--write-digest"]
         else:
             kept += [f"--against {in_shell(path)}" for path in others]
         kept += [flag for flag in flags if flag.partition(" ")[0] not in own]
-        return " ".join((_CHECK.strip(), *map(in_shell, files), *kept, *map(shlex.quote, own))) + mark + remark
+        line = " ".join((_CHECK.strip(), *map(in_shell, files), *kept, *map(shlex.quote, own)))
+        return line + mark + remark + self._lists(line, mark + remark)
+
+    def _lists(self, line: str, remark: str = "") -> str:
+        """Return what a remark has to say yet of the lists that a line names and nobody has written."""
+        samples = {"files": self.data, "others": self.against}
+        told = [
+            f"{name}: the {len(samples[sample])} {what}, one a line"
+            for sample, what in _SAMPLES.items()
+            if f"@{(name := _free_name(sample, '.txt'))}" in line and f"@{name}" not in samples[sample]
+        ]
+        told = [text for text in told if text not in remark]
+        return ("; " if remark else _REMARK) + "; ".join(told) if told else ""
 
     def _with_the_rest(self, named: list[str], own: list[str]) -> tuple[list[str], list[str]]:
         """Return files and options of a line, where one file of several goes on together with the others.
@@ -135,10 +151,11 @@ class Told:
             return f"{_CHECK}{name} --deep --write-digest"
         if self.config is not None:
             return " ".join(("xectool train", in_shell(self.config), *self._kept({"--config"}), "--dry-run"))
-        paths = {"data.train_path": self.data, "data.val_path": self.against}
-        given = [f"{key}={_as_value(files)}" for key, files in paths.items() if files]
+        paths = {"data.train_path": (self.data, "files"), "data.val_path": (self.against, "others")}
+        given = [f"{key}={_as_value(files, sample)}" for key, (files, sample) in paths.items() if files]
         chosen = (f"--set {in_shell(text)}" for text in (*given, *self.overrides))
-        return " ".join(("xectool config init", *chosen, f"> {_free_name()}"))
+        line = " ".join(("xectool config init", *chosen, f"> {_free_name('config', '.yaml')}"))
+        return line + self._lists(line)
 
 
 def _is_line(fix: str) -> bool:
@@ -155,10 +172,16 @@ def _is_line(fix: str) -> bool:
     return words[:1] in (["xectool"], ["python"]) and not any(_NO_LINE.search(word) for word in words)
 
 
-def _as_value(files: Sequence[str]) -> str:
+def _as_value(files: Sequence[str], sample: str) -> str:
     """Return files as the value of a key: many as the pattern that a shell expanded, where one has just these."""
     pattern = _pattern(files) if len(files) > _TYPED else None
-    return inline_yaml(pattern or (files[0] if len(files) == 1 else list(files)))
+    named = _or_list(files, sample)
+    return inline_yaml(pattern or (named[0] if len(named) == 1 else named))
+
+
+def _or_list(files: Sequence[str], sample: str) -> list[str]:
+    """Return the files, or a list file to be written where a line with their names would be too long to paste."""
+    return list(files) if sum(map(len, files)) < _LONGEST else [f"@{_free_name(sample, '.txt')}"]
 
 
 def _pattern(files: Sequence[str]) -> str | None:
@@ -182,7 +205,7 @@ def _common(names: Sequence[str]) -> str:
     return "".join(letters[0] for letters in same)
 
 
-def _free_name() -> str:
-    """Return a name for a configuration that no file here has."""
+def _free_name(stem: str, suffix: str) -> str:
+    """Return a name that no file here has."""
     numbers = itertools.chain([""], itertools.count(2))
-    return next(name for number in numbers if not os.path.exists(name := f"config{number}.yaml"))
+    return next(name for number in numbers if not os.path.exists(name := f"{stem}{number}{suffix}"))
