@@ -1285,6 +1285,9 @@ def test_marks_and_truths_that_were_never_filled_are_both_named(record: Record, 
     assert "the truth of task uvwFI is exactly 0 in 10 of 120 events: it was never filled" in told
     assert "the truth of task energy is exactly 0 in 10 of 120 events" in told
     assert " 0 cm" not in told
+    shown = [line for cause in causes for line in cause.evidence]  # their number stands in the problem
+    assert [line for line in shown if "10 of 120" in line] == []
+    assert "energy is 0 first in entry 7 of file 0" in shown
 
 
 @pytest.mark.parametrize(

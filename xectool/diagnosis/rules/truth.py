@@ -178,8 +178,12 @@ class ImpossibleTruth(DiagnosisRule):
             code=self.code,
             confidence=0.94 if marks or any(_count(told) >= FEWEST_MARKS for told in empty.values()) else 0.8,
             problem="; ".join(problems),
-            evidence=tuple(
-                f"{name}: {_count(told)} of {num_train:g} events" for name, told in (*single.items(), *empty.items())
+            evidence=(
+                *(f"{name}: {_count(told)} of {num_train:g} events" for name, told in single.items()),
+                *(
+                    f"{name} is 0 first in entry {told.get('entry')} of {_file_of(evidence, told)}"
+                    for name, told in empty.items()
+                ),
             ),
             fix=fixes.check_files(evidence.run_dir, [_file_of(evidence, told) for _, told in shown]),
             severity=Severity.WARNING,
