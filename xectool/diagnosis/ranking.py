@@ -92,6 +92,8 @@ _FLAT: Final = frozenset({"XT-NO-LEARNING", "XT-COLLAPSED", "XT-CONFIG-LR"})
 _COSTS_TIME: Final = frozenset({"XT-LOADER-SLOW", "XT-CKPT-SLOW", "XT-RECOMPILE", "XT-DB-LOCKED", "XT-TRACKER-DOWN"})
 """What makes a run slow and leads to nothing else comes after whatever ended or spoiled it."""
 
+MOST_ALSO: Final = 5  # lines on further faults of one code
+
 LEADS_TO: Final[dict[str, frozenset[str]]] = {
     "XT-INPUT-SCALE": _NAN | _SPIKES | _FLAT | {"XT-UNTRAINED-HEAD", "XT-DIVERGED", "XT-DATA-UNUSABLE"} | _STOPS,
     "XT-SENSOR-ORDER": _FLAT | {"XT-TRUTH-ELSEWHERE"},
@@ -209,7 +211,7 @@ def rank(opinions: Iterable[Opinion], suspicion: Sequence[str]) -> list[Cause]:
 
 
 def _one_a_symptom(opinions: Sequence[Opinion], order: dict[str, int]) -> list[Cause]:
-    """Keep the likeliest cause of each symptom, and say of the others what speaks against them."""
+    """Keep the causes of the likeliest code of each symptom, and say of the others what speaks against them."""
     symptoms: dict[str, list[Opinion]] = {}
     for number, opinion in enumerate(opinions):
         symptoms.setdefault(opinion.symptom or f"own {number}", []).append(opinion)
@@ -221,26 +223,33 @@ def _one_a_symptom(opinions: Sequence[Opinion], order: dict[str, int]) -> list[C
         best = min(causes, key=lambda cause: (-cause.confidence, order.get(cause.code, len(order))))
         others = [f"{cause.code} ({cause.confidence:g}): less likely" for cause in causes if cause.code != best.code]
         against = [f"{out.code}: {out.reason}" for out in spoken if isinstance(out, RuledOut) and out.code != best.code]
-        kept.append(replace(best, ruled_out=tuple(dict.fromkeys([*against, *others]))))
+        ruled_out = tuple(dict.fromkeys([*against, *others]))
+        kept += [replace(cause, ruled_out=ruled_out) for cause in causes if cause.code == best.code]
     return kept
 
 
 def _one_a_code(causes: Sequence[Cause]) -> list[Cause]:
-    """Join causes of one code to the likeliest, which says where it came again and what else shows it."""
+    """Join causes of one code to the likeliest, which says where it came again and what else of that code there is."""
     by_code: dict[str, list[Cause]] = {}
     for cause in causes:
         by_code.setdefault(cause.code, []).append(cause)
     joined = []
     for same in by_code.values():
         best = max(same, key=lambda cause: (cause.confidence, -cause.step))
-        again = [cause for cause in same if _kind(cause) == _kind(best)]
-        also = [f"also: {cause.problem}" for cause in same if cause not in again]
-        steps = sorted({cause.step for cause in again if cause.step} - {best.step})
+        also = _also(best, same)[:MOST_ALSO]
+        steps = sorted({cause.step for cause in same if cause.step and _kind(cause) == _kind(best)} - {best.step})
         if steps:
             shown = ", ".join(map(str, steps[:8])) + (" …" if len(steps) > 8 else "")
             also.append(f"again at step{'s' * (len(steps) > 1)} {shown}")
-        joined.append(replace(best, evidence=(*best.evidence, *dict.fromkeys(also))))
+        joined.append(replace(best, evidence=(*best.evidence, *also)))
     return joined
+
+
+def _also(best: Cause, same: Sequence[Cause]) -> list[str]:
+    """Return what else of its code is wrong, such as another file or another task, and the line that cures that."""
+    faults = [cause for cause in same if cause.step == best.step or _kind(cause) != _kind(best)]
+    cures = {cause.problem: "" if cause.fix == best.fix else f" ({cause.fix})" for cause in faults}
+    return [f"also: {problem}{cure}" for problem, cure in cures.items() if problem != best.problem]
 
 
 def _kind(cause: Cause) -> str:

@@ -61,9 +61,8 @@ class SpikeCase(StepCase):
         """Largest loss."""
         values = finite(self.evidence.steps["loss"][self.rows])
         # A step that was taken again, or held back, is recorded as it ended; the guard says what it was.
-        said = [
-            number(event.data.get("loss")) for event in self.evidence.of("spike") if event.step in self.step_numbers
-        ]
+        told = (event for event in self.evidence.of("spike") if event.step in self.step_numbers)
+        said = [number(event.data.get("loss")) for event in told]
         return max([*values.tolist(), *(value for value in said if math.isfinite(value))], default=math.nan)
 
     @cached_property
@@ -174,7 +173,7 @@ def spike_cases(evidence: Evidence) -> list[SpikeCase]:
     steps = evidence.steps
     high = spike_rows(evidence)
     found = [(rows, False) for rows in groups(high, _GAP)]
-    start = exploding_start(steps)
+    start = exploding_start(steps, constant_loss(evidence))
     if start is not None:
         found = [(rows, False) for rows, _ in found if rows[0] > start[-1] + _GAP]
         found.insert(0, (start, True))
@@ -199,15 +198,16 @@ def from_a_tail(cases: Sequence[SpikeCase]) -> bool:
 
 
 def _mean_over_median(evidence: Evidence) -> float:
-    """Return how far the mean loss of a constant lies above the median of the first batches, 1 at least.
-
-    A distribution with a tail has a mean far above its median, before anything is learned.
-    """
-    levels = [level for level in term_levels(evidence) if level.trivial > 0]
-    weights = (number(evidence.setting(f"tasks.{level.term}.weight", 1.0)) for level in levels)
-    mean = sum(level.trivial * weight for level, weight in zip(levels, weights, strict=True))
+    """Return how far a constant's mean loss lies above the median of the first batches, 1 at least: a tail is far."""
+    mean = constant_loss(evidence)
     first = median(evidence.steps["loss"][evidence.steps.good_rows[:START_STEPS]])
     return max(1.0, mean / first) if first > 0 and mean > 0 else 1.0
+
+
+def constant_loss(evidence: Evidence) -> float:
+    """Return the mean loss of the best constant prediction, all tasks with their weights; 0 where none is on record."""
+    levels = {level.term: level.trivial for level in term_levels(evidence) if level.trivial > 0}
+    return sum(number(evidence.setting(f"tasks.{term}.weight", 1.0)) * loss for term, loss in levels.items())
 
 
 def spike_rows(evidence: Evidence) -> NDArray[np.intp]:
@@ -257,11 +257,12 @@ def _after_a_rise(steps: StepHistory) -> NDArray[np.bool_]:
     return found
 
 
-def exploding_start(steps: StepHistory) -> NDArray[np.intp] | None:
+def exploding_start(steps: StepHistory, constant: float) -> NDArray[np.intp] | None:
     """Return the rows among the first 20 that lie far above the first loss, if the run explodes there.
 
-    A sound start may rise threefold before the optimiser has its moments (MAE: 7.0 -> 22.9 -> 12.6), so ten times is
-    asked for, or three times for most steps at a rate beyond all reason; and a gradient that rises with it.
+    A sound start may rise threefold before the optimiser has its moments (MAE: 7.0 -> 22.9 -> 12.6): ten times is asked
+    for, of what a constant reaches as well (two events may lie far below it), or three times for most steps at a rate
+    beyond all reason; and a gradient that rises with it.
     """
     rows = steps.good_rows[:START_STEPS]
     if rows.size < 3 or steps["step"][rows[0]] > 1:
@@ -271,7 +272,8 @@ def exploding_start(steps: StepHistory) -> NDArray[np.intp] | None:
     rise = (losses - losses[0]) / first + 1
     high_rate = bool(np.nanmax(steps["lr"][rows]) > HIGH_LR) if np.isfinite(steps["lr"][rows]).any() else False
     rising_norm = quantile(norms[1:], 0.8) > 2 * norms[0] or not np.isfinite(norms).any()
-    far = bool(np.nanmax(rise) >= SPIKE_FACTOR) and (high_rate or bool(np.nanmax(norms) >= SPIKE_FACTOR * norms[0]))
+    beyond = np.nanmax(norms) >= SPIKE_FACTOR * norms[0] and np.nanmax(losses) >= SPIKE_FACTOR * constant
+    far = bool(np.nanmax(rise) >= SPIKE_FACTOR and (high_rate or beyond))
     lasting = high_rate and quantile(rise[1:], 0.5) >= _HIGH_START and rising_norm
     if not (far or lasting):
         return None
@@ -285,8 +287,8 @@ def _level(evidence: Evidence, rows: NDArray[np.intp], at_start: bool) -> float:
     steps = evidence.steps
     if at_start:
         return float(steps["loss"][steps.good_rows[0]])
-    level = float(steps.loss_level[rows[0]])
-    said = next((event for event in evidence.of("spike") if event.step == int(steps["step"][rows[0]])), None)
+    level, step = float(steps.loss_level[rows[0]]), int(steps["step"][rows[0]])
+    said = next((event for event in evidence.of("spike") if event.step == step), None)
     return number(said.data.get("median")) if math.isnan(level) and said is not None else level
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from xectool.detector.constants import UNKNOWN_ABOVE
@@ -52,32 +52,34 @@ class DuplicateEvents(DiagnosisRule):
         )
 
     def _in_files(self, evidence: Evidence) -> Iterator[Cause]:
-        """Report events that stand in the files twice, under the same numbers or under others."""
+        """Report events that stand in the files twice, under the same numbers or under others, and copied light."""
         started, alike = evidence.last("run_start"), evidence.last("repeated_readings")
-        more: tuple[str, ...] = ()
         repeated = number(started.data.get("num_repeated")) if started is not None else 0.0
         if started is not None and repeated > 0:
             of = f"{_about(int(repeated))} of {started.data.get('num_train')} training events"
-            problem = f"{of} have the run and event number of another, and its readings: {_TWICE}"
-            line = f"of more than {_COMPARED} such pairs the readings of {_COMPARED} are compared"
-            fix = fixes.check_named_files(evidence, "train")
+            yield self._repeated(
+                f"{of} have the run and event number of another, and its readings: {_TWICE}",
+                [f"of more than {_COMPARED} such pairs the readings of {_COMPARED} are compared"],
+                fixes.check_named_files(evidence, "train"),
+            )
         elif alike is not None:
-            problem = f"{alike.message}: {_TWICE}"
-            line = "under other run and event numbers; no two events agree to the last bit"
-            fix = fixes.check_files(evidence.run_dir, alike.data.get("files") or ())
-        elif files := copied_files(evidence):
-            told = evidence.of("copied_light")
+            yield self._repeated(
+                f"{alike.message}: {_TWICE}",
+                ["under other run and event numbers; no two events agree to the last bit"],
+                fixes.check_files(evidence.run_dir, alike.data.get("files") or ()),
+            )
+        if files := copied_files(evidence):
+            told = [event.message for event in evidence.of("copied_light")]
             others = f"; and so in {counted(len(files) - 1, 'file')} more" if len(files) > 1 else ""
-            problem, line = f"{told[0].message}{others}", "the photons of two events never agree so well"
-            more = tuple(event.message for event in told[1:])
-            fix = fixes.check_files(evidence.run_dir, files)
-        else:
-            return
-        yield Cause(
+            lines = ["the photons of two events never agree so well", *told[1:]]
+            yield self._repeated(f"{told[0]}{others}", lines, fixes.check_files(evidence.run_dir, files))
+
+    def _repeated(self, problem: str, lines: Sequence[str], fix: str) -> Cause:
+        return Cause(
             code=self.code,
             confidence=0.9,
             problem=problem,
-            evidence=(line, *more),
+            evidence=tuple(lines),
             fix=fix,
             severity=Severity.WARNING,
             step=1,

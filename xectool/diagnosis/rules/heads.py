@@ -50,8 +50,9 @@ class UntrainedHead(DiagnosisRule):
         starved = [name for name in starved_blocks(evidence) if name not in lost]
         if lost or starved:
             flat = [level.text() for level in term_levels(evidence) if level.trivial_reached]
-            why = f"no gradient: {', '.join(lost[:5])}" if lost else f"{_STARVED}: {', '.join(starved[:5])}"
-            yield self._cause(evidence, sorted({_head(name) for name in (lost or starved)}), [why, *flat])
+            why = {"no gradient": lost, _STARVED: starved}
+            told = [f"{reason}: {', '.join(names[:5])}" for reason, names in why.items() if names]
+            yield self._cause(evidence, sorted({_head(name) for name in (*lost, *starved)}), [*told, *flat])
         elif outshone := _outshone(evidence):
             yield self._cause(evidence, list(outshone), list(outshone.values()))
 

@@ -91,7 +91,6 @@ class FilesDiffer(DiagnosisRule):
                 step=1,
                 symptom="files",
             )
-            return
 
 
 class SensorOrder(DiagnosisRule):

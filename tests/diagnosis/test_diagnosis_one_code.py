@@ -1,0 +1,97 @@
+"""Several faults of one code in one run: another file, another task, other events. None may hide the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import uproot
+import yaml
+from xectool import engine
+from xectool.diagnosis.cause import Cause, Diagnosis
+from xectool.diagnosis.evidence.evidence import gather
+from xectool.diagnosis.ranking import diagnose
+from xectool.rootio.writer import TreeWriter
+from xectool.simulation.dataset import BRANCHES
+
+
+def told(cause: Cause) -> str:
+    """Return all that is said about a cause but its fix."""
+    return "\n".join((cause.problem, *cause.evidence))
+
+
+def train(directory: Path, tasks: dict[str, Any], *, millimetres: bool) -> Diagnosis:
+    """Train a small network on 40 events and return what is said about it."""
+    engine.simulate(str(directory / "made.root"), events=40, seed=5)
+    engine.simulate(str(directory / "val.root"), events=8, seed=6)
+    with uproot.open(directory / "made.root") as opened:
+        rows = {name: np.array(opened["tree"][name].array(library="np")) for name in BRANCHES}
+    rows["uvwTruth"] *= np.float32(10.0 if millimetres else 1.0)
+    with TreeWriter(directory / "train.root", BRANCHES) as writer:
+        writer.extend(rows)
+    config: dict[str, Any] = {
+        "kind": "regressor",
+        "data": {
+            "train_path": f"{directory}/train.root",
+            "val_path": f"{directory}/val.root",
+            "batch_size": 4,
+            "cache": "off",
+        },
+        "model": {"encoder_dim": 32, "hidden_dim": 8, "outer_fine_pool": [9, 6], "num_fusion_layers": 1},
+        "tasks": tasks,
+        "training": {"epochs": 3, "warmup_epochs": 0, "lr": 3e-4},
+        "checkpoint": {"save_dir": str(directory / "runs"), "save_artifacts": False, "save_minutes": None},
+        "mlflow": {"enabled": False, "run_name": "r"},
+    }
+    (directory / "config.yaml").write_text(yaml.safe_dump(config))
+    return diagnose(gather(Path(engine.train(directory / "config.yaml").run_dir)))
+
+
+def test_a_position_in_millimetres_is_told_beside_an_energy_whose_scale_is_wrong(tmp_path: Path) -> None:
+    energy = {"enabled": True, "scale": 1e-6, "shift": 0.0}
+    position = {"enabled": True, "scale": "auto", "shift": "auto"}
+    found = train(tmp_path, {"energy": energy, "uvwFI": position}, millimetres=True)
+    (scale,) = [cause for cause in found.causes if cause.code == "XT-TARGET-SCALE"]
+    assert ("energy: the truth spreads" in told(scale), "uvwFI: the truth spreads" in told(scale)) == (True, True)
+    assert f"xectool check-data {tmp_path}/train.root" in told(scale)  # what cures the second
+
+
+def test_a_head_of_no_weight_hides_none_of_hardly_any(tmp_path: Path) -> None:
+    task = {"enabled": True, "scale": "auto", "shift": "auto"}
+    tasks = {"energy": task, "uvwFI": {**task, "weight": 0.0}, "timing": {**task, "weight": 2e-13}}
+    found = train(tmp_path, tasks, millimetres=False)
+    (head,) = [cause for cause in found.causes if cause.code == "XT-UNTRAINED-HEAD"]
+    assert head.problem.startswith("heads.timing, heads.uvwFI is not trained")
+
+
+def test_every_odd_file_is_told(record: Any, course: Any) -> None:
+    run = course(steps=40)
+    run.event(1, "files_differ", message="a.root: no light in face us", files=["a.root"], meaning="that face was off")
+    run.event(1, "files_differ", message="b.root: 6.2 times the light", files=["b.root"], meaning="gains differ")
+    (cause,) = record(run).causes
+    assert cause.problem == "a.root: no light in face us: that face was off"
+    assert any(line.startswith("also: b.root: 6.2 times the light: gains differ") for line in cause.evidence)
+
+
+def test_repeated_readings_do_not_hide_copied_light(record: Any, course: Any) -> None:
+    run = course(steps=40)
+    run.event(1, "repeated_readings", message="82 events have the readings of another", files=["a.root"], count=82)
+    run.event(1, "copied_light", message="b.root:tree: the light is that of one event", files=["b.root:tree"])
+    (cause,) = record(run).causes
+    assert ("82 events" in told(cause), "b.root:tree: the light is that of one event" in told(cause)) == (True, True)
+
+
+@pytest.mark.parametrize(("factor", "named"), [(1.0, False), (12.0, True)])
+def test_a_first_batch_below_what_a_constant_reaches_is_no_base(
+    record: Any, course: Any, factor: float, named: bool
+) -> None:
+    """Two events may be right by chance, and the batches after it ten times above."""
+    run = course(steps=120, baseline=0.46, lr=3e-5)
+    start = ((0.077, 1.2), (0.95, 13.0), (0.56, 3.7), (0.12, 2.1), (0.51, 3.2), (0.57, 3.4), (1.12, 4.7))
+    for row, (loss, norm) in zip(run.rows, start, strict=False):
+        row |= {"loss": loss, "grad_norm": norm, "losses": {}}
+    for row in run.rows[1:20]:
+        row["loss"] = max(row["loss"], 0.3) * factor
+    assert [cause.code for cause in record(run).causes[:1]] == ["XT-SPIKE-LR"] * named
