@@ -311,6 +311,30 @@ def test_another_kind_does_not_fit(families: dict[str, Path]) -> None:
     assert (found[0].key, found[0].effect) == ("kind", "does not fit")
 
 
+@pytest.mark.parametrize("branch", ["npho_branch", "time_branch"])
+def test_an_encoder_of_another_kind_learned_the_readings_of_its_branch(branch: str, families: dict[str, Path]) -> None:
+    """It was no harm, "of another network", and so was every key of the training."""
+    saved = store.load(families["regressor"])
+    current = KINDS["mae"].model_validate({"model": SMALL, "training": {"lr": 3e-3}, "data": {"batch_size": 3}})
+    lent = _merged(saved.config, {"data": {branch: "other"}, "training": {"lr": 1e-4}})
+    found = {item.key: item for item in resume_contract(lent, current, saved.meta)}
+    silent = {item.key for item in found.values() if item.effect == "changes outputs silently"}
+    assert silent == {f"data.{branch}"}, silent
+    of_network = {key.split(".")[0] for key, item in found.items() if item.why == "of another network"}
+    assert {"tasks"} <= of_network <= {"model", "tasks", "loss_balance"}
+    assert found["training.lr"].why == found["data.batch_size"].why == "a run of another kind starts anew"
+
+
+def test_a_configuration_that_stores_no_kind_is_judged_as_of_the_same(families: dict[str, Path]) -> None:
+    """With the tasks exchanged nothing was bad."""
+    saved = store.load(families["regressor"])
+    off, on = ({"enabled": is_on} for is_on in (False, True))
+    current = KINDS["regressor"].model_validate(_merged(saved.config, {"tasks": {"uvwFI": off, "angle": on}}))
+    without = {key: value for key, value in saved.config.items() if key != "kind"}
+    bad, same = ([i.key for i in resume_contract(c, current, saved.meta) if i.is_bad] for c in (without, saved.config))
+    assert bad == same == ["tasks.angle.enabled", "tasks.uvwFI.enabled"]
+
+
 @pytest.mark.parametrize(("loss", "effects"), [("l1", {"same"}), ("gaussian_nll", {"same", "does not fit"})])
 def test_of_the_older_system_only_what_its_files_store_is_judged(
     loss: str, effects: set[str], families: dict[str, Path]

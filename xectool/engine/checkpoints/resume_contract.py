@@ -27,6 +27,8 @@ SILENT: Final = "changes outputs silently"
 NO_FIT: Final = "does not fit"
 _INNER_WIDTH: Final = "model.dim_feedforward"  # the older system's checkpoints hold it as a number
 _SHAPING: Final = ("model.", "tasks.", "training.auto_channel_weight")
+_NETWORK: Final = ("model.", "tasks.", "loss_balance")
+_READINGS: Final = ("data.npho_branch", "data.time_branch")  # beside what `is_view` names: what the encoder is given
 _NEW_BEST: Final = "validation losses before and after do not compare; the best is found anew"
 _NOTES: Final = {
     "training.ema_decay": "the average goes on with the new decay, starts now, or is dropped",
@@ -164,7 +166,7 @@ def _written_out(values: dict[str, Any], other: Mapping[str, Any]) -> dict[str, 
 class _Judge:
     def __init__(self, saved: Mapping[str, Any], current: RunConfig, meta: Mapping[str, Any]) -> None:
         self.saved, self.current = saved, current.to_dict()
-        self.same_kind = saved.get("kind") == current.kind
+        self.same_kind = saved.get("kind", current.kind) == current.kind
         progress = meta.get("progress")
         self.progress: Mapping[str, Any] = progress if isinstance(progress, Mapping) else {}
         self.changes_shapes = cache(self._changes_shapes)
@@ -178,10 +180,8 @@ class _Judge:
     def _judgements(self, key: str, before: Any, now: Any) -> Iterator[tuple[str, str]]:
         """Yield the effect and the reason; the first one counts."""
         yield from self._refusals(key, now)
-        if not self.same_kind and is_view(key):
-            yield SILENT, "its encoder sees events in another way"
         if not self.same_kind:
-            yield HARMLESS, "of another network"
+            yield self._of_another_kind(key)
         if now == "auto" and key.endswith((".scale", ".shift")):
             yield HARMLESS, "auto takes the number from the checkpoint"
         if is_idle(key, self.saved, self.current):
@@ -193,6 +193,14 @@ class _Judge:
         if key.startswith(OUTPUT_KEYS):
             yield SILENT, self._meaning(key, before)
         yield HARMLESS, _NOTES.get(key, "does not touch the weights")
+
+    def _of_another_kind(self, key: str) -> tuple[str, str]:
+        """Return what a key does to a network of another kind, which can take the encoder and nothing else."""
+        if is_view(key):
+            return SILENT, "its encoder sees events in another way"
+        if key in _READINGS:
+            return SILENT, "its encoder learned other readings"
+        return HARMLESS, "of another network" if key.startswith(_NETWORK) else "a run of another kind starts anew"
 
     def _refusals(self, key: str, now: Any) -> Iterator[tuple[str, str]]:
         """Yield why a resume cannot go on at all."""
