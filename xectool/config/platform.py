@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from xectool.config.cgroups import cgroup_memory, num_cores
-from xectool.config.file_systems import is_network
+from xectool.config.file_systems import is_in_memory, is_network
 from xectool.errors import counted
 
 # Read by rules; nothing else of the environment is kept.
@@ -117,10 +117,18 @@ class Platform:
         holding = [point for point in self.mounts if _holds(point, absolute)]
         return self.mounts[max(holding, key=len)] if holding else ""
 
-    def tracking_uri(self) -> str:
-        """Return a tracking address to propose: a database on a disk of this machine, or a server where none is."""
-        here = next((place for place in ("/tmp", "/var/tmp") if not is_network(self.file_system(place))), "")
-        return f"sqlite:///{here}/mlruns.db" if here else "http://HOST:5000"
+    def proposed_tracking_uri(self) -> str:
+        """Return a tracking address to paste, with a remark: a database on a disk of this machine, or a server.
+
+        >>> Platform(mounts={"/": "ext4", "/tmp": "tmpfs"}).proposed_tracking_uri()
+        'sqlite:////var/tmp/mlruns.db'
+        """
+        kinds = {place: self.file_system(place) for place in ("/tmp", "/var/tmp")}
+        local = [place for place, kind in kinds.items() if not is_network(kind)]
+        lasting = [place for place in local if not is_in_memory(kinds[place])]
+        if not local:
+            return "http://HOST:5000   # your server"
+        return f"sqlite:///{(lasting or local)[0]}/mlruns.db" + ("" if lasting else "   # in memory: lost at a reboot")
 
 
 def _holds(mount_point: str, path: str) -> bool:

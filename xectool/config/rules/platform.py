@@ -147,7 +147,7 @@ class TrackerSurvives(Rule[Situation]):
                 "mlflow.tracking_uri",
                 f"mlflow.tracking_uri {uri} lies on {file_system}, where sqlite locks are unreliable; "
                 "write an absolute URI on a local disk, or a server's",
-                f"mlflow.tracking_uri: {platform.tracking_uri()}",
+                f"mlflow.tracking_uri: {platform.proposed_tracking_uri()}",
             )
 
 

@@ -52,7 +52,7 @@ class TrackerIsLocal(Rule[EnvironmentFacts]):
                 yield self.warning(
                     place.path,
                     f"SQLite locking is unreliable on {place.file_system}, where the tracking database lies",
-                    f"export MLFLOW_TRACKING_URI={facts.platform.tracking_uri()}",
+                    f"export MLFLOW_TRACKING_URI={facts.platform.proposed_tracking_uri()}",
                 )
 
 
