@@ -305,32 +305,37 @@ def test_one_wild_batch_is_an_event(record: Record, course: Any, seed: int, step
 
 
 @pytest.mark.parametrize(
-    ("left_out", "line"), [([3], "check-data 'my data.root' --config "), ([4], "diagnose replay ")]
+    ("left_out", "line"),
+    [([[3, 7]], "check-data 'my data.root' --config "), ([[3], [7]], "check-data 'my"), ([[3]], "diagnose replay ")],
 )
 def test_events_that_were_left_out_since_are_said_to_be(
-    record: Record, course: Any, left_out: list[int], line: str
+    record: Record, course: Any, left_out: list[list[int]], line: str
 ) -> None:
     """A healed run was told to replay the step, and not that nothing is left to do but to mend the file."""
     run = course()
     run.scale(90, np.array([500.0]), np.array([3.0]))
-    run.event(90, "spike", loss=500.0, median=1.0, suspects=[[0, 3, 1, 4]], action="rewind")
-    events = [[0, entry, 1, entry + 1] for entry in left_out]
-    run.event(90, "quarantine", events=events, files=["my data.root"], reason="XT-SPIKE-EVENT", total=1, budget=16)
+    run.event(90, "spike", loss=500.0, median=1.0, suspects=[[0, 3, 1, 4], [0, 7, 1, 8]], action="rewind")
+    for step, entries in enumerate(left_out, start=90):
+        events = [[0, entry, 1, entry + 1] for entry in entries]
+        run.event(step, "quarantine", events=events, files=["my data.root"], reason="XT-SPIKE-EVENT", total=1)
     cause = record(run).causes[0]
     assert cause.code == "XT-SPIKE-EVENT"
     assert cause.fix.startswith(f"xectool {line}")
-    assert ("left out of the run since step 90" in cause.evidence) == (left_out == [3])
+    said = f"left out of the run since step {89 + len(left_out)}"
+    assert (said in cause.evidence) == line.startswith("check-data")
 
 
-def test_what_else_shows_a_cause_is_told_beside_its_step() -> None:
-    """A truth of 7.7 GeV was "again at step 1" of the jump it made, and said no more."""
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+def test_what_else_shows_a_cause_is_told_beside_its_step(confidence: float) -> None:
+    """A truth of 7.7 GeV was "again at step 1" of the jump it made, or every jump one more line beside it."""
     jumps = [
-        Cause("XT-SPIKE-EVENT", 0.9 - step / 1e3, f"step {step}: rose", (), "x", step=step, symptom=f"spike@{step}")
-        for step in (17, 83)
+        Cause("XT-SPIKE-EVENT", 0.9 - step / 1e4, f"step {step}: rose", (), "x", step=step, symptom=f"spike@{step}")
+        for step in range(17, 57)
     ]
-    truth = Cause("XT-SPIKE-EVENT", 0.8, "a truth of 7.7 GeV", (), "x", step=1, symptom="impossible truth")
+    truth = Cause("XT-SPIKE-EVENT", confidence, "a truth of 7.7 GeV", (), "x", step=1, symptom="impossible truth")
     (told,) = rank([*jumps, truth], [])
-    assert told.evidence == ("also: a truth of 7.7 GeV", "again at step 83")
+    again = ("again at steps 18, 19, 20, 21, 22, 23, 24, 25 …", "also: a truth of 7.7 GeV")
+    assert told.evidence == (again if confidence < 0.9 else ("also: step 17: rose",))
 
 
 @few

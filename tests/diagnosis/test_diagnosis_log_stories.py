@@ -204,6 +204,20 @@ def test_what_is_ours_keeps_the_line_it_gave(tmp_path: Path) -> None:
     assert last.fix[0].startswith("xectool ")
 
 
+def test_a_fix_of_another_finding_or_half_of_one_is_not_given(tmp_path: Path) -> None:
+    text = "error CFG-46: a\nerror CFG-46: b\n  fix: --set b=1\nerror CFG-44: c\n  fix: xectool a \\\n    --set c=1\n"
+    for cause in engine.diagnose.log([write(tmp_path, a=text)]).causes:
+        assert not any("b=1" in line or line.endswith("\\") for line in cause.fix), cause.code
+
+
+def test_what_the_evidence_of_ours_quotes_is_looked_at(tmp_path: Path) -> None:
+    text = f"error XT-RANK-DIED: rank 1 ended\n  where: x\n  evidence: {OOM}\n  fix: xectool diagnose log logs\n"
+    causes = engine.diagnose.log([write(tmp_path, a=text)]).causes
+    fixes = {cause.code: cause.fix[0] for cause in causes}
+    assert fixes.keys() == {"XT-RANK-DIED", "XT-OOM-GPU"}
+    assert fixes["XT-RANK-DIED"] == "xectool diagnose log logs"
+
+
 def test_unknown_text_is_quoted_with_its_place(tmp_path: Path) -> None:
     path = write(tmp_path, a="step 1\n" + raised("acme.FluxError: capacitor")) / "a.log"
     result = engine.diagnose.log([path])

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import os
 import sqlite3
 import time
 import warnings
@@ -184,22 +185,43 @@ def test_the_look_at_a_database_agrees_with_the_list_of_its_runs(tmp_path, monke
     assert engine.diagnose.mlflow(root=tmp_path).ok  # before the first run there is none yet
 
 
+def tracked_run(root: Path, name: str, database: Path, status: str) -> Path:
+    """Write what the mirror of a run leaves in its directory."""
+    folder = root / name / "tracking"
+    folder.mkdir(parents=True)
+    (folder / "settings.json").write_text(json.dumps({"uri": f"sqlite:///{database}"}))
+    (folder / "state.json").write_text(json.dumps({"status": status}))
+    return folder.parent
+
+
 def test_the_look_at_a_run_is_one_at_its_database(tmp_path: Path) -> None:
     """The directory of a run was "a directory of files, which MLflow no longer writes to"."""
-    database = f"sqlite:///{tmp_path}/there.db"
-    with contextlib.closing(sqlite3.connect(tmp_path / "there.db")) as writer:
+    root, database = tmp_path / "runs", tmp_path / "there.db"
+    with contextlib.closing(sqlite3.connect(database)) as writer:
         for table in ("experiments", "runs", "metrics", "params"):
             writer.execute(f"CREATE TABLE {table} (x)")
-    for name, status in (("sound", "done"), ("late", "behind")):
-        folder = tmp_path / "runs" / name / "tracking"
-        folder.mkdir(parents=True)
-        (folder / "settings.json").write_text(json.dumps({"uri": database}))
-        (folder / "state.json").write_text(json.dumps({"status": status}))
-    seen = {name: engine.diagnose.mlflow(str(tmp_path / "runs" / name)) for name in ("sound", "late", "")}
+    tracked_run(root, "elsewhere", tmp_path / "other.db", "late")
+    sound, late = tracked_run(root, "sound", database, "done"), tracked_run(root, "late", database, "behind")
+    os.utime(root / "elsewhere" / "tracking" / "settings.json", (1, 1))  # of the newest run is what is asked for
+    seen = {
+        name: engine.diagnose.mlflow(str(place)) for name, place in (("sound", sound), ("late", late), ("all", root))
+    }
     assert {name: (health.uri, health.ok) for name, health in seen.items()} == {
-        "sound": (database, True), "late": (database, False), "": (database, False)
-    }  # fmt: skip
-    assert seen["late"].next == f"xectool runs sync {tmp_path}/runs/late"
+        "sound": (f"sqlite:///{database}", True),
+        "late": (f"sqlite:///{database}", False),
+        "all": (f"sqlite:///{database}", False),
+    }
+    assert seen["all"].behind == (str(late),)
+    assert seen["all"] == engine.diagnose.mlflow(root=root)
+
+
+@pytest.mark.parametrize(("status", "following"), [("late", "xectool runs sync {}"), ("done", "")])
+def test_a_run_whose_database_is_gone_is_replayed(tmp_path: Path, status: str, following: str) -> None:
+    """Nobody asked for that database by name: the line was to look for another."""
+    run = tracked_run(tmp_path, "night", tmp_path / "gone.db", status)
+    health = engine.diagnose.mlflow(str(run))
+    assert (health.ok, health.next) == (status == "done", following.format(run))
+    assert health.verdict == f"{tmp_path}/gone.db does not exist yet"
 
 
 _TABLES = """

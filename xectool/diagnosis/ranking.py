@@ -235,21 +235,30 @@ def _one_a_code(causes: Sequence[Cause]) -> list[Cause]:
         by_code.setdefault(cause.code, []).append(cause)
     joined = []
     for same in by_code.values():
-        best = max(same, key=lambda cause: (cause.confidence, -cause.step))
-        also = _also(best, same)[:MOST_ALSO]
+        best = max(same, key=_likelihood)
         steps = sorted({cause.step for cause in same if cause.step and _kind(cause) == _kind(best)} - {best.step})
-        if steps:
-            shown = ", ".join(map(str, steps[:8])) + (" …" if len(steps) > 8 else "")
-            also.append(f"again at step{'s' * (len(steps) > 1)} {shown}")
-        joined.append(replace(best, evidence=(*best.evidence, *also)))
+        shown = ", ".join(map(str, steps[:8])) + (" …" if len(steps) > 8 else "")
+        again = [f"again at step{'s' * (len(steps) > 1)} {shown}"] * bool(steps)
+        joined.append(replace(best, evidence=(*best.evidence, *again, *_also(best, same)[:MOST_ALSO])))
     return joined
 
 
 def _also(best: Cause, same: Sequence[Cause]) -> list[str]:
-    """Return what else of its code is wrong, such as another file or another task, and the line that cures that."""
-    faults = [cause for cause in same if cause.step == best.step or _kind(cause) != _kind(best)]
-    cures = {cause.problem: "" if cause.fix == best.fix else f" ({cause.fix})" for cause in faults}
-    return [f"also: {problem}{cure}" for problem, cure in cures.items() if problem != best.problem]
+    """Return what else of its code is wrong, such as another file or another task, and the line that cures that.
+
+    Of what came at several steps it is what is told of the first, of other kinds of the likeliest.
+    """
+    cures: dict[str, str] = {}
+    for kind in dict.fromkeys(map(_kind, same)):
+        alike = [cause for cause in same if _kind(cause) == kind]
+        told = best if kind == _kind(best) else max(alike, key=_likelihood)
+        there = [cause for cause in alike if cause.step == told.step and cause.problem != best.problem]
+        cures |= {cause.problem: "" if cause.fix == best.fix else f" ({cause.fix})" for cause in there}
+    return [f"also: {problem}{cure}" for problem, cure in cures.items()]
+
+
+def _likelihood(cause: Cause) -> tuple[float, int]:
+    return cause.confidence, -cause.step
 
 
 def _kind(cause: Cause) -> str:

@@ -220,10 +220,12 @@ class SpikeFromResume(SpikeRule):
 
 
 def _quarantine(case: SpikeCase) -> EventRecord | None:
-    """Return the quarantine of all events that are to blame."""
-    named = set(case.suspects)
-    found = (event for event in case.evidence.of("quarantine") if named)
-    return next((event for event in found if named <= set(identities(event.data.get("events")))), None)
+    """Return the record with which all events that are to blame had been left out, whether at once or one by one."""
+    left = set(case.suspects)
+    for event in case.evidence.of("quarantine"):
+        if left and not (left := left - set(identities(event.data.get("events")))):
+            return event
+    return None
 
 
 def _stays(case: SpikeCase) -> bool:

@@ -144,8 +144,8 @@ class _Scanner:
             process.found = hits
         elif part is Part.OUTSIDE:
             for hit in hits or self._unnamed(process, number, origin.text):
-                kept = self._keep(hit)
-                process.ours = hit if kept and _OURS.match(hit.text) else None
+                if self._keep(hit) and _OURS.match(hit.text):
+                    process.ours = hit
         else:
             process.found += hits
 
@@ -153,10 +153,10 @@ class _Scanner:
         """Return whether a line belongs to the finding of ours above it, and keep the fix it may give."""
         said = _SAID.match(text)
         process.ours = above if said else None
-        if said and said["key"] == "fix":
+        if said and said["key"] == "fix" and not said["text"].endswith("\\"):  # half a command is none
             process.ours = replace(above, fix=said["text"])
             self.scan.hits[self.scan.hits.index(above)] = process.ours
-        return said is not None
+        return said is not None and said["key"] != "evidence"  # which may quote an exception of another's
 
     def close(self, process: _Process) -> None:
         """Turn the chain of exceptions a process is in into one hit."""

@@ -78,4 +78,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Return what there is to complete, such as in a notebook: nothing of it is loaded before its first use."""
-    return sorted(__all__)
+    return sorted({*globals(), *__all__})

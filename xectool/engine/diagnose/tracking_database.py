@@ -54,24 +54,23 @@ def mlflow(uri: str | None = None, *, root: Path | str = DEFAULT_ROOT) -> Tracki
     """Look at a tracking database from outside; nothing is changed.
 
     Args:
-        uri: Tracking URI, sqlite file or directory of a run; by default the one that runs below ``root`` use.
-        root: Directory of the runs whose mirrors are looked at.
+        uri: Tracking URI, sqlite file, or a directory in place of ``root``.
+        root: Directory of the runs whose mirrors are looked at, or of one; its newest run says which database.
 
     Raises:
         ConfigError: The URI names a directory of files, which MLflow refuses.
     """
-    place = Path(root).expanduser()
-    if uri and "://" not in uri and (used := _used_by_runs(Path(uri).expanduser())):
-        place, uri = Path(uri).expanduser(), used
-    address = _address(uri, place)
+    place = Path(uri if uri and _settings(Path(uri).expanduser()) else root).expanduser()
+    named = None if place == Path(uri or "").expanduser() else uri
+    address = _address(named, place)
     shown = without_password(address)
     path = sqlite_path(address)
-    behind = tuple(str(run) for run in _behind(place))
+    behind = tuple(str(run) for run in _behind(place, address))
     replay = tuple(f"xectool runs sync {in_shell(run)}" for run in behind)
     if path is None:
         return _server(shown, behind, replay)
     state = look_at(path)
-    ok, verdict, why, following = _named(uri, state) or _judged(state, behind)
+    ok, verdict, why, following = _named(named, state) or _judged(state, behind)
     return TrackingHealth(
         uri=shown,
         ok=ok,
@@ -90,9 +89,10 @@ def mlflow(uri: str | None = None, *, root: Path | str = DEFAULT_ROOT) -> Tracki
 
 
 def _address(uri: str | None, root: Path) -> str:
+    """Return the database that is named, else that of the newest run, else the one a run would use."""
     if uri and "://" not in uri and not uri.startswith("databricks") and not Path(uri).is_dir():
         return f"sqlite:///{Path(uri).expanduser().resolve()}"
-    return resolve_uri(uri, root)
+    return resolve_uri(uri or _used_by_runs(root), root)
 
 
 def _server(uri: str, behind: tuple[str, ...], replay: tuple[str, ...]) -> TrackingHealth:
@@ -149,16 +149,25 @@ def _evidence(state: StoreState, behind: tuple[str, ...]) -> list[str]:
     return why
 
 
-def _behind(root: Path) -> list[Path]:
-    """Return the runs below a directory whose mirror has ended or stands still with records left."""
-    runs = sorted({path.parents[1] for path in _settings(root)})
+def _behind(root: Path, uri: str) -> list[Path]:
+    """Return the runs below a directory whose mirror into a database has ended or stands still with records left."""
+    runs = sorted({path.parents[1] for path in _settings(root) if _is_same(_uri_of(path) or uri, uri)})
     return [run for run in runs if tolerant_json(run / TRACKER_STATE).get("status") in ("late", "behind", "paused")]
+
+
+def _is_same(uri: str, other: str) -> bool:
+    files = [path.resolve() for path in (sqlite_path(uri), sqlite_path(other)) if path]
+    return uri == other or (len(files) == 2 and files[0] == files[1])
 
 
 def _used_by_runs(root: Path) -> str:
     """Return the database that the newest run of a directory, or the run it is itself, writes to; empty without any."""
     newest = max(_settings(root), key=lambda path: path.stat().st_mtime, default=None)
-    return str(tolerant_json(newest).get("uri") or "") if newest else ""
+    return _uri_of(newest) if newest else ""
+
+
+def _uri_of(settings: Path) -> str:
+    return str(tolerant_json(settings).get("uri") or "")
 
 
 def _settings(root: Path) -> list[Path]:
