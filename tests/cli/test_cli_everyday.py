@@ -57,6 +57,24 @@ def test_a_start_makes_the_parameters_of_the_named_command_alone_and_helps_as_wi
     assert {command.name for command in commands if command.params} <= {*words}
 
 
+def test_a_help_that_is_written_out_stays_where_the_command_is_not_named() -> None:
+    made = typer.Typer()
+
+    @made.command(help="As it is written.")
+    def first() -> None:
+        """Return what is in the docstring."""
+
+    @made.command()
+    def second() -> None:
+        """Say nothing."""
+
+    whole, part = (CliRunner().invoke(each, ["--help"]).output for each in (made, with_named_commands(made, [])))
+    assert whole == part
+    assert "As it is written." in part
+    called = CliRunner().invoke(with_named_commands(made, []), ["first"]).exception
+    assert "not among the words" in str(called)
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_completion_script_of_each_shell_is_printed(shell: str) -> None:
     environment = {**os.environ, "_XECTOOL_COMPLETE": f"source_{shell}"}

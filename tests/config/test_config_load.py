@@ -221,3 +221,13 @@ def test_a_setting_in_a_section_that_is_none_is_named_whole(setting: str, meant:
     assert (found.code, found.fix) == ("CFG-01", meant)
     assert found.where.startswith("--set")
     load_config(write(GOOD), [meant.removeprefix("--set ")])
+
+
+def test_a_fix_of_several_keys_is_lines_for_the_file_or_options_that_replace_them(write: Callable[..., Path]) -> None:
+    path = write(GOOD + "training: {epochs: 2}\nvalidation: {interval: 9}\ncheckpoint: {save_interval: 9}\n")
+    (of_file,) = (found for found in load_config(path).findings if found.code == "CFG-24")
+    assert of_file.fix == "checkpoint.save_interval: 1\nvalidation.interval: 1"
+    mended = write(path.read_text() + of_file.fix, "mended.yaml")
+    assert [found for found in load_config(mended).findings if found.code == "CFG-24"] == []
+    (of_option,) = (found for found in load_config(path, ["validation.interval=7"]).findings if found.code == "CFG-24")
+    assert of_option.fix == "--set checkpoint.save_interval=1 --set validation.interval=1"

@@ -92,7 +92,7 @@ def with_named_commands(whole: typer.Typer, words: Sequence[str]) -> typer.Typer
         function = cast(Callable[..., Any], command.callback)
         command.name = command.name or get_command_name(function.__name__)
         if command.name not in words:
-            command.help, command.callback = inspect.getdoc(function), _unnamed
+            command.help, command.callback = command.help or inspect.getdoc(function), _unnamed
         part.registered_commands.append(command)
     for group in map(copy.copy, whole.registered_groups):
         group.typer_instance = with_named_commands(cast(typer.Typer, group.typer_instance), words)
@@ -102,7 +102,7 @@ def with_named_commands(whole: typer.Typer, words: Sequence[str]) -> typer.Typer
 
 def _unnamed() -> None:
     """Stand for a command whose name is not among the words, so that it is never called."""
-    raise AssertionError
+    raise AssertionError("a command was called whose name is not among the words")
 
 
 def main() -> None:

@@ -176,11 +176,14 @@ def _answered(found: Finding, document: Document) -> Finding:
     """Return a finding on a ``--set`` with one to paste: it replaces whatever line is in the file."""
     if found.where.startswith(SET) and found.fix.startswith("delete "):
         return dataclasses.replace(found, fix=found.fix.replace("delete", f"leave out {SET}", 1))
-    line = _LINE.fullmatch(found.fix)
-    if line is None or SET not in (found.where.partition(" ")[0], document.origin(line["key"])):
+    texts = found.fix.split("\n")
+    lines = [line for text in texts if (line := _LINE.fullmatch(text))]
+    places = {found.where.partition(" ")[0], *(document.origin(line["key"]) for line in lines)}
+    if len(lines) < len(texts) or SET not in places:
         return found
-    setting = in_shell(f"{line['key']}={line['value']}")
-    return dataclasses.replace(found, fix=f"{SET} {setting}{line['comment'] or ''}")
+    settings = [f"{line['key']}={line['value']}" for line in lines]
+    fix = " ".join(f"{SET} {in_shell(text)}" for text in settings) + "".join(line["comment"] or "" for line in lines)
+    return dataclasses.replace(found, fix=fix)
 
 
 def _located(found: Finding, document: Document) -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.serialize import starting_from
@@ -27,6 +28,22 @@ def of_export(key: str, path: str, what: str) -> tuple[str, str]:
     return problem, f"{key}: null   # or that checkpoint, which is named by: xectool inspect-ckpt {in_shell(path)}"
 
 
+class _Interval(NamedTuple):
+    """An interval of a run.
+
+    Attributes:
+        key: Dotted key.
+        epochs: Its length.
+        effect: What happens where the run is shorter.
+        fitting: A length that fits.
+    """
+
+    key: str
+    epochs: int
+    effect: str
+    fitting: int
+
+
 class IntervalsFitTheRun(Rule[RunConfig]):
     """An interval longer than the run, or one of something that is not written, does nothing."""
 
@@ -35,30 +52,19 @@ class IntervalsFitTheRun(Rule[RunConfig]):
 
     def check(self, facts: RunConfig) -> Iterator[Finding]:
         """Yield a warning for all intervals above the epochs, and one for prediction files that nobody wants."""
-        checkpoint, epochs, half = facts.checkpoint, facts.training.epochs, max(1, facts.training.epochs // 2)
-        sensors = None if isinstance(facts, RegressorConfig) else facts.checkpoint
-        above: dict[str, tuple[int, str, int]] = {}
-        if "save_interval" in checkpoint.model_fields_set:
-            none = "no numbered checkpoint is written (save_interval does not change validation frequency)"
-            above["checkpoint.save_interval"] = checkpoint.save_interval, none, half
-        above["validation.interval"] = facts.validation.interval, "only the last epoch is validated", 1
-        if sensors and sensors.save_predictions and "root_save_interval" in sensors.model_fields_set:
-            last = "only predictions.root is written, at the end"
-            above["checkpoint.root_save_interval"] = sensors.root_save_interval, last, half
-        above = {key: told for key, told in above.items() if told[0] > epochs}
+        epochs = facts.training.epochs
+        above = [found for found in self._intervals(facts) if found.epochs > epochs]
         if above:  # one finding: the run is short
-            values = " and ".join(f"{key} {value}" for key, (value, _, _) in above.items())
-            effects = "; ".join(effect for _, effect, _ in above.values())
-            fixes = [(key, fitting) for key, (_, _, fitting) in above.items()]
+            values = " and ".join(f"{found.key} {found.epochs}" for found in above)
             yield self.warning(
-                fixes[0][0],
-                f"{values} {'are' if above.keys() - {fixes[0][0]} else 'is'} above training.epochs {epochs}: {effects}",
-                "{}: {}".format(*fixes[0])
-                if len(fixes) == 1
-                else " ".join(f"--set {key}={fitting}" for key, fitting in fixes),
+                above[0].key,
+                f"{values} {'are' if above[1:] else 'is'} above training.epochs {epochs}: "
+                + "; ".join(found.effect for found in above),
+                "\n".join(f"{found.key}: {found.fitting}" for found in above),
             )
-        if sensors is None or sensors.save_predictions:
+        if isinstance(facts, RegressorConfig) or facts.checkpoint.save_predictions:
             return
+        sensors = facts.checkpoint
         if sensors.root_save_interval != type(sensors).model_fields["root_save_interval"].default:
             yield self.warning(
                 "checkpoint.root_save_interval",
@@ -66,6 +72,19 @@ class IntervalsFitTheRun(Rule[RunConfig]):
                 "checkpoint.save_predictions: false",
                 "checkpoint.save_predictions: true",
             )
+
+    def _intervals(self, facts: RunConfig) -> Iterator[_Interval]:
+        """Yield each interval that a run could be too short for; of files, those that somebody asked for."""
+        checkpoint, half = facts.checkpoint, max(1, facts.training.epochs // 2)
+        if "save_interval" in checkpoint.model_fields_set:
+            none = "no numbered checkpoint is written (save_interval does not change validation frequency)"
+            yield _Interval("checkpoint.save_interval", checkpoint.save_interval, none, half)
+        yield _Interval("validation.interval", facts.validation.interval, "only the last epoch is validated", 1)
+        if isinstance(facts, RegressorConfig) or not facts.checkpoint.save_predictions:
+            return
+        if "root_save_interval" in checkpoint.model_fields_set:
+            last = "only predictions.root is written, at the end"
+            yield _Interval("checkpoint.root_save_interval", facts.checkpoint.root_save_interval, last, half)
 
 
 class OneStartingPoint(Rule[RunConfig]):
