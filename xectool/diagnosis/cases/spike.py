@@ -272,8 +272,9 @@ def exploding_start(steps: StepHistory, constant: float) -> NDArray[np.intp] | N
     rise = (losses - losses[0]) / first + 1
     high_rate = bool(np.nanmax(steps["lr"][rows]) > HIGH_LR) if np.isfinite(steps["lr"][rows]).any() else False
     rising_norm = quantile(norms[1:], 0.8) > 2 * norms[0] or not np.isfinite(norms).any()
-    beyond = np.nanmax(norms) >= SPIKE_FACTOR * norms[0] and np.nanmax(losses) >= SPIKE_FACTOR * constant
-    far = bool(np.nanmax(rise) >= SPIKE_FACTOR and (high_rate or beyond))
+    norm_rises = finite(norms).max(initial=0.0) >= SPIKE_FACTOR * norms[0]
+    beyond = norm_rises and losses.max() >= SPIKE_FACTOR * constant
+    far = bool(rise.max() >= SPIKE_FACTOR and (high_rate or beyond))
     lasting = high_rate and quantile(rise[1:], 0.5) >= _HIGH_START and rising_norm
     if not (far or lasting):
         return None
