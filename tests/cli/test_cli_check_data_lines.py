@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import uproot
 from xectool import engine
-from xectool.engine.check_lines import Told
+from xectool.checks.facts import FileFacts
+from xectool.engine.check_lines import _ALONE, Told
 from xectool.findings import Finding, Severity
 
 PATHS = ("own events/run 1.root", "own events/run 2.root")
@@ -104,6 +105,14 @@ def test_a_branch_that_one_file_names_otherwise_is_told_with_this_file(
     assert remark == "this file alone; a run reads all of its files by the same names"
     alone = xectool("check-data", "b.root", "--json").document["result"]["next"]  # the control: no other file is there
     assert alone == line
+
+
+@pytest.mark.parametrize(("name", "is_of_one"), [("photons2", True), ("BRANCH", False), ("charge", False)])
+def test_of_one_file_alone_is_said_where_it_has_the_branch_and_another_has_not(name: str, is_of_one: bool) -> None:
+    """It stood behind a name that is still to be filled in, and one that no file has."""
+    files = [FileFacts(file, "tree", "TTree", names=(own,)) for file, own in (("a", "npho"), ("b", "photons2"))]
+    line = f"xectool check-data b --set data.npho_branch={name}"
+    assert Told(["a", "b"], files=files).again(line) == line + f"   # {_ALONE}" * is_of_one
 
 
 def test_a_pattern_of_other_files_that_the_shell_expanded_is_the_other_sample(

@@ -63,7 +63,11 @@ def test_files_after_the_option_are_the_other_sample_once_data_were_named(
 
 @pytest.mark.parametrize(
     ("line", "data"),
-    [("--against b.root a.root", ["a.root"]), ("--against b.root --deep a.root c.root", ["a.root", "c.root"])],
+    [
+        ("--against b.root a.root", ["a.root"]),
+        ("--against b.root --against c.root a.root", ["a.root"]),
+        ("--against b.root --deep a.root c.root", ["a.root", "c.root"]),
+    ],
 )
 def test_data_may_stand_after_the_other_sample(checked: Callable[[str], Any], line: str, data: list[str]) -> None:
     assert [file["path"] for file in checked(line).document["result"]["files"]] == data
@@ -75,6 +79,8 @@ def test_data_may_stand_after_the_other_sample(checked: Callable[[str], Any], li
         ("--against b.root a.root c.root", ["a.root", "c.root"]),
         ("--against b.root c.root --deep a.root", ["a.root"]),
         ("--against=b.root c.root -- -y.root", ["./-y.root"]),
+        ("--against b.root c.root --against ./-y.root", ["c.root"]),
+        ("--against=b.root c.root --deep --against=./-y.root", ["c.root"]),
     ],
 )
 def test_what_may_be_either_is_refused_with_a_line_that_is_clear(

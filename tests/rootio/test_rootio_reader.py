@@ -286,16 +286,37 @@ def test_a_zstd_block_is_what_it_says(spoiled, num_blocks, sized):
     assert bytes(inflate_range(whole, 0, num_blocks * len(content))) == content * num_blocks
 
 
-def test_an_lz4_block_is_inflated_in_the_rows_of_the_caller():
-    content = np.random.default_rng(3).integers(0, 5, 300_000, np.uint8).tobytes()
+def _lz4_block(content: bytes) -> bytes:
     small = cramjam.lz4.compress_block(content, store_size=False)
     body = xxhash.xxh64_digest(small) + bytes(small)
-    packed = b"L4\x01" + len(body).to_bytes(3, "little") + len(content).to_bytes(3, "little") + body
+    return b"L4\x01" + len(body).to_bytes(3, "little") + len(content).to_bytes(3, "little") + body
+
+
+def test_an_lz4_block_is_inflated_in_the_rows_of_the_caller():
+    content = np.random.default_rng(3).integers(0, 5, 300_000, np.uint8).tobytes()
+    packed = _lz4_block(content)
     room = np.empty(len(content), np.uint8)
     found = np.frombuffer(inflate_range(packed, 0, len(content), out=room), np.uint8)
     assert np.shares_memory(found, room)
     assert found.tobytes() == content
     assert bytes(inflate_range(packed, 7, 1000, out=room[:993])) == content[7:1000]
+
+
+@pytest.mark.parametrize("start", [0, 7])
+@pytest.mark.parametrize("has_room", [True, False])
+@pytest.mark.parametrize("num_blocks", [1, 2])
+@pytest.mark.parametrize("algorithm", ["lz4", "zstd"])
+def test_inflated_bytes_lie_where_the_docstring_says(algorithm, num_blocks, has_room, start):
+    content = np.random.default_rng(3).integers(0, 5, 3000, np.uint8).tobytes()
+    block = _lz4_block(content) if algorithm == "lz4" else _zstd_block(zstandard.compress(content), len(content))
+    stop = num_blocks * len(content)
+    room = np.full(stop - start, 9, np.uint8) if has_room else None
+    found = np.frombuffer(inflate_range(block * num_blocks, start, stop, out=room), np.uint8)
+    in_room = num_blocks == 2 or (algorithm == "lz4" and start == 0)
+    assert has_room is False or np.shares_memory(found, room) is in_room
+    inflate_range(_lz4_block(bytes(3000)) * 2, 0, 6000)  # the next call writes over the buffer of the thread
+    is_kept = found.tobytes() == (content * num_blocks)[start:]
+    assert is_kept is (has_room or num_blocks == 1)
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zlib", "none"])

@@ -261,6 +261,18 @@ def test_other_batches_are_refused_inside_an_epoch_and_allowed_between(tiny_conf
     assert resumed.epochs == 2
 
 
+def test_a_checkpoint_that_names_no_files_is_told_as_that(tiny_config: Config) -> None:
+    """Of two files the first was called missing in the checkpoint, and those of the checkpoint asked for."""
+    config = tiny_config()
+    path = Path(engine.train(config, run_name="inside", max_steps=2).run_dir) / store.LAST_NAME
+    saved = store.load(path)
+    del saved.meta["train_files"]
+    store.save(path, saved)
+    with pytest.raises(CheckpointError, match="train_path: no file is named in the checkpoint, 2 files now") as caught:
+        engine.train(config, run_name="inside", resume="auto")
+    assert caught.value.fix.startswith("start a new run from its weights: ")
+
+
 def test_more_epochs_continue_a_finished_run(tiny_config: Config) -> None:
     config = tiny_config(training={"epochs": 1})
     engine.train(config)

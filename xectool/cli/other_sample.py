@@ -22,7 +22,8 @@ def with_the_other_sample(argv: Sequence[str]) -> list[str]:
     ['--against', 'b.root', '--against', 'c.root']
 
     Raises:
-        UsageError: Several files follow the first of the other sample, and none was named before.
+        UsageError: Several files follow the first of the other sample, or one before a further ``--against``, and none
+            was named before.
     """
     if argv[:1] != ["check-data"] or {"--help", "-h"} & {*argv}:
         return list(argv)
@@ -35,7 +36,8 @@ def with_the_other_sample(argv: Sequence[str]) -> list[str]:
     if "data" in roles[: roles.index("other")]:
         marks = ([AGAINST] if role == "other" else [] for role in roles)
         return ["check-data", *(part for mark, word in zip(marks, words, strict=True) for part in (*mark, word)), *last]
-    if roles.count("other") == 1 and not data and not last[1:]:
+    is_after_the_last = roles.index("other") > _options_of(words, roles)[-1]
+    if roles.count("other") == 1 and is_after_the_last and not data and not last[1:]:
         return list(argv)
     raise _unclear(words, roles, [*data, *last[1:]])
 
@@ -57,6 +59,11 @@ def _roles(words: Sequence[str]) -> list[str]:
     return roles
 
 
+def _options_of(words: Sequence[str], roles: Sequence[str]) -> list[int]:
+    """Return where the option of the other sample stands."""
+    return [at for at, word in enumerate(words) if roles[at] == "option" and word.partition("=")[0] == AGAINST]
+
+
 def _unclear(words: Sequence[str], roles: Sequence[str], data: Sequence[str]) -> UsageError:
     """Return the refusal; files named apart are the data, else those that follow may be."""
     others = [word for word, role in zip(words, roles, strict=True) if role == "other"]
@@ -74,7 +81,7 @@ def _unclear(words: Sequence[str], roles: Sequence[str], data: Sequence[str]) ->
 
 def _other_reading(words: Sequence[str], roles: Sequence[str]) -> str:
     """Return what else is meant where no file is named apart: those after the last of several options are the data."""
-    named = [at for at, word in enumerate(words) if roles[at] == "option" and word.partition("=")[0] == AGAINST]
+    named = _options_of(words, roles)
     before, data = (
         [word for word, role in zip(words[part], roles[part], strict=True) if role == "other"]
         for part in (slice(named[-1]), slice(named[-1], None))

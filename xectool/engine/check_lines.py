@@ -71,7 +71,7 @@ class Told:
         words = shlex.split(command)[2:]
         files = words[:1] + list(itertools.takewhile(lambda word: not word.startswith("-"), words[1:]))
         files, own = self._with_the_rest(files, words[len(files) :])
-        if len(files) < len(self.files) and self._lacks(own) and _ALONE not in remark:
+        if len(files) < len(self.files) and self._having(own) == {True, False} and _ALONE not in remark:
             mark, remark = _REMARK, "; ".join(filter(None, (remark, _ALONE)))
         kept = self._kept({word.partition("=")[0] for word in own})
         flags = [*self.flags, *(["--deep"] if self.deep else [])]
@@ -106,7 +106,7 @@ class Told:
         """
         path, tree = split_tree(named[0], self._tree(own))
         same = [file for file in self.files if file.path == path]
-        if not same or len(named) > 1 or len(self.files) == 1 or self._lacks(own):
+        if not same or len(named) > 1 or len(self.files) == 1 or False in self._having(own):
             return named, own
         if any(file.tree == tree for file in same) or not any(file.opened for file in self.files):
             return shlex.split(self.inputs()), own
@@ -117,10 +117,10 @@ class Told:
         at = own.index(f"{_TREE}{tree}") if f"{_TREE}{tree}" in own else 0
         return [alone, *others], own[: at - 1] + own[at + 1 :] if at else own
 
-    def _lacks(self, own: Sequence[str]) -> bool:
-        """Return whether a file that was opened has no branch of a name that is given here."""
+    def _having(self, own: Sequence[str]) -> set[bool]:
+        """Return whether the files that were opened have the branches that are named here: all, some or none."""
         names = {word.partition("=")[2] for word in own if _BRANCH.match(word)}
-        return any(file.opened and not names <= {*file.names, *file.branches} for file in self.files)
+        return {names <= {*file.names, *file.branches} for file in self.files if file.opened}
 
     def _tree(self, own: Sequence[str]) -> str:
         """Return the tree of a file that is named without one in a line of these options."""

@@ -101,7 +101,7 @@ class BasketColumn:
         out[:] = np.frombuffer(data, self._stored, len(out))
 
     def _free_basket(self, basket: int, wanted: tuple[int, int], num_bytes: int, out: Array) -> Any:
-        """Return the bytes ``[begin, end)`` of a basket's entries, in ``out`` or in memory of their own."""
+        """Return the bytes ``[begin, end)`` of a basket's entries, in ``out`` or where `inflate_range` has them."""
         begin, end = wanted
         seek, size = int(self._seeks[basket]), int(self._sizes[basket])
         room = out.view(np.uint8) if out.dtype == self.dtype else None

@@ -57,7 +57,8 @@ def inflate_range(data: Any, start: int, stop: int, *, out: npt.NDArray[np.uint8
         start: First byte.
         stop: End of the bytes.
         out: Room for the bytes, into which several blocks are joined; without it that is a buffer of the calling
-            thread, which its next call writes over. Those of a single block come in memory of their own, but for LZ4.
+            thread, which its next call writes over. Those of a single block come in memory of their own; only an LZ4
+            block that is wanted whole is inflated into the room, where there is some.
 
     Raises:
         ValueError: A block header is not one of ROOT's, or the blocks end early.

@@ -14,7 +14,7 @@ from xectool.config.order_keys import ORDER_KEYS
 from xectool.config.root import InpainterConfig, MaeConfig, RegressorConfig, RunConfig
 from xectool.config.serialize import inline_yaml, starting_from
 from xectool.data.events import EventSource
-from xectool.errors import CheckpointError, in_shell
+from xectool.errors import CheckpointError, counted, in_shell
 from xectool.models.regressor import GAUSSIAN_NLL
 
 # Keys that change what the weights mean; a resume with another value would train on silently wrong.
@@ -29,7 +29,7 @@ _MASKS = frozenset({"mask_ratio", "mask_npho_flat", "mask_patterns"})
 _LOSSES = frozenset({"loss_fn", "loss_beta", "weight", "npho_weight", "time", "npho_loss_weight"})
 # Positions of sensors are taken from the checkpoint, whatever file is named.
 _RESTORED = frozenset({"sensor_positions_file"})
-_FILES = "data.train_path"
+_FILES, _UNNAMED = "data.train_path", "no file is named"
 _NETWORK = ("model.", "normalization.", "training.auto_channel_weight")
 
 
@@ -133,6 +133,9 @@ def _file_differences(
     saved: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield the first file of the data that is not as the checkpoint has it, with both names and numbers of events."""
+    if not saved:
+        yield _FILES, _UNNAMED, counted(len(now), "file")
+        return
     for place, (before, after) in enumerate(zip_longest(saved, now)):
         if before != after:
             number = f"file {place + 1} of {max(len(saved), len(now))}"
@@ -260,7 +263,9 @@ def _refusal(effect: str, differing: list[tuple[str, Any, Any]], path: Path) -> 
     return CheckpointError(
         f"resuming {effect}: {shown}{more}",
         where=str(path),
-        fix=start if "kind" in keys else f"{' '.join(pasted)} (as in the checkpoint), or {start}",
+        fix=start
+        if "kind" in keys or (_FILES, _UNNAMED) in [found[:2] for found in differing]
+        else f"{' '.join(pasted)} (as in the checkpoint), or {start}",
         code="CFG-46",
     )
 
