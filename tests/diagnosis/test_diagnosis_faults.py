@@ -306,7 +306,11 @@ def test_one_wild_batch_is_an_event(record: Record, course: Any, seed: int, step
 
 @pytest.mark.parametrize(
     ("left_out", "line"),
-    [([[3, 7]], "check-data 'my data.root' --config "), ([[3], [7]], "check-data 'my"), ([[3]], "diagnose replay ")],
+    [
+        ([[3, 7]], "check-data 7.root 'my data.root' --config "),
+        ([[3], [7]], "check-data 3.root 7.root 'my data.root' --config "),
+        ([[3]], "diagnose replay "),
+    ],
 )
 def test_events_that_were_left_out_since_are_said_to_be(
     record: Record, course: Any, left_out: list[list[int]], line: str
@@ -316,13 +320,25 @@ def test_events_that_were_left_out_since_are_said_to_be(
     run.scale(90, np.array([500.0]), np.array([3.0]))
     run.event(90, "spike", loss=500.0, median=1.0, suspects=[[0, 3, 1, 4], [0, 7, 1, 8]], action="rewind")
     for step, entries in enumerate(left_out, start=90):
-        events = [[0, entry, 1, entry + 1] for entry in entries]
-        run.event(step, "quarantine", events=events, files=["my data.root"], reason="XT-SPIKE-EVENT", total=1)
+        events, files = [[0, entry, 1, entry + 1] for entry in entries], ["my data.root", f"{entries[-1]}.root"]
+        run.event(step, "quarantine", events=events, files=files, reason="XT-SPIKE-EVENT", total=1)
     cause = record(run).causes[0]
     assert cause.code == "XT-SPIKE-EVENT"
     assert cause.fix.startswith(f"xectool {line}")
     said = f"left out of the run since step {89 + len(left_out)}"
     assert (said in cause.evidence) == line.startswith("check-data")
+
+
+def test_a_note_hides_no_fault_of_its_code_and_the_rest_is_counted() -> None:
+    """A tail that is no fault took a truth that no event can have with it: "healthy"."""
+    tail = Cause("XT-SPIKE-EVENT", 0.92, "a tail", (), "x", severity=Severity.INFO, step=9, symptom="spike@9")
+    truth = Cause("XT-SPIKE-EVENT", 0.8, "a truth of 7.7 GeV", (), "x", severity=Severity.WARNING, symptom="truth")
+    (told,) = rank([tail, truth], [])
+    assert (told.severity, told.problem, told.evidence) == (Severity.WARNING, truth.problem, ("also: a tail",))
+    memory = [Cause("XT-OOM-GPU", 0.9, f"rank {n}", (), f"x{n}", step=3 * n, symptom="memory") for n in range(9)]
+    (told,) = rank(memory, [])
+    assert told.evidence[:2] == ("also: rank 1 (x1)", "also: rank 2 (x2)")
+    assert told.evidence[-1] == "also: 3 more"
 
 
 @pytest.mark.parametrize("confidence", [0.8, 0.95])

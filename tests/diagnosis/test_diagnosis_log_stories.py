@@ -211,11 +211,23 @@ def test_a_fix_of_another_finding_or_half_of_one_is_not_given(tmp_path: Path) ->
 
 
 def test_what_the_evidence_of_ours_quotes_is_looked_at(tmp_path: Path) -> None:
-    text = f"error XT-RANK-DIED: rank 1 ended\n  where: x\n  evidence: {OOM}\n  fix: xectool diagnose log logs\n"
+    text = (
+        f"error XT-RANK-DIED: rank 1 ended\n  where: x\n  evidence: {OOM}\n  evidence: Segmentation fault (core dumped)\n"
+        "  fix: xectool diagnose log logs\n"
+    )
     causes = engine.diagnose.log([write(tmp_path, a=text)]).causes
     fixes = {cause.code: cause.fix[0] for cause in causes}
     assert fixes.keys() == {"XT-RANK-DIED", "XT-OOM-GPU"}
     assert fixes["XT-RANK-DIED"] == "xectool diagnose log logs"
+    assert not any("evidence:" in cause.problem for cause in causes)
+
+
+def test_the_exception_before_our_finding_does_not_hide_its_line(tmp_path: Path) -> None:
+    ours = f"error XT-OOM-GPU: no room\n  evidence: {OOM}\n  fix: xectool train c.yaml --set data.batch_size=8\n"
+    (cause,) = engine.diagnose.log([write(tmp_path, a=raised(OOM) + ours)]).causes
+    assert cause.fix[0] == "xectool train c.yaml --set data.batch_size=8"
+    (cause,) = engine.diagnose.log([write(tmp_path, a=ours)]).causes
+    assert cause.count == 1
 
 
 def test_unknown_text_is_quoted_with_its_place(tmp_path: Path) -> None:

@@ -95,3 +95,16 @@ def test_a_first_batch_below_what_a_constant_reaches_is_no_base(
     for row in run.rows[1:20]:
         row["loss"] = max(row["loss"], 0.3) * factor
     assert [cause.code for cause in record(run).causes[:1]] == ["XT-SPIKE-LR"] * named
+
+
+@pytest.mark.parametrize(("start", "named"), [("mae.pt", ["XT-SPIKE-LR"]), (None, [])])
+def test_weights_that_were_lent_are_seen_to_be_destroyed_below_a_constant(
+    record: Any, course: Any, start: str | None, named: list[str]
+) -> None:
+    """Such a run begins far below a constant by right, not by two lucky events."""
+    run = course(steps=60, baseline=0.46, lr=3e-4, config={"checkpoint": {"init_from": start}})
+    losses = [0.02, 0.03, 0.06, 0.15, 0.4, 0.8, 1.2, 1.5, *[1.3] * 52]
+    norms = [*np.geomspace(0.5, 9, 8), *[9.0] * 52]
+    for row, loss, norm in zip(run.rows, losses, norms, strict=True):
+        row |= {"loss": loss, "grad_norm": norm, "losses": {}}
+    assert [cause.code for cause in record(run).causes[:1]] == named

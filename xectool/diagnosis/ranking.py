@@ -236,34 +236,38 @@ def _one_a_code(causes: Sequence[Cause]) -> list[Cause]:
     joined = []
     for same in by_code.values():
         best = max(same, key=_likelihood)
-        steps = sorted({cause.step for cause in same if cause.step and _kind(cause) == _kind(best)} - {best.step})
+        steps = sorted({cause.step for cause in same if cause.step and _comes_again(cause, best)} - {best.step})
         shown = ", ".join(map(str, steps[:8])) + (" …" if len(steps) > 8 else "")
         again = [f"again at step{'s' * (len(steps) > 1)} {shown}"] * bool(steps)
-        joined.append(replace(best, evidence=(*best.evidence, *again, *_also(best, same)[:MOST_ALSO])))
+        also = _also(best, same)
+        more = [f"also: {len(also) - MOST_ALSO} more"] * (len(also) > MOST_ALSO)
+        joined.append(replace(best, evidence=(*best.evidence, *again, *also[:MOST_ALSO], *more)))
     return joined
 
 
 def _also(best: Cause, same: Sequence[Cause]) -> list[str]:
     """Return what else of its code is wrong, such as another file or another task, and the line that cures that.
 
-    Of what came at several steps it is what is told of the first, of other kinds of the likeliest.
+    Of jumps of the loss and the like, which come at many steps, only what is told of the likeliest one.
     """
     cures: dict[str, str] = {}
-    for kind in dict.fromkeys(map(_kind, same)):
-        alike = [cause for cause in same if _kind(cause) == kind]
-        told = best if kind == _kind(best) else max(alike, key=_likelihood)
-        there = [cause for cause in alike if cause.step == told.step and cause.problem != best.problem]
-        cures |= {cause.problem: "" if cause.fix == best.fix else f" ({cause.fix})" for cause in there}
+    for cause in same:
+        alike = [other for other in same if _comes_again(other, cause)]
+        told = best if _comes_again(cause, best) else max(alike, key=_likelihood, default=cause)
+        if cause.problem != best.problem and (not alike or cause.step == told.step):
+            cures[cause.problem] = "" if cause.fix == best.fix else f" ({cause.fix})"
     return [f"also: {problem}{cure}" for problem, cure in cures.items()]
 
 
-def _likelihood(cause: Cause) -> tuple[float, int]:
-    return cause.confidence, -cause.step
+def _likelihood(cause: Cause) -> tuple[bool, float, int]:
+    """Return the order of causes of one code: a note hides no fault."""
+    return cause.severity is not Severity.INFO, cause.confidence, -cause.step
 
 
-def _kind(cause: Cause) -> str:
-    """Return what a cause explains, without the step: a jump of the loss, a number that is not finite, a truth."""
-    return cause.symptom.partition("@")[0]
+def _comes_again(cause: Cause, other: Cause) -> bool:
+    """Return whether two causes explain the same at two steps: jumps of the loss, numbers that are not finite."""
+    kind, at, _ = cause.symptom.partition("@")
+    return bool(at) and kind == other.symptom.partition("@")[0]
 
 
 def _root_of(cause: Cause, causes: Sequence[Cause]) -> Cause | None:

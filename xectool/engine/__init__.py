@@ -99,5 +99,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return what there is to complete, such as in a notebook: nothing of it is loaded before its first use."""
-    return sorted({*globals(), *__all__})
+    """Return what a notebook completes: the functions, none of which is loaded before its first use."""
+    return sorted({"__doc__", "__file__", "__name__", *__all__})

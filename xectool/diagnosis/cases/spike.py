@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from xectool.diagnosis.cases.growth import HIGH_LR, LOOK_BACK, LR_JUMP
 from xectool.diagnosis.cases.no_spike import by_mask, of_another_objective
-from xectool.diagnosis.cases.plateau import term_levels
+from xectool.diagnosis.cases.start import SPIKE_FACTOR, START_STEPS, constant_loss, exploding_start
 from xectool.diagnosis.cases.step import StepCase
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.history import StepHistory
@@ -23,9 +23,7 @@ from xectool.diagnosis.evidence.statistics import finite, groups, median, quanti
 from xectool.errors import counted
 from xectool.runlog.records import EventRecord
 
-SPIKE_FACTOR: Final = 10.0  # F040: loss above 10 x the running median
 LEAST_BEFORE: Final = 20  # finite steps before; a median of fewer says little
-START_STEPS: Final = 20
 WIDE_SIGMA: Final = 3.0  # a loss near zero (a likelihood) is measured by its own spread instead
 RECOVERY_STEPS: Final = 100  # F040
 MAX_CASES: Final = 60
@@ -33,7 +31,6 @@ RECENT: Final = 50  # steps whose upper end says what single batches reach, as f
 _GAP: Final = 20
 _CLIMB_STEPS: Final = 4  # before the loss is ten times too high, a growth of up to 1.7 a step shows in so many
 _CLIMBED: Final = 2.0
-_HIGH_START: Final = 3.0  # rise of the first losses that counts where the rate is beyond all reason as well
 TAIL_EVENTS: Final = 3  # events that stand out one by one; fewer are damage, more are how the data are distributed
 TAIL_FACTOR: Final = 100.0  # and none of them by more than this
 _RISEN: Final = 3.0  # times the level, in several steps after the rate jumped: the jump makes the rest of the case
@@ -173,7 +170,7 @@ def spike_cases(evidence: Evidence) -> list[SpikeCase]:
     steps = evidence.steps
     high = spike_rows(evidence)
     found = [(rows, False) for rows in groups(high, _GAP)]
-    start = exploding_start(steps, constant_loss(evidence))
+    start = exploding_start(evidence)
     if start is not None:
         found = [(rows, False) for rows, _ in found if rows[0] > start[-1] + _GAP]
         found.insert(0, (start, True))
@@ -198,16 +195,13 @@ def from_a_tail(cases: Sequence[SpikeCase]) -> bool:
 
 
 def _mean_over_median(evidence: Evidence) -> float:
-    """Return how far a constant's mean loss lies above the median of the first batches, 1 at least: a tail is far."""
+    """Return how far the mean loss of a constant lies above the median of the first batches, 1 at least.
+
+    A distribution with a tail has a mean far above its median, before anything is learned.
+    """
     mean = constant_loss(evidence)
     first = median(evidence.steps["loss"][evidence.steps.good_rows[:START_STEPS]])
     return max(1.0, mean / first) if first > 0 and mean > 0 else 1.0
-
-
-def constant_loss(evidence: Evidence) -> float:
-    """Return the mean loss of the best constant prediction, all tasks with their weights; 0 where none is on record."""
-    levels = {level.term: level.trivial for level in term_levels(evidence) if level.trivial > 0}
-    return sum(number(evidence.setting(f"tasks.{term}.weight", 1.0)) * loss for term, loss in levels.items())
 
 
 def spike_rows(evidence: Evidence) -> NDArray[np.intp]:
@@ -255,32 +249,6 @@ def _after_a_rise(steps: StepHistory) -> NDArray[np.bool_]:
         if above.size >= _RISEN_ROWS:
             found[above] = True
     return found
-
-
-def exploding_start(steps: StepHistory, constant: float) -> NDArray[np.intp] | None:
-    """Return the rows among the first 20 that lie far above the first loss, if the run explodes there.
-
-    A sound start may rise threefold before the optimiser has its moments (MAE: 7.0 -> 22.9 -> 12.6): ten times is asked
-    for, of what a constant reaches as well (two events may lie far below it), or three times for most steps at a rate
-    beyond all reason; and a gradient that rises with it.
-    """
-    rows = steps.good_rows[:START_STEPS]
-    if rows.size < 3 or steps["step"][rows[0]] > 1:
-        return None
-    losses, norms = steps["loss"][rows], steps["grad_norm"][rows]
-    first = max(abs(float(losses[0])), 1e-12)
-    rise = (losses - losses[0]) / first + 1
-    high_rate = bool(np.nanmax(steps["lr"][rows]) > HIGH_LR) if np.isfinite(steps["lr"][rows]).any() else False
-    rising_norm = quantile(norms[1:], 0.8) > 2 * norms[0] or not np.isfinite(norms).any()
-    norm_rises = finite(norms).max(initial=0.0) >= SPIKE_FACTOR * norms[0]
-    beyond = norm_rises and losses.max() >= SPIKE_FACTOR * constant
-    far = bool(rise.max() >= SPIKE_FACTOR and (high_rate or beyond))
-    lasting = high_rate and quantile(rise[1:], 0.5) >= _HIGH_START and rising_norm
-    if not (far or lasting):
-        return None
-    above = rows[rise >= (SPIKE_FACTOR if far else _HIGH_START)]
-    # A single high step that is over at once is a batch, not an explosion.
-    return above if above.size > 1 or rows.size < 5 or high_rate else None
 
 
 def _level(evidence: Evidence, rows: NDArray[np.intp], at_start: bool) -> float:

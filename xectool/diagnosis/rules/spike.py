@@ -7,7 +7,8 @@ from typing import Final
 
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cases.growth import HIGH_LR, LARGEST_INPUT, LOOK_BACK, LR_JUMP
-from xectool.diagnosis.cases.spike import SPIKE_FACTOR, SpikeCase, from_a_tail, spike_cases
+from xectool.diagnosis.cases.spike import SpikeCase, from_a_tail, spike_cases
+from xectool.diagnosis.cases.start import SPIKE_FACTOR
 from xectool.diagnosis.cases.step import CaseRule, Weight
 from xectool.diagnosis.cause import Opinion
 from xectool.diagnosis.evidence.evidence import Evidence
@@ -70,8 +71,8 @@ class SpikeFromEvent(SpikeRule):
                 return 0.6, ["at this rate other events stand out each time, or the loss stays high without them"]
             if lasts:
                 return 0.6, [f"the loss stayed high for {counted(case.duration, 'step')}, without these events"]
-            quarantine = _quarantine(case)
-            gone = [f"left out of the run since step {quarantine.step}"] if quarantine else []
+            since, _ = _left_out(case)
+            gone = [f"left out of the run since step {since}"] if since else []
             return 0.92, [f"largest losses: {fixes.events_named(case.evidence, case.suspects)}", *gone]
         if case.at_start:
             return 0.1, ["the loss was high from the first steps on"]
@@ -98,9 +99,9 @@ class SpikeFromEvent(SpikeRule):
         """Return the replay that names the events, or the look at the files of many or of those left out since."""
         if _stays(case):
             return fixes.check_named_files(case.evidence, "train")
-        quarantine = _quarantine(case)
-        if quarantine and quarantine.data.get("files"):
-            return fixes.check_files(case.evidence.run_dir, map(str, quarantine.data["files"]))
+        since, files = _left_out(case)
+        if since and files:
+            return fixes.check_files(case.evidence.run_dir, files)
         return f"xectool diagnose replay {fixes.quoted(case.evidence)} --step {case.step} --counterfactuals"
 
 
@@ -219,13 +220,18 @@ class SpikeFromResume(SpikeRule):
         return fixes.continue_from_best(case.evidence, step=max(1, case.resume.step if case.resume else case.step))
 
 
-def _quarantine(case: SpikeCase) -> EventRecord | None:
-    """Return the record with which all events that are to blame had been left out, whether at once or one by one."""
-    left = set(case.suspects)
+def _left_out(case: SpikeCase) -> tuple[int, list[str]]:
+    """Return since which step all events that are to blame are left out, at once or one by one, and their files."""
+    left, files = set(case.suspects), dict[str, None]()
     for event in case.evidence.of("quarantine"):
-        if left and not (left := left - set(identities(event.data.get("events")))):
-            return event
-    return None
+        gone = left & set(identities(event.data.get("events")))
+        if not gone:
+            continue
+        left -= gone
+        files |= dict.fromkeys(map(str, event.data.get("files") or ()))
+        if not left:
+            return event.step, list(files)
+    return 0, []
 
 
 def _stays(case: SpikeCase) -> bool:

@@ -105,7 +105,8 @@ def _cause(hits: list[Hit], count: int) -> LogCause:
     quotes = [_quote(hit) for hit in quoted]
     if first.original:
         quotes.append(f"began with: {first.original}")
-    said = tuple(hit.fix for hit in hits if hit.fix and hit.said == first.said)[:1]
+    is_ours = first.said != first.text
+    said = [hit.fix for hit in hits if hit.fix and (not is_ours or hit.said == first.said)][:1]
     paste = detail.paste or (entry.paste if entry else ())
     return LogCause(
         code=first.code,

@@ -150,13 +150,19 @@ class _Scanner:
             process.found += hits
 
     def _below_ours(self, process: _Process, above: Hit, text: str) -> bool:
-        """Return whether a line belongs to the finding of ours above it, and keep the fix it may give."""
+        """Return whether a line belongs to the finding of ours above it: its fix is kept, its evidence looked at."""
         said = _SAID.match(text)
         process.ours = above if said else None
-        if said and said["key"] == "fix" and not said["text"].endswith("\\"):  # half a command is none
+        if said is None:
+            return False
+        if said["key"] == "fix" and not said["text"].endswith("\\"):  # half a command is none
             process.ours = replace(above, fix=said["text"])
             self.scan.hits[self.scan.hits.index(above)] = process.ours
-        return said is not None and said["key"] != "evidence"  # which may quote an exception of another's
+        if said["key"] == "evidence":  # it may quote an exception of another
+            for hit in self._hits(process, process.last, said["text"], frozenset()):
+                if hit.code != above.code:
+                    self._keep(hit)
+        return True
 
     def close(self, process: _Process) -> None:
         """Turn the chain of exceptions a process is in into one hit."""

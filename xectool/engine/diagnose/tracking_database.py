@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,14 @@ from xectool.diagnosis.environment.places import databases
 from xectool.diagnosis.evidence.files import TRACKER_SETTINGS, TRACKER_STATE, tolerant_json
 from xectool.diagnosis.tracking_store import Holder, StoreState, look_at
 from xectool.errors import counted, in_shell
-from xectool.training.tracking.settings import resolve_uri, sqlite_path, without_password
+from xectool.runlog.manifest import MANIFEST_FILE
+from xectool.training.tracking.settings import (
+    ENVIRONMENT_URI,
+    load_settings,
+    resolve_uri,
+    sqlite_path,
+    without_password,
+)
 
 DEFAULT_ROOT = "artifacts"
 
@@ -54,18 +62,22 @@ def mlflow(uri: str | None = None, *, root: Path | str = DEFAULT_ROOT) -> Tracki
     """Look at a tracking database from outside; nothing is changed.
 
     Args:
-        uri: Tracking URI, sqlite file, or a directory in place of ``root``.
-        root: Directory of the runs whose mirrors are looked at, or of one; its newest run says which database.
+        uri: Tracking URI, sqlite file, or directory of a run or of runs, of which the newest says which database; by
+            default ``MLFLOW_TRACKING_URI``, else that of the newest run below ``root``.
+        root: Directory of the runs whose mirrors are looked at.
 
     Raises:
         ConfigError: The URI names a directory of files, which MLflow refuses.
+        UsageError: The run was trained without tracking.
     """
-    place = Path(uri if uri and _settings(Path(uri).expanduser()) else root).expanduser()
-    named = None if place == Path(uri or "").expanduser() else uri
-    address = _address(named, place)
+    given = Path(uri).expanduser() if uri and "://" not in uri else None
+    is_runs = given is not None and bool(_settings(given) or (given / MANIFEST_FILE).is_file())
+    place = given if given and is_runs else Path(root).expanduser()
+    named = None if is_runs else uri
+    address = _used_by_runs(place) if is_runs else _address(uri, place)
     shown = without_password(address)
     path = sqlite_path(address)
-    behind = tuple(str(run) for run in _behind(place, address))
+    behind = tuple(str(run) for run in _behind(place))
     replay = tuple(f"xectool runs sync {in_shell(run)}" for run in behind)
     if path is None:
         return _server(shown, behind, replay)
@@ -89,10 +101,10 @@ def mlflow(uri: str | None = None, *, root: Path | str = DEFAULT_ROOT) -> Tracki
 
 
 def _address(uri: str | None, root: Path) -> str:
-    """Return the database that is named, else that of the newest run, else the one a run would use."""
     if uri and "://" not in uri and not uri.startswith("databricks") and not Path(uri).is_dir():
         return f"sqlite:///{Path(uri).expanduser().resolve()}"
-    return resolve_uri(uri or _used_by_runs(root), root)
+    of_runs = not uri and not os.environ.get(ENVIRONMENT_URI) and _settings(root)
+    return _used_by_runs(root) if of_runs else resolve_uri(uri, root)
 
 
 def _server(uri: str, behind: tuple[str, ...], replay: tuple[str, ...]) -> TrackingHealth:
@@ -145,29 +157,26 @@ def _evidence(state: StoreState, behind: tuple[str, ...]) -> list[str]:
     if state.others:
         why.append(f"history is split: {', '.join(state.others)}")
     if behind:
-        why.append(f"it has not all records of {counted(len(behind), 'run')} yet; they are in the run record")
+        why.append(f"{counted(len(behind), 'run')} not mirrored to the end; all records are in the run directories")
     return why
 
 
-def _behind(root: Path, uri: str) -> list[Path]:
-    """Return the runs below a directory whose mirror into a database has ended or stands still with records left."""
-    runs = sorted({path.parents[1] for path in _settings(root) if _is_same(_uri_of(path) or uri, uri)})
+def _behind(root: Path) -> list[Path]:
+    """Return the runs below a directory whose mirror has ended or stands still with records left."""
+    runs = sorted({path.parents[1] for path in _settings(root)})
     return [run for run in runs if tolerant_json(run / TRACKER_STATE).get("status") in ("late", "behind", "paused")]
 
 
-def _is_same(uri: str, other: str) -> bool:
-    files = [path.resolve() for path in (sqlite_path(uri), sqlite_path(other)) if path]
-    return uri == other or (len(files) == 2 and files[0] == files[1])
-
-
 def _used_by_runs(root: Path) -> str:
-    """Return the database that the newest run of a directory, or the run it is itself, writes to; empty without any."""
+    """Return the database that the newest run of a directory, or the run it is itself, writes to.
+
+    Raises:
+        UsageError: It was trained without tracking.
+    """
     newest = max(_settings(root), key=lambda path: path.stat().st_mtime, default=None)
-    return _uri_of(newest) if newest else ""
-
-
-def _uri_of(settings: Path) -> str:
-    return str(tolerant_json(settings).get("uri") or "")
+    if newest is None:
+        return load_settings(root).uri
+    return str(tolerant_json(newest).get("uri") or "") or resolve_uri(None, root)  # its file may be damaged
 
 
 def _settings(root: Path) -> list[Path]:
