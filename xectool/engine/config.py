@@ -84,9 +84,10 @@ def check(path: Path | str, overrides: Sequence[str] = (), deep: bool = False) -
         return _shown(loaded.require(overlap_rules(loaded.config)))
     data = loaded.config.data
     capacity = capacity_rules(loaded.config, platform, count_events(data.train_path, data.tree_name))
-    if is_on_cpu(loaded.config, platform):
+    paths = path_rules(loaded.config)
+    if is_on_cpu(loaded.config, platform) and not paths.errors:  # it takes seconds
         capacity = with_estimate(capacity, loaded.config, memory_budgets(loaded.config.distributed.num_gpus))
-    return _shown(loaded.require(path_rules(loaded.config).merged(capacity)))
+    return _shown(loaded.require(paths.merged(capacity)))
 
 
 def schema() -> dict[str, Any]:
