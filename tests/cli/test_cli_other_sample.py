@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 import typer
+import uproot
+import yaml
 from xectool import engine
 from xectool.cli.app import app
 from xectool.cli.other_sample import WITH_VALUE
+from xectool.config.inputs import expand_inputs
 from xectool.engine.check_lines import Told, _free_name
 from xectool.findings import Finding, Severity
 
@@ -160,3 +163,75 @@ def test_a_line_for_files_without_number_names_a_list_of_them(tmp_path: Path, mo
     assert _free_name("files", ".txt") == "files2.txt", "what lies there is another list"
     assert Told(["@files.txt"]).again("xectool check-data @files.txt --deep") == "xectool check-data @files.txt --deep"
     assert Told(names).inputs() == "'run00*.root'", "the control"
+
+
+def test_a_file_of_a_long_other_sample_is_not_compared_with_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name was looked for among those of the line: 180 of them are one, @others.txt."""
+    monkeypatch.chdir(tmp_path)
+    others = [f"runs of the other year/run{number:05d}.root" for number in range(3, 900, 5)]
+    again = {
+        count: Told(["a.root"], against=others[:count], flags=["--write-digest"]).again(
+            f"xectool check-data '{others[0]}' --deep"
+        )
+        for count in (3, 180)
+    }
+    assert again == dict.fromkeys((3, 180), f"xectool check-data '{others[0]}' --deep")
+
+
+@pytest.mark.parametrize("other", ["val", "val/*.root", "@val.txt"])
+def test_a_file_of_a_folder_pattern_or_list_is_not_compared_with_its_own(
+    folder: Path, checked: Callable[[str], Any], other: str
+) -> None:
+    """Seen at a file whose photons have another name: the line had the folder again, and asked hashes of the file."""
+    (folder / "val").mkdir(exist_ok=True)
+    (folder / "val" / "0.root").write_bytes((folder / "b.root").read_bytes())
+    (folder / "val.txt").write_text("val/0.root\nval/1.root\n")
+    values = uproot.open(f"{folder}/c.root:tree").arrays(["npho", "relative_time", "run", "event"], library="np")
+    with uproot.recreate(folder / "val" / "1.root") as file:
+        file["tree"] = {"photons2" if name == "npho" else name: rows for name, rows in values.items()}
+    lines = [found["fix"] for found in checked(f"a.root --against '{other}' --write-digest").document["findings"]]
+    assert [line for line in lines if line] == ["xectool check-data val/1.root --set data.npho_branch=photons2"]
+    (folder / "val" / "1.root").write_bytes((folder / "c.root").read_bytes())
+    words = shlex.split(checked(f"a.root --against '{other}'").document["result"]["next"])
+    assert words == ["xectool", "check-data", "a.root", "--against", other, "--deep"], "the control"
+
+
+def test_a_configuration_names_many_files_as_the_check_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had a list that was still to be written where the check had a pattern for each directory."""
+    monkeypatch.chdir(tmp_path)
+    names = [f"runs_of_the_year_{number % 7}/run{number:05d}.root" for number in range(100)]
+    for name in [*names, "runs_of_the_year_7/run00100.root"]:
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).touch()
+    told = Told(names, deep=True)
+    line = told.again(told.following(told.inputs(), has_hashes=True))
+    (setting,) = (word for word in shlex.split(line) if word.startswith("data."))
+    inputs = yaml.safe_load(setting.partition("=")[2])
+    assert (inputs, len(inputs)) == (shlex.split(told.inputs()), 7)
+    assert sorted(expand_inputs(inputs)) == sorted(names)
+
+
+def test_a_list_has_one_name_whatever_is_written_between_two_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that appeared in between left a line with its name and without what belongs into it."""
+    monkeypatch.chdir(tmp_path)
+    told = Told([f"run{number:05d}.root" for number in range(300)])
+    line = f"xectool check-data {told.inputs()} --deep"
+    Path("files.txt").touch()
+    assert told.again(line) == f"{line}   # files.txt: the 300 files of this check, one a line"
+    settings = Told(["a.root"], overrides=["data.train_path=old@others.txt"], against=["b.root"])
+    assert "#" not in settings.again("xectool check-data a.root --deep"), "another name that ends in it"
+
+
+@pytest.mark.parametrize(("more", "is_list"), [(0, False), (1, True)])
+def test_a_list_stands_for_more_than_2000_characters_with_blanks_and_quotes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: int, is_list: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = [f"run {number:03d}.root" for number in range(124)]  # each 12 characters, 2 quotes, a blank
+    names.append(f"run {'9' * (2000 - 124 * 15 - 11 + more)}.root")
+    assert (Told(names).inputs() == "@files.txt") == is_list
+    assert is_list or len(Told(names).inputs()) == 2000

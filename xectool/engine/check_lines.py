@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from xectool.checks.facts import FileFacts
@@ -25,7 +26,7 @@ _NO_LINE = re.compile(r"=(PATH|DIR|GB|BRANCH|CONFIG|NAME|VALUE)$|,$")
 """A value that the reader has to fill in, or prose after a comma; a branch or value may have a name in capitals."""
 _ALONE = "this file alone; a run reads all of its files by the same names"
 _TYPED = 4  # more files than these are a glob that the shell expanded
-_LONGEST = 2000  # characters of files in a line to paste
+_LONGEST = 2000  # characters of the files of a sample in a line to paste
 _SAMPLES = {"files": "files of this check", "others": "files of the other sample"}
 
 
@@ -42,6 +43,7 @@ class Told:
         flags: The other options, each as it was typed: ``--max-events 100``.
         tree: The tree of a file that is named without one.
         files: What was looked at.
+        others: What it was compared with.
     """
 
     data: Sequence[str]
@@ -52,12 +54,11 @@ class Told:
     flags: Sequence[str] = ()
     tree: str = "tree"
     files: Sequence[FileFacts] = ()
+    others: Sequence[FileFacts] = ()
 
     def inputs(self) -> str:
         """Return the files as arguments of a command; many as their pattern, or those of their directories."""
-        return " ".join(
-            map(in_shell, _or_list(self.data if len(self.data) <= _TYPED else _patterns(self.data), "files"))
-        )
+        return " ".join(map(in_shell, self._named("files")))
 
     def again(self, line: str) -> str:
         """Return a check to paste with all that was told already; what it says itself holds.
@@ -77,26 +78,39 @@ class Told:
         flags = [*self.flags, *(["--deep"] if self.deep else [])]
         if "--deep" in own and not self.deep:  # it is to look at all that was left out
             flags = [flag for flag in flags if not flag.startswith("--max-events ")]
-        others = _or_list(self.against, "others") if "--against" not in own else []
-        place, *places = (place_of(*split_tree(path, self._tree(own))) for path in (files[0], *others))
-        if place in places:  # the other sample: it is not compared with itself, and hashes were not asked of it
+        if self._is_other(files[0], own):  # it is not compared with itself, and hashes were not asked of it
             flags = [flag for flag in flags if flag != "--write-digest"]
-        else:
-            kept += [f"--against {in_shell(path)}" for path in others]
+        elif "--against" not in own:
+            kept += [f"--against {in_shell(path)}" for path in self._named("others")]
         kept += [flag for flag in flags if flag.partition(" ")[0] not in own]
         line = " ".join((_CHECK.strip(), *map(in_shell, files), *kept, *map(shlex.quote, own)))
         return line + mark + remark + self._lists(line, mark + remark)
 
     def _lists(self, line: str, remark: str = "") -> str:
         """Return what a remark has to say yet of the lists that a line names and nobody has written."""
-        samples = {"files": self.data, "others": self.against}
+        words = {word.rpartition("=")[2].strip("'") for word in shlex.split(line)}
         told = [
-            f"{name}: the {len(samples[sample])} {what}, one a line"
-            for sample, what in _SAMPLES.items()
-            if f"@{(name := _free_name(sample, '.txt'))}" in line and f"@{name}" not in samples[sample]
+            f"{name[1:]}: the {len(self._samples[sample])} {_SAMPLES[sample]}, one a line"
+            for sample, name in self._list_names.items()
+            if name in words and name not in self._samples[sample]
         ]
         told = [text for text in told if text not in remark]
         return ("; " if remark else _REMARK) + "; ".join(told) if told else ""
+
+    @property
+    def _samples(self) -> dict[str, Sequence[str]]:
+        return {"files": self.data, "others": self.against}
+
+    @cached_property
+    def _list_names(self) -> dict[str, str]:
+        """The list of each sample, which is to be written: one name in all lines, whatever is written meanwhile."""
+        return {sample: f"@{_free_name(sample, '.txt')}" for sample in _SAMPLES}
+
+    def _named(self, sample: str) -> list[str]:
+        """Return the inputs that name a sample: its files, the patterns of many, a list where a line is too long."""
+        files = self._samples[sample]
+        named = list(files) if len(files) <= _TYPED else _patterns(files)
+        return named if len(" ".join(map(in_shell, named))) <= _LONGEST else [self._list_names[sample]]
 
     def _with_the_rest(self, named: list[str], own: list[str]) -> tuple[list[str], list[str]]:
         """Return files and options of a line, where one file of several goes on together with the others.
@@ -127,6 +141,12 @@ class Told:
         named = [word.removeprefix(_TREE) for word in own if word.startswith(_TREE)]
         return named[-1] if named else self.tree
 
+    def _is_other(self, path: str, own: Sequence[str]) -> bool:
+        """Return whether a file is of the other sample, named or in a directory, pattern or list of it."""
+        place, *named = (place_of(*split_tree(name, self._tree(own))) for name in (path, *self.against))
+        held, both = ({place_of(file.path, file.tree) for file in files} for files in (self.others, self.files))
+        return place in named or place in held - both
+
     def _kept(self, own: set[str]) -> list[str]:
         config = [] if self.config is None or "--config" in own else [f"--config {in_shell(self.config)}"]
         settings = [text for text in self.overrides if text.partition("=")[0].strip() not in own]
@@ -151,8 +171,8 @@ class Told:
             return f"{_CHECK}{name} --deep --write-digest"
         if self.config is not None:
             return " ".join(("xectool train", in_shell(self.config), *self._kept({"--config"}), "--dry-run"))
-        paths = {"data.train_path": (self.data, "files"), "data.val_path": (self.against, "others")}
-        given = [f"{key}={_as_value(files, sample)}" for key, (files, sample) in paths.items() if files]
+        named = {"data.train_path": self._named("files"), "data.val_path": self._named("others")}
+        given = [f"{key}={inline_yaml(of[0] if len(of) == 1 else of)}" for key, of in named.items() if of]
         chosen = (f"--set {in_shell(text)}" for text in (*given, *self.overrides))
         line = " ".join(("xectool config init", *chosen, f"> {_free_name('config', '.yaml')}"))
         return line + self._lists(line)
@@ -170,18 +190,6 @@ def _is_line(fix: str) -> bool:
     except ValueError:
         return False
     return words[:1] in (["xectool"], ["python"]) and not any(_NO_LINE.search(word) for word in words)
-
-
-def _as_value(files: Sequence[str], sample: str) -> str:
-    """Return files as the value of a key: many as the pattern that a shell expanded, where one has just these."""
-    pattern = _pattern(files) if len(files) > _TYPED else None
-    named = _or_list(files, sample)
-    return inline_yaml(pattern or (named[0] if len(named) == 1 else named))
-
-
-def _or_list(files: Sequence[str], sample: str) -> list[str]:
-    """Return the files, or a list file to be written where a line with their names would be too long to paste."""
-    return list(files) if sum(map(len, files)) < _LONGEST else [f"@{_free_name(sample, '.txt')}"]
 
 
 def _pattern(files: Sequence[str]) -> str | None:

@@ -104,6 +104,8 @@ def check_data(
     given = [data] if isinstance(data, str) else list(data)
     flags, tree = _flags(options), settings.data.tree_name
     lines = Told(given, options.config, options.overrides, options.against, options.deep, flags, tree, sample.files)
+    if facts.other is not None:
+        lines = replace(lines, others=facts.other.files)
     return summarised(facts, ran, lines, digests=digests, plots=drawn)
 
 
