@@ -108,3 +108,28 @@ def test_weights_that_were_lent_are_seen_to_be_destroyed_below_a_constant(
     for row, loss, norm in zip(run.rows, losses, norms, strict=True):
         row |= {"loss": loss, "grad_norm": norm, "losses": {}}
     assert [cause.code for cause in record(run).causes[:1]] == named
+
+
+@pytest.mark.parametrize(("count", "both"), [(35, False), (82, True)])
+def test_readings_under_other_numbers_are_told_beside_those_under_the_same(
+    record: Any, course: Any, count: int, both: bool
+) -> None:
+    """The count of all has those with the numbers of another too: no more than these are one fault."""
+    run = course(steps=40)
+    run.event(1, "run_start", num_train=140, num_repeated=35)
+    message = f"{count} events have the readings of another"
+    run.event(1, "repeated_readings", message=message, files=["a.root:tree", "b.root:tree"], count=count)
+    (cause,) = record(run).causes
+    assert ("35 of 140 training events" in told(cause), message in told(cause)) == (True, both)
+    assert "under other run and event numbers" not in told(cause)
+
+
+@pytest.mark.parametrize(("copied", "both"), [("a.root:tree", False), ("b.root:tree", True)])
+def test_events_of_copied_light_have_equal_readings_for_one_cause(
+    record: Any, course: Any, copied: str, both: bool
+) -> None:
+    run = course(steps=40)
+    run.event(1, "repeated_readings", message="40 events have the readings of another", files=["a.root:tree"], count=40)
+    run.event(1, "copied_light", message=f"{copied}: the light is that of one event", files=[copied])
+    (cause,) = record(run).causes
+    assert ("the light is that of one event" in told(cause), "40 events" in told(cause)) == (True, both)

@@ -65,6 +65,25 @@ def test_a_file_written_twice_with_one_seed_is_named_by_its_readings(
     assert cause.problem.startswith("12 events have the readings of another")
 
 
+@pytest.mark.parametrize("renumbered", [False, True])
+def test_copies_under_their_numbers_hide_none_under_others(
+    tiny_config: Callable[..., Path], tmp_path: Path, renumbered: bool
+) -> None:
+    """They are other events of other files; without these, the copies are told once."""
+    for name, run in (("a", 31), ("b", 32)):
+        engine.simulate(tmp_path / f"{name}.root", events=12, seed=run, detector_seed=1)
+    (tmp_path / "same.root").write_bytes((tmp_path / "a.root").read_bytes())
+    _renumbered(tmp_path / "b.root", tmp_path / "others.root")
+    names = ["a", "b", "same", *(["others"] if renumbered else [])]
+    files = [str(tmp_path / f"{name}.root") for name in names]
+    result = engine.train(tiny_config(data={"train_path": files, "batch_size": 12}, training={"epochs": 1}))
+    (cause,) = [c for c in diagnose(gather(result.run_dir)).causes if c.code == "XT-DUPLICATE-EVENTS"]
+    said = "\n".join((cause.problem, *cause.evidence))
+    assert f"12 of {12 * len(names)} training events have the run and event number of another" in said
+    assert ("24 events have the readings of another" in said) == renumbered
+    assert said.count("events have the readings of another") == renumbered
+
+
 def _renumbered(source: Path, target: Path) -> None:
     with uproot.open(source) as file:
         columns = dict(file["tree"].arrays(library="np"))

@@ -62,13 +62,18 @@ class DuplicateEvents(DiagnosisRule):
                 [f"of more than {_COMPARED} such pairs the readings of {_COMPARED} are compared"],
                 fixes.check_named_files(evidence, "train"),
             )
-        elif alike is not None:
+        files = copied_files(evidence)
+        pair = [str(path) for path in alike.data.get("files") or ()] if alike is not None else []
+        # It counts all that have the readings of another: those with its numbers and those of copied light too.
+        is_more = alike is not None and not number(alike.data.get("count")) <= repeated  # not recorded: NaN
+        if alike is not None and is_more and not (pair and {*pair} <= {*files}):
+            numbers = "whatever numbers they have" if repeated > 0 else "under other run and event numbers"
             yield self._repeated(
                 f"{alike.message}: {_TWICE}",
-                ["under other run and event numbers; no two events agree to the last bit"],
-                fixes.check_files(evidence.run_dir, alike.data.get("files") or ()),
+                [f"{numbers}; no two events agree to the last bit"],
+                fixes.check_files(evidence.run_dir, pair),
             )
-        if files := copied_files(evidence):
+        if files:
             told = [event.message for event in evidence.of("copied_light")]
             others = f"; and so in {counted(len(files) - 1, 'file')} more" if len(files) > 1 else ""
             lines = ["the photons of two events never agree so well", *told[1:]]
