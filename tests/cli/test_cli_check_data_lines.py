@@ -249,6 +249,15 @@ def test_many_files_are_named_and_go_into_the_configuration_as_the_pattern_they_
     assert shlex.split(part)[4] == f"data.train_path=[{', '.join(names[1:])}]"  # the pattern would take another one
 
 
+def test_directories_are_named_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern that finds directories opens none of their files: "'d0' is a directory, not a file"."""
+    monkeypatch.chdir(tmp_path)
+    folders = [f"d{number}" for number in range(6)]
+    for name in folders:
+        Path(name).mkdir()
+    assert Told(folders).inputs() == " ".join(folders)
+
+
 def test_of_several_advices_the_next_line_is_one_that_can_be_pasted(
     folder: Path, xectool: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,17 +97,20 @@ def test_a_first_batch_below_what_a_constant_reaches_is_no_base(
     assert [cause.code for cause in record(run).causes[:1]] == ["XT-SPIKE-LR"] * named
 
 
-@pytest.mark.parametrize(("start", "named"), [("mae.pt", ["XT-SPIKE-LR"]), (None, [])])
+@pytest.mark.parametrize(("source", "named"), [("regressor", ["XT-SPIKE-LR"]), ("mae", []), ("", [])])
 def test_weights_that_were_lent_are_seen_to_be_destroyed_below_a_constant(
-    record: Any, course: Any, start: str | None, named: list[str]
+    write_run: Any, course: Any, tmp_path: Path, source: str, named: list[str]
 ) -> None:
-    """Such a run begins far below a constant by right, not by two lucky events."""
-    run = course(steps=60, baseline=0.46, lr=3e-4, config={"checkpoint": {"init_from": start}})
+    """Such a run begins far below a constant by right; with the encoder of another kind alone by two lucky events."""
+    run = course(steps=60, baseline=0.46, lr=3e-4)
+    if source:
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "transfer.json").write_text(f'{{"source": "{source}", "target": "regressor"}}')
     losses = [0.02, 0.03, 0.06, 0.15, 0.4, 0.8, 1.2, 1.5, *[1.3] * 52]
     norms = [*np.geomspace(0.5, 9, 8), *[9.0] * 52]
     for row, loss, norm in zip(run.rows, losses, norms, strict=True):
         row |= {"loss": loss, "grad_norm": norm, "losses": {}}
-    assert [cause.code for cause in record(run).causes[:1]] == named
+    assert [cause.code for cause in diagnose(gather(write_run(run))).causes[:1]] == named
 
 
 @pytest.mark.parametrize(("count", "both"), [(35, False), (82, True)])

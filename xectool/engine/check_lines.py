@@ -193,9 +193,10 @@ def _is_line(fix: str) -> bool:
 
 
 def _pattern(files: Sequence[str]) -> str | None:
-    """Return the pattern that has just these files, if there is one."""
+    """Return the pattern that has just these files, if there is one; of directories that it has none is opened."""
     pattern = f"{_common(files)}*{_common([name[::-1] for name in files])[::-1]}"
-    return pattern if sorted(glob.glob(pattern)) == sorted(files) else None
+    has_these = sorted(glob.glob(pattern)) == sorted(files) and not any(map(os.path.isdir, files))
+    return pattern if has_these else None
 
 
 def _patterns(files: Sequence[str]) -> list[str]:

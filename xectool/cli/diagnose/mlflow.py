@@ -20,7 +20,8 @@ def mlflow(
     uri: Annotated[
         str | None,
         typer.Argument(
-            metavar="URI", help="Tracking URI, sqlite file, or directory of runs; default: the newest run's of --root."
+            metavar="URI",
+            help="Tracking URI, sqlite file, or directory of a run or runs; default: MLFLOW_TRACKING_URI, else of --root.",
         ),
     ] = None,
     root: Annotated[str, typer.Option(metavar="DIR", help="Directory that holds the runs.")] = "artifacts",

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from xectool.diagnosis.cases.growth import HIGH_LR
 from xectool.diagnosis.cases.plateau import term_levels
 from xectool.diagnosis.evidence.evidence import Evidence
+from xectool.diagnosis.evidence.files import TRANSFER_FILE, tolerant_json
 from xectool.diagnosis.evidence.incidents import number
 from xectool.diagnosis.evidence.statistics import finite, quantile
 
@@ -43,7 +44,8 @@ def exploding_start(evidence: Evidence) -> NDArray[np.intp] | None:
     rise = (losses - losses[0]) / first + 1
     high_rate = bool(np.nanmax(steps["lr"][rows]) > HIGH_LR) if np.isfinite(steps["lr"][rows]).any() else False
     rising_norm = quantile(norms[1:], 0.8) > 2 * norms[0] or not np.isfinite(norms).any()
-    constant = 0.0 if evidence.setting("checkpoint.init_from") else constant_loss(evidence)
+    lent = tolerant_json(evidence.run_dir / TRANSFER_FILE)  # of another kind only the encoder was lent, not the heads
+    constant = 0.0 if lent and lent.get("source") == lent.get("target") else constant_loss(evidence)
     norm_rises = finite(norms).max(initial=0.0) >= SPIKE_FACTOR * norms[0]
     beyond = norm_rises and losses.max() >= SPIKE_FACTOR * constant
     far = bool(rise.max() >= SPIKE_FACTOR and (high_rate or beyond))

@@ -16,6 +16,7 @@ from xectool.runlog.manifest import MANIFEST_FILE
 
 CONFIG_FILE: Final = "config.yaml"
 _SHAPES: Final = {"versions": dict, "machine": dict, "extra": dict, "data_files": list}
+TRANSFER_FILE: Final = "transfer.json"  # what became of every weight of checkpoint.init_from
 TRACKER_STATE: Final = "tracking/state.json"
 TRACKER_SETTINGS: Final = "tracking/settings.json"
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xectool.checkpoint import store
+from xectool.diagnosis.evidence.files import TRANSFER_FILE
 from xectool.engine.training_run.artifacts import RunOutputs, calibrate_conventional, write_outputs
 from xectool.engine.training_run.result import TrainResult
 from xectool.errors import counted, in_shell
@@ -31,8 +32,6 @@ from xectool.training.stepping.state import Progress
 from xectool.training.symptoms.torch_signs import determinism_faults
 from xectool.training.tracking import NullTracker, TrackerHandle, start_tracker
 from xectool.training.trainer import FitResult, Trainer
-
-TRANSFER_NAME = "transfer.json"  # what became of every weight of checkpoint.init_from
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class RunAttempt:
         directory = self.place.directory
         describe_run(self.parts, self.data, directory, attempt)
         if self.started:
-            write_json(directory / TRANSFER_NAME, self.started)
+            write_json(directory / TRANSFER_FILE, self.started)
         settings = tracker_settings(self.parts, directory, attempt)
         return start_tracker(directory, settings, new_run=self.parts.config.checkpoint.new_mlflow_run)
 
