@@ -21,7 +21,7 @@ def mlflow(
         str | None,
         typer.Argument(
             metavar="URI",
-            help="Tracking URI, sqlite file, or directory of a run or runs; default: MLFLOW_TRACKING_URI, else of --root.",
+            help="Tracking URI, sqlite file, or directory of runs; default: MLFLOW_TRACKING_URI, else that of --root.",
         ),
     ] = None,
     root: Annotated[str, typer.Option(metavar="DIR", help="Directory that holds the runs.")] = "artifacts",
