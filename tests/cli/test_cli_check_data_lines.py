@@ -157,7 +157,8 @@ def test_the_other_sample_is_not_compared_with_itself() -> None:
     assert trees.again("xectool check-data a.root:val --deep") == "xectool check-data a.root:val --deep"
     told = Told(["a.root"], against=["b.root"])
     assert told.again("xectool check-data a.root --deep") == "xectool check-data a.root --against b.root --deep"
-    assert told.again("xectool check-data b.root:tree --deep") == "xectool check-data b.root:tree --deep"
+    for line in ("b.root:tree --deep", "b.root:events --deep", "b.root --deep --set data.tree_name=events"):
+        assert told.again(f"xectool check-data {line}") == f"xectool check-data {line}"
 
 
 def test_another_tree_of_the_same_file_is_still_compared_with(folder: Path, xectool: Callable[..., Any]) -> None:

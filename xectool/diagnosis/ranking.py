@@ -236,7 +236,8 @@ def _one_a_code(causes: Sequence[Cause]) -> list[Cause]:
     joined = []
     for same in by_code.values():
         best = max(same, key=_likelihood)
-        steps = sorted({cause.step for cause in same if cause.step and _comes_again(cause, best)} - {best.step})
+        alike = [cause for cause in same if cause.problem == best.problem or _comes_again(cause, best)]
+        steps = sorted({cause.step for cause in alike if cause.step} - {best.step})
         shown = ", ".join(map(str, steps[:8])) + (" …" if len(steps) > 8 else "")
         again = [f"again at step{'s' * (len(steps) > 1)} {shown}"] * bool(steps)
         also = _also(best, same)

@@ -16,13 +16,13 @@ from xectool.training.memory_estimate.device import Device
 from xectool.training.memory_estimate.estimate import Wanted, estimate
 from xectool.training.memory_estimate.host import HOST_SHARE, compile_processes
 
-_MEMORY = "CFG-20"
+_MEMORY: Final = "CFG-20"
 # Above what any kind of network was measured to take (docs/benchmarks.md); a step below these needs no closer look.
 _EVENT_BYTES: Final = 100_000_000
 _EVENT_BYTES_PER_WIDTH: Final = 120_000
 _STATE_BYTES: Final = 20  # weights, gradients, two moments and average, float32
 _SMALL: Final = 0.5
-_NO_LIMIT = 1 << 62  # the disk has rules of its own
+_NO_LIMIT: Final = 1 << 62  # the disk has rules of its own
 
 
 def estimated(
@@ -99,7 +99,7 @@ def crude_bytes(config: RunConfig) -> int:
     )
     heads = 64 * model.encoder_dim * max(getattr(model, "hidden_dim", 0), getattr(model, "decoder_dim", 0) * 16)
     largest = max(data.batch_size, config.validation.batch_size or 0)
-    window = (config.training.grad_accum_steps + 1) * data.batch_size * 4 * 4760 * 4
+    window = (config.training.grad_accum_steps + 1) * data.batch_size * 4 * NUM_SENSORS * 4
     if isinstance(config, InpainterConfig) and config.model.head_type == "cross_attention":
         around = config.model.cross_attn_k * (config.model.cross_attn_hidden + 8)
         event += 8 * NUM_SENSORS * (around + 16 * config.model.cross_attn_latent_dim)

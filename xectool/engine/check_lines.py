@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from xectool.checks.facts import FileFacts
-from xectool.config.inputs import input_name, place_of, split_tree
+from xectool.config.inputs import Place, input_name, place_of, split_tree
 from xectool.config.serialize import inline_yaml
 from xectool.errors import in_shell
 from xectool.findings import Finding
@@ -142,7 +142,13 @@ class Told:
         return named[-1] if named else self.tree
 
     def _is_other(self, path: str, own: Sequence[str]) -> bool:
-        """Return whether a file is of the other sample, named or in a directory, pattern or list of it."""
+        """Return whether a file is of the other sample, named or in a directory, pattern or list of it.
+
+        The tree tells only where a file may be of both: a line may name another tree than was looked for.
+        """
+        mine = {*self.data, *(file.path for file in self.files)}
+        if _file_of(path) not in map(_file_of, mine):
+            return _file_of(path) in map(_file_of, {*self.against, *(file.path for file in self.others)})
         place, *named = (place_of(*split_tree(name, self._tree(own))) for name in (path, *self.against))
         held, both = ({place_of(file.path, file.tree) for file in files} for files in (self.others, self.files))
         return place in named or place in held - both
@@ -190,6 +196,10 @@ def _is_line(fix: str) -> bool:
     except ValueError:
         return False
     return words[:1] in (["xectool"], ["python"]) and not any(_NO_LINE.search(word) for word in words)
+
+
+def _file_of(name: str) -> Place:
+    return place_of(split_tree(name, "")[0], "")
 
 
 def _pattern(files: Sequence[str]) -> str | None:
