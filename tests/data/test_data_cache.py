@@ -278,6 +278,20 @@ def test_a_builder_killed_in_the_middle_leaves_nothing_that_is_read_and_no_lock(
     assert_same(plain, batches(source))
 
 
+@pytest.mark.parametrize(("total", "left"), [(5 * 10**9, 5 * 10**8), (10**14, 10**10)])
+def test_a_cache_leaves_a_tenth_of_a_disk_free_and_of_a_large_one_10_gb(
+    files, dataset, tmp_path, monkeypatch, total, left
+):
+    needed = cache_bytes(150, 4, 5)
+    disk = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: disk._replace(total=total, free=left + needed - 1))
+    (reason,) = build_missing(opened(files, dataset, store_in(tmp_path / "b"))[0]).failed.values()
+    assert f"on the disk of '{tmp_path}/b'" in reason
+    assert f"{left / 1e9:.3g} GB are left free" in reason
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: disk._replace(total=total, free=left + needed))
+    assert not build_missing(opened(files, dataset, store_in(tmp_path / "c"))[0]).failed
+
+
 def test_a_full_disk_or_limit_leaves_the_root_files_to_be_read(files, dataset, tmp_path, caplog, monkeypatch):
     needed = cache_bytes(150, 4, 5)
     cache, source = opened(files, dataset, store_in(tmp_path / "a", limit_bytes=needed - 1))
@@ -287,11 +301,6 @@ def test_a_full_disk_or_limit_leaves_the_root_files_to_be_read(files, dataset, t
     assert cache.store.used_bytes() < needed
     assert "below data.cache_limit_gb: 0.000369 of" in caplog.text
     assert_same(plain, batches(source))
-    usage = shutil.disk_usage(tmp_path)
-    with monkeypatch.context() as disk:
-        disk.setattr(shutil, "disk_usage", lambda _: usage._replace(free=usage.total // 10 + needed - 1))
-        (reason,) = build_missing(opened(files, dataset, store_in(tmp_path / "b"))[0]).failed.values()
-    assert f"on the disk of '{tmp_path}/b'" in reason
     cache, source = opened(files, dataset, store_in(tmp_path / "c"))
 
     def full(*_):

@@ -23,8 +23,9 @@ _LOG = logging.getLogger(__name__)
 SUFFIX: Final = ".events"
 # A copy some of whose events are damaged: its sound ones are served until another one is built.
 DAMAGED: Final = ".damaged"
-# Without a limit of the user's, so much of the disk stays free for others.
+# Without a limit of the user's, so much of the disk stays free for others: a share, of a large disk this at most.
 _FREE_SHARE: Final = 0.1
+_FREE_BYTES: Final = 10_000_000_000
 # Locks are held by processes; threads of one process are kept apart by this.
 _BUILDING: set[Path] = set()
 _BUILDING_LOCK = threading.Lock()
@@ -36,7 +37,7 @@ class CacheStore:
 
     Attributes:
         directory: Where they lie.
-        limit_bytes: What all files together may take; None leaves a tenth of the disk free.
+        limit_bytes: What all files together may take; None leaves a tenth of the disk free, or 10 GB.
     """
 
     directory: Path
@@ -173,11 +174,11 @@ class CacheStore:
 
     def shortage(self) -> str:
         """Return what leaves no more room: the limit, or the disk."""
-        free, used = shutil.disk_usage(self.directory).free, self.used_bytes()
-        if self.limit_bytes is not None and self.limit_bytes - used < free:
+        disk, used = shutil.disk_usage(self.directory), self.used_bytes()
+        if self.limit_bytes is not None and self.limit_bytes - used < disk.free:
             return f"below data.cache_limit_gb: {used / 1e9:.3g} of {self.limit_bytes / 1e9:.3g} GB are taken"
-        left = f", and {_FREE_SHARE:.0%} of the disk are left free" if self.limit_bytes is None else ""
-        return f"on the disk of '{self.directory}': {free / 1e9:.3g} GB are free{left} (data.cache)"
+        left = f", and {_left_free(disk.total) / 1e9:.3g} GB are left free" if self.limit_bytes is None else ""
+        return f"on the disk of '{self.directory}': {disk.free / 1e9:.3g} GB are free{left} (data.cache)"
 
     def clean(self) -> None:
         """Throw away what killed builders left behind, where that is permitted."""
@@ -201,8 +202,9 @@ class CacheStore:
 
     def _room(self, used: int) -> int:
         disk = shutil.disk_usage(self.directory)
-        free = disk.free - (int(_FREE_SHARE * disk.total) if self.limit_bytes is None else 0)
-        return free if self.limit_bytes is None else min(disk.free, self.limit_bytes - used)
+        if self.limit_bytes is None:
+            return disk.free - _left_free(disk.total)
+        return min(disk.free, self.limit_bytes - used)
 
     def _files(self) -> list[tuple[Path, os.stat_result]]:
         found = []
@@ -210,6 +212,10 @@ class CacheStore:
             with contextlib.suppress(FileNotFoundError):
                 found.append((path, path.stat()))
         return found
+
+
+def _left_free(disk_bytes: int) -> int:
+    return min(int(_FREE_SHARE * disk_bytes), _FREE_BYTES)
 
 
 def _inode(path: Path) -> int:
