@@ -1,9 +1,7 @@
 """Runs side by side: differing keys, metrics with errors, from run directories and from MLflow."""
 
 import contextlib
-import json
 import math
-import os
 import sqlite3
 import time
 import warnings
@@ -183,56 +181,6 @@ def test_the_look_at_a_database_agrees_with_the_list_of_its_runs(tmp_path, monke
         assert seen.next == f"xectool diagnose mlflow {tmp_path}/there.db"
     assert engine.diagnose.mlflow("sqlite:///there.db").ok
     assert engine.diagnose.mlflow(root=tmp_path).ok  # before the first run there is none yet
-
-
-def tracked_run(root: Path, name: str, database: Path, status: str) -> Path:
-    """Write what the mirror of a run leaves in its directory."""
-    folder = root / name / "tracking"
-    folder.mkdir(parents=True)
-    (folder / "settings.json").write_text(json.dumps({"uri": f"sqlite:///{database}"}))
-    (folder / "state.json").write_text(json.dumps({"status": status}))
-    return folder.parent
-
-
-def test_the_look_at_a_run_is_one_at_its_database(tmp_path: Path, monkeypatch: Any) -> None:
-    """The directory of a run was "a directory of files, which MLflow no longer writes to"."""
-    root, database = tmp_path / "runs", tmp_path / "there.db"
-    with contextlib.closing(sqlite3.connect(database)) as writer:
-        for table in ("experiments", "runs", "metrics", "params"):
-            writer.execute(f"CREATE TABLE {table} (x)")
-    elsewhere = tracked_run(root, "elsewhere", tmp_path / "other.db", "late")
-    sound, late = tracked_run(root, "sound", database, "done"), tracked_run(root, "late", database, "behind")
-    os.utime(elsewhere / "tracking" / "settings.json", (1, 1))  # of the newest run is what is asked for
-    seen = {name: engine.diagnose.mlflow(str(place)) for name, place in (("sound", sound), ("late", late), ("", root))}
-    assert {name: (health.uri, health.ok) for name, health in seen.items()} == {
-        "sound": (f"sqlite:///{database}", True),
-        "late": (f"sqlite:///{database}", False),
-        "": (f"sqlite:///{database}", False),
-    }
-    assert seen[""].behind == (str(elsewhere), str(late))
-    assert seen[""].replay == (f"xectool runs sync {elsewhere}", f"xectool runs sync {late}")
-    assert seen[""] == engine.diagnose.mlflow(root=root)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
-    assert engine.diagnose.mlflow(root=root).uri == "http://host:5000"
-    assert engine.diagnose.mlflow(str(root)).uri == f"sqlite:///{database}"
-
-
-def test_a_run_without_tracking_says_so(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text("{}")
-    with pytest.raises(UsageError, match="this run was trained without tracking"):
-        engine.diagnose.mlflow(str(tmp_path))
-    (tmp_path / "tracking").mkdir()
-    (tmp_path / "tracking" / "settings.json").write_text("{damaged")
-    assert engine.diagnose.mlflow(str(tmp_path)).uri == f"sqlite:///{tmp_path}/mlflow.db"
-
-
-@pytest.mark.parametrize(("status", "following"), [("late", "xectool runs sync {}"), ("done", "")])
-def test_a_run_whose_database_is_gone_is_replayed(tmp_path: Path, status: str, following: str) -> None:
-    """Nobody asked for that database by name: the line was to look for another."""
-    run = tracked_run(tmp_path, "night", tmp_path / "gone.db", status)
-    health = engine.diagnose.mlflow(str(run))
-    assert (health.ok, health.next) == (status == "done", following.format(run))
-    assert health.verdict == f"{tmp_path}/gone.db does not exist yet"
 
 
 _TABLES = """

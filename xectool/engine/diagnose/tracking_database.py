@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xectool.diagnosis.environment.places import databases
-from xectool.diagnosis.evidence.files import TRACKER_SETTINGS, TRACKER_STATE, tolerant_json
+from xectool.diagnosis.evidence.files import (
+    CONFIG_FILE,
+    TRACKER_SETTINGS,
+    TRACKER_STATE,
+    setting,
+    tolerant_json,
+    tolerant_yaml,
+)
 from xectool.diagnosis.tracking_store import Holder, StoreState, look_at
 from xectool.errors import counted, in_shell
 from xectool.runlog.manifest import MANIFEST_FILE
@@ -71,23 +78,25 @@ def mlflow(uri: str | None = None, *, root: Path | str = DEFAULT_ROOT) -> Tracki
         UsageError: The run was trained without tracking.
     """
     given = Path(uri).expanduser() if uri and "://" not in uri else None
-    is_runs = given is not None and bool(_settings(given) or (given / MANIFEST_FILE).is_file())
+    is_runs = given is not None and _has_runs(given)
     place = given if given and is_runs else Path(root).expanduser()
     named = None if is_runs else uri
     address = _used_by_runs(place) if is_runs else _address(uri, place)
     shown = without_password(address)
     path = sqlite_path(address)
-    behind = tuple(str(run) for run in _behind(place))
+    own, others = _behind(place, address)
+    behind = tuple(map(str, own))
     replay = tuple(f"xectool runs sync {in_shell(run)}" for run in behind)
+    aside = tuple(f"another database lacks records of {run}: xectool diagnose mlflow {in_shell(run)}" for run in others)
     if path is None:
-        return _server(shown, behind, replay)
+        return _server(shown, behind, replay, aside)
     state = look_at(path)
     ok, verdict, why, following = _named(named, state) or _judged(state, behind)
     return TrackingHealth(
         uri=shown,
         ok=ok,
         verdict=verdict,
-        why=why,
+        why=(*why, *aside),
         holder=state.holder,
         users=state.users,
         journal_mode=state.journal_mode,
@@ -107,9 +116,9 @@ def _address(uri: str | None, root: Path) -> str:
     return _used_by_runs(root) if of_runs else resolve_uri(uri, root)
 
 
-def _server(uri: str, behind: tuple[str, ...], replay: tuple[str, ...]) -> TrackingHealth:
-    why = ("it is no sqlite file, so no lock can be seen from here",)
-    verdict = f"{uri}: {len(behind)} runs are behind" if behind else f"{uri}: no run is behind"
+def _server(uri: str, behind: tuple[str, ...], replay: tuple[str, ...], aside: tuple[str, ...]) -> TrackingHealth:
+    why = ("it is no sqlite file, so no lock can be seen from here", *aside)
+    verdict = f"{uri}: {counted(len(behind), 'run')} behind" if behind else f"{uri}: no run is behind"
     nothing: tuple[str, ...] = ()
     return TrackingHealth(
         uri, not behind, verdict, why, None, (), "", "", "", nothing, behind, replay, replay[0] if replay else ""
@@ -161,10 +170,16 @@ def _evidence(state: StoreState, behind: tuple[str, ...]) -> list[str]:
     return why
 
 
-def _behind(root: Path) -> list[Path]:
-    """Return the runs below a directory whose mirror has ended or stands still with records left."""
+def _behind(root: Path, address: str) -> tuple[list[Path], list[Path]]:
+    """Return the runs below a directory whose mirror has ended or stands still with records left.
+
+    Returns:
+        Those of a database, and those of others.
+    """
     runs = sorted({path.parents[1] for path in _settings(root)})
-    return [run for run in runs if tolerant_json(run / TRACKER_STATE).get("status") in ("late", "behind", "paused")]
+    late = [run for run in runs if tolerant_json(run / TRACKER_STATE).get("status") in ("late", "behind", "paused")]
+    own = [run for run in late if _told_by(run / TRACKER_SETTINGS) in ("", address)]
+    return own, [run for run in late if run not in own]
 
 
 def _used_by_runs(root: Path) -> str:
@@ -173,10 +188,26 @@ def _used_by_runs(root: Path) -> str:
     Raises:
         UsageError: It was trained without tracking.
     """
-    newest = max(_settings(root), key=lambda path: path.stat().st_mtime, default=None)
-    if newest is None:
+    newest = sorted(_settings(root), key=lambda path: path.stat().st_mtime, reverse=True)
+    if not newest:
         return load_settings(root).uri
-    return str(tolerant_json(newest).get("uri") or "") or resolve_uri(None, root)  # its file may be damaged
+    told = next(filter(None, map(_told_by, newest)), "")
+    return told or _configured(newest[0].parents[1])
+
+
+def _told_by(settings: Path) -> str:
+    """Return the database in the settings of a run, empty where that file is damaged."""
+    return str(tolerant_json(settings).get("uri") or "")
+
+
+def _configured(run: Path) -> str:
+    """Return the database that a run with these settings writes to."""
+    named = setting(tolerant_yaml(run / CONFIG_FILE), "mlflow.tracking_uri", None)
+    return resolve_uri(str(named) if named else None, run.parent)
+
+
+def _has_runs(place: Path) -> bool:
+    return bool(_settings(place) or (place / MANIFEST_FILE).is_file() or [*place.glob(f"*/{MANIFEST_FILE}")])
 
 
 def _settings(root: Path) -> list[Path]:
