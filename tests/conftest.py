@@ -57,11 +57,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say why tests of the cache fail on a machine whose disk is nearly full."""
+    from xectool.data.cache.store import left_free
+
     disk = shutil.disk_usage(tempfile.gettempdir())
-    left = min(0.1 * disk.total, 10e9)  # what a cache leaves to others
+    left = left_free(disk.total)
     if terminalreporter.stats.get("failed") and disk.free < left:
         said = f"{tempfile.gettempdir()}: {disk.free / 1e9:.3g} GB are free"
-        terminalreporter.write_line(f"{said}; no cache is built below {left / 1e9:.3g}, and tests of it fail")
+        terminalreporter.write_line(f"{said}; no cache is built below {left / 1e9:.3g} GB, and tests of it fail")
 
 
 @pytest.fixture(scope="session")

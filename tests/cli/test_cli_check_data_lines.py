@@ -161,6 +161,12 @@ def test_the_other_sample_is_not_compared_with_itself() -> None:
         assert told.again(f"xectool check-data {line}") == f"xectool check-data {line}"
 
 
+@pytest.mark.parametrize("data", [["a.root", "b.root"], ["b.root", "a.root"]])
+def test_a_file_of_both_samples_is_still_compared_whatever_the_order(data: list[str]) -> None:
+    line = Told(data, against=["b.root"]).again(f"xectool check-data {' '.join(data)} --deep")
+    assert line == f"xectool check-data {' '.join(data)} --against b.root --deep"
+
+
 def test_another_tree_of_the_same_file_is_still_compared_with(folder: Path, xectool: Callable[..., Any]) -> None:
     path = folder / "both.root"
     values = uproot.open(f"{folder}/simulated.root:tree").arrays(library="np")

@@ -280,6 +280,10 @@ def test_auto_caches_where_it_saves_time_and_has_a_local_disk(files, home, monke
     many = choose_cache(config, sources)
     assert (many.directory, many.builds) == (home, True)
     assert choose_cache(config, sources, Platform(mounts={"/": "lustre"})).directory is None
+    disk = shutil.disk_usage(files)
+    for free, place in ((1.0e10, None), (1.01e10, home)):  # of a large disk the builder leaves 10 GB free
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: disk._replace(total=10**12, free=int(free)))
+        assert choose_cache(config, sources).directory == place
     assert choose_cache(settings(files, "data.cache=off"), sources).directory is None
     assert choose_cache(settings(files, "data.cache_limit_gb=0.0001"), sources).directory is None
 

@@ -97,12 +97,21 @@ def test_a_first_batch_below_what_a_constant_reaches_is_no_base(
     assert [cause.code for cause in record(run).causes[:1]] == ["XT-SPIKE-LR"] * named
 
 
-@pytest.mark.parametrize(("source", "named"), [("regressor", ["XT-SPIKE-LR"]), ("mae", []), ("", [])])
+@pytest.mark.parametrize(
+    ("source", "settings", "named"),
+    [
+        ("regressor", {"init_from": "a.pt"}, ["XT-SPIKE-LR"]),
+        ("mae", {"init_from": "a.pt"}, []),
+        ("regressor", {"init_from": None}, []),
+        ("", {}, []),
+    ],
+    ids=["its own kind", "another kind", "of an earlier run", "none"],
+)
 def test_weights_that_were_lent_are_seen_to_be_destroyed_below_a_constant(
-    write_run: Any, course: Any, tmp_path: Path, source: str, named: list[str]
+    write_run: Any, course: Any, tmp_path: Path, source: str, settings: dict[str, Any], named: list[str]
 ) -> None:
     """Such a run begins far below a constant by right; with the encoder of another kind alone by two lucky events."""
-    run = course(steps=60, baseline=0.46, lr=3e-4)
+    run = course(steps=60, baseline=0.46, lr=3e-4, config={"checkpoint": settings})
     if source:
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "transfer.json").write_text(f'{{"source": "{source}", "target": "regressor"}}')

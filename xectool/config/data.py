@@ -85,7 +85,7 @@ class DataConfig(Section):
     )
     cache_limit_gb: Float | None = knob(
         None,
-        "Most that all files in the cache directory take; null leaves a tenth of the disk free, or 10 GB",
+        "Most that all files in the cache directory take; null leaves a tenth of the disk free, 10 GB at most",
         "GB",
         gt=0,
         le=1e6,

@@ -150,6 +150,9 @@ class Told:
         if _file_of(path) not in map(_file_of, mine):
             return _file_of(path) in map(_file_of, {*self.against, *(file.path for file in self.others)})
         place, *named = (place_of(*split_tree(name, self._tree(own))) for name in (path, *self.against))
+        given = [place_of(*split_tree(name, self._tree(own))) for name in self.data]
+        if place in given and len(given) > 1:  # it is one of both, among others: a leak, which is looked for again
+            return False
         held, both = ({place_of(file.path, file.tree) for file in files} for files in (self.others, self.files))
         return place in named or place in held - both
 
@@ -199,11 +202,12 @@ def _is_line(fix: str) -> bool:
 
 
 def _file_of(name: str) -> Place:
+    """Return the place of a file, whatever tree of it is named."""
     return place_of(split_tree(name, "")[0], "")
 
 
 def _pattern(files: Sequence[str]) -> str | None:
-    """Return the pattern that has just these files, if there is one; of directories that it has none is opened."""
+    """Return the pattern that has just these files, if there is one; matches that are directories are not opened."""
     pattern = f"{_common(files)}*{_common([name[::-1] for name in files])[::-1]}"
     has_these = sorted(glob.glob(pattern)) == sorted(files) and not any(map(os.path.isdir, files))
     return pattern if has_these else None

@@ -19,7 +19,7 @@ from xectool.config.tasks import TASK_WIDTHS
 from xectool.data.cache.cached_events import CachedEvents
 from xectool.data.cache.codec import Codec, Compact, Lossless
 from xectool.data.cache.layout import cache_bytes
-from xectool.data.cache.store import CacheStore
+from xectool.data.cache.store import CacheStore, left_free
 from xectool.data.cache.tables import PreparedTables
 from xectool.data.events import EventSource
 from xectool.errors import counted
@@ -175,7 +175,9 @@ def _place(needed: int, limit_gb: float | None, platform: Platform) -> Path | No
         return None
     for directory in _writable_places(platform):
         taken = CacheStore(directory).used_bytes() if directory.is_dir() else 0
-        if needed <= max(_MOST_OF_FREE * shutil.disk_usage(_existing(directory)).free, taken):
+        disk = shutil.disk_usage(_existing(directory))
+        kept = left_free(disk.total) if limit_gb is None else 0
+        if needed <= max(min(_MOST_OF_FREE * disk.free, disk.free - kept), taken):
             return directory
     return None
 

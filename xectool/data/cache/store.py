@@ -37,7 +37,7 @@ class CacheStore:
 
     Attributes:
         directory: Where they lie.
-        limit_bytes: What all files together may take; None leaves a tenth of the disk free, or 10 GB.
+        limit_bytes: What all files together may take; None leaves a tenth of the disk free, 10 GB at most.
     """
 
     directory: Path
@@ -177,7 +177,7 @@ class CacheStore:
         disk, used = shutil.disk_usage(self.directory), self.used_bytes()
         if self.limit_bytes is not None and self.limit_bytes - used < disk.free:
             return f"below data.cache_limit_gb: {used / 1e9:.3g} of {self.limit_bytes / 1e9:.3g} GB are taken"
-        left = f", and {_left_free(disk.total) / 1e9:.3g} GB are left free" if self.limit_bytes is None else ""
+        left = f", and {left_free(disk.total) / 1e9:.3g} GB are left free" if self.limit_bytes is None else ""
         return f"on the disk of '{self.directory}': {disk.free / 1e9:.3g} GB are free{left} (data.cache)"
 
     def clean(self) -> None:
@@ -203,7 +203,7 @@ class CacheStore:
     def _room(self, used: int) -> int:
         disk = shutil.disk_usage(self.directory)
         if self.limit_bytes is None:
-            return disk.free - _left_free(disk.total)
+            return disk.free - left_free(disk.total)
         return min(disk.free, self.limit_bytes - used)
 
     def _files(self) -> list[tuple[Path, os.stat_result]]:
@@ -214,7 +214,8 @@ class CacheStore:
         return found
 
 
-def _left_free(disk_bytes: int) -> int:
+def left_free(disk_bytes: int) -> int:
+    """Return what caches without a limit leave free of a disk of so many bytes."""
     return min(int(_FREE_SHARE * disk_bytes), _FREE_BYTES)
 
 

@@ -44,8 +44,7 @@ def exploding_start(evidence: Evidence) -> NDArray[np.intp] | None:
     rise = (losses - losses[0]) / first + 1
     high_rate = bool(np.nanmax(steps["lr"][rows]) > HIGH_LR) if np.isfinite(steps["lr"][rows]).any() else False
     rising_norm = quantile(norms[1:], 0.8) > 2 * norms[0] or not np.isfinite(norms).any()
-    lent = tolerant_json(evidence.run_dir / TRANSFER_FILE)  # of another kind only the encoder was lent, not the heads
-    constant = 0.0 if lent and lent.get("source") == lent.get("target") else constant_loss(evidence)
+    constant = 0.0 if _has_learned(evidence) else constant_loss(evidence)
     norm_rises = finite(norms).max(initial=0.0) >= SPIKE_FACTOR * norms[0]
     beyond = norm_rises and losses.max() >= SPIKE_FACTOR * constant
     far = bool(rise.max() >= SPIKE_FACTOR and (high_rate or beyond))
@@ -55,3 +54,9 @@ def exploding_start(evidence: Evidence) -> NDArray[np.intp] | None:
     above = rows[rise >= (SPIKE_FACTOR if far else _HIGH_START)]
     # A single high step that is over at once is a batch, not an explosion.
     return above if above.size > 1 or rows.size < 5 or high_rate else None
+
+
+def _has_learned(evidence: Evidence) -> bool:
+    """Return whether the run began with weights of its own kind: of another one only the encoder is lent, no heads."""
+    lent = tolerant_json(evidence.run_dir / TRANSFER_FILE) if evidence.setting("checkpoint.init_from") else {}
+    return bool(lent) and lent.get("source") == lent.get("target")
