@@ -261,6 +261,14 @@ def test_validation_on_training_events_is_refused_unless_stated(xectool: Run, fi
     assert xectool(*argv, *same, "--set", "data.allow_overlap=true").code == 0
 
 
+def test_a_flag_of_a_resume_has_an_effect_with_the_option(xectool: Run, files: Path, one_step: str) -> None:
+    """It was said to have none, and the line to paste with it changed the run."""
+    argv = ["train", files / "config.yaml", "--dry-run", "--set", "checkpoint.reset_epoch=true", "--json"]
+    for option, told in (([], True), (["--resume", one_step], False)):
+        findings = xectool(*argv, *option).document["findings"]
+        assert ("CFG-45" in [found["code"] for found in findings]) is told
+
+
 def test_device_that_is_not_here_is_exit_3(xectool: Run, files: Path) -> None:
     outcome = xectool("train", files / "config.yaml", "--run-name", "gpu", "--device", "cuda:9", "--dry-run")
     assert outcome.code == 3

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from xectool.config.load import LoadedConfig, load_config
 from xectool.config.platform import Platform
@@ -14,13 +15,14 @@ from xectool.config.rules.capacity import capacity_rules
 from xectool.config.rules.count import count_rules
 from xectool.config.rules.disk import disk_rules
 from xectool.config.rules.path import path_rules
+from xectool.config.rules.run import OneStartingPoint
 from xectool.config.truth_mends import one_after_the_other
 from xectool.engine.capacity import without_memory
 from xectool.engine.training_run.attempt import RunAttempt
 from xectool.engine.training_run.result import TrainResult, is_told
 from xectool.engine.training_run.start import assemble, begin, shared_place
 from xectool.errors import UsageError, XecError, in_shell
-from xectool.findings import Finding, Severity
+from xectool.findings import Finding, Report, Severity
 from xectool.rootio.counting import count_events
 from xectool.training.process.device import Execution, plan_execution
 from xectool.training.process.heap import keep_freed_memory
@@ -32,6 +34,8 @@ from xectool.training.ranks.group import joined
 from xectool.training.record.description import start_facts
 from xectool.training.stepping.build import RunData
 from xectool.training.stepping.parts import RunParts
+
+_NO_RESUME: Final = (OneStartingPoint.code, Severity.WARNING)
 
 
 def train(  # noqa: PLR0913  the function is the command: one argument an option
@@ -128,6 +132,9 @@ def _reported(result: TrainResult, data: RunData, watching: Observer) -> TrainRe
 
 def _checked(loaded: LoadedConfig, platform: Platform, resume: str | None) -> LoadedConfig:
     """Return the configuration after the rules on paths and devices; memory is estimated, with the step, later on."""
+    if resume is not None:  # that the flags of a resume have no effect is said of the file alone
+        without = (found for found in loaded.findings if (found.code, found.severity) != _NO_RESUME)
+        loaded = replace(loaded, findings=Report(tuple(without)))
     data = loaded.config.data
     capacity = capacity_rules(loaded.config, platform, count_events(data.train_path, data.tree_name))
     return loaded.require(path_rules(loaded.config, resuming=resume is not None).merged(without_memory(capacity)))
