@@ -501,6 +501,16 @@ def test_16_truth_that_was_never_filled(look: Any, rows: Rows, branch: str, name
     assert [item.severity.value for item in told] == ["warning"] * named
 
 
+def test_16_truth_that_was_never_filled_in_one_file_is_told_of_it(good: Path, look: Any, rows: Rows) -> None:
+    """It was told of all files, the first one named, which was sound."""
+    rows["energyTruth"][::4] = 0
+    told = [item for item in found("DAT-16", look(good, rows, good)) if "exactly 0" in item.problem]
+    assert [item.where.rpartition("/")[2] for item in told] == ["a1.root:tree branch energyTruth"]
+    assert [line.rpartition("/")[2] for line in told[0].evidence] == ["a1.root:tree: 30 events"]
+    (told,) = [item for item in found("DAT-16", look(rows, rows)) if "exactly 0" in item.problem]
+    assert (told.evidence, "2 files" in told.where) == ((), True)
+
+
 def test_17_logarithms_of_nothing(look: Any, load: Any, rows: Rows) -> None:
     config = load("tasks.energy.log_transform=true")
     assert found("DAT-17", look(rows, config=config)) == []

@@ -105,7 +105,10 @@ class TruthIsSound(Rule[DataFacts]):
         else:
             yield from self._impossible(task, scan)
         if (empty := int(never_filled(task, rows).sum())) and empty < len(rows):
-            yield self.warning(where, told_never_filled(task, empty, len(rows)), NEVER_FILLED_FIX)
+            found = self.warning(where, told_never_filled(task, empty, len(rows)), NEVER_FILLED_FIX)
+            named = scan.unfilled[:_SHOWN] if len(scan.unfilled) < len(files) else []
+            place = f"{named[0][0]} branch {scan.branch}" if named else where
+            yield replace(found, where=place, evidence=tuple(f"{path}: {count} events" for path, count in named))
         constant = bool((rows == rows[0]).all()) and len(rows) >= _FEWEST_EVENTS
         if constant:
             report = self.warning if task in enabled_tasks(facts) else self.info

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from xectool.checks.cells import KEPT_CELLS, Cell, Place
 from xectool.detector.constants import UNKNOWN_ABOVE
-from xectool.detector.truth_ranges import other_unit, typical_size
+from xectool.detector.truth_ranges import never_filled, other_unit, typical_size
 
 Array = npt.NDArray[Any]
 
@@ -44,6 +44,7 @@ class TargetScan:
         lowest: Smallest of each component, with its place.
         highest: Largest of each component, with its place.
         odd_units: Files whose truth is in another unit, each judged by itself.
+        unfilled: Files with events whose truth was never filled, and how many of those kept.
     """
 
     branch: str
@@ -54,6 +55,7 @@ class TargetScan:
     first: list[Cell] = field(default_factory=list)
     nonpositive: int = 0
     odd_units: list[OddUnit] = field(default_factory=list)
+    unfilled: list[tuple[str, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.lowest: list[Cell | None] = [None] * self.width
@@ -93,6 +95,8 @@ class TargetScan:
         unit = other_unit(task, rows) if len(rows) >= _FEWEST_EVENTS else ""
         if unit:
             self.odd_units.append(OddUnit(path, unit, typical_size(rows)))
+        if len(rows) and (empty := int(never_filled(task, rows).sum())):
+            self.unfilled.append((path, empty))
         self._file, self._file_rows = _Moments(self.width), RowReservoir(self.width, _ROWS_A_FILE)
 
     def _extremes(self, chosen: Array, rows: Array, place: Place) -> None:
