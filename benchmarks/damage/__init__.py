@@ -1,0 +1,1 @@
+"""Damaged copies of good files, and what the commands a user would ask say of them."""

@@ -1,0 +1,158 @@
+"""Build the cases, ask, compare with what has to be said, and count."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.damage.catalogue import CASES, Case, Question
+from benchmarks.damage.command import Answer, ask
+from benchmarks.damage.lab import GoodFiles, Lab
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was said of one variant.
+
+    Attributes:
+        case: Name of the case.
+        codes: Codes of the findings above a note, in their order.
+        missing: What of the place, or of the name of the fault, was not told.
+        trouble: A traceback, a hang, a file that must not be there.
+        seconds: Time the command took.
+        line: The command.
+        told: The first findings, for a miss.
+        said: What was measured besides.
+    """
+
+    case: str
+    codes: tuple[str, ...]
+    missing: tuple[str, ...]
+    trouble: str
+    seconds: float
+    line: str
+    told: str
+    said: str = ""
+
+    @property
+    def kind(self) -> Case:
+        """What was done."""
+        return CASES[self.case]
+
+    @property
+    def found(self) -> bool:
+        """Whether an expected row is among the findings."""
+        return bool(set(self.codes) & set(self.kind.codes))
+
+    @property
+    def first(self) -> bool:
+        """Whether an expected row is the first finding."""
+        return bool(self.codes) and self.codes[0] in self.kind.codes
+
+    @property
+    def located(self) -> bool:
+        """Whether the place is told as well."""
+        return self.found and not self.missing
+
+    @property
+    def right(self) -> bool:
+        """Whether all is as it should be."""
+        return not self.trouble and (self.located if self.kind.codes else not self.codes)
+
+
+def judge(name: str, seed: int, root: Path, good: GoodFiles, keep: bool = False) -> Outcome:
+    """Build one case and ask; its files are kept where asked for."""
+    directory = root / f"{seed}_{''.join(letter if letter.isalnum() else '_' for letter in name)}"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    question = CASES[name].build(Lab(directory, seed, name, good))
+    answer = ask(question.words, directory, question.environment)
+    outcome = compare(name, question, answer)
+    if not outcome.trouble and not answer.code:
+        trouble, said = question.verify()
+        outcome = replace(outcome, trouble=trouble, said=said)
+    if not keep:
+        shutil.rmtree(directory)
+    return outcome
+
+
+def compare(name: str, question: Question, answer: Answer) -> Outcome:
+    """Return what an answer is worth."""
+    trouble = answer.trouble or next((f"{path} is there" for path in question.absent if path.exists()), "")
+    findings, case = answer.findings, CASES[name]
+    if not case.codes and not trouble and (answer.code or answer.document["status"] != "ok"):
+        trouble = f"exit status {answer.code}"
+    trouble = trouble or next(
+        (
+            f"{key} is {held!r}"
+            for key, wanted in question.result.items()
+            if not _begins(held := answer.document["result"].get(key), wanted)
+        ),
+        "",
+    )
+    if case.codes and not trouble and answer.code not in (0, 1, 2):
+        trouble = f"exit status {answer.code}"
+    expected = [found for found in findings if found["code"] in case.codes]
+    lacking = [_lacking(question, found) for found in expected]
+    told = " | ".join(f"{found['code']} {found['where']}: {found['problem']}" for found in findings[:3])
+    given = [f"{key}={value}" for key, value in question.environment.items()]
+    line = shlex.join([*given, "xectool", *question.words])
+    codes = tuple(dict.fromkeys(found["code"] for found in findings))
+    return Outcome(name, codes, min(lacking, key=len, default=()), trouble, answer.seconds, line, told)
+
+
+def _begins(held: object, wanted: object) -> bool:
+    return held == wanted or (isinstance(held, str) and held.startswith(str(wanted)))
+
+
+def _lacking(question: Question, found: dict[str, object]) -> tuple[str, ...]:
+    """Return the words of the place and of the problem that a finding lacks; a number is not part of a longer one."""
+    place = " ".join([str(found["where"]), *map(str, found["evidence"])])
+    problem = f"{found['problem']} {place}"
+    pairs = [(word, place) for word in question.place] + [(word, problem) for word in question.named]
+    return tuple(word for word, text in pairs if not re.search(rf"{re.escape(word)}(?!\d)", text))
+
+
+def table(group: str, outcomes: Sequence[Outcome]) -> list[str]:
+    """Return the score of a group as lines of Markdown."""
+    lines = [f"### {group}", "", "| what was done | row | found first | located | time |", "|---|---|---|---|---|"]
+    for one in outcomes:
+        located = "yes" if one.located else f"no: {', '.join(one.missing) or 'not found'}"
+        cells = (
+            one.case,
+            " or ".join(one.kind.codes) or "good",
+            one.trouble or ", ".join(one.codes[:1]) or "nothing",
+            located if one.kind.codes else one.said,
+            f"{one.seconds:.1f} s",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def totals(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return how many faults were found and located, and how many good variants alarmed."""
+    faults = [one for one in outcomes if one.kind.codes]
+    good = [one for one in outcomes if not one.kind.codes]
+    alarmed = sum(not one.right for one in good)
+    times = sorted(one.seconds for one in outcomes) or [0.0]
+    return [
+        f"faults found: {sum(one.found for one in faults)} of {len(faults)}; told first: "
+        f"{sum(one.first for one in faults)}; located: {sum(one.located for one in faults)}",
+        f"tracebacks, hangs, files that must not be there: {sum(bool(one.trouble) for one in outcomes)}",
+        f"seconds a command: median {times[len(times) // 2]:.1f}, longest {times[-1]:.1f}",
+        f"good variants: {alarmed or 'none'} of {len(good)} alarmed",
+    ]
+
+
+def misses(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return what was not as it should be, with the line that shows it."""
+    return [
+        f"MISS {one.case}: {one.trouble or ', '.join(one.codes) or 'nothing'}; expected "
+        f"{' or '.join(one.kind.codes) or 'nothing'}; lacks {one.missing} -- {one.told[:500]}\n     {one.line}"
+        for one in outcomes
+        if not one.right
+    ]
