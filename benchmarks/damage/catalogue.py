@@ -40,6 +40,7 @@ class Question:
         absent: Files that must not be there afterwards.
         environment: Variables of the command.
         result: Values of the result, or what they begin with.
+        notes: Whether a note suffices, where the row has a threshold that the fault stays below.
         verify: Looks at what the command wrote.
     """
 
@@ -49,6 +50,7 @@ class Question:
     absent: tuple[Path, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     result: Mapping[str, object] = field(default_factory=dict)
+    notes: bool = False
     verify: Callable[[], Verdict] = lambda: Verdict("", "")
 
 

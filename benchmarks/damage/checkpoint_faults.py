@@ -7,11 +7,12 @@ import io
 import json
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from xectool.checkpoint import format, store
+from xectool.checkpoint import format
 from xectool.checkpoint.seals import seals
 
 from benchmarks.damage.catalogue import Question, case
@@ -95,7 +96,7 @@ def zeros(lab: Lab) -> Question:
 @case("a flipped bit in safetensors of ours", "checkpoints", "K02")
 def safetensors_bit(lab: Lab) -> Question:
     path = lab.directory / "checkpoint.safetensors"
-    store.save(path, store.load(lab.good.checkpoints[lab.choose(KINDS)]))
+    lab.run("export", lab.good.checkpoints[lab.choose(KINDS)], "--to", "safetensors", "--output", path)
     data = path.read_bytes()
     length = 8 + int.from_bytes(data[:8], "little")
     flip(path, int(lab.rng.integers(length, len(data))), 1 << int(lab.rng.integers(8)))
@@ -110,17 +111,48 @@ def sidecar(lab: Lab) -> Question:
     return ask_of(path, f"{path.name}.sha256")
 
 
+def _rezipped(name: str, code: str, change: Callable[[Lab, dict[str, bytes]], str]) -> None:
+    """Register a change of the entries of the archive, whose checksums are then right."""
+
+    @case(name, "checkpoints", code)
+    def build(lab: Lab) -> Question:
+        path = lab.copied(lab.choose(KINDS))
+        with zipfile.ZipFile(path) as archive:
+            entries = {info.filename: archive.read(info) for info in archive.infolist()}
+        named = change(lab, entries)
+        with zipfile.ZipFile(path, "w") as archive:
+            for entry, content in entries.items():
+                archive.writestr(entry, content)
+        return ask_of(path, named=(named,))
+
+
+def _shortened(lab: Lab, entries: dict[str, bytes]) -> str:
+    name = str(lab.choose([name for name in entries if "/data/" in name and len(entries[name]) > 256]))
+    entries[name] = entries[name][: -4 * int(lab.rng.integers(1, 20))]
+    return name.rpartition("/")[2]
+
+
+def _other_device(_: Lab, entries: dict[str, bytes]) -> str:
+    name = next(name for name in entries if name.endswith("data.pkl"))
+    entries[name] = entries[name].replace(b"X\x03\x00\x00\x00cpu", b"X\x06\x00\x00\x00cudb:0")
+    return "cudb:0"
+
+
+_rezipped("a tensor of fewer bytes than its shape", "K02", _shortened)
+_rezipped("tensors of a device that is none", "K04", _other_device)
+
+
 def _changed(
-    name: str, code: str, change: Callable[[Lab, Payload], str], kinds: tuple[str, ...] = KINDS, sealed: bool = False
+    name: str, code: str, change: Callable[[Lab, Payload], str], kinds: tuple[str, ...] = KINDS, **how: bool
 ) -> None:
-    """Register a change of the content; the digest and the checksums of its parts are made to fit unless sealed.
+    """Register a change of the content; the digest and the checksums of its parts are made to fit unless it is sealed.
 
     Args:
         name: What was done.
         code: Row that has to name it.
         change: Changes the payload and returns what has to be named.
         kinds: Kinds it can be done to.
-        sealed: Whether the digest is left as it was.
+        how: ``sealed`` leaves the digest as it was; ``notes`` takes a note for found.
     """
 
     @case(name, "checkpoints", code)
@@ -129,9 +161,9 @@ def _changed(
         payload = torch.load(path, weights_only=True)
         named = change(lab, payload)
         content = {part: payload[part] for part in SECTIONS}
-        fitting = {} if sealed else {"digest": format.digest(content), "seals": seals(content)}
+        fitting = {} if how.get("sealed") else {"digest": format.digest(content), "seals": seals(content)}
         torch.save(payload | fitting, path)
-        return ask_of(path, named=(named,))
+        return replace(ask_of(path, named=(named,)), notes=how.get("notes", False))
 
 
 def weight_of(lab: Lab, payload: Payload, section: str = "model") -> str:
@@ -253,7 +285,9 @@ _changed(
     "another sentinel in its configuration", "K18",
     _facts(lambda meta: meta["config"]["normalization"].update(sentinel_time=-2.0), "other numbers"),
 )  # fmt: skip
-_changed("a newer torch wrote it", "K19", _facts(lambda meta: meta["versions"].update(torch="99.1.0"), "99.1.0"))
+_changed(
+    "a newer torch wrote it", "K19", _facts(lambda meta: meta["versions"].update(torch="99.1.0"), "99.1.0"), notes=True
+)
 
 
 def _held_against(name: str, *settings: str) -> None:

@@ -18,6 +18,7 @@ from xectool.config.normalization import NormalizationConfig
 
 from benchmarks.damage.catalogue import Question, Verdict, case
 from benchmarks.damage.checkpoint_faults import SECTIONS, UNREADABLE, weight_of
+from benchmarks.damage.command import ask
 from benchmarks.damage.lab import LIGHT, Lab, words_of
 
 LIMIT = 1e-3  # of the resolution
@@ -61,7 +62,7 @@ def worst_difference(first: Path, second: Path) -> tuple[float, str]:
 def _agrees(lab: Lab, source: str, exported: Path) -> Verdict:
     """Predict with an exported file and compare."""
     path = lab.directory / "predictions.root"
-    answer = lab.run("predict", exported, lab.good.events, "--output", path)
+    answer = ask(["predict", str(exported), str(lab.good.events), "--output", str(path)], lab.directory)
     if answer.code or answer.trouble:
         return Verdict(answer.trouble or str(answer.document.get("findings")), "")
     worst, branch = worst_difference(lab.good.predicted[source], path)

@@ -32,6 +32,10 @@ def _of(kind: str) -> Callable[[Lab, Path], object]:
     return lambda lab, path: path.write_bytes(lab.good.checkpoints[kind].read_bytes())
 
 
+def _exported(kind: str) -> Callable[[Lab, Path], object]:
+    return lambda lab, path: lab.run("export", lab.good.checkpoints[kind], "--to", "safetensors", "--output", path)
+
+
 def _weights(lab: Lab, kind: str = "regressor") -> dict[str, torch.Tensor]:
     return dict(store.load(lab.good.checkpoints[kind]).model)
 
@@ -77,11 +81,7 @@ def _onnx(lab: Lab, path: Path) -> None:
 
 for kind in KINDS:
     _good(f"a trained {kind}", _of(kind), kind=kind, format="xectool")
-    _good(
-        f"a {kind} as safetensors of ours",
-        lambda lab, path, kind=kind: store.save(path, store.load(lab.good.checkpoints[kind])),
-        "safetensors", kind=kind, container="safetensors",
-    )  # fmt: skip
+    _good(f"a {kind} as safetensors of ours", _exported(kind), "safetensors", kind=kind, container="safetensors")
 _good("bare weights of a regressor", lambda lab, path: torch.save(_weights(lab), path), kind="regressor")
 _good("bare weights wrapped by DDP", _wrapped("module."), prefixes=["module."])
 _good("bare weights wrapped by compile and DDP", _wrapped("module._orig_mod."), prefixes=["module.", "_orig_mod."])

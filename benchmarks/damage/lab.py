@@ -51,7 +51,7 @@ def good_files(root: Path, seed: int) -> GoodFiles:
     """Simulate the files of a seed with ``xectool simulate``: other sizes, energies and dead channels each."""
     rng, place = generator(seed, "files"), root / f"good_{seed}"
     words = ["--dead", f"{rng.uniform(0.002, 0.03):.4f}", "--detector-seed", str(rng.integers(1, 1000))]
-    number, events = int(rng.integers(1, 500_000)), int(rng.integers(200, 300))
+    number, events = int(rng.integers(1, 500_000)), int(rng.integers(330, 450))
     train = _simulated(place, "train.root", ["--events", str(events), "--files", "3", "--seed", str(number), *words])
     val = _simulated(place, "val.root", ["--events", "90", "--seed", str(number + 1), *words])
     config = place / "config.yaml"
@@ -59,8 +59,16 @@ def good_files(root: Path, seed: int) -> GoodFiles:
     return GoodFiles(tuple(train), val[0], config)
 
 
+def prepared(words: Sequence[str], directory: Path) -> Answer:
+    """Run a command that has to succeed."""
+    answer = ask(words, directory)
+    if answer.code or answer.trouble:
+        raise RuntimeError(f"xectool {' '.join(words)}: {answer.trouble} {answer.document.get('findings')}")
+    return answer
+
+
 def _simulated(place: Path, name: str, words: list[str]) -> list[Path]:
-    answer = ask(["simulate", str(place / name), *words], place)
+    answer = prepared(["simulate", str(place / name), *words], place)
     return [Path(path) for path in answer.document["result"]["files"]]
 
 
@@ -92,7 +100,7 @@ def with_checkpoints(good: GoodFiles, kinds: Mapping[str, Mapping[str, Any]]) ->
         config["mlflow"]["run_name"] = name
         path = place / f"{name}.yaml"
         path.write_text(yaml.safe_dump(config))
-        answer = ask(["train", str(path)], place)
+        answer = prepared(["train", str(path)], place)
         found[name] = Path(answer.document["result"]["checkpoint_last"])
     return replace(good, checkpoints=found)
 
@@ -100,10 +108,10 @@ def with_checkpoints(good: GoodFiles, kinds: Mapping[str, Mapping[str, Any]]) ->
 def with_predictions(good: GoodFiles, seed: int, events: int) -> GoodFiles:
     """Simulate events and predict them with every checkpoint."""
     place = good.config.parent
-    (path,) = _simulated(place, "events.root", ["--events", str(events), "--seed", str(seed + 77_000_000)])
+    (path,) = _simulated(place, "events.root", ["--events", str(events), "--seed", str(1_000_000 - seed)])
     predicted = {name: place / f"{name}.root" for name in good.checkpoints}
     for name, checkpoint in good.checkpoints.items():
-        ask(["predict", str(checkpoint), str(path), "--output", str(predicted[name])], place)
+        prepared(["predict", str(checkpoint), str(path), "--output", str(predicted[name])], place)
     return replace(good, events=path, predicted=predicted)
 
 
@@ -184,7 +192,7 @@ class Lab:
 
     def run(self, *words: object) -> Answer:
         """Run a command that prepares the case."""
-        return ask([str(word) for word in words], self.directory)
+        return prepared([str(word) for word in words], self.directory)
 
     def drawn_basket(self, path: Path, branch: str) -> tuple[int, Units]:
         """Return the index of one basket or page of a branch, and the places of all."""

@@ -82,27 +82,29 @@ def judge(name: str, seed: int, root: Path, good: GoodFiles, keep: bool = False)
 
 def compare(name: str, question: Question, answer: Answer) -> Outcome:
     """Return what an answer is worth."""
-    trouble = answer.trouble or next((f"{path} is there" for path in question.absent if path.exists()), "")
-    findings, case = answer.findings, CASES[name]
-    if not case.codes and not trouble and (answer.code or answer.document["status"] != "ok"):
-        trouble = f"exit status {answer.code}"
-    trouble = trouble or next(
-        (
-            f"{key} is {held!r}"
-            for key, wanted in question.result.items()
-            if not _begins(held := answer.document["result"].get(key), wanted)
-        ),
-        "",
-    )
-    if case.codes and not trouble and answer.code not in (0, 1, 2):
-        trouble = f"exit status {answer.code}"
-    expected = [found for found in findings if found["code"] in case.codes]
-    lacking = [_lacking(question, found) for found in expected]
+    codes, findings = CASES[name].codes, answer.document.get("findings", ()) if question.notes else answer.findings
+    lacking = [_lacking(question, found) for found in findings if found["code"] in codes]
     told = " | ".join(f"{found['code']} {found['where']}: {found['problem']}" for found in findings[:3])
-    given = [f"{key}={value}" for key, value in question.environment.items()]
-    line = shlex.join([*given, "xectool", *question.words])
-    codes = tuple(dict.fromkeys(found["code"] for found in findings))
-    return Outcome(name, codes, min(lacking, key=len, default=()), trouble, answer.seconds, line, told)
+    line = shlex.join([*(f"{key}={value}" for key, value in question.environment.items()), "xectool", *question.words])
+    return Outcome(
+        case=name,
+        codes=tuple(dict.fromkeys(found["code"] for found in findings)),
+        missing=min(lacking, key=len, default=()),
+        trouble=answer.trouble or _trouble(question, answer, is_good=not codes),
+        seconds=answer.seconds,
+        line=line,
+        told=told,
+    )
+
+
+def _trouble(question: Question, answer: Answer, is_good: bool) -> str:
+    """Return what is wrong with an answer besides its findings."""
+    result = answer.document["result"]
+    other = [key for key, value in question.result.items() if not _begins(result.get(key), value)]
+    there = [f"{path} is there" for path in question.absent if path.exists()]
+    if answer.code not in ((0,) if is_good and not answer.findings else (0, 1, 2)):
+        return f"exit status {answer.code}"
+    return next(iter(there + [f"{key} is {result.get(key)!r}" for key in other]), "")
 
 
 def _begins(held: object, wanted: object) -> bool:
