@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,17 @@ def test_a_configuration_brings_its_plan_memory_and_validation_files(files: Path
     assert result["disk_bytes"]["checkpoints"] > 0
     assert {item["quantity"] for item in result["likeness"]} >= {"npho inner", "time outer", "energy", "uvwFI[0]"}
     assert all(0 <= item["p_value"] <= 1 for item in result["likeness"])
+
+
+def test_the_disk_of_a_network_that_does_not_fit_the_memory_is_told_at_once(
+    files: Path, xectool: Callable[..., Any]
+) -> None:
+    """Its weights were drawn to be counted: minutes, and 13 GB of memory."""
+    began = time.process_time()
+    words = ("--config", files / "config.yaml", "--set", "model.encoder_dim=16384")
+    run = xectool("check-data", files / "train.root", *words, "--json")
+    assert run.document["result"]["disk_bytes"]["checkpoints"] > 1e11
+    assert time.process_time() - began < 60
 
 
 def test_setting_a_key_changes_what_is_judged(files: Path, xectool: Callable[..., Any]) -> None:

@@ -196,9 +196,9 @@ def _look_at_use(facts: DataFacts, config: RunConfig) -> None:
 
 
 def _num_parameters(config: RunConfig) -> int:
-    from xectool.models.build import build_model
+    from xectool.training.memory_estimate.network import EmptyNetwork
 
-    return sum(parameter.numel() for parameter in build_model(config).parameters())
+    return sum(parameter.numel() for parameter in EmptyNetwork.build(config).model.parameters())
 
 
 def _sharing(sample: Sample, config: RunConfig) -> tuple[Sharing | None, XecError | None]:
