@@ -636,7 +636,8 @@ def test_24_the_line_to_paste_cures_it(
 
 def test_25_angle_and_vector_that_disagree(look: Any, rows: Rows) -> None:
     rows["emiVec"][14] = rows["emiVec"][14][::-1]
-    one("DAT-25", look(rows), "warning", "in 1 events", "entry 14")
+    item = one("DAT-25", look(rows), "warning", "in 1 events")
+    assert item.where.endswith("branch emiVec entry 14 run 5000 event 14")
 
 
 def test_25_sensors_in_another_order(look: Any, rows: Rows) -> None:

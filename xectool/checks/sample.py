@@ -54,7 +54,7 @@ class Sample:
         numbered: Files whose run and event numbers can be read, by path and tree.
         scanned: Events whose values were read.
         seconds: Time that took.
-        angle_gaps: Events whose angle and direction vector disagree, the largest difference, and where.
+        angle_gaps: Events whose angle and direction vector disagree, the largest difference, and its event.
         by_file: State of the sensors, file by file.
         order_likeness: How well sensors are foretold by their neighbours, by path and tree.
         light: Whether the light lies where sensors and truth say, by path and tree.
@@ -74,7 +74,7 @@ class Sample:
     numbered: set[str] = field(default_factory=set)
     scanned: int = 0
     seconds: float = 0.0
-    angle_gaps: tuple[int, float, str] = (0, 0.0, "")
+    angle_gaps: tuple[int, float, Cell | None] = (0, 0.0, None)
     by_file: list[FileHealth] = field(default_factory=list)
     order_likeness: dict[str, float] = field(default_factory=dict)
     light: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -220,12 +220,12 @@ class SampleScan:
                 scan.add(values, Place(file.where, entries, runs[entries], events[entries]))
             scan.end_file(file.where, task)
         if {branches["angle"], branches["angleVec"]} <= verdict.usable:
-            self._compare_angles(file)
+            self._compare_angles(file, runs, events)
 
-    def _compare_angles(self, file: EventFile) -> None:
+    def _compare_angles(self, file: EventFile, runs: Array, events: Array) -> None:
         branches, silent = self.settings.data.truth_branches, lambda _: None  # damage was told of before
         wanted = ((branches["angle"], 2), (branches["angleVec"], 3))
-        count, worst, where = self.sample.angle_gaps
+        count, worst, cell = self.sample.angle_gaps
         for start, (angle, vector) in read_together(file, wanted, np.float64, silent):
             known = (np.abs(angle) <= UNKNOWN_ABOVE).all(axis=1) & (np.abs(vector) <= UNKNOWN_ABOVE).all(axis=1)
             with np.errstate(invalid="ignore"):
@@ -233,8 +233,9 @@ class SampleScan:
             gap = np.where(np.isfinite(gap), gap, 0.0)
             count += int(np.count_nonzero(gap > ANGLE_TOLERANCE))
             if len(gap) and gap.max() > worst:
-                worst, where = float(gap.max()), f"{file.where} entry {start + int(gap.argmax())}"
-        self.sample.angle_gaps = (count, worst, where)
+                worst, entry = float(gap.max()), start + int(gap.argmax())
+                cell = Cell(file.where, entry, int(runs[entry]), int(events[entry]), 0, worst)
+        self.sample.angle_gaps = (count, worst, cell)
 
 
 ANGLE_TOLERANCE: Final = 1e-3

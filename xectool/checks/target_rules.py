@@ -225,13 +225,13 @@ class BranchesAgree(Rule[DataFacts]):
 
     def check(self, facts: DataFacts) -> Iterator[Finding]:
         """Yield a warning where angle and vector, sensors or truth do not fit; an error for times read as light."""
-        count, worst, where = facts.sample.angle_gaps
+        count, worst, cell = facts.sample.angle_gaps
         angle = facts.sample.targets.get("angle")
         # Angles in another unit are told of as such.
-        if count and not (angle is not None and (angle.odd_units or other_unit("angle", angle.kept.rows))):
-            names = facts.settings.data.truth_branches
+        names = facts.settings.data.truth_branches
+        if count and cell and not (angle is not None and (angle.odd_units or other_unit("angle", angle.kept.rows))):
             yield self.warning(
-                where,
+                event_place(cell, names["angleVec"]),
                 f"'{names['angle']}' and '{names['angleVec']}' differ by more than {ANGLE_TOLERANCE:g} in {count} "
                 f"events, by up to {worst:.3g}",
                 "make both branches from the same direction, theta from +z and phi from -x towards +y, in degrees",
