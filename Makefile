@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 QUICKSTART ?= quickstart
 
-.PHONY: quickstart test test-fast check format bench bench-diagnosis bench-damage docs reference dist audit clean
+.PHONY: quickstart test test-fast check format bench bench-diagnosis bench-damage bench-live docs reference dist audit clean
 
 # pip compiles on one core what it installs, 17 000 files or 38 s of CPU; two of them are no Python 3.11. A third
 # of it, such as the tests of packages, is loaded by nobody, or compiled when it is.
@@ -46,13 +46,16 @@ bench: $(STAMP)  ## ratios against plain PyTorch and plain uproot, in one run
 	$(BIN)/python -m benchmarks.recorder --rounds 60
 	$(BIN)/python -m benchmarks.loop
 
-bench-diagnosis bench-damage: export OMP_NUM_THREADS ?= 1
+bench-diagnosis bench-damage bench-live: export OMP_NUM_THREADS ?= 1
 
 bench-diagnosis: $(STAMP)  ## how often `diagnose run` names what was done to real trainings
 	$(BIN)/python -m benchmarks.diagnosis
 
 bench-damage: $(STAMP)  ## what `check-data`, `inspect-ckpt` and `export` find in damaged files, and in good ones
 	$(BIN)/python -m benchmarks.damage
+
+bench-live: $(STAMP)  ## what is said of real runs that hang, are killed, controlled, or have several ranks
+	$(BIN)/python -m benchmarks.live
 
 docs: $(STAMP)  ## the documentation as a site, in build/site; fetches nothing
 	$(BIN)/zensical build --strict
