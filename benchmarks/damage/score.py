@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from benchmarks.damage.catalogue import CASES, Case, Question
 from benchmarks.damage.command import Answer, ask
@@ -111,7 +112,7 @@ def _begins(held: object, wanted: object) -> bool:
     return held == wanted or (isinstance(held, str) and held.startswith(str(wanted)))
 
 
-def _lacking(question: Question, found: dict[str, object]) -> tuple[str, ...]:
+def _lacking(question: Question, found: dict[str, Any]) -> tuple[str, ...]:
     """Return the words of the place and of the problem that a finding lacks; a number is not part of a longer one."""
     place = " ".join([str(found["where"]), *map(str, found["evidence"])])
     problem = f"{found['problem']} {place}"

@@ -6,6 +6,7 @@ import argparse
 import os
 import platform
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -26,6 +27,7 @@ def main() -> None:
     parser.add_argument("--commands", type=int, default=100, help="how many random commands a run is given")
     parser.add_argument("--events", type=int, default=5000, help="events of the largest of the uneven files")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # no run is left behind
     chosen = [found for found in load_scenarios(options.group) if options.only in found.name]
     began, load = time.monotonic(), os.getloadavg()[0]
     counts = {"kills": options.kills, "commands": options.commands, "events": options.events}

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from benchmarks.live.hangs import started
-from benchmarks.live.lab import Lab, Run, Said, ask, wait_for
+from benchmarks.live.lab import Lab, Run, Said, ask, surroundings, wait_for
 from benchmarks.live.score import Answer, scenario
 
 GROUP: Final = "control"
@@ -67,7 +67,8 @@ def scheduled(lab: Lab, scheduler: str) -> Answer:
     code = run.until_end(60)
     if (code, run.reader.status().state) != (130, "interrupted"):
         wrong.append(f"stopped with {code}, {run.reader.status().state}")
-    if ask("inspect-ckpt", run.directory / "checkpoint_kept.pt").code:
+    small = surroundings(lab.hooks)["PYTHONPATH"]  # its network is that of the hooks
+    if ask("inspect-ckpt", run.directory / "checkpoint_kept.pt", PYTHONPATH=small).code:
         wrong.append("checkpoint_kept.pt is not sound")
     if {line["rank"] for line in said["stacks"].result.get("processes", []) if line["role"] == "rank"} != {0, 1}:
         wrong.append("stacks of one rank only")

@@ -263,24 +263,14 @@ class Lab:
     ) -> Run:
         """Start a training; ``surrounding`` goes to its environment, with ``LIVE_`` before each name."""
         words = ["train", config, "--run-name", name, *argv]
+        command = [*XECTOOL, *words, *(["--nproc", nproc] if nproc > 1 else [])]
         if torchrun:
-            command = [
-                sys.executable,
-                "-m",
-                "torch.distributed.run",
-                "--nproc-per-node",
-                nproc,
-                "-m",
-                "xectool",
-                *words,
-            ]
-        else:
-            command = [*XECTOOL, *words, *(["--nproc", nproc] if nproc > 1 else [])]
+            launcher = ("-m", "torch.distributed.run", "--nproc-per-node", nproc)
+            command = [sys.executable, *launcher, "-m", "xectool", *words]
         live = {f"LIVE_{key}": value for key, value in surrounding.items()}
-        paths = {"LIVE_GO": self.go, "LIVE_PIPE": self.pipe, "TORCHINDUCTOR_CACHE_DIR": self.directory / "inductor"}
-        run = Run(
-            self, self.directory / "runs" / name, [*map(str, command)], **{k: str(v) for k, v in paths.items()}, **live
-        )
+        live |= {"LIVE_GO": str(self.go), "LIVE_PIPE": str(self.pipe)}
+        live |= {"TORCHINDUCTOR_CACHE_DIR": str(self.directory / "inductor")}
+        run = Run(self, self.directory / "runs" / name, [*map(str, command)], **live)
         self.runs.append(run)
         return run
 
