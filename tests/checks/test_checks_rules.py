@@ -575,6 +575,18 @@ def test_21_sorted_events_and_drifting_files(look: Any, rows: Rows) -> None:
     assert any("drifts" in item.problem for item in found("DAT-21", look(*halves)))
 
 
+def test_21_one_sorted_file_among_others_is_named(look: Any, good: Path, rows: Rows) -> None:
+    """In all of them together it was told of the first, which was sound, or did not show at all."""
+    order = np.argsort(rows["energyTruth"])
+    energies = {name: values[order] for name, values in rows.items()}
+    told = [item for item in found("DAT-21", look(good, good, energies, good)) if "foretells" in item.problem]
+    assert [item.where.rpartition("/")[2] for item in told] == ["a2.root:tree branch energyTruth"]
+    assert "1 of 4 files" in told[0].problem
+    assert [line.rpartition("/")[2] for line in told[0].evidence] == ["a2.root:tree"]
+    told = [item for item in found("DAT-21", look(energies, energies)) if "foretells" in item.problem]
+    assert ["2 files" in item.where for item in told] == [True]
+
+
 def test_22_a_sample_with_another_gain(look: Any, rows: Rows) -> None:
     other = {name: values.copy() for name, values in rows.items()}
     assert found("DAT-22", look(rows, other=other)) == []

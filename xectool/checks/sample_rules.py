@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from xectool.checks.by_file import odd_stretches
 from xectool.checks.data_facts import DataFacts
 from xectool.checks.identity import SameEvent
 from xectool.checks.light import COPIED
+from xectool.checks.targets import TargetScan
 from xectool.errors import counted, event_named
 from xectool.findings import Finding, Severity
 from xectool.rules import Rule
@@ -18,6 +20,7 @@ from xectool.rules import Rule
 _DRIFT: Final = 0.25
 _CORRELATION: Final = 0.1
 _SURE: Final = 5.0  # standard errors
+_SHOWN: Final = 10
 
 
 class EventsAreUnique(Rule[DataFacts]):
@@ -107,13 +110,25 @@ class EventsComeInNoOrder(Rule[DataFacts]):
                         f"the mean of {task}[{part}] drifts from file to file, by up to {gap[row, part]:.2f} sigma",
                         fix,
                     )
-            likeness = np.abs(scan.order.correlation)
-            if (likeness > max(_CORRELATION, _SURE / np.sqrt(max(scan.order.pairs, 1)))).any():
-                part = int(likeness.argmax())
-                problem = (
-                    f"task {task}[{part}] of an event foretells that of the next: correlation {likeness[part]:.2f}"
-                )
-                yield self.warning(where, problem, fix)
+            yield from self._neighbours(task, scan, where, fix)
+
+    def _neighbours(self, task: str, scan: TargetScan, where: str, fix: str) -> Iterator[Finding]:
+        """Yield a warning where neighbours are alike: in files, where not in all of them, or in the whole stream."""
+        odd = [order for order in scan.file_orders if _foretells(*order[1:])]
+        found = (where, scan.order.correlation, scan.order.pairs)
+        if 0 < len(odd) < len(scan.file_orders):
+            found = (f"{odd[0][0]} branch {scan.branch}", *odd[0][1:])
+        if not _foretells(*found[1:]):
+            return
+        likeness = np.abs(found[1])
+        part = int(likeness.argmax())
+        many = f"; {len(odd)} of {len(scan.file_orders)} files" if found[0] != where else ""
+        problem = f"task {task}[{part}] of an event foretells that of the next: correlation {likeness[part]:.2f}{many}"
+        yield replace(self.warning(found[0], problem, fix), evidence=tuple(path for path, *_ in odd[:_SHOWN] if many))
+
+
+def _foretells(correlation: Any, pairs: int) -> bool:
+    return bool((np.abs(correlation) > max(_CORRELATION, _SURE / np.sqrt(max(pairs, 1)))).any())
 
 
 class SamplesAreAlike(Rule[DataFacts]):

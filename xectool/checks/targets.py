@@ -44,6 +44,7 @@ class TargetScan:
         lowest: Smallest of each component, with its place.
         highest: Largest of each component, with its place.
         odd_units: Files whose truth is in another unit, each judged by itself.
+        file_orders: Files with the correlation of an event with the next, (D,), and how many pairs it rests on.
         unfilled: Files with events whose truth was never filled, and how many of those kept.
     """
 
@@ -55,6 +56,7 @@ class TargetScan:
     first: list[Cell] = field(default_factory=list)
     nonpositive: int = 0
     odd_units: list[OddUnit] = field(default_factory=list)
+    file_orders: list[tuple[str, Array, int]] = field(default_factory=list)
     unfilled: list[tuple[str, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -63,7 +65,7 @@ class TargetScan:
         self.kept = RowReservoir(self.width)
         self.file_means: list[tuple[str, int, Array]] = []
         self._file, self._file_rows = _Moments(self.width), RowReservoir(self.width, _ROWS_A_FILE)
-        self.order = _Order(self.width)
+        self.order, self._file_order = _Order(self.width), _Order(self.width)
 
     def add(self, values: Array, place: Place) -> None:
         """Add the truth of a block, shape (B, D)."""
@@ -86,18 +88,21 @@ class TargetScan:
         self._file.add(chosen)
         self._file_rows.add(chosen)
         self.order.add(chosen)
+        self._file_order.add(chosen)
 
     def end_file(self, path: str, task: str) -> None:
         """Close the sums of one file: a wrong one among many good ones does not show in theirs."""
         rows = self._file_rows.rows
         if self._file.count:
             self.file_means.append((path, self._file.count, self._file.mean))
+            self.file_orders.append((path, self._file_order.correlation, self._file_order.pairs))
         unit = other_unit(task, rows) if len(rows) >= _FEWEST_EVENTS else ""
         if unit:
             self.odd_units.append(OddUnit(path, unit, typical_size(rows)))
         if len(rows) and (empty := int(never_filled(task, rows).sum())):
             self.unfilled.append((path, empty))
         self._file, self._file_rows = _Moments(self.width), RowReservoir(self.width, _ROWS_A_FILE)
+        self._file_order = _Order(self.width)
 
     def _extremes(self, chosen: Array, rows: Array, place: Place) -> None:
         for part in range(self.width):
