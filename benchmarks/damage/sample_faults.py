@@ -145,7 +145,7 @@ def angles(lab: Lab) -> Question:
     entry = lab.entry(rows)
     rows["emiVec"][entry] = np.roll(rows["emiVec"][entry], 1)
     path = lab.write(rows)
-    return check(lab, path, f"entry {entry}", *event_place(path, "emiVec", rows, entry)[2:])
+    return check(lab, path, *event_place(path, "emiVec", rows, entry))
 
 
 def _permute(lab: Lab, rows: Rows) -> None:
