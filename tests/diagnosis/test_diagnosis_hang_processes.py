@@ -45,6 +45,7 @@ def spin():
     while True: pass
 def stop(): os.kill(os.getpid(), signal.SIGSTOP)
 def kill(): os.kill(os.getpid(), signal.SIGKILL)
+kill_idle = kill
 def frozen():  # who has called vfork waits for the child in state D, as in a frozen file system
     ctypes.PyDLL(None).vfork()
     time.sleep(600)
@@ -76,6 +77,8 @@ def beats():
         time.sleep(0.5)
 def reads():
     WorkerSlots(slots).read(0, 3, 224, 256)
+    if what == "kill_idle":
+        WorkerSlots(slots).idle(0)
     print("ready", flush=True)
     globals()[what]()
 if what != "checkpoint" and os.fork() == 0:  # as in a loader process: it reads in a thread the main one waits for
@@ -95,6 +98,7 @@ VERDICTS = {
     "spin": ("XT-HANG-SLOW", False, "works on training file 3 entries 224:256: slow, not stuck"),
     "stop": ("XT-HANG-STOPPED", True, "(loader process of rank 0) is stopped"),
     "kill": ("XT-HANG-READER-DEAD", True, "is gone while it read training file 3 entries 224:256"),
+    "kill_idle": ("XT-HANG-READER-DEAD", True, " is gone"),
     "checkpoint": ("XT-HANG-CHECKPOINT", True, "nothing written for "),
     "compiler": ("XT-HANG-COMPILE", False, "compiles since "),
     "compiler_waits": ("XT-HANG-COMPILE", False, "compiles since "),
@@ -132,6 +136,24 @@ def test_a_process_that_stands_still_is_named_with_the_reason(standing: Path, wh
     assert (found.findings[0].code, found.bad) == (code, bad), found.verdict
     assert words in found.verdict
     assert found.next
+
+
+@pytest.mark.parametrize(
+    ("what", "bad", "words"),
+    [
+        ("kill", True, "(training reader) is gone while read"),
+        ("kill_idle", True, "(training reader) is gone while idle"),
+        ("checkpoint", False, "rank 0 is late: "),
+        ("compiler", False, "live: step 0"),
+    ],
+)
+def test_the_status_of_a_run_that_stands_still_leads_to_the_reason(
+    standing: Path, what: str, bad: bool, words: str
+) -> None:
+    """A checkpoint at a FIFO was live for ten times `guards.hang_s`, a reader that was killed idle had ended."""
+    report = engine.diagnose.status(standing / what)
+    assert (report.bad, words in report.verdict) == (bad, True), report.verdict
+    assert report.next == ("" if what == "compiler" else f"xectool diagnose hang {standing / what}")
 
 
 def test_a_pause_between_two_compilers_is_no_hang(standing: Path) -> None:

@@ -32,6 +32,7 @@ Array = npt.NDArray[Any]
 
 HEARTBEAT_LATE_S: Final = 10.0  # it beats once a second
 LONG_PHASES: Final = ("start", "data_open", "build", "compile", "validation", "checkpoint", "outputs")
+SAVE_LATE_S: Final = 10.0  # the longest of the phases outside the loop that ends in seconds on a sound file system
 LAST_STEPS: Final = 50
 PATIENCE: Final = 4.0  # times the median step: then a phase lasts suspiciously long
 LEAST_S: Final = 5.0  # a busy machine stretches any phase of a short step
@@ -88,7 +89,7 @@ class StatusReport:
         run: Directory of the run.
         verdict: One line.
         state: State of the run.
-        bad: Whether a rank is stuck, slow or dead without having finished, or a process of the run is held.
+        bad: Whether a rank is stuck, slow or dead without having finished, or a process of the run is held or lost.
         next: What to do, as a line to paste; empty where nothing is to be done.
         ranks: One line a rank.
         workers: One line a reading thread.
@@ -128,8 +129,10 @@ def status_report(run_dir: Path, reader: RunReader | None = None) -> StatusRepor
                 *pace, "", -1, -1, math.nan, status.lost,
             ),
         )  # fmt: skip
-    workers = tuple(_worker(slot, files) for slot in reader.workers())
+    workers = tuple(_worker(slot, files, status.state == "running") for slot in reader.workers())
     verdict, bad, line = _verdict(ranks, status.state, _held(run_dir, ranks, workers), limits_s[0])
+    if (lost := _lost(workers)) and status.state == "running" and not bad:
+        verdict, bad, line = f"process {lost.pid} ({lost.loader} reader) is {lost.state}", True, _HANG
     if status.original:
         verdict, line = f"a copy, {verdict}; the run goes on in {status.original}", "xectool diagnose status {run}"
     run = in_shell(status.original or run_dir)
@@ -181,8 +184,11 @@ def _moving(page: PageView, usual_s: float, limit_s: float) -> str:
         # The helper thread beats while the training thread waits outside Python; neither moves where the whole process
         # does not, as when it holds the interpreter lock in C.
         return "stuck" if is_silent else "slow"
-    is_late = page.phase != "done" and (is_silent or (page.phase_age_s > usual_s and not is_long))
-    return "late" if is_late else "live"
+    if page.phase == "checkpoint":
+        usual_s = max(usual_s, SAVE_LATE_S)
+    elif is_long:
+        usual_s = math.inf
+    return "late" if page.phase != "done" and (is_silent or page.phase_age_s > usual_s) else "live"
 
 
 def _pace(reader: RunReader) -> tuple[float, float]:
@@ -208,17 +214,18 @@ def last_steps(reader: RunReader) -> tuple[Array, Array]:
     return waits, seconds
 
 
-_GONE = {"idle": "ended"}  # nothing was left undone
+_GONE: Final = "gone while "
+_HANG: Final = "xectool diagnose hang {run}"
 
 
-def _worker(slot: SlotView, files: Mapping[str, tuple[str, ...]]) -> WorkerLine:
+def _worker(slot: SlotView, files: Mapping[str, tuple[str, ...]], is_wanted: bool) -> WorkerLine:
     alive = start_ticks(slot.pid) == slot.pid_start
     held = _held_state(slot.pid) if alive and slot.state != "exit" else ""
     reading = slot.state == "read"
     return WorkerLine(
         loader=slot.loader,
         pid=slot.pid,
-        state=f"{held} while {slot.state}" if held else _state(slot, alive),
+        state=f"{held} while {slot.state}" if held else _state(slot, alive, is_wanted),
         age_s=slot.age_s,
         file=file_name(slot, files) if reading else "",
         entries=f"{slot.entry_start}:{slot.entry_stop}" if reading else "",
@@ -227,8 +234,16 @@ def _worker(slot: SlotView, files: Mapping[str, tuple[str, ...]]) -> WorkerLine:
     )
 
 
-def _state(slot: SlotView, alive: bool) -> str:
-    return slot.state if alive or slot.state == "exit" else _GONE.get(slot.state, f"gone while {slot.state}")
+def _state(slot: SlotView, alive: bool, is_wanted: bool) -> str:
+    if alive or slot.state == "exit":
+        return slot.state
+    # An idle one leaves nothing undone where the run is over, or another validation may start others.
+    is_over = slot.state == "idle" and not (is_wanted and slot.loader == "training")
+    return "ended" if is_over else f"{_GONE}{slot.state}"
+
+
+def _lost(workers: tuple[WorkerLine, ...]) -> WorkerLine | None:
+    return next((worker for worker in workers if worker.state.startswith(_GONE)), None)
 
 
 def _held_state(pid: int) -> str:
@@ -275,7 +290,7 @@ def _verdict(ranks: tuple[RankLine, ...], state: str, held: dict[int, str], usua
         usually = f", usually up to {usual_s:.0f} s" if worst.phase not in LONG_PHASES else ""
         beat = f"; its last heartbeat is {worst.heartbeat_age_s:.0f} s old" * (worst.heartbeat_age_s > HEARTBEAT_LATE_S)
         verdict = f"rank {worst.rank} is {worst.state}: {worst.phase_age_s:.0f} s in phase {worst.phase}{usually}{beat}"
-        return verdict, bad, "xectool diagnose hang {run}"
+        return verdict, bad, _HANG
     line = "xectool diagnose run {run}" if bad else ""
     if behind:
         verdict = f"rank {behind[0].rank} behind by {max(item.step for item in ranks) - behind[0].step} steps"
