@@ -48,7 +48,8 @@ def score(group: str, root: Path, good: GoodFiles, options: argparse.Namespace) 
     """Run the cases of a group, several commands at a time, and print how they went."""
     names = [case.name for case in load_cases().values() if case.group == group and options.only in case.name]
     if not names:
-        return True
+        print(f"no case of {group} has '{options.only}' in its name", file=sys.stderr)
+        return any(options.only in case.name for case in load_cases().values())
     began = time.perf_counter()
 
     def run(name: str) -> Outcome:

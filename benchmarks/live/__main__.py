@@ -19,7 +19,7 @@ from benchmarks.live.score import GROUPS, Answer, Scenario, judged, load_scenari
 def main() -> None:
     """Print a table a group; exit with 1 where something is wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.live", description=__doc__)
-    parser.add_argument("group", nargs="?", choices=GROUPS, default="")
+    parser.add_argument("group", nargs="?", choices=[*GROUPS, "all"], default="all")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="part of the names of the scenarios to run")
     parser.add_argument("--keep", type=Path, help="directory in which runs are kept")
@@ -28,11 +28,14 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=5000, help="events of the largest of the uneven files")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # no run is left behind
-    chosen = [found for found in load_scenarios(options.group) if options.only in found.name]
+    chosen = [found for found in load_scenarios("" if options.group == "all" else options.group)]
+    chosen = [found for found in chosen if options.only in found.name]
+    if not chosen:
+        parser.error(f"no scenario has '{options.only}' in its name")
     began, load = time.monotonic(), os.getloadavg()[0]
     counts = {"kills": options.kills, "commands": options.commands, "events": options.events}
     with tempfile.TemporaryDirectory() as directory:
-        answers = run(chosen, options.keep or Path(directory), options.seed, counts)
+        answers = run(chosen, (options.keep or Path(directory)).resolve(), options.seed, counts)
     for group in dict.fromkeys(one.group for one, _ in answers):
         print("\n".join(table(group, answers)))
     machine = f"{platform.machine()}, {os.cpu_count()} cores, load {load:.1f} to {os.getloadavg()[0]:.1f}"

@@ -136,6 +136,8 @@ def hit(lab: Lab, who: str, number: int) -> Answer:
     time.sleep(float(lab.rng.uniform(0, 3)))
     rank = int(lab.rng.integers(2))
     pid, began = VICTIMS[who](run, rank), time.monotonic()
+    if not pid:
+        return Answer(f"no {who} to be hit", right=False)
     os.kill(pid, number)
     expected = SAID[who, signal.Signals(number).name]
     named = Expected(expected.codes, (*expected.words, str(pid)), expected.bad, expected.states)

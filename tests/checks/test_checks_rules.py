@@ -14,7 +14,7 @@ import pytest
 import uproot
 import yaml
 from xectool.checks.catalogue import DATA_CHECKS
-from xectool.checks.cells import Cell, CellCounts
+from xectool.checks.cells import Cell, CellCounts, Place
 from xectool.checks.data_facts import DataFacts
 from xectool.checks.facts import FileFacts
 from xectool.checks.probing import probe
@@ -22,6 +22,8 @@ from xectool.checks.running import Inspection, repeated_events, shared_events
 from xectool.checks.sample import SampleScan, ScanSettings
 from xectool.checks.sharing import Sharing, WorkerShare, plan_sharing
 from xectool.checks.spread import fits
+from xectool.checks.target_rules import TruthIsSound
+from xectool.checks.targets import TargetScan
 from xectool.config.data import DataConfig
 from xectool.config.load import load_config
 from xectool.config.normalization import NormalizationConfig
@@ -509,6 +511,20 @@ def test_16_truth_that_was_never_filled_in_one_file_is_told_of_it(good: Path, lo
     assert [line.rpartition("/")[2] for line in told[0].evidence] == ["a1.root:tree: 30 events"]
     (told,) = [item for item in found("DAT-16", look(rows, rows)) if "exactly 0" in item.problem]
     assert (told.evidence, "2 files" in told.where) == ((), True)
+
+
+def test_16_truth_that_was_never_filled_is_counted_in_all_events_and_told_of_the_file_with_most() -> None:
+    """Of 651 such events 650 were in the one file; those kept of it had none, and the other was named."""
+    scan = TargetScan("energyTruth", 1)
+    for path, zeros in (("a.root", slice(1, None, 2)), ("b.root", slice(0, 1))):
+        energies = np.full((1300, 1), 0.05)
+        energies[zeros] = 0
+        numbers = np.arange(1300)
+        scan.add(energies, Place(path, numbers, numbers, numbers))
+        scan.end_file(path, "energy")
+    (told,) = TruthIsSound()._unfilled("energy", scan, "2 files")
+    assert (told.where, told.evidence) == ("a.root branch energyTruth", ("a.root: 650 events", "b.root: 1 event"))
+    assert "in 651 of 2600 events" in told.problem
 
 
 def test_17_logarithms_of_nothing(look: Any, load: Any, rows: Rows) -> None:

@@ -79,3 +79,23 @@ def test_a_run_whose_database_is_gone_is_replayed(tmp_path: Path, status: str, f
     health = engine.diagnose.mlflow(str(run))
     assert (health.ok, health.next) == (status == "done", following.format(run))
     assert health.verdict == f"{tmp_path}/gone.db does not exist yet"
+
+
+def test_a_database_is_the_same_whatever_leads_to_it(tmp_path: Path, monkeypatch: Any) -> None:
+    """A run behind in it was told to be one of another database, and all was well."""
+    (tmp_path / "link").symlink_to(tmp_path)
+    run = tracked_run(tmp_path, "night", tmp_path / "link" / "all.db", "behind")
+    assert engine.diagnose.mlflow(str(tmp_path / "all.db"), root=tmp_path).behind == (str(run),)
+    (run / "tracking" / "settings.json").write_text(json.dumps({"uri": "http://me:secret@host:5000/"}))
+    assert engine.diagnose.mlflow("http://host:5000", root=tmp_path).behind == (str(run),)
+    (run / "tracking" / "settings.json").write_text("{")
+    assert engine.diagnose.mlflow("http://host:5000", root=tmp_path).behind == ()
+    monkeypatch.chdir(run)
+    assert engine.diagnose.mlflow(".").uri == f"sqlite:///{tmp_path}/mlflow.db"
+
+
+def test_beside_runs_without_tracking_may_lie_a_database(tmp_path: Path) -> None:
+    (tmp_path / "night").mkdir()
+    (tmp_path / "night" / "manifest.json").write_text("{}")
+    sqlite3.connect(tmp_path / "mlflow.db").close()
+    assert engine.diagnose.mlflow(str(tmp_path)).uri == f"sqlite:///{tmp_path}/mlflow.db"

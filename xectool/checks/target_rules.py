@@ -20,7 +20,6 @@ from xectool.detector.truth_ranges import (
     NEVER_FILLED_FIX,
     RANGES,
     are_few,
-    never_filled,
     other_unit,
     told_never_filled,
     typical_size,
@@ -43,6 +42,8 @@ _TRUTH_FIXES: Final = {
     "angleVec": f"write the direction of the photon {_SAME_EVENT}",
     "energy": f"write the energy of the photon {_SAME_EVENT}",
 }
+
+_MORE_THAN_ITS_PART: Final = 1.5
 
 
 def enabled_tasks(facts: DataFacts) -> dict[str, TaskConfig]:
@@ -95,6 +96,18 @@ class TruthIsSound(Rule[DataFacts]):
             if scan.known:
                 yield from self._values(facts, task, scan, where)
 
+    def _unfilled(self, task: str, scan: TargetScan, where: str) -> Iterator[Finding]:
+        """Yield a warning, at the file that has most of such events where not all have their part of them."""
+        worst = sorted(scan.unfilled, key=lambda file: -file[1])
+        empty, num_files = sum(count for _, count in worst), len(scan.file_means)
+        if not 0 < empty < scan.known:
+            return
+        named = worst[:_SHOWN] if worst[0][1] * num_files > _MORE_THAN_ITS_PART * empty else []
+        place = f"{named[0][0]} branch {scan.branch}" if named and num_files > 1 else where
+        evidence = tuple(f"{path}: {counted(count, 'event')}" for path, count in named if num_files > 1)
+        found = self.warning(place, told_never_filled(task, empty, scan.known), NEVER_FILLED_FIX)
+        yield replace(found, evidence=evidence)
+
     def _values(self, facts: DataFacts, task: str, scan: TargetScan, where: str) -> Iterator[Finding]:
         rows = scan.kept.rows
         files = [_place(facts, path) for path, _, _ in scan.file_means]
@@ -104,11 +117,7 @@ class TruthIsSound(Rule[DataFacts]):
             yield units.finding()
         else:
             yield from self._impossible(task, scan)
-        if (empty := int(never_filled(task, rows).sum())) and empty < len(rows):
-            found = self.warning(where, told_never_filled(task, empty, len(rows)), NEVER_FILLED_FIX)
-            named = scan.unfilled[:_SHOWN] if len(scan.unfilled) < len(files) else []
-            place = f"{named[0][0]} branch {scan.branch}" if named else where
-            yield replace(found, where=place, evidence=tuple(f"{path}: {count} events" for path, count in named))
+        yield from self._unfilled(task, scan, where)
         constant = bool((rows == rows[0]).all()) and len(rows) >= _FEWEST_EVENTS
         if constant:
             report = self.warning if task in enabled_tasks(facts) else self.info

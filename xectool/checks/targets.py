@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from xectool.checks.cells import KEPT_CELLS, Cell, Place
 from xectool.detector.constants import UNKNOWN_ABOVE
-from xectool.detector.truth_ranges import never_filled, other_unit, typical_size
+from xectool.detector.truth_ranges import NEVER_ZERO, other_unit, typical_size
 
 Array = npt.NDArray[Any]
 
@@ -45,7 +45,7 @@ class TargetScan:
         highest: Largest of each component, with its place.
         odd_units: Files whose truth is in another unit, each judged by itself.
         file_orders: Files with the correlation of an event with the next, (D,), and how many pairs it rests on.
-        unfilled: Files with events whose truth was never filled, and how many of those kept.
+        unfilled: Files with events whose truth was never filled, and how many.
     """
 
     branch: str
@@ -66,6 +66,7 @@ class TargetScan:
         self.file_means: list[tuple[str, int, Array]] = []
         self._file, self._file_rows = _Moments(self.width), RowReservoir(self.width, _ROWS_A_FILE)
         self.order, self._file_order = _Order(self.width), _Order(self.width)
+        self._zeros = 0
 
     def add(self, values: Array, place: Place) -> None:
         """Add the truth of a block, shape (B, D)."""
@@ -83,6 +84,7 @@ class TargetScan:
         chosen = values[rows].astype(np.float64)
         self.known += len(rows)
         self.nonpositive += int(np.count_nonzero((chosen <= 0).any(axis=1)))
+        self._zeros += int(np.count_nonzero((chosen == 0).all(axis=1)))
         self._extremes(chosen, rows, place)
         self.kept.add(chosen)
         self._file.add(chosen)
@@ -99,8 +101,9 @@ class TargetScan:
         unit = other_unit(task, rows) if len(rows) >= _FEWEST_EVENTS else ""
         if unit:
             self.odd_units.append(OddUnit(path, unit, typical_size(rows)))
-        if len(rows) and (empty := int(never_filled(task, rows).sum())):
-            self.unfilled.append((path, empty))
+        if self._zeros and task in NEVER_ZERO:
+            self.unfilled.append((path, self._zeros))
+        self._zeros = 0
         self._file, self._file_rows = _Moments(self.width), RowReservoir(self.width, _ROWS_A_FILE)
         self._file_order = _Order(self.width)
 

@@ -30,6 +30,7 @@ _SAVED_S: Final = 1e-4
 _WORTH_S: Final = 60.0
 # Of the free disk a cache may take so much, where nothing else is said.
 _MOST_OF_FREE: Final = 0.5
+_ROOM: Final = "it may take half of what is free and leaves a tenth of a disk, 10 GB at most, to others"
 # Photon numbers below which the normalisation treats a reading otherwise, by scheme (older system: reference 1.3).
 _DOMAIN_EDGES: Final = {"anscombe": -0.375}
 
@@ -120,7 +121,7 @@ def choose_cache(
     """Decide for a run.
 
     ``auto`` caches where that saves more than a minute of CPU over the run, on a local disk with room: twice what the
-    cache takes. Files that were prepared are used in any case.
+    cache takes, and what is left to others. Files that were prepared are used in any case.
 
     Args:
         config: The run.
@@ -146,7 +147,7 @@ def _automatic(config: RunConfig, sources: Sequence[EventSource], machine: Platf
             return CacheChoice(place, False, f"{place}, prepared, {size}")
     chosen = _place(needed, config.data.cache_limit_gb, machine)
     if chosen is None:
-        return CacheChoice(None, False, f"off, no local disk has room for {size} twice over (data.cache: DIR)")
+        return CacheChoice(None, False, f"off, no local disk has room for {size}: {_ROOM} (data.cache: DIR)")
     saved = _SAVED_S * (config.training.epochs - 1) * sum(source.num_events for source in sources)
     if saved < _WORTH_S and not wanted:
         return CacheChoice(

@@ -17,10 +17,11 @@ from xectool.diagnosis.evidence.files import (
     tolerant_yaml,
 )
 from xectool.diagnosis.tracking_store import Holder, StoreState, look_at
-from xectool.errors import counted, in_shell
+from xectool.errors import UsageError, counted, in_shell
 from xectool.runlog.manifest import MANIFEST_FILE
 from xectool.training.tracking.settings import (
     ENVIRONMENT_URI,
+    default_uri,
     load_settings,
     resolve_uri,
     sqlite_path,
@@ -178,7 +179,7 @@ def _behind(root: Path, address: str) -> tuple[list[Path], list[Path]]:
     """
     runs = sorted({path.parents[1] for path in _settings(root)})
     late = [run for run in runs if tolerant_json(run / TRACKER_STATE).get("status") in ("late", "behind", "paused")]
-    own = [run for run in late if _told_by(run / TRACKER_SETTINGS) in ("", address)]
+    own = [run for run in late if _is_same(_told_by(run / TRACKER_SETTINGS) or _configured(run), address)]
     return own, [run for run in late if run not in own]
 
 
@@ -189,8 +190,10 @@ def _used_by_runs(root: Path) -> str:
         UsageError: It was trained without tracking.
     """
     newest = sorted(_settings(root), key=lambda path: path.stat().st_mtime, reverse=True)
-    if not newest:
+    if not newest and (root / MANIFEST_FILE).is_file():
         return load_settings(root).uri
+    if not newest:
+        return _of_untracked(root)
     told = next(filter(None, map(_told_by, newest)), "")
     return told or _configured(newest[0].parents[1])
 
@@ -203,7 +206,31 @@ def _told_by(settings: Path) -> str:
 def _configured(run: Path) -> str:
     """Return the database that a run with these settings writes to."""
     named = setting(tolerant_yaml(run / CONFIG_FILE), "mlflow.tracking_uri", None)
-    return resolve_uri(str(named) if named else None, run.parent)
+    return resolve_uri(str(named) if named else None, run.resolve().parent)
+
+
+def _of_untracked(root: Path) -> str:
+    """Return the database that lies beside runs that were trained without tracking.
+
+    Raises:
+        UsageError: There is none.
+    """
+    uri = default_uri(root)
+    if (path := sqlite_path(uri)) is None or not path.is_file():
+        raise UsageError(
+            "the runs of this directory were trained without tracking",
+            where=str(root),
+            fix="train with --set mlflow.enabled=true; the run records themselves are complete",
+        )
+    return uri
+
+
+def _is_same(first: str, second: str) -> bool:
+    """Return whether two addresses are one database, whatever links lead to it and whoever asks."""
+    paths = [sqlite_path(uri) for uri in (first, second)]
+    if None not in paths:
+        return len({os.path.realpath(str(path)) for path in paths}) == 1
+    return len({without_password(uri).replace("***@", "").rstrip("/") for uri in (first, second)}) == 1
 
 
 def _has_runs(place: Path) -> bool:
