@@ -28,8 +28,8 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=5000, help="events of the largest of the uneven files")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # no run is left behind
-    chosen = [found for found in load_scenarios("" if options.group == "all" else options.group)]
-    chosen = [found for found in chosen if options.only in found.name]
+    scenarios = load_scenarios("" if options.group == "all" else options.group)
+    chosen = [found for found in scenarios if options.only in found.name]
     if not chosen:
         parser.error(f"no scenario has '{options.only}' in its name")
     began, load = time.monotonic(), os.getloadavg()[0]
