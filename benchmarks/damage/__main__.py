@@ -54,7 +54,9 @@ def score(group: str, root: Path, good: GoodFiles, options: argparse.Namespace) 
 
     def run(name: str) -> Outcome:
         outcome = judge(name, options.seed, root, good, options.keep is not None)
-        print(f"# {'.' if outcome.right else 'MISS'} {name}", file=sys.stderr, flush=True)
+        mark = "." if outcome.right else "MISS"
+        said = outcome.trouble or outcome.said or ", ".join(outcome.codes)
+        print(f"# {mark} {name}: {said}; {outcome.seconds:.0f} s", file=sys.stderr, flush=True)
         return outcome
 
     with ThreadPoolExecutor(options.jobs) as pool:

@@ -23,7 +23,7 @@ from benchmarks.damage.lab import LIGHT, Lab, words_of
 
 LIMIT = 1e-3  # of the resolution
 SUFFIXES = {"onnx": "onnx", "torchscript": "pt", "safetensors": "safetensors"}
-DECIDED_BY_WEIGHTS = ("X-01", UNREADABLE, "K02", "K08", "K15", "K18")
+REFUSALS = ("X-01", UNREADABLE, "K02", "K08", "K15", "K18")
 
 
 def _in_network_units(name: str, values: Any) -> Any:
@@ -85,13 +85,19 @@ for source in ("regressor", "bf16", "mae", "inpainter"):
                 _exported(source, to, inputs)
 
 
-def _refused(name: str, change: Callable[[Lab, Path], object], *options: str, codes: tuple[str, ...]) -> None:
+def _refused(
+    name: str,
+    change: Callable[[Lab, Path], object],
+    *options: str,
+    codes: tuple[str, ...] = REFUSALS,
+    suffix: str = "onnx",
+) -> None:
     @case(f"refused: {name}", "exports", *codes)
     def build(lab: Lab) -> Question:
-        path, target = lab.copied(lab.choose(("regressor", "mae"))), lab.directory / "refused.onnx"
+        path, target = lab.copied(lab.choose(("regressor", "mae"))), lab.directory / f"refused.{suffix}"
         change(lab, path)
-        words = words_of("export", path, *(options or ("--output", str(target))))
-        return Question(words, absent=(target, target.with_suffix(".part"), Path("checkpoint.safetensors")))
+        words = words_of("export", path, "--output", target, *options)
+        return Question(words, absent=(target, target.with_name(f"{target.name}.part")))
 
 
 def _rewritten(change: Callable[[Lab, dict[str, Any]], object], sealed: bool = False) -> Callable[[Lab, Path], None]:
@@ -125,13 +131,13 @@ def _changed_weight(lab: Lab, payload: dict[str, Any]) -> None:
     payload["ema"][weight_of(lab, payload, "ema")].mul_(1.01)
 
 
-_refused("a NaN weight", _rewritten(_nan), codes=DECIDED_BY_WEIGHTS)
-_refused("a weight is gone", _rewritten(_gone), codes=DECIDED_BY_WEIGHTS)
-_refused("a weight times 1.01, digest as it was", _rewritten(_changed_weight, sealed=True), codes=DECIDED_BY_WEIGHTS)
-_refused("another sentinel in its configuration", _rewritten(_sentinel), codes=DECIDED_BY_WEIGHTS)
-_refused("cut short", _cut, codes=DECIDED_BY_WEIGHTS)
-_refused("a text file", lambda lab, path: path.write_text("hello\n"), codes=DECIDED_BY_WEIGHTS)
+_refused("a NaN weight", _rewritten(_nan))
+_refused("a weight is gone", _rewritten(_gone))
+_refused("a weight times 1.01, digest as it was", _rewritten(_changed_weight, sealed=True))
+_refused("another sentinel in its configuration", _rewritten(_sentinel))
+_refused("cut short", _cut)
+_refused("a text file", lambda lab, path: path.write_text("hello\n"))
 _refused(
-    "safetensors with normalized inputs", lambda lab, path: None, "--to", "safetensors", "--inputs", "normalized",
+    "safetensors with normalized inputs", lambda lab, path: None, "--inputs", "normalized", suffix="safetensors",
     codes=("XT-USAGE",),
 )  # fmt: skip

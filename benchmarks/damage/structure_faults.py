@@ -82,7 +82,7 @@ _flipped("zlib", "zlib:1", digest=True)
 _flipped("zstd", "zstd:5", digest=True)
 _flipped("not compressed", "none", digest=True)
 _flipped("zlib, an RNTuple", "zlib:1", digest=False, format="rntuple")
-_flipped("zstd, an RNTuple", "zstd:5", digest=False, format="rntuple")
+_flipped("zstd, an RNTuple", "zstd:5", digest=True, format="rntuple")
 
 
 @case("the top bit of an exponent in a plain basket", "data", "DAT-02")
