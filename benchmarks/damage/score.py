@@ -102,9 +102,12 @@ def _trouble(question: Question, answer: Answer, is_good: bool) -> str:
     """Return what is wrong with an answer besides its findings."""
     result = answer.document["result"]
     other = [key for key, value in question.result.items() if not _begins(result.get(key), value)]
-    there = [f"{path} is there" for path in question.absent if path.exists()]
+    left = [part for path in question.absent for part in path.parent.glob("*.part")]
+    there = [f"{path} is there" for path in (*question.absent, *left) if path.exists()]
     if answer.code not in ((0,) if is_good and not answer.findings else (0, 1, 2)):
         return f"exit status {answer.code}"
+    if not answer.code and any(found["severity"] == "error" for found in answer.findings):
+        return "an error, and exit status 0"
     return next(iter(there + [f"{key} is {result.get(key)!r}" for key in other]), "")
 
 
@@ -113,7 +116,13 @@ def _begins(held: object, wanted: object) -> bool:
 
 
 def _lacking(question: Question, found: dict[str, Any]) -> tuple[str, ...]:
-    """Return the words of the place and of the problem that a finding lacks; a number is not part of a longer one."""
+    """Return the words of the place and of the problem that a finding lacks; a number is not part of a longer one.
+
+    A sound file at the place is as wrong as a damaged one that lacks.
+    """
+    files = {str(word) for word in question.words if str(word).endswith(".root")}
+    if files & set(question.place) and any(path in str(found["where"]) for path in files - set(question.place)):
+        return tuple(question.place)
     place = " ".join([str(found["where"]), *map(str, found["evidence"])])
     problem = f"{found['problem']} {place}"
     pairs = [(word, place) for word in question.place] + [(word, problem) for word in question.named]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -88,6 +89,8 @@ def held(run: Run, planned: Callable[[int, float], bool]) -> list[str]:
     if wrong:
         return wrong
     for rank, steps in by_rank(run).items():
+        if max(steps, default=0) <= at["stop"]:
+            wrong.append(f"no step of rank {rank} after it went on")
         for step, (lr, norm, clip) in steps.items():
             scale, limit = (SCALE if step > at["lr"] else 1.0), (CLIP if step > at["clip"] else 1.0)
             if not planned(step, lr / scale):
@@ -129,8 +132,10 @@ def random_commands(lab: Lab) -> Answer:
     wrong += [] if others == asked else [f"{len(others)} recorded by the second rank"]
     run.until_step(asked[-1][1] + 2)
     first, second = by_rank(run)[0], by_rank(run)[1]
-    apart = [step for step in first.keys() & second.keys() if first[step] != second[step]]
+    both = first.keys() & second.keys()
+    apart = [step for step in both if first[step] != second[step]]
     wrong += [f"ranks apart at steps {apart[:3]}"] if apart else []
+    wrong += [] if both else ["no step that both ranks recorded"]
     return Answer("; ".join(wrong[:4]) or f"{len(asked)} done and recorded", not wrong, time.monotonic() - began)
 
 
@@ -140,6 +145,10 @@ def another_user(lab: Lab) -> Answer:
     if os.getuid() != 0 or ask("--version", under=NOBODY).code:
         return Answer("skipped: only root can, and the other user must be able to read the program", True)
     run, began = started(lab), time.monotonic()
+    for place in (lab.directory, lab.directory.parent):  # it is to be the record that refuses, no directory above it
+        place.chmod(0o755)
+    if subprocess.run([*NOBODY, "ls", str(lab.directory)], capture_output=True, check=False).returncode:
+        return Answer(f"{lab.directory} cannot be reached by another user: --keep a directory that can", False)
     wrong, pid = list[str](), run.pages[0].pid
     for words in (("watch", run.directory, "--once"), ("ctl", run.directory, "status"), ("ctl", run.directory, "stop"),
                   ("ctl", run.directory, "stacks"), ("ctl", run.directory, "lr", "--scale", 0.5),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,7 +31,7 @@ class Expected:
 
     Attributes:
         codes: Codes of which one has to come first.
-        words: Each has to be in the verdict or its evidence.
+        words: Each has to be in the verdict or its evidence; a number is no part of a longer one.
         bad: Whether it has to be an alarm.
         states: States of which ``diagnose status`` has to give one to some rank or reader; none: it must be no alarm.
     """
@@ -43,13 +44,17 @@ class Expected:
     def fits(self, said: Said) -> bool:
         """Return whether a verdict is the expected one."""
         found = said.finding
-        text = f"{found.get('problem')} {found.get('evidence')} {found.get('fix')}"
-        right = found.get("code") in self.codes and all(word in text for word in self.words)
+        text = f"{found.get('problem')} {found.get('evidence')}"
+        named = all(re.search(rf"(?<!\d){re.escape(word)}(?!\d)", text) for word in self.words)
+        right = found.get("code") in self.codes and named
         return right and said.result.get("bad") == self.bad and said.code == int(self.bad)
 
 
 def asked(run: Run, expected: Expected, since: float) -> Answer:
-    """Ask until the verdict is right or half a minute is over; then ask for the status, which must agree."""
+    """Ask until the verdict is right or half a minute is over; then ask for the status, which must agree.
+
+    Where no alarm is right, none may come before it.
+    """
     said: list[Said] = []
 
     def right() -> bool:
@@ -68,7 +73,7 @@ def asked(run: Run, expected: Expected, since: float) -> Answer:
     agrees = agrees if expected.states else not status.get("bad")
     if not agrees:
         given += f"; status: {status.get('verdict')}, {sorted({line['state'] for line in lines})}"
-    return Answer(given, found and agrees and seconds < LIMIT_S, seconds)
+    return Answer(given, found and agrees and seconds < LIMIT_S and (expected.bad or not early), seconds)
 
 
 HELD: Final = ("late", "slow", "stuck")
@@ -193,10 +198,11 @@ def tracking_locked(lab: Lab) -> Answer:
 
 
 def quiet(run: Run, until: Callable[[], bool], limit_s: float = 120.0) -> Answer:
-    """Ask again and again; none of it may be an alarm."""
+    """Ask again and again until something holds; none of it may be an alarm."""
     began, codes = time.monotonic(), list[str]()
     while True:
-        over = until() or run.ended or time.monotonic() - began > limit_s
+        held = until()
+        over = held or run.ended or time.monotonic() - began > limit_s
         for what in ("hang", "status"):
             said = run.ask("diagnose", what, "RUN")
             codes.append(str(said.finding.get("code", what)))
@@ -206,7 +212,7 @@ def quiet(run: Run, until: Callable[[], bool], limit_s: float = 120.0) -> Answer
         if over:
             break
     given = f"{len(codes)} looks: {', '.join(dict.fromkeys(codes))}"
-    return Answer(given, not run.ended, time.monotonic() - began)
+    return Answer(given, held and not run.ended, time.monotonic() - began)
 
 
 @scenario(GROUP, "compiling", "COMPILE, no alarm")
@@ -223,7 +229,7 @@ def healthy(lab: Lab) -> Answer:
     """A training as any other, with reading processes and short epochs."""
     run = started(lab, **READER, validation={"interval": 1})
     until = time.monotonic() + LIMIT_S
-    return quiet(run, lambda: time.monotonic() > until)
+    return quiet(run, lambda: time.monotonic() > until and run.step > 1)
 
 
 @scenario(GROUP, "healthy, two ranks", "no alarm")
@@ -242,4 +248,4 @@ def slow_validation(lab: Lab) -> Answer:
         lab.config(validation={"interval": 1}, data={"batch_size": 4}), STEP_S="0.1", VALIDATION_S="4"
     ).until_step(8)
     until = time.monotonic() + LIMIT_S
-    return quiet(run, lambda: time.monotonic() > until)
+    return quiet(run, lambda: time.monotonic() > until and run.step > 1)
