@@ -219,7 +219,7 @@ def full(lab: Lab) -> Answer:
         again = lab.train(config, "--resume", "auto")
         second = again.until_end()
         wrong = not_once(again, EPOCHS, again=True) if second == 0 else again.log.read_text()[-300:]
-        told = "space" in said
+        told = "XT-DISK" in said
         given = f"exit {code}, then {second} {wrong} {'' if told else said[-200:]}"
         right = code == 3 and told and second == 0 and not wrong and not lab.close()
         return Answer(given, right, seconds)

@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from benchmarks.live.epochs import not_once
 from benchmarks.live.lab import XECTOOL, Lab, Run, ask, surroundings
 from benchmarks.live.score import Answer, scenario
@@ -76,7 +78,7 @@ def like_one(lab: Lab, data: dict[str, Any], training: dict[str, Any], torchrun:
     metrics = [run.reader.epochs()[-1].metrics["val/loss"] for run in (one, two)]
     if losses[0].keys() != losses[1].keys() or not losses[0]:
         return Answer(f"{len(losses[0])} and {len(losses[1])} steps", False, time.monotonic() - began)
-    worst = max(abs(losses[1][step] - loss) for step, loss in losses[0].items())
+    worst = float(np.max([abs(losses[1][step] - loss) for step, loss in losses[0].items()]))  # NaN stays NaN
     apart = abs(metrics[0] - metrics[1])
     wrong = not_once(two, 2) or not_once(one, 2)
     given = f"{len(losses[0])} steps, losses {worst:.1e} apart, validation {apart:.1e} {wrong}"
@@ -159,9 +161,8 @@ def rehearsed(lab: Lab) -> Answer:
     said = ask("submit", lab.config(), "--partition", "p", "--time", "00:10:00", "--gpus", 0, "--requeue", "--dry-run",
                "--json")  # fmt: skip
     script = str(said.result.get("script", ""))
-    missing = [
-        word for word in ("--partition=p", "--time=10\n", "--signal=USR2@180", "OMP_NUM_THREADS") if word not in script
-    ]
+    words = ("--partition=p", "--time=10\n", "--signal=USR2@180", "--requeue\n", "OMP_NUM_THREADS")
+    missing = [word for word in words if word not in script]
     return Answer(f"exit {said.code}, {missing or 'all there'}", said.code == 0 and not missing, said.seconds)
 
 
