@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import resource
 import signal
 import threading
 from collections.abc import Callable, Mapping
@@ -183,6 +184,21 @@ def test_advice_on_memory_keeps_the_effective_batch(tiny_config: Config, batch: 
     assert advised.data.batch_size * advised.training.grad_accum_steps == batch * accum
     assert advised.training.activation_checkpointing == "stages" or batch > 1
     assert advised.data.batch_size < batch or batch == 1
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_a_library_that_does_not_say_why_has_no_memory_where_it_is_limited(
+    tiny_config: Config, monkeypatch: pytest.MonkeyPatch, limited: bool
+) -> None:
+    """Under `ulimit -v` oneDNN "could not create a primitive": a defect of xectool, it was said."""
+    limit = 2**30 if limited else resource.RLIM_INFINITY
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (limit, resource.RLIM_INFINITY))
+    monkeypatch.setattr("xectool.training.process.memory_faults.available_memory", lambda: 2**34)
+    config = load_config(tiny_config()).config
+    with pytest.raises(OutOfMemory if limited else RuntimeError) as caught, memory_faults(config, "forward"):
+        raise RuntimeError("could not create a primitive")
+    assert "could not create a primitive" in str(caught.value)
+    assert getattr(caught.value, "code", "XT-OOM-HOST") == "XT-OOM-HOST"
 
 
 def test_model_that_cannot_be_compiled_names_the_setting() -> None:

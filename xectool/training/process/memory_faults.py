@@ -24,6 +24,7 @@ _OF_DEVICE: Final = re.compile(
     r"(?:CUDA|HIP) (?:error: )?out of memory|CU(?:BLAS|DNN|FFT|SPARSE|SOLVER)_(?:STATUS_)?ALLOC_FAILED"
     r"|(?:cuda|hip)Error(?:MemoryAllocation|OutOfMemory)"
 )  # of libraries that ask for memory of their own, beside PyTorch's
+_OF_ONEDNN: Final = re.compile(r"could not (?:create|execute) a (?:primitive(?! descriptor)|memory)")
 _FOREIGN: Final = re.compile(r"Process \d+ has ([0-9.]+) (bytes|[KMGT]iB) memory in use")
 
 
@@ -66,8 +67,11 @@ def _is_of_device(error: BaseException) -> bool:
 
 
 def _is_for_memory(text: str) -> bool:
-    """Return whether an error says that the host has no memory; a thread needs some for its stack."""
-    if "can't start new thread" in text:
+    """Return whether an error says that the host has no memory.
+
+    A thread needs some for its stack, and oneDNN does not say why it failed.
+    """
+    if "can't start new thread" in text or _OF_ONEDNN.search(text):
         limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
         return limited or available_memory() < STACK_BYTES
     return "can't allocate memory" in text or "not enough memory" in text
