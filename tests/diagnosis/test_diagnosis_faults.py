@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -27,6 +30,8 @@ from xectool.diagnosis.rules.nan_state import moment_limit, state_damage
 from xectool.diagnosis.signatures.details import detail_of
 from xectool.findings import Severity
 from xectool.runlog.json_lines import DISK, LIMIT
+from xectool.runlog.process import start_ticks
+from xectool.runlog.reader import RunReader
 from xectool.runlog.status_page import PHASES, StatusPage, Word
 
 Record = Callable[[Any], Diagnosis]
@@ -1245,6 +1250,34 @@ def test_a_process_that_is_held_is_told_once_it_has_been_silent(
     causes = diagnose(replace(running, now=evidence.status.updated + silent)).causes
     assert [cause.code for cause in causes] == ["XT-HANG-STOPPED"] * (silent > 5)
     assert not causes or causes[0].fix == f"kill -CONT {evidence.status.pid}"
+
+
+@pytest.mark.parametrize(("stopped", "silent", "named"), [(True, 60.0, True), (True, 1.0, False), (False, 60.0, False)])
+def test_another_rank_that_is_held_is_told_while_the_first_one_waits(
+    course: Any,
+    write_run: Callable[[Any], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    stopped: bool,
+    silent: float,
+    named: bool,
+) -> None:
+    """With rank 1 stopped a running job was healthy: its first rank only waited."""
+    evidence = gather(write_run(course(steps=40, end="killed")))
+    (page,) = RunReader(evidence.run_dir).live()
+    with subprocess.Popen(["sleep", "600"]) as process:
+        try:
+            if stopped:
+                os.kill(process.pid, signal.SIGSTOP)
+                os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+            own = {"rank": 1, "pid": process.pid, "pid_start": start_ticks(process.pid), "heartbeat_age_s": silent}
+            other = replace(page, **own, same_boot=True)
+            monkeypatch.setattr(RunReader, "live", lambda reader: [page, other])
+            running = replace(evidence, status=replace(evidence.status, state="running"))
+            causes = diagnose(replace(running, now=evidence.status.updated + 1.0)).causes
+        finally:
+            process.kill()
+    assert [cause.code for cause in causes] == ["XT-HANG-STOPPED"] * named
+    assert not named or f"process {process.pid} (rank 1) is stopped" in causes[0].problem
 
 
 @pytest.mark.parametrize(("norm", "lr", "named"), [(1e6, 1e-3, True), (200.0, 1e-3, False), (1e5, 1.0, False)])

@@ -9,6 +9,8 @@ from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import number
+from xectool.diagnosis.evidence.kernel import HELD, process_state
+from xectool.runlog.process import start_ticks
 from xectool.runlog.reader import RunReader
 
 _MOMENT_S: Final = 5.0  # for which whoever looks at stacks may hold a process
@@ -26,15 +28,27 @@ class Stopped(DiagnosisRule):
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Report a living process that is held and has recorded nothing since."""
         status, silent = evidence.status, evidence.now - evidence.status.updated
-        if not evidence.held or silent < _MOMENT_S:
+        if evidence.held and silent >= _MOMENT_S:
+            yield self._held(status.pid, "", evidence.held, status.step, f"its last record is {silent:.0f} s old")
             return
-        yield Cause(
+        if status.state != "running":
+            return
+        for page in RunReader(evidence.run_dir).live():  # the first rank waits for this one, and is not held
+            is_there = page.rank and page.same_boot and start_ticks(page.pid) == page.pid_start
+            state = process_state(page.pid) if is_there and page.heartbeat_age_s >= _MOMENT_S else ""
+            if state in HELD:
+                beat = f"its last heartbeat is {page.heartbeat_age_s:.0f} s old; the other ranks wait for it"
+                yield self._held(page.pid, f" (rank {page.rank})", state, page.step, beat)
+                return
+
+    def _held(self, pid: int, who: str, state: str, step: int, seen: str) -> Cause:
+        return Cause(
             code=self.code,
             confidence=0.97,
-            problem=f"process {status.pid} is {evidence.held} by a signal or a debugger, after step {status.step}",
-            evidence=(f"its last record is {silent:.0f} s old",),
-            fix=f"kill -CONT {status.pid}",
-            step=status.step,
+            problem=f"process {pid}{who} is {state} by a signal or a debugger, after step {step}",
+            evidence=(seen,),
+            fix=f"kill -CONT {pid}",
+            step=step,
             symptom="end",
         )
 
