@@ -214,13 +214,9 @@ def test_rates_too_low_and_too_high_are_refused(tiny_config: Callable[..., Path]
 
 
 def test_a_ramp_recommends_a_rate_within_its_band(tiny_config: Callable[..., Path]) -> None:
-    for seed in (1, 2, 3, 4):  # processors round otherwise, and a ramp of so few events may be of no use
-        path = tiny_config(data={"batch_size": 16}, training={"ema_decay": None, "seed": seed})
-        swept = engine.lr_sweep(path, ramp=(1e-6, 1.0), device="cpu")
-        if swept.recommended_lr is not None:
-            break
-        assert swept.findings, "a ramp that recommends nothing says why"
-    else:
-        pytest.skip("no ramp of four over so few events was of use on this processor")
+    path = tiny_config(data={"batch_size": 16}, training={"ema_decay": None})
+    # From 1e-6 on the two readings are 6 to 20 apart, 4 and less on other processors; here below 2.2 with six seeds.
+    swept = engine.lr_sweep(path, ramp=(1e-4, 1.0), device="cpu")
+    assert swept.recommended_lr is not None
     assert swept.band is not None
-    assert 1e-6 < swept.band[0] <= swept.recommended_lr <= swept.band[1] < 1.0
+    assert 1e-4 < swept.band[0] <= swept.recommended_lr <= swept.band[1] < 1.0

@@ -498,6 +498,18 @@ def test_a_ramp_that_ends_in_nan_does_not_blame_the_data_and_one_bad_batch_does_
     assert ramp_rows(list(rates), curves)[0].verdict != EXPLODES
 
 
+def test_the_band_of_a_ramp_holds_the_rate_that_is_recommended() -> None:
+    """The mean curve of two seeds may be read outside of what each is read as: 8.4e-4 had a band of 1.1e-3 alone."""
+    rates, rng, found = ramp_rates(1e-5, 1.0, 100), np.random.default_rng(1), 0
+    for _ in range(40):
+        losses = [ramp_loss(np.array(rates), 10 ** rng.uniform(-2.5, -1.5)) for _ in range(2)]
+        curves = [ramp_curve(one + 0.05 * rng.normal(size=100), seed) for seed, one in enumerate(losses)]
+        if (choice := choose_ramp(rates, curves)) is not None:
+            assert choice.band[0] <= choice.lr <= choice.band[1]
+            found += 1
+    assert found > 10
+
+
 def test_a_ramp_that_still_falls_at_its_end_names_no_rate_but_a_wider_range() -> None:
     rates = np.array(ramp_rates(1e-7, 3e-4, 100))
     losses = ramp_loss(rates, 1e-2)

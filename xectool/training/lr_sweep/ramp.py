@@ -159,8 +159,8 @@ def choose_ramp(rates: Sequence[float], curves: Sequence[Curve]) -> Choice | Non
         return None
     readings = [read_ramp(rates, _bridged(curve.losses)) for curve in curves]
     singles = [reading.agreed for reading in readings if reading is not None and reading.agreed is not None]
-    singles = singles or [whole.agreed]
-    return Choice(rounded(whole.agreed), (rounded(min(singles)), rounded(max(singles))), RAMP_RULE)
+    agreed = [whole.agreed, *singles]  # the mean curve may be read outside of what its seeds are
+    return Choice(rounded(whole.agreed), (rounded(min(agreed)), rounded(max(agreed))), RAMP_RULE)
 
 
 def falls(curves: Sequence[Curve]) -> bool:
