@@ -43,7 +43,7 @@ class LrSweepResult:
         rows: The rates that were asked for, the lowest first; of a ramp intervals of the rate.
         beyond: Rates tried above the default grid because its highest was the best.
         recommended_lr: The rate; None where the sweep cannot say.
-        band: Lowest and highest rate that one seed or all recommend, or that does as well as the best within two errors.
+        band: Lowest and highest rate that one seed or all recommend, or as good as the best within two errors.
         rule: How the rate was found.
         key: Configuration key it belongs to.
         settings: That key with the rate, and those that would lie on its wrong side, as ``key=value``.
