@@ -19,7 +19,9 @@ _SPELLED: Final = {"compare": "predict --compare", "repair": "predict --repair",
 _ASIDE: Final = frozenset({"findings", "announced"})  # told beside the result
 MEMORY: Final = {
     "gpu": "`parameters_bytes`, `gradients_bytes`, `optimizer_bytes`, `ema_bytes`, `activations_bytes`, `inputs_bytes`,"
-    " `peak_bytes`, `capacity_bytes`, `fits`, `max_batch_size` of the device.",
+    " `peak_bytes`, `capacity_bytes`, `fits`, `max_batch_size` of the device. The peak is that of its allocator's"
+    " tensors; where this machine has a GPU, with the workspaces of cuBLAS, which `torch.cuda.max_memory_allocated`"
+    " counts too.",
     "cpu": "`loader_bytes`, `predictions_bytes`, `peak_bytes`, `capacity_bytes`, `fits` of the host.",
     "disk": "`checkpoint_bytes`, `predictions_bytes`, `cache_bytes`, `free_bytes`, `fits`.",
     "advice": "What would save memory, in order.",

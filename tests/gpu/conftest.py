@@ -18,7 +18,10 @@ from xectool import engine
 MODEL = {"encoder_dim": 64, "outer_fine_pool": [5, 3], "num_fusion_layers": 1, "dropout": 0.0}
 TARGET = {"enabled": True, "scale": "auto", "shift": "auto"}
 KINDS: dict[str, dict[str, Any]] = {
-    "regressor": {"model": MODEL | {"hidden_dim": 32}, "tasks": {"energy": TARGET, "uvwFI": TARGET}},
+    "regressor": {
+        "model": MODEL | {"hidden_dim": 32, "head_dropout": 0.0},
+        "tasks": {"energy": TARGET, "uvwFI": TARGET},
+    },
     "mae": {"model": MODEL | {"decoder_dim": 16}},
     "inpainter": {"model": MODEL | {"head_type": "cross_attention", "predict_channels": ["npho", "time"]}},
 }
@@ -31,6 +34,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker("gpu")
         if not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Print a failure at once: time on such a machine can end before the last test does."""
+    if report.failed:
+        sys.stderr.write(f"\n{report.nodeid}\n{report.longreprtext}\n")
 
 
 @dataclass(frozen=True)

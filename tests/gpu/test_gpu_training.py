@@ -45,7 +45,7 @@ def test_main_job(command: Command, configured: Configured, data: Path, kind: st
 
 
 def test_losses_are_those_of_the_cpu(command: Command, configured: Configured) -> None:
-    config = configured("regressor", training={"amp": "off"})
+    config = configured("regressor", training={"amp": "off", "channel_dropout_rate": 0.0})  # devices draw otherwise
     runs = [
         command("train", config, "--device", device, "--run-name", device, "--max-steps", 10).result["run_dir"]
         for device in ("cuda", "cpu")

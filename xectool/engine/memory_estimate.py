@@ -128,7 +128,8 @@ def _device(config: RunConfig, gpu: str | None, host_bytes: int) -> tuple[Device
         return Device("cpu", host_bytes, is_gpu=False), "off" if amp == "auto" else amp
     if amp == "auto":
         amp = "bf16" if card.has_bf16 else "off"
-    return Device(card.name, card.total_bytes, is_gpu=True, graphs=training.compile in GRAPH_MODES), amp
+    graphs, at_hand = training.compile in GRAPH_MODES, Platform.detect().num_gpus > 0
+    return Device(card.name, card.total_bytes, is_gpu=True, graphs=graphs, at_hand=at_hand), amp
 
 
 def _own_gpu(device: str) -> Gpu | None:

@@ -80,7 +80,7 @@ class MemoryEstimate:
                 **{f"{name}_bytes": step.total(name) for name in ("parameters", "gradients", "optimizer", "ema")},
                 "activations_bytes": step.saved(),
                 "inputs_bytes": step.total("inputs"),
-                "peak_bytes": found.device.tensors(step),
+                "peak_bytes": found.device.allocated(step),
                 "capacity_bytes": found.device.total_bytes,
                 "fits": self.fits_device,
                 "max_batch_size": found.max_batch,
