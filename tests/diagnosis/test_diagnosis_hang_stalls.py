@@ -182,6 +182,57 @@ def test_a_first_rank_that_was_killed_is_named_like_any_other(tmp_path: Path) ->
     assert (cause.code, cause.problem.split(" (")[0]) == ("XT-RANK-DIED", "rank 0")
 
 
+RANKS = """
+import faulthandler, sys
+import torch
+import torch.distributed as dist
+from xectool.runlog.status_page import Word
+from xectool.runlog.storage import attempt_dir, slots_path
+from xectool.runlog.worker_slots import stacks_path
+from xectool.runlog.writer import RunWriter
+
+run, rank, phase = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+writer = RunWriter(run, attempt=1 if rank else None, rank=rank)
+dump = open(stacks_path(slots_path(attempt_dir(writer.run_dir, 1), rank)), "w")
+faulthandler.enable(dump, all_threads=True)
+dist.init_process_group("gloo", init_method=f"file://{run}/store", rank=rank, world_size=2)
+writer.status.phase(phase)
+writer.status[Word.COLLECTIVE_OP] = 1
+
+def sums():
+    dist.all_reduce(torch.ones(8, dtype=(torch.int32, torch.float64)[rank]))
+
+try:
+    sums()
+    writer.event("finished", "", step=3)
+except RuntimeError as error:
+    writer.event("failed", f"WorldError: another rank is gone: {error}", step=3, code="XT-RANK-LOST")
+writer.close()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("phase", "named"), [("collective", True), ("forward", False)])
+def test_a_rank_that_gloo_aborts_for_another_collective_says_so(tmp_path: Path, phase: str, named: bool) -> None:
+    program = tmp_path / "two_ranks.py"
+    program.write_text(RANKS, encoding="utf-8")
+    with contextlib.ExitStack() as stack:
+        words = [[sys.executable, str(program), str(tmp_path), str(rank), phase] for rank in (0, 1)]
+        first = stack.enter_context(subprocess.Popen(words[0], stderr=subprocess.DEVNULL))
+        while not (tmp_path / "rec" / "a0001").is_dir():
+            time.sleep(0.05)
+        second = stack.enter_context(subprocess.Popen(words[1], stderr=subprocess.DEVNULL))
+        codes = {first.wait(60), second.wait(60)}
+    assert -signal.SIGABRT in codes
+    found = engine.diagnose.hang(tmp_path)
+    assert (found.findings[0].code == "XT-HANG-RANK") is named
+    assert ("was aborted inside all_reduce #0: another rank is in another collective" in found.verdict) is named
+    assert any("stood in sums" in line for line in found.findings[0].evidence) is named
+    cause = engine.diagnose.run(tmp_path).causes[0]
+    assert ("aborted inside all_reduce" in cause.problem) is named
+    assert (cause.code == "XT-RANK-DIED") is named
+
+
 def test_a_single_process_that_was_interrupted_lost_no_rank(tmp_path: Path) -> None:
     with contextlib.closing(RunWriter(tmp_path)) as writer:
         writer.status.phase("validation")

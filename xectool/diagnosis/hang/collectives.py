@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from xectool.diagnosis.hang.facts import RankFacts, RunFacts
+from xectool.diagnosis.hang.fatal import WAITING
 from xectool.diagnosis.hang.hang import Hang
 from xectool.diagnosis.hang.wording import place, quoted
 from xectool.runlog.status_page import PageView
 
-WAITING: Final = ("collective", "backward")
 _WRAPS: Final = re.compile(r"/torch/|/contextlib\.py$|/xectool/training/ranks/")
 _TRAINER: Final = "/xectool/training/trainer.py"
 _AFTER_THE_BATCHES: Final = ("validation", "outputs", "done")
@@ -52,7 +52,7 @@ def outside(facts: RunFacts, culprit: RankFacts, waiting: Sequence[RankFacts], f
     elif page.phase in _AFTER_THE_BATCHES and any(_is_behind(page, item.page) for item in waiting):
         code, next_line = "XT-HANG-UNEVEN", f"xectool diagnose status {quoted(facts)}"
         verdict = f"rank {page.rank} has had its last batch, and the others have one more: {place(culprit)}"
-        why = (*_batches((culprit, *waiting)), *why)
+        why = (*batches((culprit, *waiting)), *why)
     elif page.phase == "forward" and page.step == 0:
         code, next_line = "XT-HANG-LAZY", f"xectool diagnose stacks {quoted(facts)}"
         verdict = f"rank {page.rank} is still in its first forward pass, which builds something: {place(culprit)}"
@@ -68,19 +68,19 @@ def all_inside(facts: RunFacts) -> Hang:
     status = f"xectool diagnose status {quoted(facts)}"
     if left:
         verdict = f"rank {left[0].rank} has ended its part, and the others wait for it: it had less to do than they"
-        why = (*_batches(facts.ranks), *where)
+        why = (*batches(facts.ranks), *where)
         return Hang("XT-HANG-UNEVEN", verdict, why, status, rank=left[0].rank, pid=left[0].pid)
     ended = _ended_the_epoch(facts.ranks)
     if ended is not None:
         verdict = f"rank {ended.page.rank} has had its last batch of the epoch, and the others have one more"
-        why = (*_batches(facts.ranks), *where)
+        why = (*batches(facts.ranks), *where)
         return Hang("XT-HANG-UNEVEN", verdict, why, status, rank=ended.page.rank, pid=ended.page.pid)
     ways = {rank.page.collective or "gradients" for rank in facts.ranks}
     if len(ways) > 1:
         verdict = f"the ranks are in different collectives, {' and '.join(sorted(ways))}: each waits for the others"
         stacks = f"xectool diagnose stacks {quoted(facts)}"
         if len({rank.page.batch for rank in facts.ranks}) > 1:
-            return Hang("XT-HANG-UNEVEN", verdict, (*_batches(facts.ranks), *where), status)
+            return Hang("XT-HANG-UNEVEN", verdict, (*batches(facts.ranks), *where), status)
         return Hang("XT-HANG-RANK", verdict, where, stacks)
     found = _from_elsewhere(facts, where)
     if found is not None:
@@ -118,7 +118,7 @@ def _from_elsewhere(facts: RunFacts, where: tuple[str, ...]) -> Hang | None:
     callers = tuple(f"rank {number} waits in {call}" for number, call in calls.items())
     stacks = f"xectool diagnose stacks {quoted(facts)}"
     return Hang(
-        "XT-HANG-RANK", verdict, (*callers, *_batches(facts.ranks), *where), stacks, rank=page.rank, pid=page.pid
+        "XT-HANG-RANK", verdict, (*callers, *batches(facts.ranks), *where), stacks, rank=page.rank, pid=page.pid
     )
 
 
@@ -139,7 +139,8 @@ def _is_behind(page: PageView, other: PageView) -> bool:
     return other.phase == "backward" or other.batch[1:] > page.batch[1:]
 
 
-def _batches(ranks: Iterable[RankFacts]) -> tuple[str, ...]:
+def batches(ranks: Iterable[RankFacts]) -> tuple[str, ...]:
+    """Return how far each rank has come, a line each."""
     pages = sorted((rank.page for rank in ranks), key=lambda page: page.rank)
     return tuple(
         f"rank {page.rank}: step {page.step}, last batch of epoch {page.batch[1]}: {page.batch[3]}" for page in pages

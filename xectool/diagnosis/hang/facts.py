@@ -102,6 +102,12 @@ class RunFacts:
     launcher: ProcessView | None = None
 
 
+def is_late(rank: RankFacts) -> bool:
+    """Return whether a rank is longer in its phase than usual, or has not been heard of."""
+    page = rank.page
+    return page.phase != "done" and (page.phase_age_s > rank.usual_s or page.heartbeat_age_s > HEARTBEAT_LATE_S)
+
+
 def run_of(pid: int) -> Path | None:
     """Return the run directory of a rank, of a loader process, or of the launcher of ranks; None for any other."""
     own = runs_in_memory(pid)[:1]

@@ -15,26 +15,25 @@ from typing import Final
 from xectool.diagnosis.evidence.kernel import HELD
 from xectool.diagnosis.hang.collectives import all_inside, outside, waited_for
 from xectool.diagnosis.hang.compiler import compiling
-from xectool.diagnosis.hang.facts import HEARTBEAT_LATE_S, RankFacts, Reader, RunFacts
+from xectool.diagnosis.hang.ends import ended, gone, oom_kills_since, out_of_memory
+from xectool.diagnosis.hang.facts import HEARTBEAT_LATE_S, RankFacts, Reader, RunFacts, is_late
 from xectool.diagnosis.hang.hang import Hang
 from xectool.diagnosis.hang.tracker import tracker_trouble
 from xectool.diagnosis.hang.wording import in_file_system, kernel_line, quoted, stack_line
-from xectool.errors import counted, in_shell
+from xectool.errors import in_shell
 
-RECENT_S: Final = 600.0  # what the kernel kills later may be something else
 STARVED: Final = 0.8  # part of the time in which a process is ready to run and has no processor
 READS_BYTES_PER_S: Final = 1e5  # the heartbeat's look at /proc is far below
 READING: Final = ("validation", "outputs")  # events are read in there as well
 STARTING: Final = ("start", "data_open", "build")
 _RECORD: Final = "/xectool/runlog/"
-_LOST: Final = re.compile(r"another rank is gone|by peer")
 # Of programs; those of the kernel, rwsem and mutex, are the file system's.
 _LOCK: Final = re.compile(r"futex|semtimedop")
 
 
 def judge(facts: RunFacts) -> Hang:
     """Return the verdict on a run."""
-    for rule in (_ended, _gone, _stopped, _advancing):
+    for rule in (ended, gone, _stopped, _advancing):
         found = rule(facts)
         if found is not None and found.code == "XT-HANG-NONE":
             return tracker_trouble(facts.tracker, quoted(facts), found.verdict) or found
@@ -45,66 +44,6 @@ def judge(facts: RunFacts) -> Hang:
         return all_inside(facts)
     found = _why_it_stands(facts, culprit)
     return outside(facts, culprit, waiting, found) if waiting else found
-
-
-def _ended(facts: RunFacts) -> Hang | None:
-    run = f"xectool diagnose run {quoted(facts)}"
-    if facts.state == "interrupted" and len(facts.ranks) > 1 and (culprit := _gone(facts)) is not None:
-        return culprit  # its launcher then interrupts the others, which say so
-    if facts.state in ("finished", "interrupted"):
-        return _after_its_end(facts, run)
-    lost = facts.state == "failed" and _LOST.search(facts.message)
-    if lost and (culprit := _gone(facts)) is not None:
-        return culprit
-    if facts.state == "failed" or not facts.ranks:
-        return Hang("XT-HANG-DEAD", f"the run has ended: {facts.state}", (facts.message,), run)
-    return None
-
-
-def _after_its_end(facts: RunFacts, run: str) -> Hang | None:
-    """Return the verdict on a run that has had its last word; a process may still write, or belong to a script."""
-    living = [rank for rank in facts.ranks if rank.view.is_alive]
-    if any(is_late(rank) for rank in living):
-        return None
-    verdict, why = f"the run has ended: {facts.state}", [facts.message]
-    for rank in [rank for rank in living if rank.page.phase_age_s > rank.usual_s][:1]:
-        verdict += f"; process {rank.page.pid} of rank {rank.page.rank} lives on for {rank.page.phase_age_s:.0f} s"
-        why += [kernel_line(rank.view), *stack_line(rank)]
-    return Hang("XT-HANG-NONE", verdict, tuple(why), run, bad=False)
-
-
-def _gone(facts: RunFacts) -> Hang | None:
-    dead = [rank for rank in facts.ranks if not rank.view.is_alive and rank.page.phase != "done"]
-    if not dead:
-        return None
-    first = min(dead, key=lambda rank: (rank.page.step, rank.page.heartbeat_time))
-    page = first.page
-    words = f"its last words: phase {page.phase}, step {page.step}, {max(page.rss_bytes, 0) / 1e9:.1f} GB resident"
-    living = sum(rank.view.is_alive for rank in facts.ranks)
-    left = f"{living} of {counted(len(facts.ranks), 'rank')} still live and wait"
-    why = (words, *([left] if living else []), *([facts.message] if facts.message else []))
-    kills = _oom_kills(facts, page.oom_kills_seen)
-    if kills:
-        why = (f"processes of this machine killed for lack of memory since its last heartbeat: {kills}", *why)
-        if page.heartbeat_age_s < RECENT_S:
-            return _out_of_memory(facts, f"rank {page.rank}, process {page.pid},", why, (page.rank, page.pid))
-        why = (*why, f"that was {page.heartbeat_age_s / 60:.0f} minutes ago: they may have been killed after its end")
-    if len(dead) == len(facts.ranks) > 1:  # whoever loses a rank lives long enough to say so
-        verdict = f"all {len(dead)} ranks are gone at once and have not said why: their launcher or job was killed"
-        return Hang("XT-HANG-DEAD", verdict, why, f"xectool diagnose run {quoted(facts)}")
-    verdict = f"rank {page.rank}, process {page.pid}, is gone and has not said why"
-    return Hang("XT-HANG-DEAD", verdict, why, f"xectool diagnose run {quoted(facts)}", rank=page.rank, pid=page.pid)
-
-
-def _out_of_memory(facts: RunFacts, who: str, why: tuple[str, ...], of: tuple[int, int]) -> Hang:
-    verdict = f"{who} is gone, most likely killed for lack of memory"
-    memory = f"xectool diagnose memory {quoted(facts)}"
-    return Hang("XT-HANG-OOM", verdict, why, memory, rank=of[0], pid=of[1])
-
-
-def _oom_kills(facts: RunFacts, before: int) -> int:
-    """Return how many processes the kernel has killed for lack of memory since it had killed so many; 0: not known."""
-    return max(0, facts.oom_kills - before) if before >= 0 else 0
 
 
 def _stopped(facts: RunFacts) -> Hang | None:
@@ -138,12 +77,6 @@ def _advancing(facts: RunFacts) -> Hang | None:
 
 def _is_missed(reader: Reader) -> bool:
     return reader.slot.loader == "training" and not reader.view.is_alive
-
-
-def is_late(rank: RankFacts) -> bool:
-    """Return whether a rank is longer in its phase than usual, or has not been heard of."""
-    page = rank.page
-    return page.phase != "done" and (page.phase_age_s > rank.usual_s or page.heartbeat_age_s > HEARTBEAT_LATE_S)
 
 
 def _why_it_stands(facts: RunFacts, rank: RankFacts) -> Hang:
@@ -208,11 +141,11 @@ def _reader_gone(facts: RunFacts, rank: RankFacts, reader: Reader) -> Hang:
     doing = f" while it read {reader.reading}" if reader.slot.state == "read" else ""
     number, pid = rank.page.rank, reader.slot.pid
     who, memory = f"loader process {pid} of rank {number}", f"it last held {max(reader.slot.rss_bytes, 0) / 1e9:.2f} GB"
-    kills = _oom_kills(facts, rank.page.oom_kills)
+    kills = oom_kills_since(facts, rank.page.oom_kills)
     if kills:
         killed = f"processes of this machine killed for lack of memory since the run began: {kills}"
         why = (killed, f"it was lost{doing}" if doing else "it was idle", memory)
-        return _out_of_memory(facts, who, why, (number, pid))
+        return out_of_memory(facts, who, why, (number, pid))
     fix = f"xectool diagnose run {quoted(facts)}"
     return Hang("XT-HANG-READER-DEAD", f"{who} is gone{doing}", (memory,), fix, rank=number, pid=pid)
 

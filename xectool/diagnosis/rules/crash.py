@@ -12,7 +12,7 @@ from xectool.diagnosis.cases.memory_fault import OUT_OF_MEMORY
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import number
-from xectool.diagnosis.hang.stacks import parse_dump
+from xectool.diagnosis.hang.fatal import innermost
 from xectool.errors import counted
 from xectool.findings import Severity
 from xectool.runlog.json_lines import LIMIT
@@ -23,7 +23,6 @@ from xectool.runlog.storage import attempt_dir
 _WORKER: Final = re.compile(r"XT-LOADER-(DIED|KILLED|TIMEOUT)|DataLoader worker|[Ww]orker .*(killed|died|exited)")
 _DISK: Final = re.compile(r"XT-DISK|No space left|ENOSPC|Disk quota|disk is full|the disk took no")
 _NUMERIC: Final = re.compile(r"XT-NAN|XT-SPIKE|XT-DIVERGED|RunDiverged|non-finite")
-_LIBRARY: Final = re.compile(r"(?:site|dist)-packages/|/lib/python3[^/]*/")
 _OWN_CODE: Final = re.compile(r"XT-[A-Z0-9-]+")
 UNSAVED_KINDS: Final = ("checkpoint_failed", "disk", "disk_low", "recorder_gap")
 
@@ -212,22 +211,6 @@ def standing_at(evidence: Evidence, hang: EventRecord) -> tuple[int, str]:
     except OSError:
         return attempt, ""
     return attempt, innermost(last.partition("\nchild ")[0])
-
-
-def innermost(dump: str) -> str:
-    """Return the innermost call of the thread that a dump tells last, which is not a library's; empty without one."""
-    threads = parse_dump(dump.splitlines())
-    frames = threads[0].frames if threads else ()
-    own = next((frame for frame in frames if not _is_of_library(frame.file)), None)
-    return f"{own.function}, {own.file}:{own.line}" if own else ""
-
-
-def _is_of_library(file: str) -> bool:
-    """Return whether a file is Python's or of an installed package, but for our own."""
-    if file.startswith("<"):
-        return True
-    parts = _LIBRARY.split(file)
-    return len(parts) > 1 and not parts[-1].startswith("xectool/")
 
 
 def _hang_fix(evidence: Evidence, attempt: int) -> str:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from typing import Final
 
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
-from xectool.diagnosis.rules.crash import UNSAVED_KINDS, innermost
+from xectool.diagnosis.hang.fatal import last_fault
+from xectool.diagnosis.rules.crash import UNSAVED_KINDS
 from xectool.findings import Severity
 from xectool.runlog.json_lines import LIMIT
-from xectool.runlog.storage import attempt_dir, slots_path
-from xectool.runlog.worker_slots import stacks_path
-
-_FATAL: Final = re.compile(r"^Fatal Python error: (.+)$", re.MULTILINE)
-_READER: Final = "data/worker_process.py"
-_END: Final = "\nExtension modules:"  # ends a dump
 
 
 class Killed(DiagnosisRule):
@@ -38,7 +31,8 @@ class Killed(DiagnosisRule):
         refused = signal is None and _disk_refuses_last(evidence)
         if refused:
             lines.append("the disk took no more, so that its last word may be missing, too")
-        fault, place = last_fault(evidence)
+        attempt = max((item.number for item in evidence.attempts), default=0)
+        fault, place = last_fault(evidence.run_dir, attempt)
         if place:
             lines.append(f"its thread stood in {place}")
         yield Cause(
@@ -53,23 +47,6 @@ class Killed(DiagnosisRule):
             step=status.step,
             symptom="end",
         )
-
-
-def last_fault(evidence: Evidence) -> tuple[str, str]:
-    """Return what ended the last attempt by the dump of its signal handler, and where its thread stood; else empty.
-
-    Processes that read data dump into the same file; their end is an error that the run can tell.
-    """
-    attempt = max((item.number for item in evidence.attempts), default=0)
-    try:
-        text = stacks_path(slots_path(attempt_dir(evidence.run_dir, attempt))).read_text(
-            errors="replace", encoding="utf-8"
-        )
-    except OSError:
-        return "", ""
-    what, dump = _FATAL.split(text)[-2:] if _FATAL.search(text) else ("", "")
-    own = dump.partition(_END)[0]
-    return ("", "") if _READER in own else (what, innermost(own))
 
 
 def _disk_refuses_last(evidence: Evidence) -> bool:

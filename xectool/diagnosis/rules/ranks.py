@@ -9,6 +9,7 @@ from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.other_ranks import RANK_LOST
+from xectool.diagnosis.hang.fatal import MISMATCH, aborted_inside
 from xectool.diagnosis.rules.crash import first_line
 from xectool.runlog.process import start_ticks
 from xectool.runlog.reader import RunReader
@@ -36,12 +37,15 @@ class RankDied(DiagnosisRule):
             return
         # others may have been ended for it afterwards
         first = min(silent, key=lambda page: (page.step, page.heartbeat_time))
+        inside, where = aborted_inside(evidence.run_dir, first)
+        who, aborted = f"rank {first.rank} (process {first.pid}) was", f"aborted inside {inside}: {MISMATCH}"
         yield Cause(
             code=self.code,
-            confidence=0.9,
-            problem=f"rank {first.rank} (process {first.pid}) was killed in {first.phase} after step {first.step}",
+            confidence=0.95 if inside else 0.9,
+            problem=f"{who} {aborted}" if inside else f"{who} killed in {first.phase} after step {first.step}",
             evidence=(
                 f"it has left no word, and held {max(first.rss_bytes, 0) / 1e9:.1f} GB",
+                *([f"it stood in {where}"] if where else []),
                 f"of another rank: {first_line(end)}",
             ),
             fix=fixes.resume(evidence),
