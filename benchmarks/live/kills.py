@@ -142,6 +142,8 @@ def hit(lab: Lab, who: str, number: int) -> Answer:
     expected = SAID[who, signal.Signals(number).name]
     named = Expected(expected.codes, (*expected.words, str(pid)), expected.bad, expected.states)
     answer = asked(run, named, began)
+    if number == signal.SIGSTOP:
+        os.kill(pid, signal.SIGCONT)  # as the verdict says; until then it outlives whatever else is killed
     if who == "tracker" or number == signal.SIGSTOP:
         return answer
     code = run.until_end(max(1.0, began + LIMIT_S - time.monotonic()))

@@ -54,6 +54,11 @@ def gone(facts: RunFacts) -> Hang | None:
     living = sum(rank.view.is_alive for rank in facts.ranks)
     left = f"{living} of {counted(len(facts.ranks), 'rank')} still live and wait"
     why = (words, *([left] if living else []), *([facts.message] if facts.message else []))
+    inside, where = aborted_inside(facts.run_dir, page)
+    if inside:
+        verdict = f"rank {page.rank}, process {page.pid}, was aborted inside {inside}: {MISMATCH}"
+        why = (*why, *([f"rank {page.rank} stood in {where}"] if where else []), *batches(facts.ranks))
+        return Hang("XT-HANG-RANK", verdict, why, f"xectool diagnose run {quoted(facts)}", pid=page.pid)
     kills = oom_kills_since(facts, page.oom_kills_seen)
     if kills:
         why = (f"processes of this machine killed for lack of memory since its last heartbeat: {kills}", *why)
@@ -63,11 +68,6 @@ def gone(facts: RunFacts) -> Hang | None:
     if len(dead) == len(facts.ranks) > 1:  # whoever loses a rank lives long enough to say so
         verdict = f"all {len(dead)} ranks are gone at once and have not said why: their launcher or job was killed"
         return Hang("XT-HANG-DEAD", verdict, why, f"xectool diagnose run {quoted(facts)}")
-    inside, where = aborted_inside(facts.run_dir, page)
-    if inside:
-        verdict = f"rank {page.rank}, process {page.pid}, was aborted inside {inside}: {MISMATCH}"
-        why = (*why, *([f"rank {page.rank} stood in {where}"] if where else []), *batches(facts.ranks))
-        return Hang("XT-HANG-RANK", verdict, why, f"xectool diagnose run {quoted(facts)}", rank=page.rank, pid=page.pid)
     verdict = f"rank {page.rank}, process {page.pid}, is gone and has not said why"
     return Hang("XT-HANG-DEAD", verdict, why, f"xectool diagnose run {quoted(facts)}", rank=page.rank, pid=page.pid)
 

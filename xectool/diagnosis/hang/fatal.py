@@ -12,7 +12,10 @@ from xectool.runlog.storage import attempt_dir, attempts, slots_path
 from xectool.runlog.worker_slots import stacks_path
 
 ABORTED: Final = "Aborted"
-MISMATCH: Final = "another rank is in another collective (it left one out, or has one more), or came too late"
+MISMATCH: Final = (
+    "what connects the ranks does so where another one is in another collective (it left one out, or has one more) or "
+    "does not come"
+)
 WAITING: Final = ("collective", "backward")
 """Phases in which a rank waits for the others."""
 _LIBRARY: Final = re.compile(r"(?:site|dist)-packages/|/lib/python3[^/]*/")
@@ -40,13 +43,17 @@ def last_fault(run_dir: Path, attempt: int, rank: int = 0) -> tuple[str, str]:
 def aborted_inside(run_dir: Path, page: PageView) -> tuple[str, str]:
     """Return the collective in which a rank was aborted, and its own call there; empty where it ended otherwise.
 
-    A rank is aborted by the library that connects it, gloo or NCCL: what came from another rank was of another
-    collective, or nothing came for long.
+    The library that connects the ranks, gloo or NCCL, aborts one where what came from another rank was of another
+    collective, or nothing came for long. A fault in machine code in such a phase looks the same.
     """
     if page.phase not in WAITING:
         return "", ""
     what, where = last_fault(run_dir, max(attempts(run_dir), default=0), page.rank)
-    named = f"{page.collective} #{page.collective_seq}" if page.collective else "the sum of the gradients"
+    named = (
+        f"{page.collective} #{page.collective_seq}"
+        if page.collective
+        else "the backward pass, which sums the gradients"
+    )
     return (named, where) if what == ABORTED else ("", "")
 
 

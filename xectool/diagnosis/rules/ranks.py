@@ -29,7 +29,7 @@ class RankDied(DiagnosisRule):
         """Look for the rank that has left its page in the middle of a phase."""
         reader = RunReader(evidence.run_dir)
         end = _end(evidence, reader)
-        if end is None or (end.kind == "failed" and end.data.get("code") != RANK_LOST):
+        if end is not None and end.kind == "failed" and end.data.get("code") != RANK_LOST:
             return
         pages = reader.live()
         silent = [page for page in pages if page.phase != "done" and not _lives(page)]
@@ -38,6 +38,8 @@ class RankDied(DiagnosisRule):
         # others may have been ended for it afterwards
         first = min(silent, key=lambda page: (page.step, page.heartbeat_time))
         inside, where = aborted_inside(evidence.run_dir, first)
+        if end is None and not (inside and evidence.status.state == "killed"):
+            return
         who, aborted = f"rank {first.rank} (process {first.pid}) was", f"aborted inside {inside}: {MISMATCH}"
         yield Cause(
             code=self.code,
@@ -46,7 +48,7 @@ class RankDied(DiagnosisRule):
             evidence=(
                 f"it has left no word, and held {max(first.rss_bytes, 0) / 1e9:.1f} GB",
                 *([f"it stood in {where}"] if where else []),
-                f"of another rank: {first_line(end)}",
+                *([f"of another rank: {first_line(end)}"] if end is not None else []),
             ),
             fix=fixes.resume(evidence),
             step=first.step,

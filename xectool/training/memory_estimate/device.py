@@ -41,7 +41,7 @@ class Device:
         graphs: Whether CUDA graphs keep pools of their own.
         factor: Measured peak of the allocator over the predicted one.
         most_kept_bytes: More than this is never held beside tensors; None where no such end is known.
-        at_hand: Whether this machine has such a GPU, so that its allocator can be asked.
+        at_hand: Whether this machine has a GPU, whose allocator can be asked.
     """
 
     name: str

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -10,17 +11,23 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-# of fp32 and fp32_set_opt_dtype in ATen/autocast_mode.h of PyTorch 2.11, those that networks and losses here may use
+from xectool.models import backbones, inpaint_context
+
+# of fp32 and fp32_set_opt_dtype in ATen/autocast_mode.h of PyTorch 2.11, those that have no place in the CPU's list
 _WIDENED: Final = frozenset(
     {
-        F.layer_norm, F.group_norm, F.softmax, F.log_softmax, F.softplus, F.smooth_l1_loss, F.l1_loss, F.mse_loss,
+        F.layer_norm, F.group_norm, F.softmax, F.log_softmax, F.softplus, F.interpolate, F.cosine_similarity,
         torch.layer_norm, torch.group_norm, torch.softmax, Tensor.softmax, torch.log_softmax, Tensor.log_softmax,
         torch.exp, Tensor.exp, torch.expm1, Tensor.expm1, torch.log, Tensor.log, torch.log1p, Tensor.log1p,
-        torch.pow, Tensor.pow, torch.rsqrt, Tensor.rsqrt, torch.reciprocal, Tensor.reciprocal,
+        torch.pow, Tensor.pow, Tensor.__pow__, Tensor.__rpow__, Tensor.__rtruediv__, torch.rsqrt, Tensor.rsqrt,
+        torch.reciprocal, Tensor.reciprocal,
         torch.norm, Tensor.norm, torch.cumsum, Tensor.cumsum, torch.prod, Tensor.prod,
     }
 )  # fmt: skip
 _NARROW: Final = (torch.bfloat16, torch.float16)
+_RECOMPUTE: Final = "checkpoint"
+RECOMPUTING: Final = (backbones, inpaint_context)
+"""Modules that compute activations again in the backward pass, in which PyTorch takes modes of functions away."""
 
 
 class GpuAutocast(TorchFunctionMode):
@@ -42,3 +49,28 @@ class GpuAutocast(TorchFunctionMode):
 
 def _wide(value: Any) -> Any:
     return value.float() if isinstance(value, Tensor) and value.dtype in _NARROW else value
+
+
+@contextmanager
+def as_on_gpu() -> Iterator[None]:
+    """Widen what autocast of a GPU widens, also in what is computed again in the backward pass."""
+    plain = {module: vars(module)[_RECOMPUTE] for module in RECOMPUTING}
+    for module, checkpoint in plain.items():
+        vars(module)[_RECOMPUTE] = _keeping_wide(checkpoint)
+    try:
+        with GpuAutocast():
+            yield
+    finally:
+        for module, checkpoint in plain.items():
+            vars(module)[_RECOMPUTE] = checkpoint
+
+
+def _keeping_wide(checkpoint: Callable[..., Any]) -> Callable[..., Any]:
+    def wide(run: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        def again(*given: Any) -> Any:
+            with GpuAutocast():
+                return run(*given)
+
+        return checkpoint(again, *args, **options)
+
+    return wide

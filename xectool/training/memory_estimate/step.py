@@ -18,7 +18,7 @@ from xectool.detector.constants import NUM_SENSORS
 from xectool.models import event_parts
 from xectool.tasks.base import TrainingTask
 from xectool.tasks.sensor_task import SensorTask
-from xectool.training.memory_estimate.gpu_autocast import GpuAutocast
+from xectool.training.memory_estimate.gpu_autocast import as_on_gpu
 from xectool.training.memory_estimate.network import Emptier, EmptyNetwork, hidden_share, objective, replaced
 from xectool.training.memory_estimate.recording import Recording
 from xectool.training.memory_estimate.request import StepRequest
@@ -68,7 +68,7 @@ def record(config: RunConfig, request: StepRequest, validation_most: int = 0) ->
             stack.enter_context(_knowing_masks(setting, hidden, shares))
         stack.enter_context(_one_part(request.on_gpu))
         if request.on_gpu:
-            stack.enter_context(GpuAutocast())
+            stack.enter_context(as_on_gpu())
         _warm_up(setting)
         stack.enter_context(tape.naming(network.model))
         _train(setting)
