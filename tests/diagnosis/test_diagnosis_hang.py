@@ -123,6 +123,7 @@ ONE_RANK: list[tuple[str, RankFacts, bool]] = [
     ("XT-HANG-CHECKPOINT", rank(page(phase="checkpoint"), view(state="uninterruptible", waits_in=NFS)), True),
     ("XT-HANG-SLOW", rank(page(phase="checkpoint"), view(written_bytes_per_s=1e7)), False),
     ("XT-HANG-COMPILE", rank(page(phase="compile"), view(compilers=("cc1plus",))), False),
+    ("XT-HANG-COMPILE", rank(page(phase="backward"), view(compilers=("cc1plus",))), False),
     ("XT-HANG-STUCK", rank(page(phase="compile")), True),
     ("XT-HANG-STARTING", rank(page(phase="data_open"), view(cpu_share=0.8)), False),
     ("XT-HANG-OPEN", rank(page(phase="data_open"), view(state="uninterruptible", waits_in=NFS)), True),

@@ -289,6 +289,27 @@ def test_constant_predictions_are_collapsed(parts: RunParts, spread: float, expe
     assert not found or list(found[0].data["tasks"]) == ["energy"]
 
 
+@pytest.mark.parametrize(
+    ("spread", "step", "expected"),
+    [(1e-8, 30, ["collapsed"]), (1e-8, 10, []), (1e-3, 30, []), (1e-3, 1000, ["collapsed"])],
+)
+def test_what_does_not_vary_at_all_is_told_in_a_short_run(
+    parts: RunParts, spread: float, step: int, expected: list[str]
+) -> None:
+    batch = facts(parts).window[0]
+    guard = Collapsed(parts)
+    random = torch.Generator().manual_seed(1)
+    drawn = {
+        name: torch.randn(batch.num_events, width, generator=random) for name, width in (("energy", 1), ("uvwFI", 3))
+    }
+    list(guard.watch([(batch, {"energy": spread * drawn["energy"], "uvwFI": drawn["uvwFI"]})]))
+    assert kinds(guard.after_validation(Progress(step=step), {})) == expected
+    half = replace(parts, execution=replace(parts.execution, autocast_dtype=torch.bfloat16))
+    rounded = Collapsed(half)
+    rounded.spread = guard.spread
+    assert (kinds(rounded.after_validation(Progress(step=step), {})) == expected) is (step != 30 or not expected)
+
+
 def test_parameters_that_no_loss_reaches_are_named(parts: RunParts) -> None:
     parts.model.register_module("forgotten", nn.Linear(2, 2))
     guard, found = ZeroGradient(parts), []

@@ -21,6 +21,7 @@ from xectool.training.ranks.base import Ranks
 from xectool.training.stepping.batch_loss import seed_batch
 from xectool.training.stepping.build import build_parts, open_data
 from xectool.training.stepping.parts import RunParts
+from xectool.training.stepping.step import Stepper
 from xectool.training.symptoms.nonfinite import nonfinite_gradients, nonfinite_weights
 
 Build = Callable[..., RunParts]
@@ -229,3 +230,23 @@ def test_a_short_run_on_a_gpu_is_not_compiled_unless_that_was_asked_for(
     assert (f"{batches} batches" in said) is (asked == "auto" and mode is None)
     shared = compiled_where_it_pays(plan_execution(section, "cuda"), 4 * batches, 4)
     assert shared == planned
+
+
+def test_the_backward_pass_of_the_first_batch_is_compiled_too(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda model, **told: model)
+    parts = build(data={"batch_size": 2})
+    compiled = Stepper(
+        parts.model, parts.task, parts.stepper.optimizer, parts.stepper.average,
+        replace(parts.execution, compile_mode="default"), parts.config.training, parts.ranks,
+    )  # fmt: skip
+    with parts.train_loader as loader:
+        batches = list(itertools.islice(loader.epoch(1), 4))
+    for stepper, first in ((compiled, ["compile", "compile"]), (parts.stepper, ["forward", "backward"])):
+        phases: list[str] = []
+        stepper.on_phase = phases.append
+        result = stepper.run(batches[:2], 1e-3)
+        assert phases[1:5] == [*first, "forward", "backward"]
+        assert {"forward", "backward"} <= result.seconds.keys()
+        phases.clear()
+        stepper.run(batches[2:], 1e-3)
+        assert "compile" not in phases

@@ -86,7 +86,8 @@ def _why_it_stands(facts: RunFacts, rank: RankFacts) -> Hang:
     by_phase: dict[str, Callable[[RunFacts, RankFacts], Hang | None]] = {
         "data_wait": _waits_for_data, "checkpoint": _saves, "compile": compiling, **dict.fromkeys(STARTING, _starts),
     }  # fmt: skip
-    rule = by_phase.get(page.phase, _works)
+    compiled = compiling if rank.view.compilers else _works  # a first backward or validation is compiled as well
+    rule = by_phase.get(page.phase, compiled)
     found = rule(facts, rank)
     return found if found is not None else _stuck(facts, rank)
 

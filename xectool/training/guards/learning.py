@@ -29,6 +29,9 @@ FEWEST_STEPS: Final = 100  # before that a healthy run may not have learned anyt
 ENOUGH_STEPS: Final = 500
 ENOUGH_EPOCHS: Final = 2
 COLLAPSED_SHARE: Final = 0.01
+CONSTANT_SHARE: Final = 1e-5
+"""Of the spread of the truth; sound networks of float32 have a hundred times more after some steps."""
+CONSTANT_STEPS: Final = 20
 GRADIENT_STEPS: Final = 3
 
 
@@ -170,14 +173,22 @@ class Collapsed(Guard):
 
     def after_validation(self, progress: Progress, metrics: dict[str, Any]) -> Iterator[Notice]:
         """Compare the spread of predictions with that of the truth."""
-        schedule = self.parts.schedule
-        if not may_be_judged(progress, schedule.steps_per_epoch, schedule.warmup_steps):
-            return
-        ratios = self.spread.ratios()
-        flat = {name: v for name, v in ratios.items() if v["pred_std"] < COLLAPSED_SHARE * v["target_std"]}
+        share = self._share(progress)
+        flat = {name: v for name, v in self.spread.ratios().items() if v["pred_std"] < share * v["target_std"]}
         if flat:
             names = ", ".join(f"{name} {v['pred_std']:.3g} of {v['target_std']:.3g}" for name, v in flat.items())
             yield Notice("collapsed", {"tasks": flat}, f"predictions hardly differ from event to event: {names}")
+
+    def _share(self, progress: Progress) -> float:
+        """Return below which share of the spread of the truth predictions have collapsed; 0 where it is too early.
+
+        That nothing varies at all can be told long before anything has been learned; half precision rounds too much.
+        """
+        schedule = self.parts.schedule
+        if may_be_judged(progress, schedule.steps_per_epoch, schedule.warmup_steps):
+            return COLLAPSED_SHARE
+        early = progress.step >= CONSTANT_STEPS and self.parts.execution.autocast_dtype is None
+        return CONSTANT_SHARE if early else 0.0
 
 
 class ZeroGradient(Guard):

@@ -257,7 +257,9 @@ class Stepper:
         for number, batch in enumerate(parts, start=1):
             with nullcontext() if number == len(parts) else self.ranks.alone(self.batch_loss):
                 total, batch_sums = self.batch_loss(batch, counts)
-                clock.mark("forward", "backward")
+                # the backward pass is compiled when it first runs; of several ranks, others may wait in it
+                first = self._forward_phase == "compile" and self.ranks.world_size == 1
+                clock.mark("forward", "compile" if first else "backward")
                 torch.autograd.backward(self.scaler.scale(total))
             finite &= torch.isfinite(total.detach())
             sums += batch_sums
