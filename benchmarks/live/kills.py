@@ -143,7 +143,8 @@ def hit(lab: Lab, who: str, number: int) -> Answer:
     named = Expected(expected.codes, (*expected.words, str(pid)), expected.bad, expected.states)
     answer = asked(run, named, began)
     if number == signal.SIGSTOP:
-        os.kill(pid, signal.SIGCONT)  # as the verdict says; until then it outlives whatever else is killed
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)  # as the verdict says; until then it outlives whatever else is killed
     if who == "tracker" or number == signal.SIGSTOP:
         return answer
     code = run.until_end(max(1.0, began + LIMIT_S - time.monotonic()))

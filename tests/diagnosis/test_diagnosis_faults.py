@@ -439,6 +439,18 @@ def test_collapsed_predictions_come_before_the_plateau(record: Record, course: A
     assert [cause.code for cause in found.causes] == ["XT-COLLAPSED", "XT-NO-LEARNING"]
 
 
+@pytest.mark.parametrize(("early", "later", "named"), [(True, True, False), (True, False, True), (False, True, True)])
+def test_what_did_not_vary_in_an_early_validation_may_in_a_later_one(
+    record: Record, course: Any, early: bool, later: bool, named: bool
+) -> None:
+    run = course(seed=3)
+    run.event(20, "validation")
+    run.event(20, "collapsed", tasks={"energy": {"pred_std": 0.0, "target_std": 1.0}}, early=early)
+    if later:
+        run.event(40, "validation")
+    assert ("XT-COLLAPSED" in [cause.code for cause in record(run).causes]) is named
+
+
 @pytest.mark.parametrize(
     ("trivial", "events", "named"),
     [(0.3804, 30, False), (0.379, 30, True), (0.37921, 30, True), (0.3804, 100_000, True), (0.3881, 100_000, False)],

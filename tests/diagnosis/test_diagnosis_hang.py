@@ -141,6 +141,16 @@ def test_one_rank_is_judged_by_its_phase_its_readers_and_the_kernel(code: str, f
     assert_pastes(found.next)
 
 
+@pytest.mark.parametrize(
+    ("compilers", "code"), [(("cc1plus",), "XT-HANG-COMPILE"), ((), "XT-HANG-TRANSPORT")], ids=["compiles", "waits"]
+)
+def test_a_rank_that_compiles_its_first_backward_pass_waits_for_no_other(compilers: tuple[str, ...], code: str) -> None:
+    first = rank(page(0, "backward", step=0), view(100, cpu_share=0.5, compilers=compilers))
+    second = rank(page(1, "backward", step=0), view(101))
+    found = verdict(first, second)
+    assert (found.code, found.bad) == (code, code == "XT-HANG-TRANSPORT"), found.verdict
+
+
 def assert_pastes(line: str) -> None:
     """Check that a line calls a program, and where that is ours, that it takes these words."""
     command, words = typer.main.get_command(app), shlex.split(line, comments=True)

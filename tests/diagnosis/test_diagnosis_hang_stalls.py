@@ -242,6 +242,26 @@ def test_a_rank_that_gloo_aborts_for_another_collective_says_so(
     assert (cause.code == "XT-RANK-DIED") is named
 
 
+CRASH = """
+import faulthandler, os, sys
+from xectool.runlog.storage import attempt_dir, slots_path
+from xectool.runlog.worker_slots import stacks_path
+from xectool.runlog.writer import RunWriter
+
+writer = RunWriter(sys.argv[1])
+dump = open(stacks_path(slots_path(attempt_dir(writer.run_dir, 1))), "w")
+faulthandler.enable(dump)
+writer.status.phase("backward")
+os.abort()
+"""
+
+
+def test_a_single_process_that_aborts_has_no_ranks_to_differ(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", CRASH, str(tmp_path)], check=False, stderr=subprocess.DEVNULL)
+    assert engine.diagnose.hang(tmp_path).findings[0].code == "XT-HANG-DEAD"
+    assert [cause.code for cause in engine.diagnose.run(tmp_path).causes] == ["XT-KILLED"]
+
+
 def test_a_single_process_that_was_interrupted_lost_no_rank(tmp_path: Path) -> None:
     with contextlib.closing(RunWriter(tmp_path)) as writer:
         writer.status.phase("validation")

@@ -66,7 +66,8 @@ class MemoryFault:
             "XT-OOM-FRAGMENTATION": "device memory is in fragments",
             "XT-OOM-FOREIGN": "another process holds device memory",
         }[self.code]
-        where = f" in {self.phase}" if self.phase else ""
+        phase = {"compile": "forward or backward, in the first compiled step"}.get(self.phase, self.phase)
+        where = f" in {phase}" if phase else ""
         return f"out of memory{where}: {why}" + (f" (module {self.module})" if self.module else "")
 
     def table(self) -> list[tuple[str, float]]:

@@ -13,6 +13,7 @@ import numpy as np
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import number
 from xectool.diagnosis.evidence.statistics import Series, finite, median, spread
+from xectool.runlog.records import EventRecord
 
 TRIVIAL_SHARE: Final = 0.98  # F045
 MAX_STEPS: Final = 500  # F045: after two epochs or 500 steps
@@ -215,13 +216,21 @@ def _validations_fall(evidence: Evidence) -> bool:
     )
 
 
+def collapsed(evidence: Evidence) -> EventRecord | None:
+    """Return the last notice of predictions that hardly vary; None for an early one that a later validation undid."""
+    event = evidence.last("collapsed")
+    if event is None or not event.data.get("early"):
+        return event
+    return None if any(later.step > event.step for later in evidence.of("validation")) else event
+
+
 def _all_fall(evidence: Evidence) -> bool:
     """Return whether training and validation gave less from each of the last epochs to the next, without the first.
 
     Few events and few epochs: one of the two may do so by chance, both seldom do. Predictions that have collapsed to a
     constant fall to no more than it gives.
     """
-    if evidence.of("collapsed"):
+    if collapsed(evidence) is not None:
         return False
     both = ("train/loss", VALIDATED)
     rows = [[epoch.metrics[name] for name in both] for epoch in evidence.epochs if epoch.metrics.keys() >= {*both}]

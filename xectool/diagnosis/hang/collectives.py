@@ -27,6 +27,7 @@ def waited_for(ranks: Sequence[RankFacts]) -> tuple[RankFacts | None, list[RankF
         rank for rank in ranks
         if rank.page.phase in WAITING and rank.page.collective_seq == newest
         and (rank.page.phase == "collective" or rank.view.cpu_share < 1.0)  # NCCL spins while it waits
+        and not rank.view.compilers  # the first backward pass is compiled as well
     ]  # fmt: skip
     outside = [rank for rank in ranks if rank not in waiting and rank.page.phase != "done"]
     if not outside:

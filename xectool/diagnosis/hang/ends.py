@@ -54,14 +54,15 @@ def gone(facts: RunFacts) -> Hang | None:
     living = sum(rank.view.is_alive for rank in facts.ranks)
     left = f"{living} of {counted(len(facts.ranks), 'rank')} still live and wait"
     why = (words, *([left] if living else []), *([facts.message] if facts.message else []))
-    inside, where = aborted_inside(facts.run_dir, page)
+    kills = oom_kills_since(facts, page.oom_kills_seen)
+    if kills:
+        why = (f"processes of this machine killed for lack of memory since its last heartbeat: {kills}", *why)
+    inside, where = aborted_inside(facts.run_dir, page) if len(facts.ranks) > 1 else ("", "")
     if inside:
         verdict = f"rank {page.rank}, process {page.pid}, was aborted inside {inside}: {MISMATCH}"
         why = (*why, *([f"rank {page.rank} stood in {where}"] if where else []), *batches(facts.ranks))
         return Hang("XT-HANG-RANK", verdict, why, f"xectool diagnose run {quoted(facts)}", pid=page.pid)
-    kills = oom_kills_since(facts, page.oom_kills_seen)
     if kills:
-        why = (f"processes of this machine killed for lack of memory since its last heartbeat: {kills}", *why)
         if page.heartbeat_age_s < RECENT_S:
             return out_of_memory(facts, f"rank {page.rank}, process {page.pid},", why, (page.rank, page.pid))
         why = (*why, f"that was {page.heartbeat_age_s / 60:.0f} minutes ago: they may have been killed after its end")

@@ -46,14 +46,13 @@ def aborted_inside(run_dir: Path, page: PageView) -> tuple[str, str]:
     The library that connects the ranks, gloo or NCCL, aborts one where what came from another rank was of another
     collective, or nothing came for long. A fault in machine code in such a phase looks the same.
     """
-    if page.phase not in WAITING:
+    if page.phase == "collective" and page.collective:
+        named = f"{page.collective} #{page.collective_seq}"
+    elif page.phase == "backward":
+        named = "the backward pass, which sums the gradients"
+    else:
         return "", ""
     what, where = last_fault(run_dir, max(attempts(run_dir), default=0), page.rank)
-    named = (
-        f"{page.collective} #{page.collective_seq}"
-        if page.collective
-        else "the backward pass, which sums the gradients"
-    )
     return (named, where) if what == ABORTED else ("", "")
 
 

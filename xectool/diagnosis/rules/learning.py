@@ -17,6 +17,7 @@ from xectool.diagnosis.cases.plateau import (
     DEAD_STEPS,
     TRIVIAL_SHARE,
     TermLevel,
+    collapsed,
     enough_to_learn,
     few_events,
     learned_beside,
@@ -133,7 +134,7 @@ class Collapsed(DiagnosisRule):
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Report tasks whose predictions spread less than a hundredth of the truth."""
-        event = evidence.last("collapsed")
+        event = collapsed(evidence)
         if event is None or no_step_size(evidence) or same_validations(evidence):
             return
         tasks = {name: values for name, values in (event.data.get("tasks") or {}).items() if isinstance(values, dict)}

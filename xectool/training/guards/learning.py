@@ -177,7 +177,8 @@ class Collapsed(Guard):
         flat = {name: v for name, v in self.spread.ratios().items() if v["pred_std"] < share * v["target_std"]}
         if flat:
             names = ", ".join(f"{name} {v['pred_std']:.3g} of {v['target_std']:.3g}" for name, v in flat.items())
-            yield Notice("collapsed", {"tasks": flat}, f"predictions hardly differ from event to event: {names}")
+            facts: dict[str, Any] = {"tasks": flat, "early": share < COLLAPSED_SHARE}
+            yield Notice("collapsed", facts, f"predictions hardly differ from event to event: {names}")
 
     def _share(self, progress: Progress) -> float:
         """Return below which share of the spread of the truth predictions have collapsed; 0 where it is too early.
