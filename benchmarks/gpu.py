@@ -48,7 +48,7 @@ def main() -> None:
     """Print what was measured on this machine's GPU."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--configs", type=int, default=4, help="configurations of each kind whose memory is compared")
+    parser.add_argument("--configs", type=int, default=4, help="of each kind whose memory is compared; 0: none")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--sizes", type=json.loads, default=[[1024, 64], [256, 128]], help="[[width, batch]]")
     parser.add_argument("--modes", default=",".join(MODES))
@@ -59,7 +59,8 @@ def main() -> None:
         PARTS[options.one.pop("part")](**options.one)
         return
     print(machine(options.device), flush=True)
-    memory_table(options.device, options.configs, options.seed)
+    if options.configs:
+        memory_table(options.device, options.configs, options.seed)
     step_table(options.device, options.sizes, options.modes.split(","))
     if not options.no_largest:
         largest_row(options.device)
