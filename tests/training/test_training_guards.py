@@ -307,7 +307,7 @@ def test_what_does_not_vary_at_all_is_told_in_a_short_run(
     half = replace(parts, execution=replace(parts.execution, autocast_dtype=torch.bfloat16))
     rounded = Collapsed(half)
     rounded.spread = guard.spread
-    assert (kinds(rounded.after_validation(Progress(step=step), {})) == expected) is (step != 30 or not expected)
+    assert kinds(rounded.after_validation(Progress(step=step), {})) == (expected if step == 1000 else [])
 
 
 def test_parameters_that_no_loss_reaches_are_named(parts: RunParts) -> None:

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from xectool.diagnosis.hang.facts import RankFacts, RunFacts
-from xectool.diagnosis.hang.fatal import WAITING
 from xectool.diagnosis.hang.hang import Hang
 from xectool.diagnosis.hang.wording import place, quoted
 from xectool.runlog.status_page import PageView
 
+WAITING: Final = ("collective", "backward")
+"""Phases in which a rank waits for the others."""
 _WRAPS: Final = re.compile(r"/torch/|/contextlib\.py$|/xectool/training/ranks/")
 _TRAINER: Final = "/xectool/training/trainer.py"
 _AFTER_THE_BATCHES: Final = ("validation", "outputs", "done")

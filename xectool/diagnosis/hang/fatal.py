@@ -16,8 +16,6 @@ MISMATCH: Final = (
     "what connects the ranks does so where another one is in another collective (it left one out, or has one more) or "
     "does not come"
 )
-WAITING: Final = ("collective", "backward")
-"""Phases in which a rank waits for the others."""
 _LIBRARY: Final = re.compile(r"(?:site|dist)-packages/|/lib/python3[^/]*/")
 _FATAL: Final = re.compile(r"^Fatal Python error: (.+)$", re.MULTILINE)
 _READER: Final = "data/worker_process.py"

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from xectool.diagnosis.evidence import kernel
+from xectool.diagnosis.hang.collectives import WAITING
 from xectool.diagnosis.hang.facts import RankFacts, Reader, RunFacts, gather, run_of
-from xectool.diagnosis.hang.fatal import WAITING
 from xectool.diagnosis.hang.hang import Hang
 from xectool.diagnosis.hang.stacks import ProcessStacks, Target, stacks_of
 from xectool.diagnosis.hang.verdict import judge
