@@ -7,6 +7,7 @@ import io
 import json
 import lzma
 import zipfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from xectool.config.load import config_from_dict
 from xectool.engine.exports.sources import require_sound
 from xectool.engine.inspection import CheckpointInspected
 from xectool.errors import CheckpointError
+from xectool.models.build import build_model
 from xectool.training.saving.resume import require_resumable
 
 Payload = dict[str, Any]
@@ -163,6 +165,22 @@ def test_of_a_file_without_seals_too(name: str, families: dict[str, Path], tmp_p
     torch.save(payload, tmp_path / "a.pt")
     found = engine.inspect_ckpt(tmp_path / "a.pt").findings
     assert any(item.code == code and words in item.problem for item in found), found
+
+
+def test_a_lost_state_of_a_parameter_alone_in_its_layer_is_named(families: dict[str, Path], tmp_path: Path) -> None:
+    """No neighbour of its layer has a state, yet its average shows that training has moved it."""
+    payload = torch.load(families["mae"], weights_only=True)
+    network = build_model(config_from_dict(store.load(families["mae"]).config, "test"))
+    layers = Counter(name.rpartition(".")[0] for name, _ in network.named_parameters())
+    alone = {value.shape for name, value in network.named_parameters() if layers[name.rpartition(".")[0]] == 1}
+    states = payload["training"]["optimizer"]["state"]
+    index = next(index for index, state in states.items() if state["exp_avg"].shape in alone)
+    del states[index], payload["seals"]
+    payload["digest"] = format.digest({part: payload[part] for part in ("meta", "model", "ema", "training")})
+    torch.save(payload, tmp_path / "a.pt")
+    (found,) = engine.inspect_ckpt(tmp_path / "a.pt").findings
+    assert (found.code, found.where) == ("K10", f"optimizer.state.{index}")
+    assert "its average differs from it" in found.problem
 
 
 def test_a_file_without_seals_is_sound(families: dict[str, Path], tmp_path: Path) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import torch
 from torch import Tensor, nn
 
 from xectool.checkpoint.inspection.archive import Problem
@@ -13,12 +14,15 @@ from xectool.training.optimization.optim import is_decayed
 _MOMENT: Final = "exp_avg"
 
 
-def misplaced_moments(network: nn.Module, training: Mapping[str, Any]) -> tuple[Problem, ...]:
-    """Return states that stand at another parameter's place, and those lost beside their neighbours'.
+def misplaced_moments(
+    network: nn.Module, training: Mapping[str, Any], sets: Sequence[Mapping[str, Tensor]]
+) -> tuple[Problem, ...]:
+    """Return states that stand at another parameter's place, and those lost of parameters that have learned.
 
     Args:
         network: The network of the checkpoint.
         training: What the checkpoint keeps of the training; states are numbered in the order of the groups.
+        sets: Weights by name: those of the last step and, where there are any, their averages.
     """
     state = training.get("optimizer")
     if not isinstance(state, Mapping) or not isinstance(states := state.get("state"), Mapping) or not states:
@@ -30,7 +34,7 @@ def misplaced_moments(network: nn.Module, training: Mapping[str, Any]) -> tuple[
     sizes = [len(group.get("params", ())) for group in groups] if isinstance(groups, list) else []
     if sum(sizes) != len(ordered) + len(learned if isinstance(learned, Mapping) else ()):
         return ()  # other rules say what does not fit
-    return (*_of_another(ordered, states), *_lost(ordered, states))
+    return (*_of_another(ordered, states), *_lost(ordered, states, sets))
 
 
 def _of_another(ordered: list[tuple[str, nn.Parameter]], states: Mapping[Any, Any]) -> Iterator[Problem]:
@@ -41,12 +45,27 @@ def _of_another(ordered: list[tuple[str, nn.Parameter]], states: Mapping[Any, An
             yield Problem(what, f"optimizer.state.{index}", "K10")
 
 
-def _lost(ordered: list[tuple[str, nn.Parameter]], states: Mapping[Any, Any]) -> Iterator[Problem]:
-    """Yield parameters without a state whose own layer has one: a gradient reaches all of a layer or none of it."""
+def _lost(
+    ordered: list[tuple[str, nn.Parameter]], states: Mapping[Any, Any], sets: Sequence[Mapping[str, Tensor]]
+) -> Iterator[Problem]:
+    """Yield parameters without a state that had gradients.
+
+    A gradient reaches all of a layer or none of it, and a weight that no step has moved equals its average.
+    """
     layers = {name.rpartition(".")[0] for index, (name, _) in enumerate(ordered) if index in states}
     for index, (name, _) in enumerate(ordered):
-        if index not in states and name.rpartition(".")[0] in layers:
+        if index in states:
+            continue
+        if name.rpartition(".")[0] in layers:
             yield Problem(f"the moments of {name} are lost, its layer has others", f"optimizer.state.{index}", "K10")
+        elif _has_moved(name, sets):
+            what = f"the moments of {name} are lost: it has learned, for its average differs from it"
+            yield Problem(what, f"optimizer.state.{index}", "K10")
+
+
+def _has_moved(name: str, sets: Sequence[Mapping[str, Tensor]]) -> bool:
+    held = [weights[name] for weights in sets if name in weights]
+    return any(held[0].shape == other.shape and not torch.equal(held[0], other) for other in held[1:])
 
 
 def _moment(entry: Any) -> Tensor | None:

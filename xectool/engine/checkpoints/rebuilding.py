@@ -77,7 +77,7 @@ def _differences(network: nn.Module, layout: Layout) -> Iterator[tuple[str, str]
 def _with_moments(facts: Inspected, network: nn.Module) -> Inspected:
     if facts.layout.origin != XECTOOL or facts.optimizer is None or facts.optimizer.problems:
         return facts
-    found = misplaced_moments(network, facts.layout.training)
+    found = misplaced_moments(network, facts.layout.training, tuple(facts.layout.weights.values()))
     return replace(facts, optimizer=replace(facts.optimizer, problems=found))
 
 
