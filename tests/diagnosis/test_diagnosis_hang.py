@@ -142,6 +142,29 @@ def test_one_rank_is_judged_by_its_phase_its_readers_and_the_kernel(code: str, f
 
 
 @pytest.mark.parametrize(
+    ("function", "code"),
+    [
+        ("_compile_fx_inner", "XT-HANG-COMPILE"),
+        ("fx_codegen_and_compile", "XT-HANG-COMPILE"),
+        ("run", "XT-HANG-TRANSPORT"),
+    ],
+)
+def test_a_rank_that_writes_code_by_itself_compiles(function: str, code: str) -> None:
+    """Before torch calls a compiler it is at work in the rank's own process, by a little less than one core."""
+    pages = [page(number, "backward", step=0) for number in (0, 1)]
+    ranks = [rank(said, view(said.pid, "running", cpu_share=0.98)) for said in pages]
+    line = ThreadStack("MainThread", (Frame(function, "/x/torch/_inductor/compile_fx.py", 12),))
+    ranks = [replace(item, stacks=ProcessStacks(item.page.pid, "py-spy", (line,))) for item in ranks]
+    found = verdict(*ranks)
+    assert (found.code, found.bad) == (code, code == "XT-HANG-TRANSPORT"), found.verdict
+
+
+def test_who_waits_in_a_collective_does_so_though_an_idle_compiler_is_left() -> None:
+    ranks = [rank(page(number, "collective"), view(100 + number, compilers=("compile_worker",))) for number in (0, 1)]
+    assert verdict(*ranks).code == "XT-HANG-TRANSPORT"
+
+
+@pytest.mark.parametrize(
     ("compilers", "code"), [(("cc1plus",), "XT-HANG-COMPILE"), ((), "XT-HANG-TRANSPORT")], ids=["compiles", "waits"]
 )
 def test_a_rank_that_compiles_its_first_backward_pass_waits_for_no_other(compilers: tuple[str, ...], code: str) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from xectool.diagnosis.hang.compiler import is_compiling
 from xectool.diagnosis.hang.facts import RankFacts, RunFacts
 from xectool.diagnosis.hang.hang import Hang
 from xectool.diagnosis.hang.wording import place, quoted
@@ -27,8 +28,8 @@ def waited_for(ranks: Sequence[RankFacts]) -> tuple[RankFacts | None, list[RankF
     waiting = [
         rank for rank in ranks
         if rank.page.phase in WAITING and rank.page.collective_seq == newest
-        and (rank.page.phase == "collective" or rank.view.cpu_share < 1.0)  # NCCL spins while it waits
-        and not rank.view.compilers  # the first backward pass is compiled as well
+        # NCCL spins while it waits; the first backward pass is compiled as well
+        and (rank.page.phase == "collective" or (rank.view.cpu_share < 1.0 and not is_compiling(rank)))
     ]  # fmt: skip
     outside = [rank for rank in ranks if rank not in waiting and rank.page.phase != "done"]
     if not outside:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Final
 
@@ -10,8 +11,17 @@ from xectool.diagnosis.hang.facts import RankFacts, RunFacts
 from xectool.diagnosis.hang.hang import Hang
 from xectool.diagnosis.hang.wording import kernel_line, quoted
 
+_INDUCTOR: Final = "/torch/_inductor/compile_fx.py"
+_COMPILES: Final = re.compile(r"compile_fx|codegen")
 # Of half a second each, until one sees work: a compiler may wait for a file, and the next one may be about to start.
 LOOKS: Final = 6
+
+
+def is_compiling(rank: RankFacts) -> bool:
+    """Return whether compilers of a rank work below it, or it stands in the part of torch that writes code itself."""
+    frames = rank.stacks.main.frames if rank.stacks.main is not None else ()
+    own = any(frame.file.endswith(_INDUCTOR) and _COMPILES.search(frame.function) for frame in frames)
+    return own or bool(rank.view.compilers)
 
 
 def compiling(facts: RunFacts, rank: RankFacts) -> Hang | None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from xectool.diagnosis.hang.collectives import batches
 from xectool.diagnosis.hang.facts import RunFacts, is_late
-from xectool.diagnosis.hang.fatal import MISMATCH, aborted_inside
+from xectool.diagnosis.hang.fatal import MISMATCH, OTHERWISE, aborted_inside
 from xectool.diagnosis.hang.hang import Hang
 from xectool.diagnosis.hang.wording import kernel_line, quoted, stack_line
 from xectool.errors import counted
@@ -60,7 +60,8 @@ def gone(facts: RunFacts) -> Hang | None:
     inside, where = aborted_inside(facts.run_dir, page) if len(facts.ranks) > 1 else ("", "")
     if inside:
         verdict = f"rank {page.rank}, process {page.pid}, was aborted inside {inside}: {MISMATCH}"
-        why = (*why, *([f"rank {page.rank} stood in {where}"] if where else []), *batches(facts.ranks))
+        stood = [f"rank {page.rank} stood in {where}"] if where else []
+        why = (*why, *stood, *batches(facts.ranks), OTHERWISE)
         return Hang("XT-HANG-RANK", verdict, why, f"xectool diagnose run {quoted(facts)}", pid=page.pid)
     if kills:
         if page.heartbeat_age_s < RECENT_S:

@@ -13,9 +13,10 @@ from xectool.runlog.worker_slots import stacks_path
 
 ABORTED: Final = "Aborted"
 MISMATCH: Final = (
-    "what connects the ranks does so where another one is in another collective (it left one out, or has one more) or "
-    "does not come"
+    "most often what connects the ranks does so, where another one is in another collective (it left one out, or has "
+    "one more) or does not come"
 )
+OTHERWISE: Final = "a fault in machine code, or memory that cannot be had there, ends a process in the same way"
 _LIBRARY: Final = re.compile(r"(?:site|dist)-packages/|/lib/python3[^/]*/")
 _FATAL: Final = re.compile(r"^Fatal Python error: (.+)$", re.MULTILINE)
 _READER: Final = "data/worker_process.py"

@@ -14,7 +14,7 @@ from typing import Final
 
 from xectool.diagnosis.evidence.kernel import HELD
 from xectool.diagnosis.hang.collectives import all_inside, outside, waited_for
-from xectool.diagnosis.hang.compiler import compiling
+from xectool.diagnosis.hang.compiler import compiling, is_compiling
 from xectool.diagnosis.hang.ends import ended, gone, oom_kills_since, out_of_memory
 from xectool.diagnosis.hang.facts import HEARTBEAT_LATE_S, RankFacts, Reader, RunFacts, is_late
 from xectool.diagnosis.hang.hang import Hang
@@ -86,10 +86,14 @@ def _why_it_stands(facts: RunFacts, rank: RankFacts) -> Hang:
     by_phase: dict[str, Callable[[RunFacts, RankFacts], Hang | None]] = {
         "data_wait": _waits_for_data, "checkpoint": _saves, "compile": compiling, **dict.fromkeys(STARTING, _starts),
     }  # fmt: skip
-    compiled = compiling if rank.view.compilers else _works  # a first backward or validation is compiled as well
-    rule = by_phase.get(page.phase, compiled)
-    found = rule(facts, rank)
+    found = by_phase.get(page.phase, _computes)(facts, rank)
     return found if found is not None else _stuck(facts, rank)
+
+
+def _computes(facts: RunFacts, rank: RankFacts) -> Hang | None:
+    # a first backward pass or validation is compiled as well
+    found = compiling(facts, rank) if is_compiling(rank) else None
+    return found if found is not None else _works(facts, rank)
 
 
 def _waits_for_data(facts: RunFacts, rank: RankFacts) -> Hang | None:

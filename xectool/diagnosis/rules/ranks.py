@@ -9,7 +9,7 @@ from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.other_ranks import RANK_LOST
-from xectool.diagnosis.hang.fatal import MISMATCH, aborted_inside
+from xectool.diagnosis.hang.fatal import MISMATCH, OTHERWISE, aborted_inside
 from xectool.diagnosis.rules.crash import first_line
 from xectool.runlog.process import start_ticks
 from xectool.runlog.reader import RunReader
@@ -43,11 +43,12 @@ class RankDied(DiagnosisRule):
         who, aborted = f"rank {first.rank} (process {first.pid}) was", f"aborted inside {inside}: {MISMATCH}"
         yield Cause(
             code=self.code,
-            confidence=0.95 if inside else 0.9,
+            confidence=0.92 if inside else 0.9,
             problem=f"{who} {aborted}" if inside else f"{who} killed in {first.phase} after step {first.step}",
             evidence=(
                 f"it has left no word, and held {max(first.rss_bytes, 0) / 1e9:.1f} GB",
                 *([f"it stood in {where}"] if where else []),
+                *([OTHERWISE] if inside else []),
                 *([f"of another rank: {first_line(end)}"] if end is not None else []),
             ),
             fix=fixes.resume(evidence),

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from xectool.models import backbones, inpaint_context
 
-# of fp32 and fp32_set_opt_dtype in ATen/autocast_mode.h of PyTorch 2.11, those that have no place in the CPU's list
+# of fp32 and fp32_set_opt_dtype in ATen/autocast_mode.h of PyTorch 2.11, what networks call and the CPU's list lacks
 _WIDENED: Final = frozenset(
     {
         F.layer_norm, F.group_norm, F.softmax, F.log_softmax, F.softplus, F.interpolate, F.cosine_similarity,
