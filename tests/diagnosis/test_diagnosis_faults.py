@@ -919,6 +919,17 @@ def test_events_in_quarantine_are_not_missing(record: Record, course: Any, reaso
     assert found.causes[0].fix.startswith(f"xectool {look}")  # what is finite, nan-batch does not find
 
 
+def test_events_left_out_at_several_steps_are_all_named(record: Record, course: Any) -> None:
+    run = course()
+    for step, entry in ((30, 17), (44, 60)):
+        run.event(step, "implausible_event", message=f"the time of sensor {entry} is 1e+12 in network units")
+        run.event(step, "quarantine", events=[[0, entry, 1, entry]], files=["a.root"], reason="XT-SPIKE-EVENT", total=1)
+    (cause,) = [cause for cause in record(run).causes if cause.code == "XT-SPIKE-EVENT"]
+    assert "entry 17" in cause.evidence[0]
+    assert cause.evidence[1] == "2 such steps in the record"
+    assert any("step 44" in line and "entry 60" in line and "sensor 60" in line for line in cause.evidence)
+
+
 @pytest.mark.parametrize(
     ("counts", "named"),
     [
@@ -1702,6 +1713,33 @@ def test_a_run_killed_long_after_it_began_to_save_is_a_hang_of_the_file_system(
     page[Word.HEARTBEAT_NS] = time.monotonic_ns()
     page[Word.PHASE_SINCE_NS] = page[Word.HEARTBEAT_NS] - int(held_s * 1e9)
     assert roots(diagnose(gather(run_dir)))[0] == code
+
+
+@pytest.mark.parametrize(
+    ("phase", "silent_s", "said"),
+    [
+        ("forward", 35.0, "rank 1 (process 77), last heard of in forward, had given no sign of life for 35 s"),
+        ("backward", 35.0, "rank 1 (process 77), last heard of in backward, had given no sign of life for 35 s"),
+        ("forward", 0.0, "rank 1 (process 77) stood in forward for 40 s"),
+        ("backward", 0.0, ""),
+        ("done", 35.0, ""),
+    ],
+)
+def test_of_ranks_that_hang_the_one_that_others_waited_for_is_named(
+    write_run: Callable[[Any], Path], course: Any, phase: str, silent_s: float, said: str
+) -> None:
+    """A rank that SIGSTOP held was not named once the run had ended."""
+    run = course(steps=5, end="failed", end_data={"message": "WorldError: another rank did not come in time"})
+    run.event(5, "hang", phase="backward", age_s=34.0, message="no progress: backward for 34 s")
+    run_dir = write_run(run)
+    page, now, beat = StatusPage(next(run_dir.glob("rec/a*")) / "rank0001.status"), time.monotonic_ns(), silent_s * 1e9
+    page[Word.RANK], page[Word.PID], page[Word.PHASE] = 1, 77, PHASES.index(phase)
+    page[Word.HEARTBEAT_NS], page[Word.HEARTBEAT_TIME_NS] = int(now - beat), int(time.time_ns() - beat)
+    page[Word.PHASE_SINCE_NS] = now - int(40e9)
+    causes = diagnose(gather(run_dir)).causes
+    (cause,) = [cause for cause in causes if cause.code == "XT-HANG"]
+    assert cause.problem.startswith("no progress for 34 s after step 5, in phase backward")
+    assert (said in cause.problem, "rank 1" in cause.problem) == (True, bool(said))
 
 
 @pytest.mark.parametrize(("npho", "time", "named"), [(0.0, 1.0, "npho"), (1.0, 1e-12, "time"), (1.0, 0.1, "")])

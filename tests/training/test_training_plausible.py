@@ -488,6 +488,20 @@ def test_one_event_out_of_scale_is_found_beside_any_others(tiny_config: Config, 
     assert "photons" in reason or "reading" in reason
 
 
+@pytest.mark.parametrize(("name", "value"), [("npho", 3e8), ("npho", -3e8), ("time", 2.2e5), ("time", -1.0)])
+def test_the_one_sensor_that_makes_an_event_impossible_is_named(tiny_config: Config, name: str, value: float) -> None:
+    batch, normalizer = batch_of(tiny_config()), Normalizer(NormalizationConfig())
+    readings = getattr(batch, name).clone()
+    sensor = int(batch.npho[2].clamp_max(9e9).argmax())
+    readings[2, sensor] = value
+    ((row, reason),) = implausible(replace(batch, **{name: readings}), normalizer)
+    assert (row, f"sensor {sensor} " in reason) == (2, True), reason
+    many = getattr(batch, name).clone()
+    many[2] = value
+    ((row, reason),) = implausible(replace(batch, **{name: many}), normalizer)
+    assert (row, "sensor" in reason.replace("sensors", "")) == (2, False), reason
+
+
 def test_one_event_of_a_small_batch_is_found_by_those_before(tiny_config: Config) -> None:
     """Sensor-level training takes two or three events a step, which say nothing of what is usual."""
     batch, normalizer = batch_of(tiny_config()).take(np.arange(2)), Normalizer(NormalizationConfig())

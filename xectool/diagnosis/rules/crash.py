@@ -13,6 +13,7 @@ from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import number
 from xectool.diagnosis.hang.fatal import innermost
+from xectool.diagnosis.hang.missing import missing_rank
 from xectool.errors import counted
 from xectool.findings import Severity
 from xectool.runlog.json_lines import LIMIT
@@ -143,6 +144,7 @@ class Hang(DiagnosisRule):
         told = evidence.failure is not None and _has_own_rule(failure_text(evidence.failure))
         slow = Severity.INFO if evidence.gone_on_after(event) else Severity.WARNING
         age, phase = number(event.data.get("age_s")), event.data.get("phase", "unknown")
+        missing = "" if passed else missing_rank(evidence, event)
         attempt, standing = standing_at(evidence, event)
         stack = (
             f"the training thread stood in {standing}" if standing else "no stack of the training thread was written"
@@ -150,7 +152,8 @@ class Hang(DiagnosisRule):
         yield Cause(
             code=self.code,
             confidence=0.7 if passed or told else 0.95,
-            problem=f"no progress for {age:.0f} s after step {event.step}, in phase {phase}",
+            problem=f"no progress for {age:.0f} s after step {event.step}, in phase {phase}"
+            + f": {missing}" * bool(missing),
             evidence=(event.message or "the watchdog saw it", stack),
             fix=_hang_fix(evidence, attempt if standing else 0),
             severity=slow if passed else Severity.ERROR,

@@ -150,6 +150,7 @@ class Quarantine(DiagnosisRule):
             evidence=(
                 fixes.events_named(evidence, named),
                 f"{len(events)} such step{'s' * (len(events) > 1)} in the record",
+                *(_at_step(evidence, event.step, identities(event.data.get("events"))) for event in events[1:4]),
             ),
             fix=_look_at(evidence, code, files),
             severity=Severity.WARNING,
@@ -237,6 +238,10 @@ def _look_at(evidence: Evidence, code: str, files: list[str]) -> str:
         return fixes.check_files(evidence.run_dir, files)
     statement = "SELECT step, message FROM events WHERE kind = 'quarantine'"
     return f'xectool diagnose query {fixes.quoted(evidence)} "{statement}"'
+
+
+def _at_step(evidence: Evidence, step: int, named: Sequence[tuple[int, ...]]) -> str:
+    return f"step {step}: {fixes.events_named(evidence, named)}: {_said_of(evidence, step)}".removesuffix(": ")
 
 
 def _said_of(evidence: Evidence, step: int) -> str:

@@ -45,7 +45,7 @@ def implausible(batch: EventBatch, normalizer: Normalizer, before: Sequence[floa
     others = photons if many else torch.cat((photons, photons.new_tensor(list(before))))
     bound = max(MOST_PHOTONS, OF_MEDIAN * float(others.median())) if len(others) >= FEWEST_EVENTS else ALONE_PHOTONS
     absent, bright, below = ~known.any(dim=1), photons > bound, photons < FEWEST_PHOTONS
-    times, far = _times(batch, known, normalizer)
+    times, far, distance = _times(batch, known, normalizer)
     late = (times > LARGEST_TIME) | (far > FAR_SENSORS)
     if not bool((absent | bright | below | late).any()):
         return []
@@ -55,9 +55,10 @@ def implausible(batch: EventBatch, normalizer: Normalizer, before: Sequence[floa
     for row in absent.nonzero().flatten().tolist():
         reasons[row] = NO_READING
     for row in (bright | below).nonzero().flatten().tolist():
-        reasons[row] = f"{float(photons[row]):.2g} photons (52.8 MeV make about 2e6)"
+        light = torch.where(known[row], batch.npho[row], 0.0)
+        reasons[row] = f"{float(photons[row]):.2g} photons (52.8 MeV make about 2e6){_by_one(light, photons[row])}"
     for row in late.nonzero().flatten().tolist():
-        reasons.setdefault(row, _late(float(times[row]), float(far[row])))
+        reasons.setdefault(row, _late(float(times[row]), float(far[row]), distance[row]))
     return sorted(reasons.items()) if not many or len(reasons) <= MOST_OF_BATCH * batch.num_events else []
 
 
@@ -80,25 +81,35 @@ def usual_extremes(normalizer: Normalizer) -> Usual:
     )
 
 
-def _times(batch: EventBatch, known: Tensor, normalizer: Normalizer) -> tuple[Tensor, Tensor]:
-    """Return what the times of each event are, each of shape (B,).
+def _times(batch: EventBatch, known: Tensor, normalizer: Normalizer) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what the times of each event are.
 
     Returns:
-        Mean distance from the shift in network units, and share of the sensors beyond ``FAR_TIME``.
+        Mean distance from the shift in network units and share of the sensors beyond ``FAR_TIME``, each of shape (B,);
+        distance of each sensor, shape (B, S), which has no columns where all are usual.
     """
     shift = normalizer.time_shift * normalizer.time_scale
     usual = torch.where(batch.time.abs() <= UNKNOWN_ABOVE, batch.time, shift)
     low, high = torch.aminmax(usual)
     if max(float(high) - shift, shift - float(low)) <= FAR_TIME * normalizer.time_scale:
         none = torch.zeros(batch.num_events, device=usual.device)
-        return none, none  # this one pass is all that usual events need
+        return none, none, none[:, None][:, :0]  # this one pass is all that usual events need
     timed = known & (batch.npho >= normalizer.npho_threshold) & (batch.time.abs() <= UNKNOWN_ABOVE)
     distance = torch.where(timed, (batch.time - shift).abs() / normalizer.time_scale, 0.0)
     count = timed.sum(dim=1).clamp_min(1)
-    return distance.sum(dim=1, dtype=torch.float64) / count, (distance > FAR_TIME).sum(dim=1) / count
+    return distance.sum(dim=1, dtype=torch.float64) / count, (distance > FAR_TIME).sum(dim=1) / count, distance
 
 
-def _late(mean: float, share: float) -> str:
+def _by_one(light: Tensor, photons: Tensor) -> str:
+    """Return which sensor has most of the photons of an event, shape (S,), where one has; else an empty string."""
+    sensor = int(light.abs().argmax())
+    return f": sensor {sensor} has {float(light[sensor]):.2g}" if 2 * light[sensor] / photons > 1 else ""
+
+
+def _late(mean: float, share: float, distance: Tensor) -> str:
+    far = (distance > FAR_TIME).nonzero().flatten().tolist()
+    if len(far) == 1:
+        return f"the time of sensor {far[0]} is {float(distance[far[0]]):.2g} in network units (0 to 3 is usual)"
     if mean > LARGEST_TIME:
         return f"its times are {mean:.2g} in network units (0 to 3 is usual)"
     return f"{share:.0%} of its times are beyond {FAR_TIME:g} in network units (0 to 3 is usual)"
