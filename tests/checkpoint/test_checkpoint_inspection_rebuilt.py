@@ -52,6 +52,20 @@ def test_outputs_that_are_not_reproduced_are_an_error_and_others_are_not(whole: 
     assert found_in(with_meta(whole, config=config), tmp_path).findings == ()
 
 
+@pytest.mark.parametrize("kind", ["mae", "inpainter"])
+def test_a_sentinel_that_moves_outputs_little_is_found_and_rounding_is_not(
+    kind: str, families: dict[str, Path], tmp_path: Path
+) -> None:
+    """Both moved by less than 1e-3, which was taken for rounding; float64 tells that rounding is 1e-5."""
+    whole = store.load(families[kind])
+    stored = fingerprint(whole)
+    config = whole.config | {"normalization": whole.config["normalization"] | {"sentinel_time": -2.0}}
+    found = found_in(with_meta(whole, fingerprint=stored, config=config), tmp_path)
+    assert "K18" in [item.code for item in found.findings]
+    near = {name: [value + 5e-5 for value in values] for name, values in stored.items()}
+    assert found_in(with_meta(whole, fingerprint=near), tmp_path).findings == ()
+
+
 def test_index_tables_of_another_geometry_are_an_error(whole: Checkpoint, tmp_path: Path) -> None:
     name = next(name for name, value in whole.model.items() if name.endswith("hex_edge_index"))
     tables = {**whole.model, name: whole.model[name].roll(1)}
@@ -114,7 +128,9 @@ def test_a_fingerprint_leaves_the_network_and_the_random_numbers_as_they_were(
 
 
 def test_a_difference_is_named_and_rounding_is_none() -> None:
-    assert difference({"a": [1.0, 2000.0]}, {"a": [1.0005, 2001.0]}) == ""
+    assert difference({"a": [1.0, 2000.0]}, {"a": [1.00005, 2000.1]}) == ""
+    assert difference({"a": [1.0]}, {"a": [1.0005]}, {"a": 6e-4}) == ""
+    assert difference({"a": [1.0]}, {"a": [1.0005]}, {"a": 4e-4}) == "output a[0] is 1.0005 instead of 1.0"
     assert difference({"a": [1.0]}, {"a": [1.01]}) == "output a[0] is 1.01 instead of 1.0"
     assert "nan" in difference({"a": [1.0]}, {"a": [float("nan")]})
     assert "0 numbers instead of 1" in difference({"a": [1.0]}, {})

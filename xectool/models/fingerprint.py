@@ -5,6 +5,7 @@ Axes: B events (4), S sensors (4760).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -18,6 +19,8 @@ from xectool.models.regressor import Regressor
 
 NUM_EVENTS: Final = 4
 KEPT_SENSORS: Final = 16
+CLOSE: Final = 1e-4  # over the value, or over 1 where the value is smaller
+_ROUNDINGS: Final = 4.0  # other machines and GPUs round otherwise
 RECORDS: Final[Mapping[str, str]] = {"model": "fingerprint", "ema": "fingerprint_ema"}
 """Facts of a checkpoint that hold the outputs, by the set of weights that gave them; early files lack the second."""
 Outputs = dict[str, list[float]]
@@ -37,42 +40,58 @@ def fixed_events(device: torch.device | str = "cpu") -> tuple[Tensor, Tensor, Te
 def outputs_of(network: nn.Module) -> Outputs:
     """Return what a network gives for the fixed events, in network units, by output; empty for other networks.
 
-    Of a network that predicts sensors, ``KEPT_SENSORS`` hidden ones of each event.
+    Of a network that predicts sensors, ``KEPT_SENSORS`` hidden ones of each event. One of float64 gets float64.
     """
     if not isinstance(network, Regressor | MaskedAutoencoder | Inpainter):
         return {}
-    device = next(network.parameters()).device
+    first = next(network.parameters())
+    device, dtype = first.device, torch.float64 if first.dtype == torch.float64 else torch.float32
     npho, time, mask = fixed_events(device)
     was_training = network.training
     network.eval()
     try:
         with torch.autocast(device.type, enabled=False), torch.backends.cudnn.flags(allow_tf32=False):
             if isinstance(network, Regressor):
-                found = network(npho, time)
+                found = network(npho.to(dtype), time.to(dtype))
             else:
-                hidden = network(npho, time, mask)["sensors"][mask]
+                hidden = network(npho.to(dtype), time.to(dtype), mask)["sensors"][mask]
                 found = {"sensors": hidden[:: max(1, len(hidden) // (NUM_EVENTS * KEPT_SENSORS))]}
     finally:
         network.train(was_training)
     return {name: value.double().flatten().tolist() for name, value in found.items()}
 
 
+def moved(network: nn.Module, stored: Mapping[str, Sequence[float]]) -> str:
+    """Return how the outputs of a network differ from those stored, or an empty string.
+
+    What float64 gives tells how much of it rounding can be; four times as much is accepted.
+    """
+    found = outputs_of(network)
+    if not difference(stored, found):
+        return ""
+    exact = outputs_of(copy.deepcopy(network).double())
+    rounding = {name: max(abs(a - b) for a, b in zip(found[name], exact[name], strict=True)) for name in found}
+    return difference(stored, found, {name: _ROUNDINGS * size for name, size in rounding.items()})
+
+
 def difference(
-    stored: Mapping[str, Sequence[float]], found: Mapping[str, Sequence[float]], tolerance: float = 1e-3
+    stored: Mapping[str, Sequence[float]],
+    found: Mapping[str, Sequence[float]],
+    accepted: Mapping[str, float] | None = None,
 ) -> str:
     """Return how outputs differ, or an empty string.
 
     Args:
         stored: What the network gave once.
         found: What it gives now.
-        tolerance: Largest difference over the value, or over 1 where the value is smaller; other machines round
-            otherwise.
+        accepted: Difference in network units that is none, by output, where that is more than ``CLOSE``.
     """
     for name in stored.keys() | found.keys():
         before, now = list(stored.get(name, ())), list(found.get(name, ()))
         if len(before) != len(now):
             return f"output {name} has {len(now)} numbers instead of {len(before)}"
+        least = (accepted or {}).get(name, 0.0)
         for place, (old, new) in enumerate(zip(before, now, strict=True)):
-            if not isinstance(old, int | float) or not abs(new - old) <= tolerance * max(1.0, abs(old)):
+            if not isinstance(old, int | float) or not abs(new - old) <= max(least, CLOSE * max(1.0, abs(old))):
                 return f"output {name}[{place}] is {new:.6g} instead of {old}"
     return ""

@@ -23,7 +23,7 @@ from xectool.engine.checkpoints.resume_contract import misfits
 from xectool.errors import ConfigError
 from xectool.findings import Finding, Severity
 from xectool.models.build import build_model
-from xectool.models.fingerprint import RECORDS, difference, outputs_of
+from xectool.models.fingerprint import RECORDS, moved
 from xectool.training.optimization.schedule import LearningRate
 
 _OF_POSITIONS: Final = "cross_attn_head."
@@ -70,7 +70,7 @@ def _differences(network: nn.Module, layout: Layout) -> Iterator[tuple[str, str]
         if {name: value.shape for name, value in weights.items()} != shapes:  # K09 says so
             continue
         network.load_state_dict(weights)
-        if found := difference(stored, outputs_of(network)):
+        if found := moved(network, stored):
             yield role, found
 
 
