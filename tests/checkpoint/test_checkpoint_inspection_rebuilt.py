@@ -15,6 +15,7 @@ from xectool.checkpoint.format import Checkpoint
 from xectool.config.load import config_from_dict
 from xectool.errors import CheckpointError
 from xectool.models import build_model
+from xectool.models import fingerprint as fingerprint_of
 from xectool.models.fingerprint import difference, fixed_events, outputs_of
 from xectool.training.saving.resume import require_resumable
 
@@ -64,6 +65,20 @@ def test_a_sentinel_that_moves_outputs_little_is_found_and_rounding_is_not(
     assert "K18" in [item.code for item in found.findings]
     near = {name: [value + 5e-5 for value in values] for name, values in stored.items()}
     assert found_in(with_meta(whole, fingerprint=near), tmp_path).findings == ()
+
+
+@pytest.mark.parametrize(("rounding", "moved_by"), [(2e-4, 3.0), (2e-4, 6.0), (1e-7, 3e3), (2e-2, 6.0), (0.1, 3.0)])
+def test_of_a_network_that_rounds_much_four_times_as_much_is_accepted(
+    rounding: float, moved_by: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def outputs(network: torch.nn.Linear) -> dict[str, list[float]]:
+        return {"a": [1.0 + rounding * (network.weight.dtype == torch.float32)]}
+
+    monkeypatch.setattr(fingerprint_of, "outputs_of", outputs)
+    network = torch.nn.Linear(1, 1)
+    found = fingerprint_of.moved(network, {"a": [1.0 + rounding + moved_by * rounding]})
+    assert bool(found) is (moved_by > 4 or rounding * moved_by > 0.1)
+    assert network.weight.dtype == torch.float32
 
 
 def test_index_tables_of_another_geometry_are_an_error(whole: Checkpoint, tmp_path: Path) -> None:

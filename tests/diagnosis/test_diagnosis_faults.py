@@ -921,12 +921,12 @@ def test_events_in_quarantine_are_not_missing(record: Record, course: Any, reaso
 
 def test_events_left_out_at_several_steps_are_all_named(record: Record, course: Any) -> None:
     run = course()
-    for step, entry in ((30, 17), (44, 60)):
+    for step, entry in ((30, 17), (44, 60), (46, 61), (48, 62), (50, 63), (52, 64)):
         run.event(step, "implausible_event", message=f"the time of sensor {entry} is 1e+12 in network units")
         run.event(step, "quarantine", events=[[0, entry, 1, entry]], files=["a.root"], reason="XT-SPIKE-EVENT", total=1)
     (cause,) = [cause for cause in record(run).causes if cause.code == "XT-SPIKE-EVENT"]
     assert "entry 17" in cause.evidence[0]
-    assert cause.evidence[1] == "2 such steps in the record"
+    assert (cause.evidence[1], cause.evidence[-1]) == ("6 such steps in the record", "and at 2 more")
     assert any("step 44" in line and "entry 60" in line and "sensor 60" in line for line in cause.evidence)
 
 

@@ -159,7 +159,7 @@ def test_a_rank_that_writes_code_by_itself_compiles(function: str, code: str) ->
     assert (found.code, found.bad) == (code, code == "XT-HANG-TRANSPORT"), found.verdict
 
 
-def test_who_waits_in_a_collective_does_so_though_an_idle_compiler_is_left() -> None:
+def test_who_is_in_a_collective_waits_whatever_a_compiler_below_it_does() -> None:
     ranks = [rank(page(number, "collective"), view(100 + number, compilers=("compile_worker",))) for number in (0, 1)]
     assert verdict(*ranks).code == "XT-HANG-TRANSPORT"
 

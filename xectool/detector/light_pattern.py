@@ -82,7 +82,7 @@ def light_of_one(places: Array) -> str:
     known = places[np.isfinite(places).all(axis=1)]
     if len(known) < FEWEST_LIKE or (known.std(axis=0) > ONE_PLACE).any():
         return ""
-    return f"the light of all {len(known)} events looked at is that of one event, larger or smaller"
+    return f"the light of all {len(known)} events looked at that are not dark is that of one event, larger or smaller"
 
 
 def misplaced(places: Array) -> str:

@@ -15,6 +15,7 @@ from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import identities, number, whole
 from xectool.errors import counted
 from xectool.findings import Severity
+from xectool.runlog.records import EventRecord
 
 LEFT_OUT: Final = "quarantine@"  # symptom; what was left out did no harm
 SINGLE_EVENTS: Final = 16  # events that any run may leave out; more that cannot be are no single events
@@ -150,7 +151,8 @@ class Quarantine(DiagnosisRule):
             evidence=(
                 fixes.events_named(evidence, named),
                 f"{len(events)} such step{'s' * (len(events) > 1)} in the record",
-                *(_at_step(evidence, event.step, identities(event.data.get("events"))) for event in events[1:4]),
+                *(_at_step(evidence, event) for event in events[1:4]),
+                *([f"and at {len(events) - 4} more"] if len(events) > 4 else []),
             ),
             fix=_look_at(evidence, code, files),
             severity=Severity.WARNING,
@@ -240,8 +242,9 @@ def _look_at(evidence: Evidence, code: str, files: list[str]) -> str:
     return f'xectool diagnose query {fixes.quoted(evidence)} "{statement}"'
 
 
-def _at_step(evidence: Evidence, step: int, named: Sequence[tuple[int, ...]]) -> str:
-    return f"step {step}: {fixes.events_named(evidence, named)}: {_said_of(evidence, step)}".removesuffix(": ")
+def _at_step(evidence: Evidence, event: EventRecord) -> str:
+    named = fixes.events_named(evidence, identities(event.data.get("events")))
+    return ": ".join(part for part in (f"step {event.step}", named, _said_of(evidence, event.step)) if part)
 
 
 def _said_of(evidence: Evidence, step: int) -> str:

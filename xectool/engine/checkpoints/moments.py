@@ -66,7 +66,8 @@ def _lost(
 def _has_moved(name: str, sets: Sequence[Mapping[str, Tensor]]) -> bool:
     held = [weights[name] for weights in sets if name in weights]
     held = [value for value in held if value.layout == torch.strided and value.device.type != "meta"]
-    return any(held[0].shape == other.shape and not torch.equal(held[0], other) for other in held[1:])
+    alike = [value for value in held if (value.shape, value.dtype) == (held[0].shape, held[0].dtype)]
+    return any(not torch.equal(held[0], other) for other in alike[1:])
 
 
 def _moment(entry: Any) -> Tensor | None:
