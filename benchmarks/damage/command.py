@@ -49,7 +49,7 @@ def ask(words: Sequence[str], directory: Path, environment: Mapping[str, str] | 
     """Run ``xectool WORDS --json``; its caches lie in a directory."""
     command = [sys.executable, "-m", "xectool", *words, "--json"]
     own = {"XDG_CACHE_HOME": str(directory / "cache"), "OMP_NUM_THREADS": "1"}
-    limit = LONGEST_S * (10 if words[0] in _SLOW else 1) * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    limit = LONGEST_S * (30 if words[0] in _SLOW else 1) * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
     began = time.perf_counter()
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
