@@ -16,7 +16,7 @@ from typing import Any
 import xectool
 
 LONGEST_S = 60.0
-"""A command that takes longer counts as hung; training, exporting and predicting many events have ten times as long.
+"""A command that takes longer counts as hung; training, exporting and predicting many events have thirty times as long.
 
 On a machine with more to do than it has cores the limit grows with its load.
 """

@@ -26,17 +26,16 @@ def missing_rank(evidence: Evidence, hang: EventRecord) -> str:
         return ""
     least = max(_BEATS_S, _PART * number(hang.data.get("age_s")))
     # Clocks of other machines may differ by more than this.
-    beside = [page for page in pages if page.same_boot == pages[0].same_boot and page.heartbeat_time]
-    there = [page for page in beside if page.phase != "done"]
-    silent = {page.rank: hang.time - page.heartbeat_time for page in there}
-    stood = {page.rank: silent[page.rank] + page.phase_age_s - page.heartbeat_age_s for page in there}
-    for page in sorted(there, key=lambda page: -silent[page.rank]):
-        who, for_s = f"rank {page.rank} (process {page.pid})", silent[page.rank]
-        if for_s > least:
+    beside = [page for page in pages if page.same_boot == pages[0].same_boot]
+    there = [page for page in beside if page.phase != "done" and page.heartbeat_time]
+    for page in sorted(there, key=lambda page: page.heartbeat_time):  # the longest silent first
+        who, silent_s = f"rank {page.rank} (process {page.pid})", hang.time - page.heartbeat_time
+        if silent_s > least:
             return (
-                f"{who}, last heard of in {page.phase}, had given no sign of life for {for_s:.0f} s: killed, or held "
-                "by a signal, a debugger or machine code that keeps the interpreter"
+                f"{who}, last heard of in {page.phase}, had given no sign of life for {silent_s:.0f} s: killed, or "
+                "held by a signal, a debugger or machine code that keeps the interpreter"
             )
-        if page.phase not in WAITING and stood[page.rank] > least:
-            return f"{who} stood in {page.phase} for {stood[page.rank]:.0f} s"
+        stood_s = silent_s + page.phase_age_s - page.heartbeat_age_s
+        if page.phase not in WAITING and stood_s > least:
+            return f"{who} stood in {page.phase} for {stood_s:.0f} s"
     return ""

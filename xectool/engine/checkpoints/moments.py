@@ -64,10 +64,11 @@ def _lost(
 
 
 def _has_moved(name: str, sets: Sequence[Mapping[str, Tensor]]) -> bool:
+    """Return whether a weight differs from its average; what is held in another way, or not at all, tells nothing."""
     held = [weights[name] for weights in sets if name in weights]
-    held = [value for value in held if value.layout == torch.strided and value.device.type != "meta"]
-    alike = [value for value in held if (value.shape, value.dtype) == (held[0].shape, held[0].dtype)]
-    return any(not torch.equal(held[0], other) for other in alike[1:])
+    plain = [value for value in held if value.layout == torch.strided and value.device.type != "meta"]
+    others = [value for value in plain[1:] if (value.shape, value.dtype) == (plain[0].shape, plain[0].dtype)]
+    return any(not torch.equal(plain[0], other) for other in others)
 
 
 def _moment(entry: Any) -> Tensor | None:

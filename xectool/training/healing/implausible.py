@@ -93,7 +93,7 @@ def _times(batch: EventBatch, known: Tensor, normalizer: Normalizer) -> tuple[Te
     low, high = torch.aminmax(usual)
     if max(float(high) - shift, shift - float(low)) <= FAR_TIME * normalizer.time_scale:
         none = torch.zeros(batch.num_events, device=usual.device)
-        return none, none, none[:, None][:, :0]  # this one pass is all that usual events need
+        return none, none, none.new_zeros(batch.num_events, 0)  # this one pass is all that usual events need
     timed = known & (batch.npho >= normalizer.npho_threshold) & (batch.time.abs() <= UNKNOWN_ABOVE)
     distance = torch.where(timed, (batch.time - shift).abs() / normalizer.time_scale, 0.0)
     count = timed.sum(dim=1).clamp_min(1)
