@@ -502,6 +502,22 @@ def test_the_one_sensor_that_makes_an_event_impossible_is_named(tiny_config: Con
     assert (row, "sensor" in reason.replace("sensors", "")) == (2, False), reason
 
 
+@pytest.mark.parametrize(
+    ("of_usual", "value", "found"), [(1.0, 2.5e6, True), (1.0, 4e5, False), (1e-3, 3e6, True), (50.0, 3e6, False)]
+)
+def test_light_that_no_sensor_gives_is_found_though_the_event_as_a_whole_could_have_it(
+    tiny_config: Config, of_usual: float, value: float, found: bool
+) -> None:
+    """`check-data` says of such a reading that it cannot come from a sensor (DAT-02); of other units none."""
+    batch, normalizer = batch_of(tiny_config()), Normalizer(NormalizationConfig())
+    npho = torch.where(batch.npho < UNKNOWN_ABOVE, batch.npho * of_usual, batch.npho)
+    npho[2, 3656] = value
+    broken = measured(replace(batch, npho=npho))
+    rows = implausible(broken, normalizer)
+    assert [(row, "sensor 3656 has" in reason) for row, reason in rows] == [(2, True)] * found
+    assert not (rows and usual_extremes(normalizer).holds(broken.extremes))
+
+
 def test_one_event_of_a_small_batch_is_found_by_those_before(tiny_config: Config) -> None:
     """Sensor-level training takes two or three events a step, which say nothing of what is usual."""
     batch, normalizer = batch_of(tiny_config()).take(np.arange(2)), Normalizer(NormalizationConfig())

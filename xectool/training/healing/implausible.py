@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 
 from xectool.data.batch import EventBatch
-from xectool.data.extremes import NPHO_LOW, PHOTONS, TIME_HIGH, TIME_LOW, Usual
-from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.data.extremes import NPHO_HIGH, NPHO_LOW, PHOTONS, TIME_HIGH, TIME_LOW, Usual
+from xectool.detector.constants import LARGEST_NPHO, UNKNOWN_ABOVE
 from xectool.models.normalize import Normalizer
 from xectool.training.guards.inputs import FEWEST_PHOTONS, MOST_PHOTONS
 
 OF_MEDIAN: Final = 20.0  # and times the events it came with: in another unit all are beyond the bound
 FEWEST_EVENTS: Final = 4  # whose median says what is usual
 ALONE_PHOTONS: Final = 2e8  # the bound where there are fewer
+USUAL_PHOTONS: Final = 4e6  # the median of an event beyond which photons are in another unit: no bound of one sensor
 # Of the size of all readings, that adds up: noise is of both signs and of N sensors leaves 1 / sqrt(N).
 OF_ONE_SIGN: Final = 0.5
 LARGEST_TIME: Final = 50.0  # network units, mean over the sensors of an event; 0 to 3 is usual
@@ -42,9 +43,9 @@ def implausible(batch: EventBatch, normalizer: Normalizer, before: Sequence[floa
         return []
     photons, known = light_of(batch)
     many = batch.num_events >= FEWEST_EVENTS
-    others = photons if many else torch.cat((photons, photons.new_tensor(list(before))))
-    bound = max(MOST_PHOTONS, OF_MEDIAN * float(others.median())) if len(others) >= FEWEST_EVENTS else ALONE_PHOTONS
-    absent, bright, below = ~known.any(dim=1), photons > bound, photons < FEWEST_PHOTONS
+    bound, of_one = _bounds(photons if many else torch.cat((photons, photons.new_tensor(list(before)))))
+    highest = torch.where(known, batch.npho, 0.0).amax(dim=1)
+    absent, bright, below = ~known.any(dim=1), (photons > bound) | (highest > of_one), photons < FEWEST_PHOTONS
     times, far, distance = _times(batch, known, normalizer)
     late = (times > LARGEST_TIME) | (far > FAR_SENSORS)
     if not bool((absent | bright | below | late).any()):
@@ -56,10 +57,21 @@ def implausible(batch: EventBatch, normalizer: Normalizer, before: Sequence[floa
         reasons[row] = NO_READING
     for row in (bright | below).nonzero().flatten().tolist():
         light = torch.where(known[row], batch.npho[row], 0.0)
-        reasons[row] = f"{float(photons[row]):.2g} photons (52.8 MeV make about 2e6){_by_one(light, photons[row])}"
+        reasons[row] = (
+            f"{float(photons[row]):.2g} photons (52.8 MeV make about 2e6){_by_one(light, photons[row], of_one)}"
+        )
     for row in late.nonzero().flatten().tolist():
         reasons.setdefault(row, _late(float(times[row]), float(far[row]), distance[row]))
     return sorted(reasons.items()) if not many or len(reasons) <= MOST_OF_BATCH * batch.num_events else []
+
+
+def _bounds(photons: Tensor) -> tuple[float, float]:
+    """Return the most photons of an event and of one sensor, by those of the events around it, shape (N,)."""
+    if len(photons) < FEWEST_EVENTS:
+        return ALONE_PHOTONS, ALONE_PHOTONS
+    median = float(photons.median())
+    bound = max(MOST_PHOTONS, OF_MEDIAN * median)
+    return bound, LARGEST_NPHO if median <= USUAL_PHOTONS else bound
 
 
 def light_of(batch: EventBatch) -> tuple[Tensor, Tensor]:
@@ -75,6 +87,7 @@ def usual_extremes(normalizer: Normalizer) -> Usual:
         {
             PHOTONS: (FEWEST_PHOTONS, min(MOST_PHOTONS, ALONE_PHOTONS)),
             NPHO_LOW: (-UNKNOWN_ABOVE, UNKNOWN_ABOVE),
+            NPHO_HIGH: (0.0, LARGEST_NPHO),
             TIME_LOW: (shift - far, math.inf),
             TIME_HIGH: (-math.inf, shift + far),
         }
@@ -100,10 +113,11 @@ def _times(batch: EventBatch, known: Tensor, normalizer: Normalizer) -> tuple[Te
     return distance.sum(dim=1, dtype=torch.float64) / count, (distance > FAR_TIME).sum(dim=1) / count, distance
 
 
-def _by_one(light: Tensor, photons: Tensor) -> str:
-    """Return which sensor has most of the photons of an event, shape (S,), where one has; else an empty string."""
+def _by_one(light: Tensor, photons: Tensor, of_one: float) -> str:
+    """Return which sensor has most of the photons of an event, shape (S,), or more than a sensor can; else nothing."""
     sensor = int(light.abs().argmax())
-    return f": sensor {sensor} has {float(light[sensor]):.2g}" if 2 * light[sensor] / photons > 1 else ""
+    one = bool(2 * light[sensor] / photons > 1) or int((light > of_one).sum()) == 1
+    return f": sensor {sensor} has {float(light[sensor]):.2g}" if one else ""
 
 
 def _late(mean: float, share: float, distance: Tensor) -> str:
