@@ -116,8 +116,8 @@ LEADS_TO: Final[dict[str, frozenset[str]]] = {
     "XT-NO-LEARNING": frozenset({"XT-COLLAPSED"}),  # where a setting lets no weight move, or none stay
     "XT-ZERO-GRADIENT": frozenset({"XT-COLLAPSED", "XT-NO-LEARNING"}),
     "XT-UNTRAINED-HEAD": _FLAT,
-    "XT-METRIC-GRAPH": _MEMORY | {"XT-MEM-GROWTH", "XT-KILLED"},
-    "XT-MEM-GROWTH": _MEMORY | {"XT-OOM-FRAGMENTATION", "XT-KILLED", "XT-WORKER-DEAD"},
+    "XT-METRIC-GRAPH": _MEMORY | {"XT-MEM-GROWTH"},
+    "XT-MEM-GROWTH": _MEMORY | {"XT-OOM-FRAGMENTATION", "XT-WORKER-DEAD"},  # to a kill by way of XT-OOM-HOST alone
     "XT-OOM-HOST": _ENDS | {"XT-MEM-HIGH", "XT-WORKER-DEAD"},
     "XT-OOM-GPU": _ENDS,
     "XT-OOM-FRAGMENTATION": _ENDS,

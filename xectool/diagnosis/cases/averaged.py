@@ -19,25 +19,32 @@ from xectool.diagnosis.evidence.evidence import Evidence
 
 SAME: Final = 1e-6  # of the validation loss; an epoch at a rate that trains anything changes it by per mille
 NEARLY_SAME: Final = 1e-3
+UNTRAINED: Final = 2.0  # times the loss of the best constant, from where the first steps of any training get away
 TOO_LITTLE_OF_RUN: Final = 0.01  # that enters the average of the weights; the default takes so much in ten steps
 LITTLE_OF_RUN: Final = 0.1  # the default takes so much in a hundred steps
 LEARNED: Final = 0.8  # of the loss of the best constant
 
 
-def same_validations(evidence: Evidence) -> str:
-    """Return that all validations gave the same, which weights that move do not."""
+def same_validations(evidence: Evidence, levels: Sequence[TermLevel] = ()) -> str:
+    """Return that all validations gave the same, which weights that move do not.
+
+    Args:
+        evidence: The record of the run.
+        levels: The loss of each term; far above the best constant it falls by much where weights move at all.
+    """
     known = [loss for epoch in evidence.epochs if math.isfinite(loss := epoch.metrics.get("val/loss", math.nan))]
     if len(known) < 2 or evidence.steps.good_rows.size < DEAD_STEPS or travel(evidence) < LEAST_TRAVEL / 2:
         return ""
     change = (max(known) - min(known)) / max(abs(known[0]), 1e-12)
-    text = f"all {len(known)} validations gave the same loss, {known[0]:.6g}: the weights they look at do not move"
+    text = f"all {len(known)} validations gave the same loss, {known[0]:.5g}: the weights they look at do not move"
     if averages_too_long(evidence):
         decay = evidence.setting("training.ema_decay")
         steps = (
             f"training.ema_decay {decay} averages over {1 / (1 - decay):.3g} steps, the run has {evidence.steps.seen}"
         )
         return f"{text}: {steps}" if change <= NEARLY_SAME else ""
-    return text if change <= SAME else ""
+    untrained = bool(levels) and all(level.validation > UNTRAINED * level.trivial > 0 for level in levels)
+    return text if change <= (NEARLY_SAME if untrained else SAME) else ""
 
 
 def averages_too_long(evidence: Evidence) -> bool:

@@ -89,11 +89,12 @@ class NoLearning(DiagnosisRule):
             )
             fix = fixes.train_again(evidence, "training.grad_clip=1.0", name="clip")
             return replace(self._cause(evidence, 0.95, text, lines), fix=fix)
-        stuck = self._frozen(evidence)
+        stuck = self._frozen(evidence, levels)
         if stuck:
-            cause = self._cause(evidence, 0.95, stuck, lines)
             own = fixes.train_again(evidence, "training.ema_decay=null", name="own-weights")
-            return replace(cause, fix=own) if averages_too_long(evidence) else cause
+            other = other_lr(evidence) if no_step_size(evidence) else fixes.sweep_lr(evidence)
+            fix = own if averages_too_long(evidence) else other
+            return replace(self._cause(evidence, 0.95, stuck, lines), fix=fix)
         behind = averages_the_start(evidence, levels)
         if behind:
             fix = fixes.train_again(evidence, "training.ema_decay=null", name="own-weights")
@@ -105,11 +106,11 @@ class NoLearning(DiagnosisRule):
             return replace(self._cause(evidence, 0.9, forgets, lines), fix=fix)
         return None
 
-    def _frozen(self, evidence: Evidence) -> str:
+    def _frozen(self, evidence: Evidence, levels: Sequence[TermLevel]) -> str:
         tiny = no_step_size(evidence)
         if tiny:
             return tiny
-        same = same_validations(evidence)
+        same = same_validations(evidence, levels)
         if same:
             return same
         norms = evidence.steps["grad_norm"][evidence.steps.good_rows]
@@ -135,7 +136,7 @@ class Collapsed(DiagnosisRule):
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Report tasks whose predictions spread less than a hundredth of the truth."""
         event = collapsed(evidence)
-        if event is None or no_step_size(evidence) or same_validations(evidence):
+        if event is None or no_step_size(evidence) or same_validations(evidence, term_levels(evidence)):
             return
         tasks = {name: values for name, values in (event.data.get("tasks") or {}).items() if isinstance(values, dict)}
         lines = [
