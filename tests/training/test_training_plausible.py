@@ -22,7 +22,7 @@ from xectool.data.extremes import PHOTONS, measure
 from xectool.data.source import open_source
 from xectool.data.window import WindowArrays
 from xectool.detector import faces
-from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.detector.constants import DEAD_VALUE, UNKNOWN_ABOVE
 from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.ranking import diagnose
 from xectool.findings import Finding
@@ -516,6 +516,23 @@ def test_light_that_no_sensor_gives_is_found_though_the_event_as_a_whole_could_h
     rows = implausible(broken, normalizer)
     assert [(row, "sensor 3656 has" in reason) for row, reason in rows] == [(2, True)] * found
     assert not (rows and usual_extremes(normalizer).holds(broken.extremes))
+
+
+def test_a_channel_that_is_hot_in_every_event_hides_nothing_and_names_no_event(tiny_config: Config) -> None:
+    batch, normalizer = batch_of(tiny_config()), Normalizer(NormalizationConfig())
+    npho = batch.npho.clone()
+    npho[:, 100], npho[3] = 3e6, DEAD_VALUE
+    broken = measured(replace(batch, npho=npho))
+    assert [row for row, _ in implausible(broken, normalizer)] == [3]
+    assert not implausible(broken.take(np.arange(2)), normalizer, [8e5] * 8)
+
+
+def test_of_several_sensors_with_impossible_light_one_is_named(tiny_config: Config) -> None:
+    batch, normalizer = batch_of(tiny_config()), Normalizer(NormalizationConfig())
+    npho = batch.npho.clone()
+    npho[2, 100], npho[2, 200] = 2.1e6, -2.5e6
+    ((row, reason),) = implausible(measured(replace(batch, npho=npho)), normalizer)
+    assert (row, reason) == (2, "sensor 200 has -2.5e+06 photons (no sensor gives 2e+06), and 1 more")
 
 
 def test_one_event_of_a_small_batch_is_found_by_those_before(tiny_config: Config) -> None:

@@ -21,8 +21,8 @@ Array = npt.NDArray[Any]
 KEPT_CELLS: Final = 10
 BLANK_RUN: Final = 128
 """Successive zeros of one event that look like a sector (512 bytes) of a disk that was never written."""
-# What no sensor can deliver besides LARGEST_NPHO, so a damaged byte or another unit: an event lasts microseconds. Below
-# the smallest number only the exponent of a float was hit.
+# What no sensor can deliver, so a damaged byte or another unit: an event lasts microseconds. Below the smallest number
+# only the exponent of a float was hit.
 LARGEST_TIME_S: Final = 1e-5
 SMALLEST_ABS: Final = {"npho": 1e-12, "time": 1e-21}
 _MARKER_WIDTH: Final = 1e-3 * DEAD_VALUE

@@ -1,4 +1,4 @@
-"""Validations of an average of weights that has taken in too little of the run."""
+"""Validations that show weights which do not move, or an average that has taken in too little of the run."""
 
 from __future__ import annotations
 
@@ -18,32 +18,40 @@ from xectool.diagnosis.cases.plateau import (
 from xectool.diagnosis.evidence.evidence import Evidence
 
 SAME: Final = 1e-6  # of the validation loss; an epoch at a rate that trains anything changes it by per mille
-NEARLY_SAME: Final = 1e-3
+NEARLY_SAME: Final = 1e-3  # the same, where next to nothing has been learned or enters the average
 UNTRAINED: Final = 2.0  # times the loss of the best constant, from where the first steps of any training get away
 TOO_LITTLE_OF_RUN: Final = 0.01  # that enters the average of the weights; the default takes so much in ten steps
 LITTLE_OF_RUN: Final = 0.1  # the default takes so much in a hundred steps
 LEARNED: Final = 0.8  # of the loss of the best constant
 
 
-def same_validations(evidence: Evidence, levels: Sequence[TermLevel] = ()) -> str:
+def same_validations(evidence: Evidence, levels: Sequence[TermLevel]) -> str:
     """Return that all validations gave the same, which weights that move do not.
 
     Args:
         evidence: The record of the run.
-        levels: The loss of each term; far above the best constant it falls by much where weights move at all.
+        levels: The loss of each term, which falls by much from far above the best constant where weights move at all.
     """
     known = [loss for epoch in evidence.epochs if math.isfinite(loss := epoch.metrics.get("val/loss", math.nan))]
     if len(known) < 2 or evidence.steps.good_rows.size < DEAD_STEPS or travel(evidence) < LEAST_TRAVEL / 2:
         return ""
     change = (max(known) - min(known)) / max(abs(known[0]), 1e-12)
-    text = f"all {len(known)} validations gave the same loss, {known[0]:.5g}: the weights they look at do not move"
+    if change <= SAME:
+        text = f"all {len(known)} validations gave the same loss, {known[0]:.6g}: the weights they look at do not move"
+    else:
+        text = (
+            f"the losses of all {len(known)} validations, {known[0]:.6g} to {known[-1]:.6g}, are the same within "
+            f"{change:.1g} of them: the weights they look at hardly move"
+        )
     if averages_too_long(evidence):
         decay = evidence.setting("training.ema_decay")
         steps = (
             f"training.ema_decay {decay} averages over {1 / (1 - decay):.3g} steps, the run has {evidence.steps.seen}"
         )
         return f"{text}: {steps}" if change <= NEARLY_SAME else ""
-    untrained = bool(levels) and all(level.validation > UNTRAINED * level.trivial > 0 for level in levels)
+    untrained = bool(levels) and all(
+        level.loss > UNTRAINED * level.trivial > 0 and level.validation > UNTRAINED * level.trivial for level in levels
+    )
     return text if change <= (NEARLY_SAME if untrained else SAME) else ""
 
 

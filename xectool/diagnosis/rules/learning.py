@@ -91,10 +91,11 @@ class NoLearning(DiagnosisRule):
             return replace(self._cause(evidence, 0.95, text, lines), fix=fix)
         stuck = self._frozen(evidence, levels)
         if stuck:
+            cause = self._cause(evidence, 0.95, stuck, lines)
             own = fixes.train_again(evidence, "training.ema_decay=null", name="own-weights")
-            other = other_lr(evidence) if no_step_size(evidence) else fixes.sweep_lr(evidence)
-            fix = own if averages_too_long(evidence) else other
-            return replace(self._cause(evidence, 0.95, stuck, lines), fix=fix)
+            known = bool(no_step_size(evidence) or _strong_dropout(evidence))
+            other = cause.fix if known else fixes.sweep_lr(evidence)  # a default that is lower moves no weight
+            return replace(cause, fix=own if averages_too_long(evidence) else other)
         behind = averages_the_start(evidence, levels)
         if behind:
             fix = fixes.train_again(evidence, "training.ema_decay=null", name="own-weights")

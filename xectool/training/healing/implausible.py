@@ -44,11 +44,12 @@ def implausible(batch: EventBatch, normalizer: Normalizer, before: Sequence[floa
     photons, known = light_of(batch)
     many = batch.num_events >= FEWEST_EVENTS
     bound, of_one = _bounds(photons if many else torch.cat((photons, photons.new_tensor(list(before)))))
-    highest = torch.where(known, batch.npho, 0.0).amax(dim=1)
-    absent, bright, below = ~known.any(dim=1), (photons > bound) | (highest > of_one), photons < FEWEST_PHOTONS
+    absent, bright, below = ~known.any(dim=1), photons > bound, photons < FEWEST_PHOTONS
+    hot = torch.where(known, batch.npho.abs(), 0.0).amax(dim=1) > of_one
+    hot &= hot.sum() <= MOST_OF_BATCH * batch.num_events  # else a hot channel or a unit, and no matter of events
     times, far, distance = _times(batch, known, normalizer)
     late = (times > LARGEST_TIME) | (far > FAR_SENSORS)
-    if not bool((absent | bright | below | late).any()):
+    if not bool((absent | bright | below | hot | late).any()):
         return []
     sizes = torch.where(known, batch.npho.abs(), 0.0).sum(dim=1, dtype=torch.float64)
     below &= photons < -OF_ONE_SIGN * sizes
@@ -57,9 +58,9 @@ def implausible(batch: EventBatch, normalizer: Normalizer, before: Sequence[floa
         reasons[row] = NO_READING
     for row in (bright | below).nonzero().flatten().tolist():
         light = torch.where(known[row], batch.npho[row], 0.0)
-        reasons[row] = (
-            f"{float(photons[row]):.2g} photons (52.8 MeV make about 2e6){_by_one(light, photons[row], of_one)}"
-        )
+        reasons[row] = f"{float(photons[row]):.2g} photons (52.8 MeV make about 2e6){_by_one(light, photons[row])}"
+    for row in hot.nonzero().flatten().tolist():
+        reasons.setdefault(row, _too_hot(torch.where(known[row], batch.npho[row], 0.0), of_one))
     for row in late.nonzero().flatten().tolist():
         reasons.setdefault(row, _late(float(times[row]), float(far[row]), distance[row]))
     return sorted(reasons.items()) if not many or len(reasons) <= MOST_OF_BATCH * batch.num_events else []
@@ -86,8 +87,8 @@ def usual_extremes(normalizer: Normalizer) -> Usual:
     return Usual(
         {
             PHOTONS: (FEWEST_PHOTONS, min(MOST_PHOTONS, ALONE_PHOTONS)),
-            NPHO_LOW: (-UNKNOWN_ABOVE, UNKNOWN_ABOVE),
-            NPHO_HIGH: (0.0, LARGEST_NPHO),
+            NPHO_LOW: (-LARGEST_NPHO, UNKNOWN_ABOVE),
+            NPHO_HIGH: (-UNKNOWN_ABOVE, LARGEST_NPHO),
             TIME_LOW: (shift - far, math.inf),
             TIME_HIGH: (-math.inf, shift + far),
         }
@@ -113,11 +114,18 @@ def _times(batch: EventBatch, known: Tensor, normalizer: Normalizer) -> tuple[Te
     return distance.sum(dim=1, dtype=torch.float64) / count, (distance > FAR_TIME).sum(dim=1) / count, distance
 
 
-def _by_one(light: Tensor, photons: Tensor, of_one: float) -> str:
-    """Return which sensor has most of the photons of an event, shape (S,), or more than a sensor can; else nothing."""
+def _by_one(light: Tensor, photons: Tensor) -> str:
+    """Return which sensor has most of the photons of an event, shape (S,), where one has; else an empty string."""
     sensor = int(light.abs().argmax())
-    one = bool(2 * light[sensor] / photons > 1) or int((light > of_one).sum()) == 1
-    return f": sensor {sensor} has {float(light[sensor]):.2g}" if one else ""
+    return f": sensor {sensor} has {float(light[sensor]):.2g}" if 2 * light[sensor] / photons > 1 else ""
+
+
+def _too_hot(light: Tensor, of_one: float) -> str:
+    """Return which sensor has more photons than a sensor can, of an event in which some have, shape (S,)."""
+    sensor = int(light.abs().argmax())
+    others = int((light.abs() > of_one).sum()) - 1
+    more = f", and {others} more" if others else ""
+    return f"sensor {sensor} has {float(light[sensor]):.2g} photons (no sensor gives {of_one:.2g}){more}"
 
 
 def _late(mean: float, share: float, distance: Tensor) -> str:
