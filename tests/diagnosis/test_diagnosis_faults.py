@@ -1165,17 +1165,21 @@ def test_validations_that_all_give_the_same_say_that_no_weight_moves(
 
 
 @pytest.mark.parametrize(
-    ("trained", "validated", "change", "named"),
-    [(7.85, 7.85, 5e-4, True), (7.85, 7.85, 5e-3, False), (0.9, 0.9, 5e-4, False), (0.1, 1000.0, 5e-4, False)],
-)
+    ("trained", "validated", "change", "decay", "named"),
+    [
+        (7.85, 7.85, 5e-4, 0.9, True), (7.85, 7.85, 5e-3, 0.9, False), (7.85, 7.85, 5e-4, 0.9998, False),
+        (0.9, 0.9, 5e-4, 0.9, False), (0.1, 1000.0, 5e-4, 0.9, False),
+    ],
+)  # fmt: skip
 def test_weights_that_hardly_move_are_told_from_those_that_have_learned_all_they_can(
-    record: Record, course: Any, trained: float, validated: float, change: float, named: bool
+    record: Record, course: Any, trained: float, validated: float, change: float, decay: float, named: bool
 ) -> None:
     """Far above the best constant (1) the first steps of any training take off much; a late epoch may take per mille.
 
     The rate of 1e-3 is above the default: that one is no cure.
     """
-    run = course(steps=90, start=trained / 2, floor=trained / 2, noise=0.05, lr=1e-3, config={"training": {"lr": 1e-3}})
+    settings = {"training": {"lr": 1e-3, "ema_decay": decay}}
+    run = course(steps=90, start=trained / 2, floor=trained / 2, noise=0.05, lr=1e-3, config=settings)
     for epoch in range(1, 4):
         loss = validated * (1 - change * epoch / 2)
         run.epochs[epoch] = {"metrics": {"val/energy/loss": loss / 2, "val/uvwFI/loss": loss / 2, "val/loss": loss}}

@@ -503,7 +503,8 @@ def test_the_one_sensor_that_makes_an_event_impossible_is_named(tiny_config: Con
 
 
 @pytest.mark.parametrize(
-    ("of_usual", "value", "found"), [(1.0, 2.5e6, True), (1.0, 4e5, False), (1e-3, 3e6, True), (50.0, 3e6, False)]
+    ("of_usual", "value", "found"),
+    [(1.0, 2.5e6, True), (1.0, 4e5, False), (1e-3, 3e6, True), (8.0, 3.5e6, False), (50.0, 3e6, False)],
 )
 def test_light_that_no_sensor_gives_is_found_though_the_event_as_a_whole_could_have_it(
     tiny_config: Config, of_usual: float, value: float, found: bool
@@ -521,9 +522,11 @@ def test_light_that_no_sensor_gives_is_found_though_the_event_as_a_whole_could_h
 def test_a_channel_that_is_hot_in_every_event_hides_nothing_and_names_no_event(tiny_config: Config) -> None:
     batch, normalizer = batch_of(tiny_config()), Normalizer(NormalizationConfig())
     npho = batch.npho.clone()
-    npho[:, 100], npho[3] = 3e6, DEAD_VALUE
+    npho[:, 100], npho[3], npho[2, 200] = 3e6, DEAD_VALUE, 2e7
     broken = measured(replace(batch, npho=npho))
-    assert [row for row, _ in implausible(broken, normalizer)] == [3]
+    (hot, dead) = implausible(broken, normalizer)
+    assert (hot[0], hot[1].startswith("sensor 200 has 2e+07 photons (no sensor gives ")) == (2, True)
+    assert dead[0] == 3
     assert not implausible(broken.take(np.arange(2)), normalizer, [8e5] * 8)
 
 

@@ -117,7 +117,7 @@ LEADS_TO: Final[dict[str, frozenset[str]]] = {
     "XT-ZERO-GRADIENT": frozenset({"XT-COLLAPSED", "XT-NO-LEARNING"}),
     "XT-UNTRAINED-HEAD": _FLAT,
     "XT-METRIC-GRAPH": _MEMORY | {"XT-MEM-GROWTH"},
-    "XT-MEM-GROWTH": _MEMORY | {"XT-OOM-FRAGMENTATION", "XT-WORKER-DEAD"},  # to a kill by way of XT-OOM-HOST alone
+    "XT-MEM-GROWTH": _MEMORY | {"XT-OOM-FRAGMENTATION", "XT-WORKER-DEAD"},  # to a kill by way of these alone
     "XT-OOM-HOST": _ENDS | {"XT-MEM-HIGH", "XT-WORKER-DEAD"},
     "XT-OOM-GPU": _ENDS,
     "XT-OOM-FRAGMENTATION": _ENDS,

@@ -40,7 +40,7 @@ def same_validations(evidence: Evidence, levels: Sequence[TermLevel]) -> str:
         text = f"all {len(known)} validations gave the same loss, {known[0]:.6g}: the weights they look at do not move"
     else:
         text = (
-            f"the losses of all {len(known)} validations, {known[0]:.6g} to {known[-1]:.6g}, are the same within "
+            f"the losses of all {len(known)} validations, {min(known):.6g} to {max(known):.6g}, are the same within "
             f"{change:.1g} of them: the weights they look at hardly move"
         )
     if averages_too_long(evidence):
@@ -49,8 +49,13 @@ def same_validations(evidence: Evidence, levels: Sequence[TermLevel]) -> str:
             f"training.ema_decay {decay} averages over {1 / (1 - decay):.3g} steps, the run has {evidence.steps.seen}"
         )
         return f"{text}: {steps}" if change <= NEARLY_SAME else ""
-    untrained = bool(levels) and all(
-        level.loss > UNTRAINED * level.trivial > 0 and level.validation > UNTRAINED * level.trivial for level in levels
+    untrained = (
+        bool(levels)
+        and not _share_of_run(evidence) < LITTLE_OF_RUN
+        and all(
+            level.loss > UNTRAINED * level.trivial > 0 and level.validation > UNTRAINED * level.trivial
+            for level in levels
+        )
     )
     return text if change <= (NEARLY_SAME if untrained else SAME) else ""
 

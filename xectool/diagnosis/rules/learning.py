@@ -93,8 +93,8 @@ class NoLearning(DiagnosisRule):
         if stuck:
             cause = self._cause(evidence, 0.95, stuck, lines)
             own = fixes.train_again(evidence, "training.ema_decay=null", name="own-weights")
-            known = bool(no_step_size(evidence) or _strong_dropout(evidence))
-            other = cause.fix if known else fixes.sweep_lr(evidence)  # a default that is lower moves no weight
+            why_known = bool(no_step_size(evidence) or _strong_dropout(evidence))
+            other = cause.fix if why_known else fixes.sweep_lr(evidence)  # the default rate may be the lower one
             return replace(cause, fix=own if averages_too_long(evidence) else other)
         behind = averages_the_start(evidence, levels)
         if behind:

@@ -23,7 +23,7 @@ from xectool.training.stepping.state import Progress
 
 CHANNELS: Final = ("npho", "time")
 P99_WARNING: Final = 10.0
-# 52.8 MeV in liquid xenon make about 2e6 photons: twenty times that is 1 GeV, which nothing in the beam leaves there.
+# 52.8 MeV are about 7e5 photons of `npho` in all sensors: this is 3 GeV, which nothing in the beam leaves there.
 MOST_PHOTONS: Final = 4e7
 FEWEST_PHOTONS: Final = -1e4  # of an event: 0.3 MeV less than nothing
 FEW: Final = 16  # events that tell a pedestal from light
@@ -176,7 +176,7 @@ def judge(values: Tensor, valid: Tensor, photons: Tensor | None) -> tuple[str, s
                     "error",
                     f"{total:.2g} photons an event: {dark:.2g} times their fluctuation in its darkest sensors",
                 )
-            return "error", f"an event has {total:.2g} photons (52.8 MeV make about 2e6)"
+            return "error", f"an event has {total:.2g} photons (52.8 MeV make about 7e5)"
     if abs(mean) > LARGEST_MEAN:
         return "error", f"its mean in network units is {mean:.3g}, beyond {LARGEST_MEAN:g}"
     if not SMALLEST_STD <= std <= LARGEST_STD:

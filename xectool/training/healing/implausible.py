@@ -21,7 +21,7 @@ from xectool.training.guards.inputs import FEWEST_PHOTONS, MOST_PHOTONS
 OF_MEDIAN: Final = 20.0  # and times the events it came with: in another unit all are beyond the bound
 FEWEST_EVENTS: Final = 4  # whose median says what is usual
 ALONE_PHOTONS: Final = 2e8  # the bound where there are fewer
-USUAL_PHOTONS: Final = 4e6  # the median of an event beyond which photons are in another unit: no bound of one sensor
+OF_MEDIAN_ONE: Final = 2.0  # the same of one sensor, which has half of the light of a photon that converts before it
 # Of the size of all readings, that adds up: noise is of both signs and of N sensors leaves 1 / sqrt(N).
 OF_ONE_SIGN: Final = 0.5
 LARGEST_TIME: Final = 50.0  # network units, mean over the sensors of an event; 0 to 3 is usual
@@ -45,22 +45,23 @@ def implausible(batch: EventBatch, normalizer: Normalizer, before: Sequence[floa
     many = batch.num_events >= FEWEST_EVENTS
     bound, of_one = _bounds(photons if many else torch.cat((photons, photons.new_tensor(list(before)))))
     absent, bright, below = ~known.any(dim=1), photons > bound, photons < FEWEST_PHOTONS
-    hot = torch.where(known, batch.npho.abs(), 0.0).amax(dim=1) > of_one
-    hot &= hot.sum() <= MOST_OF_BATCH * batch.num_events  # else a hot channel or a unit, and no matter of events
+    sizes = torch.where(known, batch.npho.abs(), 0.0)
+    over = sizes > of_one
+    over &= over.sum(dim=0) <= MOST_OF_BATCH * batch.num_events  # else a hot channel, and no matter of events
+    hot = over.any(dim=1)
     times, far, distance = _times(batch, known, normalizer)
     late = (times > LARGEST_TIME) | (far > FAR_SENSORS)
     if not bool((absent | bright | below | hot | late).any()):
         return []
-    sizes = torch.where(known, batch.npho.abs(), 0.0).sum(dim=1, dtype=torch.float64)
-    below &= photons < -OF_ONE_SIGN * sizes
+    below &= photons < -OF_ONE_SIGN * sizes.sum(dim=1, dtype=torch.float64)
     reasons: dict[int, str] = {}
     for row in absent.nonzero().flatten().tolist():
         reasons[row] = NO_READING
     for row in (bright | below).nonzero().flatten().tolist():
         light = torch.where(known[row], batch.npho[row], 0.0)
-        reasons[row] = f"{float(photons[row]):.2g} photons (52.8 MeV make about 2e6){_by_one(light, photons[row])}"
+        reasons[row] = f"{float(photons[row]):.2g} photons (52.8 MeV make about 7e5){_by_one(light, photons[row])}"
     for row in hot.nonzero().flatten().tolist():
-        reasons.setdefault(row, _too_hot(torch.where(known[row], batch.npho[row], 0.0), of_one))
+        reasons.setdefault(row, _too_hot(torch.where(over[row], batch.npho[row], 0.0), of_one))
     for row in late.nonzero().flatten().tolist():
         reasons.setdefault(row, _late(float(times[row]), float(far[row]), distance[row]))
     return sorted(reasons.items()) if not many or len(reasons) <= MOST_OF_BATCH * batch.num_events else []
@@ -71,8 +72,7 @@ def _bounds(photons: Tensor) -> tuple[float, float]:
     if len(photons) < FEWEST_EVENTS:
         return ALONE_PHOTONS, ALONE_PHOTONS
     median = float(photons.median())
-    bound = max(MOST_PHOTONS, OF_MEDIAN * median)
-    return bound, LARGEST_NPHO if median <= USUAL_PHOTONS else bound
+    return max(MOST_PHOTONS, OF_MEDIAN * median), max(LARGEST_NPHO, OF_MEDIAN_ONE * median)
 
 
 def light_of(batch: EventBatch) -> tuple[Tensor, Tensor]:
@@ -121,9 +121,9 @@ def _by_one(light: Tensor, photons: Tensor) -> str:
 
 
 def _too_hot(light: Tensor, of_one: float) -> str:
-    """Return which sensor has more photons than a sensor can, of an event in which some have, shape (S,)."""
+    """Return which sensor has most, of those that have more photons than a sensor can, shape (S,), 0 for the others."""
     sensor = int(light.abs().argmax())
-    others = int((light.abs() > of_one).sum()) - 1
+    others = int(light.count_nonzero()) - 1
     more = f", and {others} more" if others else ""
     return f"sensor {sensor} has {float(light[sensor]):.2g} photons (no sensor gives {of_one:.2g}){more}"
 
