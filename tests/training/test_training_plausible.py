@@ -519,7 +519,7 @@ def test_light_that_no_sensor_gives_is_found_though_the_event_as_a_whole_could_h
     assert not (rows and usual_extremes(normalizer).holds(broken.extremes))
 
 
-def test_a_channel_that_is_hot_in_every_event_hides_nothing_and_names_no_event(tiny_config: Config) -> None:
+def test_a_channel_that_is_hot_in_every_event_names_none_and_hides_no_dead_one(tiny_config: Config) -> None:
     batch, normalizer = batch_of(tiny_config()), Normalizer(NormalizationConfig())
     npho = batch.npho.clone()
     npho[:, 100], npho[3], npho[2, 200] = 3e6, DEAD_VALUE, 2e7

@@ -19,8 +19,8 @@ NUM_SENSORS = 4760  # design: 4092 SiPMs on the inner face and 668 PMTs on the o
 NUM_SIPMS = 4092  # design: 93 rows x 44 columns
 DEAD_VALUE = 1.0e10  # older system: "unknown" in every branch, for dead channels and invalid times
 UNKNOWN_ABOVE = 9.0e9  # older system: larger absolute values mean DEAD_VALUE, whatever float32 made of it
-LARGEST_NPHO = 2.0e6  # ours: twice what simulate gives all sensors at 60 MeV; more in one is damage or a unit
-LARGEST_LEGAL = 1.1e10  # beyond it no rounding of DEAD_VALUE: UNKNOWN_ABOVE leaves the same room below
+LARGEST_NPHO = 2.0e6  # ours: twice what simulate gives all sensors at 60 MeV; more in one is damage
+LARGEST_LEGAL = 1.1e10  # ours: beyond it no rounding of DEAD_VALUE: UNKNOWN_ABOVE leaves the same room below
 
 # Inner face -----------------------------------------------------------------------------------------------
 INNER_SHAPE = (93, 44)  # design: rows along phi (from the top), columns along z (from upstream)

@@ -25,7 +25,7 @@ CHANNELS: Final = ("npho", "time")
 P99_WARNING: Final = 10.0
 # 52.8 MeV are about 7e5 photons of `npho` in all sensors: this is 3 GeV, which nothing in the beam leaves there.
 MOST_PHOTONS: Final = 4e7
-FEWEST_PHOTONS: Final = -1e4  # of an event: 0.3 MeV less than nothing
+FEWEST_PHOTONS: Final = -1e4  # of an event: 0.7 MeV less than nothing
 FEW: Final = 16  # events that tell a pedestal from light
 FEWEST: Final = 20  # valid readings of an event that say anything about its spread
 

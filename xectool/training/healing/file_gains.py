@@ -145,7 +145,7 @@ def beyond_detector(index: int, events: Sequence[MeasuredEvent]) -> Iterator[tup
         return
     yields = [event.light / event.energy for event in events if ENERGIES[0] < event.energy < ENERGIES[1]]
     if len(yields) >= FEWEST_EVENTS and not YIELDS[0] <= median(yields) <= YIELDS[1]:
-        message = f"it has {median(yields):.2g} photons a GeV (2e7 to 4e7 is usual)"
+        message = f"it has {median(yields):.2g} photons a GeV (1.3e7 to 4e7 is usual)"
         yield "scale", Sign(message, (index,), "the gain or unit of its light is wrong")
     counts = [event.counts for event in events if event.counts > 0]
     if len(counts) >= FEWEST_EVENTS and not COUNTS[0] <= median(counts) <= COUNTS[1]:
