@@ -145,3 +145,25 @@ def test_events_of_copied_light_have_equal_readings_for_one_cause(
     run.event(1, "copied_light", message=f"{copied}: the light is that of one event", files=[copied])
     (cause,) = record(run).causes
     assert ("the light is that of one event" in told(cause), "40 events" in told(cause)) == (True, both)
+
+
+@pytest.mark.parametrize(("factor", "named"), [(1.0, False), (100.0, True)])
+def test_numbers_of_order_one_for_an_energy_in_gev_are_an_untrained_head_and_no_explosion(
+    record: Any, course: Any, factor: float, named: bool
+) -> None:
+    """The first two events may be right by chance, and a constant at the mean energy has a loss of 8e-5."""
+    run = course(steps=40, baseline=8e-5, lr=3e-4, start=2e-3, floor=5e-4)
+    start = (
+        (1.7e-4, 0.096),
+        (0.033, 2.9),
+        (0.015, 0.94),
+        (3.4e-3, 0.44),
+        (9.9e-3, 0.34),
+        (4.4e-3, 0.27),
+        (0.013, 0.46),
+    )
+    for row, (loss, norm) in zip(run.rows, start, strict=False):
+        row |= {"loss": loss, "grad_norm": norm, "losses": {}}
+    for row in run.rows[1:20]:
+        row["loss"] *= factor
+    assert [cause.code for cause in record(run).causes if "SPIKE" in cause.code] == ["XT-SPIKE-LR"] * named

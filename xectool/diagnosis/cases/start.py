@@ -17,12 +17,18 @@ from xectool.diagnosis.evidence.statistics import finite, quantile
 
 SPIKE_FACTOR: Final = 10.0  # F040: loss above 10 x the running median
 START_STEPS: Final = 20
+_OF_ORDER_ONE: Final = 0.5  # loss of a number of order one, as untrained heads give, for a target of nearly nothing
 _HIGH_START: Final = 3.0  # rise of the first losses that counts where the rate is beyond all reason as well
 
 
-def constant_loss(evidence: Evidence) -> float:
-    """Return the mean loss of the best constant prediction, all tasks with their weights; 0 where none is on record."""
-    levels = {level.term: level.trivial for level in term_levels(evidence) if level.trivial > 0}
+def constant_loss(evidence: Evidence, least: float = 0.0) -> float:
+    """Return the mean loss of the best constant prediction, all tasks with their weights; 0 where none is on record.
+
+    Args:
+        evidence: The record of the run.
+        least: What the loss of a task counts as where it is less.
+    """
+    levels = {level.term: max(level.trivial, least) for level in term_levels(evidence) if level.trivial > 0}
     loss = sum(number(evidence.setting(f"tasks.{term}.weight", 1.0)) * each for term, each in levels.items())
     return loss if math.isfinite(loss) else 0.0
 
@@ -32,8 +38,9 @@ def exploding_start(evidence: Evidence) -> NDArray[np.intp] | None:
 
     A sound start may rise threefold before the optimiser has its moments (MAE: 7.0 -> 22.9 -> 12.6), so ten times is
     asked for and a gradient that rises with it, and of a network that has learned nothing ten times what a constant
-    reaches as well, as its first two events may lie far below that by chance. At a rate beyond all reason the rise
-    alone is enough, or three times for most steps with a gradient that rises.
+    reaches as well, as its first two events may lie far below that by chance, and what numbers of order one give, which
+    is all that it can say where a unit makes the targets small. At a rate beyond all reason the rise alone is enough,
+    or three times for most steps with a gradient that rises.
     """
     steps = evidence.steps
     rows = steps.good_rows[:START_STEPS]
@@ -44,9 +51,10 @@ def exploding_start(evidence: Evidence) -> NDArray[np.intp] | None:
     rise = (losses - losses[0]) / first + 1
     high_rate = bool(np.nanmax(steps["lr"][rows]) > HIGH_LR) if np.isfinite(steps["lr"][rows]).any() else False
     rising_norm = quantile(norms[1:], 0.8) > 2 * norms[0] or not np.isfinite(norms).any()
-    constant = 0.0 if _has_learned(evidence) else constant_loss(evidence)
+    known = SPIKE_FACTOR * constant_loss(evidence), constant_loss(evidence, _OF_ORDER_ONE)
+    untrained = 0.0 if _has_learned(evidence) else max(known)
     norm_rises = finite(norms).max(initial=0.0) >= SPIKE_FACTOR * norms[0]
-    beyond = norm_rises and losses.max() >= SPIKE_FACTOR * constant
+    beyond = norm_rises and losses.max() >= untrained
     far = bool(rise.max() >= SPIKE_FACTOR and (high_rate or beyond))
     lasting = high_rate and quantile(rise[1:], 0.5) >= _HIGH_START and rising_norm
     if not (far or lasting):
