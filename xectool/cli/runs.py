@@ -60,7 +60,7 @@ def compare(
     title = "metrics of the best epoch" + (f", errors from {counted(result.events, 'event')}" if result.events else "")
     keys = [[item.key, *map(_shown, item.values)] for item in result.config]
     names = _names(result.runs)
-    changes = [f"{name} minus first" for name in names[1:]] if result.events else []
+    changes = [f"{name} minus {names[0]}" for name in names[1:]] if result.events else []
     bare = ", ".join(dict(zip(result.runs, names, strict=True))[run] for run in result.without_config)
     differing = f"no keys compared: no configuration of {bare}" if bare else counted(len(keys), "differing key")
     drawings = [

@@ -125,6 +125,12 @@ def nonfinite_truth_fix(path: str, tree: str, branch: str) -> str:
     return f'{line}; 1e10 is "not known"; or leave these events out'
 
 
+def impossible_truth_fix(path: str, tree: str, branch: str, value: float) -> str:
+    """Return the command that writes a file with 1e10, "not known", where the truth is one impossible value."""
+    line = _write_again(path, tree, branch, f"np.where(np.isclose(truth, {value!r}, 1e-6, 0), 1e10, truth)", "known")
+    return f'{line}; 1e10 is "not known"; or leave it out'
+
+
 def is_told_of(task: str, findings: Iterable[Finding], files: Container[str], said: str) -> bool:
     """Return whether a finding tells another unit of a task, of one of these files or of a place that a text names."""
     begin = _LOOKS.format(task=task)

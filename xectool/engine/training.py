@@ -94,7 +94,8 @@ def _train(
     progress, started = begin(parts, data, place, watching)
     watching.started(start_facts(parts, data, place, progress))
     noticed = one_after_the_other((*data.findings, *parts.baseline.findings))
-    for found in () if dry_run else noticed:  # again at the end, which is not far in a dry run
+    warned = tuple(found for found in loaded.findings if found.severity is not Severity.INFO)
+    for found in () if dry_run else (*warned, *noticed):  # again at the end, which is not far in a dry run
         watching.message(f"{found.severity.value} {found.code}: {found.problem}; {found.where}")
         if found.fix:
             watching.message(f"  fix: {found.fix}")
@@ -102,7 +103,7 @@ def _train(
     if dry_run:
         return TrainResult(str(place.directory), "dry_run", findings=findings)
     result = RunAttempt(parts, data, place, watching, started).run(progress, max_steps, findings)
-    result = replace(result, announced=noticed)
+    result = replace(result, announced=(*warned, *noticed))
     return _reported(result, data, watching) if ranks.is_first and parts.config.checkpoint.save_artifacts else result
 
 

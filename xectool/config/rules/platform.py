@@ -227,11 +227,16 @@ class PresetFitsTheMachine(Rule[Situation]):
         """Yield a warning where a GPU preset meets a machine without a GPU, or the wrong architecture."""
         preset, platform = facts.config.preset, facts.platform
         if preset in ("a100", "gh200") and platform.num_gpus == 0:
-            yield self.warning("preset", f"preset {preset} is for a GPU and this machine shows none", "preset: cpu")
+            yield self.warning("preset", f"preset {preset} is for a GPU and this machine shows none", _again("cpu"))
         elif preset == "gh200" and not platform.is_arm:
             yield self.warning(
-                "preset", f"preset gh200 is for ARM and this machine is {platform.machine}", "preset: a100"
+                "preset", f"preset gh200 is for ARM and this machine is {platform.machine}", _again("a100")
             )
+
+
+def _again(preset: str) -> str:
+    """Return the command that makes a configuration anew: the key alone leaves what the other preset has set."""
+    return f"xectool config init --preset {preset}"
 
 
 PLATFORM_RULES: tuple[Rule[Situation], ...] = (

@@ -15,7 +15,7 @@ import torch
 
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.config.tasks import TASK_UNITS
-from xectool.config.truth_mends import FileUnit, UnitsOfTruth
+from xectool.config.truth_mends import FileUnit, UnitsOfTruth, impossible_truth_fix
 from xectool.data.batch import EventBatch
 from xectool.data.events import EventSource
 from xectool.data.loader import EventLoader
@@ -170,13 +170,16 @@ def _units(
 
 def _beyond(impossible: Mapping[str, dict[str, Any]], source: EventSource) -> Iterator[Finding]:
     for task, found in impossible.items():
+        file, branch = source.files[found["file"]], source.branches.truth[task]
         yield Finding(
             "DAT-16",
             Severity.WARNING,
             f"the truth of task {task} is {found['value']:.6g} {TASK_UNITS[task]}: outside of what is possible; "
             f"{found['count']} such in all",
-            where=f"{source.files[found['file']].name} branch {source.branches.truth[task]} entry {found['entry']}",
-            fix="leave it out" if found["count"] == 1 else "leave these events out",
+            where=f"{file.name} branch {branch} entry {found['entry']}",
+            fix=impossible_truth_fix(file.path, file.tree, branch, float(found["value"]))
+            if found["count"] == 1
+            else "leave these events out",
         )
 
 
