@@ -10,7 +10,8 @@ import torch
 from xectool.data.batch import EventBatch
 from xectool.detector import coordinates, faces, geometry
 from xectool.rootio.reader import EventFile
-from xectool.tasks.baselines import BaselineMetrics, ConventionalEstimator, LinearFit, light_features
+from xectool.tasks.baselines import BaselineMetrics, ConventionalEstimator, light_features
+from xectool.tasks.linear_fit import LinearFit
 
 MakeBatch = Callable[..., EventBatch]
 
@@ -119,3 +120,30 @@ def test_linear_fit_ignores_features_that_do_not_vary() -> None:
     fit = LinearFit.fit(x, 3e-9 + 0.5 * x[:, :1])
     assert fit.slope[1, 0] == 0.0
     np.testing.assert_allclose(fit(x), 3e-9 + 0.5 * x[:, :1], rtol=1e-9)
+
+
+@pytest.mark.parametrize("bad", ["hot sensors", "a truth of 1e6", "both"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_single_bad_events_do_not_bend_the_fit(bad: str, count: int) -> None:
+    draw = np.random.default_rng(5)
+    light = draw.uniform(3e5, 8e5, (400, 1))
+    energy = light * 7.5e-8 * draw.normal(1, 0.02, light.shape)
+    sound = LinearFit.fit(light, energy)
+    spoiled_light, spoiled_energy = light.copy(), energy.copy()
+    if bad != "a truth of 1e6":
+        spoiled_light[:count] = 7e7
+    if bad != "hot sensors":
+        spoiled_energy[-count:] = 1e6
+    spoiled = LinearFit.fit(spoiled_light, spoiled_energy)
+    np.testing.assert_allclose(spoiled(light), sound(light), rtol=2e-3)
+    plain = np.polynomial.Polynomial.fit(spoiled_light[:, 0], spoiled_energy[:, 0], 1)
+    assert np.abs(plain(light) / sound(light) - 1).max() > 0.2  # control: what least squares makes of the same events
+
+
+def test_a_population_off_the_plane_belongs_to_the_fit() -> None:
+    draw = np.random.default_rng(6)
+    energy = np.full((500, 1), 0.0528)
+    energy[:40] = draw.uniform(0.02, 0.05, (40, 1))  # few of another energy beside one line, as calibrations have it
+    light = energy / 7.5e-8 * draw.normal(1, 0.02, energy.shape)
+    fit = LinearFit.fit(light, energy)
+    assert fit.slope[0, 0] == pytest.approx(7.5e-8, rel=0.15)

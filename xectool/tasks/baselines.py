@@ -6,13 +6,13 @@ Axes: B events, S sensors (4760), P inner-face sensors (4092), K features, D com
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from xectool.detector import constants, coordinates, faces, geometry
+from xectool.tasks.linear_fit import LinearFit
 from xectool.tasks.residuals import headline
 
 if TYPE_CHECKING:
@@ -22,39 +22,6 @@ FloatArray = npt.NDArray[np.float64]
 
 MIN_TIMED_NPHO = 100.0  # below it a sensor's time is too poor; the default of normalization.npho_threshold
 ESTIMATED_TASKS = ("angle", "energy", "timing", "uvwFI")
-
-
-@dataclass(frozen=True)
-class LinearFit:
-    """A least-squares plane ``truth = offset + slope . features`` for each component.
-
-    Attributes:
-        offset: Shape (D,).
-        slope: Shape (K, D).
-    """
-
-    offset: FloatArray
-    slope: FloatArray
-
-    @classmethod
-    def fit(cls, features: FloatArray, truth: FloatArray) -> LinearFit:
-        """Return the fit; features that do not vary get slope zero.
-
-        Args:
-            features: Shape (B, K), at least one event.
-            truth: Shape (B, D).
-        """
-        centre, spread = features.mean(axis=0), features.std(axis=0)
-        # Standardised first: seconds beside centimetres would fall below the rank threshold.
-        scale = np.where(spread > 1e-9 * np.abs(centre), spread, np.inf)
-        mean = truth.mean(axis=0)
-        solution = np.linalg.lstsq((features - centre) / scale, truth - mean, rcond=None)[0]
-        slope = solution / scale[:, np.newaxis]
-        return cls(offset=mean - centre @ slope, slope=slope)
-
-    def __call__(self, features: FloatArray) -> FloatArray:
-        """Return estimates, shape (B, D), from features, shape (B, K)."""
-        return self.offset + features @ self.slope
 
 
 def light_features(npho: FloatArray, time_s: FloatArray) -> FloatArray:
