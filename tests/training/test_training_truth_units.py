@@ -151,12 +151,30 @@ def test_impossible_truths_are_counted(scaled: Any, told: Any, tmp_path: Path) -
             writer.extend(rows)
         found = next(item for item in told([str(target)]) if "outside of what is possible" in item.problem)
         assert found.problem.endswith(f"outside of what is possible; {len(entries)} such in all")
-        assert found.fix.endswith("leave it out" if len(entries) == 1 else "leave these events out")
-        if len(entries) == 1:
-            paste(found.fix, tmp_path)
-            mended = columns_of(tmp_path / "far1_known.root")["energyTruth"]
-            assert np.flatnonzero(mended > 1e9).tolist() == entries
-            assert np.array_equal(np.delete(mended, 7), np.delete(rows["energyTruth"], 7))
+        assert found.fix.endswith("leave these events out")
+        paste(found.fix, tmp_path)
+        mended = columns_of(tmp_path / f"far{len(entries)}_known.root")["energyTruth"]
+        assert np.flatnonzero(mended > 1e9).tolist() == entries
+        assert np.array_equal(np.delete(mended, entries), np.delete(rows["energyTruth"], entries))
+
+
+@pytest.mark.parametrize(
+    ("branch", "value", "told_by"), [("uvwTruth", 400.0, "outside of what is possible"), ("timeTruth", 9e-6, "sigma")]
+)
+def test_the_line_of_check_data_for_a_truth_far_from_all_mends_it(
+    scaled: Any, tmp_path: Path, branch: str, value: float, told_by: str
+) -> None:
+    rows = columns_of(Path(scaled("far.root")))
+    rows[branch].reshape(len(rows[branch]), -1)[3, -1] = value
+    target = tmp_path / "odd.root"
+    with TreeWriter(target, {key: (v.dtype.str[1:], v.shape[1:]) for key, v in rows.items()}) as writer:
+        writer.extend(rows)
+    (found,) = (item for item in warned([str(target)]) if told_by in item.problem)
+    paste(found.fix, tmp_path)
+    mended = columns_of(tmp_path / "odd_known.root")[branch]
+    assert np.argwhere(mended > 1e9).tolist() == [[3, 2] if branch == "uvwTruth" else [3]]
+    assert np.array_equal(np.delete(mended, 3, axis=0), np.delete(rows[branch], 3, axis=0))
+    assert warned([str(tmp_path / "odd_known.root")]) == []
 
 
 def test_a_unit_that_was_told_before_the_first_step_is_not_told_by_another_name_at_the_end(

@@ -15,7 +15,7 @@ from xectool.checks.sample import ANGLE_TOLERANCE
 from xectool.checks.targets import TargetScan
 from xectool.config.root import RegressorConfig
 from xectool.config.tasks import TaskConfig
-from xectool.config.truth_mends import FileUnit, UnitsOfTruth, nonfinite_truth_fix
+from xectool.config.truth_mends import FileUnit, UnitsOfTruth, impossible_truth_fix, lone_truth_fix, nonfinite_truth_fix
 from xectool.detector.truth_ranges import (
     NEVER_FILLED_FIX,
     RANGES,
@@ -116,14 +116,14 @@ class TruthIsSound(Rule[DataFacts]):
         if units.seen:
             yield units.finding()
         else:
-            yield from self._impossible(task, scan)
+            yield from self._impossible(facts, task, scan)
         yield from self._unfilled(task, scan, where)
         constant = bool((rows == rows[0]).all()) and len(rows) >= _FEWEST_EVENTS
         if constant:
             report = self.warning if task in enabled_tasks(facts) else self.info
             yield report(where, f"the truth of task {task} is {rows[0].tolist()} in every event", "leave the task out")
 
-    def _impossible(self, task: str, scan: TargetScan) -> Iterator[Finding]:
+    def _impossible(self, facts: DataFacts, task: str, scan: TargetScan) -> Iterator[Finding]:
         allowed = RANGES[task]
         rows = scan.kept.rows
         middle = np.median(rows, axis=0)
@@ -140,17 +140,19 @@ class TruthIsSound(Rule[DataFacts]):
                     near = gaps <= _ALONE * spread[part]
                     far = gaps[~near]
                     others = np.delete(far, np.flatnonzero(far == gap)[:1])
-                    yield from self._few(task, scan, cell, sigmas, _Gaps(float(gap), others, gaps[near]))
+                    yield from self._few(facts, task, scan, cell, sigmas, _Gaps(float(gap), others, gaps[near]))
                 else:
-                    yield from self._far(task, scan, cell, outside, sigmas)
+                    yield from self._far(facts, task, scan, cell, sigmas, outside)
 
-    def _few(self, task: str, scan: TargetScan, cell: Cell, sigmas: float, gaps: _Gaps) -> Iterator[Finding]:
+    def _few(
+        self, facts: DataFacts, task: str, scan: TargetScan, cell: Cell, sigmas: float, gaps: _Gaps
+    ) -> Iterator[Finding]:
         """Yield a warning where few events have more of the variance, the square of a scale, than all the rest."""
         num_far, square = 1 + len(gaps.others), float((gaps.near**2).mean())
         far = float((gaps.others**2).sum()) / (len(gaps.others) + len(gaps.near)) + gaps.own**2 / scan.known
         factor = float(np.sqrt(1 + far / square))
         if factor < np.sqrt(2) or not are_few(num_far, len(gaps.near)):
-            yield from self._far(task, scan, cell, False, sigmas)
+            yield from self._far(facts, task, scan, cell, sigmas)
             return
         those, them = ("this one makes", "it") if num_far == 1 else (f"{num_far} such make", "them")
         yield self.warning(
@@ -160,12 +162,16 @@ class TruthIsSound(Rule[DataFacts]):
             f"leave {them} out, or --set tasks.{task}.scale={np.sqrt(square):.3g}",
         )
 
-    def _far(self, task: str, scan: TargetScan, cell: Cell, outside: bool, sigmas: float) -> Iterator[Finding]:
+    def _far(
+        self, facts: DataFacts, task: str, scan: TargetScan, cell: Cell, sigmas: float, outside: bool = False
+    ) -> Iterator[Finding]:
         where = f"{event_place(cell, scan.branch)} component {cell.sensor}"
         unit = RANGES[task].unit
         if outside or sigmas > _ABSURD:
             reason = "outside of what is possible" if outside else f"{sigmas:.3g} sigma from the rest"
-            yield self.warning(where, f"the truth of task {task} is {cell.value:.6g} {unit}: {reason}", "leave it out")
+            place = (*_place(facts, cell.path), scan.branch)
+            fix = impossible_truth_fix(*place, task) if outside else lone_truth_fix(*place, cell.value)
+            yield self.warning(where, f"the truth of task {task} is {cell.value:.6g} {unit}: {reason}", fix)
         elif sigmas > _FAR:
             yield self.info(where, f"the truth of task {task} reaches {cell.value:.6g} {unit}, {sigmas:.1f} sigma away")
 

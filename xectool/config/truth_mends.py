@@ -125,10 +125,20 @@ def nonfinite_truth_fix(path: str, tree: str, branch: str) -> str:
     return f'{line}; 1e10 is "not known"; or leave these events out'
 
 
-def impossible_truth_fix(path: str, tree: str, branch: str, value: float) -> str:
-    """Return the command that writes a file with 1e10, "not known", where the truth is one impossible value."""
-    line = _write_again(path, tree, branch, f"np.where(np.isclose(truth, {value!r}, 1e-6, 0), 1e10, truth)", "known")
-    return f'{line}; 1e10 is "not known"; or leave it out'
+def impossible_truth_fix(path: str, tree: str, branch: str, task: str) -> str:
+    """Return the command that writes a file with 1e10, "not known", where the truth is outside of its range."""
+    low, high = ([float(f"{end:.6g}") for end in ends] for ends in (RANGES[task].low, RANGES[task].high))
+    inside = f"(truth >= {low if len(low) > 1 else low[0]}) & (truth <= {high if len(high) > 1 else high[0]})"
+    return _unknown_fix(path, tree, branch, f"np.where({inside}, truth, 1e10)")
+
+
+def lone_truth_fix(path: str, tree: str, branch: str, value: float) -> str:
+    """Return the command that writes a file with 1e10, "not known", where the truth is one value far from all."""
+    return _unknown_fix(path, tree, branch, f"np.where(np.isclose(truth, {value!r}, 1e-6, 0), 1e10, truth)")
+
+
+def _unknown_fix(path: str, tree: str, branch: str, again: str) -> str:
+    return f'{_write_again(path, tree, branch, again, "known")}; 1e10 is "not known"; or leave these events out'
 
 
 def is_told_of(task: str, findings: Iterable[Finding], files: Container[str], said: str) -> bool:

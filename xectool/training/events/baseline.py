@@ -177,9 +177,7 @@ def _beyond(impossible: Mapping[str, dict[str, Any]], source: EventSource) -> It
             f"the truth of task {task} is {found['value']:.6g} {TASK_UNITS[task]}: outside of what is possible; "
             f"{found['count']} such in all",
             where=f"{file.name} branch {branch} entry {found['entry']}",
-            fix=impossible_truth_fix(file.path, file.tree, branch, float(found["value"]))
-            if found["count"] == 1
-            else "leave these events out",
+            fix=impossible_truth_fix(file.path, file.tree, branch, task),
         )
 
 
