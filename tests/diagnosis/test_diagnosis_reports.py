@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import math
 import shutil
 import sqlite3
 import subprocess
@@ -16,6 +18,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
+from xectool.cli.diagnose.status import show_status
 from xectool.config.load import config_from_overrides
 from xectool.diagnosis.gradient_bands import band, suggested_clip
 from xectool.diagnosis.reports.gradients import gradient_report
@@ -207,6 +211,16 @@ def test_status_of_a_finished_run(course: Any, write_run: Write) -> None:
 def test_status_of_a_killed_run_is_bad(course: Any, write_run: Write) -> None:
     report = status_report(write_run(course(steps=5, end="killed")))
     assert (report.state, report.bad) == ("killed", True)
+
+
+def test_what_a_status_does_not_know_is_a_dash(course: Any, write_run: Write) -> None:
+    report = status_report(write_run(course(steps=0, end="killed")))
+    assert not math.isfinite(report.ranks[0].steps_per_s)
+    screen = Console(width=120, record=True, file=io.StringIO())
+    show_status(screen, report)
+    shown = screen.export_text()
+    assert "nan" not in shown
+    assert " - " in shown
 
 
 @pytest.mark.skipif(shutil.which("sqlite3") is None, reason="the line to paste is for the sqlite3 program")

@@ -174,6 +174,16 @@ def test_a_signal_asks_for_an_end_and_ctrl_c_after_it_interrupts_at_once(first: 
             signal.raise_signal(signal.SIGINT)
 
 
+def test_who_presses_the_keys_is_told_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+    """A step that compiles lasts minutes, and a second SIGINT costs what was not saved."""
+    with StopRequest():
+        signal.raise_signal(signal.SIGINT)
+        assert "SIGINT: the run saves and ends at the next step; another" in capfd.readouterr().err
+    with StopRequest() as stop:
+        signal.raise_signal(signal.SIGTERM)
+    assert (stop.name, capfd.readouterr().err) == ("SIGTERM", "")
+
+
 @pytest.mark.usefixtures("hangup")
 def test_under_nohup_a_closed_terminal_ends_no_training() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -10,6 +10,10 @@ from xectool.training.guards.base import Guard, Notice, StepFacts
 from xectool.training.stepping.parts import RunParts
 from xectool.training.stepping.state import Progress
 
+_ON_CPU = (
+    ". On the CPU that takes minutes, and compiled steps were measured slower: --set training.compile=none does without"
+)
+
 
 class CompileTime(Guard):
     """Records begin and end of the first step of a compiled model, which is when it is compiled."""
@@ -24,7 +28,7 @@ class CompileTime(Guard):
         """Say that the first step will take its time."""
         if not self.done:
             message = "the first step compiles the model; later runs find it in the cache on disk"
-            yield Notice("compile_begin", {}, message)
+            yield Notice("compile_begin", {}, message + (_ON_CPU if self.parts.execution.device.type == "cpu" else ""))
 
     def after_step(self, progress: Progress, step: StepFacts) -> Iterator[Notice]:
         """Record the time of the first step and the number of graphs."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+import sys
 import threading
 from types import FrameType, TracebackType
 from typing import Any, Final
 
 NO_SIGNAL: Final = 0
 """Stands for a request that came by the control of the run."""
+_HEARD: Final = b"\nSIGINT: the run saves and ends at the next step; another SIGINT ends it at once, without saving\n"
 
 
 class StopRequest:
@@ -58,4 +62,15 @@ class StopRequest:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
+        if number == signal.SIGINT:
+            _acknowledge()
         self.signal_number = number
+
+
+def _acknowledge() -> None:
+    """Tell who pressed the keys that they were heard: a step that compiles lasts minutes.
+
+    A handler interrupts whatever is being written, so this goes past the buffers, which are not reentrant.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        os.write(sys.stderr.fileno(), _HEARD)
