@@ -231,3 +231,14 @@ def test_a_fix_of_several_keys_is_lines_for_the_file_or_options_that_replace_the
     assert [found for found in load_config(mended).findings if found.code == "CFG-24"] == []
     (of_option,) = (found for found in load_config(path, ["validation.interval=7"]).findings if found.code == "CFG-24")
     assert of_option.fix == "--set checkpoint.save_interval=1 --set validation.interval=1"
+
+
+def test_where_a_set_makes_a_line_of_the_file_wrong_the_cure_is_a_set(
+    write: Callable[..., Path], refused: Refused
+) -> None:
+    """A short first try of a whole configuration is no reason to edit it."""
+    path = write(GOOD + "training: {epochs: 20, warmup_epochs: 2}\ncheckpoint: {save_interval: 10}\n")
+    (found,) = refused(path, ("training.epochs=1",)).findings
+    assert (found.code, found.fix) == ("CFG-27", "--set training.warmup_epochs=0")
+    mended = load_config(path, ["training.epochs=1", found.fix.removeprefix("--set ")])
+    assert [item for item in mended.findings if item.code == "CFG-24"] == [], "a default asks for nothing"

@@ -122,7 +122,7 @@ def test_the_shipped_defaults_of_the_older_system_are_no_errors(write: Write) ->
         "export: {onnx: null}\n"
     )
     loaded = load_config(write(text))
-    assert {found.code for found in loaded.findings.warnings} == {"CFG-09", "CFG-24", "CFG-30"}
+    assert {found.code for found in loaded.findings.warnings} == {"CFG-09", "CFG-30"}
 
 
 def test_null_compile_is_noted_because_the_older_system_read_it_differently(write: Write) -> None:

@@ -173,12 +173,13 @@ def _touches(where: str, repaired: set[str]) -> bool:
 
 
 def _answered(found: Finding, document: Document) -> Finding:
-    """Return a finding on a ``--set`` with one to paste: it replaces whatever line is in the file."""
+    """Return a finding that a ``--set`` has part in with one to paste: it replaces whatever line is in the file."""
     if found.where.startswith(SET) and found.fix.startswith("delete "):
         return dataclasses.replace(found, fix=found.fix.replace("delete", f"leave out {SET}", 1))
     texts = found.fix.split("\n")
     lines = [line for text in texts if (line := _LINE.fullmatch(text))]
-    places = {found.where.partition(" ")[0], *(document.origin(line["key"]) for line in lines)}
+    named = re.findall(r"\w+(?:\.\w+)+", found.problem)
+    places = {found.where.partition(" ")[0], *(document.origin(key) for key in (*named, *(m["key"] for m in lines)))}
     if len(lines) < len(texts) or SET not in places:
         return found
     settings = [f"{line['key']}={line['value']}" for line in lines]

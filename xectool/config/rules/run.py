@@ -74,15 +74,19 @@ class IntervalsFitTheRun(Rule[RunConfig]):
             )
 
     def _intervals(self, facts: RunConfig) -> Iterator[_Interval]:
-        """Yield each interval that a run could be too short for; of files, those that somebody asked for."""
+        """Yield each interval that a run could be too short for; of files, those that somebody asked for.
+
+        A default tells no wish, also where it is written out, as `config init` does.
+        """
         checkpoint, half = facts.checkpoint, max(1, facts.training.epochs // 2)
-        if "save_interval" in checkpoint.model_fields_set:
+        usual = {name: field.default for name, field in type(checkpoint).model_fields.items()}
+        if checkpoint.save_interval != usual["save_interval"]:
             none = "no numbered checkpoint is written (save_interval does not change validation frequency)"
             yield _Interval("checkpoint.save_interval", checkpoint.save_interval, none, half)
         yield _Interval("validation.interval", facts.validation.interval, "only the last epoch is validated", 1)
         if isinstance(facts, RegressorConfig) or not facts.checkpoint.save_predictions:
             return
-        if "root_save_interval" in checkpoint.model_fields_set:
+        if checkpoint.root_save_interval != usual["root_save_interval"]:
             last = "only predictions.root is written, at the end"
             yield _Interval("checkpoint.root_save_interval", facts.checkpoint.root_save_interval, last, half)
 
