@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from xectool import engine
 from xectool.cli.diagnose.status import show_status
 from xectool.config.load import config_from_overrides
 from xectool.diagnosis.gradient_bands import band, suggested_clip
@@ -141,6 +142,24 @@ def test_a_log_says_which_memory_ran_out(tmp_path: Path, code: str) -> None:
     if code == "XT-OOM-GPU":
         assert report.new_config == {"data.batch_size": "256", "training.grad_accum_steps": "2"}
         assert report.table["total capacity"] == pytest.approx(39.39 * 2**30)
+
+
+def test_the_log_of_an_unknown_program_is_answered_by_no_network_of_ours(tmp_path: Path) -> None:
+    """Whoever ran out of memory elsewhere was told to halve 256, the default of this program."""
+    path = tmp_path / "train.log"
+    path.write_text(LOGS["XT-OOM-GPU"] + "\n")
+    report = of_log(path, {})
+    assert (report.code, report.new_config) == ("XT-OOM-GPU", {})
+    assert report.next == "xectool estimate-memory CONFIG --gpu 42.3GB --max-batch"
+    assert [rung.settings for rung in report.ladder if "batch" in rung.title or "accum" in rung.title] == [(), ()]
+
+
+def test_a_log_says_who_holds_the_memory_and_not_that_a_batch_is_too_large(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(LOGS["XT-OOM-FOREIGN"] + "\n")
+    (cause,) = engine.diagnose.log([path]).causes
+    assert "another process" in cause.problem
+    assert cause.root_cause.startswith("another job, a notebook")
 
 
 def test_a_log_without_memory_in_it_gives_no_verdict(tmp_path: Path) -> None:

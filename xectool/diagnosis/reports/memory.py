@@ -185,6 +185,10 @@ def _of_line(report: MemoryReport, code: str, config: Mapping[str, Any]) -> Memo
     rungs = ladder(config) if code in _DEVICE_CODES else ()
     settings = _own_settings(code, config)
     again = " ".join(["xectool train CONFIG --resume auto", *(f"--set {key}={text}" for key, text in settings.items())])
+    if code == "XT-OOM-GPU" and not config:  # of an unknown program: what fits is to be looked for
+        size = report.table.get("total capacity", 0.0)
+        device = f" --gpu {size / 1e9:.1f}GB" if size > 0 else ""
+        again = f"xectool estimate-memory CONFIG{device} --max-batch"
     line = f"{_BEFORE[code]}; {again}" if code in _BEFORE else again
     return replace(report, code=code, kind=KINDS[code], ladder=rungs, new_config=settings, next=line)
 
@@ -192,10 +196,12 @@ def _of_line(report: MemoryReport, code: str, config: Mapping[str, Any]) -> Memo
 def _own_settings(code: str, config: Mapping[str, Any]) -> dict[str, str]:
     if code in _BEFORE:
         return {}
-    if code in ("XT-OOM-HOST", "XT-SHM"):
-        chunk = number((config.get("data") or {}).get("chunksize", 8192))
-        smaller = {"data.num_workers": "0"}
-        return smaller if code == "XT-SHM" else {"data.chunksize": str(max(1, int(chunk) // 2)), **smaller}
+    if code == "XT-SHM":
+        return {"data.num_workers": "0"}
+    if code == "XT-OOM-HOST":
+        chunk = number((config.get("data") or {}).get("chunksize", 0))
+        smaller = {"data.chunksize": str(max(1, int(chunk) // 2))} if chunk > 0 else {}
+        return {**smaller, "data.num_workers": "0"}
     return dict(item.split("=", 1) for item in ladder(config)[0].settings)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from xectool.explanations import library
+from xectool.explanations import Entry, library
 
 _SIZE = r"(\d+(?:\.\d+)?) (bytes|[KMGT]iB)"
 _UNITS = {"bytes": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
@@ -23,10 +23,15 @@ _PREFIX = re.compile(r'"(module\.|_orig_mod\.)')
 
 @dataclass(frozen=True)
 class Detail:
-    """What is added to the problem, and lines to paste in place of the usual ones."""
+    """What is added to the problem, and the codes whose cause and lines to paste stand in place of the usual ones."""
 
     text: str = ""
-    paste: tuple[str, ...] = ()
+    codes: tuple[str, ...] = ()
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Return what is known of those codes."""
+        return tuple(entry for code in self.codes if (entry := library().find(code)))
 
 
 def detail_of(code: str, texts: Sequence[str]) -> Detail:
@@ -50,17 +55,12 @@ def _memory(text: str) -> Detail:
     loose = max(_bytes(_LOOSE, text), _bytes(_RESERVED, text) - own)
     if loose > max(_FRAGMENTED * total, asked):
         share = f"{loose / total:.0%} of the card is reserved but unallocated"
-        return Detail(f"fragmentation: {share}", _paste("XT-OOM-FRAGMENTATION", "XT-OOM-GPU"))
+        return Detail(f"fragmentation: {share}", ("XT-OOM-FRAGMENTATION", "XT-OOM-GPU"))
     foreign = total - own - free
     if own > 0 and foreign > _FOREIGN * total:
         used = f"{foreign / 2**30:.1f} of {total / 2**30:.1f} GiB are held by others"
-        return Detail(f"another process: {used}", _paste("XT-OOM-FOREIGN", "XT-OOM-GPU"))
+        return Detail(f"another process: {used}", ("XT-OOM-FOREIGN", "XT-OOM-GPU"))
     return Detail("capacity: the batch does not fit")
-
-
-def _paste(*codes: str) -> tuple[str, ...]:
-    entries = [library().find(code) for code in codes]
-    return tuple(line for entry in entries if entry for line in entry.paste)
 
 
 def _bytes(pattern: re.Pattern[str], text: str) -> float:

@@ -107,7 +107,8 @@ def _cause(hits: list[Hit], count: int) -> LogCause:
         quotes.append(f"began with: {first.original}")
     is_ours = first.said != first.text
     said = [hit.fix for hit in hits if hit.fix and (not is_ours or hit.said == first.said)][:1]
-    paste = detail.paste or (entry.paste if entry else ())
+    meant = detail.entries or ((entry,) if entry else ())
+    paste = [line for one in meant for line in one.paste]
     return LogCause(
         code=first.code,
         confidence=max(hit.confidence for hit in hits),
@@ -116,7 +117,7 @@ def _cause(hits: list[Hit], count: int) -> LogCause:
         rank=first.rank,
         role=first.role.name.lower(),
         count=1 if first.code == UNKNOWN else count,
-        root_cause=entry.field("Cause") if entry else "",
+        root_cause=meant[0].field("Cause") if meant else "",
         evidence=tuple(quotes),
         fix=tuple(dict.fromkeys([*said, *(_about(line, hits) for line in paste)])),
         explain=f"xectool explain {first.code}",
