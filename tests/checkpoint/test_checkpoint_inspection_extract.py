@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from xectool.checkpoint.extract import extract_encoder
 from xectool.checkpoint.format import Checkpoint
 from xectool.checkpoint.inspection.facts import inspect
 from xectool.checkpoint.transfer import transfer_encoder
+from xectool.config.load import config_from_overrides
 from xectool.config.root import KINDS, RunConfig
 from xectool.engine.checkpoints.resume_contract import resume_contract
 from xectool.errors import CheckpointError, UsageError
@@ -60,6 +62,24 @@ def test_an_extracted_encoder_is_sound_and_fit_for_fine_tuning_only(
     assert [item.action for item in result.fit_for if item.possible] == ["fine-tune"]
     assert "checkpoint.init_from" in result.next
     assert result.lineage["lineage"]["source"] == "mae.pt"
+
+
+def test_the_line_after_an_extraction_fits_a_configuration_that_says_nothing_of_the_network(
+    reference_dir: Path, families: dict[str, Path], tmp_path: Path
+) -> None:
+    """The encoder of an older checkpoint needs its geometry and its readings below the domain as well as its sizes."""
+    older = reference_dir / "checkpoints" / "mae_small_checkpoint_best_stripped.pth"
+    for number, (source, needed) in enumerate([(older, "model.geometry=compat"), (families["mae"], "encoder_dim=32")]):
+        target = tmp_path / f"{number}.pt"
+        line = engine.inspect_ckpt(source, extract="encoder", output=target).next
+        assert needed in line
+        again = engine.inspect_ckpt(target).next
+        for words in (shlex.split(line), shlex.split(again)):
+            assert words[:3] == ["xectool", "train", "CONFIG"]
+            given = [word for word in words[3:] if word != "--set" and not word.startswith("checkpoint.init_from")]
+            config = config_from_overrides(["kind=regressor", "tasks.energy.enabled=true", *given])
+            report = transfer_encoder(store.load(target), config, build_model(config))
+            assert report.source == "encoder"
 
 
 def test_a_flipped_bit_in_safetensors_of_ours_is_found_by_both_readers(

@@ -149,9 +149,32 @@ def _require_same_view(checkpoint: Checkpoint, config: RunConfig, encoder: Mappi
     raise CheckpointError(
         f"the checkpoint's encoder does not see events as this run does: {', '.join(pairs)}",
         where="checkpoint.init_from",
-        fix=" ".join(f"--set {key}={_plain(theirs[key])}" for key in different),
+        fix=_options({key: theirs[key] for key in different}),
         code="XT-CKPT-VIEW",
     )
+
+
+def view_options(config: Mapping[str, Any] | None) -> str:
+    """Return the options that let a run see events as a stored encoder does, of what is not the default of a run.
+
+    Empty where the configuration is not valid, which its own finding tells.
+
+    >>> view_options({"model": {"geometry": "compat"}, "normalization": {}})
+    '--set model.geometry=compat'
+    """
+    if not config:
+        return ""
+    try:
+        usual, theirs = _view({}), _stored_view(config)
+    except CheckpointError:
+        return ""
+    if theirs["model.dim_feedforward"] == 4 * theirs["model.encoder_dim"]:
+        del theirs["model.dim_feedforward"]  # follows from the other
+    return _options({key: value for key, value in theirs.items() if value != usual[key]})
+
+
+def _options(settings: Mapping[str, object]) -> str:
+    return " ".join(f"--set {key}={_plain(value)}" for key, value in settings.items())
 
 
 def _stored_view(config: Mapping[str, Any]) -> dict[str, Any]:

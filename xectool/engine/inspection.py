@@ -26,7 +26,7 @@ from xectool.engine.checkpoints.extraction import target_of, write_part
 from xectool.engine.checkpoints.facts import Section, TensorRow, lineage_of, parameters_of, sections_of, tensor_rows
 from xectool.engine.checkpoints.rebuilding import outlook, rebuilt
 from xectool.engine.checkpoints.resume_contract import KeyEffect, resume_contract
-from xectool.engine.checkpoints.wording import next_line, reasons, verdict
+from xectool.engine.checkpoints.wording import fine_tuning, next_line, reasons, verdict
 from xectool.engine.loading import assumptions
 from xectool.findings import Finding, Severity
 from xectool.rules import run_rules
@@ -170,7 +170,10 @@ def inspect_ckpt(  # noqa: PLR0913 - the function is the command: one argument a
         extracted=extracted,
         tensors=tensor_rows(facts) if tensors else (),
     )
-    return _concluded(result, again, asked if run is not None else ["CONFIG"], compare_with)
+    result = _concluded(result, again, asked if run is not None else ["CONFIG"], compare_with)
+    if extracted is None:
+        return result
+    return replace(result, next=fine_tuning(extracted, facts.layout.config if run is None else run.to_dict()))
 
 
 def _compared(
@@ -195,8 +198,6 @@ def _concluded(
     number = sum(isinstance(item, TensorDifference) for item in result.differences)
     following = following.replace("train CONFIG", shlex.join(("train", *asked)))
     said += f"; tensors that differ from {compare_with}: {number}" if number else ""
-    if result.extracted is not None:
-        following = f"xectool train CONFIG {starting_from(result.extracted)}"
     return replace(result, verdict=said, next=following)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from xectool.checkpoint.inspection.facts import Inspected
 from xectool.checkpoint.inspection.fitness import Fitness
+from xectool.checkpoint.transfer import view_options
 from xectool.config.serialize import starting_from
 from xectool.errors import in_shell
 from xectool.findings import Finding
@@ -53,9 +55,14 @@ def next_line(path: Path, facts: Inspected, fit: Sequence[Fitness], errors: Sequ
     if "predict" in possible:
         return f"xectool predict {name} DATA.root"
     if "fine-tune" in possible:
-        return f"xectool train CONFIG {starting_from(path)}"
+        return fine_tuning(path, facts.layout.config)
     if facts.contents.format == "torch-export":
         return f"xectool export {in_shell(facts.layout.meta.get('xectool.checkpoint', 'CKPT'))} --to onnx"
     if facts.layout.is_ours and facts.layout.config is None:
         return f"xectool inspect-ckpt {name} --extract encoder --config CONFIG --output encoder.pt"
     return f"xectool inspect-ckpt {name} --tensors"
+
+
+def fine_tuning(path: Path | str, config: Mapping[str, Any] | None) -> str:
+    """Return the command that trains from the weights of a file, with what its encoder needs of a configuration."""
+    return " ".join(filter(None, (f"xectool train CONFIG {starting_from(path)}", view_options(config))))
