@@ -242,3 +242,8 @@ def test_where_a_set_makes_a_line_of_the_file_wrong_the_cure_is_a_set(
     assert (found.code, found.fix) == ("CFG-27", "--set training.warmup_epochs=0")
     mended = load_config(path, ["training.epochs=1", found.fix.removeprefix("--set ")])
     assert [item for item in mended.findings if item.code == "CFG-24"] == [], "a default asks for nothing"
+
+
+def test_no_option_mends_a_name_in_the_file_that_is_none(write: Callable[..., Path], refused: Refused) -> None:
+    (found,) = refused(write(GOOD + "training: {epoch: 3}\n"), ("training.epochs=1",)).findings
+    assert (found.code, found.fix) == ("CFG-01", "training.epochs: 3")

@@ -154,12 +154,21 @@ def test_the_log_of_an_unknown_program_is_answered_by_no_network_of_ours(tmp_pat
     assert [rung.settings for rung in report.ladder if "batch" in rung.title or "accum" in rung.title] == [(), ()]
 
 
+def test_a_log_beside_the_record_of_a_run_is_answered_with_its_settings(course: Any, write_run: Write) -> None:
+    run = write_run(course(steps=5))
+    (run / "config.yaml").write_text("data: {batch_size: 64}\n")
+    (run / "slurm-7.out").write_text(LOGS["XT-OOM-GPU"] + "\n")
+    found = engine.diagnose.memory(run / "slurm-7.out")
+    assert found.new_config == {"data.batch_size": "32", "training.grad_accum_steps": "2"}
+
+
 def test_a_log_says_who_holds_the_memory_and_not_that_a_batch_is_too_large(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(LOGS["XT-OOM-FOREIGN"] + "\n")
     (cause,) = engine.diagnose.log([path]).causes
     assert "another process" in cause.problem
     assert cause.root_cause.startswith("another job, a notebook")
+    assert cause.explain == "xectool explain XT-OOM-FOREIGN"
 
 
 def test_a_log_without_memory_in_it_gives_no_verdict(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from xectool.data.batch import EventBatch
 from xectool.detector import coordinates, faces, geometry
 from xectool.rootio.reader import EventFile
 from xectool.tasks.baselines import BaselineMetrics, ConventionalEstimator, light_features
-from xectool.tasks.linear_fit import LinearFit
+from xectool.tasks.linear_fit import LinearFit, lone
 
 MakeBatch = Callable[..., EventBatch]
 
@@ -140,10 +140,21 @@ def test_single_bad_events_do_not_bend_the_fit(bad: str, count: int) -> None:
     assert np.abs(plain(light) / sound(light) - 1).max() > 0.2  # control: what least squares makes of the same events
 
 
-def test_a_population_off_the_plane_belongs_to_the_fit() -> None:
+@pytest.mark.parametrize("share", [0.008, 0.02, 0.04, 0.08])
+@pytest.mark.parametrize("width", [0.0, 1e-9, 0.005])
+def test_a_population_of_another_energy_belongs_to_the_fit(share: float, width: float) -> None:
+    """Few of other energies beside one line, as calibrations have them, are all that tells of the slope."""
     draw = np.random.default_rng(6)
-    energy = np.full((500, 1), 0.0528)
-    energy[:40] = draw.uniform(0.02, 0.05, (40, 1))  # few of another energy beside one line, as calibrations have it
+    energy = 0.0528 * draw.normal(1, width, (1000, 1))
+    count = round(1000 * share)
+    energy[:count] = draw.uniform(0.02, 0.05, (count, 1))
     light = energy / 7.5e-8 * draw.normal(1, 0.02, energy.shape)
-    fit = LinearFit.fit(light, energy)
-    assert fit.slope[0, 0] == pytest.approx(7.5e-8, rel=0.15)
+    plain = np.polynomial.Polynomial.fit(light[:, 0], energy[:, 0], 1)
+    np.testing.assert_allclose(LinearFit.fit(light, energy)(light), plain(light), rtol=1e-9)
+
+
+@pytest.mark.parametrize("count", [1, 4, 6])
+def test_of_few_events_none_is_told_from_the_others(count: int) -> None:
+    values = np.zeros((count, 2))
+    values[0] = 1e9
+    assert not lone(values).any()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -182,6 +183,15 @@ def test_who_presses_the_keys_is_told_at_once(capfd: pytest.CaptureFixture[str])
     with StopRequest() as stop:
         signal.raise_signal(signal.SIGTERM)
     assert (stop.name, capfd.readouterr().err) == ("SIGTERM", "")
+
+
+@pytest.mark.parametrize("stream", [None, object()])
+def test_a_request_is_heard_where_nothing_can_be_told(monkeypatch: pytest.MonkeyPatch, stream: object) -> None:
+    """Of a program whose standard error is closed Python makes None."""
+    monkeypatch.setattr(sys, "stderr", stream)
+    with StopRequest() as stop:
+        signal.raise_signal(signal.SIGINT)
+    assert stop.name == "SIGINT"
 
 
 @pytest.mark.usefixtures("hangup")

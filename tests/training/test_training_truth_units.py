@@ -177,6 +177,19 @@ def test_the_line_of_check_data_for_a_truth_far_from_all_mends_it(
     assert warned([str(tmp_path / "odd_known.root")]) == []
 
 
+def test_a_file_is_written_again_once_for_all_ends_of_a_range(scaled: Any, tmp_path: Path) -> None:
+    """-999 for three components was a line each, and the second and third copied what the first had mended."""
+    rows = columns_of(Path(scaled("far.root")))
+    rows["uvwTruth"][3] = -999.0
+    target = tmp_path / "odd.root"
+    with TreeWriter(target, {key: (v.dtype.str[1:], v.shape[1:]) for key, v in rows.items()}) as writer:
+        writer.extend(rows)
+    found = [item for item in warned([str(target)]) if "outside of what is possible" in item.problem]
+    assert [item.fix for item in found[1:]] == ["the line that writes odd_known.root does this too"] * 2
+    paste(found[0].fix, tmp_path)
+    assert warned([str(tmp_path / "odd_known.root")]) == []
+
+
 def test_a_unit_that_was_told_before_the_first_step_is_not_told_by_another_name_at_the_end(
     scaled: Any, tiny_config: Config, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from xectool.checkpoint.format import Checkpoint
 from xectool.config.model import EncoderConfig
 from xectool.config.normalization import NormalizationConfig
 from xectool.config.root import RunConfig
-from xectool.errors import CheckpointError, counted, did_you_mean
+from xectool.errors import CheckpointError, counted, did_you_mean, in_shell
 
 INDEX_BUFFERS = ("top_hex_indices", "bottom_hex_indices", "hex_edge_index")
 """Part of an encoder's state dict, but computed from the geometry and so never taken from a file."""
@@ -174,7 +174,7 @@ def view_options(config: Mapping[str, Any] | None) -> str:
 
 
 def _options(settings: Mapping[str, object]) -> str:
-    return " ".join(f"--set {key}={_plain(value)}" for key, value in settings.items())
+    return " ".join(f"--set {in_shell(f'{key}={_plain(value)}')}" for key, value in settings.items())
 
 
 def _stored_view(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -170,7 +170,11 @@ class TruthIsSound(Rule[DataFacts]):
         if outside or sigmas > _ABSURD:
             reason = "outside of what is possible" if outside else f"{sigmas:.3g} sigma from the rest"
             place = (*_place(facts, cell.path), scan.branch)
-            fix = impossible_truth_fix(*place, task) if outside else lone_truth_fix(*place, cell.value)
+            if outside:
+                ends = (RANGES[task].low, RANGES[task].high)
+                fix = impossible_truth_fix(*place, ends, len(facts.sample.files))
+            else:
+                fix = lone_truth_fix(*place, cell.value)
             yield self.warning(where, f"the truth of task {task} is {cell.value:.6g} {unit}: {reason}", fix)
         elif sigmas > _FAR:
             yield self.info(where, f"the truth of task {task} reaches {cell.value:.6g} {unit}, {sigmas:.1f} sigma away")

@@ -11,6 +11,7 @@ import typer
 from xectool.cli.options import JsonOption
 from xectool.cli.render import Output, console, table
 from xectool.cli.streams import steady
+from xectool.errors import duration
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -62,9 +63,8 @@ def _frame(run: str, view: LiveView) -> Group:
     for rank in report.ranks:
         memory = f"{rank.rss_bytes / 1e9:.2f} GB" if rank.rss_bytes >= 0 else "-"
         device = f", device {rank.device_bytes / 1e9:.2f} GB" if rank.device_bytes >= 0 else ""
-        lines.append(
-            Text(f"rank {rank.rank:<5} {rank.state}, {rank.phase} for {rank.phase_age_s:.1f} s, {memory}{device}")
-        )
+        age = duration(rank.phase_age_s)
+        lines.append(Text(f"rank {rank.rank:<5} {rank.state}, {rank.phase} for {age}, {memory}{device}"))
     lines += [Text(line, style="yellow") for line in view.events]
     metrics = [[name, number] for name, number in view.metrics.items()]
     drawn = [table("last epoch", ["metric", "value"], metrics)] if metrics else []

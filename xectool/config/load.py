@@ -176,6 +176,8 @@ def _answered(found: Finding, document: Document) -> Finding:
     """Return a finding that a ``--set`` has part in with one to paste: it replaces whatever line is in the file."""
     if found.where.startswith(SET) and found.fix.startswith("delete "):
         return dataclasses.replace(found, fix=found.fix.replace("delete", f"leave out {SET}", 1))
+    if not found.where.startswith(SET) and not _is_known(found.where):
+        return found
     texts = found.fix.split("\n")
     lines = [line for text in texts if (line := _LINE.fullmatch(text))]
     named = re.findall(r"\w+(?:\.\w+)+", found.problem)
@@ -185,6 +187,12 @@ def _answered(found: Finding, document: Document) -> Finding:
     settings = [f"{line['key']}={line['value']}" for line in lines]
     fix = " ".join(f"{SET} {in_shell(text)}" for text in settings) + "".join(line["comment"] or "" for line in lines)
     return dataclasses.replace(found, fix=fix)
+
+
+def _is_known(where: str) -> bool:
+    """Return whether a finding is about a key that exists: no option mends a name in the file that does not."""
+    key = where.rpartition("(")[2].removesuffix(")")
+    return any(key in keys_of(kind) for kind in KINDS)
 
 
 def _located(found: Finding, document: Document) -> Finding:

@@ -125,11 +125,22 @@ def nonfinite_truth_fix(path: str, tree: str, branch: str) -> str:
     return f'{line}; 1e10 is "not known"; or leave these events out'
 
 
-def impossible_truth_fix(path: str, tree: str, branch: str, task: str) -> str:
-    """Return the command that writes a file with 1e10, "not known", where the truth is outside of its range."""
-    low, high = ([float(f"{end:.6g}") for end in ends] for ends in (RANGES[task].low, RANGES[task].high))
+def impossible_truth_fix(
+    path: str, tree: str, branch: str, ends: tuple[Sequence[float], Sequence[float]], num_files: int = 1
+) -> str:
+    """Return the command that writes a file with 1e10, "not known", where the truth is not between two ends.
+
+    Args:
+        path: File.
+        tree: Its tree.
+        branch: Branch of the truth.
+        ends: Smallest and largest value of each component that stays.
+        num_files: Files of the sample: others may hold such truths too.
+    """
+    low, high = ([float(f"{end:.6g}") for end in side] for side in ends)
     inside = f"(truth >= {low if len(low) > 1 else low[0]}) & (truth <= {high if len(high) > 1 else high[0]})"
-    return _unknown_fix(path, tree, branch, f"np.where({inside}, truth, 1e10)")
+    line = _unknown_fix(path, tree, branch, f"np.where({inside}, truth, 1e10)")
+    return f"{line}; the same for other files that hold such" if num_files > 1 else line
 
 
 def lone_truth_fix(path: str, tree: str, branch: str, value: float) -> str:
@@ -155,16 +166,23 @@ def one_after_the_other(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     It would write what the first one mended as it was; and no two of them write the same file, or one that is there.
     """
     written: dict[tuple[str, str], list[str]] = {}
-    return tuple(replace(found, fix=_going_on(found.fix, written)) for found in findings)
+    done: dict[tuple[str, ...], str] = {}
+    return tuple(replace(found, fix=_going_on(found.fix, written, done)) for found in findings)
 
 
-def _going_on(fix: str, written: dict[tuple[str, str], list[str]]) -> str:
-    """Return a line that begins at what was written of its tree before, and keep what it writes."""
+def _going_on(fix: str, written: dict[tuple[str, str], list[str]], done: dict[tuple[str, ...], str]) -> str:
+    """Return a line that begins at what was written of its tree before, and keep what it writes.
+
+    What a line before has done already, as for the other end of a range, is not done again.
+    """
     line, mark, prose = fix.partition(_ELSE)
     if not mark:
         return fix
     path, tree, branch, target = words = shlex.split(line)[-4:]
     program = line.removesuffix(shlex.join(words))
+    same = (program, path, tree, branch)
+    if same in done:
+        return f"the line that writes {done[same]} does this too"
     source = written.get((path, tree), [path])[-1]
     suffix = PurePath(target).stem.removeprefix(PurePath(path).stem)
     begin, taken = f"{PurePath(source).stem}{suffix}", set(itertools.chain(*written.values()))
@@ -172,6 +190,7 @@ def _going_on(fix: str, written: dict[tuple[str, str], list[str]]) -> str:
     into = next(name for name in names if name not in taken and not os.path.lexists(name))
     after = "" if source == path else f"   # after the line that writes {source}"
     written.setdefault((path, tree), []).append(into)
+    done[same] = into
     return f"{program}{shlex.join((source, tree, branch, into))}{after}{mark}{into}{prose.removeprefix(target)}"
 
 

@@ -40,6 +40,12 @@ class TruthRange:
     others: tuple[tuple[str, float], ...] = ()
     usual: float = 0.0
 
+    @property
+    def far(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """The range with its own width added on both sides: no other unit, and no tail, reaches beyond."""
+        ends = tuple(zip(self.low, self.high, strict=True))
+        return tuple(2 * low - high for low, high in ends), tuple(2 * high - low for low, high in ends)
+
 
 RANGES: Final[dict[str, TruthRange]] = {
     "angle": TruthRange("deg", (0.0, -360.0), (180.0, 360.0), others=(("radians", 180 / math.pi),)),
@@ -72,10 +78,9 @@ def impossible(task: str, rows: Array) -> npt.NDArray[np.bool_]:
         task: The task.
         rows: Truth, shape (n, D); what is not known, NaN or 1e10, is not impossible.
     """
-    low, high = np.array(RANGES[task].low), np.array(RANGES[task].high)
+    low, high = RANGES[task].far
     known = np.abs(rows) < c.UNKNOWN_ABOVE
-    beyond = (rows < 2 * low - high) | (rows > 2 * high - low)
-    return np.asarray((known & beyond).any(axis=1))
+    return np.asarray((known & ((rows < low) | (rows > high))).any(axis=1))
 
 
 def never_filled(task: str, rows: Array) -> npt.NDArray[np.bool_]:

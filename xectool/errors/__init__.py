@@ -25,6 +25,7 @@ Exit 130 is an interrupt, 70 a defect of xectool (the traceback is kept).
 from __future__ import annotations
 
 import difflib
+import math
 import shlex
 from collections.abc import Iterable
 
@@ -199,12 +200,14 @@ def counted(number: int, what: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time that passed, in a unit that suits it.
+    """Return a time that passed, in a unit that suits it; a dash where it is not known.
 
-    >>> duration(0.0123), duration(3160.0), duration(86400.0)
-    ('0.0123 s', '53 min', '24.0 h')
+    >>> duration(0.0123), duration(3160.0), duration(86400.0), duration(math.nan)
+    ('0.0123 s', '53 min', '24.0 h', '-')
     """
-    if not seconds >= 119.5:
+    if not math.isfinite(seconds):
+        return "-"
+    if seconds < 119.5:
         return f"{seconds:.3g} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 

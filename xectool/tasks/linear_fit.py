@@ -1,4 +1,4 @@
-"""Least-squares planes that single bad events do not bend: least trimmed squares, then everything that lies on it.
+"""Least-squares planes that single bad events do not bend.
 
 Axes: B events, K features, D components of a target.
 """
@@ -13,11 +13,9 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
-OUTLYING = 10.0  # half widths of the central 68 % of residuals: beyond it an event is bad, not a tail
-MIN_EVENTS_A_FEATURE = 10  # of fewer events none can be told to be the bad one
-BAD_AT_MOST = 0.05  # more events off the plane are a population of their own, and belong to the fit
-STARTS = 20  # with 5 % of bad events a start of 8 is free of them in 2 of 3 draws
-TRIMMED_STEPS = 3
+FEW, FEW_OF = 3, 200  # so many events, or one of so many, are single events; more are a population
+FAR = 10.0  # times as far from the median as the farthest of all the others: no tail reaches there
+SCALE = 1e-6  # of the median: what varies less is a constant, and few others beside it are all that tells of a slope
 
 
 @dataclass(frozen=True)
@@ -34,29 +32,14 @@ class LinearFit:
 
     @classmethod
     def fit(cls, features: FloatArray, truth: FloatArray) -> LinearFit:
-        """Return the fit to all events but those far off the plane that most events lie on.
-
-        An event with a hot sensor draws a plain least-squares plane to itself, so its own residual does not tell.
-        The distance is therefore taken from the plane of the half that fits best (least trimmed squares: Rousseeuw and
-        Van Driessen, Technometrics 41 (1999) 212). Features that do not vary get slope zero.
+        """Return the fit; features that do not vary get slope zero, and events of `lone` take no part.
 
         Args:
             features: Shape (B, K), at least one event.
             truth: Shape (B, D).
         """
-        every = cls._plane(features, truth)
-        if len(features) < MIN_EVENTS_A_FEATURE * (features.shape[1] + 1):
-            return every
-        distance = cls._trimmed(features, truth)._distance(features, truth)
-        near = distance <= OUTLYING * np.percentile(distance, 68)
-        return every if near.all() or near.mean() < 1 - BAD_AT_MOST else cls._plane(features[near], truth[near])
-
-    def __call__(self, features: FloatArray) -> FloatArray:
-        """Return estimates, shape (B, D), from features, shape (B, K)."""
-        return self.offset + features @ self.slope
-
-    @classmethod
-    def _plane(cls, features: FloatArray, truth: FloatArray) -> LinearFit:
+        kept = ~lone(np.concatenate([features, truth], axis=1))
+        features, truth = features[kept], truth[kept]
         centre, spread = features.mean(axis=0), features.std(axis=0)
         # Standardised first: seconds beside centimetres would fall below the rank threshold.
         scale = np.where(spread > 1e-9 * np.abs(centre), spread, np.inf)
@@ -65,22 +48,23 @@ class LinearFit:
         slope = solution / scale[:, np.newaxis]
         return cls(offset=mean - centre @ slope, slope=slope)
 
-    @classmethod
-    def _trimmed(cls, features: FloatArray, truth: FloatArray) -> LinearFit:
-        """Return the plane with the smallest sum of squares over the half of the events that lies nearest to it."""
-        draw, half = np.random.default_rng(0), (len(features) + 1) // 2
-        size = 4 * (features.shape[1] + 1)
-        found = []
-        for _ in range(STARTS):
-            chosen = draw.choice(len(features), size, replace=False)
-            for _ in range(TRIMMED_STEPS):
-                plane = cls._plane(features[chosen], truth[chosen])
-                distance = plane._distance(features, truth)
-                chosen = np.argpartition(distance, half - 1)[:half]
-            found.append((float(np.square(distance[chosen]).sum()), plane))
-        return min(found, key=lambda pair: pair[0])[1]
+    def __call__(self, features: FloatArray) -> FloatArray:
+        """Return estimates, shape (B, D), from features, shape (B, K)."""
+        return self.offset + features @ self.slope
 
-    def _distance(self, features: FloatArray, truth: FloatArray) -> FloatArray:
-        """Return how far each event lies from the plane, shape (B,)."""
-        distance: FloatArray = np.linalg.norm(truth - self(features), axis=1)
-        return distance
+
+def lone(values: FloatArray) -> Mask:
+    """Return which events have a value far beyond those of all but a few others, shape (B,).
+
+    A sensor with 1e9 photons or a truth of 1e6 GeV draws a plane to itself, so the residual of its event tells nothing.
+
+    Args:
+        values: Shape (B, C); each of C columns is looked at by itself.
+    """
+    rare = max(FEW, len(values) // FEW_OF)
+    if len(values) <= 2 * rare:
+        return np.zeros(len(values), dtype=np.bool_)
+    centre = np.median(values, axis=0)
+    distance = np.abs(values - centre)
+    farthest = np.partition(distance, -1 - rare, axis=0)[-1 - rare]
+    return np.asarray(((distance > FAR * farthest) & (farthest > SCALE * np.abs(centre))).any(axis=1))

@@ -30,7 +30,7 @@ def show_status(screen: Console, result: StatusReport) -> None:
     """Print one line a rank and a reading thread."""
     ranks = [
         [
-            r.rank, r.pid, r.state, r.phase, _age(r.phase_age_s), r.step,
+            r.rank, r.pid, r.state, r.phase, duration(r.phase_age_s), r.step,
             _known(r.steps_per_s, ".3g"), _known(r.data_wait_share, ".0%"),
             f"{r.rss_bytes / 1e9:.2f}" if r.rss_bytes >= 0 else "-", _known(r.recorder_share, ".2%"),
         ]
@@ -42,7 +42,7 @@ def show_status(screen: Console, result: StatusReport) -> None:
         if line.batch:
             screen.print(f"rank {line.rank}, last batch: {line.batch}", markup=False)
     if result.workers:
-        workers = [[w.loader, w.pid, w.state, _age(w.age_s), w.file, w.entries, w.reads] for w in result.workers]
+        workers = [[w.loader, w.pid, w.state, duration(w.age_s), w.file, w.entries, w.reads] for w in result.workers]
         screen.print(table("readers", ["loader", "pid", "state", "for", "file", "entries", "reads"], workers))
     why = [f"run is {result.state}"]
     screen.print(verdict_box(result.verdict, why, result.next, not result.bad))
@@ -50,7 +50,3 @@ def show_status(screen: Console, result: StatusReport) -> None:
 
 def _known(value: float, shown: str) -> str:
     return format(value, shown) if math.isfinite(value) else "-"
-
-
-def _age(seconds: float) -> str:
-    return duration(seconds) if math.isfinite(seconds) else "-"

@@ -120,7 +120,7 @@ def _cause(hits: list[Hit], count: int) -> LogCause:
         root_cause=meant[0].field("Cause") if meant else "",
         evidence=tuple(quotes),
         fix=tuple(dict.fromkeys([*said, *(_about(line, hits) for line in paste)])),
-        explain=f"xectool explain {first.code}",
+        explain=f"xectool explain {detail.codes[0] if detail.codes else first.code}",
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.ranking import diagnose
@@ -25,4 +27,12 @@ def memory(source: Path | str) -> MemoryReport:
         return of_run(evidence, diagnose(evidence).causes)
     if not place.is_file():
         raise UsageError("no such run directory or log file", where=str(place), fix="xectool runs lists the runs")
-    return of_log(place, {})
+    return of_log(place, _config_beside(place))
+
+
+def _config_beside(log: Path) -> Mapping[str, Any]:
+    """Return the configuration of the run whose directory a log lies in; empty for that of any other program."""
+    try:
+        return gather(log.parent).config
+    except UsageError:
+        return {}

@@ -22,6 +22,7 @@ from xectool.data.loader import EventLoader
 from xectool.data.plan import DataPlan
 from xectool.detector.truth_ranges import (
     NEVER_FILLED_FIX,
+    RANGES,
     impossible,
     never_filled,
     other_unit,
@@ -177,7 +178,7 @@ def _beyond(impossible: Mapping[str, dict[str, Any]], source: EventSource) -> It
             f"the truth of task {task} is {found['value']:.6g} {TASK_UNITS[task]}: outside of what is possible; "
             f"{found['count']} such in all",
             where=f"{file.name} branch {branch} entry {found['entry']}",
-            fix=impossible_truth_fix(file.path, file.tree, branch, task),
+            fix=impossible_truth_fix(file.path, file.tree, branch, RANGES[task].far, len(source.files)),
         )
 
 

@@ -62,9 +62,9 @@ class StopRequest:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
+        self.signal_number = number
         if number == signal.SIGINT:
             _acknowledge()
-        self.signal_number = number
 
 
 def _acknowledge() -> None:
@@ -72,5 +72,5 @@ def _acknowledge() -> None:
 
     A handler interrupts whatever is being written, so this goes past the buffers, which are not reentrant.
     """
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, replaced or none
         os.write(sys.stderr.fileno(), _HEARD)
