@@ -79,16 +79,16 @@ class IntervalsFitTheRun(Rule[RunConfig]):
         A default tells no wish, also where it is written out, as `config init` does.
         """
         checkpoint, half = facts.checkpoint, max(1, facts.training.epochs // 2)
-        usual = {name: field.default for name, field in type(checkpoint).model_fields.items()}
-        if checkpoint.save_interval != usual["save_interval"]:
+        if checkpoint.save_interval != type(checkpoint).model_fields["save_interval"].default:
             none = "no numbered checkpoint is written (save_interval does not change validation frequency)"
             yield _Interval("checkpoint.save_interval", checkpoint.save_interval, none, half)
         yield _Interval("validation.interval", facts.validation.interval, "only the last epoch is validated", 1)
         if isinstance(facts, RegressorConfig) or not facts.checkpoint.save_predictions:
             return
-        if checkpoint.root_save_interval != usual["root_save_interval"]:
+        sensors = facts.checkpoint
+        if sensors.root_save_interval != type(sensors).model_fields["root_save_interval"].default:
             last = "only predictions.root is written, at the end"
-            yield _Interval("checkpoint.root_save_interval", facts.checkpoint.root_save_interval, last, half)
+            yield _Interval("checkpoint.root_save_interval", sensors.root_save_interval, last, half)
 
 
 class OneStartingPoint(Rule[RunConfig]):
