@@ -40,7 +40,7 @@ class SpikeRule(CaseRule[SpikeCase]):
 
     def describe(self, case: SpikeCase) -> str:
         """Return the problem with the height of the jump."""
-        return f"step {case.step}: the loss rose from {case.level:.4g} to {case.peak:.4g}: {self.problem}"
+        return f"step {case.step}: the loss rose {case.height}: {self.problem}"
 
     def facts(self, case: SpikeCase) -> tuple[str, ...]:
         """Return the jump in numbers."""
@@ -75,7 +75,7 @@ class SpikeFromEvent(SpikeRule):
             gone = [f"left out of the run since step {since}"] if since else []
             return 0.92, [f"largest losses: {fixes.events_named(case.evidence, case.suspects)}", *gone]
         if case.at_start:
-            return 0.1, ["the loss was high from the first steps on"]
+            return 0.1, ["the loss rose among the first steps"]
         if case.grew:
             return 0.25, ["the gradient norm grew before, which no single event makes it do"]
         triage = case.triage

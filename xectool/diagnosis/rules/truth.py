@@ -169,10 +169,10 @@ class ImpossibleTruth(DiagnosisRule):
         single = {task: told for task, told in found.items() if 0 < number(told.get("count")) <= most}
         single = marks | {task: told for task, told in single.items() if task not in marks}
         empty: Mapping[str, Any] = known.get("target_never_filled") or {}
-        shown = [*list(single.items())[:1], *empty.items()]
+        shown = [*single.items(), *empty.items()]
         if not shown or not num_train > 0:
             return
-        problems = [_told_impossible(evidence, *one, is_mark=bool(marks)) for one in list(single.items())[:1]]
+        problems = [_told_impossible(evidence, *one, is_mark=one[0] in marks) for one in single.items()]
         problems += [told_never_filled(task, _count(told), int(num_train)) for task, told in empty.items()]
         yield Cause(
             code=self.code,
