@@ -247,3 +247,18 @@ def test_where_a_set_makes_a_line_of_the_file_wrong_the_cure_is_a_set(
 def test_no_option_mends_a_name_in_the_file_that_is_none(write: Callable[..., Path], refused: Refused) -> None:
     (found,) = refused(write(GOOD + "training: {epoch: 3}\n"), ("training.epochs=1",)).findings
     assert (found.code, found.fix) == ("CFG-01", "training.epochs: 3")
+
+
+@pytest.mark.parametrize(
+    ("written", "fix"),
+    [
+        ("{energy: mc_energy, uvwFi: mc_uvw}", "{uvwFI: mc_uvw, energy: mc_energy}"),
+        ("{energy: mc_energy, muon: mc_muon}", "{energy: mc_energy}"),
+    ],
+)
+def test_a_misspelt_task_costs_none_of_the_branches_that_were_told(
+    write: Callable[..., Path], refused: Refused, written: str, fix: str
+) -> None:
+    (found,) = refused(write(GOOD + f"data: {{truth_branches: {written}}}\n")).findings
+    assert (found.code, found.fix) == ("CFG-04", f"data.truth_branches: {fix}")
+    load_config(write(GOOD + f"{found.fix}\n", "mended.yaml"))

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator
 
 from xectool.config.section import Bool, Float, Int, Section, Str, describe, knob, refuse, section
 from xectool.config.tasks import TASK_NAMES, TRUTH_BRANCHES
+from xectool.errors import nearest
 
 
 def _read_paths(value: object) -> object:
@@ -25,7 +26,10 @@ def _read_branches(value: object) -> object:
         raise refuse(f"expected a mapping of task to branch, got {describe(value)}")
     for task, branch in value.items():
         if task not in TASK_NAMES:
-            raise refuse(f"unknown task '{task}'; one of {', '.join(TASK_NAMES)}")
+            meant = nearest(str(task), TASK_NAMES, 1)
+            hint = f"did you mean '{meant[0]}'?" if meant else f"one of {', '.join(TASK_NAMES)}"
+            others = {key: value[key] for key in value if key != task}
+            raise refuse(f"unknown task '{task}'; {hint}", dict.fromkeys(meant, branch) | others)
         if not isinstance(branch, str) or not branch:
             raise refuse(f"expected a branch name for {task}, got {describe(branch)}")
     return dict(TRUTH_BRANCHES) | value

@@ -98,7 +98,9 @@ def _finding(detail: ErrorDetails, document: Document, kind: str) -> Finding:
     if detail["type"] in ("model_type", "model_attributes_type", "dict_type"):
         problem = f"{key}: expected a section with keys, got {describe(value)}"
         return config_finding("CFG-02", problem, origin, key, _section_fix(key, value, kind))
-    return config_finding(code or "CFG-03", f"{key}: {detail['msg']}", origin, key, _fix(key, kind))
+    instead = detail.get("ctx", {}).get("instead")
+    fix = _fix(key, kind) if instead is None else f"{key}: {inline_yaml(instead)}"
+    return config_finding(code or "CFG-03", f"{key}: {detail['msg']}", origin, key, fix)
 
 
 def _section_fix(key: str, value: Any, kind: str) -> str:

@@ -122,9 +122,9 @@ def _wrong(expected: str, value: object) -> PydanticCustomError:
     return PydanticCustomError("xectool_type", "{message}", {"message": message})
 
 
-def refuse(message: str) -> PydanticCustomError:
-    """Return the error a field validator raises, with its text taken literally."""
-    return PydanticCustomError("xectool_value", "{message}", {"message": message})
+def refuse(message: str, instead: object = None) -> PydanticCustomError:
+    """Return the error a field validator raises, with its text taken literally, and a value that would be right."""
+    return PydanticCustomError("xectool_value", "{message}", {"message": message, "instead": instead})
 
 
 Float = Annotated[float, BeforeValidator(read_float)]
