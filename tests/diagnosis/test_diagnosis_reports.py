@@ -230,7 +230,7 @@ def test_the_file_system_is_that_of_the_longest_mount() -> None:
 
 def test_status_of_a_finished_run(course: Any, write_run: Write) -> None:
     report = status_report(write_run(course(steps=60)))
-    assert (report.state, report.bad) == ("finished", False)
+    assert (report.state, report.bad, report.next) == ("finished", False, "")
     assert report.ranks[0].step == 60
     assert report.ranks[0].steps_per_s == pytest.approx(10, rel=0.01)
     assert report.ranks[0].data_wait_share == pytest.approx(0.01)
@@ -239,6 +239,16 @@ def test_status_of_a_finished_run(course: Any, write_run: Write) -> None:
 def test_status_of_a_killed_run_is_bad(course: Any, write_run: Write) -> None:
     report = status_report(write_run(course(steps=5, end="killed")))
     assert (report.state, report.bad) == ("killed", True)
+
+
+def test_an_interrupted_run_is_no_fault_and_goes_on(course: Any, write_run: Write) -> None:
+    """Ctrl-C was answered by "nothing to do"."""
+    run = write_run(course(steps=30, end="interrupted"))
+    found = engine.diagnose.run(run)
+    assert (found.causes, found.state) == ((), "interrupted")
+    assert found.next.startswith("xectool train ")
+    assert "--resume" in found.next
+    assert status_report(run).next == f"xectool diagnose run {run}"
 
 
 def test_what_a_status_does_not_know_is_a_dash(course: Any, write_run: Write) -> None:

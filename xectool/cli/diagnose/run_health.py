@@ -59,7 +59,7 @@ def _show_run(screen: Console, result: RunHealth) -> None:
     for note in result.notes:
         screen.print(f"note {note.code}: {note.problem}", markup=False)
     looked = f"{counted(len(result.rules_run), 'rule')} looked, {len(result.rules_skipped)} had nothing to look at"
-    _show_box(screen, result.verdict, result.causes, looked, "")
+    _show_box(screen, result.verdict, result.causes, looked, result.next)
 
 
 def _show_loss(screen: Console, result: LossHealth) -> None:

@@ -291,7 +291,7 @@ def _verdict(ranks: tuple[RankLine, ...], state: str, held: dict[int, str], usua
         beat = f"; its last heartbeat is {worst.heartbeat_age_s:.0f} s old" * (worst.heartbeat_age_s > HEARTBEAT_LATE_S)
         verdict = f"rank {worst.rank} is {worst.state}: {worst.phase_age_s:.0f} s in phase {worst.phase}{usually}{beat}"
         return verdict, bad, _HANG
-    line = "xectool diagnose run {run}" if bad else ""
+    line = "xectool diagnose run {run}" if bad or state == "interrupted" else ""
     if behind:
         verdict = f"rank {behind[0].rank} behind by {max(item.step for item in ranks) - behind[0].step} steps"
         return verdict, bad, line

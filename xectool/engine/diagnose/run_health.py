@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, Diagnosis
 from xectool.diagnosis.evidence.evidence import Evidence, gather
 from xectool.diagnosis.ranking import diagnose, verdict
@@ -42,6 +43,7 @@ class RunHealth(Health):
         notes: What is worth knowing and no fault.
         rules_run: Rules that looked.
         rules_skipped: Rules that could not, with what they would have needed.
+        next: Line to run next: of the first cause, or the one that goes on with what was interrupted; empty for none.
         findings: Causes and notes for scripts.
     """
 
@@ -53,6 +55,7 @@ class RunHealth(Health):
     notes: tuple[Cause, ...]
     rules_run: tuple[str, ...]
     rules_skipped: Mapping[str, str]
+    next: str = ""
     findings: tuple[Finding, ...] = field(default=(), repr=False)
 
 
@@ -92,6 +95,7 @@ def run(run_dir: Path | str) -> RunHealth:
         notes=found.notes,
         rules_run=found.rules_run,
         rules_skipped=found.rules_skipped,
+        next=_next(evidence, found),
         findings=tuple(cause.finding(str(evidence.run_dir)) for cause in (*found.causes, *found.notes)),
     )
 
@@ -116,6 +120,12 @@ def loss(run_dir: Path | str) -> LossHealth:
         findings=tuple(cause.finding(str(evidence.run_dir)) for cause in causes),
         **vars(report),
     )
+
+
+def _next(evidence: Evidence, found: Diagnosis) -> str:
+    if found.causes:
+        return found.causes[0].fix
+    return fixes.resume(evidence) if evidence.status.state == "interrupted" else ""
 
 
 def _diagnosed(run_dir: Path | str) -> tuple[Evidence, Diagnosis]:
