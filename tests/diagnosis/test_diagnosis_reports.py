@@ -165,6 +165,8 @@ def test_a_log_beside_the_record_of_a_run_is_answered_with_its_settings(course: 
 def test_a_log_says_who_holds_the_memory_and_not_that_a_batch_is_too_large(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(LOGS["XT-OOM-FOREIGN"] + "\n")
+    found = of_log(path, {})
+    assert (found.ladder, found.next.split()[:2]) == ((), ["nvidia-smi", "--query-compute-apps=pid,used_memory,name"])
     (cause,) = engine.diagnose.log([path]).causes
     assert "another process" in cause.problem
     assert cause.root_cause.startswith("another job, a notebook")

@@ -38,7 +38,8 @@ LOOK_AT_OWN: Final = (
     "what grows: the training process, not those that read for it: tensors kept with their graph, or lists of results,"
     " in a task, a hook or a plugin of yours"
 )
-_DEVICE_CODES: Final = ("XT-OOM-GPU", "XT-OOM-FRAGMENTATION", "XT-OOM-FOREIGN")
+_OWN_CODES: Final = ("XT-OOM-GPU", "XT-OOM-FRAGMENTATION")  # of the device, where this run has to change
+_WHO_HOLDS_IT: Final = "nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv"
 _BEFORE: Final = {
     "XT-OOM-FRAGMENTATION": "export PYTORCH_ALLOC_CONF=expandable_segments:True",
     "XT-OOM-FOREIGN": "nvidia-smi",
@@ -113,7 +114,7 @@ def of_run(evidence: Evidence, causes: Sequence[Cause]) -> MemoryReport:
     elif cause.code == "XT-MEM-HIGH":
         line = memory_fix(evidence, MemoryFault("XT-OOM-HOST", cause.confidence))
     report = replace(report, verdict=text, code=cause.code, kind=KINDS[cause.code], next=line)
-    rungs = ladder(evidence.config) if cause.code in _DEVICE_CODES else ()
+    rungs = ladder(evidence.config) if cause.code in _OWN_CODES else ()
     return replace(report, ladder=rungs, new_config=settings_of(line))
 
 
@@ -182,7 +183,7 @@ def _line_code(line: str) -> str:
 
 
 def _of_line(report: MemoryReport, code: str, config: Mapping[str, Any]) -> MemoryReport:
-    rungs = ladder(config) if code in _DEVICE_CODES else ()
+    rungs = ladder(config) if code in _OWN_CODES else ()
     settings = _own_settings(code, config)
     again = " ".join(["xectool train CONFIG --resume auto", *(f"--set {key}={text}" for key, text in settings.items())])
     if code == "XT-OOM-GPU" and not config:  # of an unknown program: what fits is to be looked for
@@ -190,6 +191,8 @@ def _of_line(report: MemoryReport, code: str, config: Mapping[str, Any]) -> Memo
         device = f" --gpu {size / 1e9:.1f}GB" if size > 0 else ""
         again = f"xectool estimate-memory CONFIG{device} --max-batch"
     line = f"{_BEFORE[code]}; {again}" if code in _BEFORE else again
+    if code == "XT-OOM-FOREIGN" and not config:
+        line = _WHO_HOLDS_IT
     return replace(report, code=code, kind=KINDS[code], ladder=rungs, new_config=settings, next=line)
 
 
