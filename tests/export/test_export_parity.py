@@ -16,7 +16,7 @@ from xectool.config.tasks import TaskConfig
 from xectool.engine.exports.events import yardsticks
 from xectool.engine.loading import load_checkpoint, ready_model
 from xectool.errors import CheckpointError, OutputsDiffer, UsageError
-from xectool.export import exporter
+from xectool.export import exporter, rounding
 from xectool.export.exporter import Order, RawEvents
 from xectool.export.graphs import make_graph
 from xectool.export.parity import Parity, require_same
@@ -160,6 +160,33 @@ def test_an_event_in_which_the_network_itself_is_rounding_may_differ_by_as_much(
     parity.add("ill-conditioned", expected, found, noise=noise)
     assert parity.agreements()[0].max_abs == 0.0
     assert parity.agreements()[0].edge_max_abs == pytest.approx(1.1e-5, rel=0.01)
+
+
+class Cancelling(torch.nn.Module):
+    """Two large numbers that cancel: float32 is right by chance, and another order of the operations is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return 1 + self.first * values - self.second * values
+
+
+def test_what_one_rounding_gets_right_by_chance_is_noise_where_the_event_is_ill_conditioned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def outputs(model: torch.nn.Module, mode: str, given: Arrays) -> Arrays:
+        return {"energy": model(torch.from_numpy(given["x"])).detach().numpy()}
+
+    monkeypatch.setattr(rounding, "expected", outputs)
+    given: Arrays = {"x": np.array([[1.0], [1e4]], np.float32)}
+    network = Cancelling()
+    assert np.array_equal(outputs(network, "raw", given)["energy"], [[1.0], [1.0]])  # control: exact as it is
+    sound, ill = rounding.rounding_noise(network, "raw", given, {})()["energy"].ravel()
+    assert 1e-8 < sound < 2e-6
+    assert ill == pytest.approx(1e4 * sound, rel=0.01)
+    assert network.first.item() == 1.0
 
 
 def test_rounding_of_a_large_number_is_no_difference() -> None:

@@ -5,7 +5,6 @@ Axes: B events, S sensors (4760).
 
 from __future__ import annotations
 
-import copy
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -23,8 +22,9 @@ from xectool.export.description import Description
 from xectool.export.edge_events import edge_events, edge_masks
 from xectool.export.formats import FORMATS
 from xectool.export.graphs import RAW, ExportGraph
-from xectool.export.parity import Agreement, Metric, Noise, Parity, require_same
+from xectool.export.parity import Agreement, Metric, Noise, Parity, measured, require_same
 from xectool.export.reference import Arrays, expected, feed
+from xectool.export.rounding import rounding_noise
 from xectool.export.runtime import Runtime
 from xectool.export.yardstick import FloatArray, Yardstick
 from xectool.findings import Finding
@@ -184,33 +184,14 @@ def _compare_orders(order: Order, runtime: Runtime, first: RawEvents, metrics: d
     moved = runtime.run({name: np.ascontiguousarray(value[shuffled]) for name, value in given.items()})
     back = {name: value[np.argsort(shuffled)] for name, value in moved.items()}
     limits = order.yardsticks
-    seen = [_measured(outputs, metrics) for outputs in (once, again, back)]
+    seen = [measured(outputs, metrics) for outputs in (once, again, back)]
     require_same(seen[0], seen[1], "run a second time", str(runtime.path), limits)
     noise = _noise(order, given, metrics)
     require_same(seen[0], seen[2], "events in another order", str(runtime.path), limits, noise)
 
 
 def _noise(order: Order, given: Arrays, metrics: dict[str, Metric]) -> Noise:
-    """Return what tells the largest rounding of the network in each event: what float64 gives instead of float32."""
-
-    def of_events() -> dict[str, FloatArray]:
-        double = copy.deepcopy(order.model).double()
-        exact = {
-            name: value.astype(np.float64) if value.dtype == np.float32 else value for name, value in given.items()
-        }
-        precise = _measured(expected(double, order.description.inputs_mode, exact), metrics)
-        pairs = {
-            name: (np.asarray(value, np.float64), np.asarray(precise[name], np.float64))
-            for name, value in _measured(_wanted(order, given), metrics).items()
-        }
-        gaps = {name: np.nan_to_num(np.abs(own - wide), posinf=0.0) for name, (own, wide) in pairs.items()}
-        return {name: gap.max(axis=tuple(range(1, gap.ndim)), keepdims=True) for name, gap in gaps.items()}
-
-    return of_events
-
-
-def _measured(outputs: Arrays, metrics: dict[str, Metric]) -> Arrays:
-    return {name: metrics[name](value) if name in metrics else value for name, value in outputs.items()}
+    return rounding_noise(order.model, order.description.inputs_mode, given, metrics)
 
 
 def _edge_cases(order: Order, first: RawEvents) -> Iterator[tuple[str, Arrays]]:

@@ -193,6 +193,11 @@ class Parity:
         return OutputsDiffer(problem, where=self.where, fix=fix, code=code)
 
 
+def measured(outputs: Arrays, metrics: Mapping[str, Metric]) -> Arrays:
+    """Return outputs as they are compared."""
+    return {name: metrics[name](value) if name in metrics else value for name, value in outputs.items()}
+
+
 def require_same(
     first: Arrays,
     second: Arrays,
