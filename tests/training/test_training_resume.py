@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
 from xectool.errors import CheckpointError, ConfigError
 from xectool.runlog.reader import RunReader
+from xectool.training.process.progress import NullObserver
 
 pytestmark = pytest.mark.usefixtures("shallow")
 Config = Callable[..., Path]
@@ -348,3 +349,30 @@ def test_kill_at_random_moments_and_resume_is_bit_identical(tiny_config: Config,
 def _saved(run_dir: Path) -> int:
     path = run_dir / store.LAST_NAME
     return path.stat().st_mtime_ns if path.exists() else 0
+
+
+class Listener(NullObserver):
+    """Keeps what a run says."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def started(self, facts: Mapping[str, Any]) -> None:
+        self.messages += facts["note"]
+
+
+def test_a_run_that_was_moved_says_where_it_goes_on_and_how_it_stays(tiny_config: Config, tmp_path: Path) -> None:
+    """Its record was split in two without a word: the configuration in it names the directory it came from."""
+    first = Path(engine.train(tiny_config(), run_name="one", max_steps=1).run_dir)
+    moved, listener = tmp_path / "moved" / "one", Listener()
+    shutil.move(first, moved)
+    split = engine.train(moved / "config.yaml", resume=str(moved), max_steps=2, observer=listener)
+    (told,) = (text for text in listener.messages if "record and checkpoints so far stay in" in text)
+    assert split.run_dir == str(first)
+    options = shlex.split(told.partition("to go on there: ")[2].removesuffix(")"))
+    assert options[::2] == ["--set", "--run-name"]
+    shutil.rmtree(first)
+    whole = engine.train(
+        moved / "config.yaml", overrides=[options[1]], run_name=options[3], resume=str(moved), max_steps=2
+    )
+    assert Path(whole.run_dir).resolve() == moved.resolve()

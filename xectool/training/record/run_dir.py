@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
 from xectool.config.root import RunConfig
-from xectool.errors import CheckpointError, UsageError
+from xectool.config.serialize import inline_yaml
+from xectool.errors import CheckpointError, UsageError, in_shell
 
 AUTO = "auto"
 RUN_NAME_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}$")
@@ -92,17 +93,25 @@ def _resume_from(path: Path, directory: Path | None) -> RunPlace:
 
 
 def _require_own_or_free(place: RunPlace) -> RunPlace:
-    """Refuse to go on in the directory of another run, whose checkpoints would be replaced."""
+    """Refuse to go on in the directory of another run, whose checkpoints would be replaced; note a change of it."""
     assert place.checkpoint_path is not None
-    own = place.checkpoint_path.parent.resolve() == place.directory.resolve()
-    if own or not any(place.directory.glob("checkpoint_*.pt")):
+    there = place.checkpoint_path.parent
+    if there.resolve() == place.directory.resolve():
         return place
+    if not any(place.directory.glob("checkpoint_*.pt")):
+        return replace(place, notes=(*place.notes, _note_of_another(place.directory, there)))
     raise CheckpointError(
         f"{place.directory} already holds the checkpoints of another run",
         where=f"--run-name {place.directory.name} with --resume {place.checkpoint_path}",
         fix="another --run-name, or --set checkpoint.overwrite=true to give up that run",
         code="CFG-53",
     )
+
+
+def _note_of_another(directory: Path, there: Path) -> str:
+    """Return what is said where a run goes on elsewhere: it was moved, or is to be kept as it is."""
+    options = f"--set {in_shell(f'checkpoint.save_dir={inline_yaml(str(there.parent))}')} --run-name {there.name}"
+    return f"it goes on in {directory}; record and checkpoints so far stay in {there} (to go on there: {options})"
 
 
 def _unnamed(root: Path, kind: str, continuing: bool) -> Path:
