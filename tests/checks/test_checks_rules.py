@@ -402,6 +402,29 @@ def test_14_many_dead_sensors(look: Any, rows: Rows) -> None:
     one("DAT-14", look(rows), "warning", "sensors are dead")
 
 
+def at_times(facts: DataFacts) -> list[Finding]:
+    return [item for item in BY_CODE["DAT-14"].check(facts) if "no reading in many events" in item.problem]
+
+
+def test_14_a_sensor_that_is_silent_in_half_of_the_events(look: Any, rows: Rows) -> None:
+    """It counted as good, without a word."""
+    assert at_times(look(rows)) == []
+    rows["npho"][::2, 777] = 1e10
+    rows["npho"][::10, 30] = np.nan
+    (told,) = at_times(look(rows))
+    assert told.severity.value == "info"
+    assert told.problem.endswith("in which those around have one: 777, 30")
+    assert told.evidence == (
+        "sensor 777 face inner: none in 50% of the events",
+        "sensor 30 face inner: none in 10% of the events",
+    )
+
+
+def test_14_where_weak_light_is_not_stored_no_sensor_is_odd(look: Any, rows: Rows) -> None:
+    rows["npho"][rows["npho"] < np.median(rows["npho"])] = 1e10
+    assert at_times(look(rows)) == []
+
+
 @pytest.mark.parametrize("state", ["constant", "hot", "noisy"])
 def test_14_sensors_that_make_up_light(look: Any, rows: Rows, state: str) -> None:
     sensor = 1234

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from xectool.checks.data_facts import DataFacts
-from xectool.checks.health import MIN_CONSTANT_TIMES, STATES, silent_sensors
+from xectool.checks.health import MIN_CONSTANT_TIMES, STATES, around, silent_sensors
 from xectool.detector import faces
 from xectool.detector.constants import NUM_SENSORS
 from xectool.findings import Finding, Severity
@@ -17,6 +17,9 @@ _CODE: Final = "DAT-14"
 _MANY_DEAD: Final = 0.1
 _SHOWN: Final = 10
 _SILENT: Final = ("dead", "constant")
+_OFTEN: Final = 0.05  # of the events, beyond what is usual around a sensor
+_SIGMAS: Final = 5.0
+_FEWEST_EVENTS: Final = 20
 
 
 def odd_in_some_files(facts: DataFacts) -> Iterator[Finding]:
@@ -69,6 +72,34 @@ def partly_loud(facts: DataFacts) -> Any:
     files = [item for item in facts.sample.by_file if item.judged]
     loud = [item.of("hot") | item.of("noisy") for item in files]
     return np.any(loud, axis=0) & ~np.all(loud, axis=0) if loud else np.zeros(NUM_SENSORS, bool)
+
+
+def silent_at_times(facts: DataFacts) -> Iterator[Finding]:
+    """Yield the sensors that lack a reading in many more events than those around them, and are dead in no file.
+
+    Around them, since weak light is often not stored.
+    """
+    health = facts.health
+    missing = 1 - health.valid_share
+    dead = health.state == STATES.index("dead")
+    for item in facts.sample.by_file:
+        dead = dead | item.of("dead")
+    usual = np.minimum(around(np.where(dead, np.nan, missing)), 1.0)
+    error = np.sqrt(usual * (1 - usual) / max(health.events, 1))
+    which = ~dead & (missing > usual + _OFTEN + _SIGMAS * error) & (health.events >= _FEWEST_EVENTS)
+    sensors = sorted(np.flatnonzero(which).tolist(), key=lambda sensor: -missing[sensor])
+    if not sensors:
+        return
+    names = [f"sensor {sensor} face {faces.FACES[int(faces.face_ids()[sensor])]}" for sensor in sensors[:_SHOWN]]
+    yield Finding(
+        _CODE,
+        Severity.INFO,
+        f"{len(sensors)} sensor{'s have' if len(sensors) > 1 else ' has'} no reading in many events in which those "
+        f"around have one: {listed(sensors)}",
+        f"{facts.whole} {names[0]}",
+        tuple(f"{name}: none in {missing[s]:.0%} of the events" for name, s in zip(names, sensors, strict=False)),
+        "have the channels looked at, or add them to the list of dead channels; in training such a reading is missing",
+    )
 
 
 def _dead_faces(facts: DataFacts, found: Sequence[tuple[str, Any]]) -> Iterator[Finding]:

@@ -114,7 +114,7 @@ def sensor_health(sums: SensorSums, kept: EventReservoir) -> SensorHealth:
     if judged:
         quiet = np.where(dead, np.nan, _quiet_level(npho))
         state[_noisy(npho)] = STATES.index("noisy")
-        state[quiet > _HOT_FACTOR * _around(quiet) + _HOT_PHOTONS] = STATES.index("hot")
+        state[quiet > _HOT_FACTOR * around(quiet) + _HOT_PHOTONS] = STATES.index("hot")
     for name, which in (("dead", dead), ("constant", constant)):
         state[which] = STATES.index(name)
     return SensorHealth(state, sums.mean, sums.valid / max(sums.events, 1), sums.events, judged)
@@ -129,7 +129,7 @@ def _quiet_level(npho: Array) -> Array:
     return np.where(np.isfinite(level), level, 0.0)
 
 
-def _around(values: Array) -> Array:
+def around(values: Array) -> Array:
     """Return for each sensor the median of those within two steps on its face; infinite without any, shape (S,)."""
     near = np.append(values, np.nan)[_near()]
     near[np.isnan(near).all(axis=1)] = np.inf

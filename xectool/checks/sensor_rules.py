@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from xectool.checks.by_file import frozen_times, listed, odd_in_some_files, partly_loud
+from xectool.checks.by_file import frozen_times, listed, odd_in_some_files, partly_loud, silent_at_times
 from xectool.checks.data_facts import DataFacts
 from xectool.checks.health import SensorHealth
 from xectool.detector import faces
@@ -47,7 +47,7 @@ class SensorsAreAlive(Rule[DataFacts]):
         for state in ("constant", "hot", "noisy"):
             if found := [sensor for sensor in health.of(state) if not partly[sensor]]:
                 yield self._odd(facts, state, found, health)
-        yield from (*odd_in_some_files(facts), *frozen_times(facts))
+        yield from (*odd_in_some_files(facts), *silent_at_times(facts), *frozen_times(facts))
 
     def _odd(self, facts: DataFacts, state: str, found: list[int], health: SensorHealth) -> Finding:
         names = [f"sensor {sensor} face {faces.FACES[int(faces.face_ids()[sensor])]}" for sensor in found[:_SHOWN]]
