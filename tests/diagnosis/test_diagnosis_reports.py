@@ -62,6 +62,8 @@ def test_the_bands_leave_no_gap_and_scale_with_the_clip(norm: float, clipped: fl
 def test_the_suggested_clip_is_three_times_the_quantile() -> None:
     assert suggested_clip(np.linspace(0, 1, 10_001)) == pytest.approx(2.9, abs=0.1)
     assert suggested_clip(np.array([np.nan])) == 1.0
+    assert suggested_clip(np.array([4.0] * 16 + [150.0] * 4)) == 40.0, "four bad events in twenty steps"
+    assert suggested_clip(np.array([0.0] * 16 + [1.0] * 4)) == 3.0
 
 
 def test_dead_and_exploding_blocks_are_told_from_sound_ones() -> None:

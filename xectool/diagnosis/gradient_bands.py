@@ -91,8 +91,12 @@ def band(norm: float, clipped: float, clip: float) -> str:
 
 
 def suggested_clip(norms: Series) -> float:
-    """Return the clip that catches outliers and leaves ordinary steps alone: 3 x p95; 1 without any norm."""
-    value = CLIP_OVER_P95 * quantile(norms, 0.95)
+    """Return the clip that catches outliers and leaves ordinary steps alone: 3 x p95; 1 without any norm.
+
+    Less than a spike of ten medians: in a short run a few bad events are the p95.
+    """
+    value, spike = CLIP_OVER_P95 * quantile(norms, 0.95), SPIKE * median(norms)
+    value = min(value, spike) if spike > 0 else value
     if not math.isfinite(value) or value <= 0:
         return 1.0
     return float(f"{value:.2g}")
