@@ -44,7 +44,7 @@ class EventsAreUnique(Rule[DataFacts]):
                     tuple(
                         f"{_second(pair)} repeats {pair.first_path} entry {pair.first_entry}" for pair in repeated.pairs
                     ),
-                    "leave one of them out, as docs/howto/own-files.md does; merging overlapping files is the usual reason",
+                    "leave one out, as docs/howto/own-files.md does; merging overlapping files is the usual reason",
                 )
         for path, found in facts.sample.light.items():
             if COPIED in found:
