@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import shlex
 import string
 import time
 from collections.abc import Callable
@@ -252,8 +253,10 @@ def test_no_option_mends_a_name_in_the_file_that_is_none(write: Callable[..., Pa
 @pytest.mark.parametrize(
     ("written", "fix"),
     [
-        ("{energy: mc_energy, uvwFi: mc_uvw}", "{uvwFI: mc_uvw, energy: mc_energy}"),
+        ("{energy: mc_energy, uvwFi: mc_uvw}", "{energy: mc_energy, uvwFI: mc_uvw}"),
         ("{energy: mc_energy, muon: mc_muon}", "{energy: mc_energy}"),
+        ("{uvwfi: a, engery: b, timing: 5}", "{uvwFI: a, energy: b}"),
+        ("{engery: a, energy: b}", "{energy: b}"),
     ],
 )
 def test_a_misspelt_task_costs_none_of_the_branches_that_were_told(
@@ -262,3 +265,11 @@ def test_a_misspelt_task_costs_none_of_the_branches_that_were_told(
     (found,) = refused(write(GOOD + f"data: {{truth_branches: {written}}}\n")).findings
     assert (found.code, found.fix) == ("CFG-04", f"data.truth_branches: {fix}")
     load_config(write(GOOD + f"{found.fix}\n", "mended.yaml"))
+
+
+def test_a_misspelt_task_of_a_set_is_answered_by_a_set(write: Callable[..., Path], refused: Refused) -> None:
+    path = write(GOOD + "data: {truth_branches: {timing: t}}\n")
+    (found,) = refused(path, ("data.truth_branches.engery=mc",)).findings
+    assert found.where.startswith("--set")
+    (option,) = shlex.split(found.fix.removeprefix("--set "))
+    assert load_config(path, [option]).config.data.truth_branches["energy"] == "mc"

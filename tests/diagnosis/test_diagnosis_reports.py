@@ -59,7 +59,7 @@ def test_the_bands_leave_no_gap_and_scale_with_the_clip(norm: float, clipped: fl
         assert band(norm * clip, clipped, clip) == band(norm, clipped, 1.0) or norm * clip in (0.0, float("inf"))
 
 
-def test_the_suggested_clip_is_three_times_the_quantile() -> None:
+def test_the_suggested_clip_is_three_times_the_quantile_and_no_spike() -> None:
     assert suggested_clip(np.linspace(0, 1, 10_001)) == pytest.approx(2.9, abs=0.1)
     assert suggested_clip(np.array([np.nan])) == 1.0
     assert suggested_clip(np.array([4.0] * 16 + [150.0] * 4)) == 40.0, "four bad events in twenty steps"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -150,8 +151,9 @@ def test_an_event_in_which_the_network_itself_is_rounding_may_differ_by_as_much(
     found: Arrays = {"energy": np.array([[0.05], [0.050011]], np.float32)}
     parity = Parity((ENERGY,), {"energy": YARD})
 
-    def noise() -> dict[str, FloatArray]:
-        return {"energy": np.array([[1.0], [rounding]])}
+    def noise(odd: np.ndarray) -> dict[str, FloatArray]:
+        assert odd.tolist() == [False, True]
+        return {"energy": np.array([[rounding]])}
 
     if not accepted:
         with pytest.raises(OutputsDiffer, match="xectool explain X-08"):
@@ -183,10 +185,16 @@ def test_what_one_rounding_gets_right_by_chance_is_noise_where_the_event_is_ill_
     given: Arrays = {"x": np.array([[1.0], [1e4]], np.float32)}
     network = Cancelling()
     assert np.array_equal(outputs(network, "raw", given)["energy"], [[1.0], [1.0]])  # control: exact as it is
-    sound, ill = rounding.rounding_noise(network, "raw", given, {})()["energy"].ravel()
+    sound, ill = rounding.rounding_noise(network, "raw", given, {})(np.ones(2, np.bool_))["energy"].ravel()
     assert 1e-8 < sound < 2e-6
     assert ill == pytest.approx(1e4 * sound, rel=0.01)
     assert network.first.item() == 1.0
+    noise = rounding.rounding_noise(network, "raw", given, {})
+    for share, is_sound in ((1.0, True), (10.0, False)):  # of what is rounding there: a number that is wrong is refused
+        found: Arrays = {"energy": np.array([[1.0], [1 + share * ill]], np.float32)}
+        parity = Parity((ENERGY,), {"energy": YARD})
+        with nullcontext() if is_sound else pytest.raises(OutputsDiffer, match="xectool explain X-08"):
+            parity.add("ill-conditioned", outputs(network, "raw", given), found, noise=noise)
 
 
 def test_rounding_of_a_large_number_is_no_difference() -> None:

@@ -361,12 +361,15 @@ class Listener(NullObserver):
         self.messages += facts["note"]
 
 
-def test_a_run_that_was_moved_says_where_it_goes_on_and_how_it_stays(tiny_config: Config, tmp_path: Path) -> None:
+def test_a_run_that_was_moved_says_where_it_goes_on_and_how_it_stays(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its record was split in two without a word: the configuration in it names the directory it came from."""
     first = Path(engine.train(tiny_config(), run_name="one", max_steps=1).run_dir)
     moved, listener = tmp_path / "moved" / "one", Listener()
     shutil.move(first, moved)
-    split = engine.train(moved / "config.yaml", resume=str(moved), max_steps=2, observer=listener)
+    monkeypatch.chdir(moved)
+    split = engine.train(moved / "config.yaml", resume=".", max_steps=2, observer=listener)
     (told,) = (text for text in listener.messages if "record and checkpoints so far stay in" in text)
     assert split.run_dir == str(first)
     options = shlex.split(told.partition("to go on there: ")[2].removesuffix(")"))

@@ -28,11 +28,18 @@ def _read_branches(value: object) -> object:
         if task not in TASK_NAMES:
             meant = nearest(str(task), TASK_NAMES, 1)
             hint = f"did you mean '{meant[0]}'?" if meant else f"one of {', '.join(TASK_NAMES)}"
-            others = {key: value[key] for key in value if key != task}
-            raise refuse(f"unknown task '{task}'; {hint}", dict.fromkeys(meant, branch) | others)
+            raise refuse(f"unknown task '{task}'; {hint}", _mended(value))
         if not isinstance(branch, str) or not branch:
-            raise refuse(f"expected a branch name for {task}, got {describe(branch)}")
+            raise refuse(f"expected a branch name for {task}, got {describe(branch)}", _mended(value))
     return dict(TRUTH_BRANCHES) | value
+
+
+def _mended(branches: dict[object, object]) -> dict[str, str]:
+    """Return the branches that were told, each misspelt task under the name that is nearest."""
+    told = {task: branch for task, branch in branches.items() if isinstance(branch, str) and branch}
+    known = {str(task): branch for task, branch in told.items() if task in TASK_NAMES}
+    near = {found[0]: branch for task, branch in told.items() if (found := nearest(str(task), TASK_NAMES, 1))}
+    return {**near, **known}
 
 
 def _read_cache(value: object) -> object:

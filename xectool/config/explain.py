@@ -8,7 +8,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from xectool.config.document import Document
+from xectool.config.document import SET, Document
 from xectool.config.invalid import config_finding
 from xectool.config.keys import keys_of, nearest_key
 from xectool.config.root import KINDS
@@ -76,13 +76,20 @@ def _as_written(document: Document, key: str) -> str:
     return ".".join(within[0]) if within and path not in within else key
 
 
+def _origin(document: Document, key: str) -> str:
+    """Return where a value comes from: of a mapping, ``--set`` where that wrote a part of it."""
+    path = tuple(key.split("."))
+    inner = (place for within, place in document.origins.items() if within[: len(path)] == path and within != path)
+    return SET if SET in inner else document.origin(key)
+
+
 def _finding(detail: ErrorDetails, document: Document, kind: str) -> Finding:
     key = dotted_key(detail, kind)
     if detail["type"] == "extra_forbidden":
         key = _as_written(document, key)
         return unknown_key(key, document.get(tuple(key.split("."))), document.origin(key), kind)
     value = detail["input"]
-    origin = document.origin(key)
+    origin = _origin(document, key)
     known = keys_of(kind).get(key)
     code = str(known.extra.get("code", "")) if known else ""
     if detail["type"] == "xectool_type":

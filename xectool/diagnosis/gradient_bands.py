@@ -91,9 +91,9 @@ def band(norm: float, clipped: float, clip: float) -> str:
 
 
 def suggested_clip(norms: Series) -> float:
-    """Return the clip that catches outliers and leaves ordinary steps alone: 3 x p95; 1 without any norm.
+    """Return the clip that catches outliers: 3 x p95, but no spike of ten medians; 1 without any norm.
 
-    Less than a spike of ten medians: in a short run a few bad events are the p95.
+    In a short run a few bad events are the p95.
     """
     value, spike = CLIP_OVER_P95 * quantile(norms, 0.95), SPIKE * median(norms)
     value = min(value, spike) if spike > 0 else value

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from xectool.diagnosis.evidence.files import setting
+from xectool.diagnosis.evidence.incidents import number
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def ladder(config: Mapping[str, Any]) -> tuple[Rung, ...]:
 
 def _smaller(config: Mapping[str, Any]) -> tuple[Rung, tuple[str, ...]]:
     """Return the step to smaller batches, and the accumulation that goes with it."""
-    batch, accum = int(setting(config, "data.batch_size", 256)), int(setting(config, "training.grad_accum_steps", 1))
+    batch, accum = _count(config, "data.batch_size", 256), _count(config, "training.grad_accum_steps", 1)
     parts = next((parts for parts in (2, 3, 5, 7) if batch % parts == 0), batch)
     title = f"smaller batches, the same effective batch = {batch * accum}"
     accumulated = (f"training.grad_accum_steps={max(2, accum * parts)}",)
@@ -74,3 +76,9 @@ def _smaller(config: Mapping[str, Any]) -> tuple[Rung, tuple[str, ...]]:
         return Rung(title, _RECOMPUTED.settings, "40 % or more of the activations"), accumulated
     settings = (f"data.batch_size={max(1, batch // parts)}", f"training.grad_accum_steps={accum * parts}")
     return Rung(title, settings, f"activations to 1/{parts}"), accumulated
+
+
+def _count(config: Mapping[str, Any], key: str, default: int) -> int:
+    """Return a count of a configuration, the default where it is absent or none."""
+    value = number(setting(config, key, default))
+    return int(value) if math.isfinite(value) and value >= 1 else default

@@ -26,7 +26,7 @@ NOISE_FACTOR = 4.0
 """Multiple of the network's own rounding by which a file may differ where an event is ill-conditioned."""
 
 Metric = Callable[[npt.NDArray[np.generic]], FloatArray]
-Noise = Callable[[], Mapping[str, FloatArray]]
+Noise = Callable[[npt.NDArray[np.bool_]], Mapping[str, FloatArray]]
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ class Parity:
             expected: What the network gives, by output.
             found: What the file gives, by output.
             edge: Whether these are edge events.
-            noise: Gives the rounding of the network itself, (B, 1, ...) by output; asked where an event differs by
-                more than is accepted, which then counts as an edge event.
+            noise: Gives the rounding of the network itself in some events, bool (B,): (n, 1, ...) by output; asked of
+                those that differ by more than is accepted, which then count as edge events.
 
         Raises:
             OutputsDiffer: Names, order, shapes, types or numbers differ.
@@ -157,7 +157,7 @@ class Parity:
         allowed = np.maximum(yardstick.limit, (EDGE_RELATIVE if edge else ROUNDING_STEPS * FLOAT32_STEP) * size)
         odd = (difference > allowed).reshape(len(difference), -1).any(axis=1)
         if odd.any() and noise is not None:
-            allowed = np.maximum(allowed, NOISE_FACTOR * noise()[port.name])
+            allowed[odd] = np.maximum(allowed[odd], NOISE_FACTOR * noise(odd)[port.name])
         if (difference > allowed).any():
             self._note(port.name, difference, size, yardstick, edge)
             raise self._too_far(port, case, (reference, value, difference / allowed), edge)
@@ -218,7 +218,8 @@ def require_same(
         allowed = np.maximum(limits[name].limit, ROUNDING_STEPS * FLOAT32_STEP * np.abs(np.nan_to_num(a)))
         same = (np.abs(a - b) <= allowed) | (a == b) | (np.isnan(a) & np.isnan(b))
         if noise is not None and not same.all():
-            same |= np.abs(a - b) <= NOISE_FACTOR * noise()[name]
+            odd = ~same.reshape(len(same), -1).all(axis=1)
+            same[odd] |= np.abs(a - b)[odd] <= NOISE_FACTOR * noise(odd)[name]
         if not same.all():
             place = tuple(int(index) for index in np.argwhere(~same)[0])
             raise OutputsDiffer(

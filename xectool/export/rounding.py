@@ -22,7 +22,7 @@ JOLTS = 3
 
 
 def rounding_noise(model: nn.Module, mode: str, given: Arrays, metrics: Mapping[str, Metric]) -> Noise:
-    """Return what tells the largest rounding of a network in each event.
+    """Return what tells the largest rounding of a network in each of some events.
 
     That is what float64 gives instead of float32, and with weights of which each is off by up to `ROUNDING_STEPS`, as
     sums in any sound order are: one rounding alone may be small by chance where an event is
@@ -35,15 +35,14 @@ def rounding_noise(model: nn.Module, mode: str, given: Arrays, metrics: Mapping[
         metrics: How an output is measured where not as it is.
     """
 
-    def of_events() -> dict[str, FloatArray]:
-        exact = {
-            name: value.astype(np.float64) if value.dtype == np.float32 else value for name, value in given.items()
-        }
+    def of_events(asked: npt.NDArray[np.bool_]) -> dict[str, FloatArray]:
+        own = {name: value[asked] for name, value in given.items()}
+        exact = {name: value.astype(np.float64) if value.dtype == np.float32 else value for name, value in own.items()}
         precise = measured(expected(copy.deepcopy(model).double(), mode, exact), metrics)
-        others = [measured(expected(model, mode, given), metrics)]
+        others = [measured(expected(model, mode, own), metrics)]
         others += [measured(expected(_jolted(model, seed), mode, exact), metrics) for seed in range(JOLTS)]
         return {
-            name: np.max([_largest(other[name], value) for other in others], axis=0) for name, value in precise.items()
+            name: np.max([_largest(other[name], wide) for other in others], axis=0) for name, wide in precise.items()
         }
 
     return of_events
@@ -61,5 +60,6 @@ def _jolted(model: nn.Module, seed: int) -> nn.Module:
 
 def _largest(own: npt.NDArray[np.generic], exact: npt.NDArray[np.generic]) -> FloatArray:
     """Return the largest difference of each event, shape (B, 1, ...)."""
-    gap = np.nan_to_num(np.abs(np.asarray(own, np.float64) - np.asarray(exact, np.float64)), posinf=0.0)
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        gap = np.nan_to_num(np.abs(np.asarray(own, np.float64) - np.asarray(exact, np.float64)), posinf=0.0)
     return np.asarray(gap.max(axis=tuple(range(1, gap.ndim)), keepdims=True))

@@ -14,6 +14,7 @@ FloatArray = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 FEW, FEW_OF = 3, 200  # so many events, or one of so many, are single events; more are a population
+FEWEST = 20 * FEW  # of fewer, sound ones are often as far away as that
 FAR = 10.0  # times as far from the median as the farthest of all the others: no tail reaches there
 SCALE = 1e-6  # of the median: what varies less is a constant, and few others beside it are all that tells of a slope
 
@@ -62,7 +63,7 @@ def lone(values: FloatArray) -> Mask:
         values: Shape (B, C); each of C columns is looked at by itself.
     """
     rare = max(FEW, len(values) // FEW_OF)
-    if len(values) <= 2 * rare:
+    if len(values) < FEWEST:
         return np.zeros(len(values), dtype=np.bool_)
     centre = np.median(values, axis=0)
     distance = np.abs(values - centre)

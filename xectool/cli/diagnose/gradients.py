@@ -40,7 +40,7 @@ def _show(screen: Console, result: GradientHealth) -> None:
     screen.print(table("gradient norm before clipping", ["block", "median", "p95", "max", "growth", "state"], rows))
     why = [
         f"total norm: median {report.total.median:.3g}, p95 {report.total.p95:.3g}, max {report.grad_norm_max:.3g}",
-        f"training.grad_clip {report.grad_clip:g}; 3 x p95 = {report.suggested_grad_clip:g}",
+        f"training.grad_clip {report.grad_clip:g}; {report.suggested_grad_clip:g} would catch outliers only",
     ]
     screen.print(verdict_box(report.verdict, why, result.next, good=not result.bad))
 

@@ -31,7 +31,7 @@ RECENT: Final = 50  # steps whose upper end says what single batches reach, as f
 _GAP: Final = 20
 _CLIMB_STEPS: Final = 4  # before the loss is ten times too high, a growth of up to 1.7 a step shows in so many
 _CLIMBED: Final = 2.0
-_HIGHER: Final = 1.1  # times the loss of the first step: a higher one later is told with its step
+_HIGHER: Final = 1.1  # times the rise of the first step: a higher one later is told with its step
 TAIL_EVENTS: Final = 3  # events that stand out one by one; fewer are damage, more are how the data are distributed
 TAIL_FACTOR: Final = 100.0  # and none of them by more than this
 _RISEN: Final = 3.0  # times the level, in several steps after the rate jumped: the jump makes the rest of the case
@@ -57,22 +57,27 @@ class SpikeCase(StepCase):
     @cached_property
     def peak(self) -> float:
         """Largest loss."""
-        values = finite(self.evidence.steps["loss"][self.rows])
+        return max(self.losses.values(), default=math.nan)
+
+    @cached_property
+    def losses(self) -> dict[int, float]:
+        """Loss by step, where it is finite."""
+        steps = self.evidence.steps
+        found = dict(zip(steps["step"][self.rows].tolist(), steps["loss"][self.rows].tolist(), strict=True))
         # A step that was taken again, or held back, is recorded as it ended; the guard says what it was.
-        told = (event for event in self.evidence.of("spike") if event.step in self.step_numbers)
-        said = [number(event.data.get("loss")) for event in told]
-        return max([*values.tolist(), *(value for value in said if math.isfinite(value))], default=math.nan)
+        for event in self.evidence.of("spike"):
+            if event.step in found and (said := number(event.data.get("loss"))) > found[event.step]:
+                found[event.step] = said
+        return {int(step): loss for step, loss in found.items() if math.isfinite(loss)}
 
     @property
     def height(self) -> str:
         """The rise in words: to the loss of the first step, and to the largest where another step had that."""
-        losses, rows = self.evidence.steps["loss"], self.rows
-        first = float(losses[self.row])
-        if not self.peak > _HIGHER * first:
+        first = self.losses.get(self.step, math.nan)
+        if not self.peak - self.level > _HIGHER * (first - self.level):
             return f"from {self.level:.4g} to {self.peak:.4g}"
-        highest = rows[np.nanargmax(losses[rows])]
-        there = f" at step {int(self.evidence.steps['step'][highest])}" if losses[highest] == self.peak else ""
-        return f"from {self.level:.4g} to {first:.4g}, and to {self.peak:.4g}{there}"
+        highest = max(self.losses, key=lambda step: self.losses[step])
+        return f"from {self.level:.4g} to {first:.4g}, and to {self.peak:.4g} at step {highest}"
 
     @cached_property
     def width(self) -> int:

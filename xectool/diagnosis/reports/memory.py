@@ -14,6 +14,7 @@ from xectool.diagnosis.cases.memory_fault import MemoryFault, from_text, memory_
 from xectool.diagnosis.cases.memory_growth import Growth, memory_growth
 from xectool.diagnosis.cause import Cause
 from xectool.diagnosis.evidence.evidence import Evidence
+from xectool.diagnosis.evidence.files import setting
 from xectool.diagnosis.evidence.incidents import number
 from xectool.diagnosis.evidence.statistics import finite
 from xectool.diagnosis.memory_ladder import Rung, ladder
@@ -202,8 +203,8 @@ def _own_settings(code: str, config: Mapping[str, Any]) -> dict[str, str]:
     if code == "XT-SHM":
         return {"data.num_workers": "0"}
     if code == "XT-OOM-HOST":
-        chunk = number((config.get("data") or {}).get("chunksize", 0))
-        smaller = {"data.chunksize": str(max(1, int(chunk) // 2))} if chunk > 0 else {}
+        chunk = number(setting(config, "data.chunksize"))
+        smaller = {"data.chunksize": str(max(1, int(chunk) // 2))} if 0 < chunk < math.inf else {}
         return {**smaller, "data.num_workers": "0"}
     return dict(item.split("=", 1) for item in ladder(config)[0].settings)
 

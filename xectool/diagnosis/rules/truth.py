@@ -196,8 +196,10 @@ def _told_impossible(evidence: Evidence, task: str, told: Mapping[str, Any], *, 
     value = f"{number(told.get('value')):.4g} {UNITS.get(task, '')}".strip()
     entry = f"entry {told.get('entry')} of {_file_of(evidence, told)}"
     problem = f"{task}: {entry} has a truth of {value}, which no event can have"
-    others = f", as {int(number(told.get('same'))) - 1} others: a mark of unknown truth that is neither NaN nor 1e10"
-    return problem + others * is_mark
+    if not is_mark:
+        return problem
+    others = int(number(told.get("same"))) - 1
+    return f"{problem}, as {others} others: a mark of unknown truth that is neither NaN nor 1e10"
 
 
 def _count(told: Mapping[str, Any]) -> int:

@@ -72,5 +72,5 @@ def _acknowledge() -> None:
 
     A handler interrupts whatever is being written, so this goes past the buffers, which are not reentrant.
     """
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, replaced or none
+    with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):  # closed, replaced or none
         os.write(sys.stderr.fileno(), _HEARD)

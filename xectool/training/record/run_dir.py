@@ -58,7 +58,7 @@ def choose_place(config: RunConfig, resume: str | None) -> RunPlace:
     root = Path(config.checkpoint.save_dir).expanduser()
     if resume and resume != AUTO:
         place = _resume_from(Path(resume).expanduser(), root / name if name else None)
-        return place if config.checkpoint.overwrite else _require_own_or_free(place)
+        return _noted(place if config.checkpoint.overwrite else _require_own_or_free(place))
     directory = root / name if name else _unnamed(root, config.kind, resume == AUTO)
     if resume == AUTO:
         return _resume_newest(directory)
@@ -93,13 +93,11 @@ def _resume_from(path: Path, directory: Path | None) -> RunPlace:
 
 
 def _require_own_or_free(place: RunPlace) -> RunPlace:
-    """Refuse to go on in the directory of another run, whose checkpoints would be replaced; note a change of it."""
+    """Refuse to go on in the directory of another run, whose checkpoints would be replaced."""
     assert place.checkpoint_path is not None
-    there = place.checkpoint_path.parent
-    if there.resolve() == place.directory.resolve():
+    own = place.checkpoint_path.parent.resolve() == place.directory.resolve()
+    if own or not any(place.directory.glob("checkpoint_*.pt")):
         return place
-    if not any(place.directory.glob("checkpoint_*.pt")):
-        return replace(place, notes=(*place.notes, _note_of_another(place.directory, there)))
     raise CheckpointError(
         f"{place.directory} already holds the checkpoints of another run",
         where=f"--run-name {place.directory.name} with --resume {place.checkpoint_path}",
@@ -108,10 +106,16 @@ def _require_own_or_free(place: RunPlace) -> RunPlace:
     )
 
 
-def _note_of_another(directory: Path, there: Path) -> str:
-    """Return what is said where a run goes on elsewhere: it was moved, or is to be kept as it is."""
+def _noted(place: RunPlace) -> RunPlace:
+    """Return a place with what is said where a run goes on elsewhere: it was moved, or is to be kept as it is."""
+    assert place.checkpoint_path is not None
+    there = place.checkpoint_path.parent.resolve()
+    if there == place.directory.resolve():
+        return place
     options = f"--set {in_shell(f'checkpoint.save_dir={inline_yaml(str(there.parent))}')} --run-name {there.name}"
-    return f"it goes on in {directory}; record and checkpoints so far stay in {there} (to go on there: {options})"
+    stay = f" (to go on there: {options})" if RUN_NAME_PATTERN.match(there.name) else ""
+    note = f"it goes on in {place.directory}; record and checkpoints so far stay in {there}{stay}"
+    return replace(place, notes=(*place.notes, note))
 
 
 def _unnamed(root: Path, kind: str, continuing: bool) -> Path:
