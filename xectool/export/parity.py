@@ -155,7 +155,7 @@ class Parity:
         difference = np.where(finite, np.abs(np.where(finite, value, 0.0) - np.where(finite, reference, 0.0)), 0.0)
         size = np.where(finite, np.abs(np.where(finite, reference, 0.0)), 0.0)
         allowed = np.maximum(yardstick.limit, (EDGE_RELATIVE if edge else ROUNDING_STEPS * FLOAT32_STEP) * size)
-        odd = (difference > allowed).reshape(len(difference), -1).any(axis=1)
+        odd = np.asarray((difference > allowed).reshape(len(difference), -1).any(axis=1))
         if odd.any() and noise is not None:
             allowed[odd] = np.maximum(allowed[odd], NOISE_FACTOR * noise(odd)[port.name])
         if (difference > allowed).any():
@@ -218,7 +218,7 @@ def require_same(
         allowed = np.maximum(limits[name].limit, ROUNDING_STEPS * FLOAT32_STEP * np.abs(np.nan_to_num(a)))
         same = (np.abs(a - b) <= allowed) | (a == b) | (np.isnan(a) & np.isnan(b))
         if noise is not None and not same.all():
-            odd = ~same.reshape(len(same), -1).all(axis=1)
+            odd = np.asarray(~same.reshape(len(same), -1).all(axis=1))
             same[odd] |= np.abs(a - b)[odd] <= NOISE_FACTOR * noise(odd)[name]
         if not same.all():
             place = tuple(int(index) for index in np.argwhere(~same)[0])
