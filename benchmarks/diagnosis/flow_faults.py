@@ -17,13 +17,13 @@ from benchmarks.diagnosis.lab import Lab
 
 def slow_reading(seconds: float) -> None:
     """Make every batch of the training wait."""
-    weighted = EventLoader._weighted
+    weighted = EventLoader.weighted
 
     def waiting(self: EventLoader, batch: Any) -> Any:
         time.sleep(seconds)
         return weighted(self, batch)
 
-    EventLoader._weighted = waiting  # type: ignore[method-assign]
+    EventLoader.weighted = waiting  # type: ignore[method-assign]
 
 
 def slow_saving(seconds: float) -> None:

@@ -179,8 +179,8 @@ def exit_codes() -> Iterator[str]:
     yield from (
         "```",
         "",
-        "What people read goes to stderr: `xectool explain nan 2>&1 | less`. With `--json` a command prints exactly one",
-        "document on stdout:",
+        "What people read goes to stderr: `xectool explain nan 2>&1 | less`. With `--json` a command prints exactly",
+        "one document on stdout:",
         "",
     )
     yield from ("```json", DOCUMENT, "```", "")

@@ -205,3 +205,24 @@ def test_no_event_left_says_what_to_check():
         DataPlan(make_files([0, 0]), 8, 0)
     with pytest.raises(DataUnusable, match=r"data\.drop_last=false"):
         DataPlan(make_files([7]), 8, 0, drop_last=True)
+
+
+@settings(max_examples=100, deadline=None)
+@given(plans, st.booleans(), st.sampled_from([None, 0.4]))
+def test_the_position_of_an_event_is_where_it_is_served(case, drop_last, keep):
+    try:
+        plan = build(case, drop_last=drop_last, keep=keep)
+    except DataUnusable:
+        return
+    rows = 0
+    for rank in range(case["world_size"]):
+        for step, batch in enumerate(identities(plan, case["epoch"], rank)):
+            positions = [plan.position_of(case["epoch"], *event) for event in batch]
+            assert positions == plan.batch_positions(step, rank).tolist()
+        for key in plan.windows(case["epoch"], rank):
+            start, stop = plan.order(case["epoch"]).bounds(key)
+            served = np.arange(stop - start)[plan.served_rows(case["epoch"], key, rank)]
+            assert (np.diff(served) > 0).all()
+            rows += len(served)
+        rows -= plan.events_of_rank(rank)
+        assert rows == 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +15,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from xectool.config.load import load_config
 from xectool.data.batch import EventBatch
+from xectool.data.extremes import measured
 from xectool.probes.instruments.bench import Bench, build_bench
 from xectool.probes.instruments.minimal import SavedBatch, load_batch, save_batch
 from xectool.probes.instruments.trial import nonfinite_moments, try_step
 from xectool.probes.nonfinite.culprit import find_culprit
 from xectool.probes.nonfinite.locate import locate
-from xectool.probes.nonfinite.scan import NUM_EXTREMES, Ranking
+from xectool.probes.nonfinite.scan import NUM_EXTREMES, Ranking, scan
 from xectool.probes.nonfinite.search import search_data, search_window
 from xectool.probes.nonfinite.subject import Subject, of_config
 from xectool.probes.nonfinite.verdicts import Training, judge
@@ -155,7 +157,7 @@ def test_fault_of_evaluation_alone_is_found_and_said_to_be_one(
     bench = subject.bench
     named = behind(bench, "heads.energy.0", BrokenInEvaluation())
     assert not try_step(bench, [batch]).bad  # as training uses it, nothing is wrong
-    found = search_window(bench, [batch]) if search == "window" else search_data(bench, lambda: [batch])
+    found = search_window(bench, [batch]) if search == "window" else search_data(bench, subject.loader)
     assert found.culprit is not None
     assert found.culprit.cause == "module"
     assert found.culprit.facts["in_evaluation_only"]
@@ -203,8 +205,8 @@ def test_the_most_extreme_events_are_kept_whatever_the_batches(subject: Subject,
     event, copied = batch.take(np.array([0])), 0
 
     class Numbered:
-        def __init__(self, start: int) -> None:
-            self.start = start
+        def __init__(self, start: int, size: int) -> None:
+            self.start, self.scores = start, scores[start : start + size]
 
         def take(self, rows: np.ndarray) -> EventBatch:
             nonlocal copied
@@ -212,12 +214,12 @@ def test_the_most_extreme_events_are_kept_whatever_the_batches(subject: Subject,
             return replace(event, entry=np.array([self.start + int(rows[0])]))
 
     class Scored(Ranking):
-        def _scores(self, batch: Numbered, ends: np.ndarray) -> dict[str, np.ndarray]:  # type: ignore[override]
-            return {"one": ends, "two": np.where(ends % 2, ends, 0.0)}
+        def _scores(self, batch: Numbered) -> dict[str, np.ndarray]:  # type: ignore[override]
+            return {"one": batch.scores, "two": np.where(batch.scores % 2, batch.scores, 0.0)}
 
     ranking, start = Scored(subject.bench.model.get_submodule("normalizer"), subject.bench.task), 0  # type: ignore[arg-type]
     for size in (1, 700, 3, 256, 40, 1500, 1500):
-        ranking.add(Numbered(start), scores[start : start + size])  # type: ignore[arg-type]
+        ranking.add(Numbered(start, size))  # type: ignore[arg-type]
         start += size
     assert start == len(scores)
     kept = {int(found.entry[0]) for found in ranking.events({})}
@@ -261,3 +263,48 @@ def test_saved_batch_comes_back_as_it_was(batch: EventBatch, tmp_path: Path) -> 
         assert torch.equal(was.npho, now.npho)
         assert all(torch.equal(was.targets[name], now.targets[name]) for name in was.targets)
         assert was.event.tolist() == now.event.tolist()
+
+
+def test_scores_are_those_of_known_light_and_used_times_alone(subject: Subject, batch: EventBatch) -> None:
+    """What counts is told apart from dead sensors, from 1e10 as rounding left it, and from times without light."""
+    norm = subject.bench.model.get_submodule("normalizer")
+    rng = np.random.default_rng(11)
+    rows = np.arange(300) % batch.num_events
+    many = replace(batch.take(rows), file_index=np.zeros(300, np.int32), entry=np.arange(300), extremes=None)
+    npho, time = many.npho.numpy(), many.time.numpy()
+    npho *= rng.uniform(0.2, 5.0, (300, 1)).astype(np.float32)
+    for values in (npho, time):
+        for value in (1e10, 9.6e9, 1.04e10):
+            values[rng.random(values.shape) < 0.02] = value
+    late = rng.random(time.shape) < 0.01
+    time[late] = rng.uniform(-3e-6, 3e-6, late.sum())  # later than any used one, in sensors with and without light
+    npho[7], time[8], npho[9], npho[10, 3], time[11, 4] = 1e10, 1e10, 9.5e9, math.nan, math.nan
+    with np.errstate(invalid="ignore"):
+        known = np.where(np.abs(npho) < 9e9, npho, 0.0)
+        used = np.where((np.abs(npho) < 9e9) & (npho >= norm.npho_threshold) & (np.abs(time) < 9e9), np.abs(time), 0.0)
+    wanted = {"time": used.max(axis=1), "light": known.sum(axis=1, dtype=np.float64)}
+    ranking = Ranking(norm, subject.bench.task)  # type: ignore[arg-type]
+    for start in range(0, 300, 40):
+        ranking.add(measured(many.take(np.arange(start, min(start + 40, 300)))))
+    highest = ranking.highest()
+    assert highest["time"] == pytest.approx(wanted["time"].max() / norm.time_scale, rel=1e-6)
+    assert highest["light"] == pytest.approx(wanted["light"].max(), rel=1e-5)
+    light = norm.scheme(torch.from_numpy(known[[8, *range(12, 300)]]).max(dim=1).values).max()  # type: ignore[operator]
+    assert highest["npho"] == pytest.approx(float(light), rel=1e-6)
+    kept = {int(event.entry[0]) for event in ranking.events({"npho": 1e30, "light": 1e30, "truth energy": 1e30})}
+    assert {*np.argsort(wanted["time"])[-5:]} <= kept
+
+
+def test_a_scan_leaves_the_threads_of_the_process_as_they_were(subject: Subject, batch: EventBatch) -> None:
+    bench, before, inside = subject.bench, torch.get_num_threads(), []
+    torch.set_num_threads(3)
+    try:
+
+        def batches() -> Iterator[EventBatch]:
+            inside.append(torch.get_num_threads())
+            yield batch
+
+        scan(batches(), bench.config, bench.model, bench.task)
+        assert (inside, torch.get_num_threads()) == ([1], 3)
+    finally:
+        torch.set_num_threads(before)

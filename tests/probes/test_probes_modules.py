@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -89,10 +90,14 @@ def test_what_is_kept_for_the_backward_pass_is_counted_once(subject: Subject) ->
     assert 10_000_000 <= largest.activation_bytes < 10_100_000
 
 
-def test_times_of_modules_add_up_to_the_measured_step(subject: Subject) -> None:
+def test_times_of_modules_add_up_to_the_measured_step(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.count()  # between two readings of the clock passes the same; every other one is the clocks' own
+    monkeypatch.setattr(
+        "xectool.probes.module_costs.time", SimpleNamespace(perf_counter=lambda: 1e-3 * float(next(ticks)))
+    )
     report = measure(subject.bench, list(subject.batches())[:1], steps=1, warmup=1)  # medians do not add up
     whole = sum(cost.forward_s + cost.backward_s for cost in report.modules)
-    assert 0.6 * report.measured_step_s < whole <= report.measured_step_s
+    assert 0.45 * report.measured_step_s < whole <= report.measured_step_s
     parameters = sum(cost.parameters for cost in report.modules)
     assert 0 < parameters <= sum(p.numel() for p in subject.bench.model.parameters())
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from xectool.data.batch import EventBatch
 from xectool.data.window import NUM_EXTREMES, Array, WindowArrays
 from xectool.detector.constants import DEAD_VALUE, NUM_SENSORS, UNKNOWN_ABOVE
 
@@ -23,48 +25,55 @@ PHOTONS, NPHO_LOW, NPHO_HIGH, TIME_LOW, TIME_HIGH, TRUTH_HIGH = range(NUM_EXTREM
 times; largest truth without its sign. Highest ones are not below 0. Readings that are NaN make lowest and highest NaN;
 NaN as truth counts nowhere."""
 _FEW_EVENTS: Final = 16
-_BLOCK_ROWS: Final = 8  # what is made on the way stays in the processor's cache
+_DEAD_BITS: Final = np.float32(DEAD_VALUE).view(np.uint32)
+_BLOCK_ROWS: Final = 64  # what is made on the way stays in the processor's cache
 
 
 def measure(window: WindowArrays) -> None:
     """Fill the extremes of all events of a window, shape (N, 6)."""
-    scratch = np.empty((_BLOCK_ROWS, NUM_SENSORS), np.float32), np.empty((_BLOCK_ROWS, NUM_SENSORS), np.bool_)
+    scratch = np.empty((_BLOCK_ROWS, NUM_SENSORS), np.uint32), np.empty((_BLOCK_ROWS, NUM_SENSORS), np.float32)
     for start in range(0, len(window.npho), _BLOCK_ROWS):
         rows = slice(start, start + _BLOCK_ROWS)
         npho, time, out = window.npho[rows], window.time[rows], window.extremes[rows]
-        readings, counts = (array[: len(npho)] for array in scratch)
-        out[:, TIME_LOW], out[:, TIME_HIGH], _ = _ends(time, readings, counts)
-        out[:, NPHO_LOW], out[:, NPHO_HIGH], living = _ends(npho, readings, counts)
-        if not (out[:, NPHO_LOW].min() >= -UNKNOWN_ABOVE and out[:, NPHO_HIGH].max() <= UNKNOWN_ABOVE):
-            living = np.where(np.abs(living) <= UNKNOWN_ABOVE, living, np.float32(0.0))
-        np.sum(living, axis=1, dtype=np.float64, out=out[:, PHOTONS])
+        bits, counts = (array[: len(npho)] for array in scratch)
+        out[:, TIME_LOW], out[:, TIME_HIGH] = _ends(time, bits)
+        out[:, NPHO_LOW], out[:, NPHO_HIGH] = _ends(npho, bits)
+        if out[:, NPHO_LOW].min() >= -UNKNOWN_ABOVE and out[:, NPHO_HIGH].max() <= UNKNOWN_ABOVE:
+            np.copyto(counts, npho != np.float32(DEAD_VALUE))
+        else:
+            npho = np.where(np.abs(npho) <= UNKNOWN_ABOVE, npho, np.float32(0.0))
+            counts.fill(1.0)
+        # A product for each event takes half as long as choosing and adding.
+        out[:, PHOTONS] = np.matmul(npho[:, np.newaxis, :], counts[:, :, np.newaxis])[:, 0, 0]
     window.extremes[:, TRUTH_HIGH] = 0.0
     for truth in window.targets.values():
         highest = window.extremes[:, TRUTH_HIGH]
         np.fmax(highest, np.fmax.reduce(np.abs(truth), axis=1), out=highest)
 
 
-def _ends(values: Array, readings: Array, counts: Array) -> tuple[Array, Array, Array]:
-    """Return lowest and highest number of each event, and all of them with 0 for 1e10, in ``readings`` if there is any.
+def _ends(values: Array, bits: Array) -> tuple[Array, Array]:
+    """Return lowest and highest number of each event, 1e10 not among the highest; ``bits`` is scratch.
 
     The place of the highest is found twice as fast as the highest itself.
     """
     every = np.arange(len(values))
     lowest, highest = values[every, values.argmin(axis=1)], values[every, values.argmax(axis=1)]
     if not highest.max() < DEAD_VALUE:
-        np.not_equal(values, np.float32(DEAD_VALUE), out=counts)
-        values = _zero_unless(counts, values, readings)
-        highest = values[every, values.argmax(axis=1)]
-    return lowest, np.maximum(highest, np.float32(0.0)), values
+        # Less those of 1e10 the bits of all positive numbers below it wrap around, in their order, beyond all others.
+        np.subtract(values.view(np.uint32), _DEAD_BITS, out=bits)
+        below = values[every, bits.argmax(axis=1)]
+        highest = np.where(highest == DEAD_VALUE, np.where(below == DEAD_VALUE, np.float32(0.0), below), highest)
+    return lowest, np.maximum(highest, np.float32(0.0))
 
 
-def _zero_unless(counts: Array, values: Array, out: Array) -> Array:
-    """Return readings in ``out``, zero where they do not count: by their bits, as numpy takes a branch a reading."""
-    bits, mask = out.view(np.int32), counts.view(np.int8)
-    np.negative(mask, out=mask)
-    np.copyto(bits, mask)  # all bits set where a reading counts
-    np.bitwise_and(bits, values.view(np.int32), out=bits)
-    return out
+def measured(batch: EventBatch) -> EventBatch:
+    """Return a batch on the CPU with the extremes of its events; itself where it has them."""
+    if batch.extremes is not None:
+        return batch
+    targets = {task: target.numpy() for task, target in batch.targets.items()}
+    identity, extremes = np.empty((batch.num_events, 4), np.int64), np.empty((batch.num_events, NUM_EXTREMES))
+    measure(WindowArrays(batch.npho.numpy(), batch.time.numpy(), targets, identity, extremes))
+    return replace(batch, extremes=extremes)
 
 
 class Usual:

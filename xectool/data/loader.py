@@ -6,7 +6,7 @@ Axes: B events, S sensors (4760), D numbers of a task.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -172,7 +172,7 @@ class EventLoader:
         """
         self.excluded = self.excluded.with_events(file_index, entry)
 
-    def epoch(self, epoch: int, start_step: int = 0, position: int = 0) -> Iterator[EventBatch]:
+    def epoch(self, epoch: int, start_step: int = 0, position: int = 0) -> Generator[EventBatch, None, None]:
         """Yield the batches of an epoch from a step on, without excluded events; only what they need is read.
 
         Args:
@@ -192,7 +192,7 @@ class EventLoader:
         try:
             for step in range(start_step, self.plan.num_steps):
                 begin = time.perf_counter()
-                whole = self._weighted(batches.batch(epoch, step))
+                whole = self.weighted(batches.batch(epoch, step))
                 batch = self.excluded.left_out_of(self._from(position, whole))
                 self.data_wait_s += time.perf_counter() - begin
                 seen += whole.num_events
@@ -225,7 +225,8 @@ class EventLoader:
             self._builder = BackgroundBuilder(cache, self.rank / self.plan.world_size)
             self._builder.start()
 
-    def _weighted(self, batch: EventBatch) -> EventBatch:
+    def weighted(self, batch: EventBatch) -> EventBatch:
+        """Return a batch with the weights of its events in the loss."""
         if self._weights is not None:
             truth = {task: target.numpy() for task, target in batch.targets.items()}
             batch.weight.copy_(torch.from_numpy(self._weights.weights(truth, batch.npho.numpy())))

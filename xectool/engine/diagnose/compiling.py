@@ -207,7 +207,6 @@ def _wanted(modes: Sequence[str], known: Sequence[str], steps: int, timeout_s: f
 
 
 def _graphs(subject: Subject) -> GraphReport:
-    assert subject.batches is not None
     assert subject.plan is not None
     return inspect_graphs(subject.bench, epoch_batches(subject.plan, subject.batches()))
 

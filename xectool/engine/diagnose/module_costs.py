@@ -81,7 +81,6 @@ def modules(
     path = Path(config).expanduser()
     loaded = load_config(path / CONFIG_FILE if path.is_dir() else path, overrides).config
     subject = of_config(loaded, None, device, max_events=loaded.data.batch_size)
-    assert subject.batches is not None
     try:
         report = measure(subject.bench, list(subject.batches())[:1], steps, warmup)
     finally:

@@ -123,7 +123,7 @@ def nan_batch(  # noqa: PLR0913  the function is the command: one argument an op
     else:
         subject = _of_run_or_config(loaded, run, incident, weights, (data or "train", max_events, device))
     search = _search(subject, full)
-    if data is None and subject.batches is not None:
+    if data is None and subject.loader is not None:
         subject, search = _with_validation(subject, search, full, max_events)
     kept = _keep(search, subject, Path(output or DEFAULT_OUTPUT).expanduser()) if batch is None else None
     training = _training(config, overrides, None if batch is not None else run)
@@ -168,9 +168,9 @@ def _search(subject: Subject, full: bool, before: NanSearch | None = None) -> Na
     try:
         if subject.window is not None:
             return search_window(subject.bench, subject.window)
-        assert subject.batches is not None
+        assert subject.loader is not None
         steps = subject.bench.config.training.grad_accum_steps
-        return search_data(subject.bench, subject.batches, full=full, accumulate=steps, before=before)
+        return search_data(subject.bench, subject.loader, full=full, accumulate=steps, before=before)
     finally:
         subject.close()
 

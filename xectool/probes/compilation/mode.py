@@ -107,7 +107,6 @@ def measure_mode(
     execution = plan_execution(wanted.training, device)
     subject = of_config(config, None, device, max_events=config.data.batch_size)
     try:
-        assert subject.batches is not None
         batch = next(iter(subject.batches()))
         bench = replace(subject.bench, config=wanted, execution=execution)
         _restore_checkpointing(bench)

@@ -13,9 +13,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from xectool.data.batch import EventBatch
+from xectool.data.extremes import NPHO_LOW, TIME_HIGH
 from xectool.detector.constants import LARGEST_LEGAL, UNKNOWN_ABOVE
 
 
@@ -49,15 +51,14 @@ def not_a_reading(values: Tensor) -> Tensor:
     return ~(values.abs() <= LARGEST_LEGAL)  # NaN compares false
 
 
-def are_legal(lowest: float, highest: float) -> bool:
-    """Return whether all numbers between two extremes, NaN if there is one, are legal."""
-    return bool(lowest >= -LARGEST_LEGAL and highest <= LARGEST_LEGAL)
-
-
-def truth_is_legal(batch: EventBatch) -> bool:
-    """Return whether every number of the truth and every weight is legal."""
-    arrays = [tensor.numpy() for tensor in (*batch.targets.values(), batch.weight) if tensor.numel()]
-    return all(are_legal(array.min(), array.max()) for array in arrays)
+def legal_rows(batch: EventBatch) -> npt.NDArray[np.bool_]:
+    """Return which events of a batch that has its extremes hold legal numbers only, shape (B,)."""
+    assert batch.extremes is not None
+    numbers = [batch.extremes[:, NPHO_LOW : TIME_HIGH + 1], *(truth.numpy() for truth in batch.targets.values())]
+    legal = batch.weight.numpy() <= LARGEST_LEGAL  # NaN compares false
+    for array in numbers:
+        legal = legal & (np.abs(array) <= LARGEST_LEGAL).all(axis=1)
+    return legal
 
 
 def count_anomalies(batch: EventBatch) -> int:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,25 +18,26 @@ from torch import Tensor, nn
 
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.data.batch import EventBatch
-from xectool.detector.constants import NUM_SENSORS, UNKNOWN_ABOVE
+from xectool.data.excluded import event_keys
+from xectool.data.extremes import NPHO_HIGH, NPHO_LOW, PHOTONS, TIME_HIGH, TIME_LOW, measured
+from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.models.normalize import Normalizer
 from xectool.probes.nonfinite.raw import (
     Anomaly,
     anomalies,
-    are_legal,
     count_anomalies,
-    truth_is_legal,
+    legal_rows,
     wrong_logarithms,
 )
 from xectool.tasks.base import TrainingTask
 
 MAX_ANOMALIES = 1000  # named one by one; the rest is counted
-MAX_SUSPECTS = 8  # batches kept that hold an illegal number, to be tried on the network
+MAX_SUSPECTS = 8  # events kept that hold an illegal number, whose batches are tried on the network
+NUM_FIRST = 8  # events kept of the first batch
 NUM_EXTREMES = 32  # events kept in each of the rankings
 _CHUNK = 32  # events looked at together, 600 kB an array
 
-FloatArray = npt.NDArray[np.float32]
-BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.floating]
 
 
 @dataclass
@@ -44,18 +46,16 @@ class ScanReport:
 
     Attributes:
         events: Events looked at.
-        batches: Batches they came in.
         seconds: Time of the pass, reading included.
         anomalies: Illegal numbers, the first ones of them.
         num_anomalies: Their count; an event that cannot be ranked counts nothing here.
-        suspects: Batches that hold illegal numbers, the first ones of them.
+        suspects: Single events that hold illegal numbers, the first ones of them.
         extremes: Single events of the largest and smallest numbers, the most extreme first.
-        first: The first batch: ordinary events to compare with.
+        first: The first few events: ordinary ones to compare with.
         highest: Largest score by ranking.
     """
 
     events: int = 0
-    batches: int = 0
     seconds: float = 0.0
     anomalies: list[Anomaly] = field(default_factory=list)
     num_anomalies: int = 0
@@ -75,7 +75,7 @@ def scan(
     """Look at every number of every event once.
 
     Args:
-        batches: On the CPU.
+        batches: On the CPU; their memory may be used again afterwards.
         config: Says which tasks learn a logarithm.
         model: Its normaliser ranks the readings.
         task: Its transforms rank the truth.
@@ -86,31 +86,45 @@ def scan(
     assert isinstance(normalizer, Normalizer)
     ranking = Ranking(normalizer, task)
     logs = _log_tasks(config)
-    for batch in batches:
-        report.events += batch.num_events
-        report.batches += 1
-        if not batch.num_events:
-            continue
-        report.first = report.first or batch
-        ends, legal = look(batch, normalizer.npho_threshold)
-        _note(report, batch, logs, legal and truth_is_legal(batch))
-        ranking.add(batch, ends)
+    with _one_thread():
+        for batch in batches:
+            report.events += batch.num_events
+            if not batch.num_events:
+                continue
+            report.first = report.first or batch.take(np.arange(min(NUM_FIRST, batch.num_events)))
+            batch = measured(batch)
+            _note(report, batch, logs)
+            ranking.add(batch)
     report.extremes, report.highest = ranking.events(beyond or {}), ranking.highest()
     report.seconds = time.perf_counter() - began
     return report
 
 
-def _note(report: ScanReport, batch: EventBatch, logs: dict[str, object], legal: bool) -> None:
-    illegal = 0 if legal else count_anomalies(batch)
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let PyTorch compute in this thread alone: threads that wait for more to do take the readers' cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _note(report: ScanReport, batch: EventBatch, logs: dict[str, object]) -> None:
+    legal = legal_rows(batch)
     wrong = list(wrong_logarithms(batch, logs)) if logs else []
-    if not illegal and not wrong:
+    if legal.all() and not wrong:
         return
+    illegal = 0 if legal.all() else count_anomalies(batch)
     report.num_anomalies += illegal + len(wrong)
     room = MAX_ANOMALIES - len(report.anomalies)
     if room:  # a file that marks dead channels with NaN has millions
         report.anomalies += [*(anomalies(batch, room) if illegal else ()), *wrong][:room]
-    if len(report.suspects) < MAX_SUSPECTS:
-        report.suspects.append(batch)
+    places = np.array([(one.file_index, one.entry) for one in wrong], np.int64).reshape(-1, 2)
+    rows = np.flatnonzero(~legal | np.isin(event_keys(batch.file_index, batch.entry), event_keys(*places.T)))
+    for row in rows[: MAX_SUSPECTS - len(report.suspects)]:
+        report.suspects.append(batch.take(np.array([row])))
 
 
 def _log_tasks(config: RunConfig) -> dict[str, object]:
@@ -135,13 +149,12 @@ class Ranking:
         self._heaps: dict[str, list[tuple[float, int, EventBatch]]] = {}
         self._count = 0
 
-    def add(self, batch: EventBatch, ends: FloatArray) -> None:
-        """Rank the events of a batch, of which `look` returned ``ends``; only those that enter a ranking are copied."""
+    def add(self, batch: EventBatch) -> None:
+        """Rank the events of a batch that has its extremes; only those that enter a ranking are copied."""
         copies: dict[int, EventBatch] = {}
-        for name, scores in self._scores(batch, ends).items():
+        for name, scores in self._scores(batch).items():
             heap = self._heaps.setdefault(name, [])
-            floor = heap[0][0] if len(heap) == NUM_EXTREMES else -1.0
-            rows = np.flatnonzero(scores > floor)
+            rows = np.flatnonzero(scores > self._floor(name))
             for row in rows[np.argsort(-scores[rows], kind="stable")[:NUM_EXTREMES]]:
                 full = len(heap) == NUM_EXTREMES
                 if full and scores[row] <= heap[0][0]:
@@ -151,6 +164,11 @@ class Ranking:
                 self._count += 1
                 entry = (float(scores[row]), self._count, copies[row])
                 (heapq.heappushpop if full else heapq.heappush)(heap, entry)
+
+    def _floor(self, name: str) -> float:
+        """Return the score that an event must exceed to enter a ranking."""
+        heap = self._heaps.get(name, [])
+        return heap[0][0] if len(heap) == NUM_EXTREMES else -1.0
 
     def highest(self) -> dict[str, float]:
         """Return the largest score of each ranking."""
@@ -169,57 +187,41 @@ class Ranking:
                     found.setdefault((int(event.file_index[0]), int(event.entry[0])), event)
         return list(found.values())
 
-    def _scores(self, batch: EventBatch, ends: FloatArray) -> dict[str, np.ndarray]:
-        norm = self._normalizer
-        light = norm.scheme(torch.from_numpy(ends[:2]).clamp_min(norm.scheme.lowest)).abs().amax(dim=0)
-        scores = {"npho": light.numpy(), "light": np.abs(ends[2]), "time": ends[3] / norm.time_scale}
+    def _scores(self, batch: EventBatch) -> dict[str, FloatArray]:
+        """Return the score of each event by ranking; of times only those that enter it are the used ones'."""
+        norm, extremes = self._normalizer, batch.extremes
+        assert extremes is not None
+        ends, highest = extremes[:, NPHO_LOW : NPHO_HIGH + 1].T.copy(), extremes[:, NPHO_HIGH]
+        ends[0] = np.minimum(ends[0], highest)  # a dead event has 1e10 as its lowest
+        latest = np.maximum(-extremes[:, TIME_LOW], extremes[:, TIME_HIGH])
+        # Extremes count the times of sensors without light, and whatever rounding made of 1e10: few events need a look.
+        rows = np.flatnonzero((latest > self._floor("time") * norm.time_scale) | (highest > UNKNOWN_ABOVE))
+        if len(rows):
+            few = batch.npho.numpy()[rows], batch.time.numpy()[rows]
+            ends[0, rows], ends[1, rows], latest[rows] = _known(*few, norm.npho_threshold)
+        light = norm.scheme(torch.from_numpy(ends).clamp_min(norm.scheme.lowest)).abs().amax(dim=0)
+        scores = {"npho": light.numpy(), "light": np.abs(extremes[:, PHOTONS]), "time": latest / norm.time_scale}
         for name, transform in self._transforms.items():
             scores[f"truth {name}"] = _encoded(transform, batch.targets[name]).numpy()
         return {name: np.nan_to_num(score, nan=0.0) for name, score in scores.items()}
 
 
-def look(batch: EventBatch, threshold: float) -> tuple[FloatArray, bool]:
-    """Go once over all readings of a batch, a few events at a time, which then stay in the processor's cache.
+def _known(npho: FloatArray, times: FloatArray, threshold: float) -> FloatArray:
+    """Return smallest and largest known light and latest used time without its sign, shape (3, N), of N events.
 
-    Args:
-        batch: On the CPU.
-        threshold: Photons below which a time is not used.
-
-    Returns:
-        Smallest, largest and summed known light and the latest used time without its sign, shape (4, B); and whether
-        every reading is legal.
+    A few events are looked at together, which then stay in the processor's cache.
     """
-    npho, times = batch.npho.numpy(), batch.time.numpy()
-    ends, legal = np.empty((4, batch.num_events), np.float32), True
-    scratch = np.empty((_CHUNK, NUM_SENSORS), np.float32), np.empty((2, _CHUNK, NUM_SENSORS), np.bool_)
-    with np.errstate(invalid="ignore", over="ignore"):
-        for start in range(0, batch.num_events, _CHUNK):
-            rows = slice(start, min(start + _CHUNK, batch.num_events))
-            legal &= _look_at_few(npho[rows], times[rows], threshold, ends[:, rows], scratch)
-    return ends, legal
-
-
-def _look_at_few(
-    npho: FloatArray, times: FloatArray, threshold: float, ends: FloatArray, scratch: tuple[FloatArray, BoolArray]
-) -> bool:
-    known, (counts, other) = scratch[0][: len(npho)], (mask[: len(npho)] for mask in scratch[1])
-    np.min(npho, axis=1, out=ends[0])
-    np.max(npho, axis=1, out=ends[1])
-    lowest, highest = ends[0].min(), ends[1].max()
-    light, unknown = npho, not -np.inf < lowest <= highest <= UNKNOWN_ABOVE
-    if unknown:
-        # Multiplying by a mask is three times faster than choosing; infinite becomes NaN, which is not legal either.
-        light = np.multiply(npho, np.less_equal(npho, UNKNOWN_ABOVE, out=counts), out=known)
-        np.min(light, axis=1, out=ends[0])
-        np.max(light, axis=1, out=ends[1])
-    np.sum(light, axis=1, out=ends[2])
-    latest = np.abs(times, out=known).max()
-    np.greater_equal(npho, threshold, out=counts)
-    counts &= np.less_equal(known, UNKNOWN_ABOVE, out=other)
-    if unknown:
-        counts &= np.less_equal(npho, UNKNOWN_ABOVE, out=other)
-    np.max(np.multiply(known, counts, out=known), axis=1, out=ends[3])
-    return are_legal(lowest, highest) and are_legal(0.0, latest)
+    found = np.empty((3, len(npho)), np.float64)
+    for start in range(0, len(npho), _CHUNK):
+        rows = slice(start, start + _CHUNK)
+        is_light, latest = npho[rows] <= UNKNOWN_ABOVE, np.abs(times[rows])
+        is_used = is_light & (npho[rows] >= threshold) & (latest <= UNKNOWN_ABOVE)
+        with np.errstate(invalid="ignore"):  # infinite becomes NaN, which ranks nowhere
+            # Multiplying by a mask is three times faster than choosing.
+            light = npho[rows] * is_light
+            latest *= is_used
+        found[:, rows] = light.min(axis=1), light.max(axis=1), latest.max(axis=1)
+    return found
 
 
 def _encoded(transform: nn.Module, truth: Tensor) -> Tensor:
@@ -247,4 +249,5 @@ def join(parts: list[EventBatch]) -> EventBatch:
         entry=np.concatenate([part.entry for part in parts]),
         run=np.concatenate([part.run for part in parts]),
         event=np.concatenate([part.event for part in parts]),
+        extremes=None,
     )

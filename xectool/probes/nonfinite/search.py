@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
 
 from xectool.data.batch import EventBatch
+from xectool.data.in_reading_order import in_reading_order, with_step
+from xectool.data.loader import EventLoader
 from xectool.errors import counted
 from xectool.probes.instruments.bench import Bench
 from xectool.probes.instruments.trial import GRADIENT, try_step
@@ -17,7 +20,7 @@ from xectool.probes.nonfinite.culprit import Culprit, find_culprit
 from xectool.probes.nonfinite.locate import Place, broken_weights
 from xectool.probes.nonfinite.scan import ScanReport, as_steps, join, scan
 
-Batches = Callable[[], Iterable[EventBatch]]
+EPOCH = 1  # its events are searched
 TRIED_TOGETHER = 4  # extreme events in one try
 NUM_ORDINARY = 2  # events of the first batch that are tried in any case
 BUDGET_SHARE = 0.05  # of the time of the pass, for trying extreme events on the network
@@ -58,13 +61,13 @@ def search_window(bench: Bench, window: Sequence[EventBatch]) -> NanSearch:
 
 
 def search_data(
-    bench: Bench, batches: Batches, *, full: bool = False, accumulate: int = 1, before: NanSearch | None = None
+    bench: Bench, loader: EventLoader, *, full: bool = False, accumulate: int = 1, before: NanSearch | None = None
 ) -> NanSearch:
     """Search a data set.
 
     Args:
         bench: What is trained.
-        batches: Starts a pass over the training batches.
+        loader: Serves the events.
         full: Whether every batch is tried on the network, not only suspicious and extreme events.
         accumulate: Batches of one optimizer step.
         before: Search of other data with the same network that found nothing: only what is more extreme than its
@@ -72,11 +75,12 @@ def search_data(
     """
     weights = tuple(broken_weights(bench))
     tried_before = before.report if before else None
-    report = scan(batches(), bench.config, bench.model, bench.task, tried_before.highest if tried_before else None)
+    beyond = tried_before.highest if tried_before else None
+    report = _placed(scan(in_reading_order(loader, EPOCH), bench.config, bench.model, bench.task, beyond), loader)
     notes = [f"all numbers of {report.events} events were looked at"]
     if weights:
         return NanSearch(weights, report=report, notes=(*notes, "the network was not tried: its weights are broken"))
-    windows = _every(batches, accumulate) if full else _chosen(report, ordinary=before is None)
+    windows = _every(loader, accumulate) if full else _chosen(loader, report, ordinary=before is None)
     culprit, source, tried = _first_culprit(bench, windows, report, full)
     tried_on = "every batch" if full else "the most extreme events and those with illegal numbers"
     notes.append(f"{tried} events were tried on the network: {tried_on}")
@@ -92,7 +96,7 @@ def _first_culprit(
     seen = set[tuple[int, int]]()  # a suspect may be extreme as well; of every batch an event comes once
     budget_s = max(LEAST_BUDGET_S, BUDGET_SHARE * report.seconds)
     # The number of suspects is bounded; extreme events are tried for as long as the budget lasts, some in any case.
-    promised = len(report.suspects) + 1
+    promised = len({event.step for event in report.suspects}) + 1
     for number, window in enumerate(windows):
         if not full and number >= promised and time.perf_counter() - began > budget_s:
             break
@@ -128,9 +132,19 @@ def _served(culprit: Culprit, report: ScanReport) -> EventBatch | None:
     return None
 
 
-def _chosen(report: ScanReport, ordinary: bool) -> Iterator[list[EventBatch]]:
+def _placed(report: ScanReport, loader: EventLoader) -> ScanReport:
+    """Return a report whose events tell the steps that serve them."""
+    suspects, extremes = ([with_step(loader, event) for event in kept] for kept in (report.suspects, report.extremes))
+    first = report.first and replace(report.first, step=with_step(loader, report.first).step)
+    return replace(report, suspects=suspects, extremes=extremes, first=first)
+
+
+def _chosen(loader: EventLoader, report: ScanReport, ordinary: bool) -> Iterator[list[EventBatch]]:
     """Yield batches with illegal numbers, ordinary events if asked, and extreme events, the most extreme first."""
-    yield from ([batch] for batch in report.suspects)
+    for step in dict.fromkeys(event.step for event in report.suspects):
+        with closing(loader.epoch(EPOCH, step)) as batches:
+            batch = next(batches)
+        yield [batch]
     extremes = iter(as_steps(report.extremes, TRIED_TOGETHER))
     if ordinary and report.first is not None:
         # One batch, as most of a try is the gradients of the weights and the update; which of the events is at fault is
@@ -140,7 +154,7 @@ def _chosen(report: ScanReport, ordinary: bool) -> Iterator[list[EventBatch]]:
     yield from ([batch] for batch in extremes)
 
 
-def _every(batches: Batches, size: int) -> Iterator[list[EventBatch]]:
-    stream = iter(batches())
+def _every(loader: EventLoader, size: int) -> Iterator[list[EventBatch]]:
+    stream = loader.epoch(EPOCH)
     while window := list(islice(stream, size)):
         yield window

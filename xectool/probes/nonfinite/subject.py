@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,14 @@ from xectool.config.load import config_from_dict
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.data.batch import EventBatch
 from xectool.data.events import EventSource
+from xectool.data.loader import EventLoader
 from xectool.data.plan import DataPlan
 from xectool.data.source import EventIdentity, open_source
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.errors import UsageError, counted, in_shell
 from xectool.probes.instruments.bench import Bench, build_bench
 from xectool.probes.instruments.minimal import load_batch
+from xectool.probes.nonfinite.search import EPOCH
 from xectool.probes.repetition.history import RunHistory
 from xectool.probes.repetition.incidents import chosen_incident, incident_files, incident_window, run_of
 from xectool.probes.repetition.replay import Replay
@@ -41,26 +43,34 @@ class Subject:
     Attributes:
         bench: What is trained.
         files: Paths that the file indices of events mean.
-        batches: Starts a pass over the training batches; None where only a window is at hand.
+        loader: Serves the events; None where only a window is at hand.
         window: The batches of one step; None where the data are searched.
         checkpoint: Where the weights come from; None for those of the seed.
         trained_on: Whether steps were run again from there, so that the weights are in no file.
         validation: Whether these are validation events.
         notes: How weights and events were obtained.
         close: Stops what reads.
-        plan: Order of the searched data; None where only a window is at hand.
     """
 
     bench: Bench
     files: tuple[str, ...]
-    batches: Callable[[], Iterable[EventBatch]] | None = None
+    loader: EventLoader | None = None
     window: tuple[EventBatch, ...] | None = None
     checkpoint: Path | None = None
     notes: tuple[str, ...] = ()
     close: Callable[[], None] = field(default=lambda: None)
-    plan: DataPlan | None = None
     trained_on: bool = False
     validation: bool = False
+
+    @property
+    def plan(self) -> DataPlan | None:
+        """Order of the searched data; None where only a window is at hand."""
+        return self.loader.plan if self.loader is not None else None
+
+    def batches(self) -> Iterator[EventBatch]:
+        """Serve the events as training serves them in the epoch that is searched."""
+        assert self.loader is not None
+        return self.loader.epoch(EPOCH)
 
 
 def of_config(
@@ -108,7 +118,7 @@ def _served(bench: Bench, source: EventSource, checkpoint: Path | None) -> Subje
     require_hidden_readings(bench.config, bench.task, source, "data")
     loader = training_loader(RunData(source, source, bench.config), bench.execution, Ranks())
     notes = (_weights_note(checkpoint, bench.config),)
-    return Subject(bench, _paths(source), lambda: loader.epoch(1), None, checkpoint, notes, loader.close, loader.plan)
+    return Subject(bench, _paths(source), loader, None, checkpoint, notes, loader.close)
 
 
 def of_batch(path: Path, config: RunConfig | None, checkpoint: Path | None, device: str | None) -> Subject:
