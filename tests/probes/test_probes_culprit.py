@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +17,16 @@ from torch import Tensor, nn
 from xectool.config.load import load_config
 from xectool.data.batch import EventBatch
 from xectool.data.extremes import measured
+from xectool.data.in_reading_order import in_reading_order
 from xectool.probes.instruments.bench import Bench, build_bench
 from xectool.probes.instruments.minimal import SavedBatch, load_batch, save_batch
 from xectool.probes.instruments.trial import nonfinite_moments, try_step
 from xectool.probes.nonfinite.culprit import find_culprit
 from xectool.probes.nonfinite.locate import locate
-from xectool.probes.nonfinite.scan import NUM_EXTREMES, Ranking, scan
+from xectool.probes.nonfinite.ranking import MOST_RANKED, Ranking
+from xectool.probes.nonfinite.scan import at_their_step, scan
 from xectool.probes.nonfinite.search import search_data, search_window
+from xectool.probes.nonfinite.singles import place_of
 from xectool.probes.nonfinite.subject import Subject, of_config
 from xectool.probes.nonfinite.verdicts import Training, judge
 from xectool.training.optimization.optim import set_lr
@@ -150,6 +154,27 @@ class BrokenInEvaluation(nn.Module):
         return x if self.training else x / 0 * 0
 
 
+def test_an_ordinary_event_that_fails_is_told_with_the_step_that_serves_it(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = scan(in_reading_order(subject.loader, 1), subject.bench.config, subject.bench.model, subject.bench.task)  # type: ignore[arg-type]
+    extremes = {place_of(event) for event in report.extremes[:4]}
+    bad = next(event for event in report.ordinary[1::-1] if place_of(event) not in extremes)
+    honest = Bench.loss
+
+    def loss(self: Bench, outputs: Any, batch: EventBatch, counts: Tensor) -> Any:
+        found = honest(self, outputs, batch, counts)
+        hit = (batch.file_index == bad.file_index[0]) & (batch.entry == bad.entry[0])
+        return found._replace(total=found.total * math.nan) if hit.any() else found
+
+    monkeypatch.setattr(Bench, "loss", loss)
+    found = search_data(subject.bench, subject.loader)  # type: ignore[arg-type]
+    assert found.source is not None
+    assert (place_of(found.source), found.source.step) == (place_of(bad), bad.step)
+    files, entries = subject.plan.batch_events(1, found.source.step, 0)  # type: ignore[union-attr]
+    assert place_of(bad) in zip(files.tolist(), entries.tolist(), strict=True)
+
+
 @pytest.mark.parametrize("search", ["window", "data"])
 def test_fault_of_evaluation_alone_is_found_and_said_to_be_one(
     subject: Subject, batch: EventBatch, search: str
@@ -219,15 +244,15 @@ def test_the_most_extreme_events_are_kept_whatever_the_batches(subject: Subject,
 
     ranking, start = Scored(subject.bench.model.get_submodule("normalizer"), subject.bench.task), 0  # type: ignore[arg-type]
     for size in (1, 700, 3, 256, 40, 1500, 1500):
-        ranking.add(Numbered(start, size))  # type: ignore[arg-type]
+        ranking.add(Numbered(start, size), np.zeros(size, np.int64))  # type: ignore[arg-type]
         start += size
     assert start == len(scores)
     kept = {int(found.entry[0]) for found in ranking.events({})}
     odd = np.flatnonzero(scores % 2)
-    expected = {*np.argsort(scores)[-NUM_EXTREMES:], *odd[np.argsort(scores[odd])[-NUM_EXTREMES:]]}
+    expected = {*np.argsort(scores)[-MOST_RANKED:], *odd[np.argsort(scores[odd])[-MOST_RANKED:]]}
     assert kept == {int(row) for row in expected}
     assert ranking.highest() == {"one": 3999.0, "two": 3999.0}
-    assert copied < 2 * NUM_EXTREMES * 7
+    assert copied < 2 * MOST_RANKED * 7
 
 
 @pytest.mark.parametrize("kind", ["mae", pytest.param("inpainter", marks=pytest.mark.slow)])
@@ -285,7 +310,8 @@ def test_scores_are_those_of_known_light_and_used_times_alone(subject: Subject, 
     wanted = {"time": used.max(axis=1), "light": known.sum(axis=1, dtype=np.float64)}
     ranking = Ranking(norm, subject.bench.task)  # type: ignore[arg-type]
     for start in range(0, 300, 40):
-        ranking.add(measured(many.take(np.arange(start, min(start + 40, 300)))))
+        rows = np.arange(start, min(start + 40, 300))
+        ranking.add(measured(many.take(rows)), rows)
     highest = ranking.highest()
     assert highest["time"] == pytest.approx(wanted["time"].max() / norm.time_scale, rel=1e-6)
     assert highest["light"] == pytest.approx(wanted["light"].max(), rel=1e-5)
@@ -304,7 +330,7 @@ def test_a_scan_leaves_the_threads_of_the_process_as_they_were(subject: Subject,
             inside.append(torch.get_num_threads())
             yield batch
 
-        scan(batches(), bench.config, bench.model, bench.task)
+        scan(at_their_step(batches()), bench.config, bench.model, bench.task)
         assert (inside, torch.get_num_threads()) == ([1], 3)
     finally:
         torch.set_num_threads(before)

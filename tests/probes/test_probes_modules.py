@@ -19,6 +19,7 @@ from xectool.cli import app
 from xectool.cli.boundary import run as run_cli
 from xectool.cli.diagnose import modules as modules_command
 from xectool.config.load import load_config
+from xectool.probes import module_costs
 from xectool.probes.module_costs import measure
 from xectool.probes.nonfinite.subject import Subject, of_config
 
@@ -79,6 +80,13 @@ def test_slow_module_is_first_with_its_own_time(
     assert first.backward_s >= backward_s
     assert first.forward_s + first.backward_s < LONG_S * 1.5
     assert sum(cost.share for cost in report.modules) == pytest.approx(1.0)
+
+
+def test_clocks_are_warmed_up_too(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, clocked = [], module_costs._clocked
+    monkeypatch.setattr(module_costs, "_clocked", lambda *arguments: calls.append(1) or clocked(*arguments))
+    measure(subject.bench, list(subject.batches())[:1], steps=2, warmup=3)
+    assert len(calls) == 5
 
 
 def test_what_is_kept_for_the_backward_pass_is_counted_once(subject: Subject) -> None:

@@ -30,7 +30,7 @@ from xectool.models.build import build_model
 from xectool.models.regressor import Regressor
 from xectool.probes.instruments.minimal import load_batch, save_batch
 from xectool.probes.nonfinite import raw, sound_state
-from xectool.probes.nonfinite.scan import MAX_ANOMALIES, MAX_SUSPECTS, scan
+from xectool.probes.nonfinite.scan import MAX_ANOMALIES, MOST_SUSPECTS, at_their_step, scan
 from xectool.probes.nonfinite.subject import of_config
 from xectool.probes.nonfinite.verdicts import Training
 from xectool.rootio.reader import EventFile
@@ -93,6 +93,31 @@ def test_illegal_number_in_a_file_is_named(
     assert result.first_nonfinite["stage"] == "input"
     assert not result.breaks_training  # the network takes it for a dead channel
     assert any(low <= entry < high for block in result.batch["blocks"] for low, high in block["entries"])
+
+
+@pytest.mark.parametrize(
+    ("branch", "value", "overrides"),
+    [("energyTruth", -1.0, ["tasks.energy.log_transform=true"]), ("energyTruth", 3e38, []), ("npho", 3e38, [])],
+)
+def test_of_several_bad_events_the_one_that_is_served_first_is_named(
+    write_config: Write, poisoned: Callable[..., Path], tmp_path: Path, branch: str, value: float, overrides: list[str]
+) -> None:
+    """Wherever they lie in the files, and whether they break a step (a logarithm) or not."""
+    bad = [(file, entry) for file in range(NUM_FILES) for entry in range(1, EVENTS_PER_FILE, 5)]
+    config = write_config(train=poisoned({(*place, branch, 0): value for place in bad}))
+    subject = of_config(load_config(config).config, None, "cpu")
+    assert subject.plan is not None
+    steps = {
+        event: step
+        for step in range(subject.plan.num_steps)
+        for event in zip(*(ids.tolist() for ids in subject.plan.batch_events(1, step, 0)), strict=True)
+    }
+    subject.close()
+    result = search(config, tmp_path, overrides=overrides)
+    assert result.breaks_training == bool(overrides)
+    named = (int(Path(result.event["file"]).name[6:9]), result.event["entry"])
+    assert named in bad
+    assert steps[named] == min(steps[place] for place in bad) == result.batch["index"]
 
 
 def test_marks_of_dead_channels_and_unknown_truth_are_legal(
@@ -358,20 +383,23 @@ def test_file_that_marks_dead_sensors_with_nan_is_counted_not_listed(
 
     monkeypatch.setattr(raw, "anomaly", count)
     bench = subject.bench
-    report = scan(marked, bench.config, bench.model, bench.task)
+    report = scan(at_their_step(marked), bench.config, bench.model, bench.task)
     assert report.num_anomalies == sum(476 * batch.num_events + 1 for batch in marked)
-    assert len(report.anomalies) == named[0] == MAX_ANOMALIES < report.num_anomalies
+    assert len(report.anomalies) == MAX_ANOMALIES < named[0] < MAX_ANOMALIES + 2 * 476 < report.num_anomalies
     assert [(a.branch, a.sensor) for a in report.anomalies[:476]] == [("npho", s) for s in range(0, 4760, 10)]
     assert ("time", 7) in [(a.branch, a.sensor) for a in report.anomalies[952:]]  # the events in their order
-    assert len(marked) > len(report.suspects) == MAX_SUSPECTS
+    assert [event.step for event in report.suspects] == [0] * len(report.suspects)  # the first of each branch
+    assert MOST_SUSPECTS <= len(report.suspects) <= 2 * MOST_SUSPECTS
 
 
 def test_the_line_for_the_batch_alone_keeps_the_settings_and_each_event_counts_once(
     write_config: Write, poisoned: Callable[..., Path], tmp_path: Path
 ) -> None:
     everywhere = {(file, entry, "npho", 77): math.nan for file in range(NUM_FILES) for entry in range(EVENTS_PER_FILE)}
-    result = search(write_config(train=poisoned(everywhere)), tmp_path, overrides=["model.encoder_dim=64"])
-    assert result.events_tried == result.events_scanned == NUM_FILES * EVENTS_PER_FILE
+    result = search(
+        write_config(train=poisoned(everywhere)), tmp_path, overrides=["model.encoder_dim=64"], max_events=4
+    )
+    assert result.events_tried == result.events_scanned == 4  # each is a suspect, ordinary and extreme
     assert not [note for note in result.scanned if "not tried" in note]
     words = shlex.split(result.reproduce)
     assert words[4:6] == ["--set", "model.encoder_dim=64"]
@@ -488,12 +516,12 @@ def test_only_a_training_event_is_left_out_by_the_quarantine(
 def test_what_is_no_more_extreme_than_what_was_tried_is_not_tried_again(write_config: Write) -> None:
     subject = of_config(load_config(write_config()).config, None, "cpu")
     batches, bench = list(subject.batches()), subject.bench
-    first = scan(batches, bench.config, bench.model, bench.task)
+    first = scan(at_their_step(batches), bench.config, bench.model, bench.task)
     assert first.extremes
     assert {"npho", "light", "time", "truth energy"} <= first.highest.keys()
-    assert scan(batches, bench.config, bench.model, bench.task, first.highest).extremes == []
+    assert scan(at_their_step(batches), bench.config, bench.model, bench.task, first.highest).extremes == []
     lower = first.highest | {"light": first.highest["light"] * 0.999}
-    (event,) = scan(batches, bench.config, bench.model, bench.task, lower).extremes
+    (event,) = scan(at_their_step(batches), bench.config, bench.model, bench.task, lower).extremes
     lights = torch.cat([batch.npho for batch in batches])
     brightest = int(torch.where(lights < 9e9, lights, 0).sum(dim=1).argmax())
     assert int(event.event[0]) == np.concatenate([batch.event for batch in batches])[brightest]

@@ -6,7 +6,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -71,7 +70,6 @@ class EventSource:
         branches: What is read.
         findings: What was noticed while the files were opened, e.g. empty ones.
         cache: Serves what it holds in place of the files.
-        opened: Files that are open already, by their index; they are closed as those it opens are.
 
     Attributes:
         kept_files: Files that stay open at once.
@@ -83,12 +81,11 @@ class EventSource:
         branches: SourceBranches,
         findings: tuple[Finding, ...] = (),
         cache: EventCache | None = None,
-        opened: Mapping[int, EventFile] = MappingProxyType({}),
     ) -> None:
         self.files, self.branches, self.findings, self.cache = files, branches, findings, cache
         self.kept_files = KEPT_FILES
         self.widths = {task: TASK_WIDTHS[task] for task in branches.truth}
-        self._open: OrderedDict[int, EventFile] = OrderedDict(opened)
+        self._open: OrderedDict[int, EventFile] = OrderedDict()
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:

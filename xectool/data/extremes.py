@@ -43,8 +43,8 @@ def measure(window: WindowArrays) -> None:
         else:
             npho = np.where(np.abs(npho) <= UNKNOWN_ABOVE, npho, np.float32(0.0))
             counts.fill(1.0)
-        # A product for each event takes half as long as choosing and adding.
-        out[:, PHOTONS] = np.matmul(npho[:, np.newaxis, :], counts[:, :, np.newaxis])[:, 0, 0]
+        # Not by a library for matrices: equal events have equal sums whatever its kernels do with what lies around.
+        np.add.reduce(np.multiply(npho, counts, out=counts), axis=1, out=out[:, PHOTONS])
     window.extremes[:, TRUTH_HIGH] = 0.0
     for truth in window.targets.values():
         highest = window.extremes[:, TRUTH_HIGH]

@@ -199,7 +199,7 @@ class EventLoader:
                 self.events_served += batch.num_events
                 yield batch
                 del whole, batch  # their memory serves the next batch
-            self._audit(seen, start_step)
+            self.audit(seen, start_step)
         finally:
             batches.stop()
             self._batches = None
@@ -238,7 +238,8 @@ class EventLoader:
             return batch
         return batch.take(np.flatnonzero(self.plan.batch_positions(batch.step, self.rank) >= position))
 
-    def _audit(self, seen: int, start_step: int) -> None:
+    def audit(self, seen: int, start_step: int = 0) -> None:
+        """Raise `XecError` where not as many events of an epoch were seen as the plan has from a step on."""
         expected = self.plan.events_of_rank(self.rank, start_step)
         if seen != expected:
             raise XecError(
@@ -280,8 +281,7 @@ def _resident_windows(plan: DataPlan, options: LoaderOptions) -> int:
 def loader_memory_bytes(plan: DataPlan, options: LoaderOptions, widths: Mapping[str, int]) -> int:
     """Return an upper bound on the memory a rank's loader takes, without the interpreters of its processes.
 
-    (windows in use and ahead) x (events of the largest window) x (bytes of an event), all events where one window holds
-    them
+    (windows in use and ahead) x (events of the largest window; all, where one window holds them) x (bytes of an event)
     + 3 batches (being filled, in use, and freed late) + one decompressed block a reading thread, never more than a
     file's events take, + with a cache directory the blocks being copied.
 

@@ -104,15 +104,6 @@ class EpochOrder:
             virtual[places] = self.shard_starts[key.shard] + self.bounds(key)[0] + rows
         return virtual
 
-    def position(self, block: int, event: int) -> int:
-        """Return the position in the epoch of an event of a block, both counted in the order of the files."""
-        virtual = int(self.ends[np.flatnonzero(self.blocks == block)[0]]) + event
-        shard = int(np.searchsorted(self.shard_starts, virtual, side="right")) - 1
-        inside = virtual - int(self.shard_starts[shard])
-        key = WindowKey(shard, int(np.searchsorted(self.windows[shard], inside, side="right")) - 1)
-        start = self.bounds(key)[0]
-        return shard + self.num_shards * (start + int(np.flatnonzero(self.permutation(key) == inside - start)[0]))
-
     def locate(self, virtual: IntArray) -> tuple[IntArray, IntArray]:
         """Return the place of the block and the event inside it for places of the virtual sequence."""
         run = np.searchsorted(self.ends, virtual, side="right") - 1

@@ -140,21 +140,14 @@ class DataPlan:
         block = order.blocks[run]
         return self._blocks.file_index[block].astype(np.int32), self._blocks.first[block] + offset
 
-    def position_of(self, epoch: int, file_index: int, entry: int) -> int:
-        """Return the position in an epoch of an entry of a file that is served."""
-        selected = self.files[file_index].selected
-        place = entry if selected is None else int(np.searchsorted(selected, entry))
-        blocks = self._blocks
-        block = int(np.flatnonzero((blocks.file_index == file_index) & (blocks.first <= place))[-1])
-        return self.order(epoch).position(block, place - int(blocks.first[block]))
-
-    def served_rows(self, epoch: int, key: WindowKey, rank: int) -> slice | IntArray:
-        """Return the rows of a window that a rank is served in an epoch, ascending."""
+    def served_rows(self, epoch: int, key: WindowKey, rank: int) -> tuple[IntArray, IntArray]:
+        """Return the rows of a window that a rank is served in an epoch, ascending, and the step that serves each."""
         order = self.order(epoch)
         start, stop = order.bounds(key)
-        positions = key.shard + self.num_shards * np.arange(start, stop)
-        served = (positions % self.world_size == rank) & (positions < self._last_position)
-        return slice(0, stop - start) if served.all() else np.sort(order.permutation(key)[served])
+        positions = np.empty(stop - start, np.int64)
+        positions[order.permutation(key)] = key.shard + self.num_shards * np.arange(start, stop)
+        rows = np.flatnonzero((positions % self.world_size == rank) & (positions < self._last_position))
+        return rows, positions[rows] // self.global_batch_size
 
     def windows(self, epoch: int, rank: int, start_step: int = 0) -> list[WindowKey]:
         """Return the windows a rank needs from a step on, in the order in which they are first needed."""

@@ -10,7 +10,7 @@ from xectool.config.inputs import expand_inputs, input_name
 from xectool.config.tasks import TASK_WIDTHS
 from xectool.data.blocks import SourceFile
 from xectool.data.cache.tables import PreparedTables
-from xectool.data.events import KEPT_FILES, EventSource, SourceBranches
+from xectool.data.events import EventSource, SourceBranches
 from xectool.data.prepared import indexed_files
 from xectool.data.selection import excluded_entries, fiducial_entries
 from xectool.detector.constants import NUM_SENSORS
@@ -59,16 +59,11 @@ def open_source(
     settings = {"data": data.model_dump(mode="json", include=_INDEXED), "tasks": list(tasks), "cut": cut}
     settings |= {"truth": require_truth, "exclude": sorted((int(index), int(entry)) for index, entry in exclude)}
 
-    opened: dict[int, EventFile] = {}
-
     def open_files() -> tuple[list[SourceFile], list[str]]:
-        found = []
-        for index, path in enumerate(paths):
-            file = EventFile(path, data.tree_name)
-            found.append(_checked(data, index, file, (branches, require_truth, cut, exclude)))
-            if len(opened) < KEPT_FILES:
-                opened[index] = file
-        return [file for file, _ in found], sorted({task for _, tasks_there in found for task in tasks_there})
+        opened = [
+            _opened(data, index, path, (branches, require_truth, cut, exclude)) for index, path in enumerate(paths)
+        ]
+        return [file for file, _ in opened], sorted({task for _, found in opened for task in found})
 
     files, present = indexed_files(tables, paths, settings, open_files)
     truth = {task: branch for task, branch in branches.items() if task in present}
@@ -76,26 +71,26 @@ def open_source(
         tuple(files),
         SourceBranches(data.npho_branch, data.time_branch, data.run_branch, data.event_branch, truth),
         tuple(_empty_file(file) for file in files if file.num_entries == 0),
-        opened=opened,
     )
     _check_not_empty(source, cut)
     return source
 
 
-def _checked(
+def _opened(
     data: DataConfig,
     index: int,
-    file: EventFile,
+    path: str,
     wanted: tuple[dict[str, str], bool, bool, Collection[EventIdentity]],
 ) -> tuple[SourceFile, set[str]]:
     """Return a file as the plan needs it, checked, and the tasks whose truth it holds."""
     branches, require_truth, cut, exclude = wanted
-    check_schema(file, _expected(data, file, branches, require_truth, cut))
-    present = {task for task, branch in branches.items() if branch in file.branch_names}
-    selected = fiducial_entries(file, data) if cut else None
-    selected = excluded_entries(selected, file.num_entries, [entry for at, entry in exclude if at == index])
-    starts = file.cluster_starts(data.npho_branch)
-    return SourceFile(file.path, file.tree, file.num_entries, starts, selected), present
+    with EventFile(path, data.tree_name) as file:
+        check_schema(file, _expected(data, file, branches, require_truth, cut))
+        present = {task for task, branch in branches.items() if branch in file.branch_names}
+        selected = fiducial_entries(file, data) if cut else None
+        selected = excluded_entries(selected, file.num_entries, [entry for at, entry in exclude if at == index])
+        starts = file.cluster_starts(data.npho_branch)
+        return SourceFile(file.path, file.tree, file.num_entries, starts, selected), present
 
 
 def _paths(data: DataConfig, which: str | Sequence[str]) -> str | Sequence[str]:

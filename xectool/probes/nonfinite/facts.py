@@ -56,14 +56,8 @@ class NanFacts:
         """The fewest events that show the fault; none where the weights alone are at fault."""
         if self.search.culprit is not None:
             return self.search.culprit.window
-        first, report = self.anomaly, self.search.report
-        if first is None or report is None:
-            return ()
-        for batch in report.suspects:
-            rows = np.flatnonzero((batch.file_index == first.file_index) & (batch.entry == first.entry))
-            if len(rows):
-                return (batch.take(rows[:1]),)
-        return ()
+        report = self.search.report
+        return () if self.anomaly is None or report is None else tuple(report.suspects[:1])
 
     @property
     def event(self) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from xectool.data.batch import EventBatch
-from xectool.data.extremes import NPHO_LOW, TIME_HIGH
+from xectool.data.extremes import NPHO_HIGH, NPHO_LOW, TIME_HIGH, TIME_LOW
 from xectool.detector.constants import LARGEST_LEGAL, UNKNOWN_ABOVE
 
 
@@ -51,14 +51,13 @@ def not_a_reading(values: Tensor) -> Tensor:
     return ~(values.abs() <= LARGEST_LEGAL)  # NaN compares false
 
 
-def legal_rows(batch: EventBatch) -> npt.NDArray[np.bool_]:
-    """Return which events of a batch that has its extremes hold legal numbers only, shape (B,)."""
+def illegal_rows(batch: EventBatch) -> dict[str, npt.NDArray[np.bool_]]:
+    """Return by branch which events of a batch that has its extremes hold an illegal number, each of shape (B,)."""
     assert batch.extremes is not None
-    numbers = [batch.extremes[:, NPHO_LOW : TIME_HIGH + 1], *(truth.numpy() for truth in batch.targets.values())]
-    legal = batch.weight.numpy() <= LARGEST_LEGAL  # NaN compares false
-    for array in numbers:
-        legal = legal & (np.abs(array) <= LARGEST_LEGAL).all(axis=1)
-    return legal
+    ends = {"npho": batch.extremes[:, NPHO_LOW : NPHO_HIGH + 1], "time": batch.extremes[:, TIME_LOW : TIME_HIGH + 1]}
+    others = {**batch.targets, "weight": batch.weight.unsqueeze(-1)}
+    numbers = ends | {name: values.numpy() for name, values in others.items()}
+    return {name: ~(np.abs(found) <= LARGEST_LEGAL).all(axis=1) for name, found in numbers.items()}  # NaN is none
 
 
 def count_anomalies(batch: EventBatch) -> int:
@@ -98,13 +97,16 @@ def reason_of(value: float) -> str:
     return "beyond 1e10, the mark of a dead channel"
 
 
+def without_logarithm(batch: EventBatch, task: str) -> npt.NDArray[np.bool_]:
+    """Return which events have a known truth of a task that has no logarithm, shape (B,)."""
+    truth = batch.targets[task].cpu().numpy()
+    return np.asarray((np.abs(truth) < UNKNOWN_ABOVE).all(axis=1) & (truth <= 0).any(axis=1))  # NaN is not known
+
+
 def wrong_logarithms(batch: EventBatch, log_tasks: Mapping[str, object]) -> Iterator[Anomaly]:
     """Yield the known truth of tasks with ``log_transform`` that has no logarithm."""
     for name in log_tasks:
-        truth = batch.targets[name].cpu().numpy()
-        with np.errstate(invalid="ignore"):
-            known = (np.isfinite(truth) & (np.abs(truth) < UNKNOWN_ABOVE)).all(axis=1)
-            wrong = known & (truth <= 0).any(axis=1)
-        for row in np.flatnonzero(wrong):
-            value = float(truth[row][truth[row] <= 0][0])
+        for row in np.flatnonzero(without_logarithm(batch, name)):
+            truth = batch.targets[name][int(row)].cpu().numpy()
+            value = float(truth[truth <= 0][0])
             yield anomaly(batch, int(row), name, -1, value, "not positive, so it has no logarithm (log_transform)")

@@ -1,57 +1,54 @@
-"""One pass over the events at the speed of the loader: illegal numbers, and the events worth trying on the network.
+"""One pass over the events as they are read: illegal numbers, and the events worth trying on the network.
 
 Axes: B events, S sensors (4760).
 """
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.data.batch import EventBatch
-from xectool.data.excluded import event_keys
-from xectool.data.extremes import NPHO_HIGH, NPHO_LOW, PHOTONS, TIME_HIGH, TIME_LOW, measured
-from xectool.detector.constants import UNKNOWN_ABOVE
+from xectool.data.extremes import measured
 from xectool.models.normalize import Normalizer
+from xectool.probes.nonfinite.ranking import Ranking
 from xectool.probes.nonfinite.raw import (
     Anomaly,
     anomalies,
     count_anomalies,
-    legal_rows,
+    illegal_rows,
+    without_logarithm,
     wrong_logarithms,
 )
+from xectool.probes.nonfinite.singles import IntArray, place_of, single
 from xectool.tasks.base import TrainingTask
 
 MAX_ANOMALIES = 1000  # named one by one; the rest is counted
-MAX_SUSPECTS = 8  # events kept that hold an illegal number, whose batches are tried on the network
-NUM_FIRST = 8  # events kept of the first batch
-NUM_EXTREMES = 32  # events kept in each of the rankings
-_CHUNK = 32  # events looked at together, 600 kB an array
-
-FloatArray = npt.NDArray[np.floating]
+MOST_SUSPECTS = 4  # events kept of each branch with illegal numbers, to be tried on the network
+NUM_ORDINARY = 8  # events kept of the first
+_CHUNK = 256  # events whose illegal numbers are listed together
 
 
 @dataclass
 class ScanReport:
-    """What a pass over the events found.
+    """What a pass over the events found; the events it keeps are copies, each of the step that serves it.
 
     Attributes:
         events: Events looked at.
         seconds: Time of the pass, reading included.
-        anomalies: Illegal numbers, the first ones of them.
+        anomalies: Illegal numbers, some of them: those of the first event that has any before those of others.
         num_anomalies: Their count; an event that cannot be ranked counts nothing here.
-        suspects: Single events that hold illegal numbers, the first ones of them.
+        suspects: Single events that hold illegal numbers, of each branch the first ones, in the order of their steps.
         extremes: Single events of the largest and smallest numbers, the most extreme first.
-        first: The first few events: ordinary ones to compare with.
+        ordinary: The first few single events, to compare with.
         highest: Largest score by ranking.
     """
 
@@ -61,12 +58,12 @@ class ScanReport:
     num_anomalies: int = 0
     suspects: list[EventBatch] = field(default_factory=list)
     extremes: list[EventBatch] = field(default_factory=list)
-    first: EventBatch | None = None
+    ordinary: list[EventBatch] = field(default_factory=list)
     highest: dict[str, float] = field(default_factory=dict)
 
 
 def scan(
-    batches: Iterable[EventBatch],
+    windows: Iterable[tuple[EventBatch, IntArray]],
     config: RunConfig,
     model: nn.Module,
     task: TrainingTask,
@@ -75,7 +72,7 @@ def scan(
     """Look at every number of every event once.
 
     Args:
-        batches: On the CPU; their memory may be used again afterwards.
+        windows: Events on the CPU, whose memory may be used again afterwards, and the step that serves each.
         config: Says which tasks learn a logarithm.
         model: Its normaliser ranks the readings.
         task: Its transforms rank the truth.
@@ -84,20 +81,26 @@ def scan(
     began, report = time.perf_counter(), ScanReport()
     normalizer = model.get_submodule("normalizer")
     assert isinstance(normalizer, Normalizer)
-    ranking = Ranking(normalizer, task)
-    logs = _log_tasks(config)
+    ranking, suspects = Ranking(normalizer, task), _Suspects(_log_tasks(config))
     with _one_thread():
-        for batch in batches:
+        for given, steps in windows:
+            batch = measured(given)
             report.events += batch.num_events
-            if not batch.num_events:
-                continue
-            report.first = report.first or batch.take(np.arange(min(NUM_FIRST, batch.num_events)))
-            batch = measured(batch)
-            _note(report, batch, logs)
-            ranking.add(batch)
+            missing = range(NUM_ORDINARY - len(report.ordinary))
+            report.ordinary += [single(batch, row, steps) for row in missing if row < batch.num_events]
+            suspects.add(batch, steps)
+            ranking.add(batch, steps)
     report.extremes, report.highest = ranking.events(beyond or {}), ranking.highest()
+    report.suspects, report.anomalies = suspects.events(), suspects.anomalies()
+    report.num_anomalies = suspects.num_anomalies
     report.seconds = time.perf_counter() - began
     return report
+
+
+def at_their_step(batches: Iterable[EventBatch]) -> Iterator[tuple[EventBatch, IntArray]]:
+    """Yield batches as they are served, and their step for each event."""
+    for batch in batches:
+        yield batch, np.full(batch.num_events, batch.step, np.int64)
 
 
 @contextmanager
@@ -111,143 +114,54 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _note(report: ScanReport, batch: EventBatch, logs: dict[str, object]) -> None:
-    legal = legal_rows(batch)
-    wrong = list(wrong_logarithms(batch, logs)) if logs else []
-    if legal.all() and not wrong:
-        return
-    illegal = 0 if legal.all() else count_anomalies(batch)
-    report.num_anomalies += illegal + len(wrong)
-    room = MAX_ANOMALIES - len(report.anomalies)
-    if room:  # a file that marks dead channels with NaN has millions
-        report.anomalies += [*(anomalies(batch, room) if illegal else ()), *wrong][:room]
-    places = np.array([(one.file_index, one.entry) for one in wrong], np.int64).reshape(-1, 2)
-    rows = np.flatnonzero(~legal | np.isin(event_keys(batch.file_index, batch.entry), event_keys(*places.T)))
-    for row in rows[: MAX_SUSPECTS - len(report.suspects)]:
-        report.suspects.append(batch.take(np.array([row])))
+class _Suspects:
+    """Counts illegal numbers, names some, and keeps of each branch the first events that hold any.
+
+    Args:
+        log_tasks: Tasks that learn a logarithm.
+    """
+
+    def __init__(self, log_tasks: Mapping[str, object]) -> None:
+        self._logs, self.num_anomalies = log_tasks, 0
+        self._named: list[Anomaly] = []
+        self._kept: dict[str, list[EventBatch]] = {}
+
+    def add(self, batch: EventBatch, steps: IntArray) -> None:
+        """Look at a batch that has its extremes; ``steps`` has the step that serves each event, shape (B,)."""
+        illegal = illegal_rows(batch)
+        found = illegal | {f"logarithm of {task}": without_logarithm(batch, task) for task in self._logs}
+        for branch, rows in ((branch, np.flatnonzero(mask)) for branch, mask in found.items()):
+            self._keep(branch, batch, rows[np.argsort(steps[rows], kind="stable")[:MOST_SUSPECTS]], steps)
+        wrong = list(wrong_logarithms(batch, self._logs))
+        self.num_anomalies += len(wrong)
+        rows = np.flatnonzero(np.logical_or.reduce([*illegal.values()]))
+        for start in range(0, len(rows), _CHUNK):  # a file that marks dead channels with NaN has millions
+            few = batch.take(rows[start : start + _CHUNK])
+            self.num_anomalies += count_anomalies(few)
+            self._named += anomalies(few, MAX_ANOMALIES - len(self._named))
+        self._named += wrong[: MAX_ANOMALIES - len(self._named)]
+
+    def _keep(self, branch: str, batch: EventBatch, rows: npt.NDArray[np.intp], steps: IntArray) -> None:
+        kept = self._kept.setdefault(branch, [])
+        last = kept[-1].step if len(kept) == MOST_SUSPECTS else None
+        kept += [single(batch, int(row), steps) for row in rows if last is None or steps[row] < last]
+        self._kept[branch] = sorted(kept, key=lambda event: event.step)[:MOST_SUSPECTS]
+
+    def events(self) -> list[EventBatch]:
+        """Return the kept events, each once, in the order of their steps."""
+        every = {place_of(event): event for kept in self._kept.values() for event in kept}
+        return sorted(every.values(), key=lambda event: event.step)
+
+    def anomalies(self) -> list[Anomaly]:
+        """Return what is named, that of the first event before that of others."""
+        for first in self.events()[:1]:
+            own = [*anomalies(first, MAX_ANOMALIES), *wrong_logarithms(first, self._logs)]
+            others = [one for one in self._named if (one.file_index, one.entry) != place_of(first)]
+            return [*own, *others][:MAX_ANOMALIES]
+        return []
 
 
 def _log_tasks(config: RunConfig) -> dict[str, object]:
     if not isinstance(config, RegressorConfig):
         return {}
     return {name: task for name, task in config.tasks.enabled().items() if task.log_transform}
-
-
-class Ranking:
-    """Keeps the events that come nearest to an overflow: by photons, time, light sum and truth, in network units.
-
-    The network's first layer is monotonic, so the extremes of the raw numbers are those of the normalised ones.
-
-    Args:
-        normalizer: The network's first layer.
-        task: Objective; a regressor's has the transforms of the truth.
-    """
-
-    def __init__(self, normalizer: Normalizer, task: TrainingTask) -> None:
-        self._normalizer = normalizer
-        self._transforms = dict(getattr(task, "transforms", {}))
-        self._heaps: dict[str, list[tuple[float, int, EventBatch]]] = {}
-        self._count = 0
-
-    def add(self, batch: EventBatch) -> None:
-        """Rank the events of a batch that has its extremes; only those that enter a ranking are copied."""
-        copies: dict[int, EventBatch] = {}
-        for name, scores in self._scores(batch).items():
-            heap = self._heaps.setdefault(name, [])
-            rows = np.flatnonzero(scores > self._floor(name))
-            for row in rows[np.argsort(-scores[rows], kind="stable")[:NUM_EXTREMES]]:
-                full = len(heap) == NUM_EXTREMES
-                if full and scores[row] <= heap[0][0]:
-                    break
-                if row not in copies:
-                    copies[row] = batch.take(np.array([row]))
-                self._count += 1
-                entry = (float(scores[row]), self._count, copies[row])
-                (heapq.heappushpop if full else heapq.heappush)(heap, entry)
-
-    def _floor(self, name: str) -> float:
-        """Return the score that an event must exceed to enter a ranking."""
-        heap = self._heaps.get(name, [])
-        return heap[0][0] if len(heap) == NUM_EXTREMES else -1.0
-
-    def highest(self) -> dict[str, float]:
-        """Return the largest score of each ranking."""
-        return {name: max(heap)[0] for name, heap in self._heaps.items()}
-
-    def events(self, beyond: Mapping[str, float]) -> list[EventBatch]:
-        """Return the kept events with a score beyond that given, each once, in turn the highest of each ranking."""
-        ranked = [
-            [entry for entry in sorted(heap, reverse=True) if entry[0] > beyond.get(name, -1.0)]
-            for name, heap in self._heaps.items()
-        ]
-        found: dict[tuple[int, int], EventBatch] = {}
-        for place in range(NUM_EXTREMES):
-            for heap in ranked:
-                for _, _, event in heap[place : place + 1]:
-                    found.setdefault((int(event.file_index[0]), int(event.entry[0])), event)
-        return list(found.values())
-
-    def _scores(self, batch: EventBatch) -> dict[str, FloatArray]:
-        """Return the score of each event by ranking; of times only those that enter it are the used ones'."""
-        norm, extremes = self._normalizer, batch.extremes
-        assert extremes is not None
-        ends, highest = extremes[:, NPHO_LOW : NPHO_HIGH + 1].T.copy(), extremes[:, NPHO_HIGH]
-        ends[0] = np.minimum(ends[0], highest)  # a dead event has 1e10 as its lowest
-        latest = np.maximum(-extremes[:, TIME_LOW], extremes[:, TIME_HIGH])
-        # Extremes count the times of sensors without light, and whatever rounding made of 1e10: few events need a look.
-        rows = np.flatnonzero((latest > self._floor("time") * norm.time_scale) | (highest > UNKNOWN_ABOVE))
-        if len(rows):
-            few = batch.npho.numpy()[rows], batch.time.numpy()[rows]
-            ends[0, rows], ends[1, rows], latest[rows] = _known(*few, norm.npho_threshold)
-        light = norm.scheme(torch.from_numpy(ends).clamp_min(norm.scheme.lowest)).abs().amax(dim=0)
-        scores = {"npho": light.numpy(), "light": np.abs(extremes[:, PHOTONS]), "time": latest / norm.time_scale}
-        for name, transform in self._transforms.items():
-            scores[f"truth {name}"] = _encoded(transform, batch.targets[name]).numpy()
-        return {name: np.nan_to_num(score, nan=0.0) for name, score in scores.items()}
-
-
-def _known(npho: FloatArray, times: FloatArray, threshold: float) -> FloatArray:
-    """Return smallest and largest known light and latest used time without its sign, shape (3, N), of N events.
-
-    A few events are looked at together, which then stay in the processor's cache.
-    """
-    found = np.empty((3, len(npho)), np.float64)
-    for start in range(0, len(npho), _CHUNK):
-        rows = slice(start, start + _CHUNK)
-        is_light, latest = npho[rows] <= UNKNOWN_ABOVE, np.abs(times[rows])
-        is_used = is_light & (npho[rows] >= threshold) & (latest <= UNKNOWN_ABOVE)
-        with np.errstate(invalid="ignore"):  # infinite becomes NaN, which ranks nowhere
-            # Multiplying by a mask is three times faster than choosing.
-            light = npho[rows] * is_light
-            latest *= is_used
-        found[:, rows] = light.min(axis=1), light.max(axis=1), latest.max(axis=1)
-    return found
-
-
-def _encoded(transform: nn.Module, truth: Tensor) -> Tensor:
-    """Return the largest component of the truth in network units, 0 where it is unknown; shape (B,)."""
-    known = (truth.abs() < UNKNOWN_ABOVE).all(dim=1)
-    units: Tensor = transform.encode(truth.to(transform.scale.device)).cpu()  # type: ignore[operator, arg-type]
-    return units.abs().amax(dim=1).where(known, 0.0)
-
-
-def as_steps(events: list[EventBatch], size: int) -> list[EventBatch]:
-    """Return single events as batches of up to ``size``; the stream of random numbers is that of the first event."""
-    return [join(events[start : start + size]) for start in range(0, len(events), size)]
-
-
-def join(parts: list[EventBatch]) -> EventBatch:
-    """Return the events of several batches, not prepared, as one."""
-    first = parts[0]
-    return replace(
-        first,
-        npho=torch.cat([part.npho for part in parts]),
-        time=torch.cat([part.time for part in parts]),
-        targets={name: torch.cat([part.targets[name] for part in parts]) for name in first.targets},
-        weight=torch.cat([part.weight for part in parts]),
-        file_index=np.concatenate([part.file_index for part in parts]),
-        entry=np.concatenate([part.entry for part in parts]),
-        run=np.concatenate([part.run for part in parts]),
-        event=np.concatenate([part.event for part in parts]),
-        extremes=None,
-    )

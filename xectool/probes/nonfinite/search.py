@@ -8,21 +8,20 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-import numpy as np
-
 from xectool.data.batch import EventBatch
-from xectool.data.in_reading_order import in_reading_order, with_step
+from xectool.data.in_reading_order import in_reading_order
 from xectool.data.loader import EventLoader
 from xectool.errors import counted
 from xectool.probes.instruments.bench import Bench
 from xectool.probes.instruments.trial import GRADIENT, try_step
 from xectool.probes.nonfinite.culprit import Culprit, find_culprit
 from xectool.probes.nonfinite.locate import Place, broken_weights
-from xectool.probes.nonfinite.scan import ScanReport, as_steps, join, scan
+from xectool.probes.nonfinite.scan import ScanReport, at_their_step, scan
+from xectool.probes.nonfinite.singles import as_steps, join, place_of
 
 EPOCH = 1  # its events are searched
 TRIED_TOGETHER = 4  # extreme events in one try
-NUM_ORDINARY = 2  # events of the first batch that are tried in any case
+NUM_ORDINARY_TRIED = 2  # in any case
 BUDGET_SHARE = 0.05  # of the time of the pass, for trying extreme events on the network
 LEAST_BUDGET_S = 0.3  # the same for a small data set
 
@@ -53,7 +52,7 @@ def search_window(bench: Bench, window: Sequence[EventBatch]) -> NanSearch:
     tried = sum(batch.num_events for batch in window)
     notes = (f"one step of {counted(tried, 'event')} was tried, forward, loss, gradient and update",)
     weights = tuple(broken_weights(bench))
-    report = scan(window, bench.config, bench.model, bench.task)
+    report = scan(at_their_step(window), bench.config, bench.model, bench.task)
     if weights:
         return NanSearch(weights, report=report, notes=notes)
     culprit = find_culprit(bench, window) or _in_evaluation(bench, window)
@@ -76,12 +75,13 @@ def search_data(
     weights = tuple(broken_weights(bench))
     tried_before = before.report if before else None
     beyond = tried_before.highest if tried_before else None
-    report = _placed(scan(in_reading_order(loader, EPOCH), bench.config, bench.model, bench.task, beyond), loader)
+    with closing(in_reading_order(loader, EPOCH)) as windows:
+        report = scan(windows, bench.config, bench.model, bench.task, beyond)
     notes = [f"all numbers of {report.events} events were looked at"]
     if weights:
         return NanSearch(weights, report=report, notes=(*notes, "the network was not tried: its weights are broken"))
-    windows = _every(loader, accumulate) if full else _chosen(loader, report, ordinary=before is None)
-    culprit, source, tried = _first_culprit(bench, windows, report, full)
+    chosen = _every(loader, accumulate) if full else _chosen(report, ordinary=before is None)
+    culprit, source, tried = _first_culprit(bench, chosen, report, full)
     tried_on = "every batch" if full else "the most extreme events and those with illegal numbers"
     notes.append(f"{tried} events were tried on the network: {tried_on}")
     if not full and culprit is None and tried < report.events:
@@ -93,10 +93,11 @@ def _first_culprit(
     bench: Bench, windows: Iterable[list[EventBatch]], report: ScanReport, full: bool
 ) -> tuple[Culprit | None, EventBatch | None, int]:
     tried, began, first = 0, time.perf_counter(), list[EventBatch]()
-    seen = set[tuple[int, int]]()  # a suspect may be extreme as well; of every batch an event comes once
+    seen = set[tuple[int, int]]()  # a suspect may be extreme as well
+    controls = join(report.ordinary) if report.ordinary else None
     budget_s = max(LEAST_BUDGET_S, BUDGET_SHARE * report.seconds)
-    # The number of suspects is bounded; extreme events are tried for as long as the budget lasts, some in any case.
-    promised = len({event.step for event in report.suspects}) + 1
+    # Extreme events are tried for as long as the budget lasts, some in any case.
+    promised = 2 if report.suspects else 1
     for number, window in enumerate(windows):
         if not full and number >= promised and time.perf_counter() - began > budget_s:
             break
@@ -104,11 +105,11 @@ def _first_culprit(
         first = first or window
         if full and number and not try_step(bench, window, GRADIENT).bad:
             continue
-        culprit = find_culprit(bench, window, report.first)
+        culprit = find_culprit(bench, window, controls)
         if culprit is not None:
             return culprit, _served(culprit, report) or window[0], tried
-    culprit = _in_evaluation(bench, first, report.first)
-    return culprit, first[0] if culprit is not None else None, tried
+    culprit = _in_evaluation(bench, first, controls)
+    return culprit, (_served(culprit, report) or first[0]) if culprit is not None else None, tried
 
 
 def _add(window: Sequence[EventBatch], seen: set[tuple[int, int]]) -> int:
@@ -125,32 +126,22 @@ def _in_evaluation(bench: Bench, window: Sequence[EventBatch], controls: EventBa
 
 def _served(culprit: Culprit, report: ScanReport) -> EventBatch | None:
     """Return the first event at fault as it was served, where it was tried beside events of other batches."""
-    file_index, entry = int(culprit.window[0].file_index[0]), int(culprit.window[0].entry[0])
-    for event in report.extremes:
-        if (int(event.file_index[0]), int(event.entry[0])) == (file_index, entry):
-            return event
-    return None
+    place = place_of(culprit.window[0])
+    kept = (*report.suspects, *report.ordinary, *report.extremes)
+    return next((event for event in kept if place_of(event) == place), None)
 
 
-def _placed(report: ScanReport, loader: EventLoader) -> ScanReport:
-    """Return a report whose events tell the steps that serve them."""
-    suspects, extremes = ([with_step(loader, event) for event in kept] for kept in (report.suspects, report.extremes))
-    first = report.first and replace(report.first, step=with_step(loader, report.first).step)
-    return replace(report, suspects=suspects, extremes=extremes, first=first)
+def _chosen(report: ScanReport, ordinary: bool) -> Iterator[list[EventBatch]]:
+    """Yield events with illegal numbers, ordinary events if asked, and extreme events, the most extreme first.
 
-
-def _chosen(loader: EventLoader, report: ScanReport, ordinary: bool) -> Iterator[list[EventBatch]]:
-    """Yield batches with illegal numbers, ordinary events if asked, and extreme events, the most extreme first."""
-    for step in dict.fromkeys(event.step for event in report.suspects):
-        with closing(loader.epoch(EPOCH, step)) as batches:
-            batch = next(batches)
-        yield [batch]
+    Several come as one batch, as most of a try is the gradients of the weights and the update; which of the events is
+    at fault is told apart afterwards. What is hidden of an event, and so the result, does not depend on its batch.
+    """
+    if report.suspects:
+        yield [join(report.suspects)]
     extremes = iter(as_steps(report.extremes, TRIED_TOGETHER))
-    if ordinary and report.first is not None:
-        # One batch, as most of a try is the gradients of the weights and the update; which of the events is at fault is
-        # told apart afterwards.
-        usual = report.first.take(np.arange(min(NUM_ORDINARY, report.first.num_events)))
-        yield [join([usual, *islice(extremes, 1)])]
+    if ordinary and report.ordinary:
+        yield [join([*report.ordinary[:NUM_ORDINARY_TRIED], *islice(extremes, 1)])]
     yield from ([batch] for batch in extremes)
 
 
