@@ -37,7 +37,7 @@ PAGES = [
 ]
 FENCE = re.compile(r"^```\w*(?: .*)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
-SHELL = frozenset({"|", ">", "2>", "&&", "&", ";"})
+SHELL = frozenset({"|", ">", "2>", "2>&1", "&&", "&", ";"})
 
 
 def generator() -> ModuleType:
