@@ -48,7 +48,7 @@ class ScanReport:
         num_anomalies: Their count; an event that cannot be ranked counts nothing here.
         suspects: Single events that hold illegal numbers, of each branch the first ones, in the order of their steps.
         extremes: Single events of the largest and smallest numbers, the most extreme first.
-        ordinary: The first few single events, to compare with.
+        ordinary: The first few single events that hold no illegal number, to compare with.
         highest: Largest score by ranking.
     """
 
@@ -86,9 +86,8 @@ def scan(
         for given, steps in windows:
             batch = measured(given)
             report.events += batch.num_events
-            missing = range(NUM_ORDINARY - len(report.ordinary))
-            report.ordinary += [single(batch, row, steps) for row in missing if row < batch.num_events]
-            suspects.add(batch, steps)
+            sound = np.flatnonzero(~suspects.add(batch, steps))[: NUM_ORDINARY - len(report.ordinary)]
+            report.ordinary += [single(batch, int(row), steps) for row in sound]
             ranking.add(batch, steps)
     report.extremes, report.highest = ranking.events(beyond or {}), ranking.highest()
     report.suspects, report.anomalies = suspects.events(), suspects.anomalies()
@@ -126,8 +125,13 @@ class _Suspects:
         self._named: list[Anomaly] = []
         self._kept: dict[str, list[EventBatch]] = {}
 
-    def add(self, batch: EventBatch, steps: IntArray) -> None:
-        """Look at a batch that has its extremes; ``steps`` has the step that serves each event, shape (B,)."""
+    def add(self, batch: EventBatch, steps: IntArray) -> npt.NDArray[np.bool_]:
+        """Look at a batch that has its extremes, and return which events hold an illegal number, shape (B,).
+
+        Args:
+            batch: On the CPU.
+            steps: The step that serves each event, shape (B,).
+        """
         illegal = illegal_rows(batch)
         found = illegal | {f"logarithm of {task}": without_logarithm(batch, task) for task in self._logs}
         for branch, rows in ((branch, np.flatnonzero(mask)) for branch, mask in found.items()):
@@ -138,8 +142,10 @@ class _Suspects:
         for start in range(0, len(rows), _CHUNK):  # a file that marks dead channels with NaN has millions
             few = batch.take(rows[start : start + _CHUNK])
             self.num_anomalies += count_anomalies(few)
-            self._named += anomalies(few, MAX_ANOMALIES - len(self._named))
+            if room := MAX_ANOMALIES - len(self._named):
+                self._named += anomalies(few, room)
         self._named += wrong[: MAX_ANOMALIES - len(self._named)]
+        return np.asarray(np.logical_or.reduce([*found.values()]))
 
     def _keep(self, branch: str, batch: EventBatch, rows: npt.NDArray[np.intp], steps: IntArray) -> None:
         kept = self._kept.setdefault(branch, [])

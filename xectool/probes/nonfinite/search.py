@@ -80,8 +80,11 @@ def search_data(
     notes = [f"all numbers of {report.events} events were looked at"]
     if weights:
         return NanSearch(weights, report=report, notes=(*notes, "the network was not tried: its weights are broken"))
-    chosen = _every(loader, accumulate) if full else _chosen(report, ordinary=before is None)
-    culprit, source, tried = _first_culprit(bench, chosen, report, full)
+    if full:
+        culprit, tried = _first_of_all(bench, _every(loader, accumulate), report)
+    else:
+        culprit, tried = _first_of_chosen(bench, _chosen(report, ordinary=before is None), report)
+    source = culprit.window[0] if culprit is not None else None
     tried_on = "every batch" if full else "the most extreme events and those with illegal numbers"
     notes.append(f"{tried} events were tried on the network: {tried_on}")
     if not full and culprit is None and tried < report.events:
@@ -89,34 +92,57 @@ def search_data(
     return NanSearch((), culprit, source, report, tried, tuple(notes))
 
 
-def _first_culprit(
-    bench: Bench, windows: Iterable[list[EventBatch]], report: ScanReport, full: bool
-) -> tuple[Culprit | None, EventBatch | None, int]:
-    tried, began, first = 0, time.perf_counter(), list[EventBatch]()
+def _first_of_all(bench: Bench, windows: Iterable[list[EventBatch]], report: ScanReport) -> tuple[Culprit | None, int]:
+    """Return what fails first of all steps, and how many events were tried."""
+    controls, tried, first = _controls(report), 0, list[EventBatch]()
+    for window in windows:
+        tried += sum(batch.num_events for batch in window)
+        if first and not try_step(bench, window, GRADIENT).bad:
+            continue
+        first = first or window
+        culprit = find_culprit(bench, window, controls)
+        if culprit is not None:
+            return culprit, tried
+    return _in_evaluation(bench, first, controls), tried
+
+
+def _first_of_chosen(
+    bench: Bench, groups: Iterable[list[EventBatch]], report: ScanReport
+) -> tuple[Culprit | None, int]:
+    """Return what fails first of single events, and how many were tried."""
+    began, first = time.perf_counter(), list[EventBatch]()
     seen = set[tuple[int, int]]()  # a suspect may be extreme as well
-    controls = join(report.ordinary) if report.ordinary else None
     budget_s = max(LEAST_BUDGET_S, BUDGET_SHARE * report.seconds)
     # Extreme events are tried for as long as the budget lasts, some in any case.
     promised = 2 if report.suspects else 1
-    for number, window in enumerate(windows):
-        if not full and number >= promised and time.perf_counter() - began > budget_s:
+    for number, group in enumerate(groups):
+        if number >= promised and time.perf_counter() - began > budget_s:
             break
-        tried = tried + sum(batch.num_events for batch in window) if full else _add(window, seen)
-        first = first or window
-        if full and number and not try_step(bench, window, GRADIENT).bad:
-            continue
-        culprit = find_culprit(bench, window, controls)
+        seen.update(place_of(event) for event in group)
+        first = first or group
+        culprit = _culprit_among(bench, group, report)
         if culprit is not None:
-            return culprit, _served(culprit, report) or window[0], tried
-    culprit = _in_evaluation(bench, first, controls)
-    return culprit, (_served(culprit, report) or first[0]) if culprit is not None else None, tried
+            return culprit, len(seen)
+    return _culprit_among(replace(bench, evaluating=True), first, report) if first else None, len(seen)
 
 
-def _add(window: Sequence[EventBatch], seen: set[tuple[int, int]]) -> int:
-    """Add the events of a window to those that were tried before, and return how many they are together."""
-    for batch in window:
-        seen.update(zip(batch.file_index.tolist(), batch.entry.tolist(), strict=True))
-    return len(seen)
+def _culprit_among(bench: Bench, group: list[EventBatch], report: ScanReport) -> Culprit | None:
+    """Return why one of a few single events fails, else why they fail together.
+
+    They are tried together first, for most of a try is the gradients of the weights and the update. What is hidden of
+    an event does not depend on its batch.
+    """
+    together = as_steps(group, bench.config.data.batch_size)
+    if not try_step(bench, together).bad:
+        return None
+    alone = (find_culprit(bench, [event], _controls(report, event)) for event in group)
+    first = next((culprit for culprit in alone if culprit is not None), None)
+    return first or find_culprit(bench, together, _controls(report))
+
+
+def _controls(report: ScanReport, but: EventBatch | None = None) -> EventBatch | None:
+    others = [event for event in report.ordinary if but is None or place_of(event) != place_of(but)]
+    return join(others) if others else None
 
 
 def _in_evaluation(bench: Bench, window: Sequence[EventBatch], controls: EventBatch | None = None) -> Culprit | None:
@@ -124,25 +150,15 @@ def _in_evaluation(bench: Bench, window: Sequence[EventBatch], controls: EventBa
     return find_culprit(replace(bench, evaluating=True), window, controls)
 
 
-def _served(culprit: Culprit, report: ScanReport) -> EventBatch | None:
-    """Return the first event at fault as it was served, where it was tried beside events of other batches."""
-    place = place_of(culprit.window[0])
-    kept = (*report.suspects, *report.ordinary, *report.extremes)
-    return next((event for event in kept if place_of(event) == place), None)
-
-
 def _chosen(report: ScanReport, ordinary: bool) -> Iterator[list[EventBatch]]:
-    """Yield events with illegal numbers, ordinary events if asked, and extreme events, the most extreme first.
-
-    Several come as one batch, as most of a try is the gradients of the weights and the update; which of the events is
-    at fault is told apart afterwards. What is hidden of an event, and so the result, does not depend on its batch.
-    """
+    """Yield events with illegal numbers, ordinary events if asked, and extreme events, the most extreme first."""
     if report.suspects:
-        yield [join(report.suspects)]
-    extremes = iter(as_steps(report.extremes, TRIED_TOGETHER))
+        yield report.suspects
+    extremes = iter(report.extremes)
     if ordinary and report.ordinary:
-        yield [join([*report.ordinary[:NUM_ORDINARY_TRIED], *islice(extremes, 1)])]
-    yield from ([batch] for batch in extremes)
+        yield [*report.ordinary[:NUM_ORDINARY_TRIED], *islice(extremes, TRIED_TOGETHER)]
+    while group := list(islice(extremes, TRIED_TOGETHER)):
+        yield group
 
 
 def _every(loader: EventLoader, size: int) -> Iterator[list[EventBatch]]:
