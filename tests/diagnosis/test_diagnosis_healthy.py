@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -131,6 +131,29 @@ def test_a_run_without_any_of_the_newer_records(record: Record, course: Any) -> 
     assert silent(found)
     assert {"InputScale", "MemoryGrowth", "UnevenRanks"} <= set(found.rules_skipped)
     assert all(found.rules_skipped.values())
+
+
+_SMALL: Final = (
+    1.373, 1.337, 1.314, 1.313, 1.322, 1.309, 1.31, 1.292, 1.302, 1.297, 1.276,
+    1.268, 1.258, 1.251, 1.254, 1.24, 1.237, 1.231, 1.221, 1.212, 1.209, 1.211,
+)  # fmt: skip  # validations of 13 events, of a training on 51, seed 112706 of the score
+
+
+@pytest.mark.parametrize(("falls", "named"), [(True, False), (False, True)])
+def test_validations_that_fall_by_more_than_their_noise_are_no_plateau(
+    record: Record, course: Any, falls: bool, named: bool
+) -> None:
+    """As recorded: steps scatter by more than is learned in 132 of them; without a trend it is a plateau."""
+    run = course(steps=132, per_epoch=6, start=1.4, floor=1.4, noise=0.15, baseline=None)
+    for row in run.rows:
+        row["losses"] = {"uvwFI": 0.706, "angleVec": 0.739}
+    values = _SMALL if falls else (*_SMALL[:6], *np.random.default_rng(3).permutation(_SMALL[6:]))
+    run.epochs = {
+        number: {"metrics": {"train/loss": 1.4, "val/loss": float(value), "val/uvwFI/loss": 0.64}}
+        for number, value in enumerate(values, 1)
+    }
+    run.event(1, "baseline", terms={"uvwFI": 0.667, "angleVec": 0.738}, val_terms={"uvwFI": 0.541, "angleVec": 0.516})
+    assert [cause.code for cause in record(run).causes] == ["XT-NO-LEARNING"] * named
 
 
 @pytest.mark.parametrize("steps", [0])

@@ -36,6 +36,7 @@ _LAST_STEPS: Final = 50
 _WILD_SIGMA: Final = 5.0
 _TAIL: Final = 0.5  # of the mean loss: what is left of it without the wild steps, where the truth has a tail
 _FEWEST_STEPS: Final = 20
+_FEWEST_QUARTER: Final = 3  # validations, to be compared with three others
 
 
 DEAD_STEPS: Final = 20
@@ -192,7 +193,7 @@ def still_falling(evidence: Evidence) -> bool:
     The first quarter is left out: there a network forgets its random start, whatever it learns. Validations look at
     the same events each time, so a fall from each to the next is no noise.
     """
-    if _validations_fall(evidence) or _all_fall(evidence):
+    if _validations_fall(evidence) or _all_fall(evidence) or _validations_trend(evidence):
         return True
     losses = evidence.steps["loss"][evidence.steps.good_rows]
     quarter = losses.size // 4
@@ -238,6 +239,22 @@ def _all_fall(evidence: Evidence) -> bool:
     if len(last) < _FALLS or not (np.diff(last, axis=0) < 0).all():
         return False
     return bool(last[0, 0] - last[-1, 0] > FALLING_SHARE * abs(last[0, 0]))
+
+
+def _validations_trend(evidence: Evidence) -> bool:
+    """Return whether the last quarter of the validations gave less than the second by more than noise.
+
+    The steps of a small data set scatter by more than it learns in a run; its validations scatter little from one to
+    the next, by which their noise is known. Predictions that have collapsed fall to what a constant gives.
+    """
+    values = np.array([epoch.metrics[VALIDATED] for epoch in evidence.epochs if VALIDATED in epoch.metrics][1:])
+    quarter = values.size // 4
+    if quarter < _FEWEST_QUARTER or not np.isfinite(values).all() or collapsed(evidence) is not None:
+        return False
+    early, late = float(values[quarter : 2 * quarter].mean()), float(values[-quarter:].mean())
+    # The variance of one value is half that of a difference, of the difference of two means 2 / quarter of one value.
+    noise = float(np.diff(values[quarter:]).std()) / math.sqrt(quarter)
+    return early - late > max(FALLING_SHARE * abs(early), 3.0 * noise)
 
 
 def _falling(evidence: Evidence, names: tuple[str, ...]) -> list[float]:
