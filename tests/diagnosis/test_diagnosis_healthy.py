@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -139,15 +139,26 @@ _SMALL: Final = (
 )  # fmt: skip  # validations of 13 events, of a training on 51, seed 112706 of the score
 
 
-@pytest.mark.parametrize(("falls", "named"), [(True, False), (False, True)])
+_TO_A_CONSTANT: Final = [
+    1.3 * (1 + high * np.exp(-np.arange(22) / 22 / time)) for high, time in ((0.3, 0.2), (1.0, 0.15), (3.0, 0.1))
+]
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        (_SMALL, False),
+        ((*_SMALL[:6], *np.random.default_rng(3).permutation(_SMALL[6:])), True),
+        *((values, True) for values in _TO_A_CONSTANT),
+    ],
+)
 def test_validations_that_fall_by_more_than_their_noise_are_no_plateau(
-    record: Record, course: Any, falls: bool, named: bool
+    record: Record, course: Any, values: Sequence[float], named: bool
 ) -> None:
-    """As recorded: steps scatter by more than is learned in 132 of them; without a trend it is a plateau."""
+    """As recorded: steps scatter by more than is learned in 132 of them. Without a trend, or to a constant, named."""
     run = course(steps=132, per_epoch=6, start=1.4, floor=1.4, noise=0.15, baseline=None)
     for row in run.rows:
         row["losses"] = {"uvwFI": 0.706, "angleVec": 0.739}
-    values = _SMALL if falls else (*_SMALL[:6], *np.random.default_rng(3).permutation(_SMALL[6:]))
     run.epochs = {
         number: {"metrics": {"train/loss": 1.4, "val/loss": float(value), "val/uvwFI/loss": 0.64}}
         for number, value in enumerate(values, 1)

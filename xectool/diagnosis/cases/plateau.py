@@ -242,19 +242,21 @@ def _all_fall(evidence: Evidence) -> bool:
 
 
 def _validations_trend(evidence: Evidence) -> bool:
-    """Return whether the last quarter of the validations gave less than the second by more than noise.
+    """Return whether the last quarter of the validations gave less than the second by more than noise, and still falls.
 
     The steps of a small data set scatter by more than it learns in a run; its validations scatter little from one to
-    the next, by which their noise is known. Predictions that have collapsed fall to what a constant gives.
+    the next. What converges to a constant has most of its fall behind it; so have predictions that have collapsed.
     """
     values = np.array([epoch.metrics[VALIDATED] for epoch in evidence.epochs if VALIDATED in epoch.metrics][1:])
     quarter = values.size // 4
     if quarter < _FEWEST_QUARTER or not np.isfinite(values).all() or collapsed(evidence) is not None:
         return False
-    early, late = float(values[quarter : 2 * quarter].mean()), float(values[-quarter:].mean())
+    starts = (quarter, values.size - 2 * quarter, values.size - quarter)
+    early, before, late = (float(values[start : start + quarter].mean()) for start in starts)
     # The variance of one value is half that of a difference, of the difference of two means 2 / quarter of one value.
     noise = float(np.diff(values[quarter:]).std()) / math.sqrt(quarter)
-    return early - late > max(FALLING_SHARE * abs(early), 3.0 * noise)
+    fall = early - late
+    return fall > max(FALLING_SHARE * abs(early), 3.0 * noise) and before - late > max(fall / 3.0, 2.0 * noise)
 
 
 def _falling(evidence: Evidence, names: tuple[str, ...]) -> list[float]:

@@ -154,9 +154,11 @@ def _chosen(report: ScanReport, ordinary: bool) -> Iterator[list[EventBatch]]:
     """Yield events with illegal numbers, ordinary events if asked, and extreme events, the most extreme first."""
     if report.suspects:
         yield report.suspects
-    extremes = iter(report.extremes)
-    if ordinary and report.ordinary:
-        yield [*report.ordinary[:NUM_ORDINARY_TRIED], *islice(extremes, TRIED_TOGETHER)]
+    usual = report.ordinary[:NUM_ORDINARY_TRIED] if ordinary else []
+    known = {place_of(event) for event in (*report.suspects, *usual)}
+    extremes = (event for event in report.extremes if place_of(event) not in known)
+    if usual:
+        yield [*usual, *islice(extremes, TRIED_TOGETHER)]
     while group := list(islice(extremes, TRIED_TOGETHER)):
         yield group
 
