@@ -26,7 +26,7 @@ times; largest truth without its sign. Highest ones are not below 0. Readings th
 NaN as truth counts nowhere."""
 _FEW_EVENTS: Final = 16
 _DEAD_BITS: Final = np.float32(DEAD_VALUE).view(np.uint32)
-_BLOCK_ROWS: Final = 64  # what is made on the way stays in the processor's cache
+_BLOCK_ROWS: Final = 64  # few and long array operations: for each a reading thread queues for the interpreter lock
 
 
 def measure(window: WindowArrays) -> None:

@@ -110,20 +110,19 @@ def _first_of_chosen(
     bench: Bench, groups: Iterable[list[EventBatch]], report: ScanReport
 ) -> tuple[Culprit | None, int]:
     """Return what fails first of single events, and how many were tried."""
-    began, first = time.perf_counter(), list[EventBatch]()
-    seen = set[tuple[int, int]]()  # a suspect may be extreme as well
+    began, tried, first = time.perf_counter(), 0, list[EventBatch]()
     budget_s = max(LEAST_BUDGET_S, BUDGET_SHARE * report.seconds)
     # Extreme events are tried for as long as the budget lasts, some in any case.
     promised = 2 if report.suspects else 1
     for number, group in enumerate(groups):
         if number >= promised and time.perf_counter() - began > budget_s:
             break
-        seen.update(place_of(event) for event in group)
+        tried += len(group)
         first = first or group
         culprit = _culprit_among(bench, group, report)
         if culprit is not None:
-            return culprit, len(seen)
-    return _culprit_among(replace(bench, evaluating=True), first, report) if first else None, len(seen)
+            return culprit, tried
+    return _culprit_among(replace(bench, evaluating=True), first, report) if first else None, tried
 
 
 def _culprit_among(bench: Bench, group: list[EventBatch], report: ScanReport) -> Culprit | None:
