@@ -16,7 +16,7 @@ import torch
 from xectool import engine
 from xectool.checkpoint import store
 from xectool.engine.live import ControlResult
-from xectool.errors import CheckpointError, DiskError, XecError
+from xectool.errors import DiskError, XecError
 from xectool.runlog.reader import RunReader
 from xectool.training.control import LiveControl
 from xectool.training.process.progress import NullObserver
@@ -78,51 +78,88 @@ class AskingOften(Asking):
             engine.control(run, "stop", wait_s=60)
 
 
-@pytest.mark.parametrize("beside", [False, True])
-def test_a_checkpoint_that_is_asked_for_holds_the_weights_of_one_step(
-    tiny_config: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: bool
-) -> None:
-    """Every weight counts the steps; the control saves from the thread of the socket, beside the training."""
-    found: dict[str, Any] = {}
+class Counting:
+    """In place of an optimizer's step: every weight counts the steps, and halfway through it waits for whoever asks."""
 
-    def count(optimizer: torch.optim.Optimizer, closure: object = None) -> None:
+    def __init__(self) -> None:
+        self.begun = False
+        self.asked, self.halfway, self.saved = threading.Event(), threading.Event(), threading.Event()
+
+    def __call__(self, optimizer: torch.optim.Optimizer, closure: object = None) -> None:
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         with torch.no_grad():
-            for weight in (weight for group in optimizer.param_groups for weight in group["params"]):
-                weight.add_(COUNT) if "begun" in found else weight.zero_()
+            for number, weight in enumerate(weights):
+                weight.add_(COUNT) if self.begun else weight.zero_()
                 time.sleep(3e-4)  # lets others run
-        found["begun"] = True
+                if number == len(weights) // 2 and self.begun and self.asked.is_set():
+                    self.halfway.set()
+                    assert self.saved.wait(60)
+        self.begun = True
 
-    def begin(control: LiveControl, progress: Progress) -> None:
+
+def trained_while_asked(config: Path, run: Path, monkeypatch: pytest.MonkeyPatch, counting: Counting) -> set[str]:
+    """Train on and return the names of the weights that count, once every checkpoint that was asked for is there."""
+    names: set[str] = set()
+    begin = LiveControl.begin
+
+    def beginning(control: LiveControl, progress: Progress) -> None:
         weights = control._parts.model.named_parameters()
-        found.update(progress=progress, names=[name for name, weight in weights if weight.requires_grad])
+        names.update(name for name, weight in weights if weight.requires_grad)
+        begin(control, progress)
 
-    def answer(control: LiveControl, request: Any, author: int) -> dict[str, Any]:
-        if request.action != "checkpoint":
-            return wait(control, request, author)
-        done, message = control._do(request, found["progress"])
-        return {"action": request.action, "done": done, "step": 0, "phase": "", "message": message}
-
-    monkeypatch.setattr(torch.optim.AdamW, "step", count)
-    monkeypatch.setattr(LiveControl, "begin", begin)
-    wait = LiveControl._answer
-    if beside:
-        monkeypatch.setattr(LiveControl, "_answer", answer)
-    asking = AskingOften(tmp_path / "runs" / "r")
+    monkeypatch.setattr(torch.optim.AdamW, "step", lambda *args, **options: counting(*args, **options))
+    monkeypatch.setattr(LiveControl, "begin", beginning)
+    asking = AskingOften(run)
     try:
-        with contextlib.suppress(*([XecError] if beside else [])):  # it takes files away from the training, too
-            engine.train(tiny_config(training={"epochs": 100_000}), observer=asking)
+        engine.train(config, observer=asking)
     finally:
         asking.join()
+    return names
+
+
+def test_checkpoints_that_are_asked_for_hold_the_weights_of_one_step(
+    tiny_config: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = trained_while_asked(
+        tiny_config(training={"epochs": 100_000}), tmp_path / "runs" / "r", monkeypatch, Counting()
+    )
     saved = list((tmp_path / "runs" / "r").glob("checkpoint_n*.pt"))
-    assert beside or len(saved) == ASKED
-    assert all(is_of_one_step(path, found["names"]) for path in saved) is not beside
+    assert len(saved) == ASKED
+    assert all(is_of_one_step(path, names) for path in saved)
+
+
+def test_a_checkpoint_saved_beside_the_training_would_hold_weights_of_two_steps(
+    tiny_config: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: the thread of the socket saves while the optimizer is halfway through its weights."""
+    counting, answer = Counting(), LiveControl._answer
+    at: list[Progress] = []
+    begin = LiveControl.begin
+
+    def beginning(control: LiveControl, progress: Progress) -> None:
+        at.append(progress)
+        begin(control, progress)
+
+    def answer_at_once(control: LiveControl, request: Any, author: int) -> dict[str, Any]:
+        if request.action != "checkpoint" or counting.saved.is_set():
+            return answer(control, request, author)
+        counting.asked.set()
+        assert counting.halfway.wait(60)
+        done, message = control._do(request, at[0])
+        counting.saved.set()
+        return {"action": request.action, "done": done, "step": 0, "phase": "", "message": message}
+
+    monkeypatch.setattr(LiveControl, "begin", beginning)
+    monkeypatch.setattr(LiveControl, "_answer", answer_at_once)
+    names = trained_while_asked(
+        tiny_config(training={"epochs": 100_000}), tmp_path / "runs" / "r", monkeypatch, counting
+    )
+    assert not is_of_one_step(tmp_path / "runs" / "r" / "checkpoint_n0.pt", names)
+    assert is_of_one_step(tmp_path / "runs" / "r" / "checkpoint_n1.pt", names)
 
 
 def is_of_one_step(path: Path, names: list[str]) -> bool:
-    try:
-        saved = store.load(path)
-    except CheckpointError:  # two write at once
-        return False
+    saved = store.load(path)
     counted = {round(float(value) / COUNT) for name in names for value in saved.model[name].unique()}
     return counted == {saved.meta["progress"]["step"] - 1}
 

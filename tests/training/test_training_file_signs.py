@@ -204,7 +204,7 @@ def test_light_that_no_such_detector_gives_is_named_in_all_files(
 
 @pytest.mark.parametrize(("course", "named"), [
     ("drift", True), ("jump", True), ("middle", True), ("file", True), ("slight", False), ("sorted", False),
-    ("lines", False), ("unit", False),
+    ("lines", False), ("unit", False), ("unit of a line", False),
 ])  # fmt: skip
 def test_light_that_does_not_follow_the_energy_names_its_file(batch: EventBatch, course: str, named: bool) -> None:
     """A beam of another energy, or a scan of energies, has as much light per energy; another unit no other light."""
@@ -218,15 +218,16 @@ def test_light_that_does_not_follow_the_energy_names_its_file(batch: EventBatch,
         "sorted": 4.0 ** (place / num),
         "lines": torch.where(of_file(batch, 1), 3.0, 1.0),
         "unit": torch.ones(num),
+        "unit of a line": torch.where(of_file(batch, 1), 3.0, 1.0),
     }[course]
     energy = 0.0528 * torch.ones(num, 1)
     light = torch.where(batch.npho < 9e9, batch.npho, 0.0).sum(dim=1)
     scale = torch.where(batch.npho < 9e9, (gain * 7e5 / light)[:, None], 1.0)
-    if course in ("sorted", "lines"):
+    if course in ("sorted", "lines", "unit of a line"):
         energy *= gain[:, None] / gain.max()
-    if course == "unit":
-        energy[of_file(batch, 1)] *= 1e3
-    files = batch.file_index if course in ("file", "lines", "unit") else batch.file_index * 0
+    if course.startswith("unit"):
+        energy[of_file(batch, int(course == "unit"))] *= 1e3
+    files = batch.file_index if course in ("file", "lines", "unit", "unit of a line") else batch.file_index * 0
     told = said(
         replace(batch, npho=batch.npho * scale, targets={"energy": energy}, file_index=files, entry=place.numpy())
     )

@@ -17,6 +17,7 @@ FEWEST_EVENTS: Final = 8  # of a file, whose middle says what is usual there
 PART_EVENTS: Final = 24  # of a file whose quarters are compared
 GAIN: Final = 2.0  # of light per energy; of sound events 90 % lie within 0.8 to 1.6, and medians of files within 5 %
 GAIN_SIGMA: Final = 5.0
+FOLLOWS: Final = 3.0  # a gain of ten is seen as 2.2 times the light even where beams differ by 4.6 the other way
 # Light per energy of this detector is 1.3e7 to 4e7 photons a GeV, with what it collects and how it is calibrated.
 YIELDS: Final = (2e6, 2.5e8)
 ENERGIES: Final = (1e-3, 0.5)  # GeV; an energy in another unit says nothing of the light
@@ -170,11 +171,11 @@ def _gains_differ(
     """Return whether two parts differ, and not by the noise of single events, which all parts together tell.
 
     Beams of other energies have the same light per energy, and the same fluctuation of the counts. Energies of other
-    events make it scatter more.
+    events make it scatter more. Energies in another unit move the light per energy by far more than the light.
     """
     apart = _middle(high, measure) - _middle(low, measure)
     light = [median(math.log(event.light) for event in part) for part in (high, low)]
-    follows = not measure.light_follows or light[0] - light[1] > math.log(GAIN) / 2
+    follows = not measure.light_follows or light[0] - light[1] > max(math.log(GAIN) / 2, apart / FOLLOWS)
     noise = _scatter(parts, measure) * math.hypot(*(1.25 / math.sqrt(len(part)) for part in (low, high)))
     return apart > math.log(GAIN) and follows and apart > GAIN_SIGMA * noise
 
