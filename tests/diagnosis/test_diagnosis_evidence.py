@@ -121,6 +121,26 @@ def test_steps_taken_back_by_a_resume_do_not_count(course: Any, write_run: Write
     assert [attempt.resumed_after for attempt in found.attempts] == [None, 40]
 
 
+@pytest.mark.parametrize("end", ["killed", "finished"])
+def test_an_attempt_that_was_killed_and_gone_on_from_is_a_note(course: Any, write_run: Write, end: str) -> None:
+    place = write_run(course(steps=60, end=end))
+    with RunWriter(place) as writer:
+        writer.resume(40, 1)
+        for number in range(41, 61):
+            writer.step(step(number, loss=0.15))
+        writer.event("finished", "finished")
+    found = diagnose(gather(place))
+    told = [note.problem for note in found.notes if note.code == "XT-KILLED"]
+    after = "attempt 1 was killed, and attempt 2 went on after step 40"
+    assert (found.causes, told) == ((), [after] * (end == "killed"))
+
+
+def test_a_verdict_on_a_few_steps_says_what_they_cannot_tell(course: Any, write_run: Write) -> None:
+    few, many = (diagnose(gather(write_run(course(steps=steps)))).verdict for steps in (4, 200))
+    assert "in 4 steps (finished); fewer than 100 do not tell whether it learns" in few
+    assert many == "healthy: nothing above a note in 200 steps (finished)"
+
+
 @pytest.mark.parametrize(("resumed_after", "named"), [(40, []), (55, [1])])
 def test_what_an_attempt_that_was_given_up_saw_is_no_cause(
     course: Any, write_run: Write, resumed_after: int, named: list[int]

@@ -17,7 +17,10 @@ def report(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Write verdict, curves, plots, events, configuration and environment of a run into one page."""
+    """Write verdict, curves, plots, events, configuration and environment of a run into one page.
+
+    `xectool runs compare` sets several runs side by side.
+    """
     from xectool import engine
 
     found = engine.report(run, output)

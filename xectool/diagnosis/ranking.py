@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from xectool.diagnosis.cases.plateau import FEWEST_STEPS
 from xectool.diagnosis.cause import Cause, Diagnosis, DiagnosisRule, Opinion, RuledOut
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.rules.crash import CompileKilled, DiskFull, Failed, Hang, RecordDamaged, WorkerDead
@@ -181,7 +182,8 @@ def verdict(causes: Sequence[Cause], evidence: Evidence) -> str:
     steps = evidence.steps.seen
     if not steps:
         return f"nothing to judge: no step is on record ({evidence.status.state})"
-    return f"healthy: nothing above a note in {steps} step{'' if steps == 1 else 's'} ({evidence.status.state})"
+    few = f"; fewer than {FEWEST_STEPS} do not tell whether it learns" if steps < FEWEST_STEPS else ""
+    return f"healthy: nothing above a note in {steps} step{'' if steps == 1 else 's'} ({evidence.status.state}){few}"
 
 
 def rank(opinions: Iterable[Opinion], suspicion: Sequence[str]) -> list[Cause]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Cause, DiagnosisRule
@@ -20,7 +21,8 @@ class Killed(DiagnosisRule):
     title = "the process was killed"
 
     def look(self, evidence: Evidence) -> Iterator[Cause]:
-        """Report an end without a last record."""
+        """Report an end without a last record, and note those that a later attempt went on from."""
+        yield from _earlier(evidence)
         status = evidence.status
         if status.state != "killed":
             return
@@ -47,6 +49,22 @@ class Killed(DiagnosisRule):
             step=status.step,
             symptom="end",
         )
+
+
+def _earlier(evidence: Evidence) -> Iterator[Cause]:
+    for ended, after in pairwise(evidence.attempts):
+        if not ended.end:
+            began = "began anew" if after.resumed_after is None else f"went on after step {after.resumed_after}"
+            yield Cause(
+                code=Killed.code,
+                confidence=0.8,
+                problem=f"attempt {ended.number} was killed, and attempt {after.number} {began}",
+                evidence=(f"attempt {ended.number} left no last word",),
+                fix=f"xectool explain {Killed.code}",
+                severity=Severity.INFO,
+                step=after.resumed_after or 0,
+                symptom=f"end of attempt {ended.number}",
+            )
 
 
 def _disk_refuses_last(evidence: Evidence) -> bool:
