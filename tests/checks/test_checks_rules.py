@@ -420,6 +420,17 @@ def test_14_a_sensor_that_is_silent_in_half_of_the_events(look: Any, rows: Rows)
     )
 
 
+@pytest.mark.parametrize(("events", "share"), [(20, 0.01), (40, 0.02), (120, 0.02)])
+def test_14_readings_that_lack_by_chance_name_no_sensor(look: Any, rows: Rows, events: int, share: float) -> None:
+    """In a few events two of them were many: 445 sensors of 20 events."""
+    rng = np.random.default_rng(events)
+    rows["npho"][rng.random(rows["npho"].shape) < share] = 1e10
+    few = {name: values[:events] for name, values in rows.items()}
+    assert at_times(look(few)) == []
+    few["npho"][rng.permutation(events)[: round(0.6 * events)], 777] = 1e10
+    assert [told.problem[-5:] for told in at_times(look(few))] == [": 777"]
+
+
 def test_14_where_weak_light_is_not_stored_no_sensor_is_odd(look: Any, rows: Rows) -> None:
     rows["npho"][rows["npho"] < np.median(rows["npho"])] = 1e10
     assert at_times(look(rows)) == []

@@ -11,7 +11,7 @@ import torch
 from xectool.data.excluded import event_keys
 from xectool.data.extremes import measured
 from xectool.data.in_reading_order import in_reading_order
-from xectool.data.loader import EventLoader, LoaderOptions
+from xectool.data.loader import EventLoader, LoaderOptions, window_reader
 from xectool.data.plan import DataPlan
 from xectool.data.source import open_source
 from xectool.errors import XecError
@@ -74,11 +74,22 @@ def test_events_that_are_left_out_do_not_come(dataset):
     assert not np.isin(event_keys(*out), keys).any()
 
 
-def test_a_pass_may_be_left_early(dataset):
+def test_a_pass_may_be_left_early(dataset, monkeypatch):
+    readers, closed = [], []
+
+    def made(*arguments):
+        reader = window_reader(*arguments)
+        readers.append(reader)
+        close = reader.close
+        reader.close = lambda: (closed.append(reader), close())
+        return reader
+
+    monkeypatch.setattr("xectool.data.in_reading_order.window_reader", made)
     source = open_source(dataset.config(), "train", TASKS)
     with EventLoader(source, DataPlan(source.files, 7, 3, num_shards=4, chunksize=64)) as loader:
         for _ in range(2):
             windows = in_reading_order(loader, 0)
             assert next(windows)[0].num_events
             windows.close()
+            assert closed == readers
         assert sum(batch.num_events for batch in loader.epoch(0)) == source.num_events

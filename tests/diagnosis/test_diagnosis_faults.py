@@ -1382,6 +1382,35 @@ def test_the_spread_that_one_event_makes_is_no_other_unit(record: Record, course
     assert [cause.code for cause in record(run).causes] == ["XT-SPIKE-EVENT"]
 
 
+def test_impossible_truths_of_two_tasks_are_both_named(record: Record, course: Any) -> None:
+    """The first was, and whoever mended it met the other."""
+    run = course(steps=40, baseline=None)
+    run.event(1, "run_start", num_train=265)
+    told = {
+        "uvwFI": {"count": 1, "file": 0, "entry": 12, "value": 2053.0, "same": 0},
+        "energy": {"count": 1, "file": 0, "entry": 71, "value": 7.7, "same": 0},
+    }
+    run.event(1, "baseline", loss=1.0, target_std={"uvwFI": 126.4, "energy": 0.47}, target_impossible=told)
+    (cause,) = record(run).causes
+    assert cause.code == "XT-SPIKE-EVENT"
+    shown = " ".join((cause.problem, *cause.evidence))
+    assert [value in shown for value in ("2053 cm", "7.7 GeV", "entry 12", "entry 71")] == [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("losses", "height"), [((40.0, 90.0), "to 40, and to 90 at step 101"), ((90.0, 40.0), "to 90")]
+)
+def test_a_jump_that_goes_on_rising_says_where_it_was_highest(
+    record: Record, course: Any, losses: tuple[float, float], height: str
+) -> None:
+    run = course()
+    for step, loss in enumerate(losses, 100):
+        run.at(step, loss=loss, grad_norm=50.0)
+    problem = record(run).causes[0].problem
+    assert problem.startswith("step 100: the loss rose from 0.")
+    assert f" {height}: " in problem
+
+
 def test_marks_and_truths_that_were_never_filled_are_both_named(record: Record, course: Any) -> None:
     """Beside zeros, which were "a truth of 0 cm", -999 in as many events was no mark."""
     run = course(steps=40, config={"data": {"train_path": "t.root"}}, baseline=None)

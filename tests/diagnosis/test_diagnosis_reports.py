@@ -173,6 +173,16 @@ def test_a_log_says_who_holds_the_memory_and_not_that_a_batch_is_too_large(tmp_p
     assert "another process" in cause.problem
     assert cause.root_cause.startswith("another job, a notebook")
     assert cause.explain == "xectool explain XT-OOM-FOREIGN"
+    assert not [line for line in cause.fix if "batch" in line or "amp" in line or "checkpointing" in line]
+
+
+@pytest.mark.parametrize("code", ["XT-OOM-GPU", "XT-OOM-FRAGMENTATION"])
+def test_the_first_line_to_paste_names_no_batch_of_ours(tmp_path: Path, code: str) -> None:
+    (tmp_path / "train.log").write_text(LOGS[code] + "\n")
+    (cause,) = engine.diagnose.log([tmp_path / "train.log"]).causes
+    first = {"XT-OOM-GPU": "xectool estimate-memory CONFIG --max-batch", "XT-OOM-FRAGMENTATION": "export PYTORCH_ALLOC"}
+    assert cause.fix[0].startswith(first[code])
+    assert not [line for line in cause.fix if "batch_size=" in line]
 
 
 def test_a_log_without_memory_in_it_gives_no_verdict(tmp_path: Path) -> None:

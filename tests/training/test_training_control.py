@@ -73,9 +73,11 @@ class AskingOften(Asking):
 
     def _ask(self, run: Path) -> None:
         with contextlib.suppress(XecError):
-            for number in range(ASKED):
-                self.answers.append(engine.control(run, "checkpoint", tag=f"n{number}", wait_s=60))
-            engine.control(run, "stop", wait_s=60)
+            try:
+                for number in range(ASKED):
+                    self.answers.append(engine.control(run, "checkpoint", tag=f"n{number}", wait_s=60))
+            finally:
+                engine.control(run, "stop", wait_s=60)
 
 
 class Counting:

@@ -379,3 +379,13 @@ def test_a_run_that_was_moved_says_where_it_goes_on_and_how_it_stays(
         moved / "config.yaml", overrides=[options[1]], run_name=options[3], resume=str(moved), max_steps=2
     )
     assert Path(whole.run_dir).resolve() == moved.resolve()
+
+
+def test_a_run_that_goes_on_from_a_checkpoint_alone_names_no_record_there(tiny_config: Config, tmp_path: Path) -> None:
+    """A checkpoint in a directory of downloads has none, and that is no place to go on in."""
+    first = Path(engine.train(tiny_config(), run_name="one", max_steps=1).run_dir)
+    alone, listener = tmp_path / "downloads" / "best.pt", Listener()
+    alone.parent.mkdir()
+    shutil.copy(first / store.LAST_NAME, alone)
+    engine.train(tiny_config(), run_name="two", resume=str(alone), max_steps=2, observer=listener)
+    assert not [text for text in listener.messages if "downloads" in text and "to go on there" in text]

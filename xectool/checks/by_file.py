@@ -18,7 +18,7 @@ _MANY_DEAD: Final = 0.1
 _SHOWN: Final = 10
 _SILENT: Final = ("dead", "constant")
 _OFTEN: Final = 0.05  # of the events, beyond what is usual around a sensor
-_SIGMAS: Final = 5.0
+_SURPRISE: Final = 16.0  # -ln of the probability: less than 1 in 1000 samples has one such sensor by chance
 _FEWEST_EVENTS: Final = 20
 
 
@@ -85,8 +85,11 @@ def silent_at_times(facts: DataFacts) -> Iterator[Finding]:
     for item in facts.sample.by_file:
         dead = dead | item.of("dead")
     usual = np.minimum(around(np.where(dead, np.nan, missing)), 1.0)
-    error = np.sqrt(usual * (1 - usual) / max(health.events, 1))
-    which = ~dead & (missing > usual + _OFTEN + _SIGMAS * error) & (health.events >= _FEWEST_EVENTS)
+    if health.events < _FEWEST_EVENTS:
+        return
+    likely = np.maximum(usual, missing[~dead].mean() if not dead.all() else 1.0)
+    surprise = health.events * _divergence(missing, likely)
+    which = ~dead & (missing > likely + _OFTEN) & (surprise > _SURPRISE)
     sensors = sorted(np.flatnonzero(which).tolist(), key=lambda sensor: -missing[sensor])
     if not sensors:
         return
@@ -100,6 +103,12 @@ def silent_at_times(facts: DataFacts) -> Iterator[Finding]:
         tuple(f"{name}: none in {missing[s]:.0%} of the events" for name, s in zip(names, sensors, strict=False)),
         "have the channels looked at, or add them to the list of dead channels; in training such a reading is missing",
     )
+
+
+def _divergence(share: Any, expected: Any) -> Any:
+    """Return that of two coins, in nats: so much a toss, a share that is higher gets less likely (Chernoff's bound)."""
+    share, expected = (np.clip(value, 1e-9, 1 - 1e-9) for value in (share, expected))
+    return share * np.log(share / expected) + (1 - share) * np.log((1 - share) / (1 - expected))
 
 
 def _dead_faces(facts: DataFacts, found: Sequence[tuple[str, Any]]) -> Iterator[Finding]:

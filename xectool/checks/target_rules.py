@@ -174,7 +174,7 @@ class TruthIsSound(Rule[DataFacts]):
                 ends = (RANGES[task].low, RANGES[task].high)
                 fix = impossible_truth_fix(*place, ends, len(facts.sample.files))
             else:
-                fix = lone_truth_fix(*place, cell.value)
+                fix = lone_truth_fix(*place, cell.value, cell.sensor if scan.width > 1 else None)
             yield self.warning(where, f"the truth of task {task} is {cell.value:.6g} {unit}: {reason}", fix)
         elif sigmas > _FAR:
             yield self.info(where, f"the truth of task {task} reaches {cell.value:.6g} {unit}, {sigmas:.1f} sigma away")

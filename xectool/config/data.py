@@ -28,9 +28,9 @@ def _read_branches(value: object) -> object:
         if task not in TASK_NAMES:
             meant = nearest(str(task), TASK_NAMES, 1)
             hint = f"did you mean '{meant[0]}'?" if meant else f"one of {', '.join(TASK_NAMES)}"
-            raise refuse(f"unknown task '{task}'; {hint}", _mended(value))
+            raise refuse(f"unknown task '{task}'; {hint}", _mended(value), task)
         if not isinstance(branch, str) or not branch:
-            raise refuse(f"expected a branch name for {task}, got {describe(branch)}", _mended(value))
+            raise refuse(f"expected a branch name for {task}, got {describe(branch)}", _mended(value), task)
     return dict(TRUTH_BRANCHES) | value
 
 

@@ -8,7 +8,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from xectool.config.document import SET, Document
+from xectool.config.document import Document
 from xectool.config.invalid import config_finding
 from xectool.config.keys import keys_of, nearest_key
 from xectool.config.root import KINDS
@@ -76,11 +76,9 @@ def _as_written(document: Document, key: str) -> str:
     return ".".join(within[0]) if within and path not in within else key
 
 
-def _origin(document: Document, key: str) -> str:
-    """Return where a value comes from: of a mapping, ``--set`` where that wrote a part of it."""
-    path = tuple(key.split("."))
-    inner = (place for within, place in document.origins.items() if within[: len(path)] == path and within != path)
-    return SET if SET in inner else document.origin(key)
+def _origin(document: Document, key: str, part: object) -> str:
+    """Return where a value comes from, or the part of it that is wrong."""
+    return document.origins.get((*key.split("."), str(part))) or document.origin(key)
 
 
 def _finding(detail: ErrorDetails, document: Document, kind: str) -> Finding:
@@ -89,7 +87,8 @@ def _finding(detail: ErrorDetails, document: Document, kind: str) -> Finding:
         key = _as_written(document, key)
         return unknown_key(key, document.get(tuple(key.split("."))), document.origin(key), kind)
     value = detail["input"]
-    origin = _origin(document, key)
+    context = detail.get("ctx", {})
+    origin = _origin(document, key, context.get("part"))
     known = keys_of(kind).get(key)
     code = str(known.extra.get("code", "")) if known else ""
     if detail["type"] == "xectool_type":
@@ -105,7 +104,7 @@ def _finding(detail: ErrorDetails, document: Document, kind: str) -> Finding:
     if detail["type"] in ("model_type", "model_attributes_type", "dict_type"):
         problem = f"{key}: expected a section with keys, got {describe(value)}"
         return config_finding("CFG-02", problem, origin, key, _section_fix(key, value, kind))
-    instead = detail.get("ctx", {}).get("instead")
+    instead = context.get("instead")
     fix = _fix(key, kind) if instead is None else f"{key}: {inline_yaml(instead)}"
     return config_finding(code or "CFG-03", f"{key}: {detail['msg']}", origin, key, fix)
 

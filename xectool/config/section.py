@@ -122,9 +122,15 @@ def _wrong(expected: str, value: object) -> PydanticCustomError:
     return PydanticCustomError("xectool_type", "{message}", {"message": message})
 
 
-def refuse(message: str, instead: object = None) -> PydanticCustomError:
-    """Return the error a field validator raises, with its text taken literally, and a value that would be right."""
-    return PydanticCustomError("xectool_value", "{message}", {"message": message, "instead": instead})
+def refuse(message: str, instead: object = None, part: object = None) -> PydanticCustomError:
+    """Return the error a field validator raises.
+
+    Args:
+        message: Its text, taken literally.
+        instead: A value that would be right.
+        part: Of a mapping, the key whose value is wrong.
+    """
+    return PydanticCustomError("xectool_value", "{message}", {"message": message, "instead": instead, "part": part})
 
 
 Float = Annotated[float, BeforeValidator(read_float)]

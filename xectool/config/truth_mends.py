@@ -143,9 +143,20 @@ def impossible_truth_fix(
     return f"{line}; the same for other files that hold such" if num_files > 1 else line
 
 
-def lone_truth_fix(path: str, tree: str, branch: str, value: float) -> str:
-    """Return the command that writes a file with 1e10, "not known", where the truth is one value far from all."""
-    return _unknown_fix(path, tree, branch, f"np.where(np.isclose(truth, {value!r}, 1e-6, 0), 1e10, truth)")
+def lone_truth_fix(path: str, tree: str, branch: str, value: float, component: int | None = None) -> str:
+    """Return the command that writes a file with 1e10, "not known", where the truth is one value far from all.
+
+    Args:
+        path: File.
+        tree: Its tree.
+        branch: Branch of the truth.
+        value: That value.
+        component: Of which component, where there are several; another one may well have it.
+    """
+    there = f"np.isclose(truth, {value!r}, 1e-6, 0)"
+    if component is not None:
+        there += f" & (np.arange(truth.shape[1]) == {component})"
+    return _unknown_fix(path, tree, branch, f"np.where({there}, 1e10, truth)")
 
 
 def _unknown_fix(path: str, tree: str, branch: str, again: str) -> str:

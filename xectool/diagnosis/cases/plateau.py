@@ -248,8 +248,9 @@ def _validations_trend(evidence: Evidence) -> bool:
     the next. What converges to a constant has most of its fall behind it; so have predictions that have collapsed.
     """
     values = np.array([epoch.metrics[VALIDATED] for epoch in evidence.epochs if VALIDATED in epoch.metrics][1:])
+    values = values[np.isfinite(values)]
     quarter = values.size // 4
-    if quarter < _FEWEST_QUARTER or not np.isfinite(values).all() or collapsed(evidence) is not None:
+    if quarter < _FEWEST_QUARTER or collapsed(evidence) is not None:
         return False
     starts = (quarter, values.size - 2 * quarter, values.size - quarter)
     early, before, late = (float(values[start : start + quarter].mean()) for start in starts)

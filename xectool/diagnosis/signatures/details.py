@@ -55,11 +55,11 @@ def _memory(text: str) -> Detail:
     loose = max(_bytes(_LOOSE, text), _bytes(_RESERVED, text) - own)
     if loose > max(_FRAGMENTED * total, asked):
         share = f"{loose / total:.0%} of the card is reserved but unallocated"
-        return Detail(f"fragmentation: {share}", ("XT-OOM-FRAGMENTATION", "XT-OOM-GPU"))
+        return Detail(f"fragmentation: {share}", ("XT-OOM-FRAGMENTATION",))
     foreign = total - own - free
     if own > 0 and foreign > _FOREIGN * total:
         used = f"{foreign / 2**30:.1f} of {total / 2**30:.1f} GiB are held by others"
-        return Detail(f"another process: {used}", ("XT-OOM-FOREIGN", "XT-OOM-GPU"))
+        return Detail(f"another process: {used}", ("XT-OOM-FOREIGN",))
     return Detail("capacity: the batch does not fit")
 
 

@@ -12,6 +12,7 @@ from xectool.checkpoint.format import Checkpoint
 from xectool.config.root import RunConfig
 from xectool.config.serialize import inline_yaml
 from xectool.errors import CheckpointError, UsageError, in_shell
+from xectool.runlog.storage import attempts
 
 AUTO = "auto"
 RUN_NAME_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}$")
@@ -110,7 +111,7 @@ def _noted(place: RunPlace) -> RunPlace:
     """Return a place with what is said where a run goes on elsewhere: it was moved, or is to be kept as it is."""
     assert place.checkpoint_path is not None
     there = place.checkpoint_path.parent.resolve()
-    if there == place.directory.resolve():
+    if there == place.directory.resolve() or not attempts(there):
         return place
     options = f"--set {in_shell(f'checkpoint.save_dir={inline_yaml(str(there.parent))}')} --run-name {there.name}"
     stay = f" (to go on there: {options})" if RUN_NAME_PATTERN.match(there.name) else ""
