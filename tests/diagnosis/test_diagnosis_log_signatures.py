@@ -255,7 +255,7 @@ def test_source_lines_inside_a_traceback_are_no_signatures(diagnose: Diagnose) -
             "process has 38.1 GiB memory in use. Of the allocated memory 37.5 GiB is allocated by PyTorch, and 100.00 MiB is reserved by PyTorch "
             "but unallocated.",
             "capacity",
-            "data.batch_size",
+            "--max-batch",
         ),
     ],
 )  # fmt: skip

@@ -169,6 +169,25 @@ def test_the_launcher_is_never_first(tmp_path: Path) -> None:
     assert "XT-LAUNCHER" in {cause.code for cause in causes[1:]}
 
 
+@pytest.mark.parametrize(
+    ("what", "codes"),
+    [
+        ("[Rank 3] Process group watchdog thread terminated with exception", ["XT-COLLECTIVE-TIMEOUT"]),
+        ("vector::_M_range_check", ["XT-UNKNOWN", "XT-COLLECTIVE-TIMEOUT"]),
+    ],
+)
+def test_an_abort_of_cpp_is_told_by_its_message(tmp_path: Path, what: str, codes: list[str]) -> None:
+    """The watchdog of NCCL ends a process so: the line above its message was an unknown error, and came first."""
+    text = (
+        "[rank3]:[E1120 03:44:21.8 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective operation timeout: W\n"
+        "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+        f"  what():  {what}\n"
+    )
+    causes = engine.diagnose.log([write(tmp_path, a=text)]).causes
+    assert [cause.code for cause in causes] == codes
+    assert what in " ".join(causes[0].evidence)
+
+
 def test_a_lock_that_was_survived_comes_after_what_ended_the_run(tmp_path: Path) -> None:
     text = "WARNING mlflow: (sqlite3.OperationalError) database is locked, retrying\n" * 9 + "step 4\n" + raised(OOM)
     causes = engine.diagnose.log([write(tmp_path, a=text)]).causes

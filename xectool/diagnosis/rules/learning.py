@@ -68,9 +68,10 @@ class NoLearning(DiagnosisRule):
         flat = [level for level in levels if level.trivial_reached]
         telling = flat if told is not None else [level for level in flat if level.tells_alone]
         # One term of several says little: a head may learn late, and the total still falls.
-        if (levels and len(flat) < len(levels)) or still_falling(evidence):
+        falls = still_falling(evidence)
+        if (levels and len(flat) < len(levels)) or falls:
             if telling:
-                yield replace(self._cause(evidence, 0.5, _slow_text(telling), lines), severity=Severity.INFO)
+                yield replace(self._cause(evidence, 0.5, _slow_text(telling, falls), lines), severity=Severity.INFO)
         elif told is not None:
             text = told.message or "the loss stays at that of the best constant prediction"
             found = self._cause(evidence, 0.85, text, lines or _told_lines(told.data))
@@ -259,8 +260,9 @@ def _dropout_lines(evidence: Evidence) -> list[str]:
     return [f"{key} is {evidence.setting(key):g}: it may leave too little of an event to learn from" for key in strong]
 
 
-def _slow_text(flat: list[TermLevel]) -> str:
-    return f"not better than a constant so far, while the loss falls: {', '.join(level.term for level in flat)}"
+def _slow_text(flat: list[TermLevel], falls: bool) -> str:
+    while_it = ", while the loss falls" if falls else ""
+    return f"not better than a constant so far{while_it}: {', '.join(level.term for level in flat)}"
 
 
 def _elsewhere(learned: list[str]) -> str:
