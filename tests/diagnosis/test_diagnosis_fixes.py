@@ -463,7 +463,7 @@ def test_events_are_named_by_their_file() -> None:
     assert named == "a.root entry 37 (run 1 event 2); file 5 entry 1 (run 1 event 2)"
 
 
-@pytest.mark.parametrize(("base", "rate"), [("regressor", fixes.DEFAULT_LR), ("mae", fixes.DEFAULT_LR_SENSORS)])
+@pytest.mark.parametrize(("base", "rate"), [("regressor", 3e-4), ("mae", 1e-4)])
 def test_a_kind_of_another_package_gets_the_rate_of_the_one_it_is_built_on(
     base: str, rate: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

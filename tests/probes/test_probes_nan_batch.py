@@ -292,6 +292,24 @@ def test_ordinary_readings_that_meet_wild_weights_lead_to_other_weights(
         assert load_config(config, given).config.checkpoint.init_from is None
 
 
+def test_weights_that_a_rate_beyond_reason_made_lead_to_a_lower_rate(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """The line started the same training anew, with the same rate, and ended as before."""
+    config, path = trained
+    checkpoint = store.load(path)
+    checkpoint.model["backbone.backbone.stem.0.weight"].mul_(1e25)
+    store.save(tmp_path / "broken.pt", checkpoint)
+    for rate, name in (("5", "r-lower-lr"), ("0.005", "r-fresh")):
+        overrides = [f"checkpoint.save_dir={tmp_path}", f"training.lr={rate}"]
+        words = shlex.split(
+            search(config, tmp_path, ckpt=tmp_path / "broken.pt", overrides=overrides).next, comments=True
+        )
+        given = [words[place + 1] for place, word in enumerate(words) if word == "--set"]
+        assert words[words.index("--run-name") + 1] == name
+        assert load_config(config, given).config.training.lr == {"5": 3e-4, "0.005": 0.005}[rate]
+
+
 def without(values: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key != name}
 

@@ -9,7 +9,9 @@ from typing import Final
 
 from xectool.config.data import DataConfig
 from xectool.config.order_keys import ORDER_KEYS
-from xectool.config.root import base_of
+from xectool.config.rates import LR_DIVISOR
+from xectool.config.rates import default_lr as default_of_kind
+from xectool.config.rates import plausible_lr as plausible_for_kind
 from xectool.config.serialize import inline_yaml
 from xectool.diagnosis.evidence.evidence import MAX_EVENTS_PER_KIND, Evidence
 from xectool.diagnosis.evidence.files import CONFIG_FILE, train_files
@@ -17,12 +19,7 @@ from xectool.diagnosis.evidence.incidents import number
 from xectool.diagnosis.evidence.run_place import beside, inside, plain_name
 from xectool.errors import event_named, in_shell
 
-LR_DIVISOR: Final = 10.0  # F033: training.lr: OLD/10
 RECOVERY_CLIP: Final = 0.5  # F042
-LEAST_LR: Final = 1e-9
-LARGEST_LR: Final = 1e-2  # CFG-29
-DEFAULT_LR: Final = 3e-4  # defaults of training.lr, of the regressor and of the sensor-level kinds
-DEFAULT_LR_SENSORS: Final = 1e-4
 WORKER_OPTIONS: Final = ("prefetch_factor", "persistent_workers", "mp_context", "timeout_s")  # CFG-15
 MOST_FILES: Final = 8  # in a line to paste
 _BEST, _LAST = "checkpoint_best.pt", "checkpoint_last.pt"
@@ -159,16 +156,17 @@ def lower_clip(evidence: Evidence) -> float:
 
 def plausible_lr(evidence: Evidence, lr: float) -> float:
     """Return a learning rate, or the default of the kind where AdamW cannot take it."""
-    if not lr < LARGEST_LR:
-        return default_lr(evidence)
-    return max(lr, LEAST_LR)
+    return plausible_for_kind(lr, _kind(evidence))
 
 
 def default_lr(evidence: Evidence) -> float:
     """Return the default learning rate of the run's kind."""
+    return default_of_kind(_kind(evidence))
+
+
+def _kind(evidence: Evidence) -> str:
     started = evidence.last("run_start")
-    kind = (started.data.get("kind") if started else None) or evidence.setting("kind", "regressor")
-    return DEFAULT_LR if base_of(str(kind)) == "regressor" else DEFAULT_LR_SENSORS
+    return str((started.data.get("kind") if started else None) or evidence.setting("kind", "regressor"))
 
 
 def quoted(evidence: Evidence) -> str:

@@ -66,6 +66,6 @@ def nan_batch(
 
 
 def _show(screen: Console, result: NanBatchResult) -> None:
-    next_line = result.reproduce or result.next
-    why = (*result.why, f"fix: {result.next}") if result.found and result.next else result.why
-    screen.print(verdict_box(result.verdict, why, next_line, good=not result.found))
+    shown = [f"{result.minimal} holds the fewest events that show it: {result.reproduce}"] if result.reproduce else []
+    next_line = result.next or result.reproduce
+    screen.print(verdict_box(result.verdict, (*result.why, *shown), next_line, good=not result.found))

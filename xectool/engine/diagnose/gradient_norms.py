@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xectool.config.load import load_config
+from xectool.config.rates import gentler_lr
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.diagnosis.cases.nan import settled_overflows
 from xectool.diagnosis.evidence.evidence import gather
-from xectool.diagnosis.fixes import DEFAULT_LR, DEFAULT_LR_SENSORS, LARGEST_LR, LR_DIVISOR
 from xectool.diagnosis.gradient_bands import FREQUENT
 from xectool.diagnosis.reports.gradients import GradientReport, gradient_report
 from xectool.errors import UsageError, in_shell
@@ -93,14 +93,7 @@ def _cure(report: GradientReport, config: RunConfig, path: Path, overrides: Sequ
     if dead:
         heads_only = all("heads." in name for name in dead)
         return f"xectool explain {'XT-UNTRAINED-HEAD' if heads_only else 'XT-ZERO-GRADIENT'}"
-    return f"xectool train {given} --set training.lr={_lower_rate(config):g}"
-
-
-def _lower_rate(config: RunConfig) -> float:
-    lr = config.training.lr / LR_DIVISOR
-    if lr < LARGEST_LR:
-        return lr
-    return DEFAULT_LR if isinstance(config, RegressorConfig) else DEFAULT_LR_SENSORS
+    return f"xectool train {given} --set training.lr={gentler_lr(config):g}"
 
 
 def _recorded(run_dir: Path) -> tuple[GradientReport, int]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from xectool.config.rates import LARGEST_LR, gentler_lr
 from xectool.data.batch import EventBatch
 from xectool.diagnosis.evidence.files import CONFIG_FILE, tolerant_yaml
 from xectool.diagnosis.evidence.files import setting as value_of
@@ -194,8 +195,14 @@ def _checked(batch: EventBatch, subject: Subject, training: Training) -> str:
 
 
 def _other_weights(culprit: Culprit, subject: Subject, training: Training) -> str:
-    """Return the line that goes on with weights that take the events: saved ones, or those of the seed."""
+    """Return the line that goes on with weights that take the events: saved ones, or those of the seed.
+
+    A rate beyond reason leads any weights there again.
+    """
     config, name = subject.bench.config, subject.bench.config.mlflow.run_name
+    if config.training.lr > LARGEST_LR:
+        line = training.again("lower-lr", f"training.lr={gentler_lr(config):g}")
+        return f"{line}   # training.lr {config.training.lr:g} is beyond {LARGEST_LR:g}, the largest AdamW takes"
     own = Path(config.checkpoint.save_dir).expanduser() / name if name else None
     asked = (training.run or own, subject.checkpoint.parent if subject.checkpoint else None)
     places = [place for place in dict.fromkeys(asked) if place is not None and place.is_dir()]

@@ -133,7 +133,8 @@ class Saver:
             self.save(progress)
         except DiskError as error:
             self._saved_at = time.monotonic()
-            return f"{error.problem}; training goes on from memory, the previous checkpoint is intact"
+            kept = "the previous checkpoint is intact" if self.last.exists() else "there is no checkpoint yet"
+            return f"{error.problem}; training goes on from memory, {kept}"
         return ""
 
     def recall(self, checkpoint: Checkpoint, run_dir: Path) -> None:
