@@ -431,6 +431,16 @@ def test_14_readings_that_lack_by_chance_name_no_sensor(look: Any, rows: Rows, e
     assert [told.problem[-5:] for told in at_times(look(few))] == [": 777"]
 
 
+def test_14_a_sensor_is_compared_with_those_around_it(look: Any, rows: Rows) -> None:
+    """Where a face lacks half of its readings, one of another face that lacks as many stands out."""
+    rng = np.random.default_rng(4)
+    inner, outer = faces.sensors("inner"), faces.sensors("outer")
+    rows["npho"][:, inner] = np.where(rng.random((120, len(inner))) < 0.5, 1e10, rows["npho"][:, inner])
+    assert at_times(look(rows)) == []
+    rows["npho"][: 120 // 3, outer[40]] = 1e10
+    assert [told.problem.partition("have one: ")[2] for told in at_times(look(rows))] == [str(outer[40])]
+
+
 def test_14_where_weak_light_is_not_stored_no_sensor_is_odd(look: Any, rows: Rows) -> None:
     rows["npho"][rows["npho"] < np.median(rows["npho"])] = 1e10
     assert at_times(look(rows)) == []

@@ -271,9 +271,10 @@ def test_a_misspelt_task_of_a_set_is_answered_by_a_set(write: Callable[..., Path
     path = write(GOOD + "data: {truth_branches: {timing: t}}\n")
     (found,) = refused(path, ("data.truth_branches.engery=mc",)).findings
     assert found.where.startswith("--set")
-    (blamed,) = refused(
-        write(GOOD + "data: {truth_branches: {engery: t}}\n"), ("data.truth_branches.timing=t",)
-    ).findings
-    assert blamed.where.startswith(f"{path}:"), "a --set of another task is not to blame"
+    other = write(GOOD + "data: {truth_branches: {engery: t}}\n", "other.yaml")
+    (blamed,) = refused(other, ("data.truth_branches.timing=t",)).findings
+    assert blamed.where.startswith(f"{other}:"), "a --set of another task is not to blame"
+    (nested,) = refused(path, ("data.truth_branches.enrgy.x=mc",)).findings
+    assert nested.where.startswith("--set")
     (option,) = shlex.split(found.fix.removeprefix("--set "))
     assert load_config(path, [option]).config.data.truth_branches["energy"] == "mc"

@@ -131,7 +131,7 @@ def test_an_attempt_that_was_killed_and_gone_on_from_is_a_note(course: Any, writ
         writer.event("finished", "finished")
     found = diagnose(gather(place))
     told = [note.problem for note in found.notes if note.code == "XT-KILLED"]
-    after = "attempt 1 was killed, and attempt 2 went on after step 40"
+    after = "attempt 1 left no last word (killed, or nothing could be written), and attempt 2 went on after step 40"
     assert (found.causes, told) == ((), [after] * (end == "killed"))
 
 

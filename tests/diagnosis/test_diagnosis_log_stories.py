@@ -188,6 +188,20 @@ def test_an_abort_of_cpp_is_told_by_its_message(tmp_path: Path, what: str, codes
     assert what in " ".join(causes[0].evidence)
 
 
+def test_aborts_of_two_ranks_that_write_into_each_other_are_told_by_their_messages(tmp_path: Path) -> None:
+    abort = "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+    what = "  what():  [Rank {}] Process group watchdog thread terminated with exception\n"
+    text = f"{abort}{abort}step 4\n{what.format(0)}{what.format(1)}"
+    (cause,) = engine.diagnose.log([write(tmp_path, a=text)]).causes
+    assert (cause.code, cause.count) == ("XT-COLLECTIVE-TIMEOUT", 2)
+
+
+def test_what_ended_a_process_is_a_cause_however_it_is_taken_elsewhere(tmp_path: Path) -> None:
+    text = "terminate called after throwing an instance of 'std::runtime_error'\n  what():  ERROR: database is locked\n"
+    (cause,) = engine.diagnose.log([write(tmp_path, a=text)]).causes
+    assert (cause.code, cause.role) == ("XT-DB-LOCKED", "cause")
+
+
 def test_a_lock_that_was_survived_comes_after_what_ended_the_run(tmp_path: Path) -> None:
     text = "WARNING mlflow: (sqlite3.OperationalError) database is locked, retrying\n" * 9 + "step 4\n" + raised(OOM)
     causes = engine.diagnose.log([write(tmp_path, a=text)]).causes

@@ -300,14 +300,18 @@ def test_weights_that_a_rate_beyond_reason_made_lead_to_a_lower_rate(
     checkpoint = store.load(path)
     checkpoint.model["backbone.backbone.stem.0.weight"].mul_(1e25)
     store.save(tmp_path / "broken.pt", checkpoint)
+    broken = tmp_path / "broken.pt"
     for rate, name in (("5", "r-lower-lr"), ("0.005", "r-fresh")):
-        overrides = [f"checkpoint.save_dir={tmp_path}", f"training.lr={rate}"]
-        words = shlex.split(
-            search(config, tmp_path, ckpt=tmp_path / "broken.pt", overrides=overrides).next, comments=True
-        )
+        overrides = [f"checkpoint.save_dir={tmp_path}", f"training.lr={rate}", f"checkpoint.init_from={broken}"]
+        words = shlex.split(search(config, tmp_path, ckpt=broken, overrides=overrides).next, comments=True)
         given = [words[place + 1] for place, word in enumerate(words) if word == "--set"]
         assert words[words.index("--run-name") + 1] == name
         assert load_config(config, given).config.training.lr == {"5": 3e-4, "0.005": 0.005}[rate]
+        assert load_config(config, given).config.checkpoint.init_from is None
+    checkpoint.model["backbone.backbone.stem.0.weight"].fill_(math.nan)
+    store.save(broken, checkpoint)
+    found = search(config, tmp_path, ckpt=broken, overrides=["training.lr=5"])
+    assert "--run-name r-lower-lr --set training.lr=0.0003" in found.next
 
 
 def without(values: dict[str, Any], name: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from xectool.config.load import load_config
+from xectool.config.rates import settings_of
 from xectool.config.training import TrainingConfig
 from xectool.errors import ConfigError
 from xectool.training.lr_sweep.choice import Choice, choose
@@ -29,7 +30,7 @@ from xectool.training.lr_sweep.ramp import (
     smoothed,
 )
 from xectool.training.lr_sweep.refusal import InputFacts, bad_batches, refusals
-from xectool.training.lr_sweep.remarks import remarks, settings_of, unsure
+from xectool.training.lr_sweep.remarks import remarks, unsure
 from xectool.training.lr_sweep.rows import BORDERLINE, EXPLODES, OPTIMAL, STABLE, TOO_SLOW, grid_rows, with_optimal
 from xectool.training.lr_sweep.sweep import Sweep
 

@@ -20,6 +20,7 @@ _SILENT: Final = ("dead", "constant")
 _OFTEN: Final = 0.05  # of the events, beyond what is usual around a sensor
 _SURPRISE: Final = 16.0  # -ln of the probability: less than 1 in 1000 samples has one such sensor by chance
 _FEWEST_EVENTS: Final = 20
+_AROUND: Final = 24  # sensors within two steps
 
 
 def odd_in_some_files(facts: DataFacts) -> Iterator[Finding]:
@@ -80,14 +81,15 @@ def silent_at_times(facts: DataFacts) -> Iterator[Finding]:
     Around them, since weak light is often not stored.
     """
     health = facts.health
+    if health.events < _FEWEST_EVENTS:
+        return
     missing = 1 - health.valid_share
     dead = health.state == STATES.index("dead")
     for item in facts.sample.by_file:
         dead = dead | item.of("dead")
-    usual = np.minimum(around(np.where(dead, np.nan, missing)), 1.0)
-    if health.events < _FEWEST_EVENTS:
-        return
-    likely = np.maximum(usual, missing[~dead].mean() if not dead.all() else 1.0)
+    others = np.where(dead, np.nan, missing)
+    usual = np.maximum(around(others), around(others, np.nanmean))
+    likely = np.clip(usual, 1 / (_AROUND * health.events), 1.0)  # where none of those around misses any
     surprise = health.events * _divergence(missing, likely)
     which = ~dead & (missing > likely + _OFTEN) & (surprise > _SURPRISE)
     sensors = sorted(np.flatnonzero(which).tolist(), key=lambda sensor: -missing[sensor])
@@ -106,7 +108,10 @@ def silent_at_times(facts: DataFacts) -> Iterator[Finding]:
 
 
 def _divergence(share: Any, expected: Any) -> Any:
-    """Return that of two coins, in nats: so much a toss, a share that is higher gets less likely (Chernoff's bound)."""
+    """Return the Kullback-Leibler divergence of two binomial shares, in nats.
+
+    So many an event, minus the logarithm of the probability that the share is so high by chance (Chernoff's bound).
+    """
     share, expected = (np.clip(value, 1e-9, 1 - 1e-9) for value in (share, expected))
     return share * np.log(share / expected) + (1 - share) * np.log((1 - share) / (1 - expected))
 

@@ -5,6 +5,7 @@ Axes: E kept events, S sensors (4760).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -129,11 +130,16 @@ def _quiet_level(npho: Array) -> Array:
     return np.where(np.isfinite(level), level, 0.0)
 
 
-def around(values: Array) -> Array:
-    """Return for each sensor the median of those within two steps on its face; infinite without any, shape (S,)."""
+def around(values: Array, middle: Callable[..., Any] = np.nanmedian) -> Array:
+    """Return for each sensor the median of those within two steps on its face; infinite without any, shape (S,).
+
+    Args:
+        values: One of each sensor, NaN where it is not known, shape (S,).
+        middle: In place of the median, such as ``np.nanmean``.
+    """
     near = np.append(values, np.nan)[_near()]
     near[np.isnan(near).all(axis=1)] = np.inf
-    return np.asarray(np.nanmedian(near, axis=1))
+    return np.asarray(middle(near, axis=1))
 
 
 def _excess_spread(npho: Array) -> Array:

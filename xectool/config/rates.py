@@ -1,16 +1,39 @@
-"""Learning rates to try where one makes a training diverge."""
+"""Learning rates to set: the keys that hold one, and a gentler one where a training diverges."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from xectool.config.root import RunConfig, base_of
+from xectool.config.training import TrainingConfig
 
 LR_DIVISOR: Final = 10.0  # F033: training.lr: OLD/10
 LEAST_LR: Final = 1e-9
-LARGEST_LR: Final = 1e-2  # CFG-29: beyond it AdamW learns nothing
+LARGEST_LR: Final = 1e-2  # CFG-29: AdamW usually learns below a tenth of it
 _DEFAULT: Final = 3e-4  # defaults of training.lr, of the regressor and of the sensor-level kinds
 _DEFAULT_SENSORS: Final = 1e-4
+
+
+def key_of(training: TrainingConfig) -> str:
+    """Return the key whose rate counts: ``max_lr`` goes before ``lr`` where the schedule is one cycle."""
+    one_cycle = training.lr_scheduler == "onecycle" and training.max_lr is not None
+    return "training.max_lr" if one_cycle else "training.lr"
+
+
+def peak_lr(training: TrainingConfig) -> float:
+    """Return the highest rate of the schedule."""
+    highest = training.max_lr if key_of(training).endswith("max_lr") else training.lr
+    return highest if highest is not None else training.lr
+
+
+def settings_of(training: TrainingConfig, lr: float) -> dict[str, float]:
+    """Return the keys a rate goes into: the one that counts, and those that would lie on its wrong side."""
+    found = {key_of(training): lr}
+    if "training.max_lr" in found and training.lr > lr:
+        found["training.lr"] = lr
+    if training.lr_min > found.get("training.lr", training.lr):
+        found["training.lr_min"] = float(f"{lr / 100:.2g}")
+    return found
 
 
 def default_lr(kind: str) -> float:
@@ -31,6 +54,12 @@ def plausible_lr(lr: float, kind: str) -> float:
     return max(lr, LEAST_LR) if lr < LARGEST_LR else default_lr(kind)
 
 
-def gentler_lr(config: RunConfig) -> float:
-    """Return a tenth of the learning rate of a training that diverges, or the default where that is beyond AdamW."""
-    return plausible_lr(config.training.lr / LR_DIVISOR, config.kind)
+def gentler(config: RunConfig) -> tuple[str, ...]:
+    """Return the settings of a tenth of the rate of a training that diverges, or of the default where it is beyond."""
+    lr = plausible_lr(peak_lr(config.training) / LR_DIVISOR, config.kind)
+    return tuple(f"{key}={value:g}" for key, value in settings_of(config.training, lr).items())
+
+
+def gentler_options(config: RunConfig) -> str:
+    """Return the same as options of a command."""
+    return " ".join(f"--set {setting}" for setting in gentler(config))

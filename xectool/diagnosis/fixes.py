@@ -7,11 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from xectool.config import rates
 from xectool.config.data import DataConfig
 from xectool.config.order_keys import ORDER_KEYS
-from xectool.config.rates import LR_DIVISOR
-from xectool.config.rates import default_lr as default_of_kind
-from xectool.config.rates import plausible_lr as plausible_for_kind
 from xectool.config.serialize import inline_yaml
 from xectool.diagnosis.evidence.evidence import MAX_EVENTS_PER_KIND, Evidence
 from xectool.diagnosis.evidence.files import CONFIG_FILE, train_files
@@ -145,7 +143,7 @@ def lower_lr(evidence: Evidence, lr: float) -> str:
     """Return the setting of a tenth of a learning rate, or of the default where that is still beyond AdamW."""
     configured = evidence.setting("training.lr")
     now = float(configured) if isinstance(configured, int | float) and configured > 0 else lr
-    return f"training.lr={plausible_lr(evidence, now / LR_DIVISOR):g}"
+    return f"training.lr={plausible_lr(evidence, now / rates.LR_DIVISOR):g}"
 
 
 def lower_clip(evidence: Evidence) -> float:
@@ -156,12 +154,12 @@ def lower_clip(evidence: Evidence) -> float:
 
 def plausible_lr(evidence: Evidence, lr: float) -> float:
     """Return a learning rate, or the default of the kind where AdamW cannot take it."""
-    return plausible_for_kind(lr, _kind(evidence))
+    return rates.plausible_lr(lr, _kind(evidence))
 
 
 def default_lr(evidence: Evidence) -> float:
     """Return the default learning rate of the run's kind."""
-    return default_of_kind(_kind(evidence))
+    return rates.default_lr(_kind(evidence))
 
 
 def _kind(evidence: Evidence) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from xectool.config.load import load_config
+from xectool.config.rates import key_of, settings_of
 from xectool.config.root import RunConfig
 from xectool.config.serialize import inline_yaml
 from xectool.engine.explanation import explain
@@ -18,7 +19,7 @@ from xectool.errors import UsageError, in_shell
 from xectool.findings import Finding, Severity
 from xectool.training.lr_sweep.finals import LONGER, run_final
 from xectool.training.lr_sweep.refusal import bad_batches, refusals, unscaled
-from xectool.training.lr_sweep.remarks import key_of, none_holds, remarks, settings_of, unsure
+from xectool.training.lr_sweep.remarks import none_holds, remarks, unsure
 from xectool.training.lr_sweep.rows import RateRow, with_optimal
 from xectool.training.lr_sweep.runner import Sweeper
 from xectool.training.lr_sweep.setup import sweep_parts

@@ -55,11 +55,13 @@ def _earlier(evidence: Evidence) -> Iterator[Cause]:
     for ended, after in pairwise(evidence.attempts):
         if not ended.end:
             began = "began anew" if after.resumed_after is None else f"went on after step {after.resumed_after}"
+            fault, place = last_fault(evidence.run_dir, ended.number)
             yield Cause(
                 code=Killed.code,
                 confidence=0.8,
-                problem=f"attempt {ended.number} was killed, and attempt {after.number} {began}",
-                evidence=(f"attempt {ended.number} left no last word",),
+                problem=f"attempt {ended.number} left no last word ({fault or 'killed, or nothing could be written'}), "
+                f"and attempt {after.number} {began}",
+                evidence=(f"its thread stood in {place}",) if place else (),
                 fix=f"xectool explain {Killed.code}",
                 severity=Severity.INFO,
                 step=after.resumed_after or 0,

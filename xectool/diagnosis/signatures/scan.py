@@ -24,10 +24,10 @@ _TERMINAL: Final = 50  # lines that may follow what ended a process
 _OURS: Final = re.compile(r"^(?P<level>error|warning) (?P<code>(?:CFG|XT|DAT|K|X|G)-[A-Z0-9-]+): ")
 _SAID: Final = re.compile(r"^\s*(?P<key>where|evidence|fix): (?P<text>\S.*)$")  # the lines below one of ours
 _RAISED: Final = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?_?[A-Z]\w*(?:Error|Exception)(?::|$)")
-_ABORTED: Final = "terminate called"
+_ABORTED: Final = "terminate called after throwing"
 _WHAT: Final = re.compile(r"^\s*what\(\):")
 _DIED: Final = re.compile(
-    rf"Fatal Python error|^{_ABORTED}|Segmentation fault"
+    r"Fatal Python error|^terminate called|Segmentation fault"
     r"|\bAborted\b.*core dumped|Illegal instruction|command not found|Bus error"
 )
 # One of these stands in every line that the two patterns around find.
@@ -107,7 +107,7 @@ class _Process:
     time: float | None = None
     last: int = 0
     ours: Hit | None = None  # a finding of ours that the lines just before made
-    aborted: Hit | None = None  # an exception of C++ that the line just before said nobody caught
+    aborted: list[Hit] = field(default_factory=list)  # exceptions of C++ whose message is still to come
 
 
 class _Scanner:
@@ -146,25 +146,28 @@ class _Scanner:
             process.follower.begin(number, origin.text)
             process.found = hits
         elif part is Part.OUTSIDE:
-            self._say_what(process, origin.text, hits)
+            if process.aborted and _WHAT.match(origin.text):
+                self._say_what(process.aborted.pop(0), origin.text, hits)
+                return
             for hit in hits or self._unnamed(process, number, origin.text):
                 if self._keep(hit) and _OURS.match(hit.text):
                     process.ours = hit
-                process.aborted = hit if hit.text.startswith(_ABORTED) else None
+                if hit.code == UNKNOWN and hit.text.startswith(_ABORTED):
+                    process.aborted.append(hit)
         else:
             process.found += hits
 
-    def _say_what(self, process: _Process, text: str, hits: Sequence[Hit]) -> None:
-        """Put the message of an exception of C++ with the line above that ends the process by it, or in its place."""
-        above, process.aborted = process.aborted, None
-        if above is None or not _WHAT.match(text) or above not in self.scan.hits:
-            return
-        place = self.scan.hits.index(above)
+    def _say_what(self, abort: Hit, text: str, hits: Sequence[Hit]) -> None:
+        """Put the message of an exception of C++ with the line that ended the process by it, or in its place."""
         if not hits:
-            self.scan.hits[place] = replace(above, text=f"{above.text} {text.strip()}"[: 4 * QUOTED])
+            told = replace(abort, text=f"{abort.text} {text.strip()}"[: 4 * QUOTED])
+            self.scan.hits = [told if hit is abort else hit for hit in self.scan.hits]
             return
-        del self.scan.hits[place]
-        self.scan.counts[above.code] -= 1
+        self.scan.hits = [hit for hit in self.scan.hits if hit is not abort]
+        self.scan.counts[abort.code] -= 1
+        self.kept[abort.code, abort.rank, abort.role] -= 1
+        for hit in hits:
+            self._keep(replace(hit, role=Role.CAUSE) if hit.role is Role.DEGRADED else hit)
 
     def _below_ours(self, process: _Process, above: Hit, text: str) -> bool:
         """Return whether a line belongs to the finding of ours above it: its fix is kept, its evidence looked at."""

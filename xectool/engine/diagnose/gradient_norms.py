@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xectool.config.load import load_config
-from xectool.config.rates import gentler_lr
+from xectool.config.rates import gentler_options
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.diagnosis.cases.nan import settled_overflows
 from xectool.diagnosis.evidence.evidence import gather
@@ -93,7 +93,7 @@ def _cure(report: GradientReport, config: RunConfig, path: Path, overrides: Sequ
     if dead:
         heads_only = all("heads." in name for name in dead)
         return f"xectool explain {'XT-UNTRAINED-HEAD' if heads_only else 'XT-ZERO-GRADIENT'}"
-    return f"xectool train {given} --set training.lr={gentler_lr(config):g}"
+    return f"xectool train {given} {gentler_options(config)}"
 
 
 def _recorded(run_dir: Path) -> tuple[GradientReport, int]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xectool.config.rates import LARGEST_LR, gentler_lr
+from xectool.config.rates import LARGEST_LR, gentler, key_of, peak_lr
 from xectool.data.batch import EventBatch
 from xectool.diagnosis.evidence.files import CONFIG_FILE, tolerant_yaml
 from xectool.diagnosis.evidence.files import setting as value_of
@@ -119,7 +119,7 @@ def _of_weights(places: tuple[Place, ...], subject: Subject, training: Training)
         "XT-NAN-WEIGHTS",
         f"the weights are broken before any event is looked at: {first.parameter}",
         (f"not finite: {names}{more}", *subject.notes),
-        f"{training.resumed()}   # goes on from the newest sound checkpoint",
+        _slower(subject, training) or f"{training.resumed()}   # goes on from the newest sound checkpoint",
     )
 
 
@@ -200,9 +200,8 @@ def _other_weights(culprit: Culprit, subject: Subject, training: Training) -> st
     A rate beyond reason leads any weights there again.
     """
     config, name = subject.bench.config, subject.bench.config.mlflow.run_name
-    if config.training.lr > LARGEST_LR:
-        line = training.again("lower-lr", f"training.lr={gentler_lr(config):g}")
-        return f"{line}   # training.lr {config.training.lr:g} is beyond {LARGEST_LR:g}, the largest AdamW takes"
+    if line := _slower(subject, training):
+        return line
     own = Path(config.checkpoint.save_dir).expanduser() / name if name else None
     asked = (training.run or own, subject.checkpoint.parent if subject.checkpoint else None)
     places = [place for place in dict.fromkeys(asked) if place is not None and place.is_dir()]
@@ -212,6 +211,20 @@ def _other_weights(culprit: Culprit, subject: Subject, training: Training) -> st
     line = training.fresh(config.checkpoint.init_from)
     looked = f", no state in {' or '.join(map(str, places))} does" if places else ""
     return f"{line}   # fresh weights stay finite with these events{looked}"
+
+
+def _slower(subject: Subject, training: Training) -> str:
+    """Return the line that starts anew with a lower rate, where the rate is beyond reason; empty where it is not.
+
+    Weights that are searched themselves are none to start from.
+    """
+    config = subject.bench.config
+    rate, started = peak_lr(config.training), config.checkpoint.init_from
+    if not rate > LARGEST_LR:
+        return ""
+    broken = started and subject.checkpoint and Path(started).expanduser().resolve() == subject.checkpoint.resolve()
+    line = training.again("lower-lr", *gentler(config), *([f"{INIT_FROM}=null"] if broken else []))
+    return f"{line}   # {key_of(config.training)} {rate:g} is beyond {LARGEST_LR:g}, the largest AdamW takes"
 
 
 def _where(place: Place) -> str:

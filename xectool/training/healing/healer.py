@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from xectool.checkpoint import store
-from xectool.config.rates import gentler_lr
+from xectool.config.rates import gentler_options
 from xectool.data.batch import EventBatch
 from xectool.errors import CheckpointError, RunDiverged, event_named
 from xectool.training.events.quarantine import PoisonedEvent
@@ -259,7 +259,7 @@ class Healer:
             raise RunDiverged(
                 f"training stopped: {reason}, after going back {progress.rewinds} times",
                 where=f"step {self.reporter.step}; checkpoint_last.pt holds a sound state",
-                fix=f"--set training.lr={gentler_lr(self.parts.config):g}   # or more: --set guards.max_rewinds=10",
+                fix=f"{gentler_options(self.parts.config)}, or allow more: --set guards.max_rewinds=10",
                 code="XT-SPIKE-LR",
             )
         progress.rewinds += 1

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from xectool.config.rates import settings_of
 from xectool.config.training import TrainingConfig
 from xectool.errors import counted
 from xectool.findings import Finding, Severity
-from xectool.training.lr_sweep.choice import Choice, rounded
+from xectool.training.lr_sweep.choice import Choice
 from xectool.training.lr_sweep.ramp import FEWEST, mean_losses, read_ramp
 from xectool.training.lr_sweep.rows import OPTIMAL, STABLE, RateRow
 from xectool.training.lr_sweep.sweep import Sweep
@@ -116,22 +117,6 @@ def _as_good(choice: Choice, rows: Sequence[RateRow], sweep: Sweep) -> str:
     gap = any(lower < row.lr < higher and row.lr not in choice.good for row in rows)
     which = ", ".join(f"{lr:g}" for lr in choice.good) if gap else f"{lower:g} to {higher:g}"
     return f"{which}{edge} do as well within two errors"
-
-
-def key_of(training: TrainingConfig) -> str:
-    """Return the key whose rate counts: ``max_lr`` goes before ``lr`` where the schedule is one cycle."""
-    one_cycle = training.lr_scheduler == "onecycle" and training.max_lr is not None
-    return "training.max_lr" if one_cycle else "training.lr"
-
-
-def settings_of(training: TrainingConfig, lr: float) -> dict[str, float]:
-    """Return the keys a rate goes into: the one that counts, and those that would lie on its wrong side."""
-    found = {key_of(training): lr}
-    if "training.max_lr" in found and training.lr > lr:
-        found["training.lr"] = lr
-    if training.lr_min > found.get("training.lr", training.lr):
-        found["training.lr_min"] = rounded(lr / 100)
-    return found
 
 
 def _gentle(training: TrainingConfig, lr: float) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from xectool.config.rates import gentler_lr
+from xectool.config.rates import gentler_options
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.data.cache.deciding import choose_cache, tables_of, with_cache
 from xectool.data.cache.tables import PreparedTables
@@ -126,7 +126,7 @@ def build_parts(data: RunData, execution: Execution, ranks: Ranks) -> RunParts:
         stepper=stepper,
         average=average,
         schedule=LearningRate(training, steps_per_epoch),
-        guard=NonFiniteGuard(config.guards, gentler_lr(config)),
+        guard=NonFiniteGuard(config.guards, gentler_options(config)),
         spikes=SpikeDetector(config.guards, training.epochs * steps_per_epoch, baseline.objective),
         quarantine=Quarantine(config.guards, train_loader),
         baseline=baseline,

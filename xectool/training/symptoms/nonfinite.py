@@ -44,12 +44,12 @@ class NonFiniteGuard:
 
     Args:
         config: The guards section: what to do, and how much to tolerate.
-        gentler_lr: Learning rate to try where sound events end a run.
+        gentler: Options of a command with a lower rate, for a run that sound events end.
     """
 
-    def __init__(self, config: GuardsConfig, gentler_lr: float) -> None:
+    def __init__(self, config: GuardsConfig, gentler: str) -> None:
         self.config = config
-        self._gentler_lr = gentler_lr
+        self._gentler = gentler
         self.total_bad = 0
         self._consecutive = 0
         self._recent: deque[bool] = deque(maxlen=WINDOW_STEPS)
@@ -89,8 +89,8 @@ class NonFiniteGuard:
     def _stop(self, description: str, reason: str) -> RunDiverged:
         return RunDiverged(
             f"training stopped: {reason}; last: {description}",
-            where="no such step changed the weights; checkpoint_last.pt holds the last finite state",
-            fix=f"--set training.lr={self._gentler_lr:g}   # where the named events are sound",
+            where="no such step changed the weights; what was saved before is finite",
+            fix=f"{self._gentler}   # where the named events are sound",
             code="XT-NAN",
         )
 

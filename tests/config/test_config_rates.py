@@ -1,0 +1,33 @@
+"""Rates to set instead of one that makes a training diverge: every line loads, and lowers the peak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from xectool.config.load import load_config
+from xectool.config.rates import gentler, gentler_options, peak_lr
+
+
+@pytest.mark.parametrize(
+    ("kind", "training", "peak"),
+    [
+        ("regressor", "{lr: 1e-3}", 1e-4),
+        ("regressor", "{lr: 5}", 3e-4),
+        ("mae", "{lr: 5}", 1e-4),
+        ("mae", "{lr: 5e-6}", 5e-7),
+        ("regressor", "{lr: 1e-3, lr_min: 3e-4, lr_scheduler: cosine}", 1e-4),
+        ("regressor", "{lr: 1e-3, max_lr: 5, lr_scheduler: onecycle, warmup_epochs: 0}", 3e-4),
+        ("regressor", "{lr: 1e-5, max_lr: 5e-3, lr_scheduler: onecycle, warmup_epochs: 0}", 5e-4),
+    ],
+)
+def test_a_gentler_rate_is_the_peak_and_its_line_loads(
+    write: Callable[..., Path], kind: str, training: str, peak: float
+) -> None:
+    tasks = "tasks: {energy: {enabled: true}}\n" if kind == "regressor" else ""
+    path = write(f"kind: {kind}\ndata: {{train_path: a.root, val_path: b.root}}\n{tasks}training: {training}\n")
+    before = load_config(path).config
+    after = load_config(path, gentler(before)).config
+    assert peak_lr(after.training) == pytest.approx(peak)
+    assert gentler_options(before).split()[::2] == ["--set"] * len(gentler(before))
