@@ -292,8 +292,7 @@ class Healer:
         self._losses.append(result.loss)
         if self._action == "off" or not result.finite or self._went_back:
             return  # the loss of weights that were taken back says nothing of what follows
-        after = self.spikes.accept(result.loss, self._judgement)
-        if after:
+        if after := self.spikes.accept(result.loss, self._judgement):
             self.reporter.event("spike_recovered", f"the loss is normal again after {after} steps", after_steps=after)
         calm = result.taken and self._judgement is Judgement.CALM and not self.spikes.steps_high
         states, step = self.saver.states, self.reporter.step
