@@ -23,7 +23,7 @@ def test_explain_prints_text_and_related_names(xectool: Run) -> None:
     outcome = xectool("explain", "XT-OOM-GPU")
     assert outcome.code == 0
     assert outcome.out == ""
-    assert all(part in outcome.err for part in ("Cause:", "Fix:", "--set data.batch_size", "see: oom-gpu"))
+    assert all(part in outcome.err for part in ("Cause:", "Fix:", "--max-batch", "see: oom-gpu"))
 
 
 def test_explain_document(xectool: Run) -> None:
