@@ -25,6 +25,7 @@ import yaml
 from xectool.cli.app import app
 from xectool.config.load import load_config
 from xectool.config.order_keys import ORDER_KEYS
+from xectool.config.rates import peak_lr
 from xectool.config.root import KINDS as RUN_KINDS
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cause import Diagnosis
@@ -328,6 +329,32 @@ def test_advice_never_raises_the_limit_of_the_gradient_norm(
     found = diagnose(gather(write_run(run)))
     fix = next(cause.fix for cause in found.causes if cause.code == "XT-SPIKE-LR")
     assert f"training.grad_clip={advised}" in fix.split()
+
+
+@pytest.mark.parametrize("training", [
+    {"lr": 1.5e-3},
+    {"lr": 1e-3, "lr_scheduler": "cosine", "lr_min": 5e-4},
+    {"lr": 1e-4, "lr_scheduler": "onecycle", "max_lr": 5e-3, "warmup_epochs": 0},
+    {"lr": 4e-3, "lr_scheduler": "onecycle", "max_lr": 5e-3, "warmup_epochs": 0, "lr_min": 1e-3},
+])  # fmt: skip
+@pytest.mark.parametrize("code", ["XT-NAN-LR", "XT-SPIKE-LR"])
+def test_a_lower_rate_is_the_peak_of_the_schedule_and_its_line_loads(
+    course: Any, write_run: Write, tmp_path: Path, code: str, training: dict[str, Any]
+) -> None:
+    config = {key: BASE[key] for key in ("data", "tasks")} | {"training": training}
+    run = course(kind="regressor", config=dict(config))
+    if code == "XT-NAN-LR":
+        nan_lr(run)
+    else:
+        run.scale(100, 1.25 ** np.arange(1, 41), 1.25 ** np.arange(1, 41))
+    found = diagnose(gather(write_run(run)))
+    (fix,) = [cause.fix for cause in found.causes if cause.code == code]
+    words = shlex.split(fix)
+    settings = [words[at + 1] for at, word in enumerate(words) if word == "--set"]
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump({"kind": "regressor"} | config))
+    before, after = load_config(path).config.training, load_config(path, settings).config.training
+    assert peak_lr(after) == pytest.approx(peak_lr(before) / 10)
 
 
 def test_files_in_another_unit_are_looked_at_where_the_constants_are_right(course: Any, write_run: Write) -> None:

@@ -1,11 +1,17 @@
-"""Commands on a machine with a GPU, each in a process of its own; skipped where there is none."""
+"""Commands on a machine with a GPU, each in a process of its own; skipped where there is none.
+
+Tests may run side by side (``-n 8``): those that fill the device wait until no other holds any of it.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import getpass
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +46,15 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Print a failure at once: time on such a machine can end before the last test does."""
     if report.failed:
         sys.stderr.write(f"\n{report.nodeid}\n{report.longreprtext}\n")
+
+
+@pytest.fixture(autouse=True)
+def _beside_others(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Share the device with the tests of other processes, or have it alone where a test is marked ``fills_device``."""
+    alone = request.node.get_closest_marker("fills_device") is not None
+    with Path(tempfile.gettempdir(), f"xectool-gpu-tests-{getpass.getuser()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,14 @@ def test_what_cannot_fit_is_refused(command: Command, configured: Configured) ->
     assert refused.codes[0] == "CFG-22", refused.out
 
 
+@pytest.mark.fills_device
+def test_memory_that_leaves_no_room_for_a_context_is_named(command: Command, configured: Configured) -> None:
+    with held_by_another(100 << 20):
+        failed = command("train", configured("regressor"), "--device", "cuda")
+    assert (failed.code, failed.codes[0]) == (3, "XT-OOM-FOREIGN"), failed.out + failed.err
+
+
+@pytest.mark.fills_device
 @pytest.mark.parametrize("amp", ["off", "bf16"])
 def test_memory_held_by_another_process_is_named(command: Command, configured: Configured, amp: str) -> None:
     config = configured("regressor", model=LARGE, data={"batch_size": 320}, training={"amp": amp})

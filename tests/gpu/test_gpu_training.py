@@ -15,6 +15,7 @@ import uproot
 from xectool.runlog.reader import RunReader
 
 Command, Configured = Callable[..., Any], Callable[..., Path]
+GENTLE_LR = 1e-5  # at 1e-3 rounding alone sets two runs apart by 10 % within ten steps: AdamW takes signs first
 PRECISIONS = [
     ("regressor", "off"),
     ("regressor", "bf16"),
@@ -45,13 +46,14 @@ def test_main_job(command: Command, configured: Configured, data: Path, kind: st
 
 
 def test_losses_are_those_of_the_cpu(command: Command, configured: Configured) -> None:
-    config = configured("regressor", training={"amp": "off", "channel_dropout_rate": 0.0})  # devices draw otherwise
+    training = {"amp": "off", "channel_dropout_rate": 0.0, "lr": GENTLE_LR}  # devices draw otherwise
+    config = configured("regressor", training=training)
     runs = [
         command("train", config, "--device", device, "--run-name", device, "--max-steps", 10).result["run_dir"]
         for device in ("cuda", "cpu")
     ]
     there, here = map(losses, runs)
-    np.testing.assert_allclose(there, here, rtol=5e-3)
+    np.testing.assert_allclose(there, here, rtol=1e-3)
     np.testing.assert_allclose(there[0], here[0], rtol=1e-4)
 
 
@@ -72,22 +74,22 @@ def test_predictions_are_those_of_the_cpu(command: Command, configured: Configur
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 @pytest.mark.parametrize("kind", ["regressor", "mae", "inpainter"])
 def test_compiled_steps_are_those_of_eager_ones(command: Command, configured: Configured, kind: str, mode: str) -> None:
-    config = configured(kind, training={"amp": "off"})
+    config = configured(kind, training={"amp": "off", "lr": GENTLE_LR})
     runs = []
     for way in (mode, "none"):
         words = ("--max-steps", 12, "--run-name", way, "--set", f"training.compile={way}")
         runs.append(command("train", config, "--device", "cuda", *words).result["run_dir"])
     compiled, eager = map(losses, runs)
-    np.testing.assert_allclose(compiled, eager, rtol=2e-2)
+    np.testing.assert_allclose(compiled, eager, rtol=2e-3)
 
 
 def test_an_interrupted_run_goes_on_as_if_nothing_had_been(command: Command, configured: Configured) -> None:
-    config = configured("regressor", training={"amp": "off", "ema_decay": 0.9})
+    config = configured("regressor", training={"amp": "off", "ema_decay": 0.9, "deterministic": True})
     whole = command("train", config, "--device", "cuda", "--run-name", "whole").result["run_dir"]
     part = ("train", config, "--device", "cuda", "--run-name", "part")
     assert command(*part, "--max-steps", 13).result["steps"] == 13
     gone_on = command(*part, "--resume", "auto").result["run_dir"]
-    np.testing.assert_allclose(losses(gone_on), losses(whole), rtol=5e-3)
+    np.testing.assert_array_equal(losses(gone_on), losses(whole))
     assert len(losses(whole)) == 40
 
 

@@ -465,6 +465,39 @@ def test_full_device_is_told_by_its_cause(held: float, idle: float, foreign: str
     assert found.reserved_unallocated == round(idle * 2**30)
 
 
+@pytest.mark.parametrize(
+    ("free", "held", "used", "code"),
+    [
+        (None, 0, 0, "XT-OOM-FOREIGN"),  # not even a context can be made
+        (2e8, 1e9, 9e8, "XT-OOM-FOREIGN"),
+        (2e8, 78e9, 77e9, "XT-OOM-GPU"),
+        (2e8, 78e9, 40e9, "XT-OOM-FRAGMENTATION"),
+    ],
+)
+def test_full_device_that_tells_no_number_is_told_by_the_driver(
+    monkeypatch: pytest.MonkeyPatch, parts: RunParts, free: float | None, held: float, used: float, code: str
+) -> None:
+    """An H200 of which others held all but 100 MB said ``CUDA error: out of memory``, and a smaller batch was asked."""
+
+    def asked(device: int) -> tuple[int, int]:
+        if free is None:
+            raise RuntimeError("CUDA error: out of memory")
+        return int(free), int(80e9)
+
+    own = {1: SimpleNamespace(held=int(held), used=int(used))}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: own[device].held if device in own else 0)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: own[device].used if device in own else 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=int(80e9)))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", asked)
+    with pytest.raises(OutOfMemory) as caught, memory_faults(parts.config, "building the model"):
+        raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported")
+    assert caught.value.code == code
+    event = oom_event(caught.value, parts.model, "forward")
+    assert (event["capacity"], event["allocated"]) == (int(80e9), int(used))
+
+
 def test_out_of_memory_names_the_module_at_work(parts: RunParts, tiny_config: Config) -> None:
     class Greedy(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 from xectool.config.root import RunConfig, base_of
-from xectool.config.training import TrainingConfig
 
 LR_DIVISOR: Final = 10.0  # F033: training.lr: OLD/10
 LEAST_LR: Final = 1e-9
@@ -14,19 +13,39 @@ _DEFAULT: Final = 3e-4  # defaults of training.lr, of the regressor and of the s
 _DEFAULT_SENSORS: Final = 1e-4
 
 
-def key_of(training: TrainingConfig) -> str:
+class Schedule(Protocol):
+    """The keys of ``training`` that rates are in: of a configuration, or as a run has recorded them."""
+
+    @property
+    def lr(self) -> float:
+        """Peak of every schedule but one cycle with a peak of its own."""
+
+    @property
+    def max_lr(self) -> float | None:
+        """Peak of one cycle; None: ``lr``."""
+
+    @property
+    def lr_min(self) -> float:
+        """The lowest rate."""
+
+    @property
+    def lr_scheduler(self) -> str:
+        """The course of the rate."""
+
+
+def key_of(training: Schedule) -> str:
     """Return the key whose rate counts: ``max_lr`` goes before ``lr`` where the schedule is one cycle."""
     one_cycle = training.lr_scheduler == "onecycle" and training.max_lr is not None
     return "training.max_lr" if one_cycle else "training.lr"
 
 
-def peak_lr(training: TrainingConfig) -> float:
+def peak_lr(training: Schedule) -> float:
     """Return the highest rate of the schedule."""
     highest = training.max_lr if key_of(training).endswith("max_lr") else training.lr
     return highest if highest is not None else training.lr
 
 
-def settings_of(training: TrainingConfig, lr: float) -> dict[str, float]:
+def settings_of(training: Schedule, lr: float) -> dict[str, float]:
     """Return the keys a rate goes into: the one that counts, and those that would lie on its wrong side."""
     found = {key_of(training): lr}
     if "training.max_lr" in found and training.lr > lr:
@@ -34,6 +53,11 @@ def settings_of(training: TrainingConfig, lr: float) -> dict[str, float]:
     if training.lr_min > found.get("training.lr", training.lr):
         found["training.lr_min"] = float(f"{lr / 100:.2g}")
     return found
+
+
+def lines_of(training: Schedule, lr: float) -> tuple[str, ...]:
+    """Return the same as settings to paste."""
+    return tuple(f"{key}={value:.3g}" for key, value in settings_of(training, lr).items())
 
 
 def default_lr(kind: str) -> float:
@@ -57,7 +81,7 @@ def plausible_lr(lr: float, kind: str) -> float:
 def gentler(config: RunConfig) -> tuple[str, ...]:
     """Return the settings of a tenth of the rate of a training that diverges, or of the default where it is beyond."""
     lr = plausible_lr(peak_lr(config.training) / LR_DIVISOR, config.kind)
-    return tuple(f"{key}={value:g}" for key, value in settings_of(config.training, lr).items())
+    return lines_of(config.training, lr)
 
 
 def gentler_options(config: RunConfig) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from xectool.config import rates
 from xectool.config.data import DataConfig
@@ -139,27 +139,42 @@ def check_named_files(evidence: Evidence, sample: str) -> str:
     return check_files(evidence.run_dir, [files] if isinstance(files, str) else files or ["DATA"])
 
 
-def lower_lr(evidence: Evidence, lr: float) -> str:
-    """Return the setting of a tenth of a learning rate, or of the default where that is still beyond AdamW."""
-    configured = evidence.setting("training.lr")
-    now = float(configured) if isinstance(configured, int | float) and configured > 0 else lr
-    return f"training.lr={plausible_lr(evidence, now / rates.LR_DIVISOR):g}"
+class RecordedRates(NamedTuple):
+    """The rates of a run, by the names of their keys."""
+
+    lr: float
+    max_lr: float | None
+    lr_min: float
+    lr_scheduler: str
+
+
+def recorded_rates(evidence: Evidence, lr: float = 0.0) -> RecordedRates:
+    """Return the rates of a run; ``lr`` stands for one that its configuration does not tell."""
+
+    def rate(key: str) -> float | None:
+        known = evidence.setting(f"training.{key}")
+        return float(known) if isinstance(known, int | float) and known > 0 else None
+
+    scheduler = str(evidence.setting("training.lr_scheduler"))
+    return RecordedRates(rate("lr") or lr, rate("max_lr"), rate("lr_min") or 0.0, scheduler)
+
+
+def lower_lr(evidence: Evidence, lr: float) -> tuple[str, ...]:
+    """Return the settings of a tenth of a learning rate, or of the default where that is still beyond AdamW."""
+    now = recorded_rates(evidence, lr)
+    return rates.lines_of(now, rates.plausible_lr(rates.peak_lr(now) / rates.LR_DIVISOR, _kind(evidence)))
+
+
+def usual_lr(evidence: Evidence) -> tuple[str, ...]:
+    """Return the settings of the default learning rate of the run's kind; none where its own is about that."""
+    now, default = recorded_rates(evidence), rates.default_lr(_kind(evidence))
+    return () if default / 3 < rates.peak_lr(now) < 3 * default else rates.lines_of(now, default)
 
 
 def lower_clip(evidence: Evidence) -> float:
     """Return the limit of the gradient norm to recover with, which is never above that of the run."""
     own = evidence.setting("training.grad_clip")
     return min(RECOVERY_CLIP, float(own)) if isinstance(own, int | float) and own > 0 else RECOVERY_CLIP
-
-
-def plausible_lr(evidence: Evidence, lr: float) -> float:
-    """Return a learning rate, or the default of the kind where AdamW cannot take it."""
-    return rates.plausible_lr(lr, _kind(evidence))
-
-
-def default_lr(evidence: Evidence) -> float:
-    """Return the default learning rate of the run's kind."""
-    return rates.default_lr(_kind(evidence))
 
 
 def _kind(evidence: Evidence) -> str:

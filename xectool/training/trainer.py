@@ -23,7 +23,7 @@ from xectool.training.process.progress import Observer
 from xectool.training.process.signals import StopRequest
 from xectool.training.record.readings import ReadingWatch
 from xectool.training.record.recorder import FlightRecorder, StepTiming
-from xectool.training.saving.saver import Saver, refuse_weights
+from xectool.training.saving.saver import Saver
 from xectool.training.stepping.epoch_stats import EpochStats
 from xectool.training.stepping.evaluate import evaluate, merged, run_model
 from xectool.training.stepping.parts import RunParts
@@ -177,7 +177,7 @@ class Trainer:
             return
         bad = nonfinite_weights(self.parts.model) or ["a parameter too large for float32"]
         if not self.healer.return_to_finite_weights(progress, bad):
-            raise refuse_weights(bad, progress.step, self.saver.last)
+            raise self.saver.refuse_weights(bad, progress.step)
 
     def _save(self, progress: Progress) -> None:
         self._look_at_weights(progress, always=True)

@@ -229,8 +229,7 @@ def clipped_away(evidence: Evidence) -> bool:
 
 def other_lr(evidence: Evidence) -> str:
     """Return the run at the default rate of its kind, or the sweep of rates where it had about that one."""
-    default = fixes.default_lr(evidence)
-    settings = [] if _near(evidence, default) else [f"training.lr={default:.2g}"]
+    settings = fixes.usual_lr(evidence)
     return fixes.train_again(evidence, *settings, name="other-lr") if settings else fixes.sweep_lr(evidence)
 
 
@@ -239,14 +238,8 @@ def _cure(evidence: Evidence) -> str:
     strong = [] if no_step_size(evidence) else _strong_dropout(evidence)
     if not strong:
         return other_lr(evidence)
-    default = fixes.default_lr(evidence)
-    rate = [] if _near(evidence, default) else [f"training.lr={default:.2g}"]
-    return fixes.train_again(evidence, *(f"{key}={DROPOUTS[key]:g}" for key in strong), *rate, name="less-dropout")
-
-
-def _near(evidence: Evidence, default: float) -> bool:
-    known = evidence.setting("training.lr")
-    return isinstance(known, int | float) and default / 3 < known < 3 * default
+    less = (f"{key}={DROPOUTS[key]:g}" for key in strong)
+    return fixes.train_again(evidence, *less, *fixes.usual_lr(evidence), name="less-dropout")
 
 
 def _strong_dropout(evidence: Evidence) -> list[str]:

@@ -266,7 +266,7 @@ class NanFromLearningRate(NanRule):
         lr = fixes.lower_lr(case.evidence, case.before.lr)
         clip = f"training.grad_clip={fixes.lower_clip(case.evidence):g}"
         since = ruined_since(case.evidence, case.row)
-        return fixes.continue_from_best(case.evidence, lr, clip, step=since, name="lower-lr")
+        return fixes.continue_from_best(case.evidence, *lr, clip, step=since, name="lower-lr")
 
 
 def _logarithm(case: NanCase) -> str:

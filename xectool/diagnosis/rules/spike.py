@@ -140,7 +140,7 @@ class SpikeFromLearningRate(SpikeRule):
         """Return the run from the best checkpoint with a tenth of the rate and half the clip."""
         lr = fixes.lower_lr(case.evidence, case.before.lr)
         clip = f"training.grad_clip={fixes.lower_clip(case.evidence):g}"
-        return fixes.continue_from_best(case.evidence, lr, clip, step=case.step, name="lower-lr")
+        return fixes.continue_from_best(case.evidence, *lr, clip, step=case.step, name="lower-lr")
 
 
 class SpikeFromRestart(SpikeRule):

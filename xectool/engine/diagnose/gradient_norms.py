@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xectool.config.load import load_config
-from xectool.config.rates import gentler_options
+from xectool.config.rates import gentler_options, peak_lr
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.diagnosis.cases.nan import settled_overflows
 from xectool.diagnosis.evidence.evidence import gather
@@ -128,7 +128,7 @@ def _taken(
         for number in range(count):
             window = list(islice(batches, size))
             # The rate at its peak shows what the clip will have to deal with; a warm-up would hide it.
-            results.append(parts.stepper.run(window, config.training.lr * min(1.0, (number + 1) / count)))
+            results.append(parts.stepper.run(window, peak_lr(config.training) * min(1.0, (number + 1) / count)))
     finally:
         parts.train_loader.close()
         parts.val_loader.close()

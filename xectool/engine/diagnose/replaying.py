@@ -274,7 +274,7 @@ class _Session:
             return fixes.continue_from_best(evidence, "training.amp=off", step=since, name="float32")
         if LOWER_RATE not in cures:
             return fixes.train_again(evidence, "guards.on_spike=rewind", name="rewind")
-        lower = (fixes.lower_lr(evidence, self.record.lr), f"training.grad_clip={fixes.lower_clip(evidence):g}")
+        lower = (*fixes.lower_lr(evidence, self.record.lr), f"training.grad_clip={fixes.lower_clip(evidence):g}")
         return fixes.continue_from_best(evidence, *lower, step=since, name="lower-lr")
 
 

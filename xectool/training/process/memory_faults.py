@@ -6,7 +6,7 @@ import re
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -51,7 +51,7 @@ def memory_faults(config: RunConfig, phase: str) -> Iterator[None]:
         ) from error
     except RuntimeError as error:
         if _is_of_device(error):
-            code, remedy = classify(device_facts(str(error)))
+            code, remedy = classify(facts_of(error))
             text = f"the device ran out of memory: {str(error).splitlines()[0]}"
             raise OutOfMemory(text, where=phase, fix=f"{remedy}{smaller}", code=code) from error
         if not _is_for_memory(str(error)):
@@ -115,6 +115,30 @@ def device_facts(text: str) -> DeviceFacts:
     )
 
 
+def facts_of(error: BaseException) -> DeviceFacts:
+    """Return what an error says of a full device, else what the driver does: one without a context tells no number."""
+    told = device_facts(str(error))
+    if told.capacity > 0 or not torch.cuda.is_available():
+        return told
+    devices = range(torch.cuda.device_count())
+    held = {device: torch.cuda.memory_reserved(device) for device in devices}
+    device = max(devices, key=lambda index: held[index])
+    free, allocated = free_bytes(device), torch.cuda.memory_allocated(device)
+    capacity = torch.cuda.get_device_properties(device).total_memory
+    foreign = capacity - free - held[device]  # with the context of this process, which is below any share told here
+    idle = held[device] - allocated
+    numbers = {"capacity": capacity, "free": free, "allocated": allocated, "reserved_unallocated": idle}
+    return replace(told, **numbers, foreign=max(0, foreign))
+
+
+def free_bytes(device: int) -> int:
+    """Return the memory of a CUDA device that nobody holds; 0 where not even asking for it is possible any more."""
+    try:
+        return int(torch.cuda.mem_get_info(device)[0])
+    except RuntimeError:
+        return 0
+
+
 def classify(facts: DeviceFacts) -> tuple[str, str]:
     """Return the code of the cause, and what to do about it before anything else."""
     if facts.capacity > 0 and facts.reserved_unallocated > FRAGMENTED * facts.capacity:
@@ -134,7 +158,7 @@ def oom_event(error: OutOfMemory, model: nn.Module, phase: str) -> dict[str, Any
     """Return the fields of the ``oom`` event of a failure that `memory_faults` has raised."""
     cause = error.__cause__ or error
     device = _is_of_device(cause)
-    numbers = asdict(device_facts(str(cause)) if device else DeviceFacts())
+    numbers = asdict(facts_of(cause) if device else DeviceFacts())
     numbers.pop("free")
     side = "device" if device else "host"
     text = str(cause).splitlines()[0] if str(cause) else type(cause).__name__

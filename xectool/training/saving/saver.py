@@ -13,7 +13,8 @@ from torch import nn
 
 from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
-from xectool.errors import CheckpointError, DiskError, RunDiverged
+from xectool.config.rates import gentler_options
+from xectool.errors import CheckpointError, DiskError, RunDiverged, in_shell
 from xectool.models.fingerprint import RECORDS, outputs_of
 from xectool.runlog.writer import RunWriter
 from xectool.training.events import quarantine
@@ -71,9 +72,19 @@ class Saver:
         """
         bad = nonfinite_weights(self.parts.model)
         if bad:
-            raise refuse_weights(bad, progress.step, self.last)
+            raise self.refuse_weights(bad, progress.step)
         self.parts.ranks.on_first(lambda: self.write(progress))
         self._saved_at, self.saved_step = time.monotonic(), progress.step
+
+    def refuse_weights(self, bad: Sequence[str], step: int) -> RunDiverged:
+        """Return the error that says which weights are not finite; they are never saved."""
+        resumed = f"--resume {in_shell(self.last)} " if self.last.exists() else ""
+        return RunDiverged(
+            f"{len(bad)} tensors of the model are not finite ({', '.join(bad[:3])}); they are not saved",
+            where=f"step {step}",
+            fix=f"{resumed}{gentler_options(self.parts.config)}",
+            code="XT-NAN-WEIGHTS",
+        )
 
     def write(self, progress: Progress) -> None:
         """Write ``checkpoint_last.pt`` whatever other ranks do; the weights are finite.
@@ -229,16 +240,6 @@ class Saver:
             store.publish(self.last, self.run_dir / store.BEST_NAME)
         if finished % self.parts.config.checkpoint.save_interval == 0:
             store.publish(self.last, self.run_dir / store.epoch_name(finished))
-
-
-def refuse_weights(bad: Sequence[str], step: int, last: Path) -> RunDiverged:
-    """Return the error that says which weights are not finite; they are never saved."""
-    return RunDiverged(
-        f"{len(bad)} tensors of the model are not finite ({', '.join(bad[:3])}); they are not saved",
-        where=f"step {step}",
-        fix=f"--resume {last}, with a lower training.lr",
-        code="XT-NAN-WEIGHTS",
-    )
 
 
 def _is_best(path: Path, progress: Progress) -> bool:
