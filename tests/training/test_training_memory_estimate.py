@@ -252,8 +252,7 @@ def test_largest_batch_fits_and_the_next_does_not(gpu_tapes: dict[str, Recording
     for total in (2e9, 16e9, 42e9):
         device = Device("card", round(total), is_gpu=True)
         found = largest_batch(device, at)
-        assert device.fits(at(found))
-        assert not device.fits(at(found + 1))
+        assert device.needed(at(found)) <= 0.85 * total < device.needed(at(found + 1))
     assert largest_batch(Device("card", 10**6, is_gpu=True), at) == 0
 
 

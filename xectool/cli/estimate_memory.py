@@ -119,7 +119,7 @@ def _box(result: MemoryEstimate, beside: int, train: str) -> object:
     why = [
         f"for {result.events:,} events in the training files (--events N for another number)",
         f"tensors {found.device.tensors(step) / 1e9:.4g} GB, beside them {beside / 1e9:.3g} GB (context, workspaces as "
-        f"on an H200; graph pools not measured), of {total}; 90 % of it is planned with",
+        f"on an H200; graph pools not measured), of {total}; a step may take 90 % of it, one that is proposed 85 %",
         f"largest single tensor {step.largest() / 1e9:.3g} GB; eager: a compiled step needs less",
         f"host {found.host_bytes / 1e9:.4g} GB of {min(result.limits.values()) / 1e9:.4g} GB "
         f"({min(result.limits, key=lambda name: result.limits[name])}); machine's numbers: {result.calibration.where}",

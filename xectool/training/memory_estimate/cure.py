@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from xectool.config.root import RunConfig
-from xectool.training.memory_estimate.device import USABLE
 from xectool.training.memory_estimate.host import (
     COMPILE_TERM,
     HOST_SHARE,
@@ -79,9 +78,10 @@ class Cures:
 
         def need(settings: Settings) -> Need:
             bytes_ = device.needed(self._recording(settings))
-            return Need(_lines(settings), bytes_, bytes_ <= USABLE * device.total_bytes)
+            return Need(_lines(settings), bytes_, bytes_ <= device.planned_bytes)
 
-        return self._smallest_change(need) if device.is_gpu else None
+        fitting = not device.is_gpu or device.fits(self._recording({}))
+        return None if fitting else self._smallest_change(need)
 
     def of_host(self) -> Need | None:
         """Return the same for the memory of the host, which on the CPU holds the step too."""
@@ -124,7 +124,7 @@ class Cures:
 
     def _room(self) -> float:
         search = self.search
-        return USABLE * search.device.total_bytes if search.device.is_gpu else HOST_SHARE * search.host_bytes
+        return search.device.planned_bytes if search.device.is_gpu else HOST_SHARE * search.host_bytes
 
     def _host(self, settings: Settings, before_step: bool) -> Need:
         """Return the host's memory with settings and with those that make its own largest terms smaller.
