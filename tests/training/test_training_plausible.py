@@ -26,6 +26,7 @@ from xectool.detector import faces
 from xectool.detector.constants import DEAD_VALUE, UNKNOWN_ABOVE
 from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.ranking import diagnose
+from xectool.engine.diagnose import run_health
 from xectool.errors import DataUnusable
 from xectool.findings import Finding
 from xectool.models.normalize import Normalizer
@@ -457,6 +458,26 @@ def test_a_file_out_of_reach_beside_sound_ones_stops_the_run(
         found = [event for event in events(result.run_dir, "files_differ") if event.data["files"] == [f"{odd}:tree"]]
         unit = [event for event in found if event.data.get("meaning") == "they are in another unit"]
         assert (result.status, len(unit)) == ("max_steps", guards == "on_input_scale=warn")
+        if unit:
+            (said,) = (item for item in result.findings if "diagnose run" in item.fix)
+            assert "XT-INPUT-SCALE" in f"{said.code} {said.problem}", (
+                "events were made three of one, which is said, too"
+            )
+            assert said.severity.value == "warning"
+            assert said.fix == f"xectool diagnose run {result.run_dir}"
+
+
+def test_a_training_never_fails_for_its_diagnosis(tiny_config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(run_dir: str) -> None:
+        raise OSError(f"{run_dir} is gone")
+
+    heard: list[str] = []
+    observer = NullObserver()
+    observer.message = heard.append  # type: ignore[method-assign]
+    monkeypatch.setattr(run_health, "run", broken)
+    result = engine.train(tiny_config(), max_steps=1, observer=observer)
+    assert result.status == "max_steps"
+    assert heard[-1].startswith("the run was not diagnosed: ")
 
 
 @pytest.mark.parametrize("changed", ["times", "gain", "pedestal", "empty"])
