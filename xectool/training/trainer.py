@@ -198,7 +198,7 @@ class Trainer:
         if asked:
             self.control.apply(progress)
         if stop:
-            self.reporter.event("signal", name=self.stop.name)
+            self.reporter.event("signal", self.stop.asked_by, name=self.stop.name)
         return stop
 
     def _save_if_wanted(self, progress: Progress) -> None:
