@@ -67,5 +67,6 @@ def nan_batch(
 
 def _show(screen: Console, result: NanBatchResult) -> None:
     shown = [f"{result.minimal} holds the fewest events that show it: {result.reproduce}"] if result.reproduce else []
+    shown += [f"written: {' and '.join(result.written)}"] if result.written else []
     next_line = result.next or result.reproduce
     screen.print(verdict_box(result.verdict, (*result.why, *shown), next_line, good=not result.found))
