@@ -11,7 +11,7 @@ import typer
 from xectool.cli.diagnose.hang import show_stacks
 from xectool.cli.diagnose.memory import show_memory
 from xectool.cli.diagnose.status import show_status
-from xectool.cli.options import JsonOption
+from xectool.cli.options import JsonOption, run_word
 from xectool.cli.render import AlreadyShown, Output
 from xectool.errors import EXIT_BAD_RESULT, UsageError
 
@@ -23,7 +23,7 @@ VIEWS = ("status", "stacks", "memory")
 
 
 def ctl(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Directory of a running training.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", callback=run_word, help="Directory of a running training.")],
     action: Annotated[
         str, typer.Argument(metavar="ACTION", help="checkpoint, stop, lr, clip, cancel, status, stacks or memory.")
     ],
