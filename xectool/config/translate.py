@@ -103,8 +103,8 @@ def _written_kind(document: Document) -> tuple[str, list[Finding]]:
         return kind, []
     hint = did_you_mean(kind, KINDS) if isinstance(kind, str) else ""
     problem = f"kind: one of {', '.join(KINDS)}; got {kind!r}" + (f", {hint}" if hint else "")
-    fix = f"kind: {hint.split(chr(39))[1] if hint else 'regressor'}"
-    best = fix.removeprefix("kind: ")
+    best = hint.split(chr(39))[1] if hint else "regressor"
+    fix = f"kind: {best}" + ("" if hint else "   # or install the package that brings the kind")
     return best, [config_finding("CFG-05", problem, document.origin("kind"), "kind", fix)]
 
 
