@@ -8,7 +8,7 @@ import pytest
 import uproot
 from xectool.cli import boundary
 from xectool.cli.app import app
-from xectool.runlog.records import EpochRecord
+from xectool.runlog.records import EpochRecord, StepRecord
 from xectool.runlog.writer import RunWriter
 
 
@@ -136,3 +136,11 @@ def test_a_name_that_two_runs_have_stands_for_neither(artifacts, capsys):
     shutil.copytree(artifacts / "one", artifacts / "older" / "one")
     assert boundary.run(app, ["runs", "compare", "one", "two"]) == 2
     assert "there is no such directory" in capsys.readouterr().err
+
+
+def test_a_rate_in_place_of_a_factor_is_answered_with_the_factor(tmp_path, capsys):
+    with RunWriter(tmp_path / "r") as writer:
+        writer.step(StepRecord(1, 1, 0.0, 0.0, 1.0, lr=1e-3))
+    assert boundary.run(app, ["ctl", str(tmp_path / "r"), "lr", "5e-4", "--json"]) == 2
+    (found,) = json.loads(capsys.readouterr().out)["findings"]
+    assert found["fix"] == f"xectool ctl {tmp_path / 'r'} lr --scale 0.5"

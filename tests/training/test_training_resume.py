@@ -177,7 +177,7 @@ def test_overwriting_run_never_uses_the_best_of_the_one_before(tiny_config: Conf
 
 def test_resume_into_the_directory_of_another_run_is_refused(tiny_config: Config) -> None:
     first, _ = (engine.train(tiny_config(), run_name=name, max_steps=1) for name in ("first", "other"))
-    with pytest.raises(CheckpointError, match="another --run-name"):
+    with pytest.raises(CheckpointError, match="--run-name other-2"):
         engine.train(tiny_config(), run_name="other", resume=first.checkpoint_last)
 
 

@@ -187,7 +187,7 @@ def _interrupted(output: render.Output, argv: Sequence[str]) -> int:
         return EXIT_INTERRUPTED
     named = any(word.startswith("--run-name") for word in argv)
     begun = ["--resume", "auto"] if argv[:1] == ["train"] and named and "--resume" not in argv else []
-    output.interrupted(fix=f"{'go on with' if begun else 'again'}: {shlex.join(['xectool', *argv, *begun])}")
+    output.interrupted(fix=shlex.join(["xectool", *argv, *begun]))
     return EXIT_INTERRUPTED
 
 

@@ -119,7 +119,7 @@ def _require_own_or_free(place: RunPlace) -> RunPlace:
     raise CheckpointError(
         f"{place.directory} already holds the checkpoints of another run",
         where=f"--run-name {place.directory.name} with --resume {place.checkpoint_path}",
-        fix="another --run-name, or --set checkpoint.overwrite=true to give up that run",
+        fix=f"--run-name {place.directory.name}-2   # or give up that run: --set checkpoint.overwrite=true",
         code="CFG-53",
     )
 
