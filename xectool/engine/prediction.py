@@ -154,7 +154,6 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
         conventional = checkpoint.meta.get("conventional", {})
         scored = predict_scored(network, task, predicted, target, conventional, tuple(source.branches.truth))
     drawn = Written() if plots_into is None else draw_predictions(task, target, plots_into, source, watching)
-    notes = tuple(Finding("XT-PLOT-SKIPPED", Severity.INFO, note) for note in drawn.notes)
     return PredictResult(
         scored.num_events,
         scored.events_per_s,
@@ -163,9 +162,13 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
         chosen.reason,
         scored.metrics if _is_compared(scored.metrics) else {},
         tuple(str(path) for path in drawn.files),
-        (*loaded.notes, *source.findings, *notes, *_nothing_predicted(dead, data, scored)),
+        (*loaded.notes, *source.findings, *_undrawn(drawn), *_nothing_predicted(dead, data, scored)),
         scored.num_sensors,
     )
+
+
+def _undrawn(drawn: Written) -> Iterator[Finding]:
+    yield from (Finding("XT-PLOT-SKIPPED", Severity.INFO, note) for note in drawn.notes)
 
 
 def _is_compared(metrics: Mapping[str, float]) -> bool:
