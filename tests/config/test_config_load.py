@@ -278,3 +278,13 @@ def test_a_misspelt_task_of_a_set_is_answered_by_a_set(write: Callable[..., Path
     assert nested.where.startswith("--set")
     (option,) = shlex.split(found.fix.removeprefix("--set "))
     assert load_config(path, [option]).config.data.truth_branches["energy"] == "mc"
+
+
+def test_a_file_that_is_not_there_is_no_file_with_another_name(write: Callable[..., Path], tmp_path: Path) -> None:
+    """`absent.yaml` was answered with `did you mean 'a100.yaml'?`: their ends alone are alike."""
+    write("kind: mae\n", "a100.yaml")
+    with pytest.raises(ConfigError) as unlike:
+        load_config(tmp_path / "absent.yaml")
+    assert unlike.value.fix == f"xectool config init > {tmp_path / 'absent.yaml'}"
+    with pytest.raises(ConfigError, match=r"did you mean 'a100\.yaml'"):
+        load_config(tmp_path / "a10.yaml")

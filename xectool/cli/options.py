@@ -29,6 +29,13 @@ def parse_count(text: str) -> int:
     return int(value)
 
 
+def run_word(word: str | None) -> str | None:
+    """Return the directory of a run named as ``xectool runs`` lists it; called for each RUN of a command line."""
+    from xectool.engine.at_hand import named_run
+
+    return word and named_run(word)
+
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 SetOption = Annotated[
     list[str] | None,

@@ -13,7 +13,7 @@ import yaml
 
 from xectool.config.invalid import InvalidConfigError, config_finding
 from xectool.config.section import NUMBER
-from xectool.errors import ConfigError, did_you_mean, in_shell
+from xectool.errors import ConfigError, in_shell, nearest
 from xectool.findings import Finding
 
 KeyPath = tuple[str, ...]
@@ -167,9 +167,11 @@ def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        names = [item.name for item in path.parent.glob("*.y*ml")] if os.path.isdir(path.parent) else []
+        found = path.parent.glob("*.y*ml") if os.path.isdir(path.parent) else ()
+        names = {item.stem: item.name for item in found}  # their ends are alike, whatever was meant
         new = where if path.suffix else f"{where}.yaml   # or name a run: xectool runs"
-        hint = did_you_mean(path.name, names) or f"xectool config init > {new}"
+        near = nearest(path.stem, names, 1)
+        hint = f"did you mean '{names[near[0]]}'?" if near else f"xectool config init > {new}"
         raise ConfigError("no such config file", where=where, fix=hint, code="CFG-00") from None
     except UnicodeDecodeError as error:
         raise ConfigError(

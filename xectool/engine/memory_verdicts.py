@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from xectool.config.platform import more_memory
 from xectool.config.root import RunConfig
+from xectool.config.save_places import other_save_dir
 from xectool.findings import Finding, Severity
 from xectool.training.memory_estimate.calibration import Calibration
 from xectool.training.memory_estimate.device import USABLE
@@ -123,10 +125,9 @@ def verdicts(result: MemoryEstimate) -> tuple[Finding, ...]:
         fix = _host_fix(found, least, result.config.distributed.num_gpus)
         errors.append(Finding("CFG-20", Severity.ERROR, problem, "data.chunksize", found.lines[:2], fix))
     if not result.fits_disk:
-        problem = (
-            f"the run needs {sum(found.disk.values()) / 1e9:.4g} GB of disk, {result.free_bytes / 1e9:.4g} GB free"
-        )
-        cure = "--set checkpoint.save_dir=PATH  # on a larger disk"
+        needed = sum(found.disk.values())
+        problem = f"the run needs {needed / 1e9:.4g} GB of disk, {result.free_bytes / 1e9:.4g} GB free"
+        cure = other_save_dir(Path(result.config.checkpoint.save_dir), needed)
         errors.append(Finding("CFG-53", Severity.ERROR, problem, "checkpoint.save_dir", fix=cure))
     notes = [Finding("XT-MEM-LOADER", Severity.INFO, "host memory of the loader", "data.chunksize", found.lines[:2])]
     if found.predictions:
