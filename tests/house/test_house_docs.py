@@ -29,7 +29,15 @@ from xectool.explanations import library
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
-GENERATED = ("commands.md", "configuration.md", "findings.md", "record.md", "exit-codes.md", "json-keys.md")
+GENERATED = (
+    "commands.md",
+    "configuration.md",
+    "findings.md",
+    "metrics.md",
+    "record.md",
+    "exit-codes.md",
+    "json-keys.md",
+)
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
     *sorted((ROOT / "examples").rglob("*.md")),

@@ -1,4 +1,4 @@
-"""The ``explain`` command: what a finding code, a configuration key or a topic means."""
+"""The ``explain`` command: what a finding code, a configuration key, a metric or a topic means."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from xectool.explanations import Entry, library
 from xectool.explanations.library import canonical
 from xectool.registry.plugins import plugins
 from xectool.rules import Rule
+from xectool.runlog.metrics import Named, find_metric, metric_names
 
 _MAX_RELATED = 8
 
@@ -32,10 +33,10 @@ class Explained:
 
 
 def explain(topic: str = "") -> Explained:
-    """Explain a finding code, also of a plugin, a configuration key or a topic; without one, list the topics.
+    """Explain a finding code, also of a plugin, a configuration key, a metric or a topic; without one, list the topics.
 
     Args:
-        topic: Such as ``XT-OOM-GPU``, ``training.lr`` or ``batch-sizes``, in any case.
+        topic: Such as ``XT-OOM-GPU``, ``training.lr``, ``val/loss`` or ``batch-sizes``; all but a metric in any case.
 
     Raises:
         UsageError: Nothing of that name is known; the nearest names are in the fix.
@@ -44,7 +45,8 @@ def explain(topic: str = "") -> Explained:
         return _topics()
     entry, pages = library().find(topic), key_pages(topic)
     if entry is None and not pages:
-        return _of_plugin(topic)
+        metric = find_metric(topic)
+        return _of_plugin(topic) if metric is None else _of_metric(metric)
     if entry is None and len(pages) > 1:
         lines = [page.title for page in pages]
         return Explained(
@@ -73,13 +75,20 @@ def _related(page: KeyPage) -> list[str]:
     return list(dict.fromkeys(entry.name for entry in topics_first))[:_MAX_RELATED]
 
 
+def _of_metric(named: Named) -> Explained:
+    task = named.words.get("task") or named.words.get("any_term", "")
+    keys = [f"tasks.{task}.loss_fn"] if f"tasks.{task}.loss_fn" in all_keys() else []
+    return Explained(f"{named.name}: {named.metric.group}", named.text, ("units", "baseline", *keys))
+
+
 def _topics() -> Explained:
     topics = library().topics
     width = max(len(entry.name) for entry in topics)
     lines = [f"{entry.name:<{width}}  {entry.title}" for entry in sorted(topics, key=lambda entry: entry.name)]
     lines += [
         "",
-        "Also: every finding code (xectool explain CFG-20) and every configuration key (xectool explain training.lr).",
+        "Also: every finding code (xectool explain CFG-20), configuration key (xectool explain training.lr) and metric",
+        "(xectool explain val/loss).",
     ]
     return Explained(f"{len(topics)} topics", "\n".join(lines), tuple(sorted(entry.name for entry in topics)))
 
@@ -106,7 +115,7 @@ def _plugin_rules() -> Iterator[tuple[type[Rule[object]], str]]:
 
 
 def _unknown(topic: str, others: tuple[str, ...]) -> UsageError:
-    near = library().near(topic, (*all_keys(), *others))
+    near = library().near(topic, (*all_keys(), *metric_names(), *others))
     fix = f"xectool explain {near[0]}" if near else "xectool explain   # lists the topics"
     also = f"; near: {', '.join(near)}" if near else ""
     return UsageError(f"nothing is known about '{topic}'{also}", where="command line", fix=fix)

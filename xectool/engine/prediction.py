@@ -31,7 +31,7 @@ from xectool.errors import UsageError
 from xectool.findings import Finding, Severity
 from xectool.report.written import Written
 from xectool.rootio.origin import Origin
-from xectool.tasks.metric_units import with_unit
+from xectool.runlog.metrics import with_unit
 from xectool.tasks.sensor_task import SensorTask
 from xectool.training.predicting.variants import masked_by_dead
 from xectool.training.process.heap import trimmed

@@ -9,8 +9,8 @@ from typing import Any
 from xectool.config.truth_mends import is_told_of
 from xectool.diagnosis.cause import Cause
 from xectool.findings import Finding
+from xectool.runlog.metrics import with_unit
 from xectool.tasks.conventional_metrics import conventional
-from xectool.tasks.metric_units import with_unit
 
 # What the final table shows, where a run has it.
 HEADLINES = (
