@@ -29,7 +29,8 @@ def in_the_way(target: Path, kind: str) -> str:
 
     Args:
         target: The file; it need not exist.
-        kind: Of result: ``.onnx``, ``.torchscript`` or ``.pt``, ``.pt2``, ``.safetensors``, ``.html``, or the origin of a ROOT file.
+        kind: Of result: ``.onnx``, ``.torchscript``, ``.pt``, ``.pt2``, ``.safetensors``, ``.html``, or the origin of a
+            ROOT file.
     """
     try:
         with target.open("rb") as stream:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xectool.config.key_page import KeyPage, all_keys, key_pages
 from xectool.errors import UsageError, counted
 from xectool.explanations import Entry, library
-from xectool.explanations.library import canonical
+from xectool.explanations.library import canonical, word_set
 from xectool.registry.plugins import plugins
 from xectool.rules import Rule
 from xectool.runlog.metrics import Named, find_metric, metric_names
 
 _MAX_RELATED = 8
+_MAX_LISTED = 20
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def explain(topic: str = "") -> Explained:
     entry, pages = library().find(topic), key_pages(topic)
     if entry is None and not pages:
         metric = find_metric(topic)
-        return _of_plugin(topic) if metric is None else _of_metric(metric)
+        return (_of_plugin(topic) or _of_words(topic)) if metric is None else _of_metric(metric)
     if entry is None and len(pages) > 1:
         lines = [page.title for page in pages]
         return Explained(
@@ -93,15 +94,35 @@ def _topics() -> Explained:
     return Explained(f"{len(topics)} topics", "\n".join(lines), tuple(sorted(entry.name for entry in topics)))
 
 
-def _of_plugin(topic: str) -> Explained:
-    """Return what the rule of a plugin says of itself.
+def _of_words(topic: str) -> Explained:
+    """Return the topics, keys and codes in whose names or titles a word stands, in this order.
 
     Raises:
-        UsageError: No installed plugin has a rule with that code.
+        UsageError: It stands in none.
     """
+    words = word_set(topic)
+    entries = library().holding(words) if words else []
+    topics = [(entry.name, entry.title) for entry in entries if not entry.is_code]
+    keys = [(dotted, key_pages(dotted)[0].title) for dotted in all_keys() if words and words <= word_set(dotted)]
+    codes = [(entry.name, entry.title) for entry in entries if entry.is_code]
+    found = [*topics, *((name, title.removeprefix(f"{name}: ")) for name, title in keys), *codes]
+    if not found:
+        raise _unknown(topic)
+    if len(topics) == 1 or len(found) == 1:
+        first = explain(found[0][0])
+        return replace(first, see=tuple(dict.fromkeys([*first.see, *(name for name, _ in found[1:])])))
+    width = max(len(name) for name, _ in found[:_MAX_LISTED])
+    lines = [f"{name:<{width}}  {title}" for name, title in found[:_MAX_LISTED]]
+    return Explained(
+        f"{topic}: a word of {counted(len(found), 'name')}", "\n".join(lines), tuple(name for name, _ in found)
+    )
+
+
+def _of_plugin(topic: str) -> Explained | None:
+    """Return what the rule of a plugin says of itself; None where no installed one has a rule with that code."""
     known = {canonical(rule.code): (rule, package) for rule, package in _plugin_rules()}
     if canonical(topic) not in known:
-        raise _unknown(topic, tuple(rule.code for rule, _ in known.values()))
+        return None
     rule, package = known[canonical(topic)]
     text = f"{inspect.cleandoc(rule.__doc__ or '')}\n\nA rule of the package {package}; its authors know more."
     return Explained(f"{rule.code}: {rule.title}", text.strip(), ("XT-PLUGIN",))
@@ -114,7 +135,8 @@ def _plugin_rules() -> Iterator[tuple[type[Rule[object]], str]]:
                 yield rule, point.dist.name if point.dist is not None else point.value
 
 
-def _unknown(topic: str, others: tuple[str, ...]) -> UsageError:
+def _unknown(topic: str) -> UsageError:
+    others = (rule.code for rule, _ in _plugin_rules())
     near = library().near(topic, (*all_keys(), *metric_names(), *others))
     fix = f"xectool explain {near[0]}" if near else "xectool explain   # lists the topics"
     also = f"; near: {', '.join(near)}" if near else ""
