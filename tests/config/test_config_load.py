@@ -277,3 +277,21 @@ def test_a_misspelt_task_of_a_set_is_answered_by_a_set(write: Callable[..., Path
     assert blamed.where.startswith(f"{path}:"), "a --set of another task is not to blame"
     (option,) = shlex.split(found.fix.removeprefix("--set "))
     assert load_config(path, [option]).config.data.truth_branches["energy"] == "mc"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("hello world\nkind: regressor\n", ":1"),
+        ('"hello"\nkind: regressor\n', ":1"),
+        ("# a note\nstray\n\nkind: regressor\n", ":2"),
+        ("kind: regressor\ndata:\n  batch_size: 4\nstray\nmodel:\n  encoder_dim: 8\n", ":4"),
+        ("kind: regressor\ndata: {train_path: a\ntraining:\n  lr: 1\n", ": at or before line 3"),
+    ],
+)
+def test_text_that_is_no_key_is_named_by_its_own_line(tmp_path: Path, text: str, line: str) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="not valid YAML") as caught:
+        load_config(path)
+    assert caught.value.where == f"{path}{line}"

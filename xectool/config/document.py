@@ -188,6 +188,9 @@ def _siblings(path: Path) -> str:
     return f"choose one of {', '.join(names[:5])}" if names else "give the path of a YAML file"
 
 
+_AFTER_STRAY = ("<document start>", "mapping values are not allowed", "could not find expected ':'")
+
+
 def _in_quotes(text: str, error: yaml.MarkedYAMLError) -> str:
     """Return the line with quotes where a value begins with a sign that YAML keeps for itself (a list, a glob)."""
     marks = [mark for mark in (error.context_mark, error.problem_mark) if mark is not None]
@@ -198,16 +201,32 @@ def _in_quotes(text: str, error: yaml.MarkedYAMLError) -> str:
     return ""
 
 
+def _stray(text: str, line: int, problem: str) -> int:
+    """Return the line of text that is no key before the one at which YAML stumbles over it; 0 without one."""
+    if not any(sign in problem for sign in _AFTER_STRAY):
+        return 0
+    before = enumerate(text.splitlines()[:line], 1)
+    written = [(number, own.partition("#")[0].strip()) for number, own in before if own.partition("#")[0].strip()]
+    number, last = written[-1] if written else (0, ":")
+    return 0 if ": " in last or last.endswith(":") else number
+
+
 def _compose(text: str, source: str, given: Callable[[str], str] = str) -> yaml.Node | None:
     try:
         node: yaml.Node | None = yaml.compose(text, Loader=yaml.BaseLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        where = f"{source}:{mark.line + 1}" if mark else source
+        problem, where = error.problem, f"{source}:{mark.line + 1}" if mark else source
         hint = "use spaces, not tabs, to indent" if "'\\t'" in str(error.problem) else "correct the line"
         if isinstance(error, yaml.scanner.ScannerError) and (line := _in_quotes(text, error)):
             hint = f"put it in quotes: {given(line)}"
-        raise ConfigError(f"not valid YAML: {error.problem}", where=where, fix=hint, code="CFG-00") from None
+        elif mark and (stray := _stray(text, mark.line, str(error.problem))):
+            where = f"{source}:{stray}"
+            problem = f"'{text.splitlines()[stray - 1].strip()[:40]}' is text of its own, not 'key: value'"
+            hint = "take that line out, or put a '#' before it"
+        elif mark and isinstance(error, yaml.parser.ParserError):
+            where = f"{source}: at or before line {mark.line + 1}"
+        raise ConfigError(f"not valid YAML: {problem}", where=where, fix=hint, code="CFG-00") from None
     except yaml.YAMLError as error:
         first = str(error).splitlines()[0]
         raise ConfigError(f"not valid YAML: {first}", where=source, fix="save it as UTF-8", code="CFG-00") from None
