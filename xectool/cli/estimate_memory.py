@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xectool.cli.completion import offered
 from xectool.cli.options import JsonOption, SetOption, parse_count
 from xectool.cli.render import AlreadyShown, Output, table, verdict_box
 from xectool.errors import EXIT_BAD_RESULT, counted
@@ -39,7 +40,9 @@ def estimate_memory(
     gpu: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME|SIZE", help="a100-40gb, gh200-96gb, h200-141gb or a size, 40GB; default: the device here."
+            metavar="NAME|SIZE",
+            help="a100-40gb, gh200-96gb, h200-141gb or a size, 40GB; default: the device here.",
+            autocompletion=offered("gpus"),
         ),
     ] = None,
     max_batch: Annotated[bool, typer.Option("--max-batch", help="Also look for the largest batch that fits.")] = False,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from xectool.cli.completion import offered
 from xectool.cli.options import JsonOption
 from xectool.cli.render import Output
 
@@ -14,7 +15,9 @@ def explain(
     topic: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="TOPIC", help="A finding code, a configuration key, a metric or a topic; without one, a list."
+            metavar="TOPIC",
+            help="A finding code, a key, a metric or a topic; without one, a list.",
+            autocompletion=offered("topics"),
         ),
     ] = None,
     json: JsonOption = False,
