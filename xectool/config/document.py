@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ import yaml
 
 from xectool.config.invalid import InvalidConfigError, config_finding
 from xectool.config.section import NUMBER
+from xectool.config.yaml_mistakes import told
 from xectool.errors import ConfigError, did_you_mean, in_shell
 from xectool.findings import Finding
 
@@ -28,7 +28,6 @@ _WORDS = {
 _LONGEST_NUMBER = 300  # a longer one fits no float, and Python refuses to read integers above 4300 digits
 _INTEGER_STARTS = "123456789"
 _PLAIN_TAGS = {"tag:yaml.org,2002:str", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
-_RESERVED: Final = re.compile(r"[@`%*](?:[^,\]}#\s]|[ \t](?!#))*(?<!\s)")
 
 
 @dataclass
@@ -188,44 +187,11 @@ def _siblings(path: Path) -> str:
     return f"choose one of {', '.join(names[:5])}" if names else "give the path of a YAML file"
 
 
-_AFTER_STRAY = ("<document start>", "mapping values are not allowed", "could not find expected ':'")
-
-
-def _in_quotes(text: str, error: yaml.MarkedYAMLError) -> str:
-    """Return the line with quotes where a value begins with a sign that YAML keeps for itself (a list, a glob)."""
-    marks = [mark for mark in (error.context_mark, error.problem_mark) if mark is not None]
-    for mark in marks:
-        if value := _RESERVED.match(text, mark.index):
-            quoted = "'" + value[0].replace("'", "''") + "'"
-            return f"{text[: value.start()]}{quoted}{text[value.end() :]}".split("\n")[mark.line].strip()
-    return ""
-
-
-def _stray(text: str, line: int, problem: str) -> int:
-    """Return the line of text that is no key before the one at which YAML stumbles over it; 0 without one."""
-    if not any(sign in problem for sign in _AFTER_STRAY):
-        return 0
-    before = enumerate(text.splitlines()[:line], 1)
-    written = [(number, own.partition("#")[0].strip()) for number, own in before if own.partition("#")[0].strip()]
-    number, last = written[-1] if written else (0, ":")
-    return 0 if ": " in last or last.endswith(":") else number
-
-
 def _compose(text: str, source: str, given: Callable[[str], str] = str) -> yaml.Node | None:
     try:
         node: yaml.Node | None = yaml.compose(text, Loader=yaml.BaseLoader)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        problem, where = error.problem, f"{source}:{mark.line + 1}" if mark else source
-        hint = "use spaces, not tabs, to indent" if "'\\t'" in str(error.problem) else "correct the line"
-        if isinstance(error, yaml.scanner.ScannerError) and (line := _in_quotes(text, error)):
-            hint = f"put it in quotes: {given(line)}"
-        elif mark and (stray := _stray(text, mark.line, str(error.problem))):
-            where = f"{source}:{stray}"
-            problem = f"'{text.splitlines()[stray - 1].strip()[:40]}' is text of its own, not 'key: value'"
-            hint = "take that line out, or put a '#' before it"
-        elif mark and isinstance(error, yaml.parser.ParserError):
-            where = f"{source}: at or before line {mark.line + 1}"
+        problem, where, hint = told(text, source, error, given)
         raise ConfigError(f"not valid YAML: {problem}", where=where, fix=hint, code="CFG-00") from None
     except yaml.YAMLError as error:
         first = str(error).splitlines()[0]
