@@ -288,3 +288,21 @@ def test_a_file_that_is_not_there_is_no_file_with_another_name(write: Callable[.
     assert unlike.value.fix == f"xectool config init > {tmp_path / 'absent.yaml'}"
     with pytest.raises(ConfigError, match=r"did you mean 'a100\.yaml'"):
         load_config(tmp_path / "a10.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("hello world\nkind: regressor\n", ":1"),
+        ('"hello"\nkind: regressor\n', ":1"),
+        ("# a note\nstray\n\nkind: regressor\n", ":2"),
+        ("kind: regressor\ndata:\n  batch_size: 4\nstray\nmodel:\n  encoder_dim: 8\n", ":4"),
+        ("kind: regressor\ndata: {train_path: a\ntraining:\n  lr: 1\n", ": at or before line 3"),
+    ],
+)
+def test_text_that_is_no_key_is_named_by_its_own_line(tmp_path: Path, text: str, line: str) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="not valid YAML") as caught:
+        load_config(path)
+    assert caught.value.where == f"{path}{line}"

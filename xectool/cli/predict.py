@@ -127,7 +127,7 @@ def _predict(model: str, data: list[str], options: dict[str, Any], json: bool) -
     Output("predict", json).result(
         result.as_dict(),
         findings=result.findings,
-        human=lambda screen: screen.print(table(result.title(), ["metric", "value"], result.metric_rows())),
+        human=lambda screen: screen.print(result.title(), *(table(*own) for own in result.tables())),
     )
 
 

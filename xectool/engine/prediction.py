@@ -24,6 +24,7 @@ from xectool.engine.loading import (
     ready_model,
     served_in_order,
 )
+from xectool.engine.metric_tables import BY_FACE, NETWORK, face_rows, headline_rows, other_rows
 from xectool.engine.model_files import exported_format
 from xectool.engine.output_places import files_read, require_file_place, require_folder
 from xectool.engine.training_run.artifacts import Scored, draw_predictions, predict_scored, watched
@@ -31,7 +32,6 @@ from xectool.errors import UsageError, counted, in_shell
 from xectool.findings import Finding, Severity
 from xectool.report.written import Written
 from xectool.rootio.origin import Origin
-from xectool.tasks.metric_units import with_unit
 from xectool.tasks.sensor_task import SensorTask
 from xectool.training.predicting.variants import masked_by_dead
 from xectool.training.process.heap import trimmed
@@ -80,9 +80,14 @@ class PredictResult:
             lines.append(f"{each} ({self.sensors / self.events:.1f} an event): no reading to compare with")
         return "\n".join((*lines, f"engine {self.engine}: {self.engine_reason}"))
 
-    def metric_rows(self) -> list[list[object]]:
-        """Return each metric with its unit, and its value."""
-        return [[with_unit(name), value] for name, value in sorted(self.metrics.items())]
+    def tables(self) -> Iterator[tuple[str, Sequence[str], Sequence[Sequence[object]]]]:
+        """Yield title, columns and rows of each table of metrics: the headline ones first."""
+        if headlines := headline_rows(self.metrics):
+            yield "", ("metric", NETWORK, "conventional"), headlines
+        for of, rows in face_rows(self.metrics).items():
+            yield f"hidden sensors by face: {of}", BY_FACE, rows
+        if rest := other_rows(self.metrics):
+            yield "others (what one is: xectool explain NAME)", ("metric", "value"), rest
 
 
 def predict(  # noqa: PLR0913 - the function is the command: one argument an option

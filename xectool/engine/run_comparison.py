@@ -15,6 +15,7 @@ from xectool.config.serialize import dotted_values
 from xectool.engine.mlflow_runs import mlflow_run
 from xectool.engine.run_files import CONFIG_FILE, best_epoch, resolved_config
 from xectool.errors import MisnamedRun
+from xectool.runlog.metrics import with_unit
 from xectool.runlog.reader import RunReader
 from xectool.runlog.run_dirs import USUAL_DIR, require_record, run_called
 from xectool.training.tracking.params import run_params
@@ -52,8 +53,6 @@ class RunDifference:
     @property
     def title(self) -> str:
         """Return the name as it is shown: that of a metric with its unit."""
-        from xectool.tasks.metric_units import with_unit  # with it comes torch, which a list of runs does without
-
         return with_unit(self.key)
 
 
