@@ -431,6 +431,12 @@ def test_14_readings_that_lack_by_chance_name_no_sensor(look: Any, rows: Rows, e
     assert [told.problem[-5:] for told in at_times(look(few))] == [": 777"]
 
 
+def test_14_a_board_that_lacks_some_of_its_readings_is_named_whole(look: Any, rows: Rows) -> None:
+    board = np.arange(1000, 1012)
+    rows["npho"][np.ix_(np.arange(0, 120, 8), board)] = 1e10
+    assert [told.problem.split(" ")[0] for told in at_times(look(rows))] == ["12"]
+
+
 def test_14_a_sensor_is_compared_with_those_around_it(look: Any, rows: Rows) -> None:
     """Where a face lacks half of its readings, one of another face that lacks as many stands out."""
     rng = np.random.default_rng(4)

@@ -274,6 +274,9 @@ def test_a_misspelt_task_of_a_set_is_answered_by_a_set(write: Callable[..., Path
     other = write(GOOD + "data: {truth_branches: {engery: t}}\n", "other.yaml")
     (blamed,) = refused(other, ("data.truth_branches.timing=t",)).findings
     assert blamed.where.startswith(f"{other}:"), "a --set of another task is not to blame"
+    deep = write(GOOD + "data:\n  truth_branches:\n    engery:\n      a: b\n      c: d\n", "deep.yaml")
+    (inner,) = refused(deep).findings
+    assert inner.where.startswith(f"{deep}:{1 + deep.read_text().splitlines().index('    engery:')}")
     (nested,) = refused(path, ("data.truth_branches.enrgy.x=mc",)).findings
     assert nested.where.startswith("--set")
     (option,) = shlex.split(found.fix.removeprefix("--set "))

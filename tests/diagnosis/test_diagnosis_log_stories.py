@@ -196,6 +196,15 @@ def test_aborts_of_two_ranks_that_write_into_each_other_are_told_by_their_messag
     assert (cause.code, cause.count) == ("XT-COLLECTIVE-TIMEOUT", 2)
 
 
+def test_an_abort_without_a_message_takes_that_of_no_later_one(tmp_path: Path) -> None:
+    aborts = [f"terminate called after throwing an instance of '{name}'\n" for name in ("int", "std::runtime_error")]
+    text = aborts[0] + "step 4\n" * 200 + aborts[1] + "  what():  vector::_M_range_check\n"
+    (cause, *_) = engine.diagnose.log([write(tmp_path, a=text)]).causes
+    assert "_M_range_check" in cause.problem or "_M_range_check" in " ".join(cause.evidence)
+    first = [line for line in cause.evidence if ":1:" in line]
+    assert not [line for line in first if "range_check" in line]
+
+
 def test_what_ended_a_process_is_a_cause_however_it_is_taken_elsewhere(tmp_path: Path) -> None:
     text = "terminate called after throwing an instance of 'std::runtime_error'\n  what():  ERROR: database is locked\n"
     (cause,) = engine.diagnose.log([write(tmp_path, a=text)]).causes

@@ -88,7 +88,9 @@ def silent_at_times(facts: DataFacts) -> Iterator[Finding]:
     for item in facts.sample.by_file:
         dead = dead | item.of("dead")
     others = np.where(dead, np.nan, missing)
-    usual = np.maximum(around(others), around(others, np.nanmean))
+    median, mean = around(others), around(others, np.nanmean)
+    # The median of counts is within one of what is expected, which in few events is much; the mean holds bad sensors.
+    usual = np.maximum(median, np.minimum(mean, median + 1 / health.events))
     likely = np.clip(usual, 1 / (_AROUND * health.events), 1.0)  # where none of those around misses any
     surprise = health.events * _divergence(missing, likely)
     which = ~dead & (missing > likely + _OFTEN) & (surprise > _SURPRISE)

@@ -79,8 +79,8 @@ def _as_written(document: Document, key: str) -> str:
 def _origin(document: Document, key: str, part: object) -> str:
     """Return where a value comes from, or what is within the part of it that is wrong."""
     path = (*key.split("."), str(part))
-    within = [place for inner, place in document.origins.items() if inner[: len(path)] == path]
-    return within[-1] if within else document.origin(key)
+    within = (place for inner, place in document.origins.items() if inner[: len(path)] == path)
+    return document.origins.get(path) or next(within, document.origin(key))
 
 
 def _finding(detail: ErrorDetails, document: Document, kind: str) -> Finding:

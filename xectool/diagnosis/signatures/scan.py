@@ -25,6 +25,7 @@ _OURS: Final = re.compile(r"^(?P<level>error|warning) (?P<code>(?:CFG|XT|DAT|K|X
 _SAID: Final = re.compile(r"^\s*(?P<key>where|evidence|fix): (?P<text>\S.*)$")  # the lines below one of ours
 _RAISED: Final = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?_?[A-Z]\w*(?:Error|Exception)(?::|$)")
 _ABORTED: Final = "terminate called after throwing"
+_UNTIL_WHAT: Final = 10  # lines of others that may stand between an abort and its message
 _WHAT: Final = re.compile(r"^\s*what\(\):")
 _DIED: Final = re.compile(
     r"Fatal Python error|^terminate called|Segmentation fault"
@@ -146,8 +147,9 @@ class _Scanner:
             process.follower.begin(number, origin.text)
             process.found = hits
         elif part is Part.OUTSIDE:
-            if process.aborted and _WHAT.match(origin.text):
-                self._say_what(process.aborted.pop(0), origin.text, hits)
+            aborts = process.aborted = [hit for hit in process.aborted if number - hit.number <= _UNTIL_WHAT]
+            if aborts and _WHAT.match(origin.text):
+                self._say_what(aborts.pop(0), origin.text, hits)
                 return
             for hit in hits or self._unnamed(process, number, origin.text):
                 if self._keep(hit) and _OURS.match(hit.text):

@@ -258,7 +258,7 @@ class Healer:
             raise RunDiverged(
                 f"training stopped: {reason}, after going back {progress.rewinds} times",
                 where=f"step {self.reporter.step}; checkpoint_last.pt holds a sound state",
-                fix=f"{gentler_options(self.parts.config)}, or allow more: --set guards.max_rewinds=10",
+                fix=f"{gentler_options(self.parts.config)}   # or allow more: --set guards.max_rewinds=10",
                 code="XT-SPIKE-LR",
             )
         progress.rewinds += 1

@@ -89,7 +89,7 @@ class NonFiniteGuard:
     def _stop(self, description: str, reason: str) -> RunDiverged:
         return RunDiverged(
             f"training stopped: {reason}; last: {description}",
-            where="no such step changed the weights; what was saved before is finite",
+            where="no such step changed the weights; checkpoint_last.pt holds the last finite weights",
             fix=f"{self._gentler}   # where the named events are sound",
             code="XT-NAN",
         )
