@@ -125,7 +125,10 @@ def _require_own_or_free(place: RunPlace) -> RunPlace:
 
 
 def _noted(place: RunPlace) -> RunPlace:
-    """Return a place with what is said where a run goes on elsewhere: it was moved, or is to be kept as it is."""
+    """Return a place with what is said where a run goes on elsewhere: it was moved, or is to be kept as it is.
+
+    A checkpoint that was copied alone has no record to be parted from.
+    """
     assert place.checkpoint_path is not None
     there = place.checkpoint_path.parent.resolve()
     if there == place.directory.resolve() or not attempts(there):
