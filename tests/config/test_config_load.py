@@ -188,6 +188,18 @@ def test_values_of_a_checkpoint_are_refused_with_their_source() -> None:
     assert caught.value.where == "model.pt (training.lrr)"
 
 
+def test_only_of_what_was_trained_an_unknown_kind_is_that_of_a_package() -> None:
+    """Of plain values it is a slip, which was answered with a package to install as well."""
+    values = {"kind": "regresor", "tasks": {"energy": {"enabled": True}}}
+    with pytest.raises(InvalidConfigError, match="did you mean 'regressor'") as caught:
+        config_from_dict(values, "plain values")
+    assert [(found.code, found.fix) for found in caught.value.findings] == [("CFG-05", "kind: regressor")]
+    for package, fix in (("", "pip list   # lacks"), ("one-more", "pip install one-more")):
+        with pytest.raises(ConfigError, match="no installed package brings the kind 'regresor'") as missing:
+            config_from_dict(values, "checkpoint.pt", package=package)
+        assert (missing.value.code, missing.value.fix[: len(fix)]) == ("XT-PLUGIN", fix)
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_typo_of_any_key_names_that_key_or_one_as_near(data: st.DataObject) -> None:

@@ -88,7 +88,7 @@ def transfer_encoder(checkpoint: Checkpoint, config: RunConfig, model: nn.Module
         ConfigError: No installed package brings its kind.
     """
     if checkpoint.config.get("kind") not in (None, *ENCODER_PREFIX):
-        require_kind(checkpoint.config["kind"], "meta of the checkpoint", checkpoint.meta.get("kind_package", ""))
+        require_kind(checkpoint.config["kind"], "meta of the checkpoint", checkpoint.kind_package)
     weights = checkpoint.weights("best")
     found = _encoder_weights(weights, checkpoint.base_kind)
     _require_same_view(checkpoint, config, found)

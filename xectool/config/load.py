@@ -109,7 +109,7 @@ def config_from_overrides(overrides: Sequence[str]) -> RunConfig:
 
 
 def config_from_dict(
-    values: Mapping[str, Any], source: str, overrides: Sequence[str] = (), package: object = ""
+    values: Mapping[str, Any], source: str, overrides: Sequence[str] = (), package: str | None = None
 ) -> RunConfig:
     """Return the configuration described by plain values, such as those a checkpoint carries.
 
@@ -117,13 +117,15 @@ def config_from_dict(
         values: Sections as nested dictionaries.
         source: Where they come from, for messages.
         overrides: ``section.key=value`` strings that go before them.
-        package: The package that brought their kind, where that is known.
+        package: The package that brought their kind, of what was trained with them; empty where that is not known.
+            None: nothing was, and an unknown kind is misspelt as in any file.
 
     Raises:
         ConfigError: A value breaks the schema or a rule; all errors are carried together. Or no installed package
-            brings the kind.
+            brings the kind of what was trained.
     """
-    require_kind(values.get("kind"), source, package)
+    if package is not None:
+        require_kind(values.get("kind"), source, package)
     document = Document(source, copy.deepcopy(dict(values)))
     apply_overrides(document, overrides)
     return _checked(document, None)[0]

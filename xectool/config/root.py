@@ -117,7 +117,7 @@ KIND_PACKAGES: dict[str, str] = {}
 """The installed package that brings a kind; none for the three."""
 
 
-def require_kind(kind: object, source: str, package: object = "") -> None:
+def require_kind(kind: object, source: str, package: str = "") -> None:
     """Refuse a kind that something was trained as and no installed package brings; what is no name at all passes.
 
     Args:

@@ -45,7 +45,7 @@ def rebuilt(facts: Inspected) -> tuple[Inspected, tuple[Finding, ...]]:
     if layout.kind == ENCODER or layout.config.get("kind") != layout.kind:
         return facts, ()
     try:
-        require_kind(layout.kind, "meta.kind", layout.meta.get("kind_package", ""))
+        require_kind(layout.kind, "meta.kind", str(layout.meta.get("kind_package", "")))
     except XecError as error:
         return facts, (Finding(error.code, Severity.ERROR, error.problem, error.where, fix=error.fix),)
     config = _without_positions(layout.config)
