@@ -130,6 +130,9 @@ def test_the_line_of_runs_that_are_misspelt_has_all_of_them(artifacts, capsys):
     assert boundary.run(app, ["runs", "compare", "onee", "like-no-other", "--json"]) == 2
     (found,) = json.loads(capsys.readouterr().out)["findings"]
     assert found["fix"] == "xectool runs   # lists them; those elsewhere: --root DIR"
+    assert boundary.run(app, ["diagnose", "query", "onee", "~nobody here", "--json"]) == 2  # no user's home
+    (found,) = json.loads(capsys.readouterr().out)["findings"]
+    assert found["fix"] == "xectool diagnose query artifacts/one '~nobody here' --json"
 
 
 def test_a_name_that_two_runs_have_stands_for_neither(artifacts, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,7 +51,7 @@ def renamed(error: MisnamedRun, argv: Sequence[str]) -> str:
         error: The refusal.
         argv: Arguments without the program name.
     """
-    words = [error.meant.get(str(Path(word).expanduser()), word) for word in argv]
+    words = [error.meant.get(str(Path(os.path.expanduser(word))), word) for word in argv]
     return shlex.join(["xectool", *words]) if words != list(argv) else error.fix
 
 
