@@ -183,7 +183,8 @@ def _no_format(target: Path, output: str | Path, by_suffix: Mapping[str, str]) -
     """Return that the name of a file does not say what to write."""
     suffix, known = target.suffix, list(by_suffix)
     ending = f"the suffix '{suffix}'" if suffix else "a name without suffix"
-    meant = (nearest(suffix, known, count=1) or [SUFFIXES["onnx"]])[0]
+    near = nearest(suffix, [*known, *ASKED_FOR], count=1)
+    meant = SUFFIXES[(dict(by_suffix) | ASKED_FOR)[near[0]] if near else "onnx"]
     named = target.with_suffix(meant) if suffix else target.with_name(f"{target.name.rstrip('.')}{meant}")
     return UsageError(
         f"the format is not known from {ending}: {', '.join(f'{end} is {by_suffix[end]}' for end in known)}",
