@@ -130,9 +130,12 @@ def test_host_and_disk_of_this_machine_do_not_judge_a_gpu_of_another(monkeypatch
     assert [word for word in ("takes", "empty_cache", "not useful", "legacy", "older") if word in remedies] == []
 
 
-def test_predictions_are_those_of_the_validation_files_whatever_is_trained_on(tiny_config: Path) -> None:
-    few = engine.estimate_memory(tiny_config, events=1_000).as_dict()["disk"]
-    many = engine.estimate_memory(tiny_config, events=1_000_000).as_dict()["disk"]
+def test_predictions_are_those_of_the_validation_files_whatever_is_trained_on(
+    tiny_config: Path, tmp_path: Path
+) -> None:
+    cached = [f"data.cache={tmp_path / 'cache'}"]  # auto makes none where this disk has no room
+    few = engine.estimate_memory(tiny_config, overrides=cached, events=1_000).as_dict()["disk"]
+    many = engine.estimate_memory(tiny_config, overrides=cached, events=1_000_000).as_dict()["disk"]
     assert many["predictions_bytes"] == few["predictions_bytes"]
     assert many["cache_bytes"] > few["cache_bytes"]
 
