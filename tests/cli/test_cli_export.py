@@ -13,10 +13,9 @@ Run = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def trained(files: Path) -> Any:
-    return engine.train(
-        files / "config.yaml", run_name="exported", overrides=["checkpoint.save_artifacts=false"], max_steps=2
-    )
+def trained(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    options = ["checkpoint.save_artifacts=false", f"checkpoint.save_dir={tmp_path_factory.mktemp('exported')}"]
+    return engine.train(files / "config.yaml", run_name="exported", overrides=options, max_steps=2)
 
 
 def test_help_names_formats_and_inputs(xectool: Run) -> None:

@@ -21,9 +21,10 @@ CONTRACT_KEYS = {
 
 
 @pytest.fixture(scope="module")
-def trained(files: Path) -> Path:
+def trained(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run directory of a real, short training."""
-    result = engine.train(files / "config.yaml", run_name="inspected", overrides=["checkpoint.save_artifacts=false"])
+    options = ["checkpoint.save_artifacts=false", f"checkpoint.save_dir={tmp_path_factory.mktemp('inspected')}"]
+    result = engine.train(files / "config.yaml", run_name="inspected", overrides=options)
     return Path(result.run_dir)
 
 

@@ -28,8 +28,9 @@ LISTED = [3, 17, 900, 4100, 4300, 4400, 4500, 4600, 4700, 4750]
 
 
 @pytest.fixture(scope="module")
-def regressor(files: Path) -> str:
-    options = ["checkpoint.save_artifacts=false", "training.epochs=2", "model.encoder_dim=128"]
+def regressor(files: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    own = f"checkpoint.save_dir={tmp_path_factory.mktemp('regressor')}"  # made once more where tests come back here
+    options = ["checkpoint.save_artifacts=false", "training.epochs=2", "model.encoder_dim=128", own]
     return str(engine.train(files / "config.yaml", run_name="repair_reg", overrides=options).checkpoint_last)
 
 
