@@ -22,7 +22,7 @@ from benchmarks.damage.command import ask
 from benchmarks.damage.lab import LIGHT, Lab, words_of
 
 LIMIT = 1e-3  # of the resolution
-SUFFIXES = {"onnx": "onnx", "torchscript": "pt", "safetensors": "safetensors"}
+SUFFIXES = {"onnx": "onnx", "torchscript": "torchscript", "safetensors": "safetensors"}
 REFUSALS = ("X-01", UNREADABLE, "K02", "K08", "K15", "K18")
 
 

@@ -1,4 +1,4 @@
-"""Write the reference pages from the code: commands, keys, findings, record, exit codes.
+"""Write the reference pages from the code: commands, keys, findings, metrics, record, exit codes.
 
 ``python docs/reference/generate.py`` writes them beside this file; a test compares them with the code.
 """
@@ -22,6 +22,7 @@ from xectool.config.keys import Key, keys_of
 from xectool.config.root import KINDS
 from xectool.config.serialize import inline_yaml
 from xectool.explanations import library
+from xectool.runlog.metrics import METRICS
 from xectool.runlog.records import AttemptRecord, EpochRecord, EventRecord, StepRecord
 
 HERE = Path(__file__).resolve().parent
@@ -34,6 +35,7 @@ def pages() -> dict[str, str]:
         "commands.md": commands(),
         "configuration.md": configuration(),
         "findings.md": findings(),
+        "metrics.md": metrics(),
         "record.md": record(),
         "exit-codes.md": exit_codes(),
         "json-keys.md": json_keys.page(),
@@ -136,6 +138,20 @@ def findings() -> Iterator[str]:
         yield f"| `{guard.code}` | `{guard.name}` | " + " | ".join(_cell(cell) for cell in cells) + " |"
     yield from ("", "## Topics", "", "`xectool explain TOPIC` has a page on each.", "", "| topic | |", "|---|---|")
     yield from (f"| `{entry.name}` | {_cell(entry.title)} |" for entry in library().topics)
+
+
+def metrics() -> Iterator[str]:
+    """Every metric with its definition, unit and direction."""
+    yield from ("# Metrics", "")
+    yield "What `train`, `predict`, `runs`, `report` and the record call their figures. p is the prediction and y the"
+    yield "truth of an event. `xectool explain NAME` says the same of one, offline. A word in braces stands for each of"
+    yield "its kind: `{task}` for `energy`, `{face}` for `inner_` or nothing (all faces), `{estimator}` for"
+    yield "`baseline_neighbour_` or nothing (the network)."
+    for group in dict.fromkeys(metric.group for metric in METRICS):
+        yield from ("", f"## {group}", "", "| metric | unit | better | |", "|---|---|---|---|")
+        for metric in (metric for metric in METRICS if metric.group == group):
+            unit = {"1": "", "task": "of the task", "task^2": "of the task, squared"}.get(metric.unit, metric.unit)
+            yield f"| `{metric.pattern}` | {unit} | {metric.better} | {_cell(metric.meaning)} |"
 
 
 def record() -> Iterator[str]:

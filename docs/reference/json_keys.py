@@ -59,7 +59,8 @@ def page() -> Iterator[str]:
         "",
         "What stands under `result`, by command; the document around it: [exit codes and",
     )
-    yield "`--json`](exit-codes.md). In an error document it is empty. Keys are only ever added."
+    yield "`--json`](exit-codes.md). In an error document it is empty, unless something was reached: an interrupted"
+    yield "training has its result. Keys are only ever added."
     for name, keys in results().items():
         yield from ("", f"## xectool {name}", "", "| key | |", "|---|---|")
         yield from (f"| `{key}` | {_cell(meaning)} |" for key, meaning in keys.items())

@@ -109,7 +109,7 @@ FAMILIES = {
     "regressor": "regressor.pt", "mae": "mae.pt", "inpainter": "inpainter.pt", "state dict": "plain.pt",
     "ddp": "ddp.pth", "compiled": "compiled.pth", "legacy": "legacy.pth", "lightning": "lightning.ckpt",
     "timm": "timm.pth.tar", "safetensors": "model.safetensors", "timm safetensors": "vit.safetensors",
-    "torchscript": "scripted.pt", "onnx": "model.onnx",
+    "torchscript": "scripted.torchscript", "onnx": "model.onnx",
 }  # fmt: skip
 
 

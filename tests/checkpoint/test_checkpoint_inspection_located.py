@@ -10,7 +10,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -20,10 +20,11 @@ from xectool.checkpoint.format import Checkpoint
 from xectool.checkpoint.inspection.archive import Archive, Entry
 from xectool.checkpoint.seals import seals
 from xectool.config.load import config_from_dict
+from xectool.config.root import KINDS, RegressorConfig
 from xectool.engine.exports.sources import require_sound
 from xectool.engine.inspection import CheckpointInspected
-from xectool.errors import CheckpointError
-from xectool.models.build import build_model
+from xectool.errors import CheckpointError, ConfigError
+from xectool.models.build import MODELS, build_model
 from xectool.training.optimization.optim import is_decayed
 from xectool.training.saving.resume import require_resumable
 
@@ -107,16 +108,43 @@ def test_an_average_that_is_gone_is_named_and_the_last_weights_do_not_stand_in(
         require_resumable(config, stored, None, path)  # no data is read
 
 
-def test_of_a_plugins_kind_predictions_are_possible_and_an_export_is_not(
-    families: dict[str, Path], tmp_path: Path
-) -> None:
-    """It was said to hold 'an photons_only only', of which no prediction can be made."""
+@pytest.fixture
+def of_plugin(families: dict[str, Path], tmp_path: Path) -> Path:
     payload, path = torch.load(families["regressor"], weights_only=True), tmp_path / "a.pt"
     facts = json.loads(payload["meta"])
     facts["kind"] = facts["config"]["kind"] = "photons_only"
+    facts["kind_package"] = "xectool-example"
     payload["meta"] = json.dumps(facts)
     content = {part: payload[part] for part in ("meta", "model", "ema", "training")}
     torch.save(payload | {"digest": format.digest(content), "seals": seals(content)}, path)
+    return path
+
+
+def test_a_kind_that_no_installed_package_brings_is_answered_with_the_package(of_plugin: Path, tmp_path: Path) -> None:
+    """`predict` said `kind: regressor`, and the page 'not usable as it is' beside 'predict yes', 'resume yes'."""
+    with pytest.raises(ConfigError, match="no installed package brings the kind 'photons_only'") as refused:
+        engine.predict(of_plugin, engine.simulate(tmp_path / "v.root", events=2).files, output=tmp_path / "p.root")
+    assert (refused.value.fix, refused.value.code) == ("pip install xectool-example", "XT-PLUGIN")
+    page = engine.inspect_ckpt(of_plugin)
+    fit = {item.action: item.possible for item in page.fit_for}
+    assert not any(fit.values())
+    assert page.verdict == "not usable here: photons_only (xectool)"
+    assert page.next == "pip install xectool-example"
+    (found,) = [item for item in page.findings if item.severity.value == "error"]
+    assert (found.code, found.fix) == ("XT-PLUGIN", page.next)
+
+
+def test_of_a_plugins_kind_predictions_are_possible_and_an_export_is_not(
+    of_plugin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was said to hold 'an photons_only only', of which no prediction can be made."""
+
+    class PhotonsOnly(RegressorConfig):
+        kind: Literal["photons_only"] = "photons_only"  # type: ignore[assignment]
+
+    monkeypatch.setitem(KINDS, "photons_only", PhotonsOnly)  # type: ignore[arg-type]
+    monkeypatch.setitem(MODELS._found, "photons_only", MODELS["regressor"])
+    path = of_plugin
     fit = {item.action: (item.possible, item.why) for item in engine.inspect_ckpt(path).fit_for}
     assert fit["predict"] == (True, "with the averaged weights")
     assert fit["export"] == (

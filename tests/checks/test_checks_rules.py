@@ -523,7 +523,19 @@ def test_16_truth_in_another_unit(look: Any, rows: Rows, branch: str, factor: fl
 
 def test_16_truth_that_is_no_number_constant_or_impossible(look: Any, load: Any, rows: Rows) -> None:
     rows["timeTruth"][17] = np.nan
-    one("DAT-16", look(rows), "error", "NaN or infinite in 1 number;", "timeTruth entry 17", "event 17")
+    one(
+        "DAT-16",
+        look(rows),
+        "warning",
+        "NaN or infinite in 1 of 120 events; training",
+        "timeTruth entry 17",
+        "event 17",
+    )
+    few = rows["timeTruth"].copy()
+    for row, severity in ((20, "warning"), (25, "error")):  # five of 120 are no single damage
+        rows["timeTruth"][[row, row + 1]] = np.inf, np.nan
+        one("DAT-16", look(rows), severity, "NaN or infinite in", "takes it as unknown")
+    rows["timeTruth"][:] = few
     rows["timeTruth"][17] = 0
     rows["uvwTruth"][3, 2] = 400.0
     one("DAT-16", look(rows), "warning", "uvwTruth entry 3", "component 2", "400")

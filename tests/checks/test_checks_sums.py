@@ -3,6 +3,7 @@
 import numpy as np
 from xectool.checks.sums import SensorSums
 from xectool.detector.constants import NUM_SENSORS
+from xectool.engine.data_report import _read
 
 
 def test_sums_take_the_valid_readings_only() -> None:
@@ -28,3 +29,10 @@ def test_sums_take_the_valid_readings_only() -> None:
     assert np.isinf(sums.lowest[5])
     assert np.isinf(sums.highest[5])
     assert sums.mean[5] == 0
+
+
+def test_a_sample_of_all_events_leaves_no_basket_unread() -> None:
+    assert "all events" in _read(100, 100, deep=False)
+    assert "unread" not in _read(100, 100, deep=False)
+    assert "not sampled are unread" in _read(64, 100, deep=False)
+    assert _read(64, 100, deep=True) == "every basket was read"

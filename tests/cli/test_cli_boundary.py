@@ -183,8 +183,8 @@ def test_a_stream_that_does_not_wait_is_no_limit_of_processes(capfd: pytest.Capt
 @pytest.mark.parametrize(
     ("argv", "fix"),
     [
-        (["predict", "my model.pt", "--json"], "again: xectool predict 'my model.pt' --json"),
-        (["train", "c", "--run-name=a", "--json"], "go on with: xectool train c --run-name=a --json --resume auto"),
+        (["predict", "my model.pt", "--json"], "xectool predict 'my model.pt' --json"),
+        (["train", "c", "--run-name=a", "--json"], "xectool train c --run-name=a --json --resume auto"),
     ],
 )
 def test_interrupt_is_130_and_says_how_to_go_on(capfd: pytest.CaptureFixture[str], argv: list[str], fix: str) -> None:

@@ -136,7 +136,7 @@ def test_what_follows_two_dashes_is_not_ours(capfd: pytest.CaptureFixture[str]) 
     assert "nothing is known about '--quiet'" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("argv", [["runs", "--root", "."], ["explain", "no-such"], ["config", "check", "no.yaml"]])
+@pytest.mark.parametrize("argv", [["runs", "--root", "."], ["explain", "qwertz"], ["config", "check", "no.yaml"]])
 def test_no_colour_means_no_escape_codes_even_on_a_terminal(argv: list[str], tmp_path: Path) -> None:
     words = " ".join([str(PROGRAM), *argv])
     command = ["script", "-qec", words, "/dev/null"]

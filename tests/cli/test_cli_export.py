@@ -13,10 +13,9 @@ Run = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def trained(files: Path) -> Any:
-    return engine.train(
-        files / "config.yaml", run_name="exported", overrides=["checkpoint.save_artifacts=false"], max_steps=2
-    )
+def trained(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    options = ["checkpoint.save_artifacts=false", f"checkpoint.save_dir={tmp_path_factory.mktemp('exported')}"]
+    return engine.train(files / "config.yaml", run_name="exported", overrides=options, max_steps=2)
 
 
 def test_help_names_formats_and_inputs(xectool: Run) -> None:
@@ -26,7 +25,7 @@ def test_help_names_formats_and_inputs(xectool: Run) -> None:
 
 
 def test_json_document_holds_the_keys_of_the_contract(xectool: Run, trained: Any, files: Path, tmp_path: Path) -> None:
-    path = tmp_path / "model.pt"
+    path = tmp_path / "model.torchscript"
     outcome = xectool(
         "export", trained.checkpoint_last, "--to", "torchscript", "--output", path, "--verify-on",
         files / "val.root", "--json",
@@ -66,3 +65,15 @@ def test_missing_checkpoint_and_exported_file_as_source_are_refused(xectool: Run
     outcome = xectool("export", path, "-o", tmp_path / "again.onnx", "--json")
     assert outcome.code == 2
     assert "use the checkpoint it was exported from" in outcome.document["findings"][0]["problem"]
+
+
+def test_a_script_is_not_called_as_a_checkpoint_is(
+    xectool: Run, trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(trained.checkpoint_last).parent)  # where its name would be that of the checkpoint
+    outcome = xectool("export", trained.checkpoint_last, "--to", "torchscript", "--json")
+    assert outcome.code == 0, outcome.err
+    assert outcome.document["result"]["path"] == "checkpoint_last.torchscript"
+    again = xectool("export", trained.checkpoint_last, "-o", "x.torchscript", "--to", "onnx")
+    assert again.code == 2
+    assert "--output x.onnx" in again.err

@@ -21,9 +21,10 @@ CONTRACT_KEYS = {
 
 
 @pytest.fixture(scope="module")
-def trained(files: Path) -> Path:
+def trained(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run directory of a real, short training."""
-    result = engine.train(files / "config.yaml", run_name="inspected", overrides=["checkpoint.save_artifacts=false"])
+    options = ["checkpoint.save_artifacts=false", f"checkpoint.save_dir={tmp_path_factory.mktemp('inspected')}"]
+    result = engine.train(files / "config.yaml", run_name="inspected", overrides=options)
     return Path(result.run_dir)
 
 
@@ -54,7 +55,7 @@ def test_a_trained_checkpoint_is_sound_and_resumes_bit_for_bit(trained: Path, xe
 def test_people_read_verdict_reasons_and_next_step(trained: Path, xectool: Callable[..., Any]) -> None:
     run = xectool("inspect-ckpt", trained / "checkpoint_best.pt", "--tensors")
     assert (run.code, run.out) == (0, "")
-    words = ("Verdict", "Why", "Next", "train CONFIG --resume", "sections", "tensors", "backbone")
+    words = ("Verdict", "Why", "Next", f"train {trained}/config.yaml --resume", "sections", "tensors", "backbone")
     assert [word for word in words if word not in run.err] == []
     assert re.search(r"created +20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\+00:00", run.err)
 
@@ -79,6 +80,17 @@ def test_a_silent_change_is_bad_and_comes_with_the_line_that_undoes_it(
     assert line == shlex.split(run.document["findings"][0]["fix"])
     assert line[-1] == "normalization.npho_scale=1000.0"
     assert xectool(*line[1:]).code == 0
+
+
+def test_each_of_several_silent_changes_comes_with_the_whole_line(trained: Path, xectool: Callable[..., Any]) -> None:
+    run = xectool(
+        "inspect-ckpt", trained / "checkpoint_last.pt", "--config", trained / "config.yaml",
+        "--set", "normalization.npho_scale=900", "--set", "normalization.time_scale=1e-7", "--json",
+    )  # fmt: skip
+    fixes = {item["fix"] for item in run.document["findings"]}
+    assert len(run.document["findings"]) == 2
+    assert fixes == {run.document["result"]["next"]}
+    assert xectool(*shlex.split(fixes.pop())[1:]).code == 0
 
 
 def test_of_another_kind_only_the_encoder_is_judged_and_the_next_line_takes_it(

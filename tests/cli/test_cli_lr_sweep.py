@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xectool.cli.lr_sweep import _band
 
 KEYS = {
     "lr", "loss_start", "loss_end", "loss_decreasing",
@@ -98,3 +99,11 @@ def test_two_runs_of_a_sound_configuration_are_identical(xectool: Callable[..., 
     assert (outcome.document["result"]["identical"], outcome.document["result"]["first_difference"]) == (True, None)
     assert outcome.document["result"]["compared"] > 100
     assert outcome.document["findings"] == []
+
+
+def test_the_band_is_told_in_words() -> None:
+    assert _band(1e-3, 1e-3, 1e-3, 3) == "each of the 3 seeds alone gives 0.001 too"
+    assert _band(1e-3, 1e-3, 1e-3, 1) == "one seed: no error of it is known"
+    assert (
+        _band(3e-4, 1e-3, 1e-3, 3) == "any rate from 0.0003 to 0.001 may be as good: the seeds do not tell them apart"
+    )

@@ -61,3 +61,11 @@ def test_directory_without_a_record_is_exit_2(tmp_path: Path) -> None:
     done = query(str(tmp_path), "SELECT 1", "--json")
     assert done.returncode == 2
     assert "holds no run record" in json.loads(done.stdout)["findings"][0]["problem"]
+
+
+@pytest.mark.parametrize("text", ["drop table steps", "DELETE FROM steps", "create table t as FROM steps"])
+def test_a_record_is_read_only(run_dir: Path, text: str) -> None:
+    """`drop table steps` was answered by the words of DuckDB: an object of type View."""
+    with pytest.raises(UsageError, match=r"the record is read only: it takes no [A-Z]+") as refused:
+        run_query(run_dir, text)
+    assert refused.value.fix.startswith("xectool diagnose query ")

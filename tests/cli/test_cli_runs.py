@@ -1,4 +1,5 @@
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 import uproot
 from xectool.cli import boundary
 from xectool.cli.app import app
-from xectool.runlog.records import EpochRecord
+from xectool.runlog.records import EpochRecord, StepRecord
 from xectool.runlog.writer import RunWriter
 
 
@@ -98,4 +99,51 @@ def test_directory_that_is_no_run_is_the_users_to_fix(root, capsys):
     assert boundary.run(app, ["runs", "sync", str(root), "--json"]) == 2
     document = json.loads(capsys.readouterr().out)
     assert document["status"] == "error"
-    assert document["findings"][0]["fix"] == f"name {root / 'two'}"  # the latest run in it
+    assert document["findings"][0]["fix"] == f"xectool runs sync {root / 'two'} --json"  # the latest run in it
+
+
+@pytest.fixture
+def artifacts(root, monkeypatch) -> Path:
+    place = root / "artifacts"
+    place.mkdir()
+    for name in ("one", "two"):
+        (root / name).rename(place / name)
+    monkeypatch.chdir(root)
+    return place
+
+
+def test_a_run_is_named_as_the_list_names_it(artifacts, capsys, monkeypatch):
+    """`runs` lists `one` and `two`, and `runs compare one two` was refused with the path of one of the two."""
+    query = ["diagnose", "query", "one", "FROM epochs"]
+    for words in (["runs", "compare", "one", "two"], ["diagnose", "loss", "two"], query):
+        assert boundary.run(app, words) in (0, 1)
+    monkeypatch.chdir(artifacts.parent.parent)
+    assert boundary.run(app, ["runs", "compare", "one", "two", "--root", str(artifacts)]) == 0
+    assert boundary.run(app, ["runs", "--root", str(artifacts), "compare", "one", "two"]) == 0
+    assert "no such directory" not in capsys.readouterr().err
+
+
+def test_the_line_of_runs_that_are_misspelt_has_all_of_them(artifacts, capsys):
+    assert boundary.run(app, ["runs", "compare", "onee", "artifacts/twoo", "--json"]) == 2
+    (found,) = json.loads(capsys.readouterr().out)["findings"]
+    assert found["fix"] == "xectool runs compare artifacts/one artifacts/two --json"
+    assert boundary.run(app, ["runs", "compare", "onee", "like-no-other", "--json"]) == 2
+    (found,) = json.loads(capsys.readouterr().out)["findings"]
+    assert found["fix"] == "xectool runs   # lists them; those elsewhere: --root DIR"
+    assert boundary.run(app, ["diagnose", "query", "onee", "~nobody here", "--json"]) == 2  # no user's home
+    (found,) = json.loads(capsys.readouterr().out)["findings"]
+    assert found["fix"] == "xectool diagnose query artifacts/one '~nobody here' --json"
+
+
+def test_a_name_that_two_runs_have_stands_for_neither(artifacts, capsys):
+    shutil.copytree(artifacts / "one", artifacts / "older" / "one")
+    assert boundary.run(app, ["runs", "compare", "one", "two"]) == 2
+    assert "there is no such directory" in capsys.readouterr().err
+
+
+def test_a_rate_in_place_of_a_factor_is_answered_with_the_factor(tmp_path, capsys):
+    with RunWriter(tmp_path / "r") as writer:
+        writer.step(StepRecord(1, 1, 0.0, 0.0, 1.0, lr=1e-3))
+    assert boundary.run(app, ["ctl", str(tmp_path / "r"), "lr", "5e-4", "--json"]) == 2
+    (found,) = json.loads(capsys.readouterr().out)["findings"]
+    assert found["fix"] == f"xectool ctl {tmp_path / 'r'} lr --scale 0.5"

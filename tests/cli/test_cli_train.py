@@ -102,9 +102,9 @@ def test_train_then_predict(xectool: Run, files: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def one_step(files: Path) -> str:
+def one_step(files: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The checkpoint of a training of one step."""
-    drawn = ["checkpoint.save_artifacts=false"]
+    drawn = ["checkpoint.save_artifacts=false", f"checkpoint.save_dir={tmp_path_factory.mktemp('one')}"]
     return str(engine.train(files / "config.yaml", overrides=drawn, run_name="one", max_steps=1).checkpoint_last)
 
 

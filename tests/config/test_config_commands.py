@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -197,3 +198,18 @@ def test_a_template_has_the_values_that_are_told(tmp_path: Path) -> None:
 def test_a_template_refuses_what_a_file_would(told: str) -> None:
     with pytest.raises(XecError):
         template("regressor", overrides=[told])
+
+
+@pytest.mark.parametrize("kind", ["regressor", "mae", "inpainter"])
+@pytest.mark.parametrize("preset", [None, "gh200"])
+def test_lines_that_differ_from_the_default_are_marked_and_the_others_change_nothing(
+    kind: str, preset: str | None, write: Callable[..., Path]
+) -> None:
+    """The head said to delete what is not changed; without `lr_scheduler: cosine` the run was another one."""
+    lines = template(kind, preset).splitlines()
+    sections = [line for line in lines if line.partition("#")[0].rstrip().endswith(":")]
+    short = [line for line in lines if "(default " in line or line in sections]
+    assert len(short) < len(lines) / 2
+    whole, rest = (load_config(write("\n".join(part) + "\n")).config for part in (lines, short))
+    assert whole == rest
+    assert any("(default constant)" in line for line in short) == (kind == "regressor")

@@ -15,7 +15,8 @@ from xectool.findings import Severity
 
 def config(kind: str = "regressor", **sections: Any) -> RunConfig:
     tasks = {"tasks": {"energy": {"enabled": True, "scale": "auto"}}} if kind == "regressor" else {}
-    return config_from_dict({"kind": kind, **tasks, **sections}, "here")
+    training = {"ema_decay": None, **sections.pop("training", {})}  # few events are a short run for any average
+    return config_from_dict({"kind": kind, **tasks, "training": training, **sections}, "here")
 
 
 def test_an_epoch_without_a_batch_is_refused() -> None:
@@ -86,3 +87,22 @@ def test_the_advised_shards_are_read_once() -> None:
     (found,) = count_rules(config(data={"num_shards": 8, "chunksize": 8192}), 10_000, 10, world_size=3)
     assert found.fix.startswith("--set data.num_shards=9 --set data.chunksize=9216")
     assert not list(count_rules(config(data={"num_shards": 9, "chunksize": 9216}), 10_000, 10, world_size=3))
+
+
+@pytest.mark.parametrize(
+    ("events", "epochs", "accumulated", "fix"),
+    [
+        (400, 1, 1, "--set training.ema_decay=0.6"), (400, 20, 1, "--set training.ema_decay=0.98"),
+        (400, 40, 2, "--set training.ema_decay=0.9808"), (90, 1, 1, "--set training.ema_decay=null"),
+        (400, 40, 1, None), (16_000, 1, 1, None),
+    ],
+)  # fmt: skip
+def test_an_average_over_more_steps_than_the_run_has_is_told_with_one_that_fits(
+    events: int, epochs: int, accumulated: int, fix: str | None
+) -> None:
+    training = {"epochs": epochs, "warmup_epochs": 0, "grad_accum_steps": accumulated, "ema_decay": 0.999}
+    found = list(count_rules(config(data={"batch_size": 16}, training=training), events, 10))
+    assert [(item.code, item.severity, item.fix) for item in found] == (
+        [("CFG-65", Severity.WARNING, fix)] if fix else []
+    )
+    assert not list(count_rules(config(data={"batch_size": 16}, training=training | {"ema_decay": None}), events, 10))

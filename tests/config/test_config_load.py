@@ -188,6 +188,18 @@ def test_values_of_a_checkpoint_are_refused_with_their_source() -> None:
     assert caught.value.where == "model.pt (training.lrr)"
 
 
+def test_only_of_what_was_trained_an_unknown_kind_is_that_of_a_package() -> None:
+    """Of plain values it is a slip, which was answered with a package to install as well."""
+    values = {"kind": "regresor", "tasks": {"energy": {"enabled": True}}}
+    with pytest.raises(InvalidConfigError, match="did you mean 'regressor'") as caught:
+        config_from_dict(values, "plain values")
+    assert [(found.code, found.fix) for found in caught.value.findings] == [("CFG-05", "kind: regressor")]
+    for package, fix in (("", "pip list   # lacks"), ("one-more", "pip install one-more")):
+        with pytest.raises(ConfigError, match="no installed package brings the kind 'regresor'") as missing:
+            config_from_dict(values, "checkpoint.pt", package=package)
+        assert (missing.value.code, missing.value.fix[: len(fix)]) == ("XT-PLUGIN", fix)
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_typo_of_any_key_names_that_key_or_one_as_near(data: st.DataObject) -> None:
@@ -281,3 +293,31 @@ def test_a_misspelt_task_of_a_set_is_answered_by_a_set(write: Callable[..., Path
     assert nested.where.startswith("--set")
     (option,) = shlex.split(found.fix.removeprefix("--set "))
     assert load_config(path, [option]).config.data.truth_branches["energy"] == "mc"
+
+
+def test_a_file_that_is_not_there_is_no_file_with_another_name(write: Callable[..., Path], tmp_path: Path) -> None:
+    """`absent.yaml` was answered with `did you mean 'a100.yaml'?`: their ends alone are alike."""
+    write("kind: mae\n", "a100.yaml")
+    with pytest.raises(ConfigError) as unlike:
+        load_config(tmp_path / "absent.yaml")
+    assert unlike.value.fix == f"xectool config init > {tmp_path / 'absent.yaml'}"
+    with pytest.raises(ConfigError, match=r"did you mean 'a100\.yaml'"):
+        load_config(tmp_path / "a10.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("hello world\nkind: regressor\n", ":1"),
+        ('"hello"\nkind: regressor\n', ":1"),
+        ("# a note\nstray\n\nkind: regressor\n", ":2"),
+        ("kind: regressor\ndata:\n  batch_size: 4\nstray\nmodel:\n  encoder_dim: 8\n", ":4"),
+        ("kind: regressor\ndata: {train_path: a\ntraining:\n  lr: 1\n", ": at or before line 3"),
+    ],
+)
+def test_text_that_is_no_key_is_named_by_its_own_line(tmp_path: Path, text: str, line: str) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="not valid YAML") as caught:
+        load_config(path)
+    assert caught.value.where == f"{path}{line}"

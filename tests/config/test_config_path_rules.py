@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -181,7 +182,8 @@ def test_a_run_is_not_overwritten_by_accident(inputs: Path) -> None:
     named = {"mlflow": {"run_name": "first"}}
     (found,) = path_rules(config(inputs, **named))
     assert found.code == "CFG-53"
-    assert "checkpoint.overwrite: true" in found.fix
+    assert shlex.split(found.fix, comments=True) == ["--resume", "auto"]  # pasted behind the command, it is enough
+    assert "--set checkpoint.overwrite=true" in found.fix
     assert codes(path_rules(config(inputs, **named), resuming=True)) == []
     assert codes(path_rules(config(inputs, **named, checkpoint={"overwrite": True}))) == []
     assert codes(path_rules(config(inputs, mlflow={"run_name": "second"}))) == []

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 from xectool.config.invalid import InvalidConfigError
+from xectool.config.keys import keys_of
 from xectool.config.load import load_config
 from xectool.config.root import InpainterConfig, MaeConfig, RegressorConfig, RunConfig
+from xectool.config.serialize import dotted_values, inline_yaml
+from xectool.config.translate import RENAMED, Renamed
 
 Write = Callable[..., Path]
 Refused = Callable[..., InvalidConfigError]
@@ -65,17 +68,36 @@ def test_a_moved_key_is_translated_with_a_note(old: str, read: Any, write: Write
     assert "run.yaml:2" in note.where
 
 
-def test_old_and_new_key_with_different_values_are_refused(write: Write, refused: Refused) -> None:
-    text = "kind: mae\ntraining: {time_weight: 0.5, time: {weight: 2.0}}\n"
-    assert "are the same option" in str(refused(write(text)))
+@pytest.mark.parametrize("renamed", RENAMED, ids=lambda renamed: ".".join(renamed.old))
+@pytest.mark.parametrize("given", ["file", "override"])
+def test_a_key_wins_over_its_older_name_with_a_warning(renamed: Renamed, given: str, write: Write) -> None:
+    """A null beside an older name was ignored, so the fix `checkpoint.init_from: null` changed nothing."""
+    old, new = ".".join(renamed.old), ".".join(renamed.new)
+    section, name = renamed.old
+    wanted = keys_of("inpainter")[new].default()
+    value = {"null": "50", "true": "false"}.get(inline_yaml(wanted), "0.25")
+    text = f"kind: inpainter\n{section}: {{{name}: {value}}}\n"
+    line = f"{new}: {inline_yaml(wanted)}"
+    path = write(text + (f"{line}\n" if given == "file" else ""))
+    loaded = load_config(path, [line.replace(": ", "=")] if given == "override" else [])
+    assert dotted_values(loaded.config.model_dump())[new] == wanted
+    (warned,) = [found for found in loaded.findings.warnings if found.code == "CFG-01"]
+    assert warned.fix == f"delete {old}"
+    assert f"{old} {value} is ignored" in warned.problem
 
 
-def test_an_override_wins_over_an_older_key(write: Write) -> None:
-    path = write("kind: mae\ntraining: {time_weight: 0.5}\n")
-    loaded = load_config(path, ["training.time.weight=2.0"])
+def test_an_older_name_as_override_wins_over_the_file(write: Write) -> None:
+    path = write("kind: mae\ntraining: {time: {weight: 2.0}}\n")
+    loaded = load_config(path, ["training.time_weight=0.5"])
     assert isinstance(loaded.config, MaeConfig)
-    assert loaded.config.training.time.weight == 2.0
-    assert any("is ignored" in found.problem for found in loaded.findings)
+    assert loaded.config.training.time.weight == 0.5
+    assert [found.fix for found in loaded.findings.warnings] == ["delete training.time.weight"]
+
+
+def test_the_same_value_under_both_names_is_a_note(write: Write) -> None:
+    loaded = load_config(write("kind: mae\ntraining: {time_weight: 0.5, time: {weight: 0.5}}\n"))
+    assert not loaded.findings.warnings
+    assert any("once more" in found.problem for found in loaded.findings)
 
 
 def test_empty_sections_mean_their_defaults(write: Write) -> None:

@@ -1130,6 +1130,16 @@ def test_an_average_that_is_mostly_the_first_weights_is_named_where_the_trained_
     assert not named or causes[0].fix.endswith("--set training.ema_decay=null")
 
 
+@pytest.mark.parametrize(("decay", "named"), [(0.999, True), (0.99, False)])
+def test_an_average_that_is_mostly_the_first_weights_is_named_in_a_run_of_few_steps_too(
+    record: Record, course: Any, decay: float, named: bool
+) -> None:
+    """The loss of the last steps tells that the weights have learned, however few they are."""
+    run = course(steps=25, per_epoch=25, start=0.1, floor=0.1, config={"training": {"ema_decay": decay}})
+    run.epochs = {1: {"metrics": {"val/energy/loss": 0.5, "val/uvwFI/loss": 0.5, "val/loss": 1.0}}}
+    assert [cause.code for cause in record(run).causes] == ["XT-NO-LEARNING"] * named
+
+
 @pytest.mark.parametrize(("learned", "named"), [(True, True), (False, False)])
 def test_an_average_of_the_weights_a_run_started_with_is_named_below_zero_too(
     record: Record, course: Any, learned: bool, named: bool

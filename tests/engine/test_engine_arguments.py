@@ -109,6 +109,11 @@ def test_a_missing_argument_is_a_mistake_of_python_s_own_kind() -> None:
         engine.train()  # type: ignore[call-arg]
 
 
+def test_arguments_that_are_given_by_name_are_listed() -> None:
+    with pytest.raises(TypeError, match=r"too many positional arguments; it is engine\.train\(config, \*, overrides, "):
+        engine.train("config.yaml", {"training.lr": 1e-3})  # type: ignore[misc, call-arg]
+
+
 def test_a_negative_number_of_steps_leaves_nothing_to_train() -> None:
     with pytest.raises(UsageError, match="-1 steps leave nothing to train") as refusal:
         engine.train("absent.yaml", max_steps=-1)

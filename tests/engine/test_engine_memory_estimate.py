@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 from xectool import engine
+from xectool.cli.estimate_memory import _show
 from xectool.config.load import config_from_dict
 from xectool.config.platform import ADDRESS_SPACE, memory_budgets, memory_limits, more_memory
 from xectool.detector.platforms import GPUS, find_gpu
@@ -105,6 +109,35 @@ def test_a_gpu_on_which_nothing_fits_is_told_the_least_that_does() -> None:
     pasted = settings.replace("--set ", "").split()
     assert engine.estimate_memory(gpu=f"{size}GB", overrides=pasted).fits_device
     assert not engine.estimate_memory(gpu=f"{0.97 * float(size)}GB", overrides=pasted).fits_device
+
+
+def test_host_and_disk_of_this_machine_do_not_judge_a_gpu_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimating, "_free", lambda _config: 1_000)
+    found = engine.estimate_memory(gpu="h100", events=1_000_000)
+    assert found.elsewhere
+    assert found.fits
+    assert not found.fits_disk
+    assert (found.as_dict()["disk"]["fits"], found.as_dict()["cpu"]["fits"]) == (None, None)
+    assert [finding.code for finding in found.findings if finding.severity.value == "error"] == []
+    assert not dataclasses.replace(found, elsewhere=False).fits  # the control: a disk of this machine is judged
+    screen = Console(file=io.StringIO(), width=200)
+    _show(screen, found, "xectool train CONFIG")
+    shown = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert "h100-80gb is not in this machine" in shown
+    assert "training files" not in shown
+    remedies = shown.partition("what would save memory")[2].partition("Verdict")[0]
+    assert "--set data.batch_size=8" in remedies
+    assert [word for word in ("takes", "empty_cache", "not useful", "legacy", "older") if word in remedies] == []
+
+
+def test_predictions_are_those_of_the_validation_files_whatever_is_trained_on(
+    tiny_config: Path, tmp_path: Path
+) -> None:
+    cached = [f"data.cache={tmp_path / 'cache'}"]  # auto makes none where this disk has no room
+    few = engine.estimate_memory(tiny_config, overrides=cached, events=1_000).as_dict()["disk"]
+    many = engine.estimate_memory(tiny_config, overrides=cached, events=1_000_000).as_dict()["disk"]
+    assert many["predictions_bytes"] == few["predictions_bytes"]
+    assert many["cache_bytes"] > few["cache_bytes"]
 
 
 def test_default_is_the_quickstarts_network() -> None:

@@ -179,7 +179,7 @@ def test_only_an_earlier_result_of_the_same_command_is_replaced_by_a_root_file(i
 
 FOREIGN = {"notes.yaml": b"model:\n  encoder_dim: 32\n", "page.html": b"<!doctype html><title>mine</title>",
            "table.csv": b"a,b\n1,2\n", "graph.onnx": b"\x08\x0a", "eight": b"12345678{}"}  # fmt: skip
-FORMATS = {"onnx": ".onnx", "torchscript": ".pt", "pt2": ".pt2", "safetensors": ".safetensors"}
+FORMATS = {"onnx": ".onnx", "torchscript": ".torchscript", "pt2": ".pt2", "safetensors": ".safetensors"}
 
 
 @pytest.mark.parametrize("name", FOREIGN)
@@ -202,7 +202,7 @@ def test_an_earlier_export_of_the_same_format_and_an_empty_file_are_replaced(inp
     onnx.helper.set_model_props(model, {f"{PREFIX}version": "0.1"})
     onnx.save(model, inputs / "earlier.onnx")
     with pytest.deprecated_call():
-        torch.jit.script(torch.nn.Linear(2, 2)).save(inputs / "earlier.pt", _extra_files={EXTRA_FILE: "{}"})
+        torch.jit.script(torch.nn.Linear(2, 2)).save(inputs / "earlier.torchscript", _extra_files={EXTRA_FILE: "{}"})
     program = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
     torch.export.save(program, inputs / "earlier.pt2", extra_files={EXTRA_FILE: "{}"})
     store.save(inputs / "earlier.safetensors", Checkpoint({EXPORTED: {}}, {"w": torch.ones(2)}))

@@ -135,7 +135,7 @@ def test_sync_into_a_directory_of_files_is_refused(tmp_path):
 
 
 def test_sync_of_what_is_no_run_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="name the directory of a run"):
+    with pytest.raises(UsageError, match="xectool runs"):
         runs.sync(tmp_path)
 
 

@@ -34,6 +34,7 @@ TOPICS = [
     "numerics", "ddp-hang", "collectives", "ddp-batch", "nccl-env", "ports", "lazy-init", "precompute", "startup",
     "staged-launch", "miopen", "core-dumps", "hang", "live", "memory-growth", "gpu-utilization", "export-onnx",
     "mae-helped", "artifacts", "saliency", "mlflow-ui", "stale-advice", "exit-codes", "guards",
+    "ema", "resolution-plots",
 ]  # fmt: skip
 CODE = re.compile(r"(CFG|XT|DAT)-[A-Z0-9]+(-[A-Z0-9]+)*|[KXG]-?\d{1,2}")
 COMMANDS = typer.main.get_command(app)
@@ -129,6 +130,25 @@ def test_unknown_topic_names_the_nearest() -> None:
 def test_a_word_that_stands_in_a_text_finds_it() -> None:
     with pytest.raises(UsageError, match="nccl-env"):
         engine.explain(["infiniband", "ib_disable"][1])
+
+
+@pytest.mark.parametrize(
+    ("word", "first"),
+    [("dead", "invalid-sensors"), ("ema", "ema"), ("sigma_eff", "resolution-plots"), ("memory", "oom-gpu"),
+     ("gpu memory", "oom-gpu"), ("host", "oom-host"), ("gradient", "grad-norm")],
+)  # fmt: skip
+def test_a_plain_word_leads_to_the_topics_before_the_codes(word: str, first: str) -> None:
+    answer = engine.explain(word)
+    assert answer.title.startswith(f"{first}: ") or answer.text.startswith(f"{first} "), answer
+    names = [name for name in answer.see if library().find(name) is not None]
+    if answer.title.startswith(f"{word}: a word of"):
+        codes = [library().find(name).is_code for name in names]  # type: ignore[union-attr]
+        assert codes == sorted(codes)
+
+
+def test_a_word_of_keys_and_codes_alone_lists_them() -> None:
+    answer = engine.explain("quarantined")
+    assert "guards.max_quarantined" in answer.text
 
 
 def test_case_hyphens_and_leading_zeros_do_not_matter() -> None:

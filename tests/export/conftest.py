@@ -119,12 +119,12 @@ def onnx_regressor(make_sample: Callable[..., Sample]) -> Sample:
 
 @pytest.fixture(scope="session")
 def script_regressor(make_sample: Callable[..., Sample]) -> Sample:
-    return make_sample("regressor.pt", "regressor", {})
+    return make_sample("regressor.torchscript", "regressor", {})
 
 
 @pytest.fixture(scope="session")
 def script_inpainter(make_sample: Callable[..., Sample], few: dict[str, Any]) -> Sample:
-    return make_sample("inpainter.pt", "inpainter", few, predict_channels=["npho", "time"])
+    return make_sample("inpainter.torchscript", "inpainter", few, predict_channels=["npho", "time"])
 
 
 @pytest.fixture(scope="session")

@@ -307,7 +307,7 @@ def test_options_that_contradict_each_other_are_refused(make_checkpoint: Any, tm
         ({"to": "onnx", "output": tmp_path / "a.pt2"}, "contradict each other"),
         ({"to": "onxx"}, "fix: --to onnx"),
         ({"inputs": "rw", "output": tmp_path / "a.onnx"}, "fix: --inputs raw"),
-        ({"output": tmp_path / "a.pth"}, r"suffix '.pth'[\s\S]*fix: --output \S+a\.pt  "),
+        ({"output": tmp_path / "a.pth"}, r"suffix '.pth'[\s\S]*fix: --output \S+a\.torchscript  "),
         ({"output": tmp_path / "a"}, r"a name without suffix[\s\S]*fix: --output \S+a\.onnx  "),
         ({"output": tmp_path / f"{'a' * 240}.onnx"}, "too long for a file system"),
         ({"output": tmp_path / ("a" * 300) / "b.onnx"}, "too long for a file system"),

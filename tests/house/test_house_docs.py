@@ -26,10 +26,19 @@ from xectool.config.load import load_config
 from xectool.config.translate import RENAMED
 from xectool.errors import XecError
 from xectool.explanations import library
+from xectool.runlog.metrics import find_metric
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
-GENERATED = ("commands.md", "configuration.md", "findings.md", "record.md", "exit-codes.md", "json-keys.md")
+GENERATED = (
+    "commands.md",
+    "configuration.md",
+    "findings.md",
+    "metrics.md",
+    "record.md",
+    "exit-codes.md",
+    "json-keys.md",
+)
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
@@ -124,7 +133,8 @@ def complaint(line: str, whole: bool = False) -> str:
     keys = [after.partition("=")[0] for word, after in itertools.pairwise(words) if word == "--set"]
     unknown = [key for key in keys if key not in known and key != "KEY"]
     if words and command.name == "explain" and words[0] not in ("TOPIC", "CODE", "KEY"):
-        unknown += [words[0]] if library().find(" ".join(words)) is None and words[0] not in known else []
+        answers = library().find(" ".join(words)) or find_metric(words[0])
+        unknown += [words[0]] if answers is None and words[0] not in known else []
     try:
         if "--help" not in words:
             command.make_context(command.name, words)

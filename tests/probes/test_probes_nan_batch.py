@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from xectool.checkpoint.format import Checkpoint
 from xectool.cli import app
 from xectool.cli.boundary import run as run_cli
 from xectool.config.load import load_config
+from xectool.engine.diagnose import nonfinite
 from xectool.engine.diagnose.nonfinite import NanBatchResult
 from xectool.errors import CheckpointError
 from xectool.models.build import build_model
@@ -384,6 +386,9 @@ def test_command_line_answers_with_one_document_and_exit_1(
     assert result["sensors"] == [sensor]
     assert result["value"] == "NaN"
     assert {"found", "event", "sensors", "value", "first_nonfinite", "batch", "events_scanned"} <= result.keys()
+    assert result["written"] == [str(output)]
+    assert run_cli(app.app, ["diagnose", "nan-batch", str(config), "--output", str(output)]) == 1
+    assert f"written: {output}" in "".join(capsys.readouterr().err.split("\n         "))
     assert {"file", "entry", "run", "event"} == result["event"].keys()
     words = result["reproduce"].split()
     assert run_cli(app.app, words[1:]) == 1
@@ -391,6 +396,13 @@ def test_command_line_answers_with_one_document_and_exit_1(
     with np.load(output, allow_pickle=False) as content:
         assert len(content["npho"]) == 1
         assert math.isnan(content["npho"][0, sensor])
+
+
+def test_weights_that_are_in_no_file_are_named_with_the_events_that_need_them(tmp_path: Path) -> None:
+    for trained_on, names in ((True, ["m.npz", "m.weights.pt"]), (False, ["m.npz"])):
+        subject: Any = SimpleNamespace(trained_on=trained_on)
+        assert [Path(name).name for name in nonfinite.written(tmp_path / "m.npz", subject)] == names
+    assert nonfinite.written(None, subject) == ()
 
 
 def test_file_that_marks_dead_sensors_with_nan_is_counted_not_listed(

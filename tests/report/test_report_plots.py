@@ -8,8 +8,11 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from xectool.errors import DataFileError
-from xectool.report.plots import write_plots
+from xectool.report.pages import Comparison, panels, symbols
+from xectool.report.panels import Quantity
+from xectool.report.plots import _page, write_plots
 from xectool.report.predictions import PredictionFile
 from xectool.report.step_curves import StepCourse, draw_steps
 from xectool.report.worst import SensorFiles
@@ -121,6 +124,30 @@ def test_phi_residuals_wrap(predictions: MakeFile) -> None:
         events = opened.task("angle")
     assert events is not None
     assert events.residual.tolist() == [[0.0, 1.0]]
+
+
+def test_the_resolution_of_a_distance_is_its_68_percent_quantile(predictions: MakeFile) -> None:
+    rng = np.random.default_rng(3)
+    truth = rng.uniform(-5, 5, (400, 3))
+    offset = np.array([10.0, 0.0, 0.0])  # all distances lie near 10 cm: how much they scatter says nothing
+    file = predictions({"truth_uvwFI": truth, "pred_uvwFI": truth + offset + 0.1 * rng.standard_normal((400, 3))})
+    with PredictionFile(file) as opened:
+        events = opened.task("uvwFI")
+    assert events is not None
+    depth = Quantity(events.truth[:, 2], "true $w$", "cm")
+    drawn = [Figure().add_subplot() for _ in panels(Comparison(events, (depth,)))]
+    for axes, panel in zip(drawn, panels(Comparison(events, (depth,))), strict=True):
+        panel(axes)
+    (distance,) = (axes for axes in drawn if axes.get_ylabel().startswith("distance"))
+    assert "p_{68}" in distance.get_ylabel()
+    assert np.all(np.abs(np.asarray(distance.containers[0].lines[0].get_ydata()) - 10) < 0.3)
+
+
+@pytest.mark.parametrize("task", ["angle", "energy", "timing", "uvwFI"])
+def test_every_page_says_what_its_symbols_mean(task: str) -> None:
+    legend = _page([lambda axes: None], task, symbols(task))._supxlabel  # type: ignore[attr-defined]
+    for symbol in ("Delta", "sigma_\\mathrm{eff}", "p_{68}", *(["oplus", "chi^2"] if task == "energy" else [])):
+        assert symbol in legend.get_text()
 
 
 def test_worst_events_are_displayed_worst_first(predictions: MakeFile, tmp_path: Path, energies: Columns) -> None:

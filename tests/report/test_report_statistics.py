@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from xectool.report.energy_fit import fit_energy_resolution, resolution
+from xectool.report.energy_fit import EnergyFit, NoFit, Term, fit_energy_resolution, resolution
 from xectool.report.statistics import bootstrap_error, contained_width, effective_width, mean, profile
 
 
@@ -61,7 +61,7 @@ def test_energy_fit_recovers_its_terms_within_their_errors() -> None:
     true = (0.004, 0.011, 0.0004)
     error = 0.01 * resolution(energy, *true)
     fit = fit_energy_resolution(energy, resolution(energy, *true) + error * rng.standard_normal(14), error)
-    assert fit is not None
+    assert isinstance(fit, EnergyFit)
     for term, expected in zip((fit.stochastic, fit.constant, fit.noise), true, strict=True):
         assert term.resolved
         assert abs(term.value - expected) < 3.5 * max(term.high - term.value, term.value - term.low)
@@ -79,7 +79,7 @@ def test_energy_fit_covers_terms_at_and_near_their_bounds(true: tuple[float, flo
         fit = fit_energy_resolution(
             energy, exact * (1 + 0.05 * np.random.default_rng(seed).standard_normal(10)), 0.05 * exact
         )
-        assert fit is not None
+        assert isinstance(fit, EnergyFit)
         terms = (fit.stochastic, fit.constant, fit.noise)
         covered += sum(term.low <= value <= term.high for term, value in zip(terms, true, strict=True))
         limited += sum(value <= term.limit for term, value in zip(terms, true, strict=True))
@@ -92,7 +92,7 @@ def test_energy_fit_covers_terms_at_and_near_their_bounds(true: tuple[float, flo
 def test_a_term_at_its_bound_is_an_upper_limit_and_not_a_wide_error() -> None:
     energy = np.linspace(0.02, 0.06, 10)
     fit = fit_energy_resolution(energy, np.full(10, 0.02), np.full(10, 0.0005))
-    assert fit is not None
+    assert isinstance(fit, EnergyFit)
     assert not fit.stochastic.resolved
     assert fit.stochastic.limit < 0.003
     assert fit.text().startswith("$a < ")
@@ -102,13 +102,34 @@ def test_a_term_at_its_bound_is_an_upper_limit_and_not_a_wide_error() -> None:
 
 def test_energy_fit_needs_four_points() -> None:
     energy = np.array([0.01, 0.02, 0.03])
-    assert fit_energy_resolution(energy, np.full(3, 0.02), np.full(3, 0.001)) is None
-    assert fit_energy_resolution(np.full(6, 0.05), np.full(6, np.nan), np.full(6, 0.001)) is None
+    for of in (energy, np.full(6, 0.05)):
+        relative = np.full(3, 0.02) if of is energy else np.full(6, np.nan)
+        found = fit_energy_resolution(of, relative, np.full(len(of), 0.001))
+        assert isinstance(found, NoFit)
+        assert "4 energies that it needs" in found.reason
+
+
+def test_a_fit_that_does_not_describe_the_points_tells_no_terms() -> None:
+    energy = np.array([0.018, 0.025, 0.033, 0.041, 0.049, 0.057])
+    relative = np.array([0.12, 0.05, 0.09, 0.03, 0.08, 0.02])  # neither falls nor rises
+    fit = fit_energy_resolution(energy, relative, np.full(6, 0.004))
+    assert isinstance(fit, EnergyFit)
+    assert not fit.describes
+    assert fit.text().startswith("does not describe the points")
+    assert "MeV" not in fit.text()
+    assert f"p = {fit.p_value:.2g}" in fit.text()
+
+
+def test_the_p_value_is_that_of_the_chi2_distribution() -> None:
+    term = Term(1.0, 0.9, 1.1, 1.2)
+    assert EnergyFit(term, term, term, 11.345, 3).p_value == pytest.approx(0.01, rel=1e-3)  # any table of chi2
+    assert EnergyFit(term, term, term, 11.3, 3).describes
+    assert not EnergyFit(term, term, term, 11.4, 3).describes
 
 
 def test_energy_fit_at_its_bounds_gives_no_warning() -> None:
     energy = np.linspace(0.015, 0.06, 8)
     fit = fit_energy_resolution(energy, 0.05 * energy / energy[0], np.full(8, 0.001))
-    assert fit is not None
+    assert isinstance(fit, EnergyFit)
     assert fit.constant.resolved
     assert not fit.noise.resolved

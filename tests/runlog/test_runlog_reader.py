@@ -162,7 +162,7 @@ def test_run_on_another_host_is_unknown(tmp_path):
 
 
 def test_directory_without_a_record_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="name the directory of a run"):
+    with pytest.raises(UsageError, match="xectool runs"):
         RunReader(tmp_path)
 
 
@@ -244,7 +244,7 @@ def test_what_holds_no_record_names_the_run_that_was_meant(tmp_path, monkeypatch
         "artifacts/my first/config.yaml": ("this is a file", "name 'artifacts/my first'"),
         "artifacts/oldr": ("no such directory", "name artifacts/older"),
         "older": ("no such directory", "name artifacts/older"),
-        "nothing/like/it": ("no such directory", "name the directory of a run; `xectool runs` lists them"),
+        "nothing/like/it": ("no such directory", "xectool runs   # lists them; those elsewhere: --root DIR"),
     }
     for given, (problem, fix) in meant.items():
         with pytest.raises(UsageError, match=problem) as refused:

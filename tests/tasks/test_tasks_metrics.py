@@ -14,10 +14,10 @@ from xectool.config.tasks import TASK_NAMES, TASK_WIDTHS, TaskConfig
 from xectool.data.batch import EventBatch
 from xectool.models import build_model
 from xectool.rootio.reader import EventFile
+from xectool.runlog.metrics import with_unit
 from xectool.tasks import build_task
 from xectool.tasks.balance import UncertaintyBalance
 from xectool.tasks.conventional_metrics import conventional
-from xectool.tasks.metric_units import with_unit
 from xectool.tasks.regression import RegressionTask
 from xectool.tasks.residuals import HEADLINE_METRICS, headline, residual_columns, task_metrics
 

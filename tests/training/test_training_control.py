@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -30,6 +31,8 @@ class Asking(NullObserver):
 
     def __init__(self, run: Path) -> None:
         self.answers: list[ControlResult] = []
+        self.messages: list[str] = []
+        self.message = self.messages.append  # type: ignore[method-assign]
         self._thread = threading.Thread(target=self._ask, args=(run,))
 
     def _ask(self, run: Path) -> None:
@@ -181,6 +184,7 @@ def test_a_full_disk_refuses_a_checkpoint_and_the_training_goes_on(asked: Any, p
     events = [event for event in RunReader(result.run_dir).events() if event.kind == "control"]
     assert [(event.data["action"], event.data["done"]) for event in events] == [("checkpoint", False), ("stop", True)]
     assert result.steps > events[0].step
+    assert any(f"xectool ctl, process {os.getpid()} on " in line for line in asking.messages), "who ended it, and when"
     assert not Path(result.run_dir, "checkpoint_kept.pt").exists()
 
 

@@ -38,7 +38,7 @@ class Listener(NullObserver):
         self.totals: dict[str, int] = {}
         self._wanted, self._action, self._current = phase, action, ""
 
-    def phase(self, name: str, total: int) -> None:
+    def phase(self, name: str, total: int, done: int = 0) -> None:
         self._current = name
         self.totals[name] = total
 

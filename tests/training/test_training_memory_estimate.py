@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.profiler import ProfilerActivity, profile
-from xectool.cli.estimate_memory import _saving
 from xectool.config.load import config_from_dict
 from xectool.errors import XecError
 from xectool.training.memory_estimate import child
@@ -429,10 +428,3 @@ def test_the_child_forks_no_process(tmp_path: Path) -> None:
 def test_no_torch_on_the_side_of_the_caller() -> None:
     code = "import sys, xectool.engine.memory_estimate; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ, timeout=300)
-
-
-@pytest.mark.parametrize(
-    ("saves", "told"), [(None, "-"), (0, "0"), (2_000_000, "0.002"), (-30_000_000, "takes 0.03 more")]
-)
-def test_a_remedy_that_takes_memory_says_so(saves: int | None, told: str) -> None:
-    assert _saving(saves) == told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,6 +26,8 @@ from xectool.detector import faces
 from xectool.detector.constants import DEAD_VALUE, UNKNOWN_ABOVE
 from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.ranking import diagnose
+from xectool.engine.diagnose import run_health
+from xectool.errors import DataUnusable
 from xectool.findings import Finding
 from xectool.models.normalize import Normalizer
 from xectool.rootio.writer import TreeWriter
@@ -33,6 +36,7 @@ from xectool.training.events.targets import resolve_target_scaling, stretched_sc
 from xectool.training.guards.inputs import opinion_of
 from xectool.training.healing.file_light import LightByFile
 from xectool.training.healing.implausible import implausible, usual_extremes
+from xectool.training.healing.reach import out_of_reach
 from xectool.training.process.device import plan_execution
 from xectool.training.process.progress import NullObserver
 from xectool.training.ranks.base import Ranks
@@ -423,6 +427,74 @@ def test_where_nothing_may_be_left_out_they_are_only_named(
     assert named(found) == {BRIGHT, DEAD, SENTINEL, LATE}
     assert {event.data["action"] for event in found} == {"record"}
     assert not events(result.run_dir, "quarantine")
+
+
+def mixed(data: Path, target: Path, factor: float) -> list[str]:
+    """Write events of which one file has its times times ``factor``; return a sound file and that one."""
+    columns = tripled(data)
+    times = columns["relative_time"]
+    write(target.with_name("sound.root"), columns)
+    write(target, columns | {"relative_time": np.where(np.abs(times) < 9e9, times * np.float32(factor), times)})
+    return [str(target.with_name("sound.root")), str(target)]
+
+
+def test_a_file_out_of_reach_beside_sound_ones_stops_the_run(
+    tiny_config: Config, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of each batch has times in ns; the control trains on them to the end."""
+    sound, odd = mixed(tiny_data, tmp_path / "ns.root", 1e9)
+    config = tiny_config(data={"train_path": [sound, odd], "batch_size": 8}, tasks=ENERGY)
+    with pytest.raises(DataUnusable, match="they are in another unit") as stopped:
+        engine.train(config, run_name="stopped", overrides=["data.cache=off"])
+    error = stopped.value
+    assert error.code == "XT-INPUT-SCALE"
+    assert f"read so far of {odd}:tree" in error.problem
+    assert sound not in error.problem
+    assert error.fix.startswith(f"xectool check-data {odd}:tree --config ")
+    told = engine.check_data(f"{odd}:tree")
+    assert any(item.severity.value == "error" for item in told.findings), "what the line leads to says it, too"
+    for guards in ("on_input_scale=warn", "disable=[G01]"):
+        result = engine.train(config, run_name=guards[:4], overrides=[f"guards.{guards}"], max_steps=12)
+        found = [event for event in events(result.run_dir, "files_differ") if event.data["files"] == [f"{odd}:tree"]]
+        unit = [event for event in found if event.data.get("meaning") == "they are in another unit"]
+        assert (result.status, len(unit)) == ("max_steps", guards == "on_input_scale=warn")
+        if unit:
+            (said,) = (item for item in result.findings if "diagnose run" in item.fix)
+            assert "XT-INPUT-SCALE" in f"{said.code} {said.problem}", (
+                "events were made three of one, which is said, too"
+            )
+            assert said.severity.value == "warning"
+            assert said.fix == f"xectool diagnose run {result.run_dir}"
+
+
+def test_a_training_never_fails_for_its_diagnosis(tiny_config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(run_dir: str) -> None:
+        raise OSError(f"{run_dir} is gone")
+
+    heard: list[str] = []
+    observer = NullObserver()
+    observer.message = heard.append  # type: ignore[method-assign]
+    monkeypatch.setattr(run_health, "run", broken)
+    result = engine.train(tiny_config(), max_steps=1, observer=observer)
+    assert result.status == "max_steps"
+    assert heard[-1].startswith("the run was not diagnosed: ")
+
+
+@pytest.mark.parametrize("changed", ["times", "gain", "pedestal", "empty"])
+def test_possible_data_and_a_few_events_out_of_reach_do_not_stop(
+    tiny_config: Config, tiny_data: Path, changed: str
+) -> None:
+    batch = batch_of(tiny_config())
+    alive, normalizer = batch.npho < 9e9, Normalizer(NormalizationConfig())
+    npho, times = {
+        "times": (batch.npho, torch.where(alive & (batch.time < 9e9), batch.time + 1e-5, batch.time)),
+        "gain": (torch.where(alive, batch.npho * 100, batch.npho), batch.time),
+        "pedestal": (torch.where(alive, torch.randn_like(batch.npho), batch.npho), torch.full_like(batch.time, 1e10)),
+        "empty": (torch.full_like(batch.npho, math.nan), torch.full_like(batch.time, math.nan)),
+    }[changed]
+    assert not list(out_of_reach(replace(batch, npho=npho, time=times), normalizer))
+    seconds = torch.where(alive & (batch.time < 9e9), batch.time + 1.0, batch.time)
+    assert len(list(out_of_reach(replace(batch, time=seconds), normalizer))) == batch.num_events
 
 
 def batch_of(config: Path) -> EventBatch:

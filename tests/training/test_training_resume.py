@@ -19,7 +19,8 @@ import torch
 from xectool import engine
 from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
-from xectool.errors import CheckpointError, ConfigError
+from xectool.config.load import load_config
+from xectool.errors import CheckpointError, ConfigError, DiskError
 from xectool.runlog.reader import RunReader
 from xectool.training.process.progress import NullObserver
 
@@ -176,7 +177,7 @@ def test_overwriting_run_never_uses_the_best_of_the_one_before(tiny_config: Conf
 
 def test_resume_into_the_directory_of_another_run_is_refused(tiny_config: Config) -> None:
     first, _ = (engine.train(tiny_config(), run_name=name, max_steps=1) for name in ("first", "other"))
-    with pytest.raises(CheckpointError, match="another --run-name"):
+    with pytest.raises(CheckpointError, match="--run-name other-2"):
         engine.train(tiny_config(), run_name="other", resume=first.checkpoint_last)
 
 
@@ -389,3 +390,30 @@ def test_a_run_that_goes_on_from_a_checkpoint_alone_names_no_record_there(tiny_c
     shutil.copy(first / store.LAST_NAME, alone)
     engine.train(tiny_config(), run_name="two", resume=str(alone), max_steps=2, observer=listener)
     assert not [text for text in listener.messages if "downloads" in text and "to go on there" in text]
+
+
+def test_a_resumed_run_keeps_where_it_started_from(tiny_config: Config, tmp_path: Path) -> None:
+    """It lost `checkpoint.init_from` of its first call, and `train RUN/config.yaml` then began from nothing."""
+    config = tiny_config(training={"epochs": 1})
+    first = engine.train(config, run_name="first", max_steps=1)
+    given = engine.train(
+        config, run_name="cut", max_steps=1, overrides=[f"checkpoint.init_from={first.checkpoint_last}"]
+    )
+    saved = Path(given.run_dir) / "config.yaml"
+    for overrides in ([], ["checkpoint.init_from=another.pt"]):  # the second is not what it started from
+        engine.train(config, run_name="cut", max_steps=2, resume="auto", overrides=overrides)
+        assert load_config(saved).config.checkpoint.init_from == first.checkpoint_last
+    assert final(Path(given.run_dir)).config["checkpoint"]["init_from"] == first.checkpoint_last
+    engine.train(config, run_name="first", max_steps=2, resume="auto", overrides=overrides)
+    assert load_config(Path(first.run_dir) / "config.yaml").config.checkpoint.init_from is None
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="nobody can write to /proc")
+def test_a_dry_run_says_that_the_run_directory_cannot_be_written(tiny_config: Config, tmp_path: Path) -> None:
+    """It said that all is well, and the training failed when all data were read."""
+    config, before = tiny_config(), sorted(tmp_path.rglob("*"))
+    for refused in ("/proc/runs", str(config)):
+        with pytest.raises(DiskError, match=r"the run directory cannot be written[\s\S]*--set checkpoint.save_dir=/"):
+            engine.train(config, run_name="r", dry_run=True, overrides=[f"checkpoint.save_dir={refused}"])
+    assert engine.train(config, run_name="r", dry_run=True).status == "dry_run"
+    assert sorted(tmp_path.rglob("*")) == before

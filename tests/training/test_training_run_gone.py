@@ -32,7 +32,7 @@ class Deleting(NullObserver):
             if not self.left:
                 self.fault(self.run)
 
-    def phase(self, name: str, num_batches: int) -> None:
+    def phase(self, name: str, num_batches: int, done: int = 0) -> None:
         if name.startswith(self.at_phase):
             self.fault(self.run)
 

@@ -77,6 +77,11 @@ class Checkpoint:
         return base_of(self.kind)
 
     @property
+    def kind_package(self) -> str:
+        """The package that brought the kind; empty for the three, and where the layout does not tell."""
+        return str(self.meta.get("kind_package", ""))
+
+    @property
     def step(self) -> int:
         """Optimizer steps the weights have seen; 0 where the layout does not tell."""
         return int(self.meta.get("step", 0))

@@ -18,7 +18,7 @@ from xectool.checkpoint.foreign import ENCODER_PREFIX, encoder_sizes
 from xectool.checkpoint.format import Checkpoint
 from xectool.config.model import EncoderConfig
 from xectool.config.normalization import NormalizationConfig
-from xectool.config.root import RunConfig
+from xectool.config.root import RunConfig, require_kind
 from xectool.errors import CheckpointError, counted, did_you_mean, in_shell
 
 INDEX_BUFFERS = ("top_hex_indices", "bottom_hex_indices", "hex_edge_index")
@@ -85,7 +85,10 @@ def transfer_encoder(checkpoint: Checkpoint, config: RunConfig, model: nn.Module
     Raises:
         CheckpointError: The checkpoint holds no encoder under the name its kind gives it, or the two networks see
             readings differently; the message lists every key that differs.
+        ConfigError: No installed package brings its kind.
     """
+    if checkpoint.config.get("kind") not in (None, *ENCODER_PREFIX):
+        require_kind(checkpoint.config["kind"], "meta of the checkpoint", checkpoint.kind_package)
     weights = checkpoint.weights("best")
     found = _encoder_weights(weights, checkpoint.base_kind)
     _require_same_view(checkpoint, config, found)

@@ -76,23 +76,23 @@ class TruthIsSound(Rule[DataFacts]):
     title = "Targets are finite and in their units"
 
     def check(self, facts: DataFacts) -> Iterator[Finding]:
-        """Yield an error for what is no number, warnings for constants, units and impossible values."""
+        """Yield an error for truth that is often no number, warnings for a few such, constants, units, values."""
         for task, scan in facts.sample.targets.items():
             where = f"{facts.whole} branch {scan.branch}"
             if scan.nonfinite:
                 shown = tuple(f"{event_place(cell, scan.branch)} [{cell.sensor}]: {cell.value}" for cell in scan.first)
+                total = scan.known + scan.unknown + scan.nonfinite
                 problem = (
-                    f"the truth of task {task} is NaN or infinite in {counted(scan.nonfinite, 'number')}; training "
-                    "warns and leaves the events out of its loss"
+                    f"the truth of task {task} is NaN or infinite in {scan.nonfinite} of {counted(total, 'event')}; "
+                    "training warns, takes it as unknown and leaves the events out of the task's loss"
                 )
                 place = event_place(scan.first[0], scan.branch)
                 fix = nonfinite_truth_fix(*_place(facts, scan.first[0].path), scan.branch)
-                yield Finding(self.code, Severity.ERROR, problem, place, shown, fix)
+                severity = Severity.WARNING if are_few(scan.nonfinite, total) else Severity.ERROR
+                yield Finding(self.code, severity, problem, place, shown, fix)
             if scan.unknown:
-                total = scan.known + scan.unknown
-                yield self.info(
-                    where, f"the truth of task {task} is unknown (1e10) in {scan.unknown} of {total} events"
-                )
+                share = f"(1e10) in {scan.unknown} of {scan.known + scan.unknown} events"
+                yield self.info(where, f"the truth of task {task} is unknown {share}")
             if scan.known:
                 yield from self._values(facts, task, scan, where)
 

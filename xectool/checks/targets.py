@@ -39,8 +39,8 @@ class TargetScan:
         width: Components.
         known: Events whose truth is known.
         unknown: Events that carry the marker 1e10.
-        nonfinite: Numbers that are NaN or infinite.
-        first: The first of them; the sensor is the component.
+        nonfinite: Events of which a number is NaN or infinite.
+        first: The first of those numbers; the sensor is the component.
         lowest: Smallest of each component, with its place.
         highest: Largest of each component, with its place.
         odd_units: Files whose truth is in another unit, each judged by itself.
@@ -72,7 +72,7 @@ class TargetScan:
         """Add the truth of a block, shape (B, D)."""
         finite = np.isfinite(values)
         bad = np.flatnonzero(~finite.all(axis=1))
-        self.nonfinite += int(values.size - np.count_nonzero(finite))
+        self.nonfinite += len(bad)
         for row in bad[: KEPT_CELLS - len(self.first)]:
             part = int(np.flatnonzero(~finite[row])[0])
             self.first.append(place.cell(int(row), part, float(values[row, part])))

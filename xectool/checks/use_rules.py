@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from xectool.checks.data_facts import DataFacts
 from xectool.config.root import InpainterConfig, MaeConfig
 from xectool.config.rules.capacity import fitting_sizes, host_memory_bytes
+from xectool.config.save_places import other_save_dir
 from xectool.detector import faces
 from xectool.detector.constants import NUM_SENSORS
 from xectool.findings import Finding
@@ -117,7 +119,7 @@ class CapacitySuffices(Rule[DataFacts]):
             yield self.error(
                 "checkpoint.save_dir",
                 f"a run writes about {needed / 1e9:.3g} GB ({shown}), {facts.free_disk_bytes / 1e9:.3g} GB are free",
-                "--set checkpoint.save_dir=PATH  # on a larger disk",
+                other_save_dir(Path(facts.config.checkpoint.save_dir), needed / _BUDGET),
             )
 
 

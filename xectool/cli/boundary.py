@@ -25,6 +25,7 @@ from xectool.errors import (
     EXIT_USER,
     EXIT_WORLD,
     DiskError,
+    MisnamedRun,
     UsageError,
     XecError,
 )
@@ -94,7 +95,7 @@ def _outcome(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], N
         first()
         code = app(args=with_the_other_sample(argv), prog_name="xectool", standalone_mode=False)
     except XecError as error:
-        output.error(error)
+        output.error(_in_full(error, argv))
         return error.exit_code
     except render.AlreadyShown as shown:
         return shown.exit_code
@@ -113,6 +114,15 @@ def _outcome(app: Callable[..., Any], argv: Sequence[str], first: Callable[[], N
     if code == EXIT_INTERRUPTED:
         return _interrupted(output, argv)
     return int(code or EXIT_OK)
+
+
+def _in_full(error: XecError, argv: Sequence[str]) -> XecError:
+    """Return a failure with the whole line to paste where a run was misnamed."""
+    if isinstance(error, MisnamedRun):
+        from xectool.engine.at_hand import renamed
+
+        error.fix = renamed(error, argv)
+    return error
 
 
 def _mistyped(error: TyperException, app: Callable[..., Any], argv: Sequence[str]) -> UsageError:
@@ -177,7 +187,7 @@ def _interrupted(output: render.Output, argv: Sequence[str]) -> int:
         return EXIT_INTERRUPTED
     named = any(word.startswith("--run-name") for word in argv)
     begun = ["--resume", "auto"] if argv[:1] == ["train"] and named and "--resume" not in argv else []
-    output.interrupted(fix=f"{'go on with' if begun else 'again'}: {shlex.join(['xectool', *argv, *begun])}")
+    output.interrupted(fix=shlex.join(["xectool", *argv, *begun]))
     return EXIT_INTERRUPTED
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from xectool.cli.completion import offered
 from xectool.cli.options import JsonOption, SetOption
 from xectool.cli.render import Output, console, show_findings, table
 from xectool.errors import counted
@@ -21,8 +22,12 @@ ConfigArgument = Annotated[str, typer.Argument(metavar="CONFIG", help="YAML conf
 
 @app.command()
 def init(
-    kind: Annotated[str, typer.Option(help="regressor, mae or inpainter.")] = "regressor",
-    preset: Annotated[str | None, typer.Option(help="a100, gh200, cpu or ci.")] = None,
+    kind: Annotated[
+        str, typer.Option(help="regressor, mae or inpainter.", autocompletion=offered("kinds"))
+    ] = "regressor",
+    preset: Annotated[
+        str | None, typer.Option(help="a100, gh200, cpu or ci.", autocompletion=offered("presets"))
+    ] = None,
     set_: SetOption = None,
     list_presets: Annotated[bool, typer.Option("--list-presets", help="Name the presets and their machines.")] = False,
     json: JsonOption = False,

@@ -11,9 +11,9 @@ import typer
 from xectool.cli.diagnose.hang import show_stacks
 from xectool.cli.diagnose.memory import show_memory
 from xectool.cli.diagnose.status import show_status
-from xectool.cli.options import JsonOption
+from xectool.cli.options import JsonOption, run_word
 from xectool.cli.render import AlreadyShown, Output
-from xectool.errors import EXIT_BAD_RESULT, UsageError
+from xectool.errors import EXIT_BAD_RESULT, UsageError, in_shell
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +23,7 @@ VIEWS = ("status", "stacks", "memory")
 
 
 def ctl(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Directory of a running training.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", callback=run_word, help="Directory of a running training.")],
     action: Annotated[
         str, typer.Argument(metavar="ACTION", help="checkpoint, stop, lr, clip, cancel, status, stacks or memory.")
     ],
@@ -36,6 +36,8 @@ def ctl(
     """Ask a running training for a checkpoint, a graceful stop, another rate or clip; done between two steps."""
     from xectool import engine
 
+    if action == "lr" and value is not None and scale is None:
+        raise _factor_wanted(run, value)
     output, number = Output("ctl", json), _number(action, value, scale, tag)
     if action in VIEWS:
         result, bad, show = _view(action, run)
@@ -61,6 +63,18 @@ def _view(name: str, run: str) -> tuple[Any, bool, Callable[[Console], None]]:
         return sizes, bool(sizes.code), lambda screen: show_memory(screen, sizes)
     report = engine.diagnose.status(run)
     return report, report.bad, lambda screen: show_status(screen, report)
+
+
+def _factor_wanted(run: str, rate: float) -> UsageError:
+    """Return the refusal of a rate in place of a factor, with the factor that leads to it."""
+    from xectool import engine
+
+    now = engine.watch(run).lr
+    fix = (
+        "xectool ctl RUN lr --scale 0.1" if not now > 0 else f"xectool ctl {in_shell(run)} lr --scale {rate / now:.6g}"
+    )
+    problem = f"lr takes a factor, not a rate: {rate:g}" + (f", where it is {now:.4g} now" if now > 0 else "")
+    return UsageError(problem, where=f"xectool ctl {run} lr", fix=fix)
 
 
 def _number(action: str, value: float | None, scale: float | None, tag: str) -> float:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xectool.cli.completion import offered
 from xectool.cli.options import JsonOption, SetOption, parse_count
 from xectool.cli.render import AlreadyShown, Output, table, verdict_box
 from xectool.errors import EXIT_BAD_RESULT, counted
@@ -30,7 +31,7 @@ def estimate_memory(
         typer.Option(
             parser=parse_count,
             metavar="COUNT",
-            help="Events of the data set and of its predictions; default: those of its files, 1M without.",
+            help="Training events, and those predicted where no validation files tell; default: of the files, or 1M.",
         ),
     ] = None,
     batch_size: Annotated[
@@ -39,7 +40,9 @@ def estimate_memory(
     gpu: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME|SIZE", help="a100-40gb, gh200-96gb, h200-141gb or a size, 40GB; default: the device here."
+            metavar="NAME|SIZE",
+            help="a100-40gb, gh200-96gb, h200-141gb or a size, 40GB; default: the device here.",
+            autocompletion=offered("gpus"),
         ),
     ] = None,
     max_batch: Annotated[bool, typer.Option("--max-batch", help="Also look for the largest batch that fits.")] = False,
@@ -96,20 +99,29 @@ def _show(screen: Console, result: MemoryEstimate, train: str) -> None:
     screen.print(table("host", ["term", "GB"], [[name, size / 1e9] for name, size in found.host.items()]))
     screen.print(table("disk", ["term", "GB"], [[name, size / 1e9] for name, size in found.disk.items()]))
     remedies = [
-        [item.remedy, _saving(item.saves_bytes),
-         " ".join(f"--set {setting}" for setting in item.settings) or item.note]
+        [item.remedy, f"{item.saves_bytes / 1e9:.3g}", " ".join(f"--set {setting}" for setting in item.settings)]
         for item in found.advice
-    ]  # fmt: skip
+        if item.settings and item.saves_bytes is not None and item.saves_bytes > 0
+    ]
     title = "what would save memory of the device, in this order"
     screen.print(table(title, ["remedy", "GB", "setting"], remedies))
     screen.print(_box(result, beside, train))
 
 
-def _saving(saves_bytes: int | None) -> str:
-    """Return what a remedy saves; what takes memory by itself says so."""
-    if saves_bytes is None:
-        return "-"
-    return f"{saves_bytes / 1e9:.3g}" if saves_bytes >= 0 else f"takes {-saves_bytes / 1e9:.3g} more"
+def _host(result: MemoryEstimate) -> str:
+    """Return what host and disk have to hold, and whether this machine's are what holds it."""
+    found = result.estimate
+    needed, disk = found.host_bytes / 1e9, sum(found.disk.values()) / 1e9
+    if result.elsewhere:
+        return (
+            f"{found.device.name} is not in this machine: host {needed:.4g} GB and disk {disk:.4g} GB are needed "
+            f"there, and not judged by what is here; machine's numbers: {result.calibration.where}"
+        )
+    least = min(result.limits, key=lambda name: result.limits[name])
+    return (
+        f"host {needed:.4g} GB of {result.limits[least] / 1e9:.4g} GB ({least}), disk {disk:.4g} GB of "
+        f"{result.free_bytes / 1e9:.4g} GB free; machine's numbers: {result.calibration.where}"
+    )
 
 
 def _box(result: MemoryEstimate, beside: int, train: str) -> object:
@@ -117,15 +129,12 @@ def _box(result: MemoryEstimate, beside: int, train: str) -> object:
     errors = [finding for finding in result.findings if finding.severity.value == "error"]
     total = f"{found.device.total_bytes / 1e9:.4g} GB of {found.device.name}"
     why = [
-        f"for {result.events:,} events in the training files (--events N for another number)",
+        f"for {result.events:,} training events ({result.counted_from})",
         f"tensors {found.device.tensors(step) / 1e9:.4g} GB, beside them {beside / 1e9:.3g} GB (context, workspaces as "
         f"on an H200; graph pools not measured), of {total}; a step may take 90 % of it, one that is proposed 85 %",
         f"largest single tensor {step.largest() / 1e9:.3g} GB; eager: a compiled step needs less",
-        f"host {found.host_bytes / 1e9:.4g} GB of {min(result.limits.values()) / 1e9:.4g} GB "
-        f"({min(result.limits, key=lambda name: result.limits[name])}); machine's numbers: {result.calibration.where}",
+        _host(result),
         *(() if found.max_batch is None else (f"largest batch that fits: {counted(found.max_batch, 'event')}",)),
-        f"older table (legacy, small 2025 model): batch {result.older_batches[0]} on A100 40GB, "
-        f"{result.older_batches[1]} on GH200 96GB",
         *found.notes,
     ]
     verdict = "it fits" if result.fits else "; ".join(error.problem for error in errors)

@@ -1,4 +1,4 @@
-"""``xectool explain``: what a finding code, a configuration key or a topic means; works offline."""
+"""``xectool explain``: what a finding code, a configuration key, a metric or a topic means; works offline."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from xectool.cli.completion import offered
 from xectool.cli.options import JsonOption
 from xectool.cli.render import Output
 
@@ -13,11 +14,15 @@ from xectool.cli.render import Output
 def explain(
     topic: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TOPIC", help="A finding code, a configuration key or a topic; without one, a list."),
+        typer.Argument(
+            metavar="TOPIC",
+            help="A finding code, a key, a metric or a topic; without one, a list.",
+            autocompletion=offered("topics"),
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Explain a finding code, a configuration key or a topic."""
+    """Explain a finding code, a configuration key, a metric or a topic."""
     from xectool import engine
 
     # words without quotes make one topic: `xectool explain oom gpu`

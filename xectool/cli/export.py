@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xectool.cli.completion import offered
 from xectool.cli.options import JsonOption, MaxEventsOption
 from xectool.cli.progress import watcher
 from xectool.cli.render import Output, table
@@ -23,7 +24,11 @@ def export(
     checkpoint: Annotated[str, typer.Argument(metavar="CKPT", help="Checkpoint of ours or of the older system.")],
     to: Annotated[
         str | None,
-        typer.Option(metavar="FORMAT", help="onnx, torchscript, pt2 or safetensors; default: by --output, else onnx."),
+        typer.Option(
+            metavar="FORMAT",
+            help="onnx, torchscript, pt2 or safetensors; default: by --output, else onnx.",
+            autocompletion=offered("formats"),
+        ),
     ] = None,
     output: Annotated[
         str | None, typer.Option("--output", "-o", metavar="FILE", help="File to write; default: CKPT's name here.")

@@ -120,13 +120,17 @@ def _show(screen: Console, result: LrSweepResult) -> None:
         screen.print(verdict_box("no rate can be recommended", [first.problem], first.fix, good=False))
         return
     low, high = result.band or (lr, lr)
-    why = [
-        f"by single seeds, or as good within two errors: {low:g} to {high:g}; configured: {result.configured_lr:g}",
-        f"rule: {result.rule}",
-    ]
+    why = [_band(low, high, lr, result.seeds), f"configured now: {result.configured_lr:g}", f"rule: {result.rule}"]
     settings = " ".join(f"--set {setting}" for setting in result.settings)
     done = f"written into {result.written}" if result.written else f"{settings}, or --write"
     screen.print(verdict_box(f"{result.key}: {lr:g}", why, done, good=True))
+
+
+def _band(low: float, high: float, lr: float, seeds: int) -> str:
+    """Return between which rates the right one lies, as far as the seeds can tell."""
+    if low == high:
+        return f"each of the {seeds} seeds alone gives {lr:g} too" if seeds > 1 else "one seed: no error of it is known"
+    return f"any rate from {low:g} to {high:g} may be as good: the seeds do not tell them apart"
 
 
 def _cells(row: RateRow) -> list[object]:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from xectool.cli.completion import offered
 from xectool.errors import UsageError
 
 COUNT_SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
@@ -29,10 +30,22 @@ def parse_count(text: str) -> int:
     return int(value)
 
 
+def run_word(word: str | None) -> str | None:
+    """Return the directory of a run named as ``xectool runs`` lists it; called for each RUN of a command line."""
+    from xectool.engine.at_hand import named_run
+
+    return word and named_run(word)
+
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a configuration key, e.g. training.lr=3e-4; repeatable."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a configuration key, e.g. training.lr=3e-4; repeatable.",
+        autocompletion=offered("settings"),
+    ),
 ]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1 or auto; default: the config's.")]
 EventsOption = Annotated[int, typer.Option("--events", parser=parse_count, metavar="COUNT", help="Number of events.")]

@@ -127,14 +127,7 @@ def _predict(model: str, data: list[str], options: dict[str, Any], json: bool) -
     Output("predict", json).result(
         result.as_dict(),
         findings=result.findings,
-        human=lambda screen: screen.print(
-            table(
-                f"{counted(result.events, 'event')}, {result.events_per_s:.0f} events/s: {result.output}\n"
-                f"engine {result.engine}: {result.engine_reason}",
-                ["metric", "value"],
-                result.metric_rows(),
-            )
-        ),
+        human=lambda screen: screen.print(result.title(), *(table(*own) for own in result.tables())),
     )
 
 

@@ -28,7 +28,7 @@ class Watcher:
 
     def __init__(self, screen: Console) -> None:
         self.screen = screen
-        self._phase, self._total, self._done = "", 0, 0
+        self._phase, self._total, self._done, self._before = "", 0, 0, 0
         self._began = time.monotonic()
 
     def started(self, facts: Mapping[str, Any]) -> None:
@@ -37,9 +37,10 @@ class Watcher:
             for line in [value] if isinstance(value, str | int | float) else value:
                 self.message(f"{name:>12}  {line}")
 
-    def phase(self, name: str, total: int) -> None:
-        """Begin a phase of ``total`` batches; 0 where it is not known how long it takes."""
-        self._phase, self._total, self._done, self._began = name, total, 0, time.monotonic()
+    def phase(self, name: str, total: int, done: int = 0) -> None:
+        """Begin a phase of ``total`` batches, ``done`` before it began; 0 where it is not known how long it takes."""
+        self._phase, self._total, self._done, self._before = name, total, done, done
+        self._began = time.monotonic()
 
     def advanced(self, num_batches: int, values: Mapping[str, float]) -> None:
         """Count finished batches."""
@@ -75,9 +76,9 @@ class LineWatcher(Watcher):
 
     _last_line = 0.0
 
-    def phase(self, name: str, total: int) -> None:
+    def phase(self, name: str, total: int, done: int = 0) -> None:
         """Begin a phase, and name one that counts nothing."""
-        super().phase(name, total)
+        super().phase(name, total, done)
         if not total:
             self.message(name)
 
@@ -85,10 +86,11 @@ class LineWatcher(Watcher):
         """Count finished batches and print a line when one is due."""
         super().advanced(num_batches, values)
         now = time.monotonic()
-        if now - self._last_line < LINE_INTERVAL_S or not self._done or not self._total:
+        own = self._done - self._before
+        if now - self._last_line < LINE_INTERVAL_S or not own or not self._total:
             return
         self._last_line = now
-        left = (now - self._began) / self._done * (self._total - self._done)
+        left = (now - self._began) / own * (self._total - self._done)
         self.message(f"{self._phase}  {self._done}/{self._total}  {describe(values)}  ETA {left:.0f} s")
 
 
@@ -112,11 +114,11 @@ class LiveWatcher(Watcher):
         self._task: TaskID = self._bar.add_task("start", total=None, values="")  # the imports alone take seconds
         self._bar.start()
 
-    def phase(self, name: str, total: int) -> None:
+    def phase(self, name: str, total: int, done: int = 0) -> None:
         """Replace the bar by that of a new phase."""
-        super().phase(name, total)
+        super().phase(name, total, done)
         self._bar.remove_task(self._task)
-        self._task = self._bar.add_task(name, total=total or None, values="")
+        self._task = self._bar.add_task(name, total=total or None, completed=done, values="")
 
     def advanced(self, num_batches: int, values: Mapping[str, float]) -> None:
         """Move the bar."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xectool.cli.options import JsonOption
+from xectool.cli.options import JsonOption, run_word
 from xectool.cli.render import Output, table
 from xectool.errors import counted
 
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List runs, compare them, or bring MLflow up to date.", invoke_without_command=True)
 
+USUAL_ROOT = "artifacts"
 COLUMNS = ("run", "status", "epochs", "steps", "val/loss", "best", "started")
 
 
 @app.callback()
 def list_runs(
     context: typer.Context,
-    root: Annotated[str, typer.Option(metavar="DIR", help="Directory that holds the runs.")] = "artifacts",
+    root: Annotated[str, typer.Option(metavar="DIR", help="Directory that holds the runs.")] = USUAL_ROOT,
     tracking_uri: Annotated[
         str | None, typer.Option(metavar="URI", help="List the runs of this MLflow database instead: sqlite:///FILE.")
     ] = None,
@@ -45,18 +46,23 @@ def list_runs(
 
 @app.command()
 def compare(
-    first: Annotated[str, typer.Argument(metavar="A", help="Run directory, or a run of --tracking-uri.")],
+    context: typer.Context,
+    first: Annotated[str, typer.Argument(metavar="A", help="Run directory, or its name as `xectool runs` lists it.")],
     second: Annotated[str, typer.Argument(metavar="B", help="The same.")],
     others: Annotated[list[str] | None, typer.Argument(metavar="C", help="Further ones.")] = None,
     tracking_uri: Annotated[
         str | None, typer.Option(metavar="URI", help="MLflow database that holds the runs that are no directories.")
+    ] = None,
+    root: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Directory that holds the runs; default: artifacts.")
     ] = None,
     json: JsonOption = False,
 ) -> None:
     """Show which configuration keys of runs differ, and the metrics of their best epochs with errors."""
     from xectool import engine
 
-    result = engine.runs.compare(first, second, *(others or ()), tracking_uri=tracking_uri)
+    place = root or (context.parent.params["root"] if context.parent else USUAL_ROOT)
+    result = engine.runs.compare(first, second, *(others or ()), tracking_uri=tracking_uri, root=place)
     title = "metrics of the best epoch" + (f", errors from {counted(result.events, 'event')}" if result.events else "")
     keys = [[item.key, *map(_shown, item.values)] for item in result.config]
     names = _names(result.runs)
@@ -72,7 +78,7 @@ def compare(
 
 @app.command()
 def sync(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", callback=run_word, help="Run directory.")],
     tracking_uri: Annotated[
         str | None, typer.Option(metavar="URI", help="Another database; default: the one the run was tracked with.")
     ] = None,

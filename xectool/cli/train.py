@@ -80,7 +80,7 @@ def _show(result: TrainResult, again: str, json: bool) -> None:
         raise AlreadyShown(EXIT_INTERRUPTED if result.status == "interrupted" else EXIT_OK)
     output = Output("train", json)
     if result.status == "interrupted":
-        output.interrupted(result.as_dict(), fix=f"go on with: {again}")
+        output.interrupted(result.as_dict(), fix=again)
         raise AlreadyShown(EXIT_INTERRUPTED)
     done = _DONE.get(result.status, result.status)
     best = f", best epoch {result.best_epoch} of {result.epochs}" if result.best_epoch else ""

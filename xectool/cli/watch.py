@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xectool.cli.options import JsonOption
+from xectool.cli.options import JsonOption, run_word
 from xectool.cli.render import Output, console, table
 from xectool.cli.streams import steady
 from xectool.errors import duration
@@ -23,7 +23,7 @@ COLUMNS = 60
 
 
 def watch(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory; live or finished.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", callback=run_word, help="Run directory; live or finished.")],
     once: Annotated[bool, typer.Option("--once", help="Show it once and end.")] = False,
     every: Annotated[float, typer.Option(metavar="SECONDS", min=0.2, help="Time between two looks.")] = 2.0,
     json: JsonOption = False,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,8 @@ import yaml
 
 from xectool.config.invalid import InvalidConfigError, config_finding
 from xectool.config.section import NUMBER
-from xectool.errors import ConfigError, did_you_mean, in_shell
+from xectool.config.yaml_mistakes import told
+from xectool.errors import ConfigError, in_shell, nearest
 from xectool.findings import Finding
 
 KeyPath = tuple[str, ...]
@@ -28,7 +28,6 @@ _WORDS = {
 _LONGEST_NUMBER = 300  # a longer one fits no float, and Python refuses to read integers above 4300 digits
 _INTEGER_STARTS = "123456789"
 _PLAIN_TAGS = {"tag:yaml.org,2002:str", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
-_RESERVED: Final = re.compile(r"[@`%*](?:[^,\]}#\s]|[ \t](?!#))*(?<!\s)")
 
 
 @dataclass
@@ -167,9 +166,11 @@ def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        names = [item.name for item in path.parent.glob("*.y*ml")] if os.path.isdir(path.parent) else []
+        found = path.parent.glob("*.y*ml") if os.path.isdir(path.parent) else ()
+        names = {item.stem: item.name for item in found}  # their ends are alike, whatever was meant
         new = where if path.suffix else f"{where}.yaml   # or name a run: xectool runs"
-        hint = did_you_mean(path.name, names) or f"xectool config init > {new}"
+        near = nearest(path.stem, names, 1)
+        hint = f"did you mean '{names[near[0]]}'?" if near else f"xectool config init > {new}"
         raise ConfigError("no such config file", where=where, fix=hint, code="CFG-00") from None
     except UnicodeDecodeError as error:
         raise ConfigError(
@@ -188,26 +189,12 @@ def _siblings(path: Path) -> str:
     return f"choose one of {', '.join(names[:5])}" if names else "give the path of a YAML file"
 
 
-def _in_quotes(text: str, error: yaml.MarkedYAMLError) -> str:
-    """Return the line with quotes where a value begins with a sign that YAML keeps for itself (a list, a glob)."""
-    marks = [mark for mark in (error.context_mark, error.problem_mark) if mark is not None]
-    for mark in marks:
-        if value := _RESERVED.match(text, mark.index):
-            quoted = "'" + value[0].replace("'", "''") + "'"
-            return f"{text[: value.start()]}{quoted}{text[value.end() :]}".split("\n")[mark.line].strip()
-    return ""
-
-
 def _compose(text: str, source: str, given: Callable[[str], str] = str) -> yaml.Node | None:
     try:
         node: yaml.Node | None = yaml.compose(text, Loader=yaml.BaseLoader)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"{source}:{mark.line + 1}" if mark else source
-        hint = "use spaces, not tabs, to indent" if "'\\t'" in str(error.problem) else "correct the line"
-        if isinstance(error, yaml.scanner.ScannerError) and (line := _in_quotes(text, error)):
-            hint = f"put it in quotes: {given(line)}"
-        raise ConfigError(f"not valid YAML: {error.problem}", where=where, fix=hint, code="CFG-00") from None
+        problem, where, hint = told(text, source, error, given)
+        raise ConfigError(f"not valid YAML: {problem}", where=where, fix=hint, code="CFG-00") from None
     except yaml.YAMLError as error:
         first = str(error).splitlines()[0]
         raise ConfigError(f"not valid YAML: {first}", where=source, fix="save it as UTF-8", code="CFG-00") from None

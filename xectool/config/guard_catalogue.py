@@ -32,7 +32,7 @@ GUARDS: tuple[GuardFact, ...] = (
         "input_scale",
         "Scale of the first batch in network units, events that cannot be",
         "once; every event of the first epoch",
-        "stops before the first step; names the event and leaves it out",
+        "stops before the first step, or where more than a few are out of reach; names the event and leaves it out",
     ),
     GuardFact(
         "G02",

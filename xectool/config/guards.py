@@ -66,7 +66,9 @@ class GuardsConfig(Section):
     ring_steps: Int = knob(50, "Steps between them", "steps", ge=1, le=1_000_000)
     max_incidents: Int = knob(20, "Incident folders of a run; 1 GB at most", "1", ge=0, le=10_000)
     weights_every: Int = knob(100, "Steps between looks at the weights", "steps", ge=1, le=1_000_000)
-    on_input_scale: Literal["stop", "warn"] = knob("stop", "What a first batch out of scale does", code="CFG-05")
+    on_input_scale: Literal["stop", "warn"] = knob(
+        "stop", "What a first batch out of scale does, or more events out of reach than max_quarantined", code="CFG-05"
+    )
     data_wait_fraction: Float = knob(0.2, "Share of the time spent waiting for data that is recorded", "1", gt=0, le=1)
     memory_warning: Float = knob(0.8, "Share of the host memory at which a warning is recorded", "1", gt=0, le=1)
     memory_stop: Float = knob(0.95, "Share of the host memory at which the run saves itself and stops", "1", gt=0, le=1)

@@ -13,3 +13,4 @@ LARGEST_MEAN: Final = 3.0
 SMALLEST_STD: Final = 1e-3
 LARGEST_STD: Final = 20.0
 LARGEST_ABS: Final = 50.0
+OUT_OF_REACH: Final = 1e3  # whatever the other events are; another gain by a hundred stays below

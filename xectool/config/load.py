@@ -18,7 +18,7 @@ from xectool.config.invalid import InvalidConfigError, place
 from xectool.config.keys import keys_of, nearest_key
 from xectool.config.overrides import apply_overrides, expand_dotted_keys
 from xectool.config.platform import Platform
-from xectool.config.root import KINDS, RunConfig
+from xectool.config.root import KINDS, RunConfig, require_kind
 from xectool.config.rules.data import DATA_RULES
 from xectool.config.rules.guard import GUARD_RULES
 from xectool.config.rules.model import MODEL_RULES
@@ -108,17 +108,24 @@ def config_from_overrides(overrides: Sequence[str]) -> RunConfig:
     return _checked(document, None)[0]
 
 
-def config_from_dict(values: Mapping[str, Any], source: str, overrides: Sequence[str] = ()) -> RunConfig:
+def config_from_dict(
+    values: Mapping[str, Any], source: str, overrides: Sequence[str] = (), package: str | None = None
+) -> RunConfig:
     """Return the configuration described by plain values, such as those a checkpoint carries.
 
     Args:
         values: Sections as nested dictionaries.
         source: Where they come from, for messages.
         overrides: ``section.key=value`` strings that go before them.
+        package: The package that brought their kind, of what was trained with them; empty where that is not known.
+            None: nothing was, and an unknown kind is misspelt as in any file.
 
     Raises:
-        ConfigError: A value breaks the schema or a rule; all errors are carried together.
+        ConfigError: A value breaks the schema or a rule; all errors are carried together. Or no installed package
+            brings the kind of what was trained.
     """
+    if package is not None:
+        require_kind(values.get("kind"), source, package)
     document = Document(source, copy.deepcopy(dict(values)))
     apply_overrides(document, overrides)
     return _checked(document, None)[0]

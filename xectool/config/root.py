@@ -17,7 +17,7 @@ from xectool.config.section import Section, knob, section
 from xectool.config.tasks import TasksConfig
 from xectool.config.training import InpainterTrainingConfig, MaeTrainingConfig, RegressorTrainingConfig
 from xectool.config.validation import ValidationConfig
-from xectool.errors import XecError
+from xectool.errors import ConfigError, XecError, in_shell
 from xectool.registry.plugins import attempts, broken
 
 Preset: TypeAlias = Literal["a100", "gh200", "cpu", "ci"] | None
@@ -113,6 +113,33 @@ def refuse_broken(kind: object) -> None:
         raise BROKEN_KINDS[kind]
 
 
+KIND_PACKAGES: dict[str, str] = {}
+"""The installed package that brings a kind; none for the three."""
+
+
+def require_kind(kind: object, source: str, package: str = "") -> None:
+    """Refuse a kind that something was trained as and no installed package brings; what is no name at all passes.
+
+    Args:
+        kind: What is said to be its kind.
+        source: What was trained, for messages.
+        package: The package that brought the kind then; empty where that is not known.
+
+    Raises:
+        ConfigError: None brings it.
+        UsageError: The kind is broken.
+    """
+    refuse_broken(kind)
+    if isinstance(kind, str) and kind not in KINDS:
+        unnamed = f"pip list   # lacks the package that brings {kind}: install it"
+        raise ConfigError(
+            f"no installed package brings the kind {kind!r}, of which it is",
+            where=source,
+            fix=f"pip install {in_shell(package)}" if package else unnamed,
+            code="XT-PLUGIN",
+        )
+
+
 def base_of(kind: str) -> str:
     """Return which of the three a kind is built on; a word that is no kind stays as it is.
 
@@ -135,6 +162,7 @@ def _add_plugin_kinds() -> None:
             BROKEN_KINDS[point.name] = broken(point, f"must have a kind of its own: kind is {said!r}")
         else:
             KINDS[point.name] = cast("Any", cls)
+            KIND_PACKAGES[point.name] = point.dist.name if point.dist is not None else ""
 
 
 _add_plugin_kinds()  # at the end: a plugin may import this module

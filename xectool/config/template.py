@@ -50,7 +50,8 @@ def template(
     chosen = PRESETS.get(preset or "", Preset("", {}))
     values = _COMMON | (_REGRESSOR if KINDS[kind].base_kind == "regressor" else {}) | chosen.values
     head = [
-        f"# A run of kind {kind}, every key with its value and meaning. Delete what you do not change.",
+        f"# A run of kind {kind}, every key with its value and meaning. Lines without (default ...) can be deleted;",
+        "# those with it differ from the default, and without them the run is another one.",
         "# Override on the command line: --set training.lr=1e-4",
     ]
     if preset is not None:
@@ -113,9 +114,11 @@ def _lines(config: RunConfig, keys: Mapping[str, Key], values: Mapping[str, Any]
         if key.is_section:
             yield ("" if indent else "\n") + f"{indent}{key.leaf}:".ljust(_COMMENT_COLUMN) + f"  # {key_comment(key)}"
             continue
+        default = "regressor" if dotted == "kind" else _value(config, dotted)
         value = values.get(dotted, _value(config, dotted))
         reason = preset.reason(dotted) if value == preset.values.get(dotted) else ""
-        comment = f"{key_comment(key)}; {values['preset']}: {reason}" if reason else key_comment(key)
+        comment = key_comment(key) + (f" (default {inline_yaml(default)})" if value != default else "")
+        comment += f"; {values['preset']}: {reason}" if reason else ""
         yield f"{indent}{key.leaf}: {inline_yaml(value)}".ljust(_COMMENT_COLUMN) + f"  # {comment}"
 
 

@@ -9,6 +9,7 @@ from xectool.config.document import SET, Document, KeyPath
 from xectool.config.invalid import NOTE, config_finding, place
 from xectool.config.keys import keys_of
 from xectool.config.root import KINDS, base_of, refuse_broken
+from xectool.config.serialize import inline_yaml
 from xectool.errors import did_you_mean
 from xectool.findings import Finding, Severity
 
@@ -84,7 +85,7 @@ def translate(document: Document, kind: str) -> list[Finding]:
     _fill_empty_sections(document, kind)
     for renamed in RENAMED:
         if base_of(kind) in renamed.kinds and document.has(renamed.old):
-            found += _move(document, renamed)
+            found += (_keep_one if document.has(renamed.new) else _move)(document, renamed)
     found += _explain_values(document)
     found += _drop_forced_prefetch(document)
     return found + _refuse_dead(document)
@@ -102,8 +103,8 @@ def _written_kind(document: Document) -> tuple[str, list[Finding]]:
         return kind, []
     hint = did_you_mean(kind, KINDS) if isinstance(kind, str) else ""
     problem = f"kind: one of {', '.join(KINDS)}; got {kind!r}" + (f", {hint}" if hint else "")
-    fix = f"kind: {hint.split(chr(39))[1] if hint else 'regressor'}"
-    best = fix.removeprefix("kind: ")
+    best = hint.split(chr(39))[1] if hint else "regressor"
+    fix = f"kind: {best}" + ("" if hint else "   # or install the package that brings the kind")
     return best, [config_finding("CFG-05", problem, document.origin("kind"), "kind", fix)]
 
 
@@ -118,15 +119,25 @@ def _move(document: Document, renamed: Renamed) -> list[Finding]:
     old, new = ".".join(renamed.old), ".".join(renamed.new)
     origin = document.origin(old)
     value = document.get(renamed.old)
-    if document.has(renamed.new) and document.get(renamed.new) not in (None, "", value):
-        if value not in (None, "") and document.origin(new) != SET:
-            problem = f"{old} and {new} are the same option, written as {value!r} and {document.get(renamed.new)!r}"
-            document.pop(renamed.old)
-            return [config_finding("CFG-01", problem, origin, old, f"delete {old}")]
-        document.pop(renamed.old)
-        return [_note(f"{old} is ignored, {new} is set", origin, old, f"delete {old}")]
     document.move(renamed.old, renamed.new)
     return [_note(f"{old} is read as {new}", origin, old, f"{new}: {'null' if value in (None, '') else value}")]
+
+
+def _keep_one(document: Document, renamed: Renamed) -> list[Finding]:
+    """Take out one of two names of an option: an older one goes, unless it alone is an override of the file."""
+    keys = {path: ".".join(path) for path in (renamed.new, renamed.old)}
+    overridden = [path for path in keys if document.origin(keys[path]) == SET]
+    kept = renamed.old if overridden == [renamed.old] else renamed.new
+    (gone,) = keys.keys() - {kept}
+    values = {path: inline_yaml(document.get(path)) for path in keys}
+    origin = document.origin(keys[gone])
+    document.pop(gone)
+    findings = _move(document, renamed) if kept == renamed.old else []
+    if values[kept] == values[gone]:
+        return [*findings, _note(f"{keys[gone]} is {keys[kept]} once more", origin, keys[gone], f"delete {keys[gone]}")]
+    problem = f"{keys[gone]} {values[gone]} is ignored: it is the same option as {keys[kept]}, which is {values[kept]}"
+    where = place(origin, keys[gone])
+    return [*findings, Finding("CFG-01", Severity.WARNING, problem, where, fix=f"delete {keys[gone]}")]
 
 
 def _explain_values(document: Document) -> list[Finding]:

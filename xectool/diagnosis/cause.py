@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -105,3 +105,9 @@ class Diagnosis:
     def healthy(self) -> bool:
         """Whether nothing above a note was found."""
         return not self.causes
+
+
+def in_one_line(causes: Sequence[Cause]) -> str:
+    """Return the problem of the first cause with the codes of those that do not follow from another."""
+    more = [cause.code for cause in causes[1:] if not cause.follows]
+    return causes[0].problem + (f" (and {', '.join(more)})" if more else "")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from xectool.diagnosis.cases.plateau import FEWEST_STEPS
-from xectool.diagnosis.cause import Cause, Diagnosis, DiagnosisRule, Opinion, RuledOut
+from xectool.diagnosis.cause import Cause, Diagnosis, DiagnosisRule, Opinion, RuledOut, in_one_line
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.rules.crash import CompileKilled, DiskFull, Failed, Hang, RecordDamaged, WorkerDead
 from xectool.diagnosis.rules.cuts import CutTooTight
@@ -177,8 +177,7 @@ def _asked(rule: DiagnosisRule, evidence: Evidence) -> list[Opinion]:
 def verdict(causes: Sequence[Cause], evidence: Evidence) -> str:
     """Return the answer in one line."""
     if causes:
-        more = [cause.code for cause in causes[1:] if not cause.follows]
-        return f"{causes[0].code}: {causes[0].problem}" + (f" (and {', '.join(more)})" if more else "")
+        return f"{causes[0].code}: {in_one_line(causes)}"
     steps = evidence.steps.seen
     if not steps:
         return f"nothing to judge: no step is on record ({evidence.status.state})"

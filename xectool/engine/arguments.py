@@ -60,7 +60,7 @@ def _checked(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         try:
             bound = inspect.signature(function).bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{name}: {error}") from None
+            raise TypeError(f"{name}: {error}; it is {name}({_named(function)})") from None
         hints = get_type_hints(function)
         for key, value in bound.arguments.items():
             many = bound.signature.parameters[key].kind is inspect.Parameter.VAR_POSITIONAL
@@ -69,6 +69,21 @@ def _checked(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         return function(*bound.args, **bound.kwargs)
 
     return checked
+
+
+def _named(function: Callable[..., Any]) -> str:
+    """Return the names of the arguments; those after ``*`` are given by name.
+
+    >>> _named(lambda config, *, overrides=(): None)
+    'config, *, overrides'
+    """
+    marks: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    parameters = list(inspect.signature(function).parameters.values())
+    names = [marks.get(item.kind, "") + item.name for item in parameters]
+    by_name = next((at for at, item in enumerate(parameters) if item.kind is inspect.Parameter.KEYWORD_ONLY), None)
+    if by_name is not None and not any(name.startswith("*") for name in names[:by_name]):
+        names.insert(by_name, "*")
+    return ", ".join(names)
 
 
 def _taken(value: Any, hint: Any, place: tuple[str, str]) -> Any:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from xectool.checkpoint.names import BEST_NAME, LAST_NAME
-from xectool.errors import in_shell
-from xectool.runlog.run_dirs import USUAL_DIR, newest_run
+from xectool.errors import MisnamedRun, in_shell
+from xectool.runlog.run_dirs import USUAL_DIR, newest_run, run_called
 
 USUAL_CONFIG: Final = Path("config.yaml")
 
@@ -35,6 +36,23 @@ def completed(wanted: str, argv: Sequence[str]) -> str:
         found = next((run / name for name in (BEST_NAME, LAST_NAME) if (run / name).is_file()), None)
         return f"{given} {in_shell(found)}" if found else ""
     return ""
+
+
+def named_run(word: str) -> str:
+    """Return the directory of a run that is named as ``xectool runs`` lists it; any other word as it is."""
+    found = run_called(word)
+    return word if found == Path(word).expanduser() else str(found)
+
+
+def renamed(error: MisnamedRun, argv: Sequence[str]) -> str:
+    """Return the command line with the runs that were meant; the fix as it is where none is near.
+
+    Args:
+        error: The refusal.
+        argv: Arguments without the program name.
+    """
+    words = [error.meant.get(str(Path(os.path.expanduser(word))), word) for word in argv]
+    return shlex.join(["xectool", *words]) if words != list(argv) else error.fix
 
 
 def _configuration() -> Path | None:

@@ -24,8 +24,8 @@ from xectool.engine.loading import (
 from xectool.engine.repairing import filler, load_inpainter
 from xectool.errors import DataUnusable, UsageError, counted, did_you_mean, in_shell
 from xectool.findings import Finding, Severity
+from xectool.runlog.metrics import with_unit
 from xectool.tasks.event_variants import Variant, with_dead, with_neighbours, with_network
-from xectool.tasks.metric_units import with_unit
 from xectool.tasks.neighbour_baselines import DEFAULT_HOPS
 from xectool.tasks.paired import PairedMetric
 from xectool.training.predicting.variants import ComparisonRun, compare_variants

@@ -223,12 +223,21 @@ def _verdict(facts: DataFacts, findings: Sequence[Finding], told: Told) -> tuple
         )
     first = sample.files[0]
     name = arguments(first.path, first.tree) if num_files == 1 else told.inputs()
-    every = "every basket was read" if told.deep else "the baskets that were not sampled are unread"
+    every = _read(sample.scanned, sample.num_events, told.deep)
     return (
         f"good: {looked}",
         (f"no check found more than notes; {every}", *reach),
         told.following(name, has_hashes=not reach),
     )
+
+
+def _read(scanned: int, num_events: int, deep: bool) -> str:
+    """Return how much of the files was read."""
+    if deep:
+        return "every basket was read"
+    if scanned >= num_events:
+        return "the values of all events were read, of the branches that are checked; --deep reads the others too"
+    return "the baskets that were not sampled are unread (--deep reads all)"
 
 
 def _reach(files: Sequence[FileFacts]) -> tuple[str, ...]:

@@ -29,7 +29,8 @@ def in_the_way(target: Path, kind: str) -> str:
 
     Args:
         target: The file; it need not exist.
-        kind: Of result: ``.onnx``, ``.pt``, ``.pt2``, ``.safetensors``, ``.html``, or the origin of a ROOT file.
+        kind: Of result: ``.onnx``, ``.torchscript``, ``.pt``, ``.pt2``, ``.safetensors``, ``.html``, or the origin of a
+            ROOT file.
     """
     try:
         with target.open("rb") as stream:
@@ -90,6 +91,7 @@ def _entries(path: Path) -> set[str]:
 _EARLIER: Final[Mapping[str, Callable[[Path], bool]]] = {
     ".onnx": _is_onnx_export,
     ".pt": _is_archive_export("torchscript"),
+    ".torchscript": _is_archive_export("torchscript"),
     ".pt2": _is_archive_export("pt2"),
     ".safetensors": _is_weights_export,
     ".html": _is_page,

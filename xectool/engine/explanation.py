@@ -1,19 +1,21 @@
-"""The ``explain`` command: what a finding code, a configuration key or a topic means."""
+"""The ``explain`` command: what a finding code, a configuration key, a metric or a topic means."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xectool.config.key_page import KeyPage, all_keys, key_pages
 from xectool.errors import UsageError, counted
 from xectool.explanations import Entry, library
-from xectool.explanations.library import canonical
+from xectool.explanations.library import canonical, word_set
 from xectool.registry.plugins import plugins
 from xectool.rules import Rule
+from xectool.runlog.metrics import Named, find_metric, metric_names
 
 _MAX_RELATED = 8
+_MAX_LISTED = 20
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,10 @@ class Explained:
 
 
 def explain(topic: str = "") -> Explained:
-    """Explain a finding code, also of a plugin, a configuration key or a topic; without one, list the topics.
+    """Explain a finding code, also of a plugin, a configuration key, a metric or a topic; without one, list the topics.
 
     Args:
-        topic: Such as ``XT-OOM-GPU``, ``training.lr`` or ``batch-sizes``, in any case.
+        topic: Such as ``XT-OOM-GPU``, ``training.lr``, ``val/loss`` or ``batch-sizes``; all but a metric in any case.
 
     Raises:
         UsageError: Nothing of that name is known; the nearest names are in the fix.
@@ -44,7 +46,8 @@ def explain(topic: str = "") -> Explained:
         return _topics()
     entry, pages = library().find(topic), key_pages(topic)
     if entry is None and not pages:
-        return _of_plugin(topic)
+        metric = find_metric(topic)
+        return (_of_plugin(topic) or _of_words(topic)) if metric is None else _of_metric(metric)
     if entry is None and len(pages) > 1:
         lines = [page.title for page in pages]
         return Explained(
@@ -73,26 +76,53 @@ def _related(page: KeyPage) -> list[str]:
     return list(dict.fromkeys(entry.name for entry in topics_first))[:_MAX_RELATED]
 
 
+def _of_metric(named: Named) -> Explained:
+    task = named.words.get("task") or named.words.get("any_term", "")
+    keys = [f"tasks.{task}.loss_fn"] if f"tasks.{task}.loss_fn" in all_keys() else []
+    return Explained(f"{named.name}: {named.metric.group}", named.text, ("units", "baseline", *keys))
+
+
 def _topics() -> Explained:
     topics = library().topics
     width = max(len(entry.name) for entry in topics)
     lines = [f"{entry.name:<{width}}  {entry.title}" for entry in sorted(topics, key=lambda entry: entry.name)]
     lines += [
         "",
-        "Also: every finding code (xectool explain CFG-20) and every configuration key (xectool explain training.lr).",
+        "Also: every finding code (xectool explain CFG-20), configuration key (xectool explain training.lr) and metric",
+        "(xectool explain val/loss).",
     ]
     return Explained(f"{len(topics)} topics", "\n".join(lines), tuple(sorted(entry.name for entry in topics)))
 
 
-def _of_plugin(topic: str) -> Explained:
-    """Return what the rule of a plugin says of itself.
+def _of_words(topic: str) -> Explained:
+    """Return the topics, keys and codes in whose names or titles a word stands, in this order.
 
     Raises:
-        UsageError: No installed plugin has a rule with that code.
+        UsageError: It stands in none.
     """
+    words = word_set(topic)
+    entries = library().holding(words) if words else []
+    topics = [(entry.name, entry.title) for entry in entries if not entry.is_code]
+    keys = [(dotted, key_pages(dotted)[0].title) for dotted in all_keys() if words and words <= word_set(dotted)]
+    codes = [(entry.name, entry.title) for entry in entries if entry.is_code]
+    found = [*topics, *((name, title.removeprefix(f"{name}: ")) for name, title in keys), *codes]
+    if not found:
+        raise _unknown(topic)
+    if len(topics) == 1 or len(found) == 1:
+        first = explain(found[0][0])
+        return replace(first, see=tuple(dict.fromkeys([*first.see, *(name for name, _ in found[1:])])))
+    width = max(len(name) for name, _ in found[:_MAX_LISTED])
+    lines = [f"{name:<{width}}  {title}" for name, title in found[:_MAX_LISTED]]
+    return Explained(
+        f"{topic}: a word of {counted(len(found), 'name')}", "\n".join(lines), tuple(name for name, _ in found)
+    )
+
+
+def _of_plugin(topic: str) -> Explained | None:
+    """Return what the rule of a plugin says of itself; None where no installed one has a rule with that code."""
     known = {canonical(rule.code): (rule, package) for rule, package in _plugin_rules()}
     if canonical(topic) not in known:
-        raise _unknown(topic, tuple(rule.code for rule, _ in known.values()))
+        return None
     rule, package = known[canonical(topic)]
     text = f"{inspect.cleandoc(rule.__doc__ or '')}\n\nA rule of the package {package}; its authors know more."
     return Explained(f"{rule.code}: {rule.title}", text.strip(), ("XT-PLUGIN",))
@@ -105,8 +135,9 @@ def _plugin_rules() -> Iterator[tuple[type[Rule[object]], str]]:
                 yield rule, point.dist.name if point.dist is not None else point.value
 
 
-def _unknown(topic: str, others: tuple[str, ...]) -> UsageError:
-    near = library().near(topic, (*all_keys(), *others))
+def _unknown(topic: str) -> UsageError:
+    others = (rule.code for rule, _ in _plugin_rules())
+    near = library().near(topic, (*all_keys(), *metric_names(), *others))
     fix = f"xectool explain {near[0]}" if near else "xectool explain   # lists the topics"
     also = f"; near: {', '.join(near)}" if near else ""
     return UsageError(f"nothing is known about '{topic}'{also}", where="command line", fix=fix)

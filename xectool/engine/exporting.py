@@ -17,7 +17,7 @@ from xectool.errors import UsageError, in_shell, nearest, unknown_choice
 from xectool.export import exporter
 from xectool.export.description import Description
 from xectool.export.exporter import Exported, Order
-from xectool.export.formats import FORMATS, SUFFIXES
+from xectool.export.formats import ASKED_FOR, FORMATS, SUFFIXES
 from xectool.export.graphs import NORMALIZED, RAW, ExportGraph, RegressorGraph, make_graph
 from xectool.export.parity import Agreement
 from xectool.export.ports import Port
@@ -165,7 +165,7 @@ def _target(source: Path, to: str | None, output: str | Path | None) -> tuple[st
     by_suffix = {suffix: name for name, suffix in _suffixes().items()}
     if to is not None and to not in FORMATS.names():
         raise unknown_choice("format", to, FORMATS.names(), "--to")
-    told = by_suffix.get(Path(output).suffix.lower()) if output is not None else None
+    told = (by_suffix | ASKED_FOR).get(Path(output).suffix.lower()) if output is not None else None
     name = to or told or "onnx"
     target = Path(os.path.expanduser(output)) if output is not None else Path(source.stem + SUFFIXES[name])
     if output is not None and told is None and to is None and not os.path.isdir(target):
@@ -183,7 +183,8 @@ def _no_format(target: Path, output: str | Path, by_suffix: Mapping[str, str]) -
     """Return that the name of a file does not say what to write."""
     suffix, known = target.suffix, list(by_suffix)
     ending = f"the suffix '{suffix}'" if suffix else "a name without suffix"
-    meant = (nearest(suffix, known, count=1) or [SUFFIXES["onnx"]])[0]
+    near = nearest(suffix, [*known, *ASKED_FOR], count=1)
+    meant = SUFFIXES[(dict(by_suffix) | ASKED_FOR)[near[0]] if near else "onnx"]
     named = target.with_suffix(meant) if suffix else target.with_name(f"{target.name.rstrip('.')}{meant}")
     return UsageError(
         f"the format is not known from {ending}: {', '.join(f'{end} is {by_suffix[end]}' for end in known)}",

@@ -28,6 +28,7 @@ from xectool.engine.checkpoints.rebuilding import outlook, rebuilt
 from xectool.engine.checkpoints.resume_contract import KeyEffect, resume_contract
 from xectool.engine.checkpoints.wording import fine_tuning, next_line, reasons, verdict
 from xectool.engine.loading import assumptions
+from xectool.engine.run_files import CONFIG_FILE
 from xectool.findings import Finding, Severity
 from xectool.rules import run_rules
 
@@ -170,10 +171,16 @@ def inspect_ckpt(  # noqa: PLR0913 - the function is the command: one argument a
         extracted=extracted,
         tensors=tensor_rows(facts) if tensors else (),
     )
-    result = _concluded(result, again, asked if run is not None else ["CONFIG"], compare_with)
+    result = _concluded(result, again, asked if run is not None else [_config_of(place)], compare_with)
     if extracted is None:
         return result
     return replace(result, next=fine_tuning(extracted, facts.layout.config if run is None else run.to_dict()))
+
+
+def _config_of(checkpoint: Path) -> str:
+    """Return the configuration that lies beside a checkpoint of a run, else the word for one."""
+    beside = checkpoint.parent / CONFIG_FILE
+    return str(beside) if beside.is_file() else "CONFIG"
 
 
 def _compared(
@@ -235,7 +242,7 @@ def _contract(
             Severity.ERROR,
             f"{item.line()}: {item.effect} ({item.why})",
             item.key,
-            fix=taken or f"{again} {item.paste()}",
+            fix=taken or " ".join((again, *view)),  # one of them alone would be refused again
         )
         for item in bad
     )

@@ -131,7 +131,7 @@ def ready_model(checkpoint: Checkpoint, name: str | Path, weights: str, device: 
     Raises:
         XecError: The checkpoint does not fit its configuration or is not finite, or the device does not exist.
     """
-    config = config_from_dict(checkpoint.config, str(name))
+    config = config_from_dict(checkpoint.config, str(name), package=checkpoint.kind_package)
     # In float32, whatever it was trained in: bfloat16 rounds a predicted sensor by up to 1.6 % of its photons.
     execution = plan_execution(config.training.model_copy(update={"compile": "none", "amp": "off"}), device)
     network = build_model(config)

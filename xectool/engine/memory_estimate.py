@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ QUICKSTART: Final[Mapping[str, Any]] = {
     "training": {"epochs": 8, "warmup_epochs": 0, "ema_decay": 0.99, "channel_dropout_rate": 0.0},
 }  # fmt: skip
 """What is estimated without a configuration: the quickstart's network (examples/quickstart.yaml)."""
+_SAME_CARD: Final = 0.02
 
 
 def estimate_memory(  # noqa: PLR0913  the function is the command: one argument an option
@@ -54,7 +56,8 @@ def estimate_memory(  # noqa: PLR0913  the function is the command: one argument
     Args:
         config: YAML file; None takes the quickstart's network.
         overrides: ``key=value`` settings that go before the file's.
-        events: Events of the data set and its predictions; None counts those of the training files, a million without.
+        events: Training events, and events that are predicted where no validation files tell; None counts those of the
+            training files, a million without.
         batch_size: Goes before ``data.batch_size``.
         gpu: Name or size of a GPU; None takes the device of the configuration on this machine.
         max_batch: Also look for the largest batch that fits.
@@ -74,10 +77,10 @@ def estimate_memory(  # noqa: PLR0913  the function is the command: one argument
     if mask_ratio is not None and config is not None:
         _require_hidden_sensors(loaded)
         loaded = _loaded(config, [*settings, f"model.mask_ratio={mask_ratio}"])
-    if events is None:
-        events = _events_of(loaded) if config is not None else DEFAULT_EVENTS
+    events, counted_from = _events_of(loaded if config is not None else None, events)
     limits = memory_budgets(loaded.distributed.num_gpus)
     device, amp = _device(loaded, gpu, min(limits.values()))
+    elsewhere = gpu is not None and not _is_here(device)
     if calibrate:
         _calibrate(loaded, device, amp)
     calibration = load_calibration()
@@ -86,7 +89,8 @@ def estimate_memory(  # noqa: PLR0913  the function is the command: one argument
     wanted = Wanted(events, amp, max_batch, True, mask_ratio, threads, min(limits.values()))
     found = estimate(loaded, device, wanted, calibration)
     hidden_by = "model.mask_ratio" if mask_ratio is None else "--mask-ratio"
-    blank = MemoryEstimate(loaded, found, limits, _free(loaded), calibration, events=events, hidden_by=hidden_by)
+    of_files = partial(MemoryEstimate, events=events, counted_from=counted_from)
+    blank = of_files(loaded, found, limits, _free(loaded), calibration, hidden_by=hidden_by, elsewhere=elsewhere)
     return replace(blank, findings=verdicts(blank))
 
 
@@ -100,10 +104,25 @@ def _require_hidden_sensors(config: RunConfig) -> None:
         )
 
 
-def _events_of(config: RunConfig) -> int:
+def _events_of(config: RunConfig | None, asked: int | None) -> tuple[int, str]:
+    """Return the number of training events, and where it comes from."""
+    if asked is not None:
+        return asked, "as --events says"
+    if config is None:
+        return DEFAULT_EVENTS, "assumed: no configuration names files; --events N for another number"
     from xectool.rootio.counting import count_events  # uproot, which the rest does without
 
-    return count_events(config.data.train_path, config.data.tree_name) or DEFAULT_EVENTS
+    found = count_events(config.data.train_path, config.data.tree_name)
+    if found:
+        return found, "in the training files"
+    return DEFAULT_EVENTS, "assumed: the training files are not here; --events N for another number"
+
+
+def _is_here(device: Device) -> bool:
+    """Return whether this machine has a GPU with the memory of the one that was named, to 2 %."""
+    if not device.is_gpu or Platform.detect().num_gpus == 0:
+        return False
+    return any(abs(own.total_bytes / device.total_bytes - 1) < _SAME_CARD for own in ask_torch().devices)
 
 
 def _settings(overrides: Sequence[str], batch_size: int | None) -> list[str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from xectool.config.platform import more_memory
 from xectool.config.root import RunConfig
+from xectool.config.save_places import other_save_dir
 from xectool.findings import Finding, Severity
 from xectool.training.memory_estimate.calibration import Calibration
 from xectool.training.memory_estimate.device import PLANNED, USABLE
@@ -36,6 +38,8 @@ class MemoryEstimate:
         findings: What does not fit, and the account of predictions.
         events: Events of the data set.
         hidden_by: Key or option that says how many sensors are hidden.
+        counted_from: Where the number of events comes from.
+        elsewhere: Whether the GPU is one of another machine: its host and disk are not known, and not judged by these.
     """
 
     config: RunConfig
@@ -46,11 +50,13 @@ class MemoryEstimate:
     findings: tuple[Finding, ...] = ()
     events: int = DEFAULT_EVENTS
     hidden_by: str = "model.mask_ratio"
+    counted_from: str = ""
+    elsewhere: bool = False
 
     @property
     def fits(self) -> bool:
-        """Whether device, host and disk suffice."""
-        return self.fits_device and self.fits_host and self.fits_disk
+        """Whether the device suffices, and host and disk where they are those of this machine."""
+        return self.fits_device and (self.elsewhere or (self.fits_host and self.fits_disk))
 
     @property
     def fits_device(self) -> bool:
@@ -90,14 +96,14 @@ class MemoryEstimate:
                 "predictions_bytes": found.predictions_bytes,
                 "peak_bytes": found.host_bytes,
                 "capacity_bytes": min(self.limits.values()),
-                "fits": self.fits_host,
+                "fits": None if self.elsewhere else self.fits_host,
             },
             "disk": {
                 "checkpoint_bytes": found.checkpoint_bytes,
                 "predictions_bytes": found.disk["predictions"],
                 "cache_bytes": found.disk[CACHE_TERM],
                 "free_bytes": self.free_bytes,
-                "fits": self.fits_disk,
+                "fits": None if self.elsewhere else self.fits_disk,
             },
             "advice": found.advice,
         }
@@ -112,7 +118,7 @@ def verdicts(result: MemoryEstimate) -> tuple[Finding, ...]:
         most = "" if found.max_batch is None else f"; max batch {found.max_batch}"
         problem = f"predicted peak {peak:.4g} GB > {USABLE:.0%} of {total:.4g} GB ({found.device.name}){most}"
         errors.append(Finding("CFG-22", Severity.ERROR, problem, "data.batch_size", fix=_device_fix(found)))
-    if not result.fits_host:
+    if not result.fits_host and not result.elsewhere:
         name = max(found.host, key=lambda term: found.host[term])
         least = min(result.limits, key=lambda limit: result.limits[limit])
         problem = (
@@ -122,11 +128,10 @@ def verdicts(result: MemoryEstimate) -> tuple[Finding, ...]:
         )
         fix = _host_fix(found, least, result.config.distributed.num_gpus)
         errors.append(Finding("CFG-20", Severity.ERROR, problem, "data.chunksize", found.lines[:2], fix))
-    if not result.fits_disk:
-        problem = (
-            f"the run needs {sum(found.disk.values()) / 1e9:.4g} GB of disk, {result.free_bytes / 1e9:.4g} GB free"
-        )
-        cure = "--set checkpoint.save_dir=PATH  # on a larger disk"
+    if not result.fits_disk and not result.elsewhere:
+        needed = sum(found.disk.values())
+        problem = f"the run needs {needed / 1e9:.4g} GB of disk, {result.free_bytes / 1e9:.4g} GB free"
+        cure = other_save_dir(Path(result.config.checkpoint.save_dir), needed)
         errors.append(Finding("CFG-53", Severity.ERROR, problem, "checkpoint.save_dir", fix=cure))
     notes = [Finding("XT-MEM-LOADER", Severity.INFO, "host memory of the loader", "data.chunksize", found.lines[:2])]
     if found.predictions:

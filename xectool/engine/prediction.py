@@ -24,14 +24,14 @@ from xectool.engine.loading import (
     ready_model,
     served_in_order,
 )
+from xectool.engine.metric_tables import BY_FACE, NETWORK, face_rows, headline_rows, other_rows
 from xectool.engine.model_files import exported_format
 from xectool.engine.output_places import files_read, require_file_place, require_folder
-from xectool.engine.training_run.artifacts import draw_predictions, predict_scored, watched
-from xectool.errors import UsageError
+from xectool.engine.training_run.artifacts import Scored, draw_predictions, predict_scored, watched
+from xectool.errors import UsageError, counted, in_shell
 from xectool.findings import Finding, Severity
 from xectool.report.written import Written
 from xectool.rootio.origin import Origin
-from xectool.tasks.metric_units import with_unit
 from xectool.tasks.sensor_task import SensorTask
 from xectool.training.predicting.variants import masked_by_dead
 from xectool.training.process.heap import trimmed
@@ -53,6 +53,7 @@ class PredictResult:
         metrics: Figures of merit where the files hold the truth, conventional estimators included.
         plots: Plots written.
         findings: What was noticed about the files, and what could not be drawn.
+        sensors: Sensors predicted in all events together, dead ones included; 0 of a regressor.
     """
 
     events: int
@@ -63,14 +64,30 @@ class PredictResult:
     metrics: dict[str, float] = field(default_factory=dict)
     plots: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
+    sensors: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result keys of the command-line contract."""
         return {name: value for name, value in vars(self).items() if name != "findings"}
 
-    def metric_rows(self) -> list[list[object]]:
-        """Return each metric with its unit, and its value."""
-        return [[with_unit(name), value] for name, value in sorted(self.metrics.items())]
+    def title(self) -> str:
+        """Return what was predicted by what, and whether there is a truth to compare with, for a reader."""
+        lines = [f"{counted(self.events, 'event')}, {self.events_per_s:.0f} events/s: {self.output}"]
+        if self.sensors and self.metrics:
+            lines.append(f"{counted(self.sensors, 'sensor')} predicted")
+        elif self.sensors:
+            each = f"{counted(self.sensors, 'dead sensor')} of {counted(self.events, 'event')} predicted"
+            lines.append(f"{each} ({self.sensors / self.events:.1f} an event): no reading to compare with")
+        return "\n".join((*lines, f"engine {self.engine}: {self.engine_reason}"))
+
+    def tables(self) -> Iterator[tuple[str, Sequence[str], Sequence[Sequence[object]]]]:
+        """Yield title, columns and rows of each table of metrics: the headline ones first."""
+        if headlines := headline_rows(self.metrics):
+            yield "", ("metric", NETWORK, "conventional"), headlines
+        for of, rows in face_rows(self.metrics).items():
+            yield f"hidden sensors by face: {of}", BY_FACE, rows
+        if rest := other_rows(self.metrics):
+            yield "others (what one is: xectool explain NAME)", ("metric", "value"), rest
 
 
 def predict(  # noqa: PLR0913 - the function is the command: one argument an option
@@ -142,32 +159,36 @@ def predict(  # noqa: PLR0913 - the function is the command: one argument an opt
         conventional = checkpoint.meta.get("conventional", {})
         scored = predict_scored(network, task, predicted, target, conventional, tuple(source.branches.truth))
     drawn = Written() if plots_into is None else draw_predictions(task, target, plots_into, source, watching)
-    notes = tuple(Finding("XT-PLOT-SKIPPED", Severity.INFO, note) for note in drawn.notes)
     return PredictResult(
         scored.num_events,
         scored.events_per_s,
         str(output),
         loaded.engine,
         chosen.reason,
-        scored.metrics,
+        scored.metrics if _is_compared(scored.metrics) else {},
         tuple(str(path) for path in drawn.files),
-        (*loaded.notes, *source.findings, *notes, *_nothing_hidden(dead, scored.metrics)),
+        (*loaded.notes, *source.findings, *_undrawn(drawn), *_nothing_predicted(dead, data, scored)),
+        scored.num_sensors,
     )
 
 
-def _nothing_hidden(dead: str | None, metrics: Mapping[str, float]) -> tuple[Finding, ...]:
-    """Say where no reading was hidden, so that there was nothing to predict and compare; never of a regressor."""
-    if metrics.get("masked_of_all", 1.0) > 0 or math.isfinite(metrics.get("val/loss", math.nan)):
+def _undrawn(drawn: Written) -> Iterator[Finding]:
+    yield from (Finding("XT-PLOT-SKIPPED", Severity.INFO, note) for note in drawn.notes)
+
+
+def _is_compared(metrics: Mapping[str, float]) -> bool:
+    """Return whether a sensor with a reading was hidden, which is the truth to compare with; always of a regressor."""
+    return metrics.get("masked_of_all", 1.0) > 0 or math.isfinite(metrics.get("val/loss", math.nan))
+
+
+def _nothing_predicted(dead: str | None, data: Sequence[str], scored: Scored) -> tuple[Finding, ...]:
+    """Say where no sensor was hidden, so that there was nothing to predict; never of a regressor."""
+    if scored.num_sensors or _is_compared(scored.metrics):
         return ()
-    return (
-        Finding(
-            "XT-REPAIR-NOTHING",
-            Severity.WARNING,
-            "no sensor with a reading is hidden: there is nothing to compare predictions with",
-            where="the events" if dead is None else f"--dead {dead}",
-            fix="--dead dead_channels.txt   # sensors that have readings: xectool check-data DATA shows which",
-        ),
-    )
+    where, lacking = ("the events", "reading to hide") if dead is None else (f"--dead {dead}", "dead sensor")
+    fix = f"xectool check-data {' '.join(map(in_shell, data))}   # says which sensors have no reading"
+    problem = f"no event has a {lacking}: nothing is predicted"
+    return (Finding("XT-REPAIR-NOTHING", Severity.WARNING, problem, where, fix=fix),)
 
 
 def _loaded(model: str | Path, weights: str, device: str | None) -> LoadedModel:

@@ -14,8 +14,10 @@ import numpy as np
 from xectool.config.serialize import dotted_values
 from xectool.engine.mlflow_runs import mlflow_run
 from xectool.engine.run_files import CONFIG_FILE, best_epoch, resolved_config
+from xectool.errors import MisnamedRun
+from xectool.runlog.metrics import with_unit
 from xectool.runlog.reader import RunReader
-from xectool.runlog.run_dirs import require_record
+from xectool.runlog.run_dirs import USUAL_DIR, require_record, run_called
 from xectool.training.tracking.params import run_params
 
 if TYPE_CHECKING:
@@ -51,8 +53,6 @@ class RunDifference:
     @property
     def title(self) -> str:
         """Return the name as it is shown: that of a metric with its unit."""
-        from xectool.tasks.metric_units import with_unit  # with it comes torch, which a list of runs does without
-
         return with_unit(self.key)
 
 
@@ -94,7 +94,11 @@ class _Side:
 
 
 def compare(
-    first: Path | str, second: Path | str, *others: Path | str, tracking_uri: str | None = None
+    first: Path | str,
+    second: Path | str,
+    *others: Path | str,
+    tracking_uri: str | None = None,
+    root: Path | str = USUAL_DIR,
 ) -> RunsCompared:
     """Compare configuration and metrics of runs.
 
@@ -102,16 +106,18 @@ def compare(
     validation events.
 
     Args:
-        first: Run directory, or name or id of an MLflow run; what the others are compared with.
+        first: Run directory, or its name below ``root``, or name or id of an MLflow run; what the others are compared
+            with.
         second: The same.
         others: Further ones.
         tracking_uri: Database in which names that are no run directories are looked up.
+        root: Directory below which they are looked up else.
 
     Raises:
         UsageError: A directory is not a run, or the database has no run of that name.
         TrackerError: The database cannot be read.
     """
-    sides = [_side(place, tracking_uri) for place in (first, second, *others)]
+    sides = _sides((first, second, *others), tracking_uri, Path(root).expanduser())
     recorded = _rows([side.metrics for side in sides])
     measured, events = _measured([side.predictions for side in sides])
     metrics = {item.key: item for item in (*recorded, *measured)}
@@ -130,8 +136,25 @@ def _differences(sides: Sequence[_Side]) -> tuple[RunDifference, ...]:
     return tuple(item for item in differing if not (flat and None in item.values))
 
 
-def _side(place: Path | str, tracking_uri: str | None) -> _Side:
-    directory = Path(place).expanduser()
+def _sides(places: Sequence[Path | str], tracking_uri: str | None, root: Path) -> list[_Side]:
+    """Return the runs.
+
+    Raises:
+        MisnamedRun: Some places are none; it names all of them.
+    """
+    sides, misnamed = [], []
+    for place in places:
+        try:
+            sides.append(_side(place, tracking_uri, root))
+        except MisnamedRun as error:
+            misnamed.append(error)
+    if misnamed:
+        raise misnamed[0].joined(misnamed[1:])
+    return sides
+
+
+def _side(place: Path | str, tracking_uri: str | None, root: Path) -> _Side:
+    directory = Path(place).expanduser() if tracking_uri is not None else run_called(place, root)
     if tracking_uri is not None and not (directory / CONFIG_FILE).exists():
         run = mlflow_run(tracking_uri, str(place))
         return _Side(run.name, None, run.params, run.metrics, Path())

@@ -12,7 +12,7 @@ import yaml
 from xectool.config.serialize import from_yaml
 from xectool.errors import UsageError, in_shell
 from xectool.runlog.records import EpochRecord
-from xectool.runlog.run_dirs import require_record
+from xectool.runlog.run_dirs import LISTING, require_record
 
 CONFIG_FILE: Final = "config.yaml"
 BEST_METRIC: Final = "val/loss"
@@ -37,8 +37,7 @@ def resolved_config(run_dir: Path) -> Mapping[str, Any]:
     path = run_dir / CONFIG_FILE
     if not path.exists():
         require_record(run_dir)
-        fix = "name the directory of a run; `xectool runs` lists them"
-        raise UsageError("this directory holds no resolved configuration", where=str(path), fix=fix)
+        raise UsageError("this directory holds no resolved configuration", where=str(path), fix=LISTING)
     try:
         content = from_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:

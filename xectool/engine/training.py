@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from xectool.config.load import LoadedConfig, load_config
 from xectool.config.platform import Platform
@@ -34,6 +33,9 @@ from xectool.training.ranks.group import joined
 from xectool.training.record.description import start_facts
 from xectool.training.stepping.build import RunData
 from xectool.training.stepping.parts import RunParts
+
+if TYPE_CHECKING:
+    from xectool.engine.diagnose.run_health import RunHealth
 
 _NO_RESUME: Final = (OneStartingPoint.code, Severity.WARNING)
 
@@ -104,31 +106,39 @@ def _train(
         return TrainResult(str(place.directory), "dry_run", findings=findings)
     result = RunAttempt(parts, data, place, watching, started).run(progress, max_steps, findings)
     result = replace(result, announced=(*warned, *noticed))
-    return _reported(result, data, watching) if ranks.is_first and parts.config.checkpoint.save_artifacts else result
+    return _judged(result, data, watching, parts.config.checkpoint.save_artifacts) if ranks.is_first else result
 
 
-def _reported(result: TrainResult, data: RunData, watching: Observer) -> TrainResult:
-    """Write the page of a run that came to its end, and say what is wrong with it; a training never fails for that."""
+def _judged(result: TrainResult, data: RunData, watching: Observer, page: bool) -> TrainResult:
+    """Say what is wrong with a run that came to its end, and write its page; a training never fails for that."""
     if result.status == "interrupted":  # a batch system gives it seconds
-        watching.message(f"no report was written: xectool report {in_shell(result.run_dir)}")
+        if page:
+            watching.message(f"no report was written: xectool report {in_shell(result.run_dir)}")
         return result
-    from xectool.engine.diagnose.run_health import run as diagnose_run  # the diagnosis and matplotlib
-    from xectool.engine.reporting import write_page
+    from xectool.diagnosis.cause import in_one_line
+    from xectool.diagnosis.ranking import FAILURES
+    from xectool.engine.diagnose.run_health import run as diagnose_run  # loaded where a run has come to its end
 
-    watching.phase("write the report", 0)
+    watching.phase("write the report" if page else "diagnose the run", 0)
     look = f"xectool diagnose run {in_shell(result.run_dir)}"
     try:
         health = diagnose_run(result.run_dir)
         told, files = result.findings, {file.path for file in data.train.files}
-        wrongs = (cause for cause in health.causes if not is_told(cause, told, files))
-        for cause in itertools.islice(wrongs, 1):  # a warning, however grave: the training itself came to its end
-            wrong = Finding(cause.code, Severity.WARNING, cause.problem, where=result.run_dir, fix=look)
+        wrongs = [cause for cause in health.causes if not is_told(cause, told, files)]
+        if wrongs:  # a warning, however grave: the training itself came to its end
+            wrong = Finding(wrongs[0].code, Severity.WARNING, in_one_line(wrongs), where=result.run_dir, fix=look)
             result = replace(result, findings=(*result.findings, wrong))
-        page = write_page(Path(result.run_dir), health)
-    except XecError as error:
-        watching.message(f"no report was written: {error.problem}")
+        return _with_page(result, health) if page else result
+    except (XecError, OSError, *FAILURES) as error:
+        lacking, why = "no report was written" if page else "the run was not diagnosed", f"{error}".partition("\n")[0]
+        watching.message(f"{lacking}: {why}; {look}")
         return result
-    return replace(result, artifacts=(*result.artifacts, page.path))
+
+
+def _with_page(result: TrainResult, health: RunHealth) -> TrainResult:
+    from xectool.engine.reporting import write_page  # matplotlib
+
+    return replace(result, artifacts=(*result.artifacts, write_page(Path(result.run_dir), health).path))
 
 
 def _checked(loaded: LoadedConfig, platform: Platform, resume: str | None) -> LoadedConfig:

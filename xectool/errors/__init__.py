@@ -5,6 +5,7 @@
     XecError                    exit  meaning
     ├── UserError                 2   the user can fix it
     │   ├── UsageError                a command or option is wrong
+    │   │   └── MisnamedRun           no run is where one was named
     │   ├── ConfigError               a configuration file or key is wrong (may carry several findings)
     │   ├── DataFileError             a data file or branch is missing, unreadable or of another shape
     │   │   └── MisnamedInput             it is there and is to be named in another way
@@ -27,7 +28,8 @@ from __future__ import annotations
 import difflib
 import math
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 EXIT_OK = 0
 EXIT_BAD_RESULT = 1
@@ -85,6 +87,25 @@ class UsageError(UserError):
     """A command or option is wrong."""
 
     default_code = "XT-USAGE"
+
+
+class MisnamedRun(UsageError):
+    """No run is where one was named.
+
+    Attributes:
+        meant: What to write for each word that names no run, where a run is near it.
+    """
+
+    meant: Mapping[str, str] = MappingProxyType({})
+
+    def joined(self, others: Iterable[MisnamedRun]) -> MisnamedRun:
+        """Return the refusal of several words at once; one without a run near it leaves no line to make."""
+        every = [self, *others]
+        lost = next((error for error in every if not error.meant), None)
+        fix = lost.fix if lost else ", ".join(error.fix for error in every)
+        found = MisnamedRun(self.problem, where=", ".join(error.where for error in every), fix=fix)
+        found.meant = {} if lost else {word: run for error in every for word, run in error.meant.items()}
+        return found
 
 
 class ConfigError(UserError):

@@ -97,8 +97,14 @@ class Library:
         """Return the entry a name stands for, whatever its case, hyphens and leading zeros; None without one."""
         return self._by_key.get(canonical(name))
 
+    def holding(self, words: frozenset[str]) -> list[Entry]:
+        """Return the entries in whose names or title all the words stand, topics before codes, names before titles."""
+        of_names = [entry for entry in self.entries if words <= word_set(" ".join(entry.names))]
+        of_titles = [entry for entry in self.entries if words <= word_set(" ".join((*entry.names, entry.title)))]
+        return sorted(dict.fromkeys([*of_names, *of_titles]), key=lambda entry: entry.is_code)
+
     def near(self, name: str, others: tuple[str, ...] = ()) -> list[str]:
-        """Return the names that were most likely meant: by spelling, else those whose text has the word.
+        """Return the names that were most likely meant: by spelling, else those whose text has the word; topics first.
 
         Args:
             name: What was asked for.
@@ -109,7 +115,8 @@ class Library:
         word = name.lower()
         mentions = [entry.name for entry in self.entries if word in f"{entry.title} {entry.text}".lower()]
         titles_first = sorted(mentions, key=lambda own: word not in self._by_key[canonical(own)].title.lower())
-        return list(dict.fromkeys([*found, *titles_first]))[:5]
+        topics_first = sorted(titles_first, key=lambda own: self._by_key[canonical(own)].is_code)
+        return list(dict.fromkeys([*found, *topics_first]))[:5]
 
 
 @cache
@@ -118,6 +125,15 @@ def library() -> Library:
     folder = resources.files(__package__) / "texts"
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".md")), key=lambda file: file.name)
     return Library({file.name.removesuffix(".md"): file.read_text(encoding="utf-8") for file in files})
+
+
+def word_set(text: str) -> frozenset[str]:
+    """Return the words of a name or a title, in small letters and without the s of a plural.
+
+    >>> sorted(word_set("training.ema_decay")), sorted(word_set("Gradients of XT-OOM-GPU"))
+    (['decay', 'ema', 'training'], ['gpu', 'gradient', 'of', 'oom', 'xt'])
+    """
+    return frozenset(word.removesuffix("s") for word in re.findall(r"[a-z0-9]+", text.lower()))
 
 
 def canonical(name: str) -> str:

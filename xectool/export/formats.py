@@ -52,7 +52,9 @@ class Format(Protocol):
 
 FORMATS: Registry[type[Format]] = Registry("format", "xectool.export.all_formats")
 SUFFIXES: dict[str, str] = {}
-"""Suffix of each format's files."""
+"""Suffix of each format's files: ``.torchscript``, as ``checkpoint_*.pt`` is what a training resumes from."""
+ASKED_FOR = {".pt": "torchscript"}
+"""Formats by a suffix that only a user gives a file: PyTorch's own examples call scripted modules so."""
 
 
 def register(name: str, suffix: str) -> Callable[[type[Format]], type[Format]]:

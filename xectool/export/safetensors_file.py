@@ -49,7 +49,7 @@ class SafetensorsFormat:
         """
         checkpoint, place = store.load(path), torch.device(device)
         description = Description.from_metadata(checkpoint.meta.get(EXPORTED, {}), str(path))
-        model = build_model(config_from_dict(checkpoint.config, str(path)))
+        model = build_model(config_from_dict(checkpoint.config, str(path), package=checkpoint.kind_package))
         own, held = (
             {name: value.shape for name, value in state.items()} for state in (model.state_dict(), checkpoint.model)
         )

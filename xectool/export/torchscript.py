@@ -23,7 +23,7 @@ _DEPRECATED: Final = "deprecated"
 _WHAT: Final = "TorchScript file"
 
 
-@register("torchscript", ".pt")
+@register("torchscript", ".torchscript")
 class TorchScriptFormat:
     """A traced graph with its weights."""
 

@@ -8,12 +8,15 @@ import numpy as np
 import numpy.typing as npt
 from iminuit import Minuit
 from iminuit.cost import LeastSquares
+from scipy.special import chdtrc
 
 FloatArray = npt.NDArray[np.float64]
 
 MIN_POINTS = 4  # three parameters and one degree of freedom
 ONE_SIGMA = 1.0
 LIMIT_95 = 1.645**2  # one-sided
+LEAST_P_VALUE = 0.01
+"""Below it the formula does not describe the points, and its terms and their intervals mean nothing."""
 _NUM_SCAN = 40
 _REACH = 3.0  # errors by which a single term may exceed a point before its scan ends
 _POWERS = (1, 0, 2)  # of 1/E under the squared terms
@@ -70,16 +73,34 @@ class EnergyFit:
         """Return sigma/E."""
         return resolution(energy_gev, self.stochastic.value, self.constant.value, self.noise.value)
 
+    @property
+    def p_value(self) -> float:
+        """Chance of a chi2 at least as large where the formula is right."""
+        return float(chdtrc(self.ndof, self.chi2))
+
+    @property
+    def describes(self) -> bool:
+        """Whether the points may come from the formula."""
+        return self.p_value >= LEAST_P_VALUE
+
     def text(self) -> str:
-        """Return the result as lines for a plot."""
-        return "\n".join(
-            (
-                self.stochastic.text("a", 100, "% GeV$^{1/2}$", 3),
-                self.constant.text("b", 100, "%", 2),
-                self.noise.text("c", 1e3, "MeV", 3),
-                f"$\\chi^2/\\mathrm{{ndof}} = {self.chi2:.1f}/{self.ndof}$",
-            )
+        """Return the result as lines for a plot: the terms only of a fit that describes the points."""
+        goodness = f"$\\chi^2/\\mathrm{{ndof}} = {self.chi2:.1f}/{self.ndof}$, $p = {self.p_value:.2g}$"
+        if not self.describes:
+            return f"does not describe the points:\n{goodness}"
+        terms = (
+            self.stochastic.text("a", 100, "% GeV$^{1/2}$", 3),
+            self.constant.text("b", 100, "%", 2),
+            self.noise.text("c", 1e3, "MeV", 3),
         )
+        return "\n".join((*terms, goodness))
+
+
+@dataclass(frozen=True)
+class NoFit:
+    """Why there is no fit."""
+
+    reason: str
 
 
 def resolution(energy_gev: FloatArray, a: float, b: float, c: float) -> FloatArray:
@@ -87,7 +108,7 @@ def resolution(energy_gev: FloatArray, a: float, b: float, c: float) -> FloatArr
     return _of_squares(energy_gev, a**2, b**2, c**2)
 
 
-def fit_energy_resolution(energy_gev: FloatArray, relative: FloatArray, error: FloatArray) -> EnergyFit | None:
+def fit_energy_resolution(energy_gev: FloatArray, relative: FloatArray, error: FloatArray) -> EnergyFit | NoFit:
     """Fit the three terms, each bounded to be at least zero.
 
     The squares of the terms are fitted, in which the formula is smooth down to zero. A second derivative says nothing
@@ -100,11 +121,11 @@ def fit_energy_resolution(energy_gev: FloatArray, relative: FloatArray, error: F
         error: Its error, shape (N,).
 
     Returns:
-        The fit; None with fewer than four usable points or when the minimiser finds no minimum.
+        The fit, whether or not it describes the points, or why there is none.
     """
     usable = np.isfinite(relative) & (error > 0) & (energy_gev > 0) & (relative > 0)
     if usable.sum() < MIN_POINTS:
-        return None
+        return NoFit(f"no fit: {usable.sum()} of the {MIN_POINTS} energies that it needs")
     energy, relative, error = energy_gev[usable], relative[usable], error[usable]
     most = [float(((relative + _REACH * error) ** 2 * energy**power).min()) for power in _POWERS]
     minuit = Minuit(LeastSquares(energy, relative, error, _of_squares), *(top / 3 for top in most))
@@ -113,7 +134,7 @@ def fit_energy_resolution(energy_gev: FloatArray, relative: FloatArray, error: F
         minuit.errors[name] = top / 10
     minuit.migrad()
     if not minuit.valid:
-        return None
+        return NoFit("no fit: the minimiser did not converge")
     chi2 = float(minuit.fval or 0.0)
     a, b, c = (_term(minuit, name, top, chi2) for name, top in zip(minuit.parameters, most, strict=True))
     return EnergyFit(a, b, c, chi2, int(usable.sum()) - 3)

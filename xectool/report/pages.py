@@ -14,7 +14,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 
 from xectool.detector import coordinates
-from xectool.report.energy_fit import fit_energy_resolution
+from xectool.report.energy_fit import LEAST_P_VALUE, NoFit, fit_energy_resolution
 from xectool.report.panels import (
     Quantity,
     bias_profile,
@@ -27,12 +27,21 @@ from xectool.report.panels import (
 )
 from xectool.report.predictions import TaskPredictions
 from xectool.report.statistics import contained_width, effective_width, profile
-from xectool.report.style import BLUE, RED, say
+from xectool.report.style import BLUE, GREY, RED, say
 
 FloatArray = npt.NDArray[np.float64]
 Panel = Callable[[Axes], None]
 
 SIGMA = "$\\sigma_\\mathrm{eff}$"
+SYMBOLS = (
+    "$\\Delta$: predicted minus true.  $\\sigma_\\mathrm{eff}$: half of the shortest interval that holds 68 % of the "
+    "events.  $p_{68}$: 68 % quantile of the absolute value.\n"
+    "Errors: from 200 resamplings of the events.  Horizontal bars: range of the bin, the point at its mean."
+)
+FIT_SYMBOLS = (
+    "\n$E$ in GeV; $\\oplus$: added in quadrature; intervals 68 %, from $\\chi^2$ minimised over the other terms; "
+    f"of a fit with $p$ < {LEAST_P_VALUE} no terms are told."
+)
 SIGNAL_MEV = (50.0, 55.0)
 
 
@@ -55,6 +64,11 @@ class Comparison:
     def true(self, index: int, label: str, unit: str, factor: float = 1.0) -> Quantity:
         """Return the truth of one component in display units."""
         return Quantity(factor * self.events.truth[:, index], label, unit)
+
+
+def symbols(task: str) -> str:
+    """Return what the symbols of a task's page mean."""
+    return SYMBOLS + FIT_SYMBOLS if task == "energy" else SYMBOLS
 
 
 def panels(comparison: Comparison) -> list[Panel]:
@@ -129,8 +143,8 @@ def _position(comparison: Comparison) -> list[Panel]:
     size = Quantity(distance, "distance", "cm")
     last: list[Panel] = [partial(size_histogram, size=size)]
     for against in comparison.against:
-        width = _named(size, f"{SIGMA} of distance")
-        last.append(partial(resolution_profile, against=against, residual=width))
+        reach = _named(size, "distance $p_{68}$")
+        last.append(partial(resolution_profile, against=against, residual=reach, statistic=contained_width))
     # The page has four columns: u, v and w below each other, the distance in the fourth.
     return [panel for row, end in zip(rows, last, strict=False) for panel in (*row, end)] + last[len(rows) :]
 
@@ -156,11 +170,12 @@ def _energy_resolution(axes: Axes, truth_gev: FloatArray, relative_percent: Floa
     if not points(axes, found, BLUE):
         return
     fit = fit_energy_resolution(found.centre / 1e3, found.value / 100, found.error / 100)
-    if fit is None:
-        say(axes, "no fit: needs four energies")
+    if isinstance(fit, NoFit):
+        say(axes, fit.reason)
     else:
         x = np.linspace(found.low[found.low > 0].min(), found.high.max(), 200)
-        axes.plot(x, 100 * fit(x / 1e3), color=RED, linewidth=1.3, zorder=3)
+        color, style = (RED, "-") if fit.describes else (GREY, "--")
+        axes.plot(x, 100 * fit(x / 1e3), color=color, linestyle=style, linewidth=1.3, zorder=3)
         say(axes, f"$\\sigma/E = a\\,E^{{-1/2}} \\oplus b \\oplus c\\,E^{{-1}}$\n{fit.text()}", "upper right")
     top = float(np.max(found.value + found.error)) or 1.0
     axes.set(xlabel="true $E$ [MeV]", ylabel=f"{SIGMA}$/E$ [%]", ylim=(0, 1.9 * top))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from xectool.errors import counted
 from xectool.report.displays import write_display
-from xectool.report.pages import Comparison, Panel, panels
+from xectool.report.pages import Comparison, Panel, panels, symbols
 from xectool.report.panels import Quantity
 from xectool.report.predictions import PredictionFile, TaskPredictions
-from xectool.report.style import PANEL_SIZE_IN, grid_shape, house_style, new_figure, save
+from xectool.report.style import INK, PANEL_SIZE_IN, grid_shape, house_style, new_figure, save
 from xectool.report.worst import SensorFiles, display_events, worst_rows
 from xectool.report.written import Written
 
@@ -63,16 +64,17 @@ def _write_task(
     if events.num_nonfinite:
         title += f", {events.num_nonfinite} not finite"
     drawn = panels(Comparison(events, _against(file, events)))
-    written.files.extend(_write_page(drawn, title, out_dir, f"resolution_{task}"))
+    written.files.extend(save(_page(drawn, title, symbols(task)), out_dir, f"resolution_{task}"))
 
 
-def _write_page(drawn: list[Panel], title: str, out_dir: Path, stem: str) -> list[Path]:
+def _page(drawn: list[Panel], title: str, legend: str) -> Figure:
     rows, columns = grid_shape(len(drawn))
-    figure = new_figure(PANEL_SIZE_IN[0] * columns, PANEL_SIZE_IN[1] * rows + 0.4)
+    figure = new_figure(PANEL_SIZE_IN[0] * columns, PANEL_SIZE_IN[1] * rows + 0.9)
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    figure.supxlabel(legend, x=0.01, ha="left", fontsize=9, color=INK, linespacing=1.5)
     for index, panel in enumerate(drawn, start=1):
         panel(figure.add_subplot(rows, columns, index))
-    return save(figure, out_dir, stem)
+    return figure
 
 
 def _against(file: PredictionFile, events: TaskPredictions) -> tuple[Quantity, ...]:

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from xectool.errors import UsageError, in_shell, nearest
+from xectool.errors import MisnamedRun, UsageError, in_shell, nearest
 from xectool.runlog.storage import LINES_FILE, RECORD_DIR, attempt_dir, attempts
 
 _PAGE: Final = re.compile(rf"\s(/\S.*)/{RECORD_DIR}/a\d+/rank\d+\.(?:status|workers)$", re.MULTILINE)
 _LARGEST_BYTES: Final = 1 << 30  # events.jsonl stops at 64 MiB but for epochs, all steps keep within 256 MiB
 _READ: Final = (".yaml", ".json", ".jsonl", ".log")  # beside the record; what else lies in the directory is the user's
+LISTING: Final = "xectool runs   # lists them; those elsewhere: --root DIR"
 USUAL_DIR: Final = Path("artifacts")  # checkpoint.save_dir where nothing else is set
 
 
@@ -22,6 +23,18 @@ def run_dirs(root: Path) -> Iterator[Path]:
     """Yield the run directories at a place and up to two levels below it."""
     patterns = (RECORD_DIR, f"*/{RECORD_DIR}", f"*/*/{RECORD_DIR}")
     yield from (path.parent for pattern in patterns for path in sorted(root.glob(pattern)) if any(path.glob("a[0-9]*")))
+
+
+def run_called(name: Path | str, root: Path = USUAL_DIR) -> Path:
+    """Return the one run below a place whose name, as the list of runs has it, is given; else what was given.
+
+    A path, and the name of what lies in the working directory, stand for themselves.
+    """
+    given = Path(name).expanduser()
+    if len(given.parts) != 1 or given.exists():
+        return given
+    found = [run for run in run_dirs(root) if run.resolve().name == given.name]
+    return found[0] if len(found) == 1 else given
 
 
 def newest_run(root: Path) -> Path | None:
@@ -81,8 +94,9 @@ def require_record(run_dir: Path) -> None:
     else:
         problem = "this is a file, not the directory of a run" if run_dir.exists() else "there is no such directory"
     meant = _meant(run_dir)
-    fix = f"name {in_shell(meant)}" if meant else "name the directory of a run; `xectool runs` lists them"
-    raise UsageError(problem, where=str(run_dir), fix=fix)
+    refusal = MisnamedRun(problem, where=str(run_dir), fix=f"name {in_shell(meant)}" if meant else LISTING)
+    refusal.meant = {str(run_dir): str(meant)} if meant else {}
+    raise refusal
 
 
 def _require_readable(run_dir: Path) -> None:

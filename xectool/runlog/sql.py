@@ -7,6 +7,7 @@ import decimal
 import re
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ _MEMORY: Final = "4GB"
 _LONGEST_S: Final = 60.0
 _ROWS_AT_ONCE: Final = 10_000
 _LOCKED: Final = ("SET enable_external_access = false", "SET lock_configuration = true")
+_WRITING: Final = ("ALTER", "CREATE", "DELETE", "DROP", "INSERT", "UPDATE")
 _EXAMPLE: Final = "SELECT step, loss FROM steps ORDER BY step DESC LIMIT 10"
 _NAMED: Final = (
     re.compile(r"Table with name (?P<name>\S+) does not exist"),
@@ -62,9 +64,8 @@ def query(reader: RunReader, text: str) -> QueryRows:
         for setting in _LOCKED:
             connection.execute(setting)
         try:
-            if (count := len(connection.extract_statements(text))) != 1:
+            if problem := _refused(connection.extract_statements(text)):
                 fix = f'xectool diagnose query {in_shell(reader.run_dir)} "{_EXAMPLE}"'
-                problem = "the query is empty" if not count else f"the query holds {count} statements, not one"
                 raise UsageError(problem, where=f"'{text}'", fix=fix, code="XT-QUERY")
             return _answer(connection, text)
         except duckdb.InterruptException:
@@ -112,6 +113,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     return str(value)
+
+
+def _refused(statements: Sequence[duckdb.Statement]) -> str:
+    """Return what is wrong with a query as a whole; empty where it is one that reads."""
+    if len(statements) != 1:
+        return f"the query holds {len(statements)} statements, not one" if statements else "the query is empty"
+    word = statements[0].type.name
+    return f"the record is read only: it takes no {word}" if word in _WRITING else ""
 
 
 def _explained(message: str, text: str, columns: list[str]) -> UsageError:

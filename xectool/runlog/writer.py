@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import xectool
+from xectool.config.save_places import other_save_dir
 from xectool.errors import DiskError, UsageError
 from xectool.runlog.lock import ProcessLock
 from xectool.runlog.process import current_process
@@ -55,7 +56,7 @@ class RunWriter:
             self.attempt = attempt if attempt is not None else max(attempts(self.run_dir), default=0) + 1
             self._sink, self.status = self._open(attempt_dir(self.run_dir, self.attempt), limits)
         except OSError as error:
-            fix = "choose a writable place with space: --set checkpoint.save_dir=/path/with/space"
+            fix = other_save_dir(self.run_dir.parent)
             raise DiskError(f"the run record cannot be created: {error.strerror}", where=str(root), fix=fix) from error
         self._ended = False
         me = current_process()

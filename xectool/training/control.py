@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -139,7 +140,7 @@ class LiveControl:
         """Answer a request, from a thread of the socket."""
         wish = _Wish(request, author)
         if request.action in ("cancel", "stop"):
-            message = self._cancel() if request.action == "cancel" else self._end()
+            message = self._cancel() if request.action == "cancel" else self._end(author)
             self._record(request, author, True, message)
             self._reply(wish, True, message)
             return wish.answer
@@ -153,8 +154,9 @@ class LiveControl:
             self._reply(other, False, "taken back before it was done")
         return f"{len(dropped)} requests taken back"
 
-    def _end(self) -> str:
-        self._stop.ask()
+    def _end(self, author: int) -> str:
+        now = time.strftime("%Y-%m-%d %H:%M:%S")
+        self._stop.ask(f"asked to stop by xectool ctl, process {author} on {socket.gethostname()}, at {now}")
         return f"the training stops at the next step boundary, after saving: {self._saver.last}"
 
     def _not_yet(self, wish: _Wish) -> dict[str, Any]:

@@ -122,8 +122,7 @@ class Trainer:
         training, loader = self.parts.config.training, self.parts.train_loader
         self.parts.model.train()
         self.parts.task.train()
-        self.observer.phase(f"train {progress.epoch}/{training.epochs}", loader.plan.num_steps)
-        self.observer.advanced(progress.batch, {})
+        self.observer.phase(f"train {progress.epoch}/{training.epochs}", loader.plan.num_steps, progress.batch)
         began = time.perf_counter()
         batches = loader.epoch(progress.epoch, progress.batch, progress.position)
         for window, wait_s in self.flight.windows(batches, training.grad_accum_steps):
@@ -198,7 +197,7 @@ class Trainer:
         if asked:
             self.control.apply(progress)
         if stop:
-            self.reporter.event("signal", name=self.stop.name)
+            self.reporter.event("signal", self.stop.asked_by, name=self.stop.name)
         return stop
 
     def _save_if_wanted(self, progress: Progress) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from xectool.checkpoint.extract import ENCODER
 from xectool.checkpoint.inspection.facts import Inspected
 from xectool.checkpoint.inspection.layout import OLDER, XECTOOL, Layout
 from xectool.checkpoint.inspection.training_state import resume_gaps
@@ -80,6 +81,8 @@ def _obstacle(facts: Inspected) -> str:
     bad = [name for name in facts.nonfinite if name not in of_sets and not name.startswith("training.optimizer")]
     if bad:
         return f"{bad[0]} is not finite"
+    if layout.is_ours and layout.config is not None and base_of(layout.kind) not in (*KINDS, ENCODER):
+        return f"no installed package brings the kind {layout.kind}"
     return "the weights contradict the stored configuration" if facts.misfits else ""
 
 
@@ -109,7 +112,7 @@ def _reasons(action: str, facts: Inspected) -> Iterator[str]:
 
 
 def _kind_reasons(action: str, kind: str) -> Iterator[str]:
-    if kind == "encoder":
+    if kind == ENCODER:
         yield "it holds an encoder only; train a head on it with checkpoint.init_from"
     elif action == "export" and kind not in KINDS:
         yield f"{kind} is a plugin's kind, of which no export is known; predict with the checkpoint"
@@ -149,7 +152,7 @@ def _how(action: str, facts: Inspected, done: int) -> str:
     if action == "fine-tune":
         all_of_it = f"all weights into the same kind ({layout.kind}), its encoder into any"
         lost = f"; the last weights: {_LOST}" if layout.num_lost else ""
-        return (all_of_it if base_of(layout.kind) in KINDS else "its encoder") + lost
+        return (all_of_it if layout.kind != ENCODER else "its encoder") + lost
     if facts.contents.format in _GRAPHS:
         return "as exported"
     if layout.num_lost:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xectool.cli.options import DeviceOption, JsonOption, SetOption
+from xectool.cli.options import DeviceOption, JsonOption, SetOption, run_word
 from xectool.cli.progress import watcher
 from xectool.cli.render import AlreadyShown, Output, console, table, verdict_box
 from xectool.errors import EXIT_BAD_RESULT, EXIT_INTERRUPTED, counted, duration
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def compile(
-    config: Annotated[str, typer.Argument(metavar="CONFIG|RUN", help="YAML configuration or run directory.")],
+    config: Annotated[
+        str, typer.Argument(metavar="CONFIG|RUN", callback=run_word, help="YAML configuration or run directory.")
+    ],
     set_: SetOption = None,
     modes: Annotated[
         str, typer.Option(metavar="A,B", help="Modes to measure; default: those that differ on the device.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from xectool.cli.options import JsonOption
+from xectool.cli.options import JsonOption, run_word
 from xectool.cli.render import AlreadyShown, Output, table, verdict_box
 from xectool.errors import EXIT_BAD_RESULT, counted
 
@@ -19,7 +19,9 @@ _LONGEST: Final = 200  # NVIDIA's containers have a variable of 2000 characters
 
 
 def environment(
-    run: Annotated[str | None, typer.Option(metavar="RUN", help="Run directory that is looked at as well.")] = None,
+    run: Annotated[
+        str | None, typer.Option(metavar="RUN", callback=run_word, help="Run directory that is looked at as well.")
+    ] = None,
     tracking_uri: Annotated[
         str | None, typer.Option(metavar="URI", help="Tracking address; default: that of the environment.")
     ] = None,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xectool.cli.options import JsonOption
+from xectool.cli.options import JsonOption, run_word
 from xectool.cli.render import AlreadyShown, Output, verdict_box
 from xectool.errors import EXIT_BAD_RESULT
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
     from xectool.engine.diagnose.hanging import HangReport, ProcessLine
 
-RunArgument = Annotated[str | None, typer.Argument(metavar="RUN", help="Run directory; live, hung or dead.")]
+RunArgument = Annotated[
+    str | None, typer.Argument(metavar="RUN", callback=run_word, help="Run directory; live, hung or dead.")
+]
 PidOption = Annotated[int | None, typer.Option("--pid", metavar="P", help="Process id, in place of RUN.")]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xectool.cli.options import JsonOption
+from xectool.cli.options import JsonOption, run_word
 from xectool.cli.render import AlreadyShown, Output, table, verdict_box
 from xectool.errors import EXIT_BAD_RESULT
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def memory(
-    source: Annotated[str, typer.Argument(metavar="RUN|LOG", help="Run directory, or the log of any program.")],
+    source: Annotated[
+        str, typer.Argument(metavar="RUN|LOG", callback=run_word, help="Run directory, or the log of any program.")
+    ],
     json: JsonOption = False,
 ) -> None:
     """Say which memory ran out and why: device or host, capacity, fragments, growth, another process."""

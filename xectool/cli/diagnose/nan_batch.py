@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xectool.cli.options import DeviceOption, JsonOption, MaxEventsOption, SetOption
+from xectool.cli.options import DeviceOption, JsonOption, MaxEventsOption, SetOption, run_word
 from xectool.cli.render import AlreadyShown, Output, verdict_box
 from xectool.errors import EXIT_BAD_RESULT
 
@@ -24,7 +24,9 @@ def nan_batch(
     ckpt: Annotated[
         str | None, typer.Option(metavar="PATH", help="Weights to search with; without, those of the seed.")
     ] = None,
-    run: Annotated[str | None, typer.Option(metavar="RUN", help="Run: its incident or first bad step.")] = None,
+    run: Annotated[
+        str | None, typer.Option(metavar="RUN", callback=run_word, help="Run: its incident or first bad step.")
+    ] = None,
     incident: Annotated[
         int | None, typer.Option(metavar="N", help="Number of the incident; default: the first.")
     ] = None,
@@ -67,5 +69,6 @@ def nan_batch(
 
 def _show(screen: Console, result: NanBatchResult) -> None:
     shown = [f"{result.minimal} holds the fewest events that show it: {result.reproduce}"] if result.reproduce else []
+    shown += [f"written: {' and '.join(result.written)}"] if result.written else []
     next_line = result.next or result.reproduce
     screen.print(verdict_box(result.verdict, (*result.why, *shown), next_line, good=not result.found))

@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
-from xectool.cli.options import JsonOption
+from xectool.cli.options import JsonOption, run_word
 from xectool.cli.render import Output, table
 
 
 def query(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory, of a live run or one that is over.")],
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", callback=run_word, help="Run directory, of a live run or one that is over.")
+    ],
     sql: Annotated[str, typer.Argument(metavar="SQL", help="E.g. 'SELECT step, loss FROM steps WHERE nonfinite'.")],
     json: JsonOption = False,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xectool.cli.options import JsonOption
+from xectool.cli.options import JsonOption, run_word
 from xectool.cli.render import AlreadyShown, Output, table, verdict_box
 from xectool.errors import EXIT_BAD_RESULT, counted
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from xectool.diagnosis.cause import Cause
     from xectool.engine.diagnose.run_health import LossHealth, RunHealth
 
-RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run directory; the run may still go on.")]
+RunArgument = Annotated[
+    str, typer.Argument(metavar="RUN", callback=run_word, help="Run directory; the run may still go on.")
+]
 MOST_EVIDENCE = 6
 
 

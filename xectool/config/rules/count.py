@@ -15,6 +15,7 @@ _MANY_EVENTS = 100_000
 _SENSORS = 4760
 _BYTES_PER_PREDICTION = 30  # One row of the sensor-level columns.
 _BYTES_PER_EVENT = 150  # One row of the regressor's columns.
+_PART_OF_RUN = 10  # The average of the weights spans a tenth of the steps: all of it is of the trained end.
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,13 @@ class Counts:
     def global_batch(self) -> int:
         """Events of one batch over all ranks."""
         return self.config.data.batch_size * self.world_size
+
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps of all epochs."""
+        whole, rest = divmod(self.num_train, self.global_batch)
+        batches = whole + (rest > 0 and not self.config.data.drop_last)
+        return self.config.training.epochs * -(-batches // self.config.training.grad_accum_steps)
 
 
 class EpochHasBatches(Rule[Counts]):
@@ -95,6 +103,27 @@ class AccumulationFitsTheEpoch(Rule[Counts]):
             )
 
 
+class AverageFitsTheRun(Rule[Counts]):
+    """An average over more steps than the run has is mostly of the weights it starts with."""
+
+    code = "CFG-65"
+    title = "ema_decay averages over fewer steps than the run has"
+
+    def check(self, facts: Counts) -> Iterator[Finding]:
+        """Yield a warning where 1 / (1 - decay) is more than all steps of the run."""
+        decay, steps = facts.config.training.ema_decay, facts.num_steps
+        if decay is None or not 0 < steps < (span := 1 / (1 - decay)):
+            return
+        fitting = f"{1 - _PART_OF_RUN / steps:.4g}" if steps > _PART_OF_RUN else "null"
+        yield self.warning(
+            "training.ema_decay",
+            f"training.ema_decay {decay:g} averages over {span:.4g} steps, the run has {steps}: "
+            f"{decay**steps:.0%} of the averaged weights, which are validated and taken by predict and export, are "
+            "those it starts with",
+            f"--set training.ema_decay={fitting}",
+        )
+
+
 class PredictionsAreWanted(Rule[Counts]):
     """Predictions of many events fill a disk."""
 
@@ -142,6 +171,7 @@ COUNT_RULES: tuple[Rule[Counts], ...] = (
     EpochHasBatches(),
     EpochFillsABatch(),
     AccumulationFitsTheEpoch(),
+    AverageFitsTheRun(),
     PredictionsAreWanted(),
     ShardsFitTheRanks(),
 )

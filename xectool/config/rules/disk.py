@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xectool.config.root import RunConfig
+from xectool.config.save_places import nearest_existing, other_save_dir
 from xectool.findings import Finding, Report
 from xectool.rules import Rule, run_rules
 
@@ -31,13 +32,13 @@ class DiskHasRoom(Rule[Room]):
     def check(self, facts: Room) -> Iterator[Finding]:
         """Yield an error where best, last and the one being written do not fit."""
         directory = Path(facts.config.checkpoint.save_dir).expanduser().absolute()
-        existing = next(path for path in (directory, *directory.parents) if path.exists())
+        existing = nearest_existing(directory)
         free, needed = shutil.disk_usage(existing).free, _KEPT_CHECKPOINTS * facts.checkpoint_bytes
         if free < needed:
             yield self.error(
                 "checkpoint.save_dir",
                 f"free disk {free / 1e9:.2g} GB in {existing} is below 3 checkpoints ({needed / 1e9:.2g} GB)",
-                "--set checkpoint.save_dir=PATH  # on a larger disk",
+                other_save_dir(directory, needed),
             )
 
 

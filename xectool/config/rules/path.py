@@ -152,7 +152,7 @@ class RunDirectoryIsFree(Rule[Start]):
             yield self.error(
                 "mlflow.run_name",
                 f"run directory {directory} exists already",
-                "--resume auto to continue it, another --run-name, or checkpoint.overwrite: true",
+                "--resume auto   # continues it; or another --run-name, or --set checkpoint.overwrite=true",
             )
 
 

@@ -8,11 +8,12 @@ from typing import Final
 
 from xectool.diagnosis.cases.plateau import (
     DEAD_STEPS,
-    FEWEST_STEPS,
+    LAST_STEPS,
     LEAST_TRAVEL,
     TRIVIAL_SHARE,
     TermLevel,
     lowered,
+    term_levels,
     travel,
 )
 from xectool.diagnosis.evidence.evidence import Evidence
@@ -68,9 +69,11 @@ def averages_too_long(evidence: Evidence) -> bool:
 def averages_the_start(evidence: Evidence, levels: Sequence[TermLevel]) -> str:
     """Return that the average that is validated is mostly the first weights, while the trained ones have learned."""
     left = _share_of_run(evidence)
-    if not left < LITTLE_OF_RUN or not levels or evidence.steps.good_rows.size < FEWEST_STEPS:
+    steps = evidence.steps.good_rows.size
+    if not left < LITTLE_OF_RUN or not levels or steps < DEAD_STEPS:
         return ""
-    learned = all(level.loss < lowered(level.trivial, LEARNED) for level in levels)
+    lately = term_levels(evidence, min(LAST_STEPS, steps // 2))  # the first half of a short run is no trained one
+    learned = all(level.loss + level.loss_error < lowered(level.trivial, LEARNED) for level in lately)
     easier = [lowered(min(level.trivial, level.val_trivial), TRIVIAL_SHARE) for level in levels]
     idle = all(level.validation >= trivial for level, trivial in zip(levels, easier, strict=True))
     if not learned or not idle:

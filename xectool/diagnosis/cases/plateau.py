@@ -32,7 +32,7 @@ OBJECTIVE: Final = "total"
 """Term of the whole objective; the only one of the sensor kinds. A young network is far above its trivial loss."""
 VALIDATED: Final = "val/loss"
 _FALLS: Final = 3  # one after the other
-_LAST_STEPS: Final = 50
+LAST_STEPS: Final = 50
 _WILD_SIGMA: Final = 5.0
 _TAIL: Final = 0.5  # of the mean loss: what is left of it without the wild steps, where the truth has a tail
 _FEWEST_STEPS: Final = 20
@@ -119,12 +119,12 @@ class TermLevel:
         return f"{self.term}: loss {self.loss:.4g}{validated}; best constant prediction {self.trivial:.4g}{bounded}"
 
 
-def term_levels(evidence: Evidence) -> list[TermLevel]:
-    """Return the terms of which a trivial loss and a present one are known."""
+def term_levels(evidence: Evidence, last: int = LAST_STEPS) -> list[TermLevel]:
+    """Return the terms of which a trivial loss and a present one, of the ``last`` steps, are known."""
     baseline = evidence.last("baseline")
     terms = (baseline.data.get("terms") if baseline else None) or {}
     of_validation = (baseline.data.get("val_terms") if baseline else None) or {}
-    rows = evidence.steps.good_rows[-_LAST_STEPS:]
+    rows = evidence.steps.good_rows[-last:]
     started = evidence.last("run_start")
     num_val = number(started.data.get("num_val")) if started else math.nan
     found = []
@@ -147,7 +147,7 @@ def term_levels(evidence: Evidence) -> list[TermLevel]:
 
 def _without_tail(evidence: Evidence, losses: Series) -> float:
     """Return which share of the mean of the first losses stays when wild ones are bounded; 1 where most does."""
-    first = finite(losses[evidence.steps.good_rows[:_LAST_STEPS]])
+    first = finite(losses[evidence.steps.good_rows[:LAST_STEPS]])
     share = _mean(first)[0] / float(first.mean()) if first.size and first.mean() > 0 else 1.0
     return share if share < _TAIL else 1.0
 

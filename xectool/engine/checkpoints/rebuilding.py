@@ -16,11 +16,11 @@ from xectool.checkpoint.inspection.facts import Inspected
 from xectool.checkpoint.inspection.layout import XECTOOL, Layout
 from xectool.checkpoint.inspection.training_state import scheduler_problem
 from xectool.config.load import config_from_dict
-from xectool.config.root import RunConfig
+from xectool.config.root import RunConfig, require_kind
 from xectool.engine.checkpoints.bare import bare_misfits
 from xectool.engine.checkpoints.moments import misplaced_moments
 from xectool.engine.checkpoints.resume_contract import misfits
-from xectool.errors import ConfigError
+from xectool.errors import ConfigError, XecError
 from xectool.findings import Finding, Severity
 from xectool.models.build import build_model
 from xectool.models.fingerprint import RECORDS, moved
@@ -44,6 +44,10 @@ def rebuilt(facts: Inspected) -> tuple[Inspected, tuple[Finding, ...]]:
         return replace(facts, misfits=bare_misfits(layout)), ()
     if layout.kind == ENCODER or layout.config.get("kind") != layout.kind:
         return facts, ()
+    try:
+        require_kind(layout.kind, "meta.kind", str(layout.meta.get("kind_package", "")))
+    except XecError as error:
+        return facts, (Finding(error.code, Severity.ERROR, error.problem, error.where, fix=error.fix),)
     config = _without_positions(layout.config)
     try:
         facts = replace(facts, misfits=misfits(config, layout.main))

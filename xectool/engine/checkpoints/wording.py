@@ -25,6 +25,7 @@ def verdict(facts: Inspected, errors: Sequence[Finding]) -> str:
         (bool(facts.contents.unsafe) and errors[0].code == "K03", "not safe to load"),
         (not facts.is_intact, "damaged"),
         (bool(facts.nonfinite), "not finite"),
+        (errors[0].code == "XT-PLUGIN", "not usable here"),
     )
     return f"{next((name for holds, name in states if holds), 'not usable as it is')}: {what}"
 

@@ -46,6 +46,7 @@ class NanBatchResult:
         anomalies: Illegal numbers in all, harmless ones included.
         scanned: What was looked at and what was not.
         minimal: File with the fewest events that fail, or None.
+        written: Files that were written: that one, and the weights where they are in no other.
         reproduce: Command that shows the fault from that file.
         verdict: One sentence.
         why: What it rests on.
@@ -69,6 +70,7 @@ class NanBatchResult:
     anomalies: int
     scanned: tuple[str, ...]
     minimal: str | None
+    written: tuple[str, ...]
     reproduce: str
     verdict: str
     why: tuple[str, ...]
@@ -208,7 +210,7 @@ def _keep(search: NanSearch, subject: Subject, path: Path) -> Path | None:
         return None
     weights = subject.checkpoint
     if subject.trained_on:
-        weights = path.with_name(f"{path.stem}.weights.pt")
+        weights = _weights_beside(path)
         store.save(weights, subject.bench.checkpoint())
     facts = {
         "config": subject.bench.config.to_dict(),
@@ -220,6 +222,17 @@ def _keep(search: NanSearch, subject: Subject, path: Path) -> Path | None:
     }
     save_batch(path, SavedBatch(plain_window(window), subject.files, facts))
     return path
+
+
+def written(kept: Path | None, subject: Subject) -> tuple[str, ...]:
+    """Return the files that a search leaves: its events, and weights that are in no other file."""
+    if kept is None:
+        return ()
+    return (str(kept), str(_weights_beside(kept))) if subject.trained_on else (str(kept),)
+
+
+def _weights_beside(path: Path) -> Path:
+    return path.with_name(f"{path.stem}.weights.pt")
 
 
 def _result(search: NanSearch, subject: Subject, verdict: Verdict, kept: Path | None, reproduce: str) -> NanBatchResult:
@@ -242,6 +255,7 @@ def _result(search: NanSearch, subject: Subject, verdict: Verdict, kept: Path | 
         anomalies=report.num_anomalies if report else 0,
         scanned=(*subject.notes, *search.notes),
         minimal=str(kept) if kept else None,
+        written=written(kept, subject),
         reproduce=reproduce,
         verdict=verdict.verdict,
         why=verdict.why,

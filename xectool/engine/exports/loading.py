@@ -48,7 +48,7 @@ def load_exported(path: Path, format_name: str, weights: str, device: str | None
     chosen = _device(device, format_name)
     runtime = FORMATS[format_name].open(path, chosen)
     description = runtime.description
-    config = config_from_dict(dict(description.config), str(path))
+    config = config_from_dict(dict(description.config), str(path), package="")
     section = config.training.model_copy(update={"compile": "none", "amp": "off"})
     execution = plan_execution(section, "cpu" if format_name == "onnx" else chosen)
     network = network_of(runtime, config).to(execution.device)

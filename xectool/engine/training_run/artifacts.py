@@ -110,11 +110,13 @@ class Scored:
         num_events: Events predicted.
         events_per_s: Rate, reading and writing included.
         metrics: Figures of the network where the truth is known, and of the conventional estimators.
+        num_sensors: Sensors predicted in all events together; 0 of a regressor.
     """
 
     num_events: int
     events_per_s: float
     metrics: dict[str, float]
+    num_sensors: int = 0
 
 
 def predict_scored(
@@ -138,7 +140,7 @@ def predict_scored(
     accumulator = task.accumulator()
     if isinstance(task, SensorTask):
         rows = write_sensor_predictions(predicted, path, SensorPredictionRun(task, accumulator))
-        return Scored(rows.num_events, rows.events_per_s, accumulator.compute())
+        return Scored(rows.num_events, rows.events_per_s, accumulator.compute(), rows.num_rows)
     network, estimator = cast(Regressor, model), BaselineMetrics(ConventionalEstimator.from_state(conventional))
     run = PredictionRun(
         network.active_tasks, network.decode, network.nll_tasks, truth_tasks, accumulator if truth_tasks else None

@@ -8,21 +8,8 @@ from typing import Any
 
 from xectool.config.truth_mends import is_told_of
 from xectool.diagnosis.cause import Cause
+from xectool.engine.metric_tables import headline_rows
 from xectool.findings import Finding
-from xectool.tasks.conventional_metrics import conventional
-from xectool.tasks.metric_units import with_unit
-
-# What the final table shows, where a run has it.
-HEADLINES = (
-    "val/loss",
-    "energy_res_68pct",
-    "uvw_dist_68pct",
-    "angle_resolution_68pct",
-    "timing_res_68pct",
-    "mae_npho",
-    "rmse_npho",
-    "mae_time",
-)
 
 
 @dataclass(frozen=True)
@@ -66,11 +53,7 @@ class TrainResult:
 
     def headline_rows(self) -> list[tuple[str, object, object]]:
         """Return metric with its unit, network, and the best conventional estimator, a row a metric."""
-        rows: list[tuple[str, object, object]] = []
-        for metric in (name for name in HEADLINES if name in self.metrics):
-            others = [self.metrics[name] for name in conventional(metric, self.metrics).values()]
-            rows.append((with_unit(metric), self.metrics[metric], min(others, default="")))
-        return rows
+        return headline_rows(self.metrics)
 
 
 def is_told(cause: Cause, findings: Iterable[Finding], train_files: Container[str]) -> bool:

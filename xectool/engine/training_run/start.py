@@ -18,7 +18,7 @@ from xectool.training.process.memory_faults import memory_faults
 from xectool.training.process.progress import Observer
 from xectool.training.ranks.agreement import data_facts, require_agreement
 from xectool.training.ranks.base import Ranks
-from xectool.training.record.run_dir import RunPlace, choose_place
+from xectool.training.record.run_dir import RunPlace, choose_place, require_writable
 from xectool.training.saving.resume import (
     adopt_resolved,
     meaning_differences,
@@ -36,8 +36,9 @@ def shared_place(config: RunConfig, resume: str | None, ranks: Ranks) -> RunPlac
 
     Raises:
         UsageError, CheckpointError: As `choose_place`, on every rank.
+        DiskError: The directory cannot be written.
     """
-    place = ranks.on_first(lambda: choose_place(config, resume))
+    place = ranks.on_first(lambda: require_writable(choose_place(config, resume)))
     facts = ranks.share((str(place.directory), str(place.checkpoint_path or "")) if place else ("", ""))
     if place is not None:
         return place
@@ -51,13 +52,27 @@ def assemble(loaded: LoadedConfig, place: RunPlace, execution: Execution, ranks:
     Raises:
         XecError: Configuration, memory or data do not allow it.
     """
-    settings = loaded.config if place.checkpoint is None else adopt_resolved(loaded.config, place.checkpoint)
+    settings = loaded.config
+    if place.checkpoint is not None:
+        settings = _with_origin(adopt_resolved(settings, place.checkpoint), place.checkpoint)
     require_memory(loaded, settings, execution)
     apply_determinism(settings.training.deterministic)
     data = open_data(settings)
     require_agreement(ranks, data_facts([*data.train.files, *data.val.files]))
     with memory_faults(settings, "building the model"):
         return build_parts(data, execution, ranks), data
+
+
+def _with_origin(config: RunConfig, checkpoint: Checkpoint) -> RunConfig:
+    """Return the configuration with the weights that a resumed run once started from, whatever it is given now.
+
+    A configuration that names what it resumes says that instead.
+    """
+    saved = checkpoint.config.get("checkpoint", {})
+    if config.checkpoint.resume_from or "init_from" not in saved:
+        return config
+    section = config.checkpoint.model_copy(update={"init_from": saved["init_from"]})
+    return config.model_copy(update={"checkpoint": section})
 
 
 def start_from(parts: RunParts, path: Path, observer: Observer) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def search_data(
     beyond = tried_before.highest if tried_before else None
     with closing(in_reading_order(loader, EPOCH)) as windows:
         report = scan(windows, bench.config, bench.model, bench.task, beyond)
-    notes = [f"all numbers of {report.events} events were looked at"]
+    notes = [f"all numbers of {counted(report.events, 'event')} were looked at"]
     if weights:
         return NanSearch(weights, report=report, notes=(*notes, "the network was not tried: its weights are broken"))
     if full:
@@ -86,7 +86,7 @@ def search_data(
         culprit, tried = _first_of_chosen(bench, _chosen(report, ordinary=before is None), report)
     source = culprit.window[0] if culprit is not None else None
     tried_on = "every batch" if full else "the most extreme events and those with illegal numbers"
-    notes.append(f"{tried} events were tried on the network: {tried_on}")
+    notes.append(f"tried on the network: {counted(tried, 'event')}, {tried_on}")
     if not full and culprit is None and tried < report.events:
         notes.append("other events were not tried on the network; --full tries every batch")
     return NanSearch((), culprit, source, report, tried, tuple(notes))

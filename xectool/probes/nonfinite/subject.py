@@ -139,7 +139,7 @@ def of_batch(path: Path, config: RunConfig | None, checkpoint: Path | None, devi
             where=str(path),
             fix=f"xectool diagnose nan-batch CONFIG --batch {in_shell(path)}",
         )
-    resolved = config_from_dict(facts["config"], str(path)) if "config" in facts else config
+    resolved = config_from_dict(facts["config"], str(path), package="") if "config" in facts else config
     assert resolved is not None
     resolved = _as_trained(config, resolved)
     place = checkpoint or _weights_of(path, str(facts.get("checkpoint", "")))

@@ -13,7 +13,7 @@ from xectool.data.batch import EventBatch
 from xectool.diagnosis.evidence.files import CONFIG_FILE, tolerant_yaml
 from xectool.diagnosis.evidence.files import setting as value_of
 from xectool.diagnosis.evidence.run_place import beside, inside, plain_name
-from xectool.errors import event_named
+from xectool.errors import counted, event_named
 from xectool.probes.nonfinite.culprit import INPUT, WEIGHTS, Culprit
 from xectool.probes.nonfinite.locate import Place
 from xectool.probes.nonfinite.raw import Anomaly
@@ -160,7 +160,7 @@ def _of_input(anomalies: list[Anomaly], search: NanSearch, subject: Subject, tra
         "XT-NAN-DATA",
         f"{first.branch}{sensor} is {first.value:g} in {place}",
         (
-            f"{first.reason}; {count} such number{'' if count == 1 else 's'} in {search.report.events} events",
+            f"{first.reason}; {counted(count, 'such number')} in {counted(search.report.events, 'event')}",
             "the network takes it for a dead channel or unknown truth: loss, gradient and update stay finite",
             *search.notes,
         ),

@@ -90,7 +90,8 @@ class RunHistory:
         digest = self.entry_of(step).get("config_sha256")
         for _, checkpoint in self._checkpoints():
             if config_digest(checkpoint.meta["config"]) == digest:
-                return self._of_all_ranks(config_from_dict(checkpoint.config, str(self.run_dir)), attempt)
+                taken = config_from_dict(checkpoint.config, str(self.run_dir), package=checkpoint.kind_package)
+                return self._of_all_ranks(taken, attempt)
         return self._of_all_ranks(load_config(self.run_dir / CONFIG_FILE).config, attempt)
 
     def ranks_at(self, step: int) -> int:

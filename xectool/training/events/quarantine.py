@@ -54,12 +54,16 @@ class Quarantine:
     Args:
         config: The guards section.
         loader: The training events.
+
+    Attributes:
+        budget: Events that may be left out.
+        few: Bad events that a data set has a right to, left out or not.
     """
 
     def __init__(self, config: GuardsConfig, loader: EventLoader) -> None:
         num_events = loader.plan.num_events
-        allowed = max(ALWAYS_ALLOWED, int(config.max_quarantined * num_events)) if config.max_quarantined else 0
-        self.budget = min(allowed, num_events // 2)
+        self.few = min(max(ALWAYS_ALLOWED, int(config.max_quarantined * num_events)), num_events // 2)
+        self.budget = self.few if config.max_quarantined else 0
         self.enabled = config.quarantine
         self.events: list[PoisonedEvent] = []
         self._loader = loader

@@ -109,7 +109,7 @@ def require_logarithms(config: RegressorConfig, source: EventSource) -> None:
 
 
 def odd_truth(source: EventSource) -> Iterator[Finding]:
-    """Yield a warning for each task whose truth is no number in some events; `check-data` calls that an error.
+    """Yield a warning for each task whose truth is no number in some events; of many `check-data` makes an error.
 
     They are left out of the task's loss and metrics, as events are whose truth is marked as unknown by 1e10.
     """

@@ -72,6 +72,7 @@ class Healer:
 
         Raises:
             RunDiverged: More events are bad, or more returns are needed, than allowed.
+            DataUnusable: As `PlausibleEvents.report`.
         """
         self._cleared = self._went_back = False
         window = self._plausible(window)
@@ -89,13 +90,11 @@ class Healer:
 
     def _plausible(self, window: Window) -> Window:
         """Return a window without the events that no event can be, as far as they are left out."""
-        found = self.plausible.look(window)
-        if not self.parts.ranks.any(bool(found)):
-            return window
-        left_out = self.plausible.report(window, found)
-        if not self.parts.ranks.any(bool(left_out)):
-            return window
-        self._leave_out(left_out)
+        found, left_out = self.plausible.look(window), []
+        if self.parts.ranks.any(bool(found) or self.plausible.reach.met):
+            left_out = self.plausible.report(window, found)
+            if self.parts.ranks.any(bool(left_out)):
+                self._leave_out(left_out)
         return without(window, found) if left_out else window
 
     def return_to_finite_weights(self, progress: Progress, bad: Sequence[str]) -> bool:

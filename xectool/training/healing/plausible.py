@@ -24,6 +24,7 @@ from xectool.training.healing.file_gains import Sign
 from xectool.training.healing.file_light import LightByFile
 from xectool.training.healing.file_signs import MOST_FILES, FileSigns
 from xectool.training.healing.implausible import FEWEST_EVENTS, NO_READING, implausible, light_of, usual_extremes
+from xectool.training.healing.reach import EventsInReach
 from xectool.training.healing.repeated_readings import RepeatedReadings
 from xectool.training.record.incidents import IDENTITY_COLUMNS
 from xectool.training.stepping.parts import RunParts
@@ -72,6 +73,7 @@ class PlausibleEvents:
         self._before: deque[float] = deque(maxlen=REMEMBERED)
         guards = parts.config.guards
         self._usual = usual_extremes(self._normalizer)
+        self.reach = EventsInReach(parts, reporter)
         self.active = guards.active("G01")
         self._leaves_out = guards.quarantine and guards.on_input_scale == "stop"
 
@@ -93,7 +95,9 @@ class PlausibleEvents:
             self._repeated.add(window)
         found, start = [], 0
         for batch in window:
-            if not self._usual.holds(batch.extremes):
+            usual = self._usual.holds(batch.extremes)
+            self.reach.add(batch, self._normalizer, usual)
+            if not usual:
                 named = implausible(batch, self._normalizer, self._before)
                 found += [Implausible(start + row, reason) for row, reason in named]
             self._remember(batch)
@@ -211,7 +215,12 @@ class PlausibleEvents:
         )
 
     def report(self, window: Sequence[EventBatch], found: Sequence[Implausible]) -> list[PoisonedEvent]:
-        """Record what was found; return the events to leave out, none where too many are."""
+        """Record what was found; return the events to leave out, none where too many are.
+
+        Raises:
+            DataUnusable: More events than single ones are out of reach, and ``guards.on_input_scale`` is ``stop``.
+        """
+        self.reach.require()
         if not found:
             return []
         events = [self._event(window, item) for item in found]

@@ -123,10 +123,12 @@ def estimate(config: RunConfig, device: Device, wanted: Wanted, calibration: Cal
         XecError: The network cannot be built.
     """
     asked = plan(config, wanted.amp, valid_shares(), wanted.max_batch, wanted.remedies, device.is_gpu)
-    predictions = sensor_predictions(config, wanted.events, wanted.mask_ratio)
+    validated = _validated(config)
+    predicted = wanted.events if validated is None else validated  # at its end a run predicts its validation events
+    predictions = sensor_predictions(config, wanted.events if wanted.mask_ratio else predicted, wanted.mask_ratio)
     search = Search(device, calibration, wanted.compile_threads, predictions, *wanted.of_search())
     looked = search if wanted.remedies or wanted.max_batch else None
-    answer = ask(asked.requests, wanted.events, looked, asked.windows, _validated(config))
+    answer = ask(asked.requests, wanted.events, looked, asked.windows, validated)
     tapes = {name: asked.whole(name, tape) for name, tape in zip(asked.requests, answer.recordings, strict=True)}
     step = tapes[BASE]
     checkpoint_bytes = checkpoint_file_bytes(step)
@@ -147,7 +149,7 @@ def estimate(config: RunConfig, device: Device, wanted: Wanted, calibration: Cal
         device_cure=answer.device_cure,
         host_cure=answer.host_cure,
         host=side.terms(calibration),
-        disk=disk_terms(config, checkpoint_bytes, answer.cache_bytes, wanted.events, predictions),
+        disk=disk_terms(config, checkpoint_bytes, answer.cache_bytes, predicted, predictions),
         checkpoint_bytes=checkpoint_bytes,
         loader_bytes=answer.loader_bytes,
         predictions_bytes=side.predictions_bytes(),

@@ -12,8 +12,8 @@ class Observer(Protocol):
     def started(self, facts: Mapping[str, Any]) -> None:
         """Say what is about to run: directory, device, events, epochs, notes."""
 
-    def phase(self, name: str, total: int) -> None:
-        """Begin a phase (``train 3/8``, ``validate``, ``predict``) of ``total`` batches."""
+    def phase(self, name: str, total: int, done: int = 0) -> None:
+        """Begin a phase (``train 3/8``, ``validate``) of ``total`` batches, ``done`` of them by an attempt before."""
 
     def advanced(self, num_batches: int, values: Mapping[str, float]) -> None:
         """Count finished batches of the phase, with values worth showing."""
@@ -31,7 +31,7 @@ class NullObserver:
     def started(self, facts: Mapping[str, Any]) -> None:
         """Ignore the start."""
 
-    def phase(self, name: str, total: int) -> None:
+    def phase(self, name: str, total: int, done: int = 0) -> None:
         """Ignore the phase."""
 
     def advanced(self, num_batches: int, values: Mapping[str, float]) -> None:

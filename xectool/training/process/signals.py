@@ -22,10 +22,15 @@ class StopRequest:
     comes where the terminal is closed, and stays ignored under ``nohup``.
 
     Only the main thread can own signal handlers; elsewhere the request stays unset.
+
+    Attributes:
+        signal_number: Number of the signal; None before one.
+        asked_by: Who asked otherwise than by a signal, and when; empty for none.
     """
 
     def __init__(self) -> None:
         self.signal_number: int | None = None
+        self.asked_by = ""
         self._previous: dict[int, Any] = {}
 
     @property
@@ -40,10 +45,10 @@ class StopRequest:
             return ""
         return signal.Signals(self.signal_number).name if self.signal_number else "ctl stop"
 
-    def ask(self) -> None:
-        """Ask as a signal would, from any thread."""
+    def ask(self, by: str) -> None:
+        """Ask as a signal would, from any thread; ``by`` says who does."""
         if self.signal_number is None:
-            self.signal_number = NO_SIGNAL
+            self.asked_by, self.signal_number = by, NO_SIGNAL
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():

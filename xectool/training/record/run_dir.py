@@ -10,9 +10,10 @@ from pathlib import Path
 from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
 from xectool.config.root import RunConfig
+from xectool.config.save_places import nearest_existing, other_save_dir, refusal_to_write
 from xectool.config.serialize import inline_yaml
-from xectool.errors import CheckpointError, UsageError, in_shell
-from xectool.runlog.storage import attempts
+from xectool.errors import CheckpointError, DiskError, UsageError, in_shell
+from xectool.runlog.storage import RECORD_DIR, attempts
 
 AUTO = "auto"
 RUN_NAME_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}$")
@@ -66,6 +67,22 @@ def choose_place(config: RunConfig, resume: str | None) -> RunPlace:
     return RunPlace(directory)
 
 
+def require_writable(place: RunPlace) -> RunPlace:
+    """Return a place whose directory can be made and written; nothing is left there.
+
+    Raises:
+        DiskError: It cannot.
+    """
+    made = place.directory / RECORD_DIR
+    if error := refusal_to_write(made):
+        raise DiskError(
+            f"the run directory cannot be written: {error.strerror} ({nearest_existing(made)})",
+            where=str(place.directory),
+            fix=other_save_dir(place.directory.parent),
+        )
+    return place
+
+
 def plain_name(text: str) -> str:
     """Return the nearest to a text that can be the name of a run."""
     return re.sub(r"[^A-Za-z0-9._+-]+", "_", text).strip("._+-")[:64] or "run1"
@@ -102,7 +119,7 @@ def _require_own_or_free(place: RunPlace) -> RunPlace:
     raise CheckpointError(
         f"{place.directory} already holds the checkpoints of another run",
         where=f"--run-name {place.directory.name} with --resume {place.checkpoint_path}",
-        fix="another --run-name, or --set checkpoint.overwrite=true to give up that run",
+        fix=f"--run-name {place.directory.name}-2   # or give up that run: --set checkpoint.overwrite=true",
         code="CFG-53",
     )
 

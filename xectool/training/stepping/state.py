@@ -15,6 +15,7 @@ import torch
 
 import xectool
 from xectool.checkpoint.format import Checkpoint
+from xectool.config.root import KIND_PACKAGES
 from xectool.errors import CheckpointError, counted
 from xectool.training.stepping.epoch_stats import EpochStats
 from xectool.training.stepping.parts import RunParts
@@ -67,6 +68,7 @@ def capture(parts: RunParts, progress: Progress, facts: dict[str, Any]) -> Check
     """
     meta = {
         "kind": parts.config.kind,
+        "kind_package": KIND_PACKAGES.get(parts.config.kind, ""),
         "config": parts.config.to_dict(),
         "progress": asdict(progress),
         "epoch": progress.epoch,

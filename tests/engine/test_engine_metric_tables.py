@@ -1,0 +1,55 @@
+"""The tables of metrics: the few that are read first, then the rest in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xectool.engine.metric_tables import HEADLINES
+from xectool.engine.prediction import PredictResult
+
+FACES = ("inner", "us", "ds", "outer", "top", "bot")
+
+
+def tables_of(metrics: dict[str, float]) -> dict[str, tuple[Sequence[str], list[list[object]]]]:
+    result = PredictResult(1, 1.0, "p.root", metrics=metrics)
+    return {title: (columns, [list(row) for row in rows]) for title, columns, rows in result.tables()}
+
+
+def test_an_inpainter_is_told_by_its_headlines_first_and_the_faces_side_by_side() -> None:
+    errors = {
+        f"{who}{what}_{face}npho": 1.0
+        for who in ("", "baseline_neighbour_", "baseline_solid_angle_")
+        for what in ("rmse", "mae")
+        for face in ("", *(f"{face}_" for face in FACES))
+    }
+    metrics = errors | {"masked_of_all": 0.1, "val/loss": 2.0, "baseline_neighbour_mae_npho": 0.5}
+    tables = tables_of(metrics)
+    assert next(iter(tables)) == ""
+    assert tables[""][1] == [["val/loss", 2.0, ""], ["mae_npho", 1.0, 0.5], ["rmse_npho", 1.0, 1.0]]
+    by_face = [title for title in tables if "by face" in title]
+    assert [title.rpartition(" ")[2] for title in by_face] == ["network", "neighbour", "solid_angle"]
+    columns, rows = tables[by_face[1]]
+    assert columns == ("metric", "all", *FACES)
+    assert [row[0] for row in rows] == ["rmse_npho", "mae_npho"]
+    assert rows[1] == ["mae_npho", "0.5", *["1"] * 6]
+    ((_, rest),) = (found for title, found in tables.items() if title.startswith("others"))
+    assert rest == [["masked_of_all", 0.1]]
+
+
+def test_no_metric_is_left_out_nor_shown_twice() -> None:
+    metrics = {"energy_bias": 1.0, "val/energy/loss": 2.0, "val/loss": 3.0, "energy_res_68pct": 4.0, "own": 5.0}
+    tables = tables_of(metrics | {"baseline_energy": 6.0})
+    shown = [row[0] for _, rows in tables.values() for row in rows]
+    assert shown == ["val/loss", "energy_res_68pct [GeV]", "val/energy/loss", "energy_bias [GeV]", "own"]
+    assert tables[""][1][1] == ["energy_res_68pct [GeV]", 4.0, 6.0]
+
+
+def test_the_headlines_of_training_and_prediction_are_the_same() -> None:
+    from xectool.engine.training_run.result import TrainResult
+    from xectool.tasks.residuals import HEADLINE_METRICS
+
+    metrics = dict.fromkeys(HEADLINES, 1.0)
+    assert [list(row) for row in TrainResult("r", "finished", metrics=metrics).headline_rows()] == tables_of(metrics)[
+        ""
+    ][1]
+    assert set(HEADLINE_METRICS.values()) <= set(HEADLINES)

@@ -1,0 +1,61 @@
+"""Whether a directory can be written, and where else runs have room."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from xectool.config.serialize import inline_yaml
+from xectool.errors import in_shell
+
+
+def nearest_existing(directory: Path) -> Path:
+    """Return a directory, or the nearest above it that is there."""
+    whole = directory.expanduser().absolute()
+    return next(path for path in (whole, *whole.parents) if os.path.exists(path))
+
+
+def refusal_to_write(directory: Path) -> OSError | None:
+    """Return why nothing can be written to a directory, or to the nearest above it that is there; leaves nothing."""
+    try:
+        with tempfile.TemporaryFile(dir=nearest_existing(directory)):
+            return None
+    except OSError as error:
+        return error
+
+
+def other_save_dir(refused: Path, needed_bytes: float = 0.0) -> str:
+    """Return the setting that puts runs where they can be written and have room; what lists the disks where none is.
+
+    Args:
+        refused: Where they cannot be.
+        needed_bytes: What they take.
+    """
+    for place in _places():
+        runs = place / "artifacts"
+        if runs != Path(os.path.abspath(refused.expanduser())) and _has_room(runs, needed_bytes):
+            return f"--set {in_shell(f'checkpoint.save_dir={inline_yaml(str(runs))}')}"
+    return "df -h   # no place known here has room: free space, or set checkpoint.save_dir to a larger disk"
+
+
+def _places() -> Iterator[Path]:
+    """Yield the directories that are there of those in which users usually have room, this one first."""
+    with contextlib.suppress(OSError):  # it was deleted
+        yield Path.cwd()
+    for named in (os.environ.get("SCRATCH"), os.environ.get("WORK"), os.path.expanduser("~")):
+        if named and os.path.isdir(named):
+            yield Path(os.path.abspath(named))
+    with contextlib.suppress(OSError):  # there is none
+        yield Path(tempfile.gettempdir())
+
+
+def _has_room(directory: Path, needed_bytes: float) -> bool:
+    try:
+        enough = shutil.disk_usage(nearest_existing(directory)).free >= needed_bytes
+    except OSError:
+        return False
+    return enough and refusal_to_write(directory) is None

@@ -1,0 +1,74 @@
+"""Metrics as the tables a person reads: the headline ones, those by face, and the rest group by group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from xectool.config.model import FACE_NAMES
+from xectool.runlog.metrics import Named, find_metric, metric_names, with_unit
+from xectool.tasks.conventional_metrics import PREFIX, conventional
+
+HEADLINES: Final = (
+    "val/loss",
+    "energy_res_68pct",
+    "uvw_dist_68pct",
+    "angle_resolution_68pct",
+    "timing_res_68pct",
+    "angleVec_resolution_68pct",
+    "n_gamma_res_68pct",
+    "mae_npho",
+    "rmse_npho",
+    "mae_time",
+)
+BY_FACE: Final = ("metric", "all", *FACE_NAMES)
+NETWORK: Final = "network"
+
+Rows = list[list[object]]
+
+
+def headline_rows(metrics: Mapping[str, float]) -> list[tuple[str, object, object]]:
+    """Return metric with its unit, network, and the best conventional estimator, a row a metric."""
+    rows: list[tuple[str, object, object]] = []
+    for metric in (name for name in HEADLINES if name in metrics):
+        others = [metrics[name] for name in conventional(metric, metrics).values()]
+        rows.append((with_unit(metric), metrics[metric], min(others, default="")))
+    return rows
+
+
+def face_rows(metrics: Mapping[str, float]) -> dict[str, Rows]:
+    """Return the errors at hidden sensors, a row a metric and a column a face, of the network and each estimator."""
+    found: dict[str, Rows] = {}
+    for named in _of_faces(metrics):
+        if named.words["face"]:
+            continue
+        estimator = named.words.get("estimator", "")
+        own = named.name.removeprefix(estimator)
+        cells = [_short(metrics.get(_at_face(named, f"{face}_"))) for face in FACE_NAMES]
+        rows = found.setdefault(estimator.removeprefix(PREFIX).rstrip("_") or NETWORK, [])
+        rows.append([own, _short(metrics[named.name]), *cells])
+    return found
+
+
+def other_rows(metrics: Mapping[str, float]) -> Rows:
+    """Return what the other tables leave out, in the order of the groups of the reference page."""
+    places = {name: place for place, name in enumerate(metric_names())}
+    beside = (other for name in HEADLINES for other in conventional(name, metrics).values() if name in metrics)
+    shown = {*HEADLINES, *beside, *(named.name for named in _of_faces(metrics))}
+    rest = sorted(
+        (name for name in metrics if name not in shown), key=lambda name: (places.get(name, len(places)), name)
+    )
+    return [[with_unit(name), metrics[name]] for name in rest]
+
+
+def _of_faces(metrics: Mapping[str, float]) -> Iterator[Named]:
+    named = (find_metric(name) for name in metrics)
+    return (one for one in named if one is not None and "face" in one.words)
+
+
+def _at_face(named: Named, face: str) -> str:
+    return named.metric.pattern.format(**{**named.words, "face": face})
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
