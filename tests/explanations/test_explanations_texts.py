@@ -146,6 +146,13 @@ def test_a_plain_word_leads_to_the_topics_before_the_codes(word: str, first: str
         assert codes == sorted(codes)
 
 
+def test_little_words_find_nothing_and_hide_nothing() -> None:
+    assert engine.explain("the loss is NaN") == engine.explain("loss nan")
+    for nothing in ("no", "no-such", "is it"):
+        with pytest.raises(UsageError):
+            engine.explain(nothing)
+
+
 def test_a_word_of_keys_and_codes_alone_lists_them() -> None:
     answer = engine.explain("quarantined")
     assert "guards.max_quarantined" in answer.text

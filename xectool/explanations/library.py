@@ -14,6 +14,8 @@ _HEADING = re.compile(r"^## (?P<names>[^:]+): (?P<title>.+)$")
 _FIELD = re.compile(r"^(?P<label>[A-Z][a-z]+(?: [a-z]+)?): (?P<text>.*)$")
 _CODE = re.compile(r"^[A-Z]+(?:-[A-Z0-9]+)+$")
 _SEE = "see: "
+LITTLE_WORDS = frozenset("a an and are be for i in is it my no not of on or so such the to too with".split())
+"""Words that say nothing of what is asked for."""
 _INDENT = "    "
 _PASTE = re.compile(rf"^{_INDENT}\S")
 
@@ -128,12 +130,13 @@ def library() -> Library:
 
 
 def word_set(text: str) -> frozenset[str]:
-    """Return the words of a name or a title, in small letters and without the s of a plural.
+    """Return the words of a name or a title that say something, in small letters and without the s of a plural.
 
     >>> sorted(word_set("training.ema_decay")), sorted(word_set("Gradients of XT-OOM-GPU"))
-    (['decay', 'ema', 'training'], ['gpu', 'gradient', 'of', 'oom', 'xt'])
+    (['decay', 'ema', 'training'], ['gpu', 'gradient', 'oom', 'xt'])
     """
-    return frozenset(word.removesuffix("s") for word in re.findall(r"[a-z0-9]+", text.lower()))
+    words = (word.removesuffix("s") for word in re.findall(r"[a-z0-9]+", text.lower()))
+    return frozenset(words) - LITTLE_WORDS
 
 
 def canonical(name: str) -> str:
