@@ -108,7 +108,7 @@ def test_a_gpu_on_which_nothing_fits_is_told_the_least_that_does() -> None:
     size, settings = re.match(r"a GPU with (\S+) GB, the least that this network needs: (.*)", error.fix).groups()  # type: ignore[union-attr]
     pasted = settings.replace("--set ", "").split()
     assert engine.estimate_memory(gpu=f"{size}GB", overrides=pasted).fits_device
-    assert not engine.estimate_memory(gpu=f"{0.97 * float(size)}GB", overrides=pasted).fits_device
+    assert not engine.estimate_memory(gpu=f"{0.93 * float(size)}GB", overrides=pasted).fits_device
 
 
 def test_host_and_disk_of_this_machine_do_not_judge_a_gpu_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,13 +117,16 @@ def test_host_and_disk_of_this_machine_do_not_judge_a_gpu_of_another(monkeypatch
     assert found.elsewhere
     assert found.fits
     assert not found.fits_disk
-    assert (found.as_dict()["disk"]["fits"], found.as_dict()["cpu"]["fits"]) == (None, None)
+    assert found.as_dict()["disk"]["fits"] is False
+    assert "CFG-53" in [finding.code for finding in found.findings]  # a warning: it may be smaller there too
     assert [finding.code for finding in found.findings if finding.severity.value == "error"] == []
     assert not dataclasses.replace(found, elsewhere=False).fits  # the control: a disk of this machine is judged
     screen = Console(file=io.StringIO(), width=200)
     _show(screen, found, "xectool train CONFIG")
     shown = screen.file.getvalue()  # type: ignore[attr-defined]
-    assert "h100-80gb is not in this machine" in shown
+    assert "there is no such GPU here (h100-80gb)" in shown
+    assert "the step fits; host and disk are another machine's" in shown
+    assert "older table (legacy" in shown
     assert "training files" not in shown
     remedies = shown.partition("what would save memory")[2].partition("Verdict")[0]
     assert "--set data.batch_size=8" in remedies

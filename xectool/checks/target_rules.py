@@ -79,9 +79,9 @@ class TruthIsSound(Rule[DataFacts]):
         """Yield an error for truth that is often no number, warnings for a few such, constants, units, values."""
         for task, scan in facts.sample.targets.items():
             where = f"{facts.whole} branch {scan.branch}"
+            total = scan.known + scan.unknown + scan.nonfinite
             if scan.nonfinite:
                 shown = tuple(f"{event_place(cell, scan.branch)} [{cell.sensor}]: {cell.value}" for cell in scan.first)
-                total = scan.known + scan.unknown + scan.nonfinite
                 problem = (
                     f"the truth of task {task} is NaN or infinite in {scan.nonfinite} of {counted(total, 'event')}; "
                     "training warns, takes it as unknown and leaves the events out of the task's loss"
@@ -91,7 +91,7 @@ class TruthIsSound(Rule[DataFacts]):
                 severity = Severity.WARNING if are_few(scan.nonfinite, total) else Severity.ERROR
                 yield Finding(self.code, severity, problem, place, shown, fix)
             if scan.unknown:
-                share = f"(1e10) in {scan.unknown} of {scan.known + scan.unknown} events"
+                share = f"(1e10) in {scan.unknown} of {counted(total, 'event')}"
                 yield self.info(where, f"the truth of task {task} is unknown {share}")
             if scan.known:
                 yield from self._values(facts, task, scan, where)

@@ -114,14 +114,23 @@ def _host(result: MemoryEstimate) -> str:
     needed, disk = found.host_bytes / 1e9, sum(found.disk.values()) / 1e9
     if result.elsewhere:
         return (
-            f"{found.device.name} is not in this machine: host {needed:.4g} GB and disk {disk:.4g} GB are needed "
-            f"there, and not judged by what is here; machine's numbers: {result.calibration.where}"
+            f"there is no such GPU here ({found.device.name}): host {needed:.4g} GB and disk {disk:.4g} GB are needed "
+            f"where it is; machine's numbers: {result.calibration.where}"
         )
     least = min(result.limits, key=lambda name: result.limits[name])
     return (
         f"host {needed:.4g} GB of {result.limits[least] / 1e9:.4g} GB ({least}), disk {disk:.4g} GB of "
         f"{result.free_bytes / 1e9:.4g} GB free; machine's numbers: {result.calibration.where}"
     )
+
+
+def _largest(result: MemoryEstimate) -> list[str]:
+    """Return the line of the largest batch, where it was asked for."""
+    most, device = result.estimate.max_batch, result.estimate.device
+    if most is None:
+        return []
+    share = device.planned_bytes / device.total_bytes
+    return [f"largest batch to propose, in {share:.0%} of it: {counted(most, 'event')}"]
 
 
 def _box(result: MemoryEstimate, beside: int, train: str) -> object:
@@ -134,10 +143,13 @@ def _box(result: MemoryEstimate, beside: int, train: str) -> object:
         f"on an H200; graph pools not measured), of {total}; a step may take 90 % of it, one that is proposed 85 %",
         f"largest single tensor {step.largest() / 1e9:.3g} GB; eager: a compiled step needs less",
         _host(result),
-        *(() if found.max_batch is None else (f"largest batch that fits: {counted(found.max_batch, 'event')}",)),
+        *_largest(result),
+        f"older table (legacy, small 2025 model): batch {result.older_batches[0]} on A100 40GB, "
+        f"{result.older_batches[1]} on GH200 96GB",
         *found.notes,
     ]
-    verdict = "it fits" if result.fits else "; ".join(error.problem for error in errors)
+    fitting = "the step fits; host and disk are another machine's" if result.elsewhere else "it fits"
+    verdict = fitting if result.fits else "; ".join(error.problem for error in errors)
     fix = "" if result.fits else errors[0].fix
     following = f"{train} {fix}" if fix.startswith("--set") else fix
     return verdict_box(verdict, why, following, good=result.fits)

@@ -39,7 +39,8 @@ class MemoryEstimate:
         events: Events of the data set.
         hidden_by: Key or option that says how many sensors are hidden.
         counted_from: Where the number of events comes from.
-        elsewhere: Whether the GPU is one of another machine: its host and disk are not known, and not judged by these.
+        elsewhere: Whether the GPU is one of another machine: its host and disk are not known, and what these lack is a
+            warning.
     """
 
     config: RunConfig
@@ -96,14 +97,14 @@ class MemoryEstimate:
                 "predictions_bytes": found.predictions_bytes,
                 "peak_bytes": found.host_bytes,
                 "capacity_bytes": min(self.limits.values()),
-                "fits": None if self.elsewhere else self.fits_host,
+                "fits": self.fits_host,
             },
             "disk": {
                 "checkpoint_bytes": found.checkpoint_bytes,
                 "predictions_bytes": found.disk["predictions"],
                 "cache_bytes": found.disk[CACHE_TERM],
                 "free_bytes": self.free_bytes,
-                "fits": None if self.elsewhere else self.fits_disk,
+                "fits": self.fits_disk,
             },
             "advice": found.advice,
         }
@@ -118,7 +119,8 @@ def verdicts(result: MemoryEstimate) -> tuple[Finding, ...]:
         most = "" if found.max_batch is None else f"; max batch {found.max_batch}"
         problem = f"predicted peak {peak:.4g} GB > {USABLE:.0%} of {total:.4g} GB ({found.device.name}){most}"
         errors.append(Finding("CFG-22", Severity.ERROR, problem, "data.batch_size", fix=_device_fix(found)))
-    if not result.fits_host and not result.elsewhere:
+    of_machine = Severity.WARNING if result.elsewhere else Severity.ERROR
+    if not result.fits_host:
         name = max(found.host, key=lambda term: found.host[term])
         least = min(result.limits, key=lambda limit: result.limits[limit])
         problem = (
@@ -127,12 +129,12 @@ def verdicts(result: MemoryEstimate) -> tuple[Finding, ...]:
             f"{found.host[name] / 1e9:.4g} GB"
         )
         fix = _host_fix(found, least, result.config.distributed.num_gpus)
-        errors.append(Finding("CFG-20", Severity.ERROR, problem, "data.chunksize", found.lines[:2], fix))
-    if not result.fits_disk and not result.elsewhere:
+        errors.append(Finding("CFG-20", of_machine, problem, "data.chunksize", found.lines[:2], fix))
+    if not result.fits_disk:
         needed = sum(found.disk.values())
         problem = f"the run needs {needed / 1e9:.4g} GB of disk, {result.free_bytes / 1e9:.4g} GB free"
         cure = other_save_dir(Path(result.config.checkpoint.save_dir), needed)
-        errors.append(Finding("CFG-53", Severity.ERROR, problem, "checkpoint.save_dir", fix=cure))
+        errors.append(Finding("CFG-53", of_machine, problem, "checkpoint.save_dir", fix=cure))
     notes = [Finding("XT-MEM-LOADER", Severity.INFO, "host memory of the loader", "data.chunksize", found.lines[:2])]
     if found.predictions:
         problem = f"{found.predictions.count:,} predictions of single sensors"

@@ -54,7 +54,7 @@ def other_rows(metrics: Mapping[str, float]) -> Rows:
     """Return what the other tables leave out, in the order of the groups of the reference page."""
     places = {name: place for place, name in enumerate(metric_names())}
     beside = (other for name in HEADLINES for other in conventional(name, metrics).values() if name in metrics)
-    shown = {*HEADLINES, *beside, *(named.name for named in _of_faces(metrics))}
+    shown = {*HEADLINES, *beside, *(named.name for named in _of_faces(metrics) if _at_face(named, "") in metrics)}
     rest = sorted(
         (name for name in metrics if name not in shown), key=lambda name: (places.get(name, len(places)), name)
     )

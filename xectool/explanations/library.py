@@ -14,7 +14,10 @@ _HEADING = re.compile(r"^## (?P<names>[^:]+): (?P<title>.+)$")
 _FIELD = re.compile(r"^(?P<label>[A-Z][a-z]+(?: [a-z]+)?): (?P<text>.*)$")
 _CODE = re.compile(r"^[A-Z]+(?:-[A-Z0-9]+)+$")
 _SEE = "see: "
-LITTLE_WORDS = frozenset("a an and are be for i in is it my no not of on or so such the to too with".split())
+LITTLE_WORDS = frozenset(
+    ["a", "an", "and", "are", "be", "for", "i", "in", "is", "it", "my", "no", "not", "of", "on", "or", "so", "such",
+     "the", "to", "too", "with"]
+)  # fmt: skip
 """Words that say nothing of what is asked for."""
 _INDENT = "    "
 _PASTE = re.compile(rf"^{_INDENT}\S")

@@ -111,7 +111,8 @@ METRICS: tuple[Metric, ...] = (
         Metric("train/{task}/loss", "Mean loss of the task before its weight over the steps of an epoch."),
         Metric("val/loss_{term}", "Mean loss at hidden sensors, of a face, of a channel (npho, time), or of both; that "
                "of a face adds its channels up with their weights, that of a channel its faces."),
-        Metric("train/loss_{term}", "The same over the steps of an epoch (training.track_metrics)."),
+        Metric("train/loss_{term}", "Mean loss at hidden sensors, of a face, of a channel or of both, over the steps "
+               "of an epoch (training.track_metrics)."),
         Metric("val/{task}/l1",
                "mean |p - y| in physical units, over events and components, whatever is trained.", "task"),
         Metric("val/{task}/mse", "mean (p - y)^2 in physical units, over events and components.", "task^2"),

@@ -58,8 +58,8 @@ class SensorPredictions:
             f"at {OLDER_BYTES} B); as columns {COLUMN_BYTES} B each: {_gb(COLUMN_BYTES * self.count)}",
             f"streamed by xectool: one batch of {batch_size}, {_gb(self.streamed_bytes(batch_size))}, whatever the "
             "number of events",
-            f"the formula of the older system: {self.events:,} × {percent} × {_OLDER_SENSORS} × {OLDER_BYTES} B = "
-            f"{_gb(self.older_bytes)}; it applies the {percent} twice, {_OLDER_SENSORS} = 5% of {NUM_SENSORS}; "
+            f"the formula of the older system (legacy): {self.events:,} × {percent} × {_OLDER_SENSORS} × {OLDER_BYTES} "
+            f"B = {_gb(self.older_bytes)}; it applies the {percent} twice, {_OLDER_SENSORS} = 5% of {NUM_SENSORS}; "
             f"undercounts {low:.3g} times; corrected {_gb(OLDER_BYTES * self.count)}",
         )
 

@@ -120,22 +120,32 @@ def facts_of(error: BaseException) -> DeviceFacts:
     told = device_facts(str(error))
     if told.capacity > 0 or not torch.cuda.is_available():
         return told
+    try:
+        return replace(told, **_told_by_driver())
+    except RuntimeError:  # a device in such a state tells nothing more
+        return told
+
+
+def _told_by_driver() -> dict[str, int]:
+    """Return the numbers of the CUDA device of which this process holds most."""
     devices = range(torch.cuda.device_count())
     held = {device: torch.cuda.memory_reserved(device) for device in devices}
     device = max(devices, key=lambda index: held[index])
-    free, allocated = free_bytes(device), torch.cuda.memory_allocated(device)
+    free, allocated = _free_bytes(device), torch.cuda.memory_allocated(device)
     capacity = torch.cuda.get_device_properties(device).total_memory
     foreign = capacity - free - held[device]  # with the context of this process, which is below any share told here
     idle = held[device] - allocated
     numbers = {"capacity": capacity, "free": free, "allocated": allocated, "reserved_unallocated": idle}
-    return replace(told, **numbers, foreign=max(0, foreign))
+    return {**numbers, "foreign": max(0, foreign)}
 
 
-def free_bytes(device: int) -> int:
-    """Return the memory of a CUDA device that nobody holds; 0 where not even asking for it is possible any more."""
+def _free_bytes(device: int) -> int:
+    """Return the memory of a CUDA device that nobody holds: 0 where it has no room for the context that asks."""
     try:
         return int(torch.cuda.mem_get_info(device)[0])
-    except RuntimeError:
+    except RuntimeError as error:
+        if not _is_of_device(error):
+            raise
         return 0
 
 
