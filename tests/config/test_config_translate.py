@@ -91,9 +91,7 @@ def test_a_key_as_override_wins_over_its_older_name_with_a_warning(renamed: Rena
 
 
 @pytest.mark.parametrize("renamed", RENAMED, ids=lambda renamed: ".".join(renamed.old))
-def test_two_values_of_one_file_are_refused_and_null_is_none(
-    renamed: Renamed, write: Write, refused: Refused
-) -> None:
+def test_two_values_of_one_file_are_refused_and_null_is_none(renamed: Renamed, write: Write, refused: Refused) -> None:
     text, line, value, wanted = _with_an_older_name(renamed)
     path = write(f"{text}{line}\n")
     if wanted is not None:
