@@ -19,7 +19,7 @@ from xectool.checkpoint import format, store
 from xectool.checkpoint.format import Checkpoint
 from xectool.checkpoint.inspection.archive import Archive, Entry
 from xectool.checkpoint.seals import seals
-from xectool.config.load import config_from_dict
+from xectool.config.load import config_from_dict, load_config
 from xectool.config.root import KINDS, RegressorConfig
 from xectool.engine.exports.sources import require_sound
 from xectool.engine.inspection import CheckpointInspected
@@ -122,7 +122,7 @@ def of_plugin(families: dict[str, Path], tmp_path: Path) -> Path:
 
 def test_a_kind_that_no_installed_package_brings_is_answered_with_the_package(of_plugin: Path, tmp_path: Path) -> None:
     """`predict` said `kind: regressor`, and the page 'not usable as it is' beside 'predict yes', 'resume yes'."""
-    with pytest.raises(ConfigError, match="no installed package brings the kind 'photons_only'") as refused:
+    with pytest.raises(ConfigError, match="its kind is 'photons_only', which no installed package brings") as refused:
         engine.predict(of_plugin, engine.simulate(tmp_path / "v.root", events=2).files, output=tmp_path / "p.root")
     assert (refused.value.fix, refused.value.code) == ("pip install xectool-example", "XT-PLUGIN")
     page = engine.inspect_ckpt(of_plugin)
@@ -132,6 +132,25 @@ def test_a_kind_that_no_installed_package_brings_is_answered_with_the_package(of
     assert page.next == "pip install xectool-example"
     (found,) = [item for item in page.findings if item.severity.value == "error"]
     assert (found.code, found.fix) == ("XT-PLUGIN", page.next)
+
+
+def test_a_kind_that_no_installed_package_brings_is_nowhere_answered_with_its_encoder(
+    of_plugin: Path, tmp_path: Path
+) -> None:
+    """`init_from`, proposed for a resume and beside --config, is refused as well; an export named no package."""
+    path = tmp_path / "s.yaml"
+    path.write_text("kind: regressor\ntasks: {energy: {enabled: true, scale: auto}}\n")
+    errors = [item for item in engine.inspect_ckpt(of_plugin, config=path).findings if item.severity.value == "error"]
+    answers = [(item.code, item.fix) for item in errors]
+    stored = store.load(of_plugin)
+    for refuse in (
+        lambda: require_sound(of_plugin, "auto"),
+        lambda: require_resumable(load_config(path).config, stored, None, of_plugin),
+    ):
+        with pytest.raises((CheckpointError, ConfigError), match="which no installed package brings") as refused:
+            refuse()
+        answers.append((refused.value.code, refused.value.fix))
+    assert answers == [("XT-PLUGIN", "pip install xectool-example")] * 3
 
 
 def test_of_a_plugins_kind_predictions_are_possible_and_an_export_is_not(

@@ -185,6 +185,11 @@ def test_a_stream_that_does_not_wait_is_no_limit_of_processes(capfd: pytest.Capt
     [
         (["predict", "my model.pt", "--json"], "xectool predict 'my model.pt' --json"),
         (["train", "c", "--run-name=a", "--json"], "xectool train c --run-name=a --json --resume auto"),
+        (["train", "c", "--run-name", "a", "--json"], "xectool train c --run-name a --json --resume auto"),
+        *(
+            (["train", "c", "--run-name=a", "--json", *given], f"xectool train c --run-name=a --json {' '.join(given)}")
+            for given in (["--resume", "auto"], ["--resume=auto"])
+        ),
     ],
 )
 def test_interrupt_is_130_and_says_how_to_go_on(capfd: pytest.CaptureFixture[str], argv: list[str], fix: str) -> None:

@@ -106,3 +106,24 @@ def test_an_average_over_more_steps_than_the_run_has_is_told_with_one_that_fits(
         [("CFG-65", Severity.WARNING, fix)] if fix else []
     )
     assert not list(count_rules(config(data={"batch_size": 16}, training=training | {"ema_decay": None}), events, 10))
+
+
+def test_of_a_long_run_the_fitting_average_is_below_one() -> None:
+    """It was rounded to `training.ema_decay=1`, which CFG-52 refuses."""
+    training = {"epochs": 400, "warmup_epochs": 0, "ema_decay": 0.999999}
+    (found,) = count_rules(config(data={"batch_size": 16}, training=training), 16_000, 10)
+    assert found.fix == "--set training.ema_decay=0.999975"
+    assert "are validated and taken by predict" in found.problem
+    fitting = training | {"ema_decay": float(found.fix.rpartition("=")[2])}
+    assert not list(count_rules(config(data={"batch_size": 16}, training=fitting), 16_000, 10))
+
+
+def test_the_share_of_the_first_weights_is_that_after_the_first_step() -> None:
+    """The average begins as a copy of them; and it was said to be validated with validation.use_ema false."""
+    training, off = {"epochs": 200, "warmup_epochs": 0, "ema_decay": 0.9}, {"use_ema": False}
+    run = config(data={"batch_size": 16}, training=training, validation=off)
+    (found,) = count_rules(run, 16_000, 10, max_steps=5)
+    assert "the run has 5: 66% of the averaged weights, which are taken by predict" in found.problem
+    assert "those after its first step" in found.problem
+    assert not list(count_rules(run, 16_000, 10))
+    assert not list(count_rules(run, 16_000, 10, max_steps=1)), "the average of one step is its weights"

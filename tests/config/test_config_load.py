@@ -195,7 +195,7 @@ def test_only_of_what_was_trained_an_unknown_kind_is_that_of_a_package() -> None
         config_from_dict(values, "plain values")
     assert [(found.code, found.fix) for found in caught.value.findings] == [("CFG-05", "kind: regressor")]
     for package, fix in (("", "pip list   # lacks"), ("one-more", "pip install one-more")):
-        with pytest.raises(ConfigError, match="no installed package brings the kind 'regresor'") as missing:
+        with pytest.raises(ConfigError, match="its kind is 'regresor', which no installed package brings") as missing:
             config_from_dict(values, "checkpoint.pt", package=package)
         assert (missing.value.code, missing.value.fix[: len(fix)]) == ("XT-PLUGIN", fix)
 
@@ -313,6 +313,11 @@ def test_a_file_that_is_not_there_is_no_file_with_another_name(write: Callable[.
         ("# a note\nstray\n\nkind: regressor\n", ":2"),
         ("kind: regressor\ndata:\n  batch_size: 4\nstray\nmodel:\n  encoder_dim: 8\n", ":4"),
         ("kind: regressor\ndata: {train_path: a\ntraining:\n  lr: 1\n", ": at or before line 3"),
+        ("data:\n  train_path:\n    - a.root\n  val_path: b: c\n", ":4"),  # the lines before the wrong one are right
+        ("data: {batch_size: 1\n}\ntraining: lr: 3\n", ":3"),
+        ("data:\n  train_path: [a.root,\n    b.root]\n  val_path: b: c\n", ":4"),
+        ("data:\n  val_path: >\n    x.root\n  batch_size: 8: 9\n", ":4"),
+        ("data:\n  val_path: >\n    x.root\n  batch_size\n  chunksize: 9\n", ":4"),
     ],
 )
 def test_text_that_is_no_key_is_named_by_its_own_line(tmp_path: Path, text: str, line: str) -> None:
@@ -321,3 +326,19 @@ def test_text_that_is_no_key_is_named_by_its_own_line(tmp_path: Path, text: str,
     with pytest.raises(ConfigError, match="not valid YAML") as caught:
         load_config(path)
     assert caught.value.where == f"{path}{line}"
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("data:\n  train_path x.root\n  val_path: y\n", "train_path: x.root   # or take that line out"),
+        ("data:\n  val_path: y\n  train_path x.root\n  chunksize: 3\n", "train_path: x.root   # or take that line out"),
+        ("kind: regressor\nstray\nmodel: {}\n", "take that line out"),
+        ("data:\n  val_path: b: c\n", "correct the line"),
+    ],
+)
+def test_a_line_without_its_colon_is_proposed_with_it(text: str, fix: str, write: Write) -> None:
+    """Its setting was to be taken out."""
+    with pytest.raises(ConfigError, match="not valid YAML") as caught:
+        load_config(write(text))
+    assert caught.value.fix.startswith(fix)

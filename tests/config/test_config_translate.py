@@ -13,6 +13,7 @@ from xectool.config.load import load_config
 from xectool.config.root import InpainterConfig, MaeConfig, RegressorConfig, RunConfig
 from xectool.config.serialize import dotted_values, inline_yaml
 from xectool.config.translate import RENAMED, Renamed
+from xectool.findings import Severity
 
 Write = Callable[..., Path]
 Refused = Callable[..., InvalidConfigError]
@@ -68,22 +69,48 @@ def test_a_moved_key_is_translated_with_a_note(old: str, read: Any, write: Write
     assert "run.yaml:2" in note.where
 
 
-@pytest.mark.parametrize("renamed", RENAMED, ids=lambda renamed: ".".join(renamed.old))
-@pytest.mark.parametrize("given", ["file", "override"])
-def test_a_key_wins_over_its_older_name_with_a_warning(renamed: Renamed, given: str, write: Write) -> None:
-    """A null beside an older name was ignored, so the fix `checkpoint.init_from: null` changed nothing."""
-    old, new = ".".join(renamed.old), ".".join(renamed.new)
+def _with_an_older_name(renamed: Renamed) -> tuple[str, str, str, Any]:
+    """Return a file with the older name, the line of the key itself, the older value and that of the key."""
     section, name = renamed.old
+    new = ".".join(renamed.new)
     wanted = keys_of("inpainter")[new].default()
-    value = {"null": "50", "true": "false"}.get(inline_yaml(wanted), "0.25")
+    value = "a.pth" if name == "mae_checkpoint" else {"null": "50.0", "true": "false"}.get(inline_yaml(wanted), "0.25")
     text = f"kind: inpainter\n{section}: {{{name}: {value}}}\n"
-    line = f"{new}: {inline_yaml(wanted)}"
-    path = write(text + (f"{line}\n" if given == "file" else ""))
-    loaded = load_config(path, [line.replace(": ", "=")] if given == "override" else [])
-    assert dotted_values(loaded.config.model_dump())[new] == wanted
+    return text, f"{new}: {inline_yaml(wanted)}", value, wanted
+
+
+@pytest.mark.parametrize("renamed", RENAMED, ids=lambda renamed: ".".join(renamed.old))
+def test_a_key_as_override_wins_over_its_older_name_with_a_warning(renamed: Renamed, write: Write) -> None:
+    """A null beside an older name was ignored, so the fix `--set checkpoint.init_from=null` changed nothing."""
+    text, line, value, wanted = _with_an_older_name(renamed)
+    loaded = load_config(write(text), [line.replace(": ", "=")])
+    assert dotted_values(loaded.config.model_dump())[".".join(renamed.new)] == wanted
     (warned,) = [found for found in loaded.findings.warnings if found.code == "CFG-01"]
-    assert warned.fix == f"delete {old}"
-    assert f"{old} {value} is ignored" in warned.problem
+    assert warned.fix == f"delete {'.'.join(renamed.old)}"
+    assert f"{'.'.join(renamed.old)} {value} is ignored" in warned.problem
+
+
+@pytest.mark.parametrize("renamed", RENAMED, ids=lambda renamed: ".".join(renamed.old))
+def test_two_values_of_one_file_are_refused_and_null_is_none(renamed: Renamed, write: Write, refused: Refused) -> None:
+    text, line, value, wanted = _with_an_older_name(renamed)
+    path = write(f"{text}{line}\n")
+    if wanted is not None:
+        (found,) = [found for found in refused(path).findings if found.code == "CFG-01"]
+        assert (found.severity, found.fix) == (Severity.ERROR, f"delete {'.'.join(renamed.old)}")
+        return
+    loaded = load_config(path)
+    assert inline_yaml(dotted_values(loaded.config.model_dump())[".".join(renamed.new)]) == value
+    assert not [found for found in loaded.findings.warnings if found.code == "CFG-01"]
+
+
+def test_a_checkpoint_under_its_older_name_is_taken_where_the_key_is_null(write: Write) -> None:
+    """The null that `config init` writes won: a frozen encoder of random weights was trained."""
+    path = write("kind: inpainter\ntraining: {mae_checkpoint: a.pth}\ncheckpoint: {init_from: null}\n")
+    loaded = load_config(path)
+    assert loaded.config.checkpoint.init_from == "a.pth"
+    assert "training.mae_checkpoint is read as checkpoint.init_from" in [found.problem for found in loaded.findings]
+    assert load_config(path, ["checkpoint.init_from=null"]).config.checkpoint.init_from is None
+    assert load_config(path, ["training.mae_checkpoint=b.pth"]).config.checkpoint.init_from == "b.pth"
 
 
 def test_an_older_name_as_override_wins_over_the_file(write: Write) -> None:

@@ -87,8 +87,7 @@ def transfer_encoder(checkpoint: Checkpoint, config: RunConfig, model: nn.Module
             readings differently; the message lists every key that differs.
         ConfigError: No installed package brings its kind.
     """
-    if checkpoint.config.get("kind") not in (None, *ENCODER_PREFIX):
-        require_kind(checkpoint.config["kind"], "meta of the checkpoint", checkpoint.kind_package)
+    require_kind_of(checkpoint)
     weights = checkpoint.weights("best")
     found = _encoder_weights(weights, checkpoint.base_kind)
     _require_same_view(checkpoint, config, found)
@@ -98,6 +97,16 @@ def transfer_encoder(checkpoint: Checkpoint, config: RunConfig, model: nn.Module
     loaded = {prefix + name: found[name] for name in own if name not in INDEX_BUFFERS}
     model.load_state_dict(loaded, strict=False)
     return _report(checkpoint, config, model, weights, loaded)
+
+
+def require_kind_of(checkpoint: Checkpoint) -> None:
+    """Refuse a checkpoint of a kind that no installed package brings: neither a run nor an encoder comes of it.
+
+    Raises:
+        ConfigError: It is of such a kind.
+    """
+    if checkpoint.config.get("kind") not in (None, *ENCODER_PREFIX):
+        require_kind(checkpoint.config["kind"], "meta of the checkpoint", checkpoint.kind_package)
 
 
 def _encoder_weights(weights: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:

@@ -185,8 +185,8 @@ def _interrupted(output: render.Output, argv: Sequence[str]) -> int:
     signals.ignore()
     if _is_launched():  # in its first second; the launcher ends its ranks where one is lost, and says which
         return EXIT_INTERRUPTED
-    named = any(word.startswith("--run-name") for word in argv)
-    begun = ["--resume", "auto"] if argv[:1] == ["train"] and named and "--resume" not in argv else []
+    given = {word.partition("=")[0] for word in argv} & {"--run-name", "--resume"}
+    begun = ["--resume", "auto"] if argv[:1] == ["train"] and given == {"--run-name"} else []
     output.interrupted(fix=shlex.join(["xectool", *argv, *begun]))
     return EXIT_INTERRUPTED
 

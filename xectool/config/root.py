@@ -133,7 +133,7 @@ def require_kind(kind: object, source: str, package: str = "") -> None:
     if isinstance(kind, str) and kind not in KINDS:
         unnamed = f"pip list   # lacks the package that brings {kind}: install it"
         raise ConfigError(
-            f"no installed package brings the kind {kind!r}, of which it is",
+            f"its kind is {kind!r}, which no installed package brings",
             where=source,
             fix=f"pip install {in_shell(package)}" if package else unnamed,
             code="XT-PLUGIN",

@@ -124,20 +124,24 @@ def _move(document: Document, renamed: Renamed) -> list[Finding]:
 
 
 def _keep_one(document: Document, renamed: Renamed) -> list[Finding]:
-    """Take out one of two names of an option: an older one goes, unless it alone is an override of the file."""
+    """Take out one of two names of an option: an override wins over the file; two values of one file are refused."""
     keys = {path: ".".join(path) for path in (renamed.new, renamed.old)}
     overridden = [path for path in keys if document.origin(keys[path]) == SET]
+    if renamed.new not in overridden and document.get(renamed.new) in (None, ""):  # as `config init` writes it
+        return _move(document, renamed)
     kept = renamed.old if overridden == [renamed.old] else renamed.new
     (gone,) = keys.keys() - {kept}
     values = {path: inline_yaml(document.get(path)) for path in keys}
-    origin = document.origin(keys[gone])
-    document.pop(gone)
+    origin, value = document.origin(keys[gone]), document.pop(gone)
     findings = _move(document, renamed) if kept == renamed.old else []
     if values[kept] == values[gone]:
         return [*findings, _note(f"{keys[gone]} is {keys[kept]} once more", origin, keys[gone], f"delete {keys[gone]}")]
-    problem = f"{keys[gone]} {values[gone]} is ignored: it is the same option as {keys[kept]}, which is {values[kept]}"
-    where = place(origin, keys[gone])
-    return [*findings, Finding("CFG-01", Severity.WARNING, problem, where, fix=f"delete {keys[gone]}")]
+    said = f"it is the same option as {keys[kept]}, which is {values[kept]}"
+    fix = f"delete {keys[gone]}"
+    if not overridden and value not in (None, ""):
+        return [config_finding("CFG-01", f"{keys[gone]} is {values[gone]}, but {said}", origin, keys[gone], fix)]
+    problem = f"{keys[gone]} {values[gone]} is ignored: {said}"
+    return [*findings, Finding("CFG-01", Severity.WARNING, problem, place(origin, keys[gone]), fix=fix)]
 
 
 def _explain_values(document: Document) -> list[Finding]:

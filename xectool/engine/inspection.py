@@ -158,7 +158,7 @@ def inspect_ckpt(  # noqa: PLR0913 - the function is the command: one argument a
     contract: tuple[KeyEffect, ...] = ()
     if run is not None and extract is None:
         contract, notes = _contract(facts, run, again, shlex.join(("xectool", "train", *asked)))
-        findings += notes
+        findings += () if any(item.code == "XT-PLUGIN" for item in findings) else notes  # nothing can be taken
     differences, compared = _compared(facts, contract, compare_with)
     extracted = None if target is None else write_part(facts, findings, run, target)
     result = _described(place, facts, findings, run)

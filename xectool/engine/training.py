@@ -91,7 +91,7 @@ def _train(
     resume, max_steps, dry_run = options
     place = shared_place(loaded.config, resume, ranks)
     parts, data = assemble(loaded, place, execution, ranks)
-    counted = count_rules(parts.config, data.train.num_events, data.val.num_events, ranks.world_size)
+    counted = count_rules(parts.config, data.train.num_events, data.val.num_events, ranks.world_size, max_steps)
     loaded = loaded.require(counted.merged(disk_rules(parts.config, _checkpoint_bytes(parts))))
     progress, started = begin(parts, data, place, watching)
     watching.started(start_facts(parts, data, place, progress))

@@ -27,12 +27,14 @@ class Counts:
         num_train: Training events after selection.
         num_val: Validation events after selection.
         world_size: Ranks that share them.
+        max_steps: Optimizer steps after which the run stops, or None.
     """
 
     config: RunConfig
     num_train: int
     num_val: int
     world_size: int = 1
+    max_steps: int | None = None
 
     @property
     def global_batch(self) -> int:
@@ -41,10 +43,11 @@ class Counts:
 
     @property
     def num_steps(self) -> int:
-        """Optimizer steps of all epochs."""
+        """Optimizer steps of the run: of all epochs, or as many as were asked for."""
         whole, rest = divmod(self.num_train, self.global_batch)
         batches = whole + (rest > 0 and not self.config.data.drop_last)
-        return self.config.training.epochs * -(-batches // self.config.training.grad_accum_steps)
+        steps = self.config.training.epochs * -(-batches // self.config.training.grad_accum_steps)
+        return steps if self.max_steps is None else min(steps, self.max_steps)
 
 
 class EpochHasBatches(Rule[Counts]):
@@ -104,7 +107,7 @@ class AccumulationFitsTheEpoch(Rule[Counts]):
 
 
 class AverageFitsTheRun(Rule[Counts]):
-    """An average over more steps than the run has is mostly of the weights it starts with."""
+    """An average over more steps than the run has is mostly of the weights after its first step."""
 
     code = "CFG-65"
     title = "ema_decay averages over fewer steps than the run has"
@@ -112,16 +115,28 @@ class AverageFitsTheRun(Rule[Counts]):
     def check(self, facts: Counts) -> Iterator[Finding]:
         """Yield a warning where 1 / (1 - decay) is more than all steps of the run."""
         decay, steps = facts.config.training.ema_decay, facts.num_steps
-        if decay is None or not 0 < steps < (span := 1 / (1 - decay)):
+        if decay is None or not 1 < steps < (span := 1 / (1 - decay)):
             return
-        fitting = f"{1 - _PART_OF_RUN / steps:.4g}" if steps > _PART_OF_RUN else "null"
+        validated = "validated and " if facts.config.validation.use_ema else ""
+        share = decay ** (steps - 1)  # the first step's weights are copied
         yield self.warning(
             "training.ema_decay",
-            f"training.ema_decay {decay:g} averages over {span:.4g} steps, the run has {steps}: "
-            f"{decay**steps:.0%} of the averaged weights, which are validated and taken by predict and export, are "
-            "those it starts with",
-            f"--set training.ema_decay={fitting}",
+            f"training.ema_decay {decay:.15g} averages over {span:.4g} steps, the run has {steps}: {share:.0%} of the "
+            f"averaged weights, which are {validated}taken by predict and export, are those after its first step",
+            f"--set training.ema_decay={_fitting_decay(steps)}",
         )
+
+
+def _fitting_decay(steps: int) -> str:
+    """Return the decay that averages over a tenth of the steps, below 1 however many they are.
+
+    >>> _fitting_decay(25), _fitting_decay(400_000), _fitting_decay(1)
+    ('0.6', '0.999975', 'null')
+    """
+    if steps <= _PART_OF_RUN:
+        return "null"
+    digits = max(4, math.ceil(math.log10(steps)) + 1)
+    return f"{1 - _PART_OF_RUN / steps:.{digits}g}"
 
 
 class PredictionsAreWanted(Rule[Counts]):
@@ -177,9 +192,11 @@ COUNT_RULES: tuple[Rule[Counts], ...] = (
 )
 
 
-def count_rules(config: RunConfig, num_train: int, num_val: int, world_size: int = 1) -> Report:
-    """Return what the numbers of events reveal about a configuration."""
-    return run_rules(COUNT_RULES, Counts(config, num_train, num_val, world_size)).report
+def count_rules(
+    config: RunConfig, num_train: int, num_val: int, world_size: int = 1, max_steps: int | None = None
+) -> Report:
+    """Return what the numbers of events reveal about a configuration, and about a run of at most ``max_steps``."""
+    return run_rules(COUNT_RULES, Counts(config, num_train, num_val, world_size, max_steps)).report
 
 
 def prediction_bytes(config: RunConfig) -> float:

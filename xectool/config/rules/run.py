@@ -105,7 +105,8 @@ class OneStartingPoint(Rule[RunConfig]):
                 "checkpoint.init_from",
                 f"checkpoint.resume_from {checkpoint.resume_from} and checkpoint.init_from {checkpoint.init_from} "
                 "contradict each other: continue a run, or start a new one from weights",
-                "checkpoint.init_from: null",
+                "checkpoint.init_from: null"
+                + ("  # and no training.mae_checkpoint, its older name" if facts.base_kind == "inpainter" else ""),
             )
         for name in ("resume_from", "init_from"):
             path = getattr(checkpoint, name) or ""

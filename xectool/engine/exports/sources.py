@@ -36,10 +36,11 @@ def require_sound(path: Path, weights: str) -> str:
     wrong = [item for item in found.findings if item.severity is Severity.ERROR and item.code not in of_others]
     if wrong:
         first, errors = wrong[0], f"{len(wrong)} error{'s' * (len(wrong) > 1)}"
+        inspected = f"xectool inspect-ckpt {in_shell(path)}   # {errors}; then export a sound checkpoint"
         raise CheckpointError(
             f"this checkpoint is not exported: {first.problem}",
             where=f"{path}: {first.where}" if first.where else str(path),
-            fix=f"xectool inspect-ckpt {in_shell(path)}   # {errors}; then export a sound checkpoint",
+            fix=first.fix if first.code == "XT-PLUGIN" else inspected,
             code=first.code,
         )
     if not fit.possible:

@@ -9,6 +9,7 @@ from typing import Any
 
 from xectool.checkpoint.format import FORMAT_NAME, Checkpoint
 from xectool.checkpoint.inspection.training_state import schedule_problem
+from xectool.checkpoint.transfer import require_kind_of
 from xectool.config.load import config_from_dict
 from xectool.config.order_keys import ORDER_KEYS
 from xectool.config.root import InpainterConfig, MaeConfig, RegressorConfig, RunConfig
@@ -84,7 +85,9 @@ def require_resumable(
     Raises:
         CheckpointError: The checkpoint holds no place in a run or lost its average, or keys differ; the message lists
             each with both values.
+        ConfigError: No installed package brings its kind.
     """
+    require_kind_of(checkpoint)
     if not checkpoint.training or "progress" not in checkpoint.meta:
         is_ours = checkpoint.origin == FORMAT_NAME
         lacking = "holds no place in a run" if checkpoint.training else "holds weights only"
