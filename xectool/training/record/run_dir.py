@@ -78,7 +78,7 @@ def require_writable(place: RunPlace) -> RunPlace:
         raise DiskError(
             f"the run directory cannot be written: {error.strerror} ({nearest_existing(made)})",
             where=str(place.directory),
-            fix=other_save_dir(place.directory.parent),
+            fix=other_save_dir(place.directory.parent, refusal=error),
         )
     return place
 
