@@ -136,6 +136,17 @@ def test_the_line_of_runs_that_are_misspelt_has_all_of_them(artifacts, capsys):
     assert found["fix"] == "xectool diagnose query artifacts/one '~nobody here' --json"
 
 
+def test_each_run_that_is_none_is_told_with_its_own_reason(artifacts, capsys):
+    """Of a file that is there it was said that there is no such directory."""
+    Path("x.root").touch()
+    assert boundary.run(app, ["runs", "compare", "nodir", "x.root", "--json"]) == 2
+    (found,) = json.loads(capsys.readouterr().out)["findings"]
+    missing, file = "there is no such directory", "this is a file, not the directory of a run"
+    assert (found["problem"], found["where"]) == (f"nodir: {missing}; x.root: {file}", "nodir, x.root")
+    assert boundary.run(app, ["runs", "compare", "nodir", "none", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["findings"][0]["problem"] == missing
+
+
 def test_a_name_that_two_runs_have_stands_for_neither(artifacts, capsys):
     shutil.copytree(artifacts / "one", artifacts / "older" / "one")
     assert boundary.run(app, ["runs", "compare", "one", "two"]) == 2
