@@ -9,7 +9,10 @@ import pytest
 import uproot
 from xectool.cli import boundary
 from xectool.cli.app import app
+from xectool.engine.at_hand import renamed
+from xectool.errors import MisnamedRun
 from xectool.runlog.records import EpochRecord, StepRecord
+from xectool.runlog.run_dirs import require_record
 from xectool.runlog.writer import RunWriter
 
 
@@ -134,6 +137,13 @@ def test_the_line_of_runs_that_are_misspelt_has_all_of_them(artifacts, capsys):
     assert boundary.run(app, ["diagnose", "query", "onee", "~nobody here", "--json"]) == 2  # no user's home
     (found,) = json.loads(capsys.readouterr().out)["findings"]
     assert found["fix"] == "xectool diagnose query artifacts/one '~nobody here' --json"
+
+
+def test_a_run_that_is_misspelt_in_an_option_is_renamed_there(artifacts, capsys):
+    words = ["simulate", "calib.root", "--run=artifacts/onee", "--set=a=onee"]
+    with pytest.raises(MisnamedRun) as caught:
+        require_record(Path("artifacts/onee"))
+    assert renamed(caught.value, words) == "xectool simulate calib.root --run=artifacts/one --set=a=onee"
 
 
 def test_each_run_that_is_none_is_told_with_its_own_reason(artifacts, capsys):
