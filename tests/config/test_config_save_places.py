@@ -90,7 +90,7 @@ def test_a_full_disk_does_not_lead_to_itself(
     monkeypatch.setattr(os, "stat", lambda at, **how: other if Path(at) == places["work"] else stat(at, **how))
     assert named(other_save_dir(refused, refusal=full)) == str(places["work"] / "artifacts")
     monkeypatch.setattr(writer, "open_sink", Mock(side_effect=full))
-    with pytest.raises(DiskError, match="No space left|quota") as caught:
+    with pytest.raises(DiskError, match=r"No space left|quota") as caught:
         RunWriter(refused / "r")
     assert named(caught.value.fix) == str(places["work"] / "artifacts")
     assert named(other_save_dir(refused, refusal=PermissionError(13, "no"))) == str(places["here"] / "artifacts")
