@@ -1,4 +1,5 @@
 import json
+import shlex
 import shutil
 import time
 from pathlib import Path
@@ -8,7 +9,10 @@ import pytest
 import uproot
 from xectool.cli import boundary
 from xectool.cli.app import app
+from xectool.engine.at_hand import renamed
+from xectool.errors import MisnamedRun
 from xectool.runlog.records import EpochRecord, StepRecord
+from xectool.runlog.run_dirs import require_record
 from xectool.runlog.writer import RunWriter
 
 
@@ -135,15 +139,63 @@ def test_the_line_of_runs_that_are_misspelt_has_all_of_them(artifacts, capsys):
     assert found["fix"] == "xectool diagnose query artifacts/one '~nobody here' --json"
 
 
+def test_a_run_that_is_misspelt_in_an_option_is_renamed_there(artifacts, capsys):
+    words = ["simulate", "calib.root", "--run=artifacts/onee", "--set=a=onee"]
+    with pytest.raises(MisnamedRun) as caught:
+        require_record(Path("artifacts/onee"))
+    assert renamed(caught.value, words) == "xectool simulate calib.root --run=artifacts/one --set=a=onee"
+
+
+def test_each_run_that_is_none_is_told_with_its_own_reason(artifacts, capsys):
+    """Of a file that is there it was said that there is no such directory."""
+    Path("x.root").touch()
+    assert boundary.run(app, ["runs", "compare", "nodir", "x.root", "--json"]) == 2
+    (found,) = json.loads(capsys.readouterr().out)["findings"]
+    missing, file = "there is no such directory", "this is a file, not the directory of a run"
+    assert (found["problem"], found["where"]) == (f"nodir: {missing}; x.root: {file}", "nodir, x.root")
+    assert boundary.run(app, ["runs", "compare", "nodir", "none", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["findings"][0]["problem"] == missing
+
+
 def test_a_name_that_two_runs_have_stands_for_neither(artifacts, capsys):
     shutil.copytree(artifacts / "one", artifacts / "older" / "one")
     assert boundary.run(app, ["runs", "compare", "one", "two"]) == 2
     assert "there is no such directory" in capsys.readouterr().err
 
 
-def test_a_rate_in_place_of_a_factor_is_answered_with_the_factor(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("given", "factor"),
+    [
+        *(("5e-4", "0.5"), ("2e-4", "0.2"), ("0", "0.1"), ("nan", "0.1"), ("1e3", "0.1"), ("1e-9", "0.1")),
+        *(("0.1", "0.1"), ("0.01", "0.01"), ("0.005", "0.005"), ("2e-3", "0.002"), ("50", "50")),
+    ],
+)
+def test_a_rate_in_place_of_a_factor_is_answered_with_the_factor_that_was_meant(tmp_path, capsys, given, factor):
+    """A factor without --scale was taken for a rate: 0.1 led to a factor beyond all, and 0.01 to one of 33."""
+    run = tmp_path / "r"
+    with RunWriter(run) as writer:
+        writer.step(StepRecord(1, 1, 0.0, 0.0, 1.0, lr=1e-3))
+        writer.event("control_socket", socket=str(tmp_path / "socket"))
+        assert boundary.run(app, ["ctl", str(run), "lr", given, "--json"]) == 2
+        (found,) = json.loads(capsys.readouterr().out)["findings"]
+        assert found["fix"] == f"xectool ctl {run} lr --scale {factor}"
+        assert boundary.run(app, [*shlex.split(found["fix"])[1:], "--json"]) == 3  # taken, and nobody is there to hear
+        assert json.loads(capsys.readouterr().out)["findings"][0]["code"] == "XT-CTL-SILENT"
+
+
+def test_a_rate_for_a_run_that_is_over_is_answered_with_its_end(tmp_path, capsys):
     with RunWriter(tmp_path / "r") as writer:
         writer.step(StepRecord(1, 1, 0.0, 0.0, 1.0, lr=1e-3))
+        writer.event("finished")
     assert boundary.run(app, ["ctl", str(tmp_path / "r"), "lr", "5e-4", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["findings"][0]["code"] == "XT-CTL-OVER"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"), [(["lr", "--scale", "0"], "lr --scale 0.1"), (["lr"], "lr --scale 0.1"), (["clip"], "clip 0.5")]
+)
+def test_what_is_refused_of_a_named_run_names_it_in_its_line(tmp_path, capsys, words, line):
+    run = tmp_path / "a RUN"
+    assert boundary.run(app, ["ctl", str(run), *words, "--json"]) == 2
     (found,) = json.loads(capsys.readouterr().out)["findings"]
-    assert found["fix"] == f"xectool ctl {tmp_path / 'r'} lr --scale 0.5"
+    assert (found["fix"], found["where"]) == (f"xectool ctl '{run}' {line}", f"xectool ctl '{run}' {words[0]}")

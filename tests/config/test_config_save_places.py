@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import tempfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import yaml
 from xectool.config import save_places
 from xectool.config.save_places import nearest_existing, other_save_dir, refusal_to_write
+from xectool.errors import DiskError
+from xectool.runlog import writer
+from xectool.runlog.writer import RunWriter
 
 
 @pytest.fixture
@@ -70,6 +75,33 @@ def test_a_place_that_may_not_be_looked_into_is_passed_over(
     assert named(other_save_dir(Path("/refused"))) == str(places["here"] / "artifacts")
     usage = save_places.shutil.disk_usage
     monkeypatch.setattr(save_places.shutil, "disk_usage", lambda at: refused(at) if "here" in str(at) else usage(at))
+    assert named(other_save_dir(Path("/refused"))) == str(places["scratch"] / "artifacts")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_does_not_lead_to_itself(
+    places: dict[str, Path], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """An empty file can be made on a full disk, and every place on it was one that has room."""
+    refused, full = places["here"] / "runs", OSError(number, os.strerror(number))
+    assert shlex.split(other_save_dir(refused, refusal=full), comments=True) == ["df", "-h"]
+    stat = os.stat
+    other = os.stat_result([*stat(places["work"])[:2], 2**40, *stat(places["work"])[3:]])
+    monkeypatch.setattr(os, "stat", lambda at, **how: other if Path(at) == places["work"] else stat(at, **how))
+    assert named(other_save_dir(refused, refusal=full)) == str(places["work"] / "artifacts")
+    monkeypatch.setattr(writer, "open_sink", Mock(side_effect=full))
+    with pytest.raises(DiskError, match=r"No space left|quota") as caught:
+        RunWriter(refused / "r")
+    assert named(caught.value.fix) == str(places["work"] / "artifacts")
+    assert named(other_save_dir(refused, refusal=PermissionError(13, "no"))) == str(places["here"] / "artifacts")
+
+
+def test_a_disk_that_is_full_has_no_room_for_what_was_refused_elsewhere(
+    places: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = save_places.shutil.disk_usage
+    none = usage(places["here"])._replace(free=4096)
+    monkeypatch.setattr(save_places.shutil, "disk_usage", lambda at: none if "here" in str(at) else usage(at))
     assert named(other_save_dir(Path("/refused"))) == str(places["scratch"] / "artifacts")
 
 

@@ -930,6 +930,20 @@ def test_events_in_quarantine_are_not_missing(record: Record, course: Any, reaso
     assert found.causes[0].fix.startswith(f"xectool {look}")  # what is finite, nan-batch does not find
 
 
+@pytest.mark.parametrize("reason", ["XT-SPIKE-EVENT", "XT-NAN-DATA", "XT-NAN-LOSS", "XT-NAN-GRAD"])
+def test_all_events_that_another_rank_left_out_are_counted_and_the_cause_has_words(
+    record: Record, course: Any, reason: str
+) -> None:
+    """Its words are in the record of the other rank: "1 event was left out of the run: XT-SPIKE-EVENT", of five."""
+    run = course()
+    for step, entries in ((1, [3]), (30, [4, 5]), (52, [5, 6, 7])):
+        events = [[0, entry, 1, entry] for entry in entries]
+        run.event(step, "quarantine", events=events, files=["a.root"], reason=reason, total=5)
+    (cause,) = [cause for cause in record(run).causes if cause.symptom.startswith("quarantine")]
+    assert cause.problem.startswith("steps 1 to 52: 5 events were left out of the run: ")
+    assert "XT-" not in cause.problem
+
+
 def test_events_left_out_at_several_steps_are_all_named(record: Record, course: Any) -> None:
     run = course()
     for step, entry in ((30, 17), (44, 60), (46, 61), (48, 62), (50, 63), (52, 64)):

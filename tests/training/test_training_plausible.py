@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from xectool.detector import faces
 from xectool.detector.constants import DEAD_VALUE, UNKNOWN_ABOVE
 from xectool.diagnosis.evidence.evidence import gather
 from xectool.diagnosis.ranking import diagnose
+from xectool.engine import reporting
 from xectool.engine.diagnose import run_health
 from xectool.errors import DataUnusable
 from xectool.findings import Finding
@@ -467,17 +469,30 @@ def test_a_file_out_of_reach_beside_sound_ones_stops_the_run(
             assert said.fix == f"xectool diagnose run {result.run_dir}"
 
 
-def test_a_training_never_fails_for_its_diagnosis(tiny_config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(run_dir: str) -> None:
-        raise OSError(f"{run_dir} is gone")
+@pytest.mark.parametrize(
+    ("error", "code"), [(OSError("it is gone"), "XT-DISK"), (TypeError("a defect\nof ours"), "XT-DEFECT")]
+)
+@pytest.mark.parametrize("page", [False, True])
+def test_a_training_never_fails_for_its_diagnosis_and_says_what_failed(
+    tiny_config: Config, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str, page: bool
+) -> None:
+    """A defect was one line without its type, and nothing in the document; of the page it led to the diagnosis."""
+
+    def broken(*given: object) -> None:
+        raise error
 
     heard: list[str] = []
     observer = NullObserver()
     observer.message = heard.append  # type: ignore[method-assign]
-    monkeypatch.setattr(run_health, "run", broken)
-    result = engine.train(tiny_config(), max_steps=1, observer=observer)
+    monkeypatch.setattr(*((reporting, "write_page") if page else (run_health, "run")), broken)
+    settings = [f"checkpoint.save_artifacts={json.dumps(page)}"]
+    result = engine.train(tiny_config(), max_steps=1, observer=observer, overrides=settings)
     assert result.status == "max_steps"
-    assert heard[-1].startswith("the run was not diagnosed: ")
+    lacking, again = ("no report was written", "report") if page else ("the run was not diagnosed", "diagnose run")
+    said, told = f"{lacking}: {type(error).__name__}: {str(error).splitlines()[0]}", result.findings[-1]
+    assert heard[-1] == told.problem == said
+    assert (told.code, told.severity.value) == (code, "warning")
+    assert told.fix == f"xectool {again} {result.run_dir}"
 
 
 @pytest.mark.parametrize("changed", ["times", "gain", "pedestal", "empty"])

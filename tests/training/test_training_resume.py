@@ -20,7 +20,7 @@ from xectool import engine
 from xectool.checkpoint import store
 from xectool.checkpoint.format import Checkpoint
 from xectool.config.load import load_config
-from xectool.errors import CheckpointError, ConfigError, DiskError
+from xectool.errors import CheckpointError, ConfigError, DiskError, UsageError
 from xectool.runlog.reader import RunReader
 from xectool.training.process.progress import NullObserver
 
@@ -412,8 +412,8 @@ def test_a_resumed_run_keeps_where_it_started_from(tiny_config: Config, tmp_path
 def test_a_dry_run_says_that_the_run_directory_cannot_be_written(tiny_config: Config, tmp_path: Path) -> None:
     """It said that all is well, and the training failed when all data were read."""
     config, before = tiny_config(), sorted(tmp_path.rglob("*"))
-    for refused in ("/proc/runs", str(config)):
-        with pytest.raises(DiskError, match=r"the run directory cannot be written[\s\S]*--set checkpoint.save_dir=/"):
+    for refused, kind in (("/proc/runs", DiskError), (str(config), UsageError), (f"{config}/sub", UsageError)):
+        with pytest.raises(kind, match=r"the run directory cannot be written[\s\S]*--set checkpoint.save_dir=/"):
             engine.train(config, run_name="r", dry_run=True, overrides=[f"checkpoint.save_dir={refused}"])
     assert engine.train(config, run_name="r", dry_run=True).status == "dry_run"
     assert sorted(tmp_path.rglob("*")) == before

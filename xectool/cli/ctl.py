@@ -37,8 +37,10 @@ def ctl(
     from xectool import engine
 
     if action == "lr" and value is not None and scale is None:
-        raise _factor_wanted(run, value)
-    output, number = Output("ctl", json), _number(action, value, scale, tag)
+        from xectool.engine.live import refuse_rate
+
+        refuse_rate(run, value)
+    output, number = Output("ctl", json), _number(run, action, value, scale, tag)
     if action in VIEWS:
         result, bad, show = _view(action, run)
         output.result(result, bad=bad, human=show)
@@ -65,19 +67,7 @@ def _view(name: str, run: str) -> tuple[Any, bool, Callable[[Console], None]]:
     return report, report.bad, lambda screen: show_status(screen, report)
 
 
-def _factor_wanted(run: str, rate: float) -> UsageError:
-    """Return the refusal of a rate in place of a factor, with the factor that leads to it."""
-    from xectool import engine
-
-    now = engine.watch(run).lr
-    fix = (
-        "xectool ctl RUN lr --scale 0.1" if not now > 0 else f"xectool ctl {in_shell(run)} lr --scale {rate / now:.6g}"
-    )
-    problem = f"lr takes a factor, not a rate: {rate:g}" + (f", where it is {now:.4g} now" if now > 0 else "")
-    return UsageError(problem, where=f"xectool ctl {run} lr", fix=fix)
-
-
-def _number(action: str, value: float | None, scale: float | None, tag: str) -> float:
+def _number(run: str, action: str, value: float | None, scale: float | None, tag: str) -> float:
     """Return the number of a request.
 
     Raises:
@@ -88,11 +78,12 @@ def _number(action: str, value: float | None, scale: float | None, tag: str) -> 
         "VALUE": value is not None and action != "clip",
         "--tag": bool(tag) and action != "checkpoint",
     }
+    line = f"xectool ctl {in_shell(run)} {action}"
     for name, given in wrong.items():
         if given:
-            raise UsageError(f"{action} takes no {name}", where=f"xectool ctl RUN {action}", fix="xectool ctl --help")
+            raise UsageError(f"{action} takes no {name}", where=line, fix="xectool ctl --help")
     if action == "lr" and scale is None:
-        raise UsageError("lr takes a factor", where="xectool ctl RUN lr", fix="xectool ctl RUN lr --scale 0.1")
+        raise UsageError("lr takes a factor", where=line, fix=f"{line} --scale 0.1")
     if action == "clip" and value is None:
-        raise UsageError("clip takes a norm", where="xectool ctl RUN clip", fix="xectool ctl RUN clip 0.5")
+        raise UsageError("clip takes a norm", where=line, fix=f"{line} 0.5")
     return scale if scale is not None else value if value is not None else math.nan

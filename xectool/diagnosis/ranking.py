@@ -14,12 +14,10 @@ from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.rules.crash import CompileKilled, DiskFull, Failed, Hang, RecordDamaged, WorkerDead
 from xectool.diagnosis.rules.cuts import CutTooTight
 from xectool.diagnosis.rules.data import (
-    LEFT_OUT,
     DuplicateEvents,
     EventsMissing,
     ImplausibleEvents,
     InvalidReadings,
-    Quarantine,
 )
 from xectool.diagnosis.rules.heads import UntrainedHead
 from xectool.diagnosis.rules.inputs import FilesDiffer, InputScale, SensorOrder
@@ -37,6 +35,7 @@ from xectool.diagnosis.rules.nan_state import (
     NanFromWeights,
     WeightsOutOfReach,
 )
+from xectool.diagnosis.rules.quarantine import LEFT_OUT, Quarantine
 from xectool.diagnosis.rules.ranks import RankDied, RankRanOut
 from xectool.diagnosis.rules.rate import RateBeyondReason
 from xectool.diagnosis.rules.repeated_steps import DuplicateSteps

@@ -51,8 +51,14 @@ def renamed(error: MisnamedRun, argv: Sequence[str]) -> str:
         error: The refusal.
         argv: Arguments without the program name.
     """
-    words = [error.meant.get(str(Path(os.path.expanduser(word))), word) for word in argv]
+    words = [_meant(error, word) for word in argv]
     return shlex.join(["xectool", *words]) if words != list(argv) else error.fix
+
+
+def _meant(error: MisnamedRun, word: str) -> str:
+    """Return an argument with the run that was meant by it, or by what stands after the = of an option."""
+    option, sign, value = word.partition("=") if word.startswith("--") else ("", "", word)
+    return f"{option}{sign}{error.meant.get(str(Path(os.path.expanduser(value))), value)}"
 
 
 def _configuration() -> Path | None:

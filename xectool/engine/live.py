@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import numpy as np
 
 from xectool.checkpoint.names import LAST_NAME
 from xectool.diagnosis.reports.status import StatusReport, status_report
 from xectool.errors import UsageError, XecError, in_shell
-from xectool.runlog.control import SILENT, Request, ask
+from xectool.runlog.control import ACTIONS, SILENT, Request, ask
 from xectool.runlog.reader import RunReader, RunStatus
 from xectool.runlog.records import EventRecord, is_routine
 
 SHOWN_STEPS: Final = 200
+SURELY_FACTOR: Final = 0.01  # as large as no learning rate usually is
 QUIET_KINDS: Final = frozenset({"checkpoint", "resume"})
 
 
@@ -57,19 +59,54 @@ def control(
         UsageError: No such action or value; the run is over, on another machine, or another user's.
         WorldError: The run does not answer.
     """
-    request = Request(action, value, tag, wait_s)
     directory = Path(run_dir).expanduser()
+    with _named(directory):
+        request = Request(action, value, tag, wait_s)
+    place = _socket(directory)
+    with _named(directory):
+        return ControlResult(**ask(place, request))
+
+
+def refuse_rate(run_dir: Path | str, rate: float) -> NoReturn:
+    """Refuse a number that was given without saying that it is a factor of the learning rate.
+
+    The fix has the factor that leads to it where it must be a rate, and the number itself where it can be a factor.
+
+    Args:
+        run_dir: Directory of the run.
+        rate: The number.
+
+    Raises:
+        UsageError: In any case; as `control` where nothing can be asked of the run.
+    """
+    directory = Path(run_dir).expanduser()
+    _socket(directory)
+    now, allowed = watch(directory).lr, ACTIONS["lr"]
+    wanted = rate / now if now > 0 else math.nan
+    can_be_factor = allowed.low <= rate <= allowed.high
+    if can_be_factor and (rate >= SURELY_FACTOR or not allowed.low <= wanted <= 1):
+        wanted = rate
+    factor = wanted if allowed.low <= float(f"{wanted:.6g}") <= allowed.high else 0.1
+    line = f"xectool ctl {in_shell(directory)} lr"
+    known = f"; the rate is {now:.4g} now" if now > 0 else ""
+    problem = f"lr takes a factor of the rate, as --scale: {rate:g} can be a factor or a rate{known}"
+    raise UsageError(problem, where=line, fix=f"{line} --scale {factor:.6g}")
+
+
+@contextlib.contextmanager
+def _named(run_dir: Path) -> Iterator[None]:
+    """Name the run, and its last checkpoint where it does not answer, in the refusals of what knows only a socket."""
     try:
-        answer = ask(_socket(directory), request)
+        yield
     except XecError as error:
-        error.fix = error.fix.replace("RUN", in_shell(directory))
+        error.fix = error.fix.replace("RUN", in_shell(run_dir))
+        error.where = error.where.replace("ctl RUN", f"ctl {in_shell(run_dir)}")
         if error.code == SILENT:  # the run cannot say it itself
-            last = directory / LAST_NAME
+            last = run_dir / LAST_NAME
             error.problem += (
                 f"; the last good checkpoint is {last}" if last.exists() else "; there is no checkpoint yet"
             )
         raise
-    return ControlResult(**answer)
 
 
 def _socket(run_dir: Path) -> Path:

@@ -20,7 +20,7 @@ from xectool.engine.capacity import without_memory
 from xectool.engine.training_run.attempt import RunAttempt
 from xectool.engine.training_run.result import TrainResult, is_told
 from xectool.engine.training_run.start import assemble, begin, shared_place
-from xectool.errors import UsageError, XecError, in_shell
+from xectool.errors import DiskError, UsageError, XecError, in_shell
 from xectool.findings import Finding, Report, Severity
 from xectool.rootio.counting import count_events
 from xectool.training.process.device import Execution, plan_execution
@@ -121,18 +121,32 @@ def _judged(result: TrainResult, data: RunData, watching: Observer, page: bool) 
 
     watching.phase("write the report" if page else "diagnose the run", 0)
     look = f"xectool diagnose run {in_shell(result.run_dir)}"
+    caught = (XecError, OSError, *FAILURES)  # defects too: the weights are saved, and exit 70 would deny it
     try:
         health = diagnose_run(result.run_dir)
         told, files = result.findings, {file.path for file in data.train.files}
         wrongs = [cause for cause in health.causes if not is_told(cause, told, files)]
-        if wrongs:  # a warning, however grave: the training itself came to its end
-            wrong = Finding(wrongs[0].code, Severity.WARNING, in_one_line(wrongs), where=result.run_dir, fix=look)
-            result = replace(result, findings=(*result.findings, wrong))
+    except caught as error:
+        return _without(result, "the run was not diagnosed", error, look, watching)
+    if wrongs:  # a warning, however grave: the training itself came to its end
+        wrong = Finding(wrongs[0].code, Severity.WARNING, in_one_line(wrongs), where=result.run_dir, fix=look)
+        result = replace(result, findings=(*result.findings, wrong))
+    try:
         return _with_page(result, health) if page else result
-    except (XecError, OSError, *FAILURES) as error:
-        lacking, why = "no report was written" if page else "the run was not diagnosed", f"{error}".partition("\n")[0]
-        watching.message(f"{lacking}: {why}; {look}")
-        return result
+    except caught as error:
+        again = f"xectool report {in_shell(result.run_dir)}"
+        return _without(result, "no report was written", error, again, watching)
+
+
+def _without(result: TrainResult, lacking: str, error: Exception, again: str, watching: Observer) -> TrainResult:
+    """Return a result that says what it lacks, by what, and the command that makes it or keeps the trace."""
+    of_machine = DiskError.default_code if isinstance(error, OSError) else "XT-DEFECT"
+    code = error.code if isinstance(error, XecError) else of_machine
+    problem = f"{lacking}: {type(error).__name__}: {f'{error}'.partition(chr(10))[0]}"
+    watching.message(problem)
+    return replace(
+        result, findings=(*result.findings, Finding(code, Severity.WARNING, problem, where=result.run_dir, fix=again))
+    )
 
 
 def _with_page(result: TrainResult, health: RunHealth) -> TrainResult:

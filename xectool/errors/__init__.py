@@ -103,7 +103,9 @@ class MisnamedRun(UsageError):
         every = [self, *others]
         lost = next((error for error in every if not error.meant), None)
         fix = lost.fix if lost else ", ".join(error.fix for error in every)
-        found = MisnamedRun(self.problem, where=", ".join(error.where for error in every), fix=fix)
+        one = len({error.problem for error in every}) == 1
+        problem = self.problem if one else "; ".join(f"{error.where}: {error.problem}" for error in every)
+        found = MisnamedRun(problem, where=", ".join(error.where for error in every), fix=fix)
         found.meant = {} if lost else {word: run for error in every for word, run in error.meant.items()}
         return found
 

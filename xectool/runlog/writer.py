@@ -56,7 +56,7 @@ class RunWriter:
             self.attempt = attempt if attempt is not None else max(attempts(self.run_dir), default=0) + 1
             self._sink, self.status = self._open(attempt_dir(self.run_dir, self.attempt), limits)
         except OSError as error:
-            fix = other_save_dir(self.run_dir.parent)
+            fix = other_save_dir(self.run_dir.parent, refusal=error)
             raise DiskError(f"the run record cannot be created: {error.strerror}", where=str(root), fix=fix) from error
         self._ended = False
         me = current_process()

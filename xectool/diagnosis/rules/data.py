@@ -8,16 +8,12 @@ from typing import Final
 
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.diagnosis import fixes
-from xectool.diagnosis.cases.nan import nan_cases
-from xectool.diagnosis.cases.spike import spike_cases
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
 from xectool.diagnosis.evidence.incidents import identities, number, whole
 from xectool.errors import counted
 from xectool.findings import Severity
-from xectool.runlog.records import EventRecord
 
-LEFT_OUT: Final = "quarantine@"  # symptom; what was left out did no harm
 SINGLE_EVENTS: Final = 16  # events that any run may leave out; more that cannot be are no single events
 _TWICE: Final = "they count twice in every epoch"
 _COMPARED: Final = 16  # pairs of events with one number, as the run compares them
@@ -127,40 +123,6 @@ class EventsMissing(DiagnosisRule):
         )
 
 
-class Quarantine(DiagnosisRule):
-    """Events that a guard left out of the run."""
-
-    code = "XT-NAN-DATA"
-    title = "events were put in quarantine"
-
-    def look(self, evidence: Evidence) -> Iterator[Cause]:
-        """Report events in quarantine whose step no other rule speaks about."""
-        explained = {step for case in (*nan_cases(evidence), *spike_cases(evidence)) for step in case.step_numbers}
-        events = [event for event in evidence.of("quarantine") if event.step not in explained]
-        if not events:
-            return
-        reason = str(events[0].data.get("reason") or events[0].message)
-        why = _said_of(evidence, events[0].step) or reason
-        named = identities(events[0].data.get("events"))
-        code = _code_of(reason, self.code)
-        files = [str(path) for event in events for path in event.data.get("files") or ()]
-        yield Cause(
-            code=code,
-            confidence=0.9,
-            problem=f"step {events[0].step}: {_count(len(named))} left out of the run: {why}",
-            evidence=(
-                fixes.events_named(evidence, named),
-                f"{len(events)} such step{'s' * (len(events) > 1)} in the record",
-                *(_at_step(evidence, event) for event in events[1:4]),
-                *([f"and at {len(events) - 4} more"] if len(events) > 4 else []),
-            ),
-            fix=_look_at(evidence, code, files),
-            severity=Severity.WARNING,
-            step=events[0].step,
-            symptom=f"{LEFT_OUT}{events[0].step}",
-        )
-
-
 class InvalidReadings(DiagnosisRule):
     """Readings in the files that are no numbers, or beyond all numbers an event can have."""
 
@@ -232,40 +194,9 @@ def _with_one_reader(evidence: Evidence) -> str:
     return f'xectool diagnose query {fixes.quoted(evidence)} "{statement}"'
 
 
-def _look_at(evidence: Evidence, code: str, files: list[str]) -> str:
-    """Return the command that says what is wrong with events that were left out: only some are not finite."""
-    if code.startswith("XT-NAN"):
-        return fixes.nan_batch(evidence)
-    if files:
-        return fixes.check_files(evidence.run_dir, files)
-    statement = "SELECT step, message FROM events WHERE kind = 'quarantine'"
-    return f'xectool diagnose query {fixes.quoted(evidence)} "{statement}"'
-
-
-def _at_step(evidence: Evidence, event: EventRecord) -> str:
-    named = fixes.events_named(evidence, identities(event.data.get("events")))
-    return ": ".join(part for part in (f"step {event.step}", named, _said_of(evidence, event.step)) if part)
-
-
-def _said_of(evidence: Evidence, step: int) -> str:
-    """Return what a guard said of the events that cannot be, of the step in which they came."""
-    return next((event.message for event in evidence.of("implausible_event") if event.step == step), "")
-
-
 def _about(events: int) -> str:
     """Return a number that is an estimate where it is beyond those that are compared one by one."""
     return f"about {events}" if events > _COMPARED else str(events)
-
-
-def _count(events: int) -> str:
-    return f"{events} event{' was' if events == 1 else 's were'}"
-
-
-def _code_of(reason: str, default: str) -> str:
-    """Return the cause a quarantine gives as its reason."""
-    if reason.startswith("XT-"):
-        return reason.split()[0]
-    return "XT-SPIKE-EVENT" if "spike" in reason.lower() else default
 
 
 def audits(evidence: Evidence) -> list[tuple[int, int, int, int]]:

@@ -36,7 +36,7 @@ def shared_place(config: RunConfig, resume: str | None, ranks: Ranks) -> RunPlac
 
     Raises:
         UsageError, CheckpointError: As `choose_place`, on every rank.
-        DiskError: The directory cannot be written.
+        UsageError, DiskError: The directory cannot be written.
     """
     place = ranks.on_first(lambda: require_writable(choose_place(config, resume)))
     facts = ranks.share((str(place.directory), str(place.checkpoint_path or "")) if place else ("", ""))

@@ -71,14 +71,16 @@ def require_writable(place: RunPlace) -> RunPlace:
     """Return a place whose directory can be made and written; nothing is left there.
 
     Raises:
+        UsageError: It would lie below a file.
         DiskError: It cannot.
     """
     made = place.directory / RECORD_DIR
     if error := refusal_to_write(made):
-        raise DiskError(
+        kind = UsageError if isinstance(error, NotADirectoryError) else DiskError
+        raise kind(
             f"the run directory cannot be written: {error.strerror} ({nearest_existing(made)})",
             where=str(place.directory),
-            fix=other_save_dir(place.directory.parent),
+            fix=other_save_dir(place.directory.parent, refusal=error),
         )
     return place
 

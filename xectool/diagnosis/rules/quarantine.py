@@ -1,0 +1,95 @@
+"""Events that a guard left out of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from xectool.diagnosis import fixes
+from xectool.diagnosis.cases.nan import nan_cases
+from xectool.diagnosis.cases.spike import spike_cases
+from xectool.diagnosis.cause import Cause, DiagnosisRule
+from xectool.diagnosis.evidence.evidence import Evidence
+from xectool.diagnosis.evidence.incidents import identities
+from xectool.findings import Severity
+from xectool.runlog.records import EventRecord
+
+LEFT_OUT: Final = "quarantine@"  # symptom; what was left out did no harm
+_WORDS: Final[Mapping[str, str]] = {
+    "XT-NAN-DATA": "they hold numbers that no reading can have",
+    "XT-NAN-LOSS": "their loss is not finite",
+    "XT-NAN-GRAD": "their gradient is not finite",
+    "XT-SPIKE-EVENT": "their readings or their loss are far from all others",
+}
+"""Why, where no guard of this rank said it."""
+
+
+class Quarantine(DiagnosisRule):
+    """Events that a guard left out of the run."""
+
+    code = "XT-NAN-DATA"
+    title = "events were put in quarantine"
+
+    def look(self, evidence: Evidence) -> Iterator[Cause]:
+        """Report events in quarantine whose step no other rule speaks about."""
+        explained = {step for case in (*nan_cases(evidence), *spike_cases(evidence)) for step in case.step_numbers}
+        events = [event for event in evidence.of("quarantine") if event.step not in explained]
+        if not events:
+            return
+        reason = str(events[0].data.get("reason") or events[0].message)
+        why = _said_of(evidence, events[0].step) or _WORDS.get(reason, reason)
+        named = identities(events[0].data.get("events"))
+        count = len({identity for event in events for identity in identities(event.data.get("events"))})
+        code = _code_of(reason, self.code)
+        files = [str(path) for event in events for path in event.data.get("files") or ()]
+        yield Cause(
+            code=code,
+            confidence=0.9,
+            problem=f"{_from(events)}: {_count(count)} left out of the run: {why}",
+            evidence=(
+                fixes.events_named(evidence, named),
+                f"{len(events)} such step{'s' * (len(events) > 1)} in the record",
+                *(_at_step(evidence, event) for event in events[1:4]),
+                *([f"and at {len(events) - 4} more"] if len(events) > 4 else []),
+            ),
+            fix=_look_at(evidence, code, files),
+            severity=Severity.WARNING,
+            step=events[0].step,
+            symptom=f"{LEFT_OUT}{events[0].step}",
+        )
+
+
+def _from(events: list[EventRecord]) -> str:
+    first, last = events[0].step, events[-1].step
+    return f"step {first}" if first == last else f"steps {first} to {last}"
+
+
+def _look_at(evidence: Evidence, code: str, files: list[str]) -> str:
+    """Return the command that says what is wrong with events that were left out: only some are not finite."""
+    if code.startswith("XT-NAN"):
+        return fixes.nan_batch(evidence)
+    if files:
+        return fixes.check_files(evidence.run_dir, files)
+    statement = "SELECT step, message FROM events WHERE kind = 'quarantine'"
+    return f'xectool diagnose query {fixes.quoted(evidence)} "{statement}"'
+
+
+def _at_step(evidence: Evidence, event: EventRecord) -> str:
+    named = fixes.events_named(evidence, identities(event.data.get("events")))
+    return ": ".join(part for part in (f"step {event.step}", named, _said_of(evidence, event.step)) if part)
+
+
+def _said_of(evidence: Evidence, step: int) -> str:
+    """Return what a guard said of the events that cannot be, of the step in which they came."""
+    return next((event.message for event in evidence.of("implausible_event") if event.step == step), "")
+
+
+def _count(events: int) -> str:
+    return f"{events} event{' was' if events == 1 else 's were'}"
+
+
+def _code_of(reason: str, default: str) -> str:
+    """Return the cause a quarantine gives as its reason."""
+    if reason.startswith("XT-"):
+        return reason.split()[0]
+    return "XT-SPIKE-EVENT" if "spike" in reason.lower() else default
