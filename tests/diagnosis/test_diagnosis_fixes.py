@@ -496,4 +496,8 @@ def test_a_kind_of_another_package_gets_the_rate_of_the_one_it_is_built_on(
 ) -> None:
     monkeypatch.setitem(RUN_KINDS, "mine", RUN_KINDS[base])
     started = SimpleNamespace(data={"kind": "mine"})
-    assert fixes.default_lr(cast(Any, SimpleNamespace(last=lambda _: started))) == rate
+    recorded = {"training.lr": 0.5}
+    evidence = cast(Any, SimpleNamespace(last=lambda _: started, setting=recorded.get))
+    assert fixes.usual_lr(evidence) == (f"training.lr={rate:g}",)
+    recorded["training.lr"] = 2 * rate
+    assert fixes.usual_lr(evidence) == ()
