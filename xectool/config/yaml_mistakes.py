@@ -53,13 +53,20 @@ def _in_quotes(text: str, error: yaml.MarkedYAMLError) -> str:
 def _stray(text: str, line: int, problem: str) -> int:
     """Return the line of text that is no key before the one at which YAML stumbles over it; 0 without one."""
     lines = text.splitlines()
-    if not any(sign in problem for sign in _AFTER_STRAY) or (lines[line : line + 1] and _TWO_KEYS.search(lines[line])):
+    if not any(sign in problem for sign in _AFTER_STRAY) or (
+        lines[line : line + 1] and _TWO_KEYS.search(_bare(lines[line]))
+    ):
         return 0
     before = enumerate(lines[:line], 1)
     written = [(number, own.partition("#")[0].rstrip()) for number, own in before if own.partition("#")[0].strip()]
     number, last = written[-1] if written else (0, ":")
     is_structure = last.lstrip().startswith("-") or _OF_A_VALUE.search(last) or _is_continued(last, written[:-1])
     return 0 if ": " in last or last.endswith(":") or is_structure else number
+
+
+def _bare(line: str) -> str:
+    """Return a line without its comment and what stands in quotes."""
+    return re.sub(r"\s#.*", "", re.sub(r"\"[^\"]*\"|'[^']*'", "", line))
 
 
 def _is_continued(line: str, written: Sequence[tuple[int, str]]) -> bool:
@@ -70,9 +77,10 @@ def _is_continued(line: str, written: Sequence[tuple[int, str]]) -> bool:
 
 def _with_colon(line: str, lines: Sequence[str]) -> str:
     """Return ``key: value`` for a line that lacks its colon among keys, to go before another advice."""
-    key, _, value = line.partition("#")[0].strip().partition(" ")
+    key, value = re.split(r"\s*=\s*|\s+", line.partition("#")[0].strip() + " ", maxsplit=1)
     among_keys = any(_indent(own) == _indent(line) and _BEGINS_KEY.match(own) for own in lines)
-    return f"{key}: {value.strip()}   # or " if value and among_keys and _KEY.fullmatch(key) else ""
+    one_value = len(value.split()) == 1
+    return f"{key}: {value.strip()}   # or " if one_value and among_keys and _KEY.fullmatch(key) else ""
 
 
 def _indent(line: str) -> int:

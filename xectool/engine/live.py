@@ -20,7 +20,7 @@ from xectool.runlog.reader import RunReader, RunStatus
 from xectool.runlog.records import EventRecord, is_routine
 
 SHOWN_STEPS: Final = 200
-SURELY_FACTOR: Final = 0.01  # as large as no learning rate usually is
+SURELY_FACTOR: Final = 0.03  # as large as no learning rate usually is
 QUIET_KINDS: Final = frozenset({"checkpoint", "resume"})
 
 
@@ -70,7 +70,7 @@ def control(
 def refuse_rate(run_dir: Path | str, rate: float) -> NoReturn:
     """Refuse a number that was given without saying that it is a factor of the learning rate.
 
-    The fix has the factor that leads to it where it must be a rate, and the number itself where it can be a factor.
+    The fix says to which rate each meaning leads: of a small number the rate comes first, of others the factor.
 
     Args:
         run_dir: Directory of the run.
@@ -82,15 +82,18 @@ def refuse_rate(run_dir: Path | str, rate: float) -> NoReturn:
     directory = Path(run_dir).expanduser()
     _socket(directory)
     now, allowed = watch(directory).lr, ACTIONS["lr"]
-    wanted = rate / now if now > 0 else math.nan
-    can_be_factor = allowed.low <= rate <= allowed.high
-    if can_be_factor and (rate >= SURELY_FACTOR or not allowed.low <= wanted <= 1):
-        wanted = rate
-    factor = wanted if allowed.low <= float(f"{wanted:.6g}") <= allowed.high else 0.1
+    meant = [rate, rate / now if now > 0 else math.nan]
+    meant = [float(f"{factor:.6g}") for factor in (meant if rate >= SURELY_FACTOR else reversed(meant))]
+    factors = [factor for factor in dict.fromkeys(meant) if allowed.low <= factor <= allowed.high] or [0.1]
     line = f"xectool ctl {in_shell(directory)} lr"
-    known = f"; the rate is {now:.4g} now" if now > 0 else ""
-    problem = f"lr takes a factor of the rate, as --scale: {rate:g} can be a factor or a rate{known}"
-    raise UsageError(problem, where=line, fix=f"{line} --scale {factor:.6g}")
+    known = f"; it is {now:.4g} now" if now > 0 else ""
+    first, *others = (f"--scale {factor:g}{_leading_to(now * factor)}" for factor in factors)
+    problem = f"lr takes a factor of the rate, as --scale, and {rate:g} does not say whether it is one{known}"
+    raise UsageError(problem, where=line, fix="; ".join((f"{line} {first}", *others)))
+
+
+def _leading_to(rate: float) -> str:
+    return f"   # to {rate:.4g}" if rate > 0 else ""
 
 
 @contextlib.contextmanager

@@ -119,21 +119,22 @@ def verdicts(result: MemoryEstimate) -> tuple[Finding, ...]:
         most = "" if found.max_batch is None else f"; max batch {found.max_batch}"
         problem = f"predicted peak {peak:.4g} GB > {USABLE:.0%} of {total:.4g} GB ({found.device.name}){most}"
         errors.append(Finding("CFG-22", Severity.ERROR, problem, "data.batch_size", fix=_device_fix(found)))
-    of_machine = Severity.WARNING if result.elsewhere else Severity.ERROR
+    of_machine, here = (Severity.WARNING, " here") if result.elsewhere else (Severity.ERROR, "")
     if not result.fits_host:
         name = max(found.host, key=lambda term: found.host[term])
         least = min(result.limits, key=lambda limit: result.limits[limit])
         problem = (
             f"estimated host RAM {found.host_bytes / 1e9:.4g} GB > available "
-            f"{HOST_SHARE * result.limits[least] / 1e9:.4g} GB ({HOST_SHARE:.0%} of {least}); largest term: {name} "
-            f"{found.host[name] / 1e9:.4g} GB"
+            f"{HOST_SHARE * result.limits[least] / 1e9:.4g} GB ({HOST_SHARE:.0%} of {least}{here}); largest term: "
+            f"{name} {found.host[name] / 1e9:.4g} GB"
         )
         fix = _host_fix(found, least, result.config.distributed.num_gpus)
         errors.append(Finding("CFG-20", of_machine, problem, "data.chunksize", found.lines[:2], fix))
     if not result.fits_disk:
         needed = sum(found.disk.values())
-        problem = f"the run needs {needed / 1e9:.4g} GB of disk, {result.free_bytes / 1e9:.4g} GB free"
-        cure = other_save_dir(Path(result.config.checkpoint.save_dir), needed)
+        problem = f"the run needs {needed / 1e9:.4g} GB of disk, {result.free_bytes / 1e9:.4g} GB free{here}"
+        there = f"--set checkpoint.save_dir=PATH   # where {needed / 1e9:.4g} GB are free there"
+        cure = there if result.elsewhere else other_save_dir(Path(result.config.checkpoint.save_dir), needed)
         errors.append(Finding("CFG-53", of_machine, problem, "checkpoint.save_dir", fix=cure))
     notes = [Finding("XT-MEM-LOADER", Severity.INFO, "host memory of the loader", "data.chunksize", found.lines[:2])]
     if found.predictions:

@@ -127,7 +127,8 @@ def _judged(result: TrainResult, data: RunData, watching: Observer, page: bool) 
         told, files = result.findings, {file.path for file in data.train.files}
         wrongs = [cause for cause in health.causes if not is_told(cause, told, files)]
     except caught as error:
-        return _without(result, "the run was not diagnosed", error, look, watching)
+        lacking = "the run was not diagnosed" + (", and no report was written" if page else "")
+        return _without(result, lacking, error, look, watching)
     if wrongs:  # a warning, however grave: the training itself came to its end
         wrong = Finding(wrongs[0].code, Severity.WARNING, in_one_line(wrongs), where=result.run_dir, fix=look)
         result = replace(result, findings=(*result.findings, wrong))
@@ -139,7 +140,7 @@ def _judged(result: TrainResult, data: RunData, watching: Observer, page: bool) 
 
 
 def _without(result: TrainResult, lacking: str, error: Exception, again: str, watching: Observer) -> TrainResult:
-    """Return a result that says what it lacks, by what, and the command that makes it or keeps the trace."""
+    """Return a result that says what it lacks, by what, and the command that makes it."""
     of_machine = DiskError.default_code if isinstance(error, OSError) else "XT-DEFECT"
     code = error.code if isinstance(error, XecError) else of_machine
     problem = f"{lacking}: {type(error).__name__}: {f'{error}'.partition(chr(10))[0]}"

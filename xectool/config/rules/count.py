@@ -107,7 +107,7 @@ class AccumulationFitsTheEpoch(Rule[Counts]):
 
 
 class AverageFitsTheRun(Rule[Counts]):
-    """An average over more steps than the run has is mostly of the weights after its first step."""
+    """An average over more steps than the run has holds much of the weights after its first step."""
 
     code = "CFG-65"
     title = "ema_decay averages over fewer steps than the run has"

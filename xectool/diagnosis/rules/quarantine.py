@@ -16,10 +16,10 @@ from xectool.runlog.records import EventRecord
 
 LEFT_OUT: Final = "quarantine@"  # symptom; what was left out did no harm
 _WORDS: Final[Mapping[str, str]] = {
-    "XT-NAN-DATA": "they hold numbers that no reading can have",
-    "XT-NAN-LOSS": "their loss is not finite",
-    "XT-NAN-GRAD": "their gradient is not finite",
-    "XT-SPIKE-EVENT": "their readings or their loss are far from all others",
+    "XT-NAN-DATA": "numbers that no reading can have",
+    "XT-NAN-LOSS": "a loss that is not finite",
+    "XT-NAN-GRAD": "a gradient that is not finite",
+    "XT-SPIKE-EVENT": "readings or a loss far from all others",
 }
 """Why, where no guard of this rank said it."""
 
@@ -33,16 +33,20 @@ class Quarantine(DiagnosisRule):
     def look(self, evidence: Evidence) -> Iterator[Cause]:
         """Report events in quarantine whose step no other rule speaks about."""
         explained = {step for case in (*nan_cases(evidence), *spike_cases(evidence)) for step in case.step_numbers}
-        events = [event for event in evidence.of("quarantine") if event.step not in explained]
-        if not events:
-            return
-        reason = str(events[0].data.get("reason") or events[0].message)
+        groups: dict[str, list[EventRecord]] = {}
+        for event in evidence.of("quarantine"):
+            if event.step not in explained:
+                groups.setdefault(_code_of(_reason(event), self.code), []).append(event)
+        for code, events in groups.items():
+            yield self._of_one_cause(evidence, code, events)
+
+    def _of_one_cause(self, evidence: Evidence, code: str, events: list[EventRecord]) -> Cause:
+        reason = _reason(events[0])
         why = _said_of(evidence, events[0].step) or _WORDS.get(reason, reason)
         named = identities(events[0].data.get("events"))
         count = len({identity for event in events for identity in identities(event.data.get("events"))})
-        code = _code_of(reason, self.code)
         files = [str(path) for event in events for path in event.data.get("files") or ()]
-        yield Cause(
+        return Cause(
             code=code,
             confidence=0.9,
             problem=f"{_from(events)}: {_count(count)} left out of the run: {why}",
@@ -57,6 +61,10 @@ class Quarantine(DiagnosisRule):
             step=events[0].step,
             symptom=f"{LEFT_OUT}{events[0].step}",
         )
+
+
+def _reason(event: EventRecord) -> str:
+    return str(event.data.get("reason") or event.message)
 
 
 def _from(events: list[EventRecord]) -> str:
