@@ -501,3 +501,15 @@ def test_a_kind_of_another_package_gets_the_rate_of_the_one_it_is_built_on(
     assert fixes.usual_lr(evidence) == (f"training.lr={rate:g}",)
     recorded["training.lr"] = 2 * rate
     assert fixes.usual_lr(evidence) == ()
+
+
+@pytest.mark.parametrize("code", ["XT-DATA-DAMAGED", "XT-DATA-TRUNCATED", "XT-DATA-EMPTY"])
+def test_a_bad_file_is_looked_at_before_the_run_goes_on(course: Any, write_run: Write, code: str) -> None:
+    how = code.rpartition("-")[2].lower()
+    said = f"DataFileError: '/data/b.root' is {how}: branch 'npho', entries 0 to 64 cannot be read"
+    end = {"message": said, "code": code, "next": "xectool diagnose run RUN"}
+    place = write_run(course(end="failed", end_data=end))
+    (cause,) = [cause for cause in diagnose(gather(place)).causes if cause.code == code]
+    line, _, then = cause.fix.partition("   # ")
+    assert line == f"xectool check-data /data/b.root --config {place / 'config.yaml'} --deep"
+    assert then.startswith("copy it again or leave it out, then: xectool train ")

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from xectool.config.inputs import split_tree
 from xectool.diagnosis import fixes
 from xectool.diagnosis.cases.memory_fault import OUT_OF_MEMORY
 from xectool.diagnosis.cause import Cause, DiagnosisRule
 from xectool.diagnosis.evidence.evidence import Evidence
+from xectool.diagnosis.evidence.files import train_files
 from xectool.diagnosis.evidence.incidents import number
 from xectool.diagnosis.hang.fatal import innermost
 from xectool.diagnosis.hang.missing import missing_rank
@@ -24,6 +26,8 @@ from xectool.runlog.storage import attempt_dir
 _WORKER: Final = re.compile(r"XT-LOADER-(DIED|KILLED|TIMEOUT)|DataLoader worker|[Ww]orker .*(killed|died|exited)")
 _DISK: Final = re.compile(r"XT-DISK|No space left|ENOSPC|Disk quota|disk is full|the disk took no")
 _NUMERIC: Final = re.compile(r"XT-NAN|XT-SPIKE|XT-DIVERGED|RunDiverged|non-finite")
+_BAD_FILE: Final = re.compile(r"'(.+?)' is (?:damaged|truncated|empty)\b")
+_BAD_FILES: Final = ("XT-DATA-DAMAGED", "XT-DATA-TRUNCATED", "XT-DATA-EMPTY")
 _OWN_CODE: Final = re.compile(r"XT-[A-Z0-9-]+")
 UNSAVED_KINDS: Final = ("checkpoint_failed", "disk", "disk_low", "recorder_gap")
 
@@ -195,11 +199,24 @@ def _has_own_rule(text: str) -> bool:
 
 
 def _failure_fix(evidence: Evidence, code: str, following: str) -> str:
-    """Return what the run said to do next, unless that leads back here, or to a batch where a state is at fault."""
+    """Return what the run said to do next; a look at the state or the file where that is at fault; never this again."""
+    if code in _BAD_FILES and evidence.failure is not None:
+        return _look_at_file(evidence, evidence.failure)
     resumed = evidence.last("resume")
     if code == "XT-NAN-RESUME" and resumed is not None:
         return fixes.continue_from_best(evidence, step=max(1, resumed.step))
     return following if following and "diagnose run" not in following else fixes.resume(evidence)
+
+
+def _look_at_file(evidence: Evidence, failure: EventRecord) -> str:
+    """Return the look at the file that ended the run; going on before it is copied again ends the same way."""
+    found, again = _BAD_FILE.search(failure.message), fixes.resume(evidence)
+    then = f"   # copy it again or leave it out, then: {again}"
+    if found is None:
+        return fixes.check_named_files(evidence, "train") + then
+    named = [*train_files(evidence.manifest), *train_files(evidence.manifest, "val")]
+    file = next((name for name in named if found[1] in (name, split_tree(name)[0])), found[1])
+    return fixes.check_files(evidence.run_dir, [file]) + then
 
 
 def standing_at(evidence: Evidence, hang: EventRecord) -> tuple[int, str]:
