@@ -31,6 +31,8 @@ _MEANING = {
     "training.grad_clip": "0 disables clipping",
 }
 _SHOWN_KEYS = 12
+_LIKE_TRUE = ("y", "t", "on", "1")
+_LIKE_FALSE = ("n", "f", "off", "0")
 
 
 def explain(error: ValidationError, document: Document, kind: str) -> tuple[Finding, ...]:
@@ -110,7 +112,8 @@ def _finding(detail: ErrorDetails, document: Document, kind: str) -> Finding:
     known = keys_of(kind).get(key)
     code = str(known.extra.get("code", "")) if known else ""
     if detail["type"] == "xectool_type":
-        return config_finding("CFG-02", f"{key}: {detail['msg']}", origin, key, _fix(key, kind))
+        fix = _switch(key, value) if detail["msg"].startswith("expected boolean") else _fix(key, kind)
+        return config_finding("CFG-02", f"{key}: {detail['msg']}", origin, key, fix)
     if detail["type"] in _COMPARISONS:
         sign, name = _COMPARISONS[detail["type"]]
         limit = detail["ctx"][name]
@@ -125,6 +128,14 @@ def _finding(detail: ErrorDetails, document: Document, kind: str) -> Finding:
     instead = context.get("instead")
     fix = _fix(key, kind) if instead is None else f"{key}: {inline_yaml(instead)}"
     return config_finding(code or "CFG-03", f"{key}: {detail['msg']}", origin, key, fix)
+
+
+def _switch(key: str, value: Any) -> str:
+    """Return the boolean that a value which is none begins like, else both: its default may be what was not meant."""
+    text = "" if value is None else str(value).lower()
+    if text.startswith(_LIKE_TRUE):
+        return f"{key}: true"
+    return f"{key}: false   # or true" if text.startswith(_LIKE_FALSE) else f"{key}: true   # or false"
 
 
 def _section_fix(key: str, value: Any, kind: str) -> str:
