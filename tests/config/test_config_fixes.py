@@ -180,3 +180,19 @@ def test_a_fix_keeps_every_digit_of_a_number(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfigError) as caught:
         load_config(path)
     assert caught.value.fix == "training.lr: 0.00012345678"
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("yes please", "true"), ("Ture", "true"), ("1", "true"), ("offf", "false   # or true"),
+     ("maybe", "true   # or false"), ("null", "true   # or false")],
+)  # fmt: skip
+def test_a_switch_that_cannot_be_read_is_not_answered_with_its_default(
+    written: str, meant: str, tmp_path: Path
+) -> None:
+    """`enabled: yes please` was answered with false, which left no task."""
+    path = tmp_path / "run.yaml"
+    path.write_text(f"kind: regressor\ntasks:\n  energy:\n    enabled: {written}\n")
+    with pytest.raises(InvalidConfigError) as caught:
+        load_config(path)
+    assert (caught.value.code, caught.value.fix) == ("CFG-02", f"tasks.energy.enabled: {meant}")

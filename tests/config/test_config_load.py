@@ -170,6 +170,31 @@ def test_errors_inside_a_misspelt_section_are_found_too(write: Write, refused: R
     assert "did you mean training.epochs" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("written", "fix"),
+    [
+        ("trainning: {epochs: 2, lr: 0.001}\n", "training: {epochs: 2, lr: 0.001}"),
+        ("trainning:\n  epochs: 2\n  lr: 0.001\n", "rename trainning to training"),
+        ("training: {seed: 3}\ntrainning: {epochs: 2, lr: 0.001}\n", "training.epochs: 2\ntraining.lr: 0.001"),
+    ],
+)  # fmt: skip
+def test_a_misspelt_section_costs_none_of_what_is_in_it(write: Write, refused: Refused, written: str, fix: str) -> None:
+    """The line to paste was its bare name: all of its settings were defaults."""
+    (found,) = refused(write(GOOD + written)).findings
+    assert (found.code, found.fix) == ("CFG-01", fix)
+
+
+def test_a_misspelt_task_is_its_line_with_its_settings(write: Write, refused: Refused) -> None:
+    text = "kind: regressor\ntasks:\n  energie: {enabled: true, weight: 2.0}\n"
+    (found,) = refused(write(text)).findings
+    assert found.fix == "energy: {enabled: true, weight: 2.0}   # under tasks"
+    mended = load_config(write(text.replace("energie: {enabled: true, weight: 2.0}", found.fix), "mended.yaml"))
+    assert mended.config.tasks.energy.weight == 2.0  # type: ignore[union-attr]
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(GOOD), ["tasks.energie={enabled: true, weight: 2.0}"])
+    assert caught.value.fix == "--set tasks.energy.enabled=true --set tasks.energy.weight=2.0"
+
+
 def test_a_misspelt_task_is_not_reported_as_no_task(write: Write, refused: Refused) -> None:
     error = refused(write("kind: regressor\ntasks: {enrgy: {enabled: true}}\n"))
     assert [found.code for found in error.findings] == ["CFG-01"]

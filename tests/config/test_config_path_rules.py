@@ -156,7 +156,7 @@ def test_where_no_name_is_near_the_checkpoints_there_are_offered(inputs: Path) -
         (found,) = path_rules(config(inputs, checkpoint={"init_from": str(inputs / "reg_nothere.pth")}))
         return found.fix
 
-    assert fix() == "checkpoint.init_from: null", "the control: there is none"
+    assert fix() == "checkpoint.init_from: null   # starts from new weights", "there is none, and that is told"
     for name in ("another.safetensors", "checkpoint_best.pt"):
         (inputs / name).write_bytes(b"x")
     assert fix() == f"checkpoint.init_from: {inputs / 'checkpoint_best.pt'}   # or {inputs / 'another.safetensors'}"

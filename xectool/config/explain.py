@@ -8,12 +8,12 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from xectool.config.document import Document
+from xectool.config.document import SET, Document
 from xectool.config.invalid import config_finding
 from xectool.config.keys import keys_of, nearest_key
 from xectool.config.root import KINDS
 from xectool.config.section import describe
-from xectool.config.serialize import inline_yaml
+from xectool.config.serialize import dotted_values, inline_yaml
 from xectool.errors import did_you_mean
 from xectool.findings import Finding
 
@@ -31,6 +31,8 @@ _MEANING = {
     "training.grad_clip": "0 disables clipping",
 }
 _SHOWN_KEYS = 12
+_LIKE_TRUE = ("y", "t", "on", "1")
+_LIKE_FALSE = ("n", "f", "off", "0")
 
 
 def explain(error: ValidationError, document: Document, kind: str) -> tuple[Finding, ...]:
@@ -46,17 +48,33 @@ def dotted_key(detail: ErrorDetails, kind: str) -> str:
     return next((head for head in heads if head in known and not known[head].is_section), ".".join(parts))
 
 
-def unknown_key(key: str, value: Any, origin: str, kind: str) -> Finding:
+def unknown_key(key: str, document: Document, kind: str) -> Finding:
     """Return the finding for a key that is not in the schema of this kind."""
+    value, origin = document.get(tuple(key.split("."))), document.origin(key)
     elsewhere = [other for other in KINDS if other != kind and key in keys_of(other)]
     if elsewhere:
         problem = f"unknown key {key}: kind {kind} has none, only kind {' and '.join(elsewhere)}"
         return config_finding("CFG-01", problem, origin, key, f"delete {key}, or write kind: {elsewhere[0]}")
     nearest = nearest_key(key, kind)
     if nearest is not None:
-        fix = f"{nearest}: {inline_yaml(value)}" if not isinstance(value, dict) else f"{nearest}:"
+        plain = not isinstance(value, dict)
+        fix = f"{nearest}: {inline_yaml(value)}" if plain else _renamed(key, nearest, document)
         return config_finding("CFG-01", f"unknown key {key}, did you mean {nearest}?", origin, key, fix)
     return config_finding("CFG-01", f"unknown key {key}", origin, key, f"delete {key}{_known_beside(key, kind)}")
+
+
+def _renamed(key: str, meant: str, document: Document) -> str:
+    """Return a section under its right name, with all that is in it: as its line, or in words where it has several."""
+    path, (parent, _, leaf) = tuple(key.split(".")), meant.rpartition(".")
+    own = document.origin(key)
+    if document.has(tuple(meant.split("."))):
+        inner = dotted_values(document.get(path), f"{meant}.")
+        return "\n".join(f"{name}: {inline_yaml(value)}" for name, value in inner.items()) or f"delete {key}"
+    if any(place != own for inner, place in document.origins.items() if inner[: len(path)] == path):
+        return f"rename {key} to {meant}" if key.rpartition(".")[0] == parent else f"move {key} to {meant}, whole"
+    value = inline_yaml(document.get(path))
+    beside = bool(parent) and own != SET and key.rpartition(".")[0] == parent
+    return f"{leaf}: {value}   # under {parent}" if beside else f"{meant}: {value}"
 
 
 def _known_beside(key: str, kind: str) -> str:
@@ -87,14 +105,15 @@ def _finding(detail: ErrorDetails, document: Document, kind: str) -> Finding:
     key = dotted_key(detail, kind)
     if detail["type"] == "extra_forbidden":
         key = _as_written(document, key)
-        return unknown_key(key, document.get(tuple(key.split("."))), document.origin(key), kind)
+        return unknown_key(key, document, kind)
     value = detail["input"]
     context = detail.get("ctx", {})
     origin = _origin(document, key, context.get("part"))
     known = keys_of(kind).get(key)
     code = str(known.extra.get("code", "")) if known else ""
     if detail["type"] == "xectool_type":
-        return config_finding("CFG-02", f"{key}: {detail['msg']}", origin, key, _fix(key, kind))
+        fix = _switch(key, value) if detail["msg"].startswith("expected boolean") else _fix(key, kind)
+        return config_finding("CFG-02", f"{key}: {detail['msg']}", origin, key, fix)
     if detail["type"] in _COMPARISONS:
         sign, name = _COMPARISONS[detail["type"]]
         limit = detail["ctx"][name]
@@ -109,6 +128,14 @@ def _finding(detail: ErrorDetails, document: Document, kind: str) -> Finding:
     instead = context.get("instead")
     fix = _fix(key, kind) if instead is None else f"{key}: {inline_yaml(instead)}"
     return config_finding(code or "CFG-03", f"{key}: {detail['msg']}", origin, key, fix)
+
+
+def _switch(key: str, value: Any) -> str:
+    """Return the boolean that a value which is none begins like, else both: its default may be what was not meant."""
+    text = "" if value is None else str(value).lower()
+    if text.startswith(_LIKE_TRUE):
+        return f"{key}: true"
+    return f"{key}: false   # or true" if text.startswith(_LIKE_FALSE) else f"{key}: true   # or false"
 
 
 def _section_fix(key: str, value: Any, kind: str) -> str:

@@ -131,7 +131,8 @@ class StartingCheckpointExists(Rule[Start]):
         meant = _nearest_beside(path)
         hint = f", did you mean '{meant.name}'?" if meant else ""
         there = [meant] if meant else _checkpoints_beside(path)
-        more = f"   # or {', '.join(map(str, there[1:_SHOWN]))}" if there[1:] else ""
+        others = f"   # or {', '.join(map(str, there[1:_SHOWN]))}" if there[1:] else ""
+        more = others if there else "   # starts from new weights"
         fix = f"{key}: {inline_yaml(str(there[0]) if there else None)}{more}"
         return self.error(key, f"{key}: no such checkpoint {spec}{hint}", fix)
 

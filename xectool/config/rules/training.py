@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from xectool.config.rates import default_lr, key_of, peak_lr, settings_of
 from xectool.config.root import RegressorConfig, RunConfig
 from xectool.findings import Finding
 from xectool.rules import Rule
@@ -84,18 +85,20 @@ class LearningRateIsUsual(Rule[RunConfig]):
     """AdamW works between 1e-7 and 1e-2, and a schedule falls from lr to lr_min."""
 
     code = "CFG-29"
-    title = "lr lies between 1e-7 and 1e-2, and above lr_min"
+    title = "The peak of the rate lies between 1e-7 and 1e-2, and lr above lr_min"
 
     def check(self, facts: RunConfig) -> Iterator[Finding]:
-        """Yield a warning outside the range, an error where the schedule would rise."""
+        """Yield a warning of a peak outside the range, an error where the schedule would rise."""
         training = facts.training
         low, high = _LR_RANGE
-        if not low <= training.lr <= high:
+        key, peak = key_of(training), peak_lr(training)
+        if not low <= peak <= high:
+            usual = settings_of(training, default_lr(facts.kind))
             yield self.warning(
-                "training.lr",
-                f"training.lr {training.lr:g} lies outside {low:g} to {high:g}; the sweep table goes from 1e-5 to 1e-3 "
+                key,
+                f"{key} {peak:g} lies outside {low:g} to {high:g}; the sweep table goes from 1e-5 to 1e-3 "
                 "(AdamW usually learns between 1e-5 and 1e-3)",
-                "training.lr: 3e-4",
+                "\n".join(f"{name}: {rate:.3g}" for name, rate in usual.items()),
             )
         if training.lr_scheduler in _DECAYING and training.lr_min > training.lr:
             yield self.error(
