@@ -7,6 +7,7 @@ import re
 import pytest
 from xectool import engine
 from xectool.config.keys import keys_of
+from xectool.errors import UsageError
 
 
 @pytest.mark.parametrize("topic", ["out of memory", "XT-OOM"])
@@ -16,3 +17,24 @@ def test_less_memory_takes_a_smaller_batch_than_the_default_and_keeps_the_effect
     assert match
     batch, accum = int(match[1]), int(match[2])
     assert batch < default == batch * accum
+
+
+@pytest.mark.parametrize(
+    ("asked", "topic"),
+    [
+        ("plateau", "plateau"),
+        ("does not learn", "plateau"),
+        ("my loss does not go down", "plateau"),
+        ("the validation loss does not go down", "plateau"),
+        ("export to C++", "export-onnx"),
+        ("how do I export to C++", "export-onnx"),
+    ],
+)
+def test_a_question_in_plain_words_finds_its_topic(asked: str, topic: str) -> None:
+    assert engine.explain(asked).title.startswith(f"{topic}: ")
+
+
+@pytest.mark.parametrize("asked", ["XT-OOM-GPX", "training.accum_stepz", "coffee machine memory broken"])
+def test_a_misspelt_name_and_a_sentence_of_other_words_find_nothing(asked: str) -> None:
+    with pytest.raises(UsageError, match="nothing is known"):
+        engine.explain(asked)
