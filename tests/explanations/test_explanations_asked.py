@@ -1,4 +1,4 @@
-"""What people ask ``explain`` in their own words, and whether the lines it answers with suit a default configuration."""
+"""What people ask ``explain`` in their own words, and whether what it says to paste suits a default configuration."""
 
 from __future__ import annotations
 
