@@ -6,6 +6,7 @@ import re
 
 import pytest
 from xectool import engine
+from xectool.config.key_page import all_keys, key_pages
 from xectool.config.keys import keys_of
 from xectool.errors import UsageError
 
@@ -38,3 +39,16 @@ def test_a_question_in_plain_words_finds_its_topic(asked: str, topic: str) -> No
 def test_a_misspelt_name_and_a_sentence_of_other_words_find_nothing(asked: str) -> None:
     with pytest.raises(UsageError, match="nothing is known"):
         engine.explain(asked)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["data.val_path=val.root", "training.max_lr=3e-4", "training.early_stop_patience=VALUE"],
+)
+def test_the_line_of_a_key_has_a_value(line: str) -> None:
+    assert engine.explain(line.partition("=")[0]).text.splitlines().count(f"    --set {line}") == 1
+
+
+def test_no_line_of_a_key_says_to_set_nothing() -> None:
+    for page in (page for dotted in all_keys() for page in key_pages(dotted)):
+        assert not re.search(r"--set \S+=(null|''|\[\]|\{\})$", page.text, re.MULTILINE), page
