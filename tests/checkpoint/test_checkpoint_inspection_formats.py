@@ -120,6 +120,25 @@ def test_a_wrapper_inside_names_is_named_and_taken_away(
     assert (older.format, older.kind, older.prefixes) == ("older system", "mae", found)
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "onward"),
+    [
+        ("constant", "bit for bit"),
+        ("cosine", "from these weights, with the schedule of the longer run"),
+        ("onecycle", "from these weights, with the schedule of the longer run"),
+    ],
+)
+def test_a_schedule_that_ends_with_the_run_is_another_one_with_more_epochs(
+    scheduler: str, onward: str, families: dict[str, Path], tmp_path: Path
+) -> None:
+    saved = store.load(families["mae"])
+    config = saved.meta["config"]
+    training = config["training"] | {"epochs": 1, "warmup_epochs": 0, "lr_scheduler": scheduler}
+    meta = {**saved.meta, "config": config | {"training": training}}
+    store.save(tmp_path / "last.pt", Checkpoint(meta, saved.model, saved.ema, saved.training))
+    assert engine.inspect_ckpt(tmp_path / "last.pt").fit_for[0].why.endswith(f"with more of them it goes on {onward}")
+
+
 def test_of_a_finished_run_nothing_is_left_to_train(families: dict[str, Path], tmp_path: Path) -> None:
     saved = store.load(families["mae"])
     meta = dict(saved.meta)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +84,7 @@ def test_of_two_networks_none_is_taken_and_the_line_leaves_one(tmp_path: Path) -
     with pytest.raises(CheckpointError, match="holds 2 networks of this project") as refused:
         store.load_start(path)
     assert refused.value.where == "model. (regressor), teacher. (regressor)"
-    pasted = refused.value.fix.replace("python ", f"{sys.executable} ", 1)
-    subprocess.run(pasted, shell=True, check=True, cwd=tmp_path)
+    subprocess.run(refused.value.fix, shell=True, check=True, cwd=tmp_path)
     assert engine.inspect_ckpt(tmp_path / "one.ckpt").kind == "regressor"
     one = store.load_start(tmp_path / "one.ckpt")
     assert torch.equal(one.model["backbone.pos_embed"], source.model["backbone.pos_embed"] + 1)

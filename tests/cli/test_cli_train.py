@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import uproot
 from xectool import engine
 from xectool.cli import train
 from xectool.engine.training_run.result import TrainResult
+from xectool.errors import in_shell
 from xectool.rootio.writer import TreeWriter
 
 Run = Callable[..., Any]
@@ -52,6 +54,7 @@ def test_simulate_reports_what_it_wrote(xectool: Run, tmp_path: Path) -> None:
         assert file["tree"].num_entries == document["result"]["events"] == 4
 
 
+MENDS = f"{in_shell(sys.executable)} -c"
 RESULT_KEYS = {
     "run_dir", "status", "epochs", "steps", "best_epoch", "metrics", "checkpoint_best", "checkpoint_last",
     "nonfinite_batches", "events_per_s",
@@ -321,10 +324,10 @@ def test_a_long_line_that_mends_the_data_is_printed_once(xectool: Run, warm: Any
     alone = xectool("train", files / "config.yaml", "--run-name", "mev", *options).err
     ranks = warm.run("train", str(files / "config.yaml"), "--run-name", "ranks", "--nproc", "2", *options).stderr
     for shown in (alone, ranks):  # of ranks the launcher shows the end
-        assert (shown.count("looks like MeV"), shown.count("python -c")) == (2, 1), shown
-        assert shown.index("python -c") < shown.index("fix: the line that was printed before the first step")
+        assert (shown.count("looks like MeV"), shown.count(MENDS)) == (2, 1), shown
+        assert shown.index(MENDS) < shown.index("fix: the line that was printed before the first step")
     document = xectool("train", files / "config.yaml", "--run-name", "doc", *options, "--json").document
-    assert [item["fix"][:9] for item in document["findings"] if item["code"] == "DAT-16"] == ["python -c"]
+    assert [item["fix"][: len(MENDS)] for item in document["findings"] if item["code"] == "DAT-16"] == [MENDS]
     assert "announced" not in document["result"]
 
 

@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -111,8 +110,7 @@ def test_truth_that_is_no_number_is_told_before_the_first_step(
     assert "task energy is NaN or infinite in 2 of 20 events" in found.problem
     assert found.where == f"{target}:tree branch energyTruth entry 3"
     assert engine.check_data(str(target)).next == found.fix, "as check-data says it"
-    line = found.fix.replace("python ", f"{sys.executable} ", 1)
-    subprocess.run(line, shell=True, cwd=tmp_path, check=True)
+    subprocess.run(found.fix, shell=True, cwd=tmp_path, check=True)
     mended = tmp_path / "unknown_whole.root"
     found_then = engine.check_data(str(mended)).findings
     assert "DAT-16" not in {item.code for item in found_then if item.severity.value != "info"}
@@ -152,8 +150,7 @@ def test_a_truth_in_another_unit_is_told_before_the_first_step_with_the_line_tha
     assert engine.check_data(str(target)).next == found.fix, "as check-data says it"
     first = next(index for index, line in enumerate(heard) if found.problem in line)
     assert heard[first + 1] == f"  fix: {found.fix}"
-    line = found.fix.replace("python ", f"{sys.executable} ", 1)
-    subprocess.run(line, shell=True, cwd=tmp_path, check=True)
+    subprocess.run(found.fix, shell=True, cwd=tmp_path, check=True)
     mended = columns_of(tmp_path / f"unit_{right}.root")
     assert mended[branch][5].max() == np.float32(1e10)
     known = np.arange(len(mended[branch])) != 5

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
 from xectool.checkpoint.wrapped_names import bare_name
-from xectool.errors import CheckpointError
+from xectool.errors import CheckpointError, in_shell
 
 Kind: TypeAlias = Literal["regressor", "mae", "inpainter", "encoder"]
 StateDict: TypeAlias = dict[str, Tensor]
@@ -58,7 +59,8 @@ def refuse_several(payload: Mapping[str, Any]) -> None:
     raise CheckpointError(
         f"the LightningModule holds {len(found)} networks of this project, and which is meant is not known",
         where=", ".join(f"{start or 'the module itself'} ({kind_of(part)})" for start, part in found.items()),
-        fix=f'python -c "{_KEEP_ONE}" PATH one.ckpt {" ".join(others)}   # leaves out all but {kept or "its own"}',
+        fix=f'{in_shell(sys.executable)} -c "{_KEEP_ONE}" PATH one.ckpt {" ".join(others)}   '
+        f"# leaves out all but {kept or 'its own'}",
         code="XT-CKPT-LAYOUT",
     )
 

@@ -11,6 +11,16 @@ from xectool.config.keys import MOVED, Key, keys_of
 from xectool.config.root import KINDS
 from xectool.config.serialize import inline_yaml
 
+_NOTHING = ("null", "''", "[]", "{}")
+_EXAMPLES = {
+    "checkpoint.init_from": "PATH",
+    "checkpoint.resume_from": "PATH",
+    "data.train_path": "train.root",
+    "data.val_path": "val.root",
+    "export.onnx": "model.onnx",
+    "training.max_lr": "3e-4",
+}
+
 
 @dataclass(frozen=True)
 class KeyPage:
@@ -80,7 +90,15 @@ def _key_lines(first: Key, keys: Mapping[str, Key]) -> Iterator[str]:
     allowed = allowed_values(first.field.annotation)
     if allowed:
         yield f"Allowed: {', '.join(allowed)}"
-    yield f"    --set {first.dotted}={next(iter(defaults.values()))}"
+    default = next(iter(defaults.values()))
+    yield f"    --set {first.dotted}={default if default not in _NOTHING else _example(first, allowed)}"
+
+
+def _example(key: Key, allowed: tuple[str, ...]) -> str:
+    """Return a value to write for a key that is empty by default; a word in capitals is to be replaced."""
+    if key.dotted in _EXAMPLES:
+        return _EXAMPLES[key.dotted]
+    return next((word for word in allowed if word != "null"), "VALUE")
 
 
 def allowed_values(annotation: Any) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shlex
+import sys
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from pathlib import PurePath
@@ -13,7 +14,7 @@ from typing import Final, NamedTuple
 from xectool.config.inputs import input_name, split_tree
 from xectool.detector.constants import UNKNOWN_ABOVE
 from xectool.detector.truth_ranges import RANGES
-from xectool.errors import counted
+from xectool.errors import counted, in_shell
 from xectool.findings import Finding, Severity
 
 _SHOWN: Final = 10
@@ -209,4 +210,4 @@ def _write_again(path: str, tree: str, branch: str, again: str, suffix: str) -> 
     """Return the command that writes a tree with the truth of one branch changed."""
     target = f"{PurePath(path).stem}_{suffix}.root"
     words = shlex.join((path, tree, branch, target))
-    return f'python -c "{_WRITE_AGAIN.replace("{again}", again)}" {words}{_ELSE}{target}'
+    return f'{in_shell(sys.executable)} -c "{_WRITE_AGAIN.replace("{again}", again)}" {words}{_ELSE}{target}'

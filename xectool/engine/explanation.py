@@ -95,15 +95,19 @@ def _topics() -> Explained:
 
 
 def _of_words(topic: str) -> Explained:
-    """Return the topics, keys and codes in whose names or titles a word stands, in this order.
+    """Return the topics, keys and codes in whose names or titles the words stand, in this order.
+
+    Of a sentence that stands in none, most of the words are enough: a code or key that is misspelt is no sentence.
 
     Raises:
         UsageError: It stands in none.
     """
     words = word_set(topic)
     entries = library().holding(words) if words else []
-    topics = [(entry.name, entry.title) for entry in entries if not entry.is_code]
     keys = [(dotted, key_pages(dotted)[0].title) for dotted in all_keys() if words and words <= word_set(dotted)]
+    if not entries and not keys and len(words) > 1 and len(topic.split()) > 1:
+        entries = library().sharing(words)
+    topics = [(entry.name, entry.title) for entry in entries if not entry.is_code]
     codes = [(entry.name, entry.title) for entry in entries if entry.is_code]
     found = [*topics, *((name, title.removeprefix(f"{name}: ")) for name, title in keys), *codes]
     if not found:

@@ -15,8 +15,8 @@ _FIELD = re.compile(r"^(?P<label>[A-Z][a-z]+(?: [a-z]+)?): (?P<text>.*)$")
 _CODE = re.compile(r"^[A-Z]+(?:-[A-Z0-9]+)+$")
 _SEE = "see: "
 LITTLE_WORDS = frozenset(
-    ["a", "an", "and", "are", "be", "for", "i", "in", "is", "it", "my", "no", "not", "of", "on", "or", "so", "such",
-     "the", "to", "too", "with"]
+    ["a", "an", "and", "are", "be", "do", "doe", "for", "how", "i", "in", "is", "it", "my", "no", "not", "of", "on",
+     "or", "so", "such", "the", "to", "too", "what", "why", "with"]
 )  # fmt: skip
 """Words that say nothing of what is asked for."""
 _INDENT = "    "
@@ -107,6 +107,13 @@ class Library:
         of_names = [entry for entry in self.entries if words <= word_set(" ".join(entry.names))]
         of_titles = [entry for entry in self.entries if words <= word_set(" ".join((*entry.names, entry.title)))]
         return sorted(dict.fromkeys([*of_names, *of_titles]), key=lambda entry: entry.is_code)
+
+    def sharing(self, words: frozenset[str]) -> list[Entry]:
+        """Return the entries in whose names and title the most of the words stand, if more than half of them do."""
+        shared = {entry.name: len(words & word_set(f"{' '.join(entry.names)} {entry.title}")) for entry in self.entries}
+        most = max(len(words) // 2 + 1, *shared.values())
+        best = (entry for entry in self.entries if shared[entry.name] == most)
+        return sorted(best, key=lambda entry: entry.is_code)
 
     def near(self, name: str, others: tuple[str, ...] = ()) -> list[str]:
         """Return the names that were most likely meant: by spelling, else those whose text has the word; topics first.

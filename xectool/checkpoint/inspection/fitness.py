@@ -18,6 +18,7 @@ _SETS: Final = {"ema": "averaged weights", "model": "raw weights"}
 _PREDICTING: Final = ("ema", "model", "best")
 _GRAPHS: Final = ("onnx", "torchscript", "torch-export")
 _LOST: Final = "the averaged weights are gone"
+_STRETCHED: Final = ("cosine", "onecycle")  # schedules that end with the last epoch, wherever that is
 _NO_CONFIG: Final = "it stores no configuration, so normalisation and pooling are unknown"
 
 
@@ -141,10 +142,19 @@ def _resume_reasons(facts: Inspected) -> Iterator[str]:
         yield from bit_exact(facts)[1]
 
 
+def _onward(layout: Layout) -> str:
+    """Return how a finished run goes on with more epochs."""
+    training = layout.config.get("training") if layout.config is not None else None
+    name = training.get("lr_scheduler") if isinstance(training, Mapping) else None
+    return "from these weights, with the schedule of the longer run" if name in _STRETCHED else "bit for bit"
+
+
 def _how(action: str, facts: Inspected, done: int) -> str:
     layout = facts.layout
     if action == "resume" and done:
-        return f"but nothing is left to train: all {done} epochs are done; with more of them it goes on bit for bit"
+        return (
+            f"but nothing is left to train: all {done} epochs are done; with more of them it goes on {_onward(layout)}"
+        )
     if action == "resume":
         return f"bit for bit from epoch {layout.epoch}, step {layout.step}"
     if action == "fine-tune" and layout.config is None:

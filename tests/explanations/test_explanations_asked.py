@@ -1,0 +1,54 @@
+"""What people ask ``explain`` in their own words, and whether what it says to paste suits a default configuration."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from xectool import engine
+from xectool.config.key_page import all_keys, key_pages
+from xectool.config.keys import keys_of
+from xectool.errors import UsageError
+
+
+@pytest.mark.parametrize("topic", ["out of memory", "XT-OOM"])
+def test_less_memory_takes_a_smaller_batch_than_the_default_and_keeps_the_effective_one(topic: str) -> None:
+    default = keys_of("regressor")["data.batch_size"].default()
+    match = re.search(r"data\.batch_size=(\d+) --set training\.grad_accum_steps=(\d+)", engine.explain(topic).text)
+    assert match
+    batch, accum = int(match[1]), int(match[2])
+    assert batch < default == batch * accum
+
+
+@pytest.mark.parametrize(
+    ("asked", "topic"),
+    [
+        ("plateau", "plateau"),
+        ("does not learn", "plateau"),
+        ("my loss does not go down", "plateau"),
+        ("the validation loss does not go down", "plateau"),
+        ("export to C++", "export-onnx"),
+        ("how do I export to C++", "export-onnx"),
+    ],
+)
+def test_a_question_in_plain_words_finds_its_topic(asked: str, topic: str) -> None:
+    assert engine.explain(asked).title.startswith(f"{topic}: ")
+
+
+@pytest.mark.parametrize("asked", ["XT-OOM-GPX", "training.accum_stepz", "coffee machine memory broken"])
+def test_a_misspelt_name_and_a_sentence_of_other_words_find_nothing(asked: str) -> None:
+    with pytest.raises(UsageError, match="nothing is known"):
+        engine.explain(asked)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["data.val_path=val.root", "training.max_lr=3e-4", "training.early_stop_patience=VALUE"],
+)
+def test_the_line_of_a_key_has_a_value(line: str) -> None:
+    assert engine.explain(line.partition("=")[0]).text.splitlines().count(f"    --set {line}") == 1
+
+
+def test_no_line_of_a_key_says_to_set_nothing() -> None:
+    for page in (page for dotted in all_keys() for page in key_pages(dotted)):
+        assert not re.search(r"--set \S+=(null|''|\[\]|\{\})$", page.text, re.MULTILINE), page
